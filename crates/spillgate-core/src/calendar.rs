@@ -1,8 +1,8 @@
-//! Calendar windows: days, Monday weeks, months and years of a time zone.
+//! Calendar windows: days, weeks from Monday, months and years of a time zone.
 //!
-//! A window begins with the first instant of its first day on the zone's wall clocks: midnight, or
-//! where a change of clocks skips midnight, the instant of that change. The time-zone data is
-//! bundled, so that every process agrees whatever its machine holds.
+//! A window begins with the first instant of its first day on the zone's wall clocks. That is
+//! midnight, or if a clock change skips midnight, the instant of that change. The time-zone data is
+//! bundled, so that every instance agrees.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use jiff::civil::Date;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Span, Timestamp};
 
-/// How long a calendar window lasts.
+/// The length of a calendar window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CalendarUnit {
     /// From midnight to midnight.
@@ -26,7 +26,7 @@ pub enum CalendarUnit {
 }
 
 impl CalendarUnit {
-    /// All of them, by number.
+    /// All units, by number.
     pub const ALL: [CalendarUnit; 4] =
         [CalendarUnit::Day, CalendarUnit::Week, CalendarUnit::Month, CalendarUnit::Year];
 }
@@ -36,24 +36,27 @@ impl CalendarUnit {
 pub struct Calendar {
     unit: CalendarUnit,
     zone: TimeZone,
-    /// The furthest that the zone's clocks are put back at once: what a window gains by it.
+    /// The largest step back of the zone's clocks, by which a window can grow.
     put_back_us: u64,
-    /// What `around` found last: all subjects share their windows, and time stays in one for long.
+    /// The last result of `around`. All subjects share their windows, and time stays in one for
+    /// long.
     found: Arc<ArcSwap<[u64; 4]>>,
 }
 
 impl Calendar {
-    /// The windows of `unit` in the zone of that IANA name; nothing if there is no such zone.
+    /// Makes the windows of `unit` in the zone with this IANA name. Returns `None` if there is no
+    /// such zone.
     pub fn new(unit: CalendarUnit, zone_name: &str) -> Option<Calendar> {
         let zone =
             TimeZoneDatabase::bundled().get(zone_name).ok().filter(|zone| !zone.is_unknown())?;
         Some(Calendar { unit, put_back_us: put_back_us(&zone), zone, found: Arc::default() })
     }
 
-    /// The windows around an instant, in µs since the epoch, where time begins: the start of the
-    /// window before, the start of the one that contains it, its end, and the end of the next.
+    /// Returns the bounds of the windows around an instant, in µs since the epoch: the start of the
+    /// previous window, the start and the end of the window that contains it, and the end of the
+    /// next.
     ///
-    /// Instants after the year 9990 have the windows of its first.
+    /// Bounds before the epoch are 0. Instants after the year 9990 have the windows of its first.
     pub fn around(&self, now_us: u64) -> [u64; 4] {
         let found = **self.found.load();
         if (found[1]..found[2]).contains(&now_us) {
@@ -69,7 +72,7 @@ impl Calendar {
         (self.unit, self.zone.iana_name().unwrap_or("UTC"))
     }
 
-    /// The longest that a window can last.
+    /// Returns the longest possible window in µs.
     pub fn longest_us(&self) -> u64 {
         let days = match self.unit {
             CalendarUnit::Day => 1,
@@ -84,8 +87,8 @@ impl Calendar {
         let now_us = i64::try_from(now_us).unwrap_or(i64::MAX).min(LAST_US);
         let now = Timestamp::from_microsecond(now_us).unwrap_or_default();
         let first = self.unit.first_day(self.zone.to_datetime(now).date());
-        // One more to each side: the date is a window behind where a clock was put back over
-        // midnight, and a day that a zone left out when it moved over the date line is none.
+        // One more on each side. If a clock was put back over midnight, the date can be one window
+        // behind. A day that a zone skipped when it moved over the date line is no window.
         let mut starts: Vec<i64> = (-2..=3)
             .filter_map(|n| first.checked_add(self.unit.times(n)).ok())
             .map(|day| self.begins_us(day))
@@ -99,8 +102,9 @@ impl Calendar {
     }
 
     fn begins_us(&self, day: Date) -> i64 {
-        // Of two midnights the first; where it is skipped, the end of the gap. (Since the epoch no
-        // zone's gap began before a midnight that it skipped: then this would be late.)
+        // Of two midnights the first counts. If midnight is skipped, it is the end of the gap.
+        // (Since the epoch no zone's gap began before a midnight that it skipped; that would give a
+        // late result.)
         let midnight = self.zone.to_ambiguous_timestamp(day.at(0, 0, 0, 0)).compatible();
         midnight.unwrap_or(Timestamp::MAX).as_microsecond()
     }
@@ -168,7 +172,7 @@ fn put_back_us(zone: &TimeZone) -> u64 {
 }
 
 const DAY_US: u64 = 86_400_000_000;
-/// From 2040 on every zone follows a rule of which the years before hold a whole round.
+/// From 2040 on every zone follows a rule, and the years before contain a full cycle of it.
 const RULED_S: i64 = 2_208_988_800;
-/// The first instant of 9990: from here on dates of later windows might not exist.
+/// The first instant of the year 9990. Dates of later windows might not exist.
 const LAST_US: i64 = 253_086_768_000_000_000;

@@ -1,4 +1,4 @@
-//! One counter of a decision: what a store is asked about it, and what the store answers.
+//! One charge of a decision to one counter, and the store's reply to it.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -7,31 +7,34 @@ use crate::algorithm::{Charge, LimitParams, Reading, Refund, StepCounter};
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 
-/// One counter of a decision, and its charge. `L` is how it holds its limit: by reference in memory, where a decision
-/// ends before its caller goes on, and by value on a store, where a charge outlives its caller.
+/// One charge of a decision to one counter. `L` holds the limit: by reference in memory, where a
+/// decision ends before its caller goes on, and by value on a store, where a charge outlives its
+/// caller.
 #[derive(Clone, Copy, Debug)]
 pub struct PlannedCharge<L = NamedLimit> {
     /// The subject.
     pub key: SubjectKey,
-    /// A limit that keeps state.
+    /// The limit. It keeps state: it is neither unlimited nor blocked.
     pub limit: L,
-    /// At most the capacity; 0 peeks.
+    /// The cost in the limit's unit, at most the capacity; 0 only reads.
     pub cost: u64,
-    /// An earlier admission of this instance that the store does not know of. It is charged by force, before anything
-    /// else; in memory it is always 0.
+    /// An earlier admission of this instance that the store does not know of. It is charged by
+    /// force before the cost. In memory it is always 0.
     pub deferred: u64,
-    /// 0 is enforced; each other number is a shadow rule.
+    /// The group that is charged all or none: 0 for enforced rules, another number for each shadow
+    /// rule.
     pub group: u16,
     /// The index of the counter in the decision.
     pub index: u16,
-    /// The number of attributes of the subject: the fewer, the more requests share it.
+    /// The number of the subject's key attributes. The fewer it has, the more requests share it.
     pub attributes: u8,
 }
 
-/// How a plan holds its limits.
+/// The way a plan holds its limits: by reference or by value.
 pub trait LimitHandle: Borrow<NamedLimit> + Clone {
-    /// As many charges as need no memory of their own. A plan on a store has room for one, since it is moved more
-    /// often than it is made; one in memory for as many as most decisions over several counters have.
+    /// The list that a plan holds its charges in without allocating. A plan on a store has room for
+    /// one, since it is moved more often than it is made. A plan in memory has room for as many as
+    /// most decisions have.
     type Inline: smallvec::Array<Item = PlannedCharge<Self>>;
 }
 
@@ -58,7 +61,8 @@ impl<L: Borrow<NamedLimit>> PlannedCharge<L> {
     /// Returns the parameters of the limit.
     #[inline]
     pub fn params(&self) -> &LimitParams {
-        self.limit().params().expect("a limit without state is never asked for")
+        // Plans send unlimited and blocked limits to no store, so every charge has parameters.
+        self.limit().params().expect("a plan has no charge for a limit without state")
     }
 
     /// Returns the number that names the counter among all: two keyed hashes joined, so that no caller can aim two
@@ -80,14 +84,14 @@ impl<L: Borrow<NamedLimit>> PlannedCharge<L> {
     }
 }
 
-/// What became of one counter.
+/// The store's reply about one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeReply {
     /// Whether the cost had room.
     pub fits: bool,
-    /// The numbers for people.
+    /// The numbers that the answer shows.
     pub reading: Reading,
-    /// The receipt's part.
+    /// The details that a receipt keeps of the charge.
     pub charge: Option<Charge>,
 }
 
@@ -97,7 +101,8 @@ impl ChargeReply {
         ChargeReply { fits: counter.fits, reading: counter.reading, charge: counter.charge }
     }
 
-    /// What is kept in two places holds by the one that is tighter: by its refusal, its wait, its rest.
+    /// Returns the order of two replies about a counter that is kept twice. The larger one counts:
+    /// a denial, then the longer wait, then the smaller remaining quota.
     pub fn tightness(&self) -> (bool, u64, Reverse<u64>) {
         // An unknown wait is the longest.
         let wait_us = self.reading.retry_after_us.unwrap_or(u64::MAX);
@@ -105,10 +110,10 @@ impl ChargeReply {
     }
 }
 
-/// Something done to one counter that is no decision.
+/// A change to one counter without a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Charge so much, room or not.
+    /// Charge this amount, whether there is room or not.
     Force(u64),
     /// Refund.
     Refund(Refund),
@@ -116,5 +121,6 @@ pub enum Change {
 
 /// Leaves a counter as it was charged when a reservation ends.
 pub const AS_CHARGED: u64 = 1 << 41;
-/// As many counters as most decisions over several have: they are decided without allocating.
+/// The number of charges that a plan in memory holds without allocating. Most decisions over
+/// several counters need no more.
 pub const COUNTERS_INLINE: usize = 4;

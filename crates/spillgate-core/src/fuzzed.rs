@@ -1,12 +1,12 @@
-//! What must hold of any input of the parsers of this crate: the fuzzing program calls these functions, and the gate
-//! calls them with every input of the corpora. Each stands beside its parser.
+//! The checks of this crate's parsers. The fuzzing program calls them, and the gate calls them with
+//! every input of the corpora. Each check is in a file beside its parser.
 
 pub use crate::policy::fuzzed::holds as policy;
 
-/// The name of a corpus, and what must hold of every input.
+/// A fuzzed parser: the name of its corpus, and the check of every input.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// By the names of their corpora.
+/// The parsers, by the names of their corpora.
 pub const TARGETS: [Target; 1] = [("policy", policy)];
 
 #[cfg(test)]
@@ -16,7 +16,7 @@ mod replay;
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_was_worth_keeping_of_the_fuzzers_inputs_holds_within_bounds() {
+    fn the_corpus_passes_every_check() {
         super::replay::all(&super::TARGETS);
     }
 }

@@ -1,7 +1,7 @@
-//! The pure core of Spillgate: what needs no store, no socket and no async runtime.
+//! The pure core of Spillgate: everything that needs no store, no socket and no async runtime.
 //!
-//! Applications use the crate `spillgate`, which depends on this one. The interface here serves the crates
-//! of Spillgate and may change with every version.
+//! Applications use the crate `spillgate`, which depends on this one. The API of this crate serves
+//! the other crates of Spillgate and may change with every version.
 
 pub mod algorithm;
 pub mod calendar;

@@ -1,7 +1,7 @@
-//! A limit: an algorithm with its numbers and a unit.
+//! Limits: an algorithm with its parameters and a unit.
 //!
-//! [`Limit`] is always valid: [`LimitSpec`] holds what somebody wrote, and [`LimitSpec::build`]
-//! either makes a `Limit` of it or says which field is wrong and what would fit.
+//! A [`Limit`] is always valid. [`LimitSpec`] holds unchecked fields. [`LimitSpec::build`] makes a
+//! `Limit` of it, or returns which field is wrong and which value would fit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub use named::{NamedLimit, RecordName};
 use quota::{Length, Quota};
 pub use spec::LimitSpec;
 
-/// One limit: an algorithm with its numbers and a unit. Cheap to clone.
+/// One limit: an algorithm with its parameters and a unit. Cheap to clone.
 ///
 /// ```
 /// # use spillgate_core as spillgate;
@@ -34,35 +34,35 @@ pub use spec::LimitSpec;
 pub struct Limit {
     kind: Kind,
     algorithm: Algorithm,
-    /// None of them, and a limit is copied without touching memory elsewhere.
+    /// `None` if the limit has neither, so that cloning does not touch other memory.
     words: Option<Arc<Words>>,
 }
 
-/// What a limit may be given beside its numbers.
+/// The name and unit given to a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Words {
     name: Option<Arc<str>>,
     unit: Option<Arc<str>>,
 }
 
-/// What a limit counts by, if it counts.
+/// The way in which a limit counts, if it does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Said as `"unlimited"`: always room, nothing kept.
+    /// Written as `"unlimited"`: there is always room, and no state.
     Unlimited,
-    /// Written `"block"`: the capacity is 0, so every cost exceeds it.
+    /// Written as `"block"`: the capacity is 0, so every cost exceeds it.
     Nothing,
     /// A count by an algorithm.
     Counted(LimitParams),
 }
 
-/// A length of time as written, as `1s`, in us.
+/// Parses a length of time such as `1s`, and returns it in µs.
 pub fn length_us(field: &'static str, text: &str) -> Result<u64, LimitError> {
     Length::parse(field, text).map(Length::us)
 }
 
 impl Limit {
-    /// `count` calls a second on average, as a token bucket whose burst is `count`.
+    /// Allows `count` requests a second on average, as a token bucket with a burst of `count`.
     ///
     /// ```
     /// # use spillgate_core::Limit;
@@ -72,14 +72,14 @@ impl Limit {
     /// ```
     ///
     /// # Panics
-    /// If `count` is 0 or above 10⁹; [`Limit::parse`] and [`LimitSpec`] answer an error instead.
+    /// If `count` is 0 or above 10⁹. [`Limit::parse`] and [`LimitSpec`] return an error instead.
     #[track_caller]
     pub fn per_second(count: u64) -> Limit {
         Limit::per(count, Duration::from_secs(1))
     }
 
-    /// Returns what it counts over, in words that differ where the periods do: state of one period says nothing of
-    /// another. Limits without a period have none.
+    /// Returns the period as text, different for different periods, since state of one period has
+    /// no meaning for another. Limits without a period have none.
     pub(crate) fn period(&self) -> Option<String> {
         let Kind::Counted(params) = &self.kind else { return None };
         Some(match params {
@@ -91,7 +91,7 @@ impl Limit {
         })
     }
 
-    /// `count` calls a minute on average.
+    /// Allows `count` requests a minute on average.
     ///
     /// ```
     /// # use spillgate_core::Limit;
@@ -105,7 +105,7 @@ impl Limit {
         Limit::per(count, Duration::from_secs(60))
     }
 
-    /// `count` calls an hour on average.
+    /// Allows `count` requests an hour on average.
     ///
     /// ```
     /// # use spillgate_core::Limit;
@@ -119,7 +119,7 @@ impl Limit {
         Limit::per(count, Duration::from_secs(3_600))
     }
 
-    /// `count` calls a day (24 hours) on average.
+    /// Allows `count` requests a day (24 hours) on average.
     ///
     /// ```
     /// # use spillgate_core::Limit;
@@ -133,8 +133,8 @@ impl Limit {
         Limit::per(count, Duration::from_secs(86_400))
     }
 
-    /// `count` calls every `period` on average: `Limit::per(3, Duration::from_secs(10))` is three
-    /// every ten seconds.
+    /// Allows `count` requests every `period` on average. `Limit::per(3, Duration::from_secs(10))`
+    /// is three every ten seconds.
     ///
     /// ```
     /// # use spillgate_core::Limit;
@@ -153,8 +153,8 @@ impl Limit {
         }))
     }
 
-    /// `count` calls every `period` on average and `burst` at once, for numbers from outside: what
-    /// does not fit is an error.
+    /// Allows `count` requests every `period` on average and `burst` at once. For numbers from
+    /// outside: returns an error if they do not fit.
     ///
     /// ```
     /// # use spillgate_core::Limit;
@@ -169,7 +169,7 @@ impl Limit {
         spec.build_with(Quota::Rate { count, length }, Algorithm::TokenBucket)
     }
 
-    /// Returns a concurrency limit: at most `count` permits at once, each held for at most `max_hold`.
+    /// Allows at most `count` permits held at once, each for at most `max_hold`.
     ///
     /// ```
     /// # use spillgate_core::{Algorithm, Limit};
@@ -188,7 +188,7 @@ impl Limit {
         }))
     }
 
-    /// Returns the limit `unlimited`, which allows every request.
+    /// Makes a limit that allows everything.
     ///
     /// ```
     /// # use spillgate_core::Limit;
@@ -199,7 +199,7 @@ impl Limit {
         Limit::of(Kind::Unlimited, Algorithm::TokenBucket)
     }
 
-    /// Returns the limit `block`, which denies every request with the reason `blocked`.
+    /// Makes a limit that allows nothing, as used by blocks.
     ///
     /// ```
     /// # use spillgate_core::Limit;
@@ -210,12 +210,12 @@ impl Limit {
         Limit::of(Kind::Nothing, Algorithm::TokenBucket)
     }
 
-    /// A token bucket from a quota such as `100/second`, `5/30s`, `1_000_000/month`.
+    /// Parses a quota such as `100/second`, `5/30s` or `1_000_000/month` into a token bucket.
     pub fn parse(quota: &str) -> Result<Limit, LimitError> {
         LimitSpec::new(quota).build()
     }
 
-    /// The same bucket with another burst: how much may pass at once after a quiet time.
+    /// Sets the burst of a token bucket: the most that is allowed at once.
     ///
     /// ```
     /// # use spillgate_core::Limit;
@@ -238,8 +238,8 @@ impl Limit {
         )
     }
 
-    /// The same limit under a name of its own, which says which state is whose when a rule's
-    /// limits are reordered.
+    /// Sets the name of the limit. With a name its state survives when the rule's limits are
+    /// reordered.
     ///
     /// # Panics
     /// If `name` is not `[A-Za-z0-9_./-]{1,64}`.
@@ -248,7 +248,7 @@ impl Limit {
         Limit::valid(checked_name("name", name).map(|name| self.with_name(name)))
     }
 
-    /// The same limit, counting another unit than `requests`.
+    /// Sets the unit that the limit counts, instead of `requests`.
     ///
     /// # Panics
     /// If `unit` is not `[A-Za-z0-9_./-]{1,64}`.
@@ -257,26 +257,26 @@ impl Limit {
         Limit::valid(checked_name("unit", unit).map(|unit| self.with_unit(unit)))
     }
 
-    /// How this limit counts.
+    /// Returns the algorithm.
     #[inline]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The name given to it, if any; else its position in the rule is its name.
+    /// Returns the name, if one was given. Otherwise its position in the rule is its name.
     #[inline]
     pub fn name(&self) -> Option<&str> {
         self.words.as_ref().and_then(|words| words.name.as_deref())
     }
 
-    /// What it counts: `requests` unless said otherwise.
+    /// Returns the unit that it counts. The default is `requests`.
     #[inline]
     pub fn unit(&self) -> &str {
         self.words.as_ref().and_then(|words| words.unit.as_deref()).unwrap_or(REQUESTS)
     }
 
-    /// The most that can be used at once: the burst of a bucket, the count of the others.
-    /// Absent when unlimited.
+    /// Returns the most that can be used at once: the burst of a bucket, the count of others.
+    /// `None` if unlimited.
     #[inline]
     pub fn capacity(&self) -> Option<u64> {
         match &self.kind {
@@ -286,7 +286,7 @@ impl Limit {
         }
     }
 
-    /// How long a used-up counter takes to be untouched again, by the limit's own numbers.
+    /// Returns the time in which an exhausted counter becomes full again.
     pub fn refill(&self) -> Option<Duration> {
         match &self.kind {
             Kind::Unlimited | Kind::Nothing => None,
@@ -294,9 +294,9 @@ impl Limit {
         }
     }
 
-    /// The time in which a capacity comes back: a window, the period of a log, or what a bucket's
-    /// burst takes to refill. Absent for permits, which come back when they are released, and for
-    /// what keeps no state. Of calendar windows the longest.
+    /// Returns the time in which the capacity comes back: a window, the period of a log, or the
+    /// refill time of a bucket's burst. `None` for permits, which come back when released, and for
+    /// limits without state. For calendar windows it is the longest.
     ///
     /// ```
     /// # use spillgate_core::Limit;
@@ -314,10 +314,11 @@ impl Limit {
         }
     }
 
-    /// How long a bucket takes to drain so many tokens, rounded down; the others do not drain evenly.
+    /// Returns the time in which a bucket drains `tokens`, in µs, rounded down. `None` for others,
+    /// which do not drain evenly.
     pub fn drain_us(&self, tokens: u64) -> Option<u64> {
         let Kind::Counted(LimitParams::TokenBucket(params)) = &self.kind else { return None };
-        // Most rates take whole µs for a token.
+        // With most rates a token takes whole µs.
         if let (Some(us), 1) = (tokens.checked_mul(params.n), params.d) {
             return Some(us);
         }
@@ -325,13 +326,13 @@ impl Limit {
         u64::try_from(us).ok()
     }
 
-    /// Whether no other unit was named, told without reading one.
+    /// Returns whether the unit is requests, without comparing texts.
     #[inline]
     pub(crate) fn counts_requests(&self) -> bool {
         self.words.as_ref().is_none_or(|words| words.unit.is_none())
     }
 
-    /// A limit of which nothing is known but its numbers.
+    /// Makes a limit from its parameters alone.
     pub fn counted(params: LimitParams) -> Limit {
         let algorithm = params.algorithm();
         Limit::of(Kind::Counted(params), algorithm)
@@ -368,7 +369,8 @@ impl Limit {
 }
 
 impl Clone for Limit {
-    /// Most limits are buckets without words, which are copied in a few instructions: a decision keeps its limit.
+    /// Copies a bucket without name and unit in a few instructions, since most limits are such and
+    /// every decision keeps its limit.
     #[inline]
     fn clone(&self) -> Limit {
         let kind = match &self.kind {
@@ -391,7 +393,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// A name as rules, limits and units have them.
+/// Returns the name if it is valid for rules, limits and units.
 pub fn checked_name(field: &'static str, name: &str) -> Result<Arc<str>, LimitError> {
     let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'/' | b'-');
     if (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(fits) {
@@ -403,7 +405,7 @@ pub fn checked_name(field: &'static str, name: &str) -> Result<Arc<str>, LimitEr
     ))
 }
 
-/// The unit of a limit that names none.
+/// The default unit of a limit.
 pub const REQUESTS: &str = "requests";
-/// Names go into headers and metrics, so they are short.
+/// The longest name. Names are used in headers and metrics.
 const NAME_MAX: usize = 64;

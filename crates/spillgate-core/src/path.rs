@@ -1,12 +1,15 @@
-//! One spelling for each path, so that a client gets no second limit for writing `//login`, `/%6Cogin`
-//! or `/a/../login`; and one for each host.
+//! Normalises paths, so that a client gets no second limit by writing `//login`, `/%6Cogin` or
+//! `/a/../login`. Normalises hosts likewise.
 
 use std::borrow::Cow;
 
-/// A path in its one spelling: query and fragment cut, unreserved bytes decoded, all others that a
-/// path may not hold encoded, hexadecimal digits upper-case, `//` and dot segments resolved.
+/// Returns a path in its normal form.
 ///
-/// Takes what stands in a request line or a header that repeats it; of an absolute URL the path.
+/// Query and fragment are cut, unreserved bytes decoded, bytes that a path may not hold encoded,
+/// and hexadecimal digits upper-case. `//` and dot segments are resolved.
+///
+/// `target` is the target of a request line, or a header that repeats it. Of an absolute URL the
+/// path is used.
 ///
 /// ```
 /// use spillgate_core::path::normalised_path;
@@ -23,9 +26,10 @@ pub fn normalised_path<T: AsRef<[u8]> + ?Sized>(target: &T) -> Cow<'_, str> {
     }
 }
 
-/// A host in its one spelling: lower-case, without its port and without the dot that ends a full name.
+/// Returns a host in its normal form: lower-case, without its port and without a final dot.
 ///
-/// Takes the value of a `Host` header or of a header that repeats it. An IPv6 address keeps its brackets.
+/// `host` is the value of a `Host` header, or of a header that repeats it. An IPv6 address keeps
+/// its brackets.
 ///
 /// ```
 /// use spillgate_core::path::normalised_host;
@@ -43,7 +47,7 @@ pub fn normalised_host<T: AsRef<[u8]> + ?Sized>(host: &T) -> Vec<u8> {
     name.strip_suffix(b".").unwrap_or(name).to_ascii_lowercase()
 }
 
-/// Without scheme and authority, query and fragment.
+/// Returns the path of a target, without scheme, authority, query and fragment.
 fn path_of(target: &[u8]) -> &[u8] {
     let end = target.iter().position(|byte| b"?#".contains(byte)).unwrap_or(target.len());
     let target = &target[..end];
@@ -57,7 +61,7 @@ fn path_of(target: &[u8]) -> &[u8] {
     target
 }
 
-/// Whether nothing is to be done, which is so of nearly every path.
+/// Returns whether the path is in its normal form already, as nearly every path is.
 fn is_normal(path: &[u8]) -> bool {
     path.starts_with(b"/")
         && path.iter().all(|byte| *byte == b'/' || stays(*byte))
@@ -86,8 +90,8 @@ fn resolved(path: &[u8]) -> String {
     resolved
 }
 
-/// One segment: what need not be encoded is not, what must be is. A `%` that begins no triplet is
-/// one that a client left unencoded.
+/// Normalises one segment: decodes and encodes bytes as needed. A `%` that begins no triplet was
+/// left unencoded by the client.
 fn respelled(segment: &[u8]) -> String {
     let mut text = String::with_capacity(segment.len());
     let mut rest = segment;
@@ -130,12 +134,12 @@ fn nibble(digit: u8) -> u8 {
     char::from(digit).to_digit(16).map_or(0, |value| value as u8)
 }
 
-/// What may stand in a segment as it is (RFC 3986: `pchar`).
+/// Returns whether a byte may stand unencoded in a segment (RFC 3986: `pchar`).
 fn stays(byte: u8) -> bool {
     is_unreserved(byte) || b"!$&'()*+,;=:@".contains(&byte)
 }
 
-/// What means the same encoded and plain.
+/// Returns whether a byte means the same encoded and plain.
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }

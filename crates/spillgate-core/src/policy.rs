@@ -1,8 +1,8 @@
-//! The policy: read from TOML with the line of every mistake (`file`, `limits`, `rule`,
-//! `overrides`), and found again by what a request says (`matching`, `overrides`). What is set
-//! while a limiter runs is joined to it in `runtime`.
+//! The policy. `file`, `limits`, `rule` and `overrides` read it from TOML, with the line of every
+//! mistake. `matching` and `overrides` find the rules and limits of a request. `runtime` joins it
+//! with runtime changes.
 //!
-//! It is data: it holds no state of any subject, does no IO and reads no clock.
+//! A policy is data: it holds no state of subjects, does no I/O and reads no clock.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -46,17 +46,17 @@ pub use unmet::NotMatched;
 #[doc = include_str!("policy.md")]
 #[derive(Clone, Default)]
 pub struct Policy {
-    /// Those in force: the written ones, unless a mode or a reset came while running.
+    /// The rules in force: those of the file, with runtime modes and resets applied.
     rules: Arc<[Rule]>,
-    /// As the file says. This and what follows is shared by all versions that entries set while
-    /// running make of one file.
+    /// The rules of the file. This and the following fields are shared by all versions that runtime
+    /// changes make of one file.
     written: Arc<[Rule]>,
     places_by_name: Arc<HashMap<Arc<str>, u32>>,
     index: Arc<Index>,
     overrides: Arc<Overrides>,
-    /// The overrides that were set while running.
+    /// The overrides that are runtime changes.
     runtime: Overrides,
-    /// Whether the file says `rules = []`.
+    /// Whether the file has `rules = []`.
     is_empty_on_purpose: bool,
 }
 
@@ -65,43 +65,44 @@ pub struct Policy {
 struct Rules {
     in_order: Vec<Rule>,
     places_by_name: HashMap<Arc<str>, u32>,
-    /// Where the file says `rules = []`.
+    /// The place of `rules = []` in the file.
     none_at: Option<usize>,
 }
 
-/// A rule that a request meets.
+/// A rule that matches a request.
 #[derive(Debug)]
 pub struct Matched<'p> {
     /// The rule.
     pub rule: &'p Rule,
     /// Its index in the file.
     pub rule_index: u32,
-    /// Which limits are in force instead of the rule's, if others are.
+    /// The index of the override's limits, if an override is in force.
     pub overridden: Option<u32>,
     /// The limits in force.
     pub limits: &'p [NamedLimit],
 }
 
-/// Where in a policy the limit of a counter stands; of a limit that came with the question the first.
+/// The place of a counter's limit in a policy. For an inline limit it is the default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LimitPlace {
     /// The index of the rule.
     pub rule: u32,
-    /// Which limits are in force instead of the rule's, if others are.
+    /// The index of the override's limits, if an override is in force.
     pub overridden: Option<u32>,
     /// The index of the limit among those in force.
     pub limit: u32,
 }
 
 impl Policy {
-    /// The policy that a text says. Errors call the file `policy`.
+    /// Parses a policy. Errors call the file `policy`.
     pub fn from_toml(text: &str) -> Result<Policy, PolicyError> {
         Policy::from_toml_file("policy", text)
     }
 
-    /// The policy that the text of a file says; the name is for errors, and nothing is opened.
+    /// Parses a policy. `file_name` appears in errors, and no file is opened.
     ///
-    /// The error is the first of [`Policy::problems_in`].
+    /// # Errors
+    /// Returns the first of [`Policy::problems_in`].
     pub fn from_toml_file(file_name: &str, text: &str) -> Result<Policy, PolicyError> {
         let mut problems = Problems::in_text(text);
         let policy = Policy::read(text, PIECE_BYTES, &mut problems);
@@ -111,16 +112,16 @@ impl Policy {
         }
     }
 
-    /// Everything that is wrong with a file, in its order, or the first hundred things or so.
+    /// Returns all problems of a policy file in file order, or about the first hundred.
     ///
-    /// Overrides are looked at once all rules are right.
+    /// Overrides are checked once all rules are valid.
     pub fn problems_in(file_name: &str, text: &str) -> Vec<PolicyError> {
         let mut problems = Problems::in_text(text);
         Policy::read(text, PIECE_BYTES, &mut problems);
         problems.into_errors(file_name)
     }
 
-    /// The same, cut into pieces of so many bytes.
+    /// Parses a policy in pieces of `bytes`.
     #[cfg(any(test, fuzzing))]
     pub fn in_pieces_of(bytes: usize, text: &str) -> Result<Policy, PolicyError> {
         let mut problems = Problems::in_text(text);
@@ -128,17 +129,18 @@ impl Policy {
         problems.into_errors("f").into_iter().next().map_or(Ok(policy), Err)
     }
 
-    /// The rules in the order of the file.
+    /// Returns the rules in file order.
     pub fn rules(&self) -> impl ExactSizeIterator<Item = &Rule> {
         self.rules.iter()
     }
 
-    /// The rule of that name.
+    /// Returns the rule with this name.
     pub fn rule(&self, name: &str) -> Option<&Rule> {
         self.places_by_name.get(name).map(|place| &self.rules[*place as usize])
     }
 
-    /// Returns whether the file says `rules = []`: it has no rules on purpose, and was not cut short.
+    /// Returns whether the file has `rules = []`: it has no rules on purpose, and was not
+    /// truncated.
     ///
     /// ```
     /// # use spillgate_core as spillgate;
@@ -151,17 +153,17 @@ impl Policy {
         self.is_empty_on_purpose
     }
 
-    /// Whether any rule is for this domain.
+    /// Returns whether any rule is for this domain.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.index.has_domain(domain)
     }
 
-    /// How many overrides the file has.
+    /// Returns the number of overrides in the file.
     pub fn override_count(&self) -> usize {
         self.overrides.count()
     }
 
-    /// The rules that a request meets, in the order of the file, those that are off left out.
+    /// Returns the rules that match a request, in file order, without those that are off.
     pub fn matched<'p>(&'p self, request: &Request<'_>) -> SmallVec<[Matched<'p>; 4]> {
         let mut matched = SmallVec::new();
         let mut note = |rule_index: u32| {
@@ -170,7 +172,7 @@ impl Policy {
                 matched.push(self.met_as(rule_index, rule, request));
             }
         };
-        // Without conditions the index has nothing to say.
+        // A domain without conditions needs no index.
         match self.index.unconditional(request.domain()) {
             Some(rules) => rules.iter().for_each(|rule_index| note(*rule_index)),
             None => self.index.candidates(request).into_iter().for_each(note),
@@ -178,7 +180,7 @@ impl Policy {
         matched
     }
 
-    /// One rule as a subject meets it, which has all key attributes, be the rule off or not.
+    /// Returns a rule as it applies to a subject with all key attributes, even if the rule is off.
     pub fn met_by_subject<'p>(
         &'p self,
         rule: &'p Rule,
@@ -188,8 +190,8 @@ impl Policy {
         Some(self.met_as(rule_index, rule, subject))
     }
 
-    /// The limits of a rule, and those that overrides give this subject: of each there may be
-    /// state.
+    /// Returns the limits of a rule, and those that overrides give this subject. Each of them may
+    /// have state.
     pub fn limits_ever_in_force(&self, rule: &Rule, subject: &Request<'_>) -> Vec<NamedLimit> {
         let place = self.places_by_name.get(rule.name());
         let overridden = [&*self.overrides, &self.runtime].into_iter().filter_map(|overrides| {
@@ -199,7 +201,7 @@ impl Policy {
         rule.named_limits().iter().chain(overridden.flatten()).cloned().collect()
     }
 
-    /// Whether the limits in force at a place were set while running.
+    /// Returns whether the limits with this index come from a runtime change.
     #[inline]
     pub fn is_set_while_running(&self, overridden: u32) -> bool {
         overridden >= self.overrides.places()
@@ -229,8 +231,8 @@ impl Policy {
         self.named_limit(place).limit()
     }
 
-    /// Where header fields keep what they say of a rule's own limit, if its name there is this one: the
-    /// rule's, or, where it has several, the limit's too.
+    /// Returns the cached header text of a rule's own limit, if it is written under this name: the
+    /// rule's, or the rule's and the limit's if the rule has several.
     pub fn written_limit(
         &self,
         place: LimitPlace,
@@ -253,8 +255,9 @@ impl Policy {
         Matched { rule, rule_index, overridden, limits: self.limits_in_force(rule, overridden) }
     }
 
-    /// The override that wins for a subject: the one of more attributes, and between the file's and
-    /// one set while running the latter. The places of those set while running follow the file's.
+    /// Returns the override that applies to a subject. The one with more attributes wins, and
+    /// between the file and a runtime change the latter. Indexes of runtime changes follow those of
+    /// the file.
     fn override_of(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<u32> {
         let written = self.overrides.of(rule_index, rule, request);
         let runtime = self.runtime.of(rule_index, rule, request);
@@ -270,15 +273,16 @@ impl Policy {
     #[inline]
     fn limits_in_force<'p>(&'p self, rule: &'p Rule, overridden: Option<u32>) -> &'p [NamedLimit] {
         let Some(place) = overridden else { return rule.named_limits() };
+        // Indexes from `places()` on belong to runtime changes.
         match place.checked_sub(self.overrides.places()) {
             None => self.overrides.limits(place),
             Some(place) => self.runtime.limits(place),
         }
     }
 
-    /// What the text says; to be used only if no problem was noted. The text is read twice, first
-    /// the rules and then the overrides, so that either may stand first and no more than one piece
-    /// is held as a tree.
+    /// Parses the text. The result may be used only if no problem was noted. The text is read
+    /// twice, first the rules and then the overrides, so that either may come first and only one
+    /// piece is held as a tree.
     fn read(text: &str, piece_bytes: usize, problems: &mut Problems<'_>) -> Policy {
         if text.len() > TEXT_MAX {
             problems.note(too_long());
@@ -394,20 +398,20 @@ fn too_nested(at: usize) -> Problem {
 
 fn not_empty(at: usize, rules: usize) -> Problem {
     let message = format!(
-        "an empty list says that the file has no rules on purpose, but it has {rules}; leave out the list or the rules"
+        "an empty list means that the file has no rules on purpose, but it has {rules}; leave out the list or the rules"
     );
     Problem { at, place: String::new(), field: NO_RULES.to_owned(), message }
 }
 
-/// The tables of a file: what is ours, and what the service reads.
+/// The tables of a file: the policy's and the service's.
 const SECTIONS: [&str; 6] = ["rule", NO_RULES, "override", "server", "store", "telemetry"];
-/// The field whose empty list says that a file has no rules on purpose.
+/// The field whose empty list declares that a file has no rules on purpose.
 const NO_RULES: &str = "rules";
-const ONLY_EMPTY: &str = "only an empty list is accepted here, which says that the file has no rules on \
+const ONLY_EMPTY: &str = "only an empty list is accepted here, which means that the file has no rules on \
                           purpose; write each rule in a table of its own, below [[rule]]";
-/// So that places fit 32 bits and a mistaken file cannot fill the memory.
+/// The longest file. Byte offsets fit into 32 bits, and a wrong file cannot fill the memory.
 const TEXT_MAX: usize = 1 << 30;
-/// Some hundred entries: enough to read fast, few enough to be held as a tree.
+/// The size of a piece: a few hundred entries, which read fast and take little memory as a tree.
 const PIECE_BYTES: usize = 1 << 16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a caller asks: a domain, attributes and costs; never a key string glued by the caller.
+//! Requests: domain, attributes and cost. Callers never join them into a key string.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::limit::{Limit, REQUESTS};
 use crate::subject::DEFAULT_DOMAIN;
 
-/// One question: may this happen now?
+/// One request: what a caller wants to do, and for which subject.
 ///
 /// ```
 /// # use spillgate_core as spillgate;
@@ -25,24 +25,24 @@ pub struct Request<'a> {
     cost: Cost<'a>,
 }
 
-/// The value of an attribute: any bytes.
+/// The value of an attribute, of any bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value<'a>(Cow<'a, [u8]>);
 
 impl<'a> Request<'a> {
-    /// No attributes, a cost of one request, the domain `default`.
+    /// Makes a request without attributes, with a cost of one request, in the domain `default`.
     #[inline]
     pub fn new() -> Request<'a> {
         Request::default()
     }
 
-    /// The same request in another domain.
+    /// Sets the domain.
     #[inline]
     pub fn in_domain(self, domain: impl Into<Cow<'a, str>>) -> Request<'a> {
         Request { domain: Some(domain.into()), ..self }
     }
 
-    /// With one attribute more; one of the same name is replaced.
+    /// Adds an attribute, or replaces the one of this name.
     #[inline]
     pub fn with(
         mut self,
@@ -53,7 +53,7 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// The same in place.
+    /// Adds an attribute in place, or replaces the one of this name.
     #[inline]
     pub fn set(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Value<'a>>) {
         let (name, value) = (name.into(), value.into());
@@ -63,31 +63,31 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// With another cost than one request.
+    /// Sets the cost. The default is one request.
     #[inline]
     pub fn costing(self, cost: impl Into<Cost<'a>>) -> Request<'a> {
         Request { cost: cost.into(), ..self }
     }
 
-    /// The domain, `default` unless said otherwise.
+    /// Returns the domain. The default is `default`.
     #[inline]
     pub fn domain(&self) -> &str {
         self.domain.as_deref().unwrap_or(DEFAULT_DOMAIN)
     }
 
-    /// The value of an attribute, if the request has it.
+    /// Returns the value of an attribute, if the request has it.
     #[inline]
     pub fn attribute(&self, name: &str) -> Option<&[u8]> {
         self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_bytes())
     }
 
-    /// All attributes, in the order they were given.
+    /// Returns all attributes, in the order in which they were given.
     #[inline]
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.attributes.iter().map(|(name, value)| (name.as_ref(), value.as_bytes()))
     }
 
-    /// What it costs.
+    /// Returns the cost.
     #[inline]
     pub fn cost(&self) -> &Cost<'a> {
         &self.cost
@@ -95,7 +95,7 @@ impl<'a> Request<'a> {
 }
 
 impl Value<'_> {
-    /// The bytes.
+    /// Returns the bytes of the value.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -137,10 +137,10 @@ impl From<Vec<u8>> for Value<'_> {
     }
 }
 
-/// What a request costs, in one unit or several.
+/// The cost of a request, in one unit or several.
 ///
-/// A limit whose unit is not named is peeked at: it refuses when it has no room for one more, and
-/// is not charged.
+/// A limit in a unit that is not named is only peeked at: it denies if it has no room for one more,
+/// and is not charged.
 ///
 /// ```
 /// # use spillgate_core as spillgate;
@@ -157,17 +157,17 @@ pub struct Cost<'a> {
 }
 
 impl<'a> Cost<'a> {
-    /// So many requests; 0 peeks.
+    /// Makes a cost in requests. A cost of 0 peeks.
     pub fn requests(amount: u64) -> Cost<'a> {
         Cost { requests: amount, others: SmallVec::new() }
     }
 
-    /// So much of another unit, and no requests.
+    /// Makes a cost in another unit, without requests.
     pub fn of_unit(unit: impl Into<Cow<'a, str>>, amount: u64) -> Cost<'a> {
         Cost::requests(0).and(unit, amount)
     }
 
-    /// And so much of another unit.
+    /// Adds a cost in another unit, or replaces the one in that unit.
     pub fn and(mut self, unit: impl Into<Cow<'a, str>>, amount: u64) -> Cost<'a> {
         let unit = unit.into();
         if unit == REQUESTS {
@@ -180,7 +180,7 @@ impl<'a> Cost<'a> {
         self
     }
 
-    /// Both together, as much of each unit as there can be.
+    /// Adds another cost. Each sum is capped at the largest number.
     pub fn add(&mut self, other: &Cost<'_>) {
         self.requests = self.requests.saturating_add(other.requests);
         for (unit, amount) in &other.others {
@@ -191,14 +191,14 @@ impl<'a> Cost<'a> {
         }
     }
 
-    /// Each unit that it is in, but for requests of which there are none.
+    /// Returns each unit with its amount. Requests are left out if their amount is 0.
     pub fn amounts(&self) -> impl Iterator<Item = (&str, u64)> {
         let others = self.others.iter().map(|(unit, amount)| (unit.as_ref(), *amount));
         let requests = Some((REQUESTS, self.requests)).filter(|(_, amount)| *amount > 0);
         others.chain(requests)
     }
 
-    /// How much of a unit.
+    /// Returns the amount in a unit.
     pub fn of(&self, unit: &str) -> u64 {
         if unit == REQUESTS {
             return self.requests;
@@ -208,7 +208,7 @@ impl<'a> Cost<'a> {
 }
 
 impl Cost<'_> {
-    /// How much of what a limit counts.
+    /// Returns the amount in a limit's unit.
     #[inline]
     pub fn of_limit(&self, limit: &Limit) -> u64 {
         if limit.counts_requests() { self.requests } else { self.of(limit.unit()) }

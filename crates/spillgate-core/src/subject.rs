@@ -1,71 +1,72 @@
-//! Who is limited, as keyed hashes: no byte of a caller's reaches a store, and nobody without the
-//! secret can aim two subjects at one shard or guess who is behind a key.
+//! Subjects as keyed hashes. No byte of a client's values reaches a store. Clients
+//! without the secret cannot choose subjects that fall on one shard, or guess the subject of a key.
 
 use std::hash::Hasher;
 
 use siphasher::sip128::SipHasher13;
 use smallvec::SmallVec;
 
-/// The domain of requests and rules that name none.
+/// The domain of requests and rules without a domain.
 pub const DEFAULT_DOMAIN: &str = "default";
 
-/// The name of one rule's state for one subject.
+/// The keys of one rule's state for one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubjectKey {
-    /// What chooses the shard: the anchor, or else the subject.
+    /// The hash that chooses the shard: of the anchor, or else of the subject.
     pub tag: u128,
-    /// Domain, rule, generation and subject.
+    /// The hash of domain, rule, generation and subject.
     pub id: u128,
-    /// The rule alone: whose new subjects share a counter when memory is full of live ones.
+    /// The hash of the rule alone. New subjects of a rule share a counter when memory is full of
+    /// live ones.
     pub rule: u128,
 }
 
-/// Hashes subjects under one secret, by SipHash-1-3 with 128 bits. Every process of a fleet holds the
-/// same.
+/// Hashes subjects under one secret, by SipHash-1-3 with 128 bits. Every instance of a fleet has
+/// the same secret.
 #[derive(Clone)]
 pub struct Secret {
     hasher: SipHasher13,
-    /// With what the ad hoc keys of the domain `default` begin.
+    /// The hasher after the prefix of inline keys in the domain `default`.
     in_default_domain: SipHasher13,
-    /// The one before, where some of the fleet, or of what it stored, still goes by it.
+    /// The previous secret, while some instances or stored counters still use it.
     previous: Option<Box<Secret>>,
 }
 
 impl Secret {
-    /// From 16 bytes.
+    /// Makes a secret from 16 bytes.
     pub fn new(bytes: &[u8; 16]) -> Secret {
         let hasher = SipHasher13::new_with_key(bytes);
         Secret { hasher, in_default_domain: in_domain(hasher, DEFAULT_DOMAIN), previous: None }
     }
 
-    /// This one, after `previous`: what is stored under that counts as well.
+    /// Returns this secret with a previous one, whose counters are charged as well.
     pub fn after(self, previous: Secret) -> Secret {
         Secret { previous: Some(Box::new(previous)), ..self }
     }
 
-    /// The one before.
+    /// Returns the previous secret, if there is one.
     pub fn previous(&self) -> Option<&Secret> {
         self.previous.as_deref()
     }
 
-    /// This one, and the one before if there is one.
+    /// Returns this secret, and the previous one if there is one.
     pub fn each(&self) -> impl Iterator<Item = &Secret> {
         [Some(self), self.previous()].into_iter().flatten()
     }
 
-    /// The hash of an encoding.
+    /// Returns the hash of an encoding.
     #[inline]
     pub fn hash(&self, encoding: &Encoding) -> u128 {
         self.hash_bytes(&encoding.0)
     }
 
-    /// Whose state it is that a key of the domain `default` has, which comes with its limit.
+    /// Returns the keys of an inline limit's state, for a key in the domain `default`.
     #[inline]
     pub fn inline_key(&self, key: &str) -> SubjectKey {
         SubjectKey::inline(self.in_default_domain.hash(key.as_bytes()).as_u128())
     }
 
-    /// The same in any domain.
+    /// Returns the keys of an inline limit's state, for a key in any domain.
     pub fn inline_key_in(&self, domain: &str, key: &str) -> SubjectKey {
         if domain == DEFAULT_DOMAIN {
             return self.inline_key(key);
@@ -74,21 +75,21 @@ impl Secret {
         SubjectKey::inline(hasher.hash(key.as_bytes()).as_u128())
     }
 
-    /// The hash of bytes that are an injective encoding already.
+    /// Returns the hash of bytes that are already an injective encoding.
     #[inline]
     pub fn hash_bytes(&self, bytes: &[u8]) -> u128 {
         self.hasher.hash(bytes).as_u128()
     }
 
-    /// A number that is the same for equal secrets and does not reveal the secret: part of a keyed hash of a
-    /// constant.
+    /// Returns a number that is equal for equal secrets and does not reveal them: part of a keyed
+    /// hash of a constant.
     pub fn fingerprint(&self) -> u64 {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&self.derived(b"fingerprint")[..8]);
         u64::from_le_bytes(bytes)
     }
 
-    /// A key of its own for another use of the secret.
+    /// Derives a separate key for another use of the secret.
     pub fn derived(&self, purpose: &[u8]) -> [u8; 32] {
         let mut key = [0; 32];
         for (half, number) in key.chunks_mut(16).zip(0u8..) {
@@ -114,8 +115,8 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What stands before an ad hoc key: the domain behind its length, filled up to whole words, for
-/// which a hasher needs no buffer.
+/// Hashes the prefix of an inline key: the domain after its length, padded to whole words, for
+/// which the hasher needs no buffer.
 fn in_domain(mut hasher: SipHasher13, domain: &str) -> SipHasher13 {
     let length = Encoding::length(domain.as_bytes());
     let filling =
@@ -126,38 +127,39 @@ fn in_domain(mut hasher: SipHasher13, domain: &str) -> SipHasher13 {
     hasher
 }
 
-/// Parts glued so that no two lists of parts look alike: each part behind its length.
+/// An injective encoding of a list of parts: each part follows its length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Encoding(SmallVec<[u8; 128]>);
 
 impl Encoding {
-    /// Nothing yet.
+    /// Makes an empty encoding.
     #[inline]
     pub fn new() -> Encoding {
         Encoding::default()
     }
 
-    /// One part more.
+    /// Adds a part.
     #[inline]
     pub fn part(&mut self, part: &[u8]) {
         self.0.extend_from_slice(&Encoding::length(part));
         self.0.extend_from_slice(part);
     }
 
-    /// No part comes near 4 GiB: requests are bounded, and policies are files.
+    /// No part comes near 4 GiB, since requests are bounded and policies are files.
     fn length(part: &[u8]) -> [u8; 4] {
         (part.len() as u32).to_le_bytes()
     }
 
-    /// The bytes.
+    /// Returns the encoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// In what the hash takes its input.
+/// The word size of the hash, in bytes.
 const WORD: usize = 8;
-/// The secret of those who set none: the same everywhere, so that a fleet agrees without settings.
+/// The secret used if none is set. It is the same everywhere, so that a fleet agrees without
+/// settings.
 pub const SHARED_SECRET: [u8; 16] = *b"spillgate shared";
 
 #[cfg(test)]
@@ -172,7 +174,7 @@ mod tests {
     }
 
     proptest! {
-        // ACCIDENTS 31: parts glued without a separator, two subjects shared a key.
+        // ACCIDENTS 31: parts were joined without a separator, so that two subjects shared a key.
         #[test]
         fn two_lists_of_parts_never_share_an_encoding(
             a: Vec<Vec<u8>>, b: Vec<Vec<u8>>

@@ -1,13 +1,13 @@
-//! Readings of clocks. The core reads none: callers pass instants in.
+//! Readings of clocks. The core reads no clock itself: callers pass instants in.
 
 /// A reading of the coarse clock: now is `at_us` or somewhat later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoarseTime {
-    /// Not after now.
+    /// The reading, in µs. The current time is never before it.
     pub at_us: u64,
-    /// Now is no later than this after `at_us`, unless the machine is very busy.
+    /// The normal bound of the current time after `at_us`, unless the machine is very busy.
     pub tick_us: u64,
-    /// Nor later than this, unless the whole machine stood still in between.
+    /// The bound of the current time after `at_us`, unless the whole machine stood still.
     pub late_us: u64,
 }
 

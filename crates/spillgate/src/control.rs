@@ -1,7 +1,8 @@
-//! What operators set while the limiter runs, as data: entries and how they merge, what each shard's copy
-//! holds of them, how they are sealed there, and how an operator sees them.
+//! The data of runtime changes: entries and their merge, the copies on the shards, their seal, and
+//! the lists that operators see.
 //!
-//! The limiter's `control` module stamps entries, puts them in force and exchanges them with the shards.
+//! The limiter's `control` module stamps entries, puts them in force and exchanges them with the
+//! shards.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -23,8 +24,8 @@ pub(crate) use sealed::Seal;
 pub(crate) use table::Stamp;
 pub(crate) use table::{Entry, EntryId, Table, id_of};
 
-/// Not to be guessed from the last one, nor drawn twice: the standard library's hash keys are
-/// random.
+/// Returns a random number that cannot be guessed from earlier ones. The standard library's hash
+/// keys are random.
 pub(crate) fn random() -> u64 {
     #[cfg(feature = "simulation")]
     if let Some(number) = crate::simulation::random() {
@@ -33,5 +34,6 @@ pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(0) >> 16
 }
 
-/// Ten thousand entries of this size are as much as a process should have to read when it starts.
+/// The longest subject and limits of one entry. An instance reads up to ten thousand entries when
+/// it starts.
 pub(crate) const SUBJECT_BYTES_MAX: usize = 8_192;

@@ -1,4 +1,4 @@
-//! The answer: one verdict, and what it means for each counter that was asked.
+//! The answer to a request: allowed or denied, with the numbers of each counter.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -20,10 +20,11 @@ pub(crate) use counter_outcome::CounterOutcome;
 use kept::Kept;
 pub use words::{Denial, Reason, Source};
 
-/// One verdict over every counter that a request met.
+/// The answer to one request: allowed or denied, with the numbers of every counter.
 ///
-/// The numbers at the top are those of the counter that matters most: of the refusing one that takes
-/// longest, else of the one nearest to its end. What is not known is `None`, never made up.
+/// The decision's own numbers are those of its deciding limit: among denying counters the one with
+/// the longest wait, else the one with the least quota left. Unknown numbers are `None`, never
+/// invented.
 #[derive(Clone)]
 #[must_use = "a denied request must not proceed"]
 pub struct Decision {
@@ -34,17 +35,17 @@ pub struct Decision {
     names: Names,
 }
 
-/// The counters of a decision while it is made.
+/// The outcomes of a decision's counters while it is made.
 pub(crate) type CounterOutcomes = SmallVec<[CounterOutcome; 1]>;
 
-/// Where the names of counters are found.
+/// The source of the counters' names.
 #[derive(Clone)]
 pub(crate) enum Names {
     Policy(Arc<Policy>),
     Inline(Limit),
 }
 
-/// One counter of a decision.
+/// One counter of a decision: one limit of one rule for one subject.
 #[derive(Clone, Copy)]
 pub struct LimitDecision<'d> {
     counter: &'d CounterOutcome,
@@ -56,14 +57,15 @@ impl Decision {
     pub(crate) fn new(counters: CounterOutcomes, names: Names) -> Decision {
         let enforced = || counters.iter().filter(|counter| !counter.shadow);
         let decisive = enforced().filter(|counter| !counter.advisory);
+        // `Reason` is ordered, and the first one counts.
         let denied = decisive.filter_map(|counter| counter.denied).min();
         let source = enforced().map(|counter| counter.source).max().unwrap_or(Source::Store);
-        // A decision is over 64 counters at most.
+        // A decision has at most 64 counters.
         let top = top(&counters, denied.is_some()).map(|top| top as u16);
         Decision { denied, source, top, counters: counters.into(), names }
     }
 
-    /// The decision over one enforced counter.
+    /// Makes the decision over one enforced counter.
     #[inline]
     pub(crate) fn of_one(judged: CounterOutcome, names: Names) -> Decision {
         let (denied, source) = (judged.denied, judged.source);
@@ -75,24 +77,26 @@ impl Decision {
         self
     }
 
-    /// What a reservation is settled, cancelled, released or renewed by, and a check over a
-    /// concurrency limit released or renewed: there if it was allowed.
+    /// Returns the receipt of an allowed decision that made a reservation or holds permits.
+    ///
+    /// Pass it to `settle`, `cancel`, `release` or `renew` of the limiter. A check has one if it
+    /// charged a concurrency limit.
     pub fn receipt(&self) -> Option<&Receipt> {
         self.counters.receipt()
     }
 
-    /// Whether it may happen.
+    /// Returns whether the request is allowed.
     pub fn allowed(&self) -> bool {
         self.denied.is_none()
     }
 
-    /// Returns why it is not allowed, `None` if it is. Of several reasons, the first in the order of
-    /// [`Reason`] is returned.
+    /// Returns the reason of a denial, or `None` if the request is allowed. If several reasons
+    /// apply, returns the first in the order of [`Reason`].
     pub fn reason(&self) -> Option<Reason> {
         self.denied
     }
 
-    /// Returns why the request is denied and how long to wait, `None` if it is allowed.
+    /// Returns the reason of a denial and the time to wait, or `None` if the request is allowed.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -119,7 +123,8 @@ impl Decision {
         self.counters.as_slice().is_empty()
     }
 
-    /// How long to wait; zero if allowed, `None` if no wait helps or nobody knows.
+    /// Returns the time to wait before the same request can be allowed: zero if it is allowed,
+    /// `None` if no wait helps or the time is unknown.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.denied {
             None => Some(Duration::ZERO),
@@ -128,48 +133,50 @@ impl Decision {
         }
     }
 
-    /// The rule of the counter that matters most.
+    /// Returns the rule of the deciding limit, or `None` for an inline limit or if no rule matched.
     pub fn rule(&self) -> Option<&str> {
         self.top().and_then(|counter| counter.rule())
     }
 
-    /// The limit of the counter that matters most.
+    /// Returns the name of the deciding limit, or `None` if no rule matched.
     pub fn limit(&self) -> Option<&str> {
         self.top().map(|counter| counter.limit())
     }
 
-    /// How much that counter holds when untouched.
+    /// Returns the capacity of the deciding limit, in its unit; `None` if it is unlimited.
     pub fn capacity(&self) -> Option<u64> {
         self.top().and_then(|counter| counter.capacity())
     }
 
-    /// The largest cost that it would admit now.
+    /// Returns the largest cost that the deciding limit would allow now; `None` if unknown.
     pub fn remaining(&self) -> Option<u64> {
         self.top().and_then(|counter| counter.remaining())
     }
 
-    /// How long until it is untouched again.
+    /// Returns the time until the deciding limit is full again; `None` if unknown.
     pub fn reset_after(&self) -> Option<Duration> {
         self.top().and_then(|counter| counter.reset_after())
     }
 
-    /// Who judged: the worst of the enforced counters' sources.
+    /// Returns the source of the decision: the worst source of its enforced counters.
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// Whether the store had no part in it.
+    /// Returns whether the decision was made without the store, by a local fallback or an outage
+    /// policy.
     pub fn degraded(&self) -> bool {
         self.source >= Source::Fallback
     }
 
-    /// Every counter, in the order of the policy, shadow rules included.
+    /// Returns every counter in the order of the policy, shadow rules included.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitDecision<'_>> {
         self.counters.as_slice().iter().map(|counter| LimitDecision { counter, names: &self.names })
     }
 
-    /// The counter that matters most, whose numbers are those of the decision: of the refusing ones the
-    /// one with the longest wait, else the one with the least left of its capacity.
+    /// Returns the deciding limit, whose numbers are those of the decision. Among denying counters
+    /// it is the one with the longest wait, else the one with the smallest part of its capacity
+    /// left.
     pub fn top(&self) -> Option<LimitDecision<'_>> {
         let counters = self.counters.as_slice();
         self.top
@@ -178,7 +185,7 @@ impl Decision {
 }
 
 impl<'d> LimitDecision<'d> {
-    /// The rule; `None` for a limit that came with the request.
+    /// Returns the name of the rule, or `None` for an inline limit.
     pub fn rule(&self) -> Option<&'d str> {
         match self.names {
             Names::Policy(policy) => Some(policy.rule_name(self.index())),
@@ -186,7 +193,8 @@ impl<'d> LimitDecision<'d> {
         }
     }
 
-    /// The limit's name: as given, else its position in the rule. A limit that the request asked for beside it is
+    /// Returns the name of the limit: as given in the policy, else its position in the rule. A
+    /// narrowed limit, which the request asked for beside a configured one, is called
     /// `NAME.request`.
     pub fn limit(&self) -> &'d str {
         if let Some(name) = self.counter.narrowed().and_then(Limit::name) {
@@ -198,17 +206,17 @@ impl<'d> LimitDecision<'d> {
         }
     }
 
-    /// What it counts.
+    /// Returns the unit that the limit counts, for example `requests`.
     pub fn unit(&self) -> &'d str {
         self.definition().unit()
     }
 
-    /// How it counts.
+    /// Returns the algorithm of the limit.
     pub fn algorithm(&self) -> Algorithm {
         self.definition().algorithm()
     }
 
-    /// The limit itself.
+    /// Returns the limit itself.
     pub fn definition(&self) -> &'d Limit {
         if let Some(narrowed) = self.counter.narrowed() {
             return narrowed;
@@ -219,73 +227,75 @@ impl<'d> LimitDecision<'d> {
         }
     }
 
-    /// Returns whether this counter allows the request. A counter that no shard evaluated, because another one denied
-    /// first, allows and has no numbers.
+    /// Returns whether this counter allows the request. A counter that was not evaluated, because
+    /// another had denied already, allows and has no numbers.
     pub fn allowed(&self) -> bool {
         self.counter.allows()
     }
 
-    /// Returns why this counter denies, `None` if it does not.
+    /// Returns the reason why this counter denies, or `None` if it does not.
     pub fn reason(&self) -> Option<Reason> {
         self.counter.denied
     }
 
-    /// Who judged.
+    /// Returns the source of this counter's result.
     pub fn source(&self) -> Source {
         self.counter.source
     }
 
-    /// Whether its rule is only watched, and had no part in the verdict.
+    /// Returns whether the counter belongs to a shadow rule, which takes no part in the decision.
     pub fn shadow(&self) -> bool {
         self.counter.shadow
     }
 
-    /// Whether it had no part in the verdict because nothing was asked of it: its rule is charged
-    /// afterwards, or it was refunded to. What it says is how it stands.
+    /// Returns whether the counter only reports its state. It takes no part in the decision because
+    /// its rule is post-paid or the request only refunded to it.
     pub fn advisory(&self) -> bool {
         self.counter.advisory
     }
 
-    /// How much it holds when untouched; `None` if unlimited.
+    /// Returns the capacity of the limit, in its unit; `None` if it is unlimited.
     pub fn capacity(&self) -> Option<u64> {
         self.counter.capacity.number()
     }
 
-    /// The largest cost that it would admit now.
+    /// Returns the largest cost that the counter would allow now; `None` if unknown.
     pub fn remaining(&self) -> Option<u64> {
         self.counter.remaining.number()
     }
 
-    /// How long until it would admit the cost; zero if it does, `None` if never or unknown.
+    /// Returns the time until the counter would allow the cost: zero if it does, `None` if never or
+    /// unknown.
     pub fn retry_after(&self) -> Option<Duration> {
         self.counter.retry_after_us.number().map(Duration::from_micros)
     }
 
-    /// How long until it is untouched again.
+    /// Returns the time until the counter is full again; `None` if unknown.
     pub fn reset_after(&self) -> Option<Duration> {
         self.counter.reset_after_us.number().map(Duration::from_micros)
     }
 
-    /// [`LimitDecision::reset_after`] as it is kept.
+    /// Returns [`LimitDecision::reset_after`] in µs, as it is stored.
     #[cfg(feature = "http")]
     pub(crate) fn reset_after_us(&self) -> Option<u64> {
         self.counter.reset_after_us.number()
     }
 
-    /// What a receipt needs to give this counter's charge back.
+    /// Returns the details that a receipt needs to refund this counter's charge.
     #[doc(hidden)]
     pub fn charge(&self) -> Option<Charge> {
         self.counter.charge()
     }
 
-    /// Which rule of the policy it is of, and which limit of that rule, counted from 0.
+    /// Returns the positions of the rule in the policy and of the limit in the rule, from 0.
     #[doc(hidden)]
     #[inline]
     pub fn position(&self) -> (usize, usize) {
         (self.counter.rule as usize, usize::from(self.counter.limit))
     }
 
-    /// Where header fields keep what they say of the limit, unless another is in force in its place.
+    /// Returns the cached header text of the limit, unless a narrowed limit or a local share is in
+    /// force in its place.
     #[cfg(feature = "http")]
     pub(crate) fn written_limit(
         &self,
@@ -303,8 +313,9 @@ impl<'d> LimitDecision<'d> {
     }
 }
 
-/// The counter that speaks for all: the refusing one with the longest wait, unknown being longest;
-/// else the one with the least left of its capacity; ties go to the first in the file.
+/// Returns the index of the deciding limit. If the decision denies, that is the denying counter
+/// with the longest wait, where unknown is longest. Else it is the one with the smallest part of
+/// its capacity left. Ties go to the first in the file.
 fn top(counters: &[CounterOutcome], is_denied: bool) -> Option<usize> {
     let enforced = counters.iter().enumerate().filter(|(_, counter)| !counter.shadow);
     if !is_denied {
@@ -312,6 +323,7 @@ fn top(counters: &[CounterOutcome], is_denied: bool) -> Option<usize> {
         for (i, counter) in enforced {
             let params = counter.remaining.number().zip(counter.capacity.number());
             let Some((remaining, capacity)) = params else { continue };
+            // Compares remaining ÷ capacity without division: a/b < c/d if a × d < c × b.
             let is_less = |(_, other, of): (usize, u64, u64)| {
                 u128::from(remaining) * u128::from(of) < u128::from(other) * u128::from(capacity)
             };
@@ -322,7 +334,8 @@ fn top(counters: &[CounterOutcome], is_denied: bool) -> Option<usize> {
         let first = || counters.iter().position(|counter| !counter.shadow);
         return least.map(|(i, ..)| i).or_else(first);
     }
-    // The longest wait first, an unknown one being longest; equal waits by the order of the reasons, then of the file.
+    // The longest wait first, where unknown is longest; equal waits by the order of the reasons,
+    // then of the file.
     let rank = |counter: &CounterOutcome| {
         let wait = counter.retry_after_us.number().map_or((1, 0), |us| (0, us));
         (wait, Reverse(counter.denied))

@@ -1,10 +1,11 @@
-//! Refusals of the store, remembered for as long as they are sure to hold: whoever asks again is refused
-//! here. What was allowed is never remembered, for each admission has to be counted.
+//! Remembers denials of the store while they are sure to hold, and answers repeated requests
+//! without a call. Admissions are never remembered, since each must be charged.
 //!
-//! A refusal holds for its counter, under the same numbers, for costs as large or larger, until the wait that
-//! was told with it is over, counted from before the call left. Admissions elsewhere only prolong it; a
-//! give-back or a reset elsewhere is not heard of, so nothing is believed for longer than a second. The wait that
-//! others are told counts from when the answer came, so that whoever waits for it has room.
+//! A denial holds for its counter under the same parameters, for costs at least as large, until its
+//! wait is over. That wait counts from before the call was sent. Admissions by other instances only
+//! prolong it. A refund or reset elsewhere goes unnoticed, so no denial is used for longer than 1
+//! second. The `retry_after` of later answers counts from when the reply came, so that a caller who
+//! waits for it has room.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,34 +21,38 @@ use crate::time::monotonic_us;
 #[cfg(test)]
 mod model;
 
-/// A table of fixed size: each refusal in a place by its counter's hash, where a newer one takes it over.
+/// A table of fixed size. Each denial has one slot by its counter's hash, and a newer one replaces
+/// it.
 #[derive(Debug)]
 pub(crate) struct DenialCache {
     indices: Box<[Mutex<Option<Refusal>>]>,
-    /// How often all that was remembered has ended.
+    /// The number of times that all denials were dropped.
     ended: AtomicU64,
-    /// No refusal is believed for longer.
+    /// No denial holds after this time.
     latest_us: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
 }
 
-/// What the store said of one counter.
+/// A denial by the store of one counter.
 #[derive(Clone, Debug)]
 struct Refusal {
     counter: u128,
     params: LimitParams,
     cost: u64,
-    /// By our monotonic clock: when this cost surely has room, if nobody charges the counter until then.
+    /// The time, by our monotonic clock, at which this cost surely has room if nothing else is
+    /// charged until then.
     room_at_us: u64,
-    /// The same: when the counter is untouched.
+    /// The time, by our monotonic clock, at which the counter is full again under the same
+    /// condition.
     reset_at_us: u64,
-    /// How long it is believed: no longer than that.
+    /// The time until which the denial may be used. It is at most `room_at_us`.
     ends_us: u64,
+    /// The era in which the call was sent. In a later era the denial is void.
     era: u64,
 }
 
-/// When a decision began to be made, and what was forgotten by then.
+/// The time at which a decision began, and the era at that time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     at_us: u64,
@@ -55,7 +60,7 @@ pub(crate) struct Sent {
 }
 
 impl DenialCache {
-    /// One that remembers, or one that does not.
+    /// Makes a cache that remembers denials, or one that does not.
     pub(crate) fn new(remembers: bool) -> DenialCache {
         let indices = if remembers { PLACES } else { 0 };
         DenialCache {
@@ -67,13 +72,13 @@ impl DenialCache {
         }
     }
 
-    /// Before a decision is asked for.
+    /// Notes the time and era before a decision is sent to the store.
     pub(crate) fn begin(&self, redis: &Redis) -> Sent {
         let era = self.ended.load(Ordering::Acquire) + redis.epoch_changes();
         Sent { at_us: monotonic_us(), era }
     }
 
-    /// What was heard before, if that refuses this decision.
+    /// Returns a remembered denial if it denies this transaction, and counts the lookup.
     pub(crate) fn refuses(
         &self,
         redis: &Redis,
@@ -89,18 +94,19 @@ impl DenialCache {
         refused
     }
 
-    /// The same for who only wants to know.
+    /// Returns a remembered denial if it denies this transaction, without counting.
     pub(crate) fn would_refuse(
         &self,
         redis: &Redis,
         transaction: &Transaction,
         sent: Sent,
     ) -> Option<ChargeOutcomes> {
-        // Mostly no denial is remembered, or none lasts until now.
+        // Mostly no denial is remembered, or none is still in use.
         if sent.at_us >= self.latest_us.load(Ordering::Relaxed) || !self.is_for(redis, transaction)
         {
             return None;
         }
+        // One denied counter denies the whole decision. The others are not evaluated.
         let outcomes: ChargeOutcomes =
             transaction.counters.iter().map(|counter| self.outcome_of(counter, sent)).collect();
         outcomes
@@ -109,7 +115,7 @@ impl DenialCache {
             .then_some(outcomes)
     }
 
-    /// Remembers what the store refused.
+    /// Remembers the counters that the store denied.
     pub(crate) fn note(
         &self,
         redis: &Redis,
@@ -119,6 +125,8 @@ impl DenialCache {
     ) {
         let refused = |(counter, outcome): (&PlannedCharge, &ChargeOutcome)| match outcome {
             ChargeOutcome::Store(reply)
+                // Only enforced charges count, and only algorithms where nothing but time makes
+                // room.
                 if !reply.fits && counter.group == 0 && is_steadfast(counter) =>
             {
                 let received_us = monotonic_us();
@@ -145,20 +153,21 @@ impl DenialCache {
         *index = Some(refusal);
     }
 
-    /// All that is remembered ends: somebody has made room.
+    /// Drops all denials, because quota was refunded, reset or raised.
     pub(crate) fn end(&self) {
         self.ended.fetch_add(1, Ordering::Release);
     }
 
-    /// How many decisions were refused here, and how many went on to the store.
+    /// Returns how many decisions were denied here, and how many went on to the store.
     #[cfg(feature = "metrics")]
     pub(crate) fn lookups(&self) -> [(&'static str, u64); 2] {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [("hit", read(&self.hits)), ("miss", read(&self.misses))]
     }
 
-    /// A look changes nothing and is asked for to know; and what several places decide is burdened for a
-    /// moment by charges that are refunded.
+    /// Returns whether the cache may answer a transaction. A peek must show the stored state. In a
+    /// decision over several locations, provisional charges that are refunded later can deny a
+    /// counter for a moment.
     fn is_for(&self, redis: &Redis, transaction: &Transaction) -> bool {
         !self.indices.is_empty()
             && transaction.intent != Intent::Peek
@@ -167,6 +176,7 @@ impl DenialCache {
     }
 
     fn outcome_of(&self, counter: &PlannedCharge, sent: Sent) -> ChargeOutcome {
+        // A shadow rule never denies.
         if counter.group > 0 || !is_steadfast(counter) {
             return ChargeOutcome::NotAsked;
         }
@@ -186,7 +196,7 @@ impl DenialCache {
 }
 
 impl Refusal {
-    /// Nothing where nobody can say when there will be room.
+    /// Returns `None` if the wait is unknown.
     fn of(
         counter: u128,
         params: &LimitParams,
@@ -200,8 +210,11 @@ impl Refusal {
             counter,
             params: params.clone(),
             cost: cost.max(1),
+            // Counted from the reply, so that a caller who waits this long surely finds room.
             room_at_us: received_us.saturating_add(wait_us),
             reset_at_us: received_us.saturating_add(reply.reading.reset_after_us),
+            // Counted from before the call was sent: the store may have decided at any time since
+            // then.
             ends_us: sent.at_us.saturating_add(wait_us.min(BELIEVED_US)),
             era: sent.era,
         })
@@ -215,8 +228,9 @@ impl Refusal {
             && self.params == *params
     }
 
-    /// What is known of it still. A larger cost waits longer, and nobody has said how long. Where not even
-    /// one had room nobody was admitted since; smaller costs than the refused one may have been.
+    /// Returns the numbers that are still known. A larger cost waits longer than the remembered
+    /// one, by an unknown time. If even a cost of 1 was denied, nothing has been admitted since.
+    /// Otherwise smaller costs may have been.
     fn outcome(&self, cost: u64, sent: Sent) -> ChargeOutcome {
         let until = |us: u64| Some(us.saturating_sub(sent.at_us));
         let is_full = self.cost == 1;
@@ -228,12 +242,12 @@ impl Refusal {
     }
 }
 
-/// Whether its room comes back with time alone: held slots are released.
+/// Returns whether only time makes room again. A permit may be released at any time.
 fn is_steadfast(counter: &PlannedCharge) -> bool {
     counter.limit.algorithm() != Algorithm::Concurrency
 }
 
-/// About 2 MB, and more subjects than are refused more than once within a second by one process.
+/// About 2 MB. That is more subjects than one instance denies repeatedly within a second.
 const PLACES: usize = 1 << 14;
-/// Room that is made elsewhere is found after that.
+/// The longest time that a refund elsewhere goes unnoticed.
 const BELIEVED_US: u64 = 1_000_000;

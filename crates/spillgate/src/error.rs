@@ -1,34 +1,34 @@
-//! Errors of building a limiter, and of a call to the store.
+//! Errors of building a limiter, and of calls to the store.
 //!
-//! A limiter that is built answers every request with a decision.
+//! A limiter that was built answers every request with a decision.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Why a limiter could not be built.
+/// The reason why a limiter could not be built.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The store's address is not one that this build can speak to.
+    /// The store's address is invalid or not supported by this build.
     StoreUrl {
         /// The address, without credentials.
         url: String,
-        /// What is wrong with it, and the way out.
+        /// The problem and its remedy.
         why: String,
     },
-    /// The nodes make no ring.
+    /// The ring is invalid.
     Ring {
-        /// Its number.
+        /// The number of the ring.
         number: u32,
-        /// What is wrong with it, and the way out.
+        /// The problem and its remedy.
         why: String,
     },
-    /// What is to hold after a loss of state cannot hold on this store.
+    /// The setting for a loss of state does not work on this store.
     OnStateLoss {
-        /// Why not, and the way out.
+        /// The problem and its remedy.
         why: String,
     },
-    /// Other servers are named than those in use, where only credentials may change.
+    /// The servers differ from those in use, where only credentials may change.
     OtherStore,
     /// The store is required at start, and did not answer in time.
     StoreUnavailable {
@@ -37,9 +37,9 @@ pub enum BuildError {
         /// The last error of a connection.
         why: String,
     },
-    /// The certificates are of no use.
+    /// A certificate is invalid.
     Tls {
-        /// What is wrong with which of them, and the way out.
+        /// The problem, with the certificate, and its remedy.
         why: String,
     },
 }
@@ -51,7 +51,7 @@ impl fmt::Display for BuildError {
             BuildError::Ring { number, why } => write!(f, "ring {number}: {why}"),
             BuildError::OnStateLoss { why } => write!(f, "on_state_loss: {why}"),
             BuildError::OtherStore => f.write_str(
-                "other servers or databases are named than those in use; only credentials may change while it \
+                "the servers or databases differ from those in use; only credentials may change while it \
                  runs, so restart",
             ),
             BuildError::StoreUnavailable { waited, why } => write!(
@@ -65,23 +65,24 @@ impl fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
-/// Why a store gave no answer. Whether it executed the call is what matters to the caller.
+/// The reason why a store gave no answer. It tells callers whether the call may have been executed.
 #[derive(Clone, Debug)]
 pub enum StoreError {
-    /// It refused, or was never reached: nothing was charged.
+    /// The store rejected the call or was never reached. Nothing was charged.
     NotExecuted(String),
-    /// It may have charged, or not: unknown means charged.
+    /// The store may have executed the call. It counts as charged.
     Unknown(String),
-    /// It works, and did not answer in time.
+    /// The store works but did not answer in time.
     Overloaded {
-        /// Whether the call was sent: it counts as charged then.
+        /// Whether the call was sent. Then it counts as charged.
         sent: bool,
-        /// Whether the caller gave less time than a decision has, and admits by itself afterwards.
+        /// Whether the caller has a shorter deadline than a decision, and admits by itself
+        /// afterwards.
         admits_itself: bool,
-        /// What ended the wait.
+        /// The reason why the wait ended.
         why: String,
     },
-    /// What it holds or says is not ours: counted as a bug.
+    /// The store holds or returned data that is not Spillgate's. This counts as a bug.
     Foreign(String),
 }
 
@@ -104,7 +105,9 @@ impl fmt::Display for StoreError {
             StoreError::NotExecuted(why) => write!(f, "the store did not execute: {why}"),
             StoreError::Unknown(why) => write!(f, "the store may have executed: {why}"),
             StoreError::Overloaded { why, .. } => write!(f, "the store is overloaded: {why}"),
-            StoreError::Foreign(why) => write!(f, "what the store holds is not ours: {why}"),
+            StoreError::Foreign(why) => {
+                write!(f, "the store holds data that is not Spillgate's: {why}")
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Deciding while a shard is out of reach: by each rule's `on_outage`, in one place. What is admitted
-//! alone is remembered, and charged to the store once it is back.
+//! Decides while a shard is out of reach, by each rule's `on_outage`. This is the one place that
+//! does. Admissions by a local share become deferred charges, which the store gets once it is back.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,35 +30,36 @@ use deferred_charges::{DeferredCharge, DeferredCharges};
 use known::Known;
 use live::LiveInstances;
 
-/// What this process does alone: a memory engine that enforces its share of every limit, from what
-/// it last knew of each subject.
+/// The local fallback of this instance: a memory engine that enforces the local share of every
+/// limit, starting from the last known state of each subject.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     memory: Memory,
     clock: Clock,
     known: Known,
     deferred_charges: DeferredCharges,
-    /// The largest count of the last heartbeats; 0 before the first.
+    /// The largest count of recent heartbeats; 0 before the first.
     live_instances: AtomicU32,
     live: Mutex<LiveInstances>,
-    /// By the settings; 0 where they say nothing.
+    /// The setting `expected_instances`; 0 if unset.
     expected_instances: u32,
     errors: AtomicU64,
-    /// Decisions that found the store at work and too slow.
+    /// Decisions for which the store worked but was too slow.
     overloaded: AtomicU64,
-    /// By rule, the most that one subject held of what this process admitted alone in this outage.
+    /// For each rule, the most that one subject has used of its local share in this outage.
     alone: Mutex<BTreeMap<String, u64>>,
 }
 
-/// Who decides for counters of one plan whose shard gives no answer.
+/// Decides for those counters of one plan whose shards give no answer.
 pub(crate) struct Outage<'p> {
     fallback: &'p Fallback,
-    /// The rule of each counter; a limit that came with the request has none.
+    /// The rule of each charge; `None` for an inline limit.
     rules: SmallVec<[Option<&'p Rule>; 4]>,
-    /// What this plan's calls are to pay, by the place of its counter.
+    /// The deferred charges that this plan's calls carry, with the index of their charge.
     deferred: Mutex<Vec<(usize, DeferredCharge)>>,
-    /// The shares that admitted what the store surely knows nothing of, by the place of their counter: a deferred charge
-    /// once the whole decision stands, for until then others would pay it.
+    /// Local shares that admitted a charge which the store surely does not have, with the index of
+    /// the charge. They become deferred charges once the whole decision stands. Until then another
+    /// call could take them along.
     incurred: Mutex<Vec<(usize, LimitParams)>>,
 }
 
@@ -78,7 +79,7 @@ impl Fallback {
         }
     }
 
-    /// The question that a plan puts to the store; it pays what its counters owe.
+    /// Makes the call to the store for a plan. It carries the deferred charges of its counters.
     pub(crate) fn store_call<'q>(
         &'q self,
         plan: &'q mut Plan,
@@ -92,7 +93,8 @@ impl Fallback {
         StoreCall { transaction: &plan.transaction, order: plan.order(policy), fallback }
     }
 
-    /// Takes note of what the store said.
+    /// Stores the result of a call: last known state, deferred charges that were charged, and those
+    /// that arose.
     pub(crate) fn settle(&self, call: &StoreCall<'_, Outage<'_>>, outcomes: &ChargeOutcomes) {
         let now_us = self.clock.now_us();
         for (counter, outcome) in call.transaction.counters.iter().zip(outcomes) {
@@ -101,6 +103,8 @@ impl Fallback {
             }
         }
         for (index, deferred) in call.fallback.deferred.lock().drain(..) {
+            // Not evaluated means not sent. Everything else counts as charged, since a charge that
+            // may have been executed is never sent twice.
             match outcomes[index] {
                 ChargeOutcome::NotAsked => self.deferred_charges.put_back(deferred),
                 _ => self.forget(&deferred),
@@ -112,15 +116,17 @@ impl Fallback {
         }
     }
 
-    /// Pays some of what is deferred by subjects that nobody asks about.
+    /// Charges some deferred charges of subjects that have no requests.
     pub(crate) async fn repay(&self, redis: &Redis) {
         if self.deferred_charges.are_none() {
             return;
         }
         let payable = |deferred: &DeferredCharge| redis.is_asked(deferred.key.tag);
         for name in self.deferred_charges.some(REPAID_IN_A_ROUND, payable) {
-            // Each when its turn comes: what waits is deferred still, and no share begins anew over it.
+            // Each is taken out only when its turn comes. Until then it stays deferred, so that no
+            // local share begins afresh over it.
             let Some(deferred) = self.deferred_charges.take_named(name) else { continue };
+            // Quota that has drained since the admission is not charged.
             let occupied = self.occupied_by(&deferred);
             if occupied == 0 {
                 continue;
@@ -128,51 +134,54 @@ impl Fallback {
             let counter = PlannedCharge::new(deferred.key, deferred.limit.clone());
             match redis.change(&counter, Change::Force(occupied)).await {
                 Ok((_, reply)) => {
-                    // Its share begins from what is left now: else each payment to a store that works, and is only too
-                    // slow for some callers, would renew the share.
+                    // The share begins from the current state. Otherwise each such charge would
+                    // renew the share while the store works but is too slow for some callers.
                     self.known.note(counter.name(), &reply.reading, self.clock.now_us());
                     self.forget(&deferred);
                 }
                 Err(error) if error.is_uncharged() => self.deferred_charges.put_back(deferred),
-                // Unknown means paid.
+                // Unknown means charged.
                 Err(_) => {}
             }
         }
     }
 
-    /// Counts the instances that a heartbeat found alive at `now_us`, on a clock that is never set.
+    /// Notes the number of live instances that a heartbeat counted. `now_us` is monotonic.
     pub(crate) fn note_live_instances(&self, live: u32, now_us: u64) {
         let largest = self.live.lock().note(live, now_us);
         self.live_instances.store(largest, Ordering::Relaxed);
     }
 
-    /// How many processes share each limit while the store is out of reach.
+    /// Returns the number of instances that share each limit while the store is out of reach.
     pub(crate) fn nodes(&self) -> u32 {
         let reply = self.live_instances.load(Ordering::Relaxed).max(self.expected_instances);
         if reply > 0 { reply } else { INSTANCES_UNKNOWN }
     }
 
-    /// The same for a process that starts while the store is out of reach, and has heard of nobody;
-    /// nothing where the settings do not say.
+    /// Returns the setting `expected_instances`, which holds for an instance that starts during an
+    /// outage; `None` if unset.
     pub(crate) fn expected_instances(&self) -> Option<u32> {
         Some(self.expected_instances).filter(|nodes| *nodes > 0)
     }
 
-    /// Nothing is decided alone any more; what was admitted so is history once it is paid.
+    /// Notes that every shard is back. Local use of shares is forgotten once it is charged to the
+    /// store.
     pub(crate) fn note_recovery(&self) {
         if self.deferred_charges.are_none() {
             self.alone.lock().clear();
         }
     }
 
-    /// Returns for each rule the most that one subject was admitted by the local share in this outage.
+    /// Returns, for each rule, the most that one subject has used of its local share in this
+    /// outage.
     #[cfg(feature = "metrics")]
     pub(crate) fn overshoot_observed(&self) -> Vec<(String, u64)> {
         self.alone.lock().iter().map(|(rule, most)| (rule.clone(), *most)).collect()
     }
 
-    /// Returns the most that all instances together can admit to one subject beyond the limits of a rule while the
-    /// store is unavailable: all local shares and leased tokens. `None` if there is no bound.
+    /// Returns the overshoot bound: the most that all instances together can admit to one subject
+    /// beyond a rule's limits while the store is out of reach. It is the sum of all local shares
+    /// and of leased tokens, or `None` if there is no bound.
     #[cfg(feature = "metrics")]
     pub(crate) fn overshoot_bound(&self, rule: &Rule) -> Option<u64> {
         let share = |params| self.share_of(Some(rule), params).capacity();
@@ -191,7 +200,7 @@ impl Fallback {
         Some(alone.saturating_add(leased.unwrap_or_default()))
     }
 
-    /// Takes note of how much of a share is in use, of an admission that it made.
+    /// Notes how much of a local share is used after an admission.
     fn note_alone(&self, rule: &Rule, share: &LimitParams, reply: &ChargeReply) {
         let used = share.capacity().saturating_sub(reply.reading.remaining);
         let mut alone = self.alone.lock();
@@ -203,7 +212,8 @@ impl Fallback {
         }
     }
 
-    /// The same, and tells of the first, the second, the fourth: an outage fails very many.
+    /// Counts a failed call. Logs the first, second, fourth and so on, since an outage fails very
+    /// many.
     fn count_error(&self, error: &StoreError) {
         if error.is_overload() {
             let late = 1 + self.overloaded.fetch_add(1, Ordering::Relaxed);
@@ -218,24 +228,25 @@ impl Fallback {
         }
     }
 
-    /// Counts a call that the store has failed.
+    /// Counts a failed call to the store.
     pub(crate) fn note_error(&self) {
         self.errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many calls the store has failed.
+    /// Returns the number of failed calls to the store.
     pub(crate) fn store_errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
     }
 
-    /// This process's share of a limit, for a rule or for a limit that came with the request.
+    /// Returns this instance's local share of a limit, for a rule or an inline limit.
     fn share_of(&self, rule: Option<&Rule>, params: &LimitParams) -> LimitParams {
         let own = rule.and_then(Rule::local_share);
         share::part_of(params, own.unwrap_or_else(|| Share::one_of(self.nodes())))
     }
 
-    /// Charges a share as far as the whole was used when the store last spoke of it, unless it was
-    /// used alone since: then a window may have begun anew here that has not yet ended there.
+    /// Charges the local share in proportion to the usage that the store last reported. Does
+    /// nothing if the share has been used since. A window may then have ended here that has not
+    /// ended on the store.
     fn begin(&self, counter: &PlannedCharge, local: &PlannedCharge) {
         let Some(left) = self.known.remaining(counter, self.clock.now_us()) else { return };
         if self.look(local).reading.reset_after_us > 0 || self.deferred_charges.is_deferred(counter)
@@ -244,14 +255,14 @@ impl Fallback {
         }
         let (part, whole) = (local.params().capacity(), counter.params().capacity());
         let left = u128::from(left) * u128::from(part) / u128::from(whole);
-        // No more is left of a part than the part.
+        // The part that is left is at most the whole share.
         let used = part - left as u64;
         if used > 0 {
             self.memory.change(local, Change::Force(used));
         }
     }
 
-    /// A call that writes pays what its counters owe.
+    /// Takes the deferred charges that a call can carry. Only a call that writes carries any.
     fn take_deferred(&self, transaction: &mut Transaction) -> Vec<(usize, DeferredCharge)> {
         let writes = transaction.intent != Intent::Peek
             && transaction.counters.iter().any(|counter| counter.cost > 0);
@@ -262,7 +273,8 @@ impl Fallback {
         for (index, counter) in transaction.counters.iter_mut().enumerate() {
             let Some(deferred) = self.deferred_charges.take(counter) else { continue };
             counter.deferred = self.occupied_by(&deferred);
-            // What has drained is deferred no more, whatever becomes of the call.
+            // A drained admission occupies no quota any more, so it is dropped whatever happens to
+            // the call.
             if counter.deferred > 0 {
                 taken.push((index, deferred));
             }
@@ -270,16 +282,17 @@ impl Fallback {
         taken
     }
 
-    /// What of a deferred charge's admissions still counts: what has drained, or lies in a past window, does
-    /// not.
+    /// Returns how much of a deferred charge still occupies quota. Drained tokens and past windows
+    /// do not.
     fn occupied_by(&self, deferred: &DeferredCharge) -> u64 {
         let counter =
             PlannedCharge::new(deferred.key, deferred.limit.with_params(deferred.share.clone()));
+        // The share has other users too, so the deferred charge is at most what was admitted.
         let used = deferred.share.capacity().saturating_sub(self.look(&counter).reading.remaining);
         used.min(deferred.admitted)
     }
 
-    /// The store knows of it now, and is asked from now on.
+    /// Resets the local share, since the store has the charge now and decides from here on.
     fn forget(&self, deferred: &DeferredCharge) {
         self.memory.reset(deferred.key, std::slice::from_ref(&deferred.limit));
     }
@@ -292,7 +305,7 @@ impl Fallback {
 impl ShardFallback for Outage<'_> {
     type Error = Infallible;
 
-    /// All or none over the mix of what the rules say.
+    /// Decides all or none over all charges of the failed leg, each by its rule's `on_outage`.
     fn decide(
         &self,
         transaction: &Transaction,
@@ -301,6 +314,8 @@ impl ShardFallback for Outage<'_> {
     ) -> Result<ChargeOutcomes, Infallible> {
         self.fallback.count_error(&error);
         self.note_unpaid(indices, &error);
+        // The store works, so its shares are not this instance's to enforce. The exception is a
+        // caller with a short deadline that admits by itself afterwards, as Envoy does.
         if let StoreError::Overloaded { admits_itself: false, .. } = error {
             return Ok(indices.iter().map(|index| self.overloaded(*index)).collect());
         }
@@ -318,10 +333,12 @@ impl ShardFallback for Outage<'_> {
         for ((counter, index), share) in counters().zip(&shares) {
             let says = self.says(*index);
             let fits = counter.cost <= share.capacity();
+            // Only `local` needs a state. `deny` and `allow` are answered by the rule below.
             if says == OnOutage::Local {
                 let limit = counter.limit.with_params(share.clone());
                 let share = PlannedCharge {
                     cost: if fits { counter.cost } else { 0 },
+                    // A cost above the share is only peeked at, to get the numbers for the answer.
                     deferred: 0,
                     ..counter.under(limit)
                 };
@@ -329,6 +346,8 @@ impl ShardFallback for Outage<'_> {
                 local.counters.push(share);
                 local_places.push(*index);
             }
+            // An enforced charge that is denied for certain turns the whole transaction into a
+            // peek, so that no share is charged for nothing.
             if counter.group == 0 && (says == OnOutage::Deny || says == OnOutage::Local && !fits) {
                 local.intent = Intent::Peek;
             }
@@ -338,7 +357,7 @@ impl ShardFallback for Outage<'_> {
             local.intent = Intent::Peek;
         }
         let reply = self.fallback.memory.decide(&local);
-        // What the shares say of it comes first.
+        // A denial by a local share takes precedence over one for lack of room.
         let is_refused = is_full && reply.allowed;
         if let RecordAction::Open(opening) = &transaction.record
             && is_refused
@@ -346,7 +365,7 @@ impl ShardFallback for Outage<'_> {
             opening.note_full();
         }
         if reply.allowed && local.intent != Intent::Peek {
-            // What the store may have charged already is no deferred charge.
+            // A charge that the store may have executed must not become a deferred charge.
             let is_deferred = error.is_uncharged();
             for ((counter, reply), index) in
                 local.counters.iter().zip(&reply.counters).zip(&local_places)
@@ -371,9 +390,10 @@ impl ShardFallback for Outage<'_> {
                     ChargeOutcome::OutagePolicy { passes: false, cause }
                 }
                 OnOutage::Local => {
-                    let mut reply = reply.next().expect("each local counter was asked");
+                    let mut reply = reply.next().expect("each local charge has a reply");
                     if counter.cost > share.capacity() {
-                        // It may fit the whole limit, once the store is back.
+                        // The whole limit may have room for it once the store is back, so the wait
+                        // is unknown.
                         reply.fits = false;
                         reply.reading.retry_after_us = None;
                     }
@@ -386,6 +406,7 @@ impl ShardFallback for Outage<'_> {
     fn refund(&self, counter: &PlannedCharge, index: usize, charge: Charge) -> Option<ChargeReply> {
         let share = self.fallback.share_of(self.rules[index], counter.params());
         let what = Refund::Unused { charge, unused: charge.amount };
+        // A refunded admission must not become a deferred charge.
         self.incurred.lock().retain(|(incurred, _)| *incurred != index);
         let local = counter.under(counter.limit.with_params(share));
         Some(self.fallback.memory.change(&local, Change::Refund(what)).1)
@@ -393,18 +414,20 @@ impl ShardFallback for Outage<'_> {
 }
 
 impl Outage<'_> {
-    /// A store that works and did not answer in time: its shares are not for this process to give out.
+    /// Answers by the rule for a store that works but did not answer in time. Its limits are not
+    /// this instance's to enforce.
     fn overloaded(&self, index: usize) -> ChargeOutcome {
         let passes = self.says(index) == OnOutage::Allow;
         ChargeOutcome::OutagePolicy { passes, cause: Cause::Overload }
     }
 
-    /// Limits without a rule are enforced locally.
+    /// Returns the rule's `on_outage`. Inline limits are enforced locally.
     fn says(&self, index: usize) -> OnOutage {
         self.rules[index].map_or(OnOutage::Local, Rule::on_outage)
     }
 
-    /// What surely was not executed paid nothing; unknown means paid.
+    /// Puts back the deferred charges of a leg that was surely not executed. After an unknown
+    /// result they count as charged.
     fn note_unpaid(&self, indices: &[usize], error: &StoreError) {
         let mut deferred = self.deferred.lock();
         for (_, deferred) in deferred.extract_if(.., |(index, _)| indices.contains(index)) {
@@ -415,9 +438,11 @@ impl Outage<'_> {
     }
 }
 
-/// Nobody has told how many processes share the limit: enough for most fleets.
+/// The number of instances to assume if neither heartbeats nor settings give one. Most fleets are
+/// no larger.
 pub(crate) const INSTANCES_UNKNOWN: u32 = 16;
-/// As many rules as have series of their own.
+/// The number of rules that have metrics of their own.
 const RULES_MAX: usize = 1_000;
-/// Payments in one round of upkeep: below a hundredth of what a server takes in a second.
+/// Deferred charges in one round of upkeep. They take less than a hundredth of what a server does
+/// in a second.
 const REPAID_IN_A_ROUND: usize = 256;

@@ -1,5 +1,5 @@
-//! What HTTP fields can say of a decision, in the styles in use: nothing that is not true, and nothing
-//! of shadow rules.
+//! Writes a decision as HTTP header fields, in the styles in use. Only known numbers are written,
+//! and none of shadow rules.
 
 use bytes::Bytes;
 use http::header::{Entry, HeaderMap, HeaderName, HeaderValue};
@@ -14,7 +14,7 @@ use advice::Advice;
 pub(crate) use advice::{PolicyName, enforced_counters, whole_seconds};
 use text::Text;
 
-/// Which fields say how much is left.
+/// The header fields that show how much quota is left.
 ///
 /// | style | fields of a decision |
 /// |---|---|
@@ -24,30 +24,33 @@ use text::Text;
 /// | `legacy` | `X-RateLimit-Limit: 5`, `X-RateLimit-Remaining: 4`, `X-RateLimit-Reset: 12` |
 /// | `none` | nothing |
 ///
-/// A name is the rule's, or `rule/limit` where the rule has several. `t` is the wait until the same
-/// request would pass if it was refused, else until one more unit is there; the log and the sliding
-/// window cannot tell the latter, and then it is absent. `reset` is the same wait if refused, else
-/// the time until the limit is untouched; all times are seconds from now, rounded up. Permits come back
-/// when they are released, so that no field gives a time for them, and the older styles leave them
-/// out.
+/// The name of a limit is its rule's, or `rule/limit` if the rule has several. All times are
+/// seconds from now, rounded up.
+///
+/// `t` is the wait until the same request would be allowed if it was denied, else the time until
+/// one more unit is free. For sliding logs and windows the latter is unknown, and `t` is absent.
+/// `reset` is the same wait if the request was denied, else the time until the limit is full.
+///
+/// Permits come back when they are released, so no field gives a time for them, and the older
+/// styles leave them out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HeaderStyle {
-    /// The current draft's two structured fields.
+    /// The two structured fields of the current IETF draft.
     #[default]
     Ietf,
-    /// Draft 7's two fields.
+    /// The two fields of draft 7.
     Draft7,
-    /// Draft 6's fields.
+    /// The fields of draft 6.
     Draft6,
-    /// The fields from before there was a draft, with seconds from now.
+    /// The fields from before the drafts, with times in seconds from now.
     Legacy,
-    /// No fields but `Retry-After`.
+    /// No fields except `Retry-After`.
     None,
 }
 
 impl HeaderStyle {
-    /// All styles, the newest first.
+    /// All styles, newest first.
     pub const ALL: [HeaderStyle; 5] = [
         HeaderStyle::Ietf,
         HeaderStyle::Draft7,
@@ -56,7 +59,7 @@ impl HeaderStyle {
         HeaderStyle::None,
     ];
 
-    /// The word for it: `ietf`, `draft-7`, `draft-6`, `legacy`, `none`.
+    /// Returns the name of the style: `ietf`, `draft-7`, `draft-6`, `legacy` or `none`.
     pub fn name(self) -> &'static str {
         match self {
             HeaderStyle::Ietf => "ietf",
@@ -67,7 +70,7 @@ impl HeaderStyle {
         }
     }
 
-    /// The style of that name.
+    /// Returns the style with this name, if there is one.
     ///
     /// ```
     /// # use spillgate::HeaderStyle;
@@ -79,16 +82,17 @@ impl HeaderStyle {
     }
 }
 
-/// The fields of one answer, ready to be added to it.
+/// The header fields of one answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields {
     names: &'static [HeaderName],
-    /// As many as names.
+    /// The values, one for each name.
     values: SmallVec<[HeaderValue; 2]>,
 }
 
 impl Fields {
-    /// What a decision says, together with those over the same request before it.
+    /// Makes the fields of a decision, together with those of earlier decisions on the same
+    /// request.
     pub(crate) fn of(style: HeaderStyle, decision: &Decision, before: &[Decision]) -> Fields {
         if style == HeaderStyle::None {
             return Fields::default();
@@ -109,12 +113,13 @@ impl Fields {
         }
     }
 
-    /// Adds them, unless one of them is there.
+    /// Adds the fields, unless one of them exists already.
     pub(crate) fn add_to(self, headers: &mut HeaderMap) {
         for (place, (name, value)) in self.names.iter().zip(self.values).enumerate() {
             match headers.entry(name) {
                 Entry::Vacant(vacant) => drop(vacant.insert(value)),
                 Entry::Occupied(_) => {
+                    // All or none: fields of two sources would contradict each other.
                     self.names[..place].iter().for_each(|ours| drop(headers.remove(ours)));
                     return;
                 }
@@ -142,14 +147,14 @@ impl Fields {
         Fields { names: &DRAFT7, values: smallvec![text.value()] }.with_policies(advice)
     }
 
-    /// Of the tightest, a field for each number.
+    /// Makes one field for each number of the tightest limit.
     fn separate(advice: &[Advice<'_>], names: &'static [HeaderName]) -> Fields {
         let Some((one, reset_s)) = resetting(advice).next() else { return Fields::default() };
         let params = [one.capacity, one.remaining, reset_s].map(HeaderValue::from);
         Fields { names, values: params.into_iter().collect() }
     }
 
-    /// `5;w=60` for each, if there is any: before names had a place.
+    /// Adds `5;w=60` for each limit, if there is any. These styles have no place for names.
     fn with_policies(mut self, advice: &[Advice<'_>]) -> Fields {
         if self.values.is_empty() {
             return self;
@@ -163,8 +168,8 @@ impl Fields {
     }
 }
 
-/// `RateLimit-Policy`. The part of a limit is the same for every request and kept, since most answers
-/// tell of one limit.
+/// Makes the value of `RateLimit-Policy`. The text of a limit is the same for every request and
+/// most answers show one limit, so it is cached.
 fn policies(advice: &[Advice<'_>]) -> HeaderValue {
     if let [one] = advice {
         return match one.kept() {
@@ -191,7 +196,8 @@ fn policy(one: &Advice<'_>) -> Text {
     text
 }
 
-/// What the older styles can tell of: they have no way to leave the time out.
+/// Returns the limits that the older styles can show: those with a known reset time, which these
+/// styles cannot leave out.
 fn resetting<'a, 'd>(advice: &'a [Advice<'d>]) -> impl Iterator<Item = (&'a Advice<'d>, u64)> {
     advice.iter().filter_map(|one| Some((one, one.reset_s()?)))
 }

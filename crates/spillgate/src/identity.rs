@@ -1,6 +1,7 @@
-//! Whose request it is, by address: the rightmost hop that is no trusted proxy, shortened to a prefix.
+//! Determines the client of a request by address: the rightmost hop that is not a trusted proxy,
+//! shortened to a prefix.
 //!
-//! What stands left of that hop is text of the client's own making and is never looked at.
+//! Everything left of that hop can be forged by the client, and is ignored.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,13 +16,14 @@ mod text;
 use hops::{forwarded, x_forwarded_for};
 pub(crate) use text::AddressText;
 
-/// The client's address as the value of an attribute.
+/// Determines the client's address, as the value of an attribute.
 ///
 /// Without trusted proxies it is the peer's. With them, the hops that they report are followed from
-/// the right, over all lines of `X-Forwarded-For`, up to the first that is not trusted; a hop that
-/// is no address (`unknown`, `_hidden`, junk) ends the walk at the proxy that reported it. An IPv6
-/// client is known by its /64, which is what one home or one machine is given; an IPv4-mapped
-/// address is the IPv4 one.
+/// the right, over all lines of `X-Forwarded-For`, up to the first that is not trusted. A hop
+/// without an address (`unknown`, `_hidden`, junk) ends the search at the proxy that reported it.
+///
+/// An IPv6 client is identified by its /64, which one home or machine usually has. An IPv4-mapped
+/// address counts as the IPv4 address.
 ///
 /// ```
 /// use http::HeaderMap;
@@ -45,16 +47,16 @@ pub struct ByIp {
 }
 
 impl ByIp {
-    /// The peer itself: nobody is trusted to speak for others.
+    /// Uses the address of the peer. No proxy is trusted.
     pub fn direct() -> ByIp {
         ByIp { trusted: Vec::new(), field: X_FORWARDED_FOR, ipv4_prefix: 32, ipv6_prefix: 64 }
     }
 
-    /// Believes the `X-Forwarded-For` of these networks: `10.0.0.0/8`, `2001:db8::/32`, or one
-    /// address.
+    /// Trusts the `X-Forwarded-For` of proxies in these networks: `10.0.0.0/8`, `2001:db8::/32`, or
+    /// one address.
     ///
     /// # Panics
-    /// If one of them is no network; [`ByIp::try_trusting`] answers an error instead.
+    /// If one of them is not a network. [`ByIp::try_trusting`] returns an error instead.
     #[track_caller]
     pub fn trusting<C: AsRef<str>>(networks: impl IntoIterator<Item = C>) -> ByIp {
         match ByIp::try_trusting(networks) {
@@ -63,7 +65,8 @@ impl ByIp {
         }
     }
 
-    /// As [`ByIp::trusting`], for networks that come from outside.
+    /// Trusts proxies like [`ByIp::trusting`], or returns an error if one of the texts is not a
+    /// network.
     ///
     /// ```
     /// # use spillgate::ByIp;
@@ -78,58 +81,58 @@ impl ByIp {
         Ok(ByIp { trusted: trusted?, ..ByIp::direct() })
     }
 
-    /// Reads `Forwarded` (RFC 7239), and `X-Forwarded-For` no more: whoever reads both lets a client
-    /// choose.
+    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Reading both would let a client
+    /// choose one.
     pub fn by_forwarded(self) -> ByIp {
         ByIp { field: FORWARDED, ..self }
     }
 
-    /// Knows IPv6 clients by so many leading bits: 56 or 48 where a client is given more than a /64,
-    /// 128 for each address alone.
+    /// Sets the number of leading bits that identify an IPv6 client, 64 by default. Use 56 or 48 if
+    /// clients get more than a /64, and 128 for single addresses.
     ///
     /// # Panics
     /// If `bits` is above 128.
     #[track_caller]
     pub fn ipv6_prefix(self, bits: u8) -> ByIp {
-        assert!(bits <= 128, "an IPv6 address has 128 bits, and not {bits}");
+        assert!(bits <= 128, "an IPv6 address has 128 bits, got {bits}");
         ByIp { ipv6_prefix: bits, ..self }
     }
 
-    /// Knows IPv4 clients by so many leading bits, and not by all 32.
+    /// Sets the number of leading bits that identify an IPv4 client, 32 by default.
     ///
     /// # Panics
     /// If `bits` is above 32.
     #[track_caller]
     pub fn ipv4_prefix(self, bits: u8) -> ByIp {
-        assert!(bits <= 32, "an IPv4 address has 32 bits, and not {bits}");
+        assert!(bits <= 32, "an IPv4 address has 32 bits, got {bits}");
         ByIp { ipv4_prefix: bits, ..self }
     }
 
-    /// Whether an address may speak for others.
+    /// Returns whether an address is a trusted proxy.
     pub fn trusts(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.trusted.iter().any(|network| network.contains(&address))
     }
 
-    /// Whether nobody may speak for others.
+    /// Returns whether no proxy is trusted.
     #[cfg(feature = "tower")]
     pub(crate) fn is_direct(&self) -> bool {
         self.trusted.is_empty()
     }
 
-    /// Whether everybody may: then a client can call itself what it likes.
+    /// Returns whether every address is a trusted proxy. Then a client can forge its address.
     #[cfg(feature = "tower")]
     pub(crate) fn trusts_everyone(&self) -> bool {
         self.trusted.iter().any(|network| network.prefix_len() == 0)
     }
 
-    /// The field that is read.
+    /// Returns the name of the header field that is read.
     #[cfg(feature = "tower")]
     pub(crate) fn field(&self) -> &HeaderName {
         &self.field
     }
 
-    /// The client's whole address, IPv4-mapped ones as IPv4.
+    /// Returns the client's full address. An IPv4-mapped address is returned as IPv4.
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let peer = peer.to_canonical();
         if !self.trusts(peer) {
@@ -142,13 +145,13 @@ impl ByIp {
         }
     }
 
-    /// An address as the value of an attribute: `203.0.113.7`, or `2001:db8::/64` where a prefix
-    /// stands for all behind it.
+    /// Returns an address as the value of an attribute: `203.0.113.7`, or `2001:db8::/64` if a
+    /// prefix identifies the client.
     pub fn attribute(&self, client: IpAddr) -> String {
         self.attribute_text(client).as_str().to_owned()
     }
 
-    /// The same, without allocating.
+    /// Returns the same text as [`ByIp::attribute`], without allocating.
     pub(crate) fn attribute_text(&self, client: IpAddr) -> AddressText {
         let (network, prefix, whole) = match client.to_canonical() {
             IpAddr::V4(address) => (IpAddr::V4(self.shortened_v4(address)), self.ipv4_prefix, 32),
@@ -157,7 +160,7 @@ impl ByIp {
         AddressText::of(network, Some(prefix).filter(|prefix| *prefix < whole))
     }
 
-    /// Walks the hops from the right, each reported by the one before it.
+    /// Follows the hops from the right. Each was reported by the one before it.
     fn follow(&self, peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
         let mut client = peer;
         for hop in hops {
@@ -181,7 +184,7 @@ impl ByIp {
     }
 }
 
-/// What was to be a trusted network and is none.
+/// The error that a text is not a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CidrError(String);
 
@@ -197,8 +200,8 @@ impl fmt::Display for CidrError {
 
 impl std::error::Error for CidrError {}
 
-/// A network as written; one of IPv4-mapped addresses is the IPv4 one, since that is what clients
-/// are known by.
+/// Parses a network. One of IPv4-mapped addresses becomes the IPv4 network, since clients'
+/// addresses are converted likewise.
 fn network(text: &str) -> Result<IpNet, CidrError> {
     let wrong = || CidrError(text.to_owned());
     let network = match text.parse::<IpNet>() {

@@ -1,14 +1,14 @@
-//! Leases: tokens of a counter that a process took ahead, to decide with until they are spent, returned
-//! or too old.
+//! Leases: tokens of a counter that an instance takes from the store ahead of use.
 //!
-//! What a process holds is a [`Holder`]; what the store knows of all of them is a [`Ledger`], of which
-//! `lease.lua` is the same in Redis. Both are pure, and every short history of them is tried in `tests/it/leases/model.rs`.
-//! [`Leases`] holds what this process has of all counters, and how much of each is worth taking; it sends
-//! nothing: `limiter/leasing.rs` does.
+//! A [`Holder`] has the leases of one instance on one counter. A [`Ledger`] has the store's record
+//! of all leases on it; `lease.lua` does the same in Redis. Both are pure, and
+//! `tests/it/leases/model.rs` tries every short history of them. [`Leases`] holds the leases of
+//! this instance on all counters and decides how much to take. It sends nothing:
+//! `limiter/leasing.rs` does.
 //!
-//! What must hold: tokens are charged before they are granted, spent or returned once, and never both;
-//! and no more than the rule's share of a counter is held at once, over all processes. So a crash loses
-//! tokens, and nothing admits more than the limit's bound and that share.
+//! Invariants: tokens are charged before they are granted. They are spent or returned, once, never
+//! both. All instances together hold at most the rule's lease share of a counter. So a crash loses
+//! tokens, and admissions exceed the limit's bound by at most that share.
 
 use crate::algorithm::Reading;
 use crate::counter::PlannedCharge;
@@ -23,51 +23,53 @@ use holder::Taken;
 pub use ledger::Ledger;
 pub(crate) use table::{Candidate, Leases, Spent, Wanted};
 
-/// What a process says to the ledger of a counter: which leases it is done with, and what it would take.
+/// A call of an instance to the ledger of a counter: the leases it closes, and the tokens it wants.
 #[derive(Clone, Debug)]
 pub struct Exchange<'a> {
-    /// Of which counter; its cost means nothing.
+    /// The counter. Its cost is ignored.
     pub counter: PlannedCharge,
-    /// Who asks, and how.
+    /// The call itself.
     pub asked: Asked<'a>,
 }
 
-/// The same without the counter.
+/// A call to a ledger, without the counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// Who asks: a number that no other process draws.
+    /// The instance: a random number that no other instance has.
     pub node: u64,
-    /// Which call of that process this is; with `node` it names the lease that is granted.
+    /// The number of this call of the instance. With `node` it identifies the lease that is
+    /// granted.
     pub seq: u32,
-    /// What it is done with.
+    /// The leases that the instance closes.
     pub closes: &'a [Close],
-    /// The most that all processes may hold together.
+    /// The most tokens that all instances may hold together.
     pub share: u64,
-    /// How much it could use; 0: nothing.
+    /// The tokens that the instance could use; 0 for none.
     pub wanted: u64,
-    /// For how long.
+    /// The duration of the lease in µs.
     pub ttl_us: u64,
 }
 
-/// A lease that its holder is done with.
+/// A lease that its holder closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Close {
-    /// Which.
+    /// The number of the call that got the lease.
     pub seq: u32,
-    /// How much of it was not spent; [`ALL`] where nobody knows how much there was.
+    /// The tokens of it that were not spent, or [`ALL`] if the holder does not know how many there
+    /// were.
     pub unused: u64,
 }
 
-/// What the ledger answers.
+/// The ledger's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// So many tokens, charged already.
+    /// The tokens granted. They are charged already.
     pub amount: u64,
-    /// For how long they may be spent, counted from before the call left.
+    /// The time in µs for which they may be spent, from before the call was sent.
     pub lasts_us: u64,
-    /// How the counter stands after it.
+    /// The state of the counter after the call.
     pub reading: Reading,
 }
 
-/// More than was ever granted.
+/// Larger than any grant.
 pub const ALL: u64 = 1 << 40;

@@ -6,7 +6,7 @@
         dead_code,
         unused_imports,
         unused_variables,
-        reason = "what only a store needs is compiled without one all the same"
+        reason = "code that only a store needs is compiled without one too"
     )
 )]
 
@@ -36,7 +36,7 @@ mod limiter;
         dead_code,
         unused_imports,
         unreachable_pub,
-        reason = "without the feature nothing shows what is counted"
+        reason = "without the feature nothing reads the counts"
     )
 )]
 mod metrics;
@@ -87,7 +87,7 @@ pub use store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls};
 pub use subject::SHARED_SECRET;
 pub use together::{AtomicDecision, Part};
 
-/// What the integration tests and benches reach into. No promise of stability.
+/// Items for the integration tests and benches. They are not stable.
 #[doc(hidden)]
 #[allow(missing_docs, reason = "each is documented where it stands")]
 pub mod internals {

@@ -1,4 +1,4 @@
-//! The limiter: from a request to a decision.
+//! The limiter: answers requests with decisions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,9 +58,10 @@ use evaluate::Evaluated;
 pub use explain::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
 pub(crate) use in_force::InForce;
 
-/// Decides whether something may happen now, for a whole fleet when its store is shared.
+/// Decides whether a request may proceed now, by the rules of a policy or by an inline limit.
 ///
-/// Cheap to clone: clones share everything.
+/// Instances that use the same store enforce one limit together. A limiter is cheap to clone;
+/// clones share everything.
 ///
 /// ```
 /// # tokio_test(async {
@@ -90,7 +91,7 @@ pub struct Limiter {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) engine: Engine,
-    /// As [`Control`] joins the file's rules and what operators set.
+    /// The rules of the file joined with the runtime changes, as [`Control`] publishes them.
     pub(crate) in_force: ArcSwap<InForce>,
     pub(crate) secret: Secret,
     receipts: Seal,
@@ -102,34 +103,34 @@ pub(crate) struct Inner {
     pub(crate) denials: DenialCache,
     #[cfg(feature = "redis")]
     pub(crate) leases: Leases,
-    /// By the last heartbeat that the store answered.
+    /// The mismatch that the last successful heartbeat found.
     #[cfg(feature = "redis")]
     pub(crate) mismatch: Mutex<InstanceMismatch>,
     counters: Counters,
     waiting: Waiting,
 }
 
-/// One question of several: a request, or a key with a limit of its own.
+/// A request, or a key with an inline limit.
 #[derive(Clone, Debug)]
 pub enum Question<'a> {
-    /// Whatever rules of the policy it meets.
+    /// A request, decided by the rules of the policy that match it.
     Request(Request<'a>),
-    /// One limit that comes with the question. The same domain, key and algorithm with other
-    /// numbers is the same state under a changed limit.
+    /// A key with an inline limit. With the same domain, key and algorithm but other numbers, it is
+    /// the same counter under a changed limit.
     Inline {
         /// The domain of the key.
         domain: &'a str,
-        /// Who is limited.
+        /// The subject.
         key: &'a str,
-        /// By what.
+        /// The limit.
         limit: Limit,
-        /// At what cost.
+        /// The cost in the limit's unit.
         cost: Cost<'a>,
     },
 }
 
 impl Limiter {
-    /// A builder: in memory and without rules, until told otherwise.
+    /// Returns a builder. Without further settings, state is in memory and there are no rules.
     pub fn builder() -> LimiterBuilder {
         LimiterBuilder::default()
     }
@@ -160,7 +161,10 @@ impl Limiter {
         }
     }
 
-    /// May this happen now? An outage of the store is a decision too: this cannot fail.
+    /// Decides whether the request may proceed now, and charges it if so.
+    ///
+    /// This cannot fail: during an outage of the store, each rule's `on_outage` decides. If the
+    /// future is dropped while a call to the store is under way, the request may stay charged.
     pub async fn check(&self, request: &Request<'_>) -> Decision {
         match &self.inner.engine {
             Engine::Memory(memory) => {
@@ -171,12 +175,13 @@ impl Limiter {
         }
     }
 
-    /// What a cost of one would be told now, with the numbers as they stand; nothing is written.
+    /// Returns the decision that a cost of 1 would get now, with the current numbers. Nothing is
+    /// written.
     pub async fn peek(&self, request: &Request<'_>) -> Decision {
         Box::pin(self.inner.look(self.inner.bind_to_policy(request))).await
     }
 
-    /// One key against one limit, without a policy.
+    /// Checks a key against an inline limit, without a policy.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -207,7 +212,7 @@ impl Limiter {
         }
     }
 
-    /// [`Limiter::check`] or [`Limiter::check_limit`], as the question is, and that in any domain.
+    /// Decides one request, or one key against its inline limit, in any domain.
     pub async fn check_for(&self, question: &Question<'_>) -> Decision {
         match &self.inner.engine {
             Engine::Memory(memory) => self.inner.decide_in(memory, self.inner.bind(question)),
@@ -249,33 +254,33 @@ impl Limiter {
         }
     }
 
-    /// From the next request on, this policy; a request under way keeps the one it began with.
-    /// What was set while running stays set.
+    /// Replaces the policy from the next request on. A request under way keeps the policy that it
+    /// began with. Runtime changes stay in force.
     pub fn set_policy(&self, policy: Policy) {
         let in_force = InForce::new(policy, &self.inner.in_force.load().meters);
         self.inner.control.set_policy(&in_force, &self.inner.in_force);
     }
 
-    /// The policy in force, with what was set while running.
+    /// Returns the policy in force, joined with the runtime changes.
     pub fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.inner.in_force.load().policy)
     }
 
-    /// Whether the store answers now, within the time that a decision has; memory always does.
+    /// Returns whether the store answers within the time that a decision has. Memory always does.
     pub async fn store_answers(&self) -> bool {
         let named = NamedLimit::new(Limit::per_second(1), 0);
-        // The key of nobody: callers' keys are never empty.
+        // No caller has this key, since callers' keys are never empty.
         let key = self.inner.secret.inline_key("");
         let plan: Plan = Plan::inline([key], &named, &Cost::requests(0));
         self.inner.engine.decide_one(&plan.transaction).await.is_ok()
     }
 
-    /// What this limiter has done so far.
+    /// Returns the counts of this limiter since it was built.
     pub fn stats(&self) -> Stats {
         self.inner.stats()
     }
 
-    /// The servers of the store, as this process sees them; none in memory.
+    /// Returns the shards of the store as this instance sees them; none if state is in memory.
     #[cfg(feature = "redis")]
     pub fn shards(&self) -> Vec<ShardStatus> {
         match &self.inner.engine {
@@ -284,15 +289,18 @@ impl Limiter {
         }
     }
 
-    /// Returns how many live instances on the store differ from this one in key secret, ring or schema, as the
-    /// last heartbeat found them; none in memory. An instance that stops is counted for 5 seconds more.
+    /// Returns the number of live instances on the store that differ from this one in key secret,
+    /// ring or schema.
+    ///
+    /// The numbers come from the last heartbeat and are 0 if state is in memory. A stopped instance
+    /// is counted for 5 seconds more.
     #[cfg(feature = "redis")]
     pub fn instance_mismatch(&self) -> InstanceMismatch {
         *self.inner.mismatch.lock()
     }
 
-    /// Looks at every server of the store: how it is set up, whether the script decides there as it
-    /// should, and how long each of `samples` calls takes.
+    /// Examines every shard of the store: its settings, whether the script decides correctly there,
+    /// and how long each of `samples` calls takes.
     pub async fn probe(&self, samples: usize) -> StoreProbe {
         let probe = self.inner.engine.probe(samples).await;
         #[cfg(feature = "redis")]
@@ -304,7 +312,7 @@ impl Limiter {
         probe
     }
 
-    /// The engine below.
+    /// Returns the engine that holds the state.
     #[doc(hidden)]
     pub fn engine(&self) -> &Engine {
         &self.inner.engine
@@ -312,7 +320,7 @@ impl Limiter {
 }
 
 impl Inner {
-    /// Decides a plan, and waits no longer for the store than `within`.
+    /// Evaluates a plan and waits at most `within` for the store.
     async fn evaluate_within(
         &self,
         plan: Box<Plan>,
@@ -349,14 +357,15 @@ impl Inner {
         stats
     }
 
-    /// Somebody has made room: what was refused may be allowed now.
+    /// Notes that quota was refunded, reset or raised. Remembered denials end, and waiting callers
+    /// try again.
     pub(crate) fn note_room(&self) {
         #[cfg(feature = "redis")]
         self.denials.end();
         self.waiting.note_room();
     }
 
-    /// Counts what an operator refunded.
+    /// Counts an amount that an operator refunded.
     pub(crate) fn note_given_back(&self, amount: u64) {
         self.counters.refunded.fetch_add(amount, Ordering::Relaxed);
     }

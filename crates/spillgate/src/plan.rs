@@ -1,4 +1,4 @@
-//! From a request to the counters that it asks for, and from the engine's answer back to them.
+//! Turns a request into the charges that the store evaluates, and the store's replies into counter outcomes.
 
 use std::sync::Arc;
 
@@ -28,25 +28,25 @@ pub(crate) use outcomes::{Cause, ChargeOutcome, ChargeOutcomes, Order};
 pub(crate) use together::SharedMatch;
 pub use transaction::{RecordAction, Transaction, TransactionReply};
 
-/// What one request asks of the engine, and what is known without asking.
+/// The charges of one request that the store must evaluate, and the outcomes that need no store.
 pub(crate) struct Plan<L: LimitHandle = NamedLimit> {
     pub(crate) transaction: Transaction<L>,
-    /// Every counter in file order; those that are asked for get their numbers from the answer.
+    /// Outcomes of all counters, in file order. Those that the store evaluates get their numbers from its reply.
     pub(crate) counters: CounterOutcomes,
-    /// What is done after the decision, whatever it was.
+    /// Corrections to make after the decision, whether it allows or denies.
     pub(crate) follow_ups: Vec<FollowUp<L>>,
-    /// The record that the decision opens, or would open if there were room for it.
+    /// The reservation record that the decision opens if there is room for it.
     pub(crate) opening: Option<Arc<Opening>>,
-    /// Whether subjects go by two secrets, and so each counter is asked for twice.
+    /// Whether a previous key secret is in use too, so that each counter has a charge under both secrets.
     twofold: bool,
 }
 
-/// A way to hold limits that are taken from a policy that lives for `'p`.
+/// A limit handle that can be made from a limit of a policy that lives for `'p`.
 pub(crate) trait LimitHandleFrom<'p>: LimitHandle + From<&'p NamedLimit> {}
 
 impl<'p, L: LimitHandle + From<&'p NamedLimit>> LimitHandleFrom<'p> for L {}
 
-/// Whether room is to be used, or only looked at.
+/// Whether the plan charges the counters or only reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlanMode {
     Charge,
@@ -66,7 +66,7 @@ impl<L: LimitHandle> Plan<L> {
         Plan::of_rules(&policy.matched(request), request, secret, mode)
     }
 
-    /// The plan of a request that meets these rules.
+    /// Builds the plan of a request that matched `rules`.
     pub(crate) fn of_rules<'p>(
         rules: &[Matched<'p>],
         request: &Request<'_>,
@@ -82,11 +82,13 @@ impl<L: LimitHandle> Plan<L> {
         let count = rules.iter().map(|matched| matched.limits.len()).sum();
         plan.counters.reserve_exact(count);
         plan.transaction.counters.reserve_exact(count);
+        // Outcomes are in file order. Charges are added in another order below, and refer to outcomes by index.
         for matched in rules {
             for position in 0..matched.limits.len() {
                 plan.counters.push(CounterOutcome::unknown(matched, position));
             }
         }
+        // Group 0 is the enforced rules, charged all or none. Each shadow rule is a group, evaluated afterwards.
         let mut group = 0;
         for shadow in [false, true] {
             let mut index = 0;
@@ -100,6 +102,7 @@ impl<L: LimitHandle> Plan<L> {
                 index += matched.limits.len();
             }
         }
+        // Post-paid charges come last, each in its own group, since its denial must hold back no other charge.
         if rules.iter().any(|matched| matched.rule.postpaid()) {
             let mut index = 0;
             for matched in rules {
@@ -112,7 +115,7 @@ impl<L: LimitHandle> Plan<L> {
         plan
     }
 
-    /// A look at the counters of one rule for one subject, as if the rule were enforced.
+    /// Builds a plan that reads the counters of one rule for one subject, as if the rule were enforced.
     pub(crate) fn of_subject<'p>(
         matched: &Matched<'p>,
         subject: &Request<'_>,
@@ -134,7 +137,7 @@ impl<L: LimitHandle> Plan<L> {
         plan
     }
 
-    /// Of a limit that comes with the request, for a subject by its key under each secret.
+    /// Builds the plan for an inline limit. `keys` has the subject's key under each secret.
     pub(crate) fn inline<'p>(
         keys: impl IntoIterator<Item = SubjectKey>,
         limit: &'p NamedLimit,
@@ -157,7 +160,7 @@ impl<L: LimitHandle> Plan<L> {
         plan
     }
 
-    /// What has to have room for it, with the places in the decision; nothing where it never can have.
+    /// Returns the enforced counters that need room, with their indexes; none if the plan can never have room.
     pub(crate) fn wanted(&self) -> SmallVec<[(usize, Wanted); 4]> {
         if self.transaction.intent == Intent::Peek {
             return SmallVec::new();
@@ -168,7 +171,7 @@ impl<L: LimitHandle> Plan<L> {
         enforced.map(|counter| (usize::from(counter.index), wanted(counter))).collect()
     }
 
-    /// How long its slots are held at most, if it charges any.
+    /// Returns the longest time in µs that a permit of this plan can be held, or `None` if it charges no permit.
     pub(crate) fn holds_slots_us(&self) -> Option<u64> {
         if self.transaction.intent != Intent::Charge {
             return None;
@@ -180,18 +183,18 @@ impl<L: LimitHandle> Plan<L> {
         self.transaction.counters.iter().filter_map(max_hold_us).max()
     }
 
-    /// Returns what is noted of the record that the plan opens.
+    /// Returns the outcome of the record that the plan opens.
     pub(crate) fn noted(&self) -> Noted {
         self.opening.as_ref().map(|opening| opening.noted()).unwrap_or_default()
     }
 
-    /// Whether there is anything that only the engine knows.
+    /// Returns whether the store must evaluate anything.
     pub(crate) fn asks(&self) -> bool {
         !self.transaction.counters.is_empty()
     }
 
-    /// In what order shards are to be asked: at once only if every rule says so. `policy` decides the plan, or none for
-    /// a limit that came with the request.
+    /// Returns the order in which the legs of the plan are sent. They go at once only if every rule is `parallel`.
+    /// `policy` is `None` for an inline limit.
     #[cfg(feature = "redis")]
     pub(crate) fn order(&self, policy: Option<&Policy>) -> Order {
         let is_parallel = |counter: &PlannedCharge<L>| {
@@ -203,13 +206,13 @@ impl<L: LimitHandle> Plan<L> {
         }
     }
 
-    /// The index of the rule of a counter that is asked for.
+    /// Returns the index of the rule that a charge belongs to.
     #[cfg(feature = "redis")]
     pub(crate) fn rule_of(&self, counter: &PlannedCharge<L>) -> u32 {
         self.counters[usize::from(counter.index)].rule
     }
 
-    /// Splits the plan into what is asked, and where the answers go.
+    /// Splits the plan into the transaction to evaluate and the outcomes that take its replies.
     #[inline]
     pub(crate) fn split(&mut self) -> (&Transaction<L>, Answers<'_, L>) {
         let Plan { transaction, counters, twofold, .. } = self;
@@ -224,7 +227,7 @@ impl<L: LimitHandle> Plan<L> {
         )
     }
 
-    /// Takes over what is known of each counter asked, and from whom.
+    /// Copies the outcome of each charge, and its source, to the counter it belongs to.
     #[cfg(feature = "redis")]
     pub(crate) fn take(&mut self, outcomes: &[ChargeOutcome]) {
         for (number, (one, counter)) in outcomes.iter().zip(&self.transaction.counters).enumerate()
@@ -247,6 +250,7 @@ impl<L: LimitHandle> Plan<L> {
                     judged.remaining = (*remaining).into();
                     judged.reset_after_us = (*reset_after_us).into();
                 }
+                // Its numbers stay unknown.
                 ChargeOutcome::Refunded | ChargeOutcome::NotAsked => {}
             }
         }
@@ -272,14 +276,14 @@ impl<L: LimitHandle> Plan<L> {
         }
     }
 
-    /// Which of the counters asked before is the same under the other secret.
+    /// Returns the earlier charge of the same counter under the other secret, if there is one.
     #[cfg(feature = "redis")]
     fn twin(&self, number: usize) -> Option<usize> {
         self.twofold.then(|| twin_of(&self.transaction.counters, number)).flatten()
     }
 
-    /// Asks for the counters of one rule, whose place among all begins at `first`. A rule that can
-    /// never allow is only peeked at: enforced, so is the whole decision.
+    /// Adds the charges of one rule, whose first counter in the decision is `first`. If a limit can never allow the
+    /// cost, a shadow rule is only read; for an enforced rule the whole plan is.
     fn add_rule<'p>(
         &mut self,
         matched: &Matched<'p>,
@@ -296,6 +300,7 @@ impl<L: LimitHandle> Plan<L> {
         // A decision has 64 counters at most.
         for (index, limit) in (first as u16..).zip(matched.limits) {
             let cost = cost.of_limit(limit.limit());
+            // `add_postpaid` adds post-paid charges later. A peek of a post-paid rule is part of the decision.
             if matched.rule.postpaid() && cost > 0 {
                 continue;
             }
@@ -303,6 +308,7 @@ impl<L: LimitHandle> Plan<L> {
                 PlannedCharge { cost, group, index, attributes, ..PlannedCharge::new(key, limit) };
             hopeless |= self.add_counter(counter);
         }
+        // For group 0 `add_counter` has made the whole plan a peek, so only shadow rules are cleared here.
         if hopeless && group > 0 {
             self.transaction.counters[asked_before..]
                 .iter_mut()
@@ -310,8 +316,8 @@ impl<L: LimitHandle> Plan<L> {
         }
     }
 
-    /// Asks for those counters of a post-paid rule that are charged, each in a group of its own: what
-    /// has room is charged by the decision if that allows, all else by force after it.
+    /// Adds the charges of a post-paid rule, each in a group of its own. The decision charges those that have room if
+    /// it allows. A follow-up charges all others by force.
     fn add_postpaid<'p>(
         &mut self,
         matched: &Matched<'p>,
@@ -338,9 +344,10 @@ impl<L: LimitHandle> Plan<L> {
             };
             self.counters[usize::from(index)].advisory = true;
             if self.add_counter(counter) {
-                // Never too much for ever: what is forced ends at twice the capacity.
+                // Not `CostExceedsLimit`, because a forced charge can go up to twice the capacity.
                 self.counters[usize::from(index)].denied = Some(Reason::LimitExceeded);
             }
+            // Unlimited and blocked limits keep no state that a correction could change.
             if limit.params().is_some() {
                 let counter = counter.under(L::from(limit));
                 self.follow_ups.push(FollowUp { counter, change: Change::Force(cost) });
@@ -348,7 +355,7 @@ impl<L: LimitHandle> Plan<L> {
         }
     }
 
-    /// Asks for one counter, unless its limit keeps no state; answers whether it can never allow.
+    /// Adds one charge, unless its limit keeps no state. Returns whether the limit can never allow the cost.
     fn add_counter<'p>(&mut self, counter: PlannedCharge<&'p NamedLimit>) -> bool
     where
         L: LimitHandleFrom<'p>,
@@ -357,19 +364,24 @@ impl<L: LimitHandle> Plan<L> {
         let judged = &mut self.counters[usize::from(counter.index)];
         let capacity = limit.limit().capacity();
         judged.capacity = capacity.into();
+        // A peek answers for a cost of 1, so it can never be allowed where the capacity is 0.
         let hopeless = capacity.is_some_and(|capacity| counter.cost.max(1) > capacity);
         if hopeless {
             let is_block = capacity == Some(0);
             judged.denied = Some(if is_block { Reason::Blocked } else { Reason::CostExceedsLimit });
+            // A block has nothing left. The numbers of other limits come from the store.
             judged.remaining = Some(0).filter(|_| is_block).into();
+            // One certain denial decides for all enforced rules, so nothing may be charged.
             if counter.group == 0 {
                 self.transaction.intent = Intent::Peek;
             }
         }
+        // Unlimited and blocked limits keep no state, so the store is not asked about them.
         match limit.limit().kind() {
             Kind::Unlimited => judged.retry_after_us = Some(0).into(),
             Kind::Nothing => {}
             Kind::Counted(_) => {
+                // A charge that can never fit is sent with cost 0, to get the numbers for the answer.
                 let cost = if hopeless { 0 } else { counter.cost };
                 self.transaction
                     .counters
@@ -380,19 +392,20 @@ impl<L: LimitHandle> Plan<L> {
     }
 }
 
-/// Where the answers of a store to a plan go, one for each counter asked, in order.
+/// Receives the replies of a store to a plan, one for each charge, in order.
 pub(crate) struct Answers<'a, L> {
     counters: &'a mut CounterOutcomes,
     asked: &'a [PlannedCharge<L>],
-    /// The answers before, where subjects go by two secrets and the tighter of two answers holds.
+    /// Earlier replies, if each counter has a charge under both secrets. The tighter of the two replies counts.
     twins: Option<Vec<ChargeReply>>,
     number: usize,
 }
 
 impl<L> Answers<'_, L> {
-    /// Takes over the next answer.
+    /// Copies the next reply to its counter.
     #[inline]
     pub(crate) fn take(&mut self, reply: ChargeReply) {
+        // Replies come in the order of the charges, so a twin's reply came before.
         let mut tightest = reply;
         if let Some(twins) = &mut self.twins {
             let twin = twin_of(self.asked, self.number).map(|before| twins[before]);
@@ -405,13 +418,13 @@ impl<L> Answers<'_, L> {
     }
 }
 
-/// Which of the counters asked before one is of the same counter, under the other secret.
+/// Returns the earlier charge that has the same counter as charge `number`, under the other secret.
 fn twin_of<L>(asked: &[PlannedCharge<L>], number: usize) -> Option<usize> {
     let index = asked[number].index;
     asked[..number].iter().position(|known| known.index == index)
 }
 
-/// Whose state of a rule a request is about, under each secret that subjects go by.
+/// Returns the subject's key for a rule, under each secret that is in use.
 pub(crate) fn keys_of(
     rule: &Rule,
     request: &Request<'_>,
@@ -420,11 +433,12 @@ pub(crate) fn keys_of(
     secret.each().map(|secret| rule.subject_key(request, secret))
 }
 
-/// Takes over what a rule says of an outage: no numbers are known then.
+/// Applies a rule's `on_outage` to a counter. Its numbers are unknown then.
 #[cfg(feature = "redis")]
 fn apply_outage_policy(judged: &mut CounterOutcome, passes: bool, cause: Cause) {
     judged.source = Source::OutagePolicy;
     judged.overloaded = cause == Cause::Overload;
+    // A denial that was certain before the call stays.
     if judged.allows() {
         let reason = match cause {
             Cause::Outage => Reason::StoreUnavailable,

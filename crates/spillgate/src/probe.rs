@@ -1,5 +1,5 @@
-//! What the servers of a store say of themselves, and how fast they are: for an operator to judge
-//! before an outage does.
+//! A probe of the store's servers: their settings, correctness and speed. It shows operators
+//! problems before an outage does.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,66 +8,67 @@ use crate::error::StoreError;
 #[cfg(feature = "redis")]
 use crate::store::InstanceMismatch;
 
-/// A look at the whole store.
+/// The result of probing a whole store.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct StoreProbe {
-    /// Each server that decides; none for state in memory.
+    /// Each server that decides; none if state is in memory.
     pub servers: Vec<ServerProbe>,
-    /// How long a decision may wait for the store.
+    /// The longest time that a decision waits for a silent server.
     pub timeout: Duration,
-    /// How many live instances differ from this one.
+    /// The number of live instances that differ from this one.
     #[cfg(feature = "redis")]
     pub mismatch: InstanceMismatch,
-    /// How many instances live, this one among them unless it only looks.
+    /// The number of live instances, including this one unless it only probes.
     #[cfg(feature = "redis")]
     pub live_instances: u32,
-    /// Without the store, this process enforces one part in so many of a limit.
+    /// The number of local shares: without the store, this instance enforces one part in `shares`
+    /// of a limit.
     pub shares: u32,
-    /// Nobody has said how many processes there are: that number is a guess.
+    /// Whether that number is a default, because the number of instances is unknown.
     pub share_is_guessed: bool,
 }
 
-/// A look at one server.
+/// The result of probing one server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerProbe {
-    /// Its name in a ring, else its address, without credentials.
+    /// The name in a ring, else the address, without credentials.
     pub name: String,
-    /// What it told, or why nothing.
+    /// The facts about the server, or the error.
     pub facts: Result<ServerFacts, StoreError>,
 }
 
-/// What one server told.
+/// The facts about one server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerFacts {
     /// The fields of INFO.
     pub info: BTreeMap<String, String>,
-    /// Those of its settings that matter to us; empty where our user may not read them.
+    /// The settings that matter to Spillgate; empty if our user may not read them.
     pub settings: BTreeMap<String, String>,
-    /// Whether it knows `#!lua`, and so refuses keys that were not declared.
+    /// Whether it supports `#!lua`, and so rejects undeclared keys.
     pub knows_marked_scripts: bool,
-    /// Its clock less ours, in microseconds.
+    /// Its clock minus ours, in microseconds.
     pub ahead_us: i64,
-    /// How long each PING took, in microseconds, in order.
+    /// The time that each PING took, in microseconds, in the order of the calls.
     pub ping_us: Vec<u64>,
-    /// How long each call of the script took, in microseconds, in order.
+    /// The time that each script call took, in microseconds, in the order of the calls.
     pub script_us: Vec<u64>,
-    /// Whether the script decided on a key of its own as it should: charged all or none, counted
-    /// exactly, and let the key expire. Else what went wrong.
+    /// Whether the script decided correctly on a key of its own: charged all or none, counted
+    /// exactly, and let the key expire. Otherwise the error.
     pub script: Result<(), String>,
 }
 
 impl StoreProbe {
-    /// The servers that answered.
+    /// Returns the servers that answered.
     pub fn reached(&self) -> impl Iterator<Item = (&str, &ServerFacts)> {
         self.servers
             .iter()
             .filter_map(|server| Some((&server.name[..], server.facts.as_ref().ok()?)))
     }
 
-    /// Those that did not, and why.
+    /// Returns the servers that did not answer, with their errors.
     pub fn unreachable(&self) -> impl Iterator<Item = (&str, &StoreError)> {
         self.servers
             .iter()
@@ -75,15 +76,15 @@ impl StoreProbe {
     }
 }
 
-/// What the user of a fleet may do on a server, as `ACL SETUSER` takes it: nothing but what
-/// Spillgate uses, on no keys but its own.
+/// Returns the rights that a fleet's user needs on a server, in the form of `ACL SETUSER`. They
+/// cover only the commands that Spillgate uses, on its own keys.
 #[cfg(feature = "redis")]
 pub fn acl_rules() -> String {
     let commands = COMMANDS.iter().chain(&SCRIPT_COMMANDS).map(|command| format!(" +{command}"));
     format!("resetkeys ~sg1:* ~sg2:* resetchannels -@all{}", commands.collect::<String>())
 }
 
-/// What the connection asks for by itself.
+/// The commands that the connection sends.
 #[cfg(feature = "redis")]
 const COMMANDS: [&str; 11] = [
     "evalsha",
@@ -99,7 +100,7 @@ const COMMANDS: [&str; 11] = [
     "select",
 ];
 
-/// What the scripts call: a server asks for the user's rights there too.
+/// The commands that the scripts call. The server checks the user's rights there too.
 #[cfg(feature = "redis")]
 const SCRIPT_COMMANDS: [&str; 22] = [
     "get",
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rules_name_each_command_of_the_scripts_and_no_other() {
+    fn the_acl_has_every_command_of_the_scripts_and_no_other() {
         let mut called = BTreeSet::new();
         collect(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")), &mut called);
         let named: BTreeSet<String> =
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(idle.collect::<Vec<_>>(), [&""; 0], "no script calls these any more");
     }
 
-    /// The words in capitals and quotes of every Lua file below a folder, but for options.
+    /// Collects the quoted words in capitals of every Lua file below a folder, without options.
     fn collect(folder: &Path, words: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -154,7 +155,7 @@ mod tests {
                 collect(&path, words);
             } else if path.extension().is_some_and(|end| end == "lua") {
                 let text = std::fs::read_to_string(&path).unwrap();
-                // A comment may hold an apostrophe.
+                // A comment may have an apostrophe.
                 let code = text.lines().filter_map(|line| line.split("--").next());
                 let quoted = code.flat_map(|line| line.split('\'').skip(1).step_by(2));
                 let is_word = |word: &&str| {

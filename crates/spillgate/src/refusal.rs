@@ -43,7 +43,7 @@ impl<'d> Refusal<'d> {
         Some(Refusal { decision, reason: decision.reason()?, status: None })
     }
 
-    /// Answers with another status, for proxies that understand only some.
+    /// Replaces the status, for proxies that understand only some.
     pub fn with_status(self, status: StatusCode) -> Refusal<'d> {
         Refusal { status: Some(status), ..self }
     }
@@ -53,7 +53,7 @@ impl<'d> Refusal<'d> {
         self.reason
     }
 
-    /// The decision.
+    /// Returns the denied decision.
     pub fn decision(&self) -> &'d Decision {
         self.decision
     }
@@ -74,12 +74,12 @@ impl<'d> Refusal<'d> {
         self.wait().map(whole_seconds)
     }
 
-    /// The names of the limits that refuse, as the header fields call them.
+    /// Returns the names of the limits that deny, as in the header fields.
     pub fn violated_policies(&self) -> impl Iterator<Item = String> {
         self.refusing().map(|(_, name)| name.parts().collect())
     }
 
-    /// The problem details as JSON, to be sent as `application/problem+json`.
+    /// Returns the problem details as JSON, to be sent as `application/problem+json`.
     pub fn body(&self) -> String {
         self.body_for(self.status())
     }
@@ -98,7 +98,7 @@ impl<'d> Refusal<'d> {
             (Reason::LimitExceeded, Some(seconds)) => format!("Try again in {seconds} s."),
             (reason, _) => description(reason).to_owned(),
         };
-        // Nothing here needs escaping: names are A-Z a-z 0-9 _ . / -, the rest is ours.
+        // No text here needs escaping: names are A-Z a-z 0-9 _ . / -, and the rest is ours.
         let names: Vec<String> =
             self.violated_policies().map(|name| format!("\"{name}\"")).collect();
         format!(
@@ -109,7 +109,7 @@ impl<'d> Refusal<'d> {
         )
     }
 
-    /// The whole answer.
+    /// Returns the whole response, with the fields of `style`.
     pub fn response(&self, style: HeaderStyle) -> Response<Vec<u8>> {
         let mut response = Response::new(self.body().into_bytes());
         *response.status_mut() = self.status();
@@ -137,7 +137,7 @@ impl<'d> Refusal<'d> {
     }
 }
 
-/// Says in a sentence why a request is denied.
+/// Returns the reason of a denial as a sentence for clients.
 pub(crate) fn description(reason: Reason) -> &'static str {
     match reason {
         Reason::Blocked => "Requests like this one are blocked.",
@@ -149,8 +149,11 @@ pub(crate) fn description(reason: Reason) -> &'static str {
 }
 
 impl Decision {
-    /// Adds the fields of a style, and `Retry-After` to a refusal that knows when. Fields that are
-    /// there already stay, and are not doubled: whoever wrote them stands nearer to the work.
+    /// Adds the fields of a style, and `Retry-After` if the decision is denied and its wait is
+    /// known.
+    ///
+    /// Fields that exist already stay and are not repeated, since the service that wrote them knows
+    /// more.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

@@ -1,10 +1,11 @@
-//! Reservations: charges whose true cost is known afterwards, and slots that are held meanwhile.
+//! Reservations: charges whose true cost is known afterwards, and permits that are held meanwhile.
 //!
-//! A reservation is charged as any decision is, all or none, and leaves a record beside what it charged:
-//! what each counter was charged, what the reservation was for, and until when it can be settled. The
-//! record is written by the call that charges and closed by the call that refunds, so that a call
-//! whose answer was lost can be made again. Who holds the [`Receipt`] can settle, cancel, release or
-//! renew it, in any process of the fleet.
+//! A reservation is charged as any decision is, all or none, and leaves a record beside its
+//! counters. The record has what each counter was charged, a hash of the request, and the time
+//! until which the reservation can be settled. The call that charges writes the record, and the
+//! call that refunds closes it, so that a call whose reply was lost can be repeated. A client with
+//! the [`Receipt`] can settle, cancel, release or renew the reservation through any instance of the
+//! fleet.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,7 +33,7 @@ use kept::{RecordedCharge, RecordedCharges};
 pub use receipt::Receipt;
 pub(crate) use receipt::{Contents, Seal};
 
-/// How a reservation is made: for how long, and under which name.
+/// The terms of a reservation: its duration and, optionally, its id.
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,17 +47,21 @@ pub struct Reserve<'a> {
 }
 
 impl<'a> Reserve<'a> {
-    /// One that can be settled for so long: 1 ms to 24 hours. After that it stays charged as it was
-    /// estimated. Permits end with their limit's `max_hold` all the same, unless renewed.
+    /// Makes a reservation that can be settled for `lasting`, from 1 ms to 24 hours.
+    ///
+    /// After that it stays charged at its estimate. Permits end with their limit's `max_hold`,
+    /// unless renewed.
     pub fn lasting(lasting: Duration) -> Reserve<'a> {
         Reserve { lasting, name: None }
     }
 
-    /// Names the reservation by an id of the caller's own, another for each reservation of a domain.
+    /// Gives the reservation an id of your own, unique within its domain, so that you can repeat
+    /// the call.
     ///
-    /// The same call again is answered as before and charged nothing, while the reservation is open and
-    /// its permits are held. Once it has ended, the call is refused ([`ReservationError::Ended`]), and a
-    /// new attempt needs a new id. Without an id, a lost answer is a lost reservation.
+    /// A repeated call gets the same answer and charges nothing, while the reservation is open and
+    /// its permits are held. Once it has ended, the call returns [`ReservationError::Ended`], and a
+    /// new attempt needs a new id. Without an id, a reservation whose answer was lost cannot be
+    /// settled.
     pub fn under(self, name: impl Into<Cow<'a, str>>) -> Reserve<'a> {
         Reserve { name: Some(name.into()), ..self }
     }
@@ -70,14 +75,14 @@ impl<'a> Reserve<'a> {
     }
 }
 
-/// A minute, and no name.
+/// A duration of one minute, without an id.
 impl Default for Reserve<'_> {
     fn default() -> Self {
         Reserve::lasting(Duration::from_secs(60))
     }
 }
 
-/// What was really used of what was reserved, by unit. A unit that is not named was used as reserved.
+/// The true usage of a reservation, by unit. A unit that is not named was used as estimated.
 ///
 /// ```
 /// use spillgate::Usage;
@@ -89,12 +94,12 @@ impl Default for Reserve<'_> {
 pub struct Usage<'a>(Vec<(Cow<'a, str>, u64)>);
 
 impl<'a> Usage<'a> {
-    /// So much of one unit.
+    /// Makes the usage of one unit.
     pub fn of(unit: impl Into<Cow<'a, str>>, amount: u64) -> Usage<'a> {
         Usage::default().and(unit, amount)
     }
 
-    /// And so much of another.
+    /// Adds the usage of another unit, or replaces that of a known one.
     pub fn and(mut self, unit: impl Into<Cow<'a, str>>, amount: u64) -> Usage<'a> {
         let unit = unit.into();
         match self.0.iter_mut().find(|(known, _)| *known == unit) {
@@ -104,7 +109,7 @@ impl<'a> Usage<'a> {
         self
     }
 
-    /// As one that borrows nothing.
+    /// Returns the usage with owned unit names.
     pub fn into_owned(self) -> Usage<'static> {
         Usage(self.0.into_iter().map(|(unit, amount)| (unit.into_owned().into(), amount)).collect())
     }
@@ -113,7 +118,7 @@ impl<'a> Usage<'a> {
         self.0.iter().find(|(unit, _)| kept::unit(unit) == counter.unit).map(|(_, amount)| *amount)
     }
 
-    /// The same however it was put together.
+    /// Returns a hash that does not depend on the order of the units.
     fn hash(&self) -> u64 {
         let each = self.0.iter().map(|(unit, amount)| {
             let words = [kept::unit(unit).to_le_bytes(), amount.to_le_bytes()];
@@ -137,21 +142,21 @@ impl From<u64> for Usage<'_> {
     }
 }
 
-/// What became of a call about a reservation.
+/// The result of settling, cancelling, releasing or renewing a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
-    /// Nobody knows of it any more, or nobody of this fleet ever did: nothing was done.
+    /// The receipt is not of this fleet, or its record is gone. Nothing was done.
     Unknown,
-    /// Too late: it stays charged as it was estimated.
+    /// The reservation has expired and stays charged at its estimate.
     Expired,
-    /// The same call was made before, and nothing was done again.
+    /// The same call was made before. Nothing was done again.
     Repeated,
-    /// It was done.
+    /// The call was executed.
     Done,
 }
 
 impl Outcome {
-    /// The word for it: `done`, `repeated`, `expired`, `unknown`.
+    /// Returns the result as every API spells it: `done`, `repeated`, `expired` or `unknown`.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Unknown => "unknown",
@@ -168,27 +173,28 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What a reservation is ended with, or renewed.
+/// An end of a reservation, or its renewal.
 #[derive(Clone, Debug)]
 pub(crate) enum Ending<'a> {
-    /// Slots end; what was used of the rest is known.
+    /// Ends permits, and corrects other counters to their true usage.
     Settle(&'a Usage<'a>),
-    /// It never happened.
+    /// Refunds everything.
     Cancel,
-    /// Slots end; the rest was used as estimated.
+    /// Ends permits, and leaves other counters as estimated.
     Release,
-    /// Slots are held and the record lasts for so long from now.
+    /// Holds permits and keeps the record for `for_us` from now.
     Renew { for_us: u64 },
-    /// It was provisional, and leaves no record.
+    /// Refunds a provisional charge, and leaves no record.
     #[cfg(feature = "redis")]
     Undo,
 }
 
 impl Ending<'_> {
-    /// What a counter is charged in the end; nothing where that stays as it is.
+    /// Returns the amount that a counter is charged in the end, or `None` if its charge stays.
     pub(crate) fn actual(&self, counter: &RecordedCharge) -> Option<u64> {
         let is_slot = counter.limit.algorithm() == Algorithm::Concurrency;
         match self {
+            // Permits always come back in full.
             Ending::Settle(_) | Ending::Release if is_slot => Some(0),
             Ending::Settle(usage) => usage.of_counter(counter),
             Ending::Cancel => Some(0),
@@ -198,12 +204,13 @@ impl Ending<'_> {
         }
     }
 
-    /// What tells one ending from another: the same again is a repetition.
+    /// Returns a number that identifies the ending. An equal ending is a repetition.
     pub(crate) fn mark(&self) -> u64 {
         match self {
             Ending::Settle(usage) => usage.hash() | MARK_SETTLED,
             Ending::Cancel => MARK_CANCELLED,
             Ending::Release => MARK_RELEASED,
+            // A renewal or an undo leaves no mark in a record.
             Ending::Renew { .. } => 0,
             #[cfg(feature = "redis")]
             Ending::Undo => 0,
@@ -211,11 +218,11 @@ impl Ending<'_> {
     }
 }
 
-/// What an engine answers to the end or renewal of a reservation.
+/// The reply of an engine to the end or renewal of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Answer {
     Outcome(Outcome),
-    /// It ended before, and otherwise.
+    /// The reservation has ended before in another way.
     EndedOtherwise,
 }
 
@@ -223,68 +230,68 @@ pub(crate) enum Answer {
 #[derive(Debug)]
 pub struct Opening {
     pub(crate) id: u128,
-    /// The hash of what it is for.
+    /// The hash of the request.
     pub(crate) body: u128,
     pub(crate) lasting_us: u64,
-    /// Whether the caller gave the id, so that another request may come with it.
+    /// Whether the client gave the id. Then another request may use the same.
     pub(crate) is_named: bool,
     noted: Mutex<Noted>,
 }
 
-/// What was heard of a reservation's records.
+/// The results of opening a reservation's records.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Noted {
-    /// Where records are.
+    /// The locations of the records.
     pub(crate) groups: SmallVec<[Group; 1]>,
-    /// The tags of those records that were there before this call.
+    /// The tags of records that existed before this call.
     pub(crate) repeated: SmallVec<[u128; 1]>,
-    /// How some record has ended.
+    /// The way in which some record has ended.
     pub(crate) ended: Option<Ended>,
-    /// Some record has another body.
+    /// Whether some record is for another request.
     pub(crate) conflict: bool,
-    /// There is no room for another record.
+    /// Whether there was no room for a record.
     pub(crate) full: bool,
-    /// The call was sent a second time, so a record that was there before may be its own.
+    /// Whether the call was sent a second time. A record that existed before may then be its own.
     pub(crate) is_resent: bool,
 }
 
 impl Noted {
-    /// Whether what the call charged is charged for the first time: no record was there before it.
+    /// Returns whether this call charged the reservation for the first time.
     pub(crate) fn charges_anew(&self) -> bool {
         let is_first = self.repeated.is_empty() || self.is_resent;
         is_first && self.ended.is_none() && !self.conflict
     }
 }
 
-/// What one call charged: the counters that one record is about.
+/// The counters of one record, charged by one call.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    /// Where the record is: with the first of the counters.
+    /// The tag of the record's location. It is that of its first counter.
     pub(crate) tag: u128,
-    /// Nothing where only the record knows.
+    /// `None` if only the record has them.
     pub(crate) counters: Option<RecordedCharges>,
 }
 
-/// What became of a record that was to be opened.
+/// The result of opening a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opened {
-    /// It is there now.
+    /// The record is new.
     New,
-    /// It was there before.
+    /// The record existed before and is open.
     Repeated,
-    /// It was there before, and has ended.
+    /// The record existed before and has ended.
     Ended(Ended),
-    /// One for something else was.
+    /// A record under the same id is for another request.
     Conflict,
     /// Some counter had no room.
     Refused,
-    /// Nobody has room for it.
+    /// There was no room for the record.
     Full,
 }
 
 #[cfg(feature = "redis")]
 impl Group {
-    /// What one call charges.
+    /// Returns the group of the counters that one call charges.
     pub(crate) fn of(counters: &[PlannedCharge]) -> Group {
         Group {
             tag: counters.first().map_or(0, |counter| counter.key.tag),
@@ -292,7 +299,7 @@ impl Group {
         }
     }
 
-    /// The same of a record that another call made: only the record knows its counters.
+    /// Returns the group of a record that another call made. Only the record has its counters.
     pub(crate) fn unread(counters: &[PlannedCharge]) -> Group {
         Group { counters: None, ..Group::of(counters) }
     }
@@ -303,12 +310,12 @@ impl Opening {
         Opening { id, body, lasting_us, is_named: false, noted: Mutex::default() }
     }
 
-    /// The same under an id that the caller gave.
+    /// Marks the id as given by the client.
     pub(crate) fn named(self) -> Opening {
         Opening { is_named: true, ..self }
     }
 
-    /// Notes that no record finds room.
+    /// Notes that a record had no room.
     pub(crate) fn note_full(&self) {
         self.noted.lock().full = true;
     }
@@ -327,6 +334,7 @@ impl Opening {
                 if opened == Opened::Repeated {
                     noted.repeated.push(group.tag);
                 }
+                // A call that is sent again may report the same location twice.
                 if noted.groups.iter().all(|known| known.tag != group.tag) {
                     noted.groups.push(group);
                 }
@@ -345,37 +353,37 @@ impl Opening {
     }
 }
 
-/// How a record is to end, or to be renewed, and what was heard of that.
+/// An end or renewal of a record, and the store's reply to it.
 #[cfg(feature = "redis")]
 #[derive(Debug)]
 pub struct Closing {
     pub(crate) id: u128,
     pub(crate) how: Closes,
-    /// As [`Ending::mark`].
+    /// The value of [`Ending::mark`].
     pub(crate) mark: u64,
     answer: Mutex<Option<Closed>>,
 }
 
-/// What is done with a record beside correcting its counters.
+/// The change to a record, beside the correction of its counters.
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closes {
-    /// It is marked as ended.
+    /// Marks it as ended.
     Ends,
-    /// It goes.
+    /// Removes it.
     Undoes,
-    /// It and the slots last for so long from now.
+    /// Extends it and its permits to `for_us` from now.
     Renews { for_us: u64 },
-    /// Nothing: whether it is open and all slots are held is all that is asked.
+    /// Changes nothing. The reply shows whether the record is open and all its permits are held.
     Looks,
 }
 
-/// What a store answers to that.
+/// The store's reply to the end or renewal of a record.
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closed {
     Answered(Answer),
-    /// The record is about other counters than the caller took it to be.
+    /// The record has other counters than the caller assumed.
     OtherTiers,
 }
 
@@ -403,13 +411,13 @@ impl Closing {
     }
 }
 
-/// A name that nobody else draws.
+/// Returns a random id that is unique in practice.
 pub(crate) fn random_id() -> u128 {
     let random = || u128::from(RandomState::new().hash_one(()));
     random() << 64 | random()
 }
 
-/// How long a reservation can be settled.
+/// Returns the duration in µs if it is within the bounds.
 pub(crate) fn lasting_us(lasting: Duration) -> Result<u64, ReservationError> {
     match u64::try_from(lasting.as_micros()) {
         Ok(us @ LASTING_MIN_US..=LASTING_MAX_US) => Ok(us),
@@ -418,9 +426,9 @@ pub(crate) fn lasting_us(lasting: Duration) -> Result<u64, ReservationError> {
 }
 
 const LASTING_MIN_US: u64 = 1_000;
-/// 24 hours: a record that is not settled takes room for as long, and longer jobs renew.
+/// 24 hours. A record takes room until it is settled; longer jobs renew it.
 const LASTING_MAX_US: u64 = 86_400 * 1_000_000;
-/// How long a record is remembered after its end, so that a late or repeated call is told so.
+/// The time for which an ended record is kept, so that late or repeated calls get the right answer.
 pub(crate) const REMEMBERED_US: u64 = 3_600 * 1_000_000;
-/// Places that one reservation may be charged at: a receipt names each.
+/// The most locations of one reservation. A receipt names each.
 pub(crate) const GROUPS_MAX: usize = 16;

@@ -1,6 +1,7 @@
-//! A world for one thread to live in, where `tests/sim` plays fleets and faults from one seed: its time is
-//! tokio's, which a test may pause; its chance is drawn from the seed; and its addresses lead to whoever
-//! the test says. Only with the feature `simulation`, which no product has.
+//! A simulated world for one thread. `tests/sim` runs fleets and faults in it from one seed. Its
+//! time is tokio's, which a test can pause; its random numbers come from the seed; and the test
+//! decides where addresses lead. It exists only with the feature `simulation`, which no product
+//! enables.
 
 use std::cell::RefCell;
 use std::io;
@@ -9,7 +10,7 @@ use std::pin::Pin;
 use tokio::io::DuplexStream;
 use tokio::time::Instant;
 
-/// Where an address leads: its host and port.
+/// Opens a connection to an address, given as host and port.
 pub type Dial = Box<dyn Fn(&str, u16) -> Dialling>;
 
 /// A connection that is being made.
@@ -26,11 +27,11 @@ thread_local! {
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
 }
 
-/// For as long as it lives, this thread is in a world of its own.
+/// The presence of this thread in a world. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Inside(());
 
-/// Enters a world whose clocks stand at `now_us`. To be called on the runtime whose time it has.
+/// Enters a world whose clocks show `now_us`. Call it on the runtime whose time the world uses.
 pub fn enter(seed: u64, now_us: u64, dial: Dial) -> Inside {
     let world = World { began: Instant::now(), began_us: now_us, drawn: seed, dial };
     WORLD.with_borrow_mut(|place| *place = Some(world));
@@ -44,7 +45,7 @@ impl Drop for Inside {
     }
 }
 
-/// Its time, in us since the epoch.
+/// Returns the world's time in µs since the epoch.
 pub(crate) fn now_us() -> Option<u64> {
     WORLD.with_borrow(|world| {
         let world = world.as_ref()?;
@@ -53,7 +54,7 @@ pub(crate) fn now_us() -> Option<u64> {
     })
 }
 
-/// The next number of its chance.
+/// Returns the world's next random number.
 pub(crate) fn random() -> Option<u64> {
     WORLD.with_borrow_mut(|world| {
         let world = world.as_mut()?;
@@ -65,7 +66,7 @@ pub(crate) fn random() -> Option<u64> {
     })
 }
 
-/// A connection in it.
+/// Opens a connection in the world.
 pub(crate) fn dial(host: &str, port: u16) -> Option<Dialling> {
     WORLD.with_borrow(|world| Some((world.as_ref()?.dial)(host, port)))
 }

@@ -1,5 +1,5 @@
-//! Where the shared state of a fleet lives, as an operator says it: addresses, a ring of nodes,
-//! certificates. What is wrong with any of it is told before the first decision.
+//! The settings of a store: addresses, a ring, certificates. Invalid settings are reported before
+//! the first decision.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,26 +7,26 @@ use std::time::Duration;
 use crate::error::BuildError;
 use crate::subject::{SHARED_SECRET, Secret};
 
-/// The store that a fleet shares.
+/// The store that the instances of a fleet share.
 #[derive(Clone, Debug)]
 pub enum Store {
     /// One server.
     Url(String),
-    /// The primary of a name that sentinels watch.
+    /// The primary of a master name that Sentinels watch.
     Sentinel {
-        /// The name.
+        /// The master name.
         master: String,
-        /// Where sentinels are.
+        /// The URLs of the Sentinels.
         urls: Vec<String>,
     },
-    /// A Redis Cluster, by the addresses of some of its nodes.
+    /// A Redis Cluster, found through some of its nodes.
     Cluster(Vec<String>),
-    /// Independent servers that share the subjects.
+    /// Independent servers, over which subjects are spread.
     Ring(Ring),
 }
 
 impl Store {
-    /// Whether any of its addresses asks for TLS.
+    /// Returns whether any of its addresses uses TLS.
     pub(crate) fn is_secured(&self) -> bool {
         let is_secured = |url: &String| url.starts_with("rediss://");
         match self {
@@ -41,24 +41,25 @@ impl Store {
     }
 }
 
-/// How the store is spoken to, whichever it is.
+/// The settings of a store, whatever its topology.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// How long it may send no byte while it owes an answer, or be without a connection: then it is out of reach.
+    /// The longest silence of a server while a reply is due, or time without a connection. After it
+    /// the server is out of reach.
     pub timeout: Duration,
-    /// How long a decision may wait for it while it works; no less than `timeout`.
+    /// The longest time that a decision waits for a server that works; at least `timeout`.
     pub overload_wait: Duration,
-    /// Connections to each server.
+    /// The number of connections to each server.
     pub connections: usize,
-    /// What secures its connections, where its addresses say so.
+    /// The certificates for addresses that use TLS.
     pub tls: Option<Tls>,
-    /// Whether decisions go by our own clock, set by the store's.
+    /// Whether decisions use our own clock, set by the store's.
     pub client_clock: bool,
-    /// Whether decisions that arrive while others are under way leave together.
+    /// Whether decisions that arrive while others are under way are sent together.
     pub group_commit: bool,
-    /// What a server that has lost what it held is taken to have held.
+    /// The usage to assume on a server that lost its data.
     pub on_state_loss: OnStateLoss,
-    /// The secret that subjects are hashed under: heartbeats carry its fingerprint.
+    /// The secret under which subjects are hashed. Heartbeats carry its fingerprint.
     pub secret: Secret,
     /// Whether other instances count this one.
     pub presence: Presence,
@@ -67,32 +68,33 @@ pub struct StoreOptions {
 /// Whether other instances count this one among those that share the limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
-    /// They do.
+    /// They count it.
     #[default]
     Announced,
-    /// They do not: it looks at the store, and leaves.
+    /// They do not, since it calls the store only briefly.
     Onlooker,
 }
 
-/// What is made of a server that has lost what it held: restarted empty, or flushed.
+/// The state to assume on a server that lost its data, because it restarted empty or was flushed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStateLoss {
-    /// Limits begin afresh: at most one allowance more for each subject.
+    /// Assumes unused limits. Each subject may get one allowance more.
     #[default]
     Fresh,
-    /// Limits begin empty: whoever the server knows nothing of has used up every limit at the moment
-    /// of the loss, and waits as that limit has one wait. Nobody is admitted twice, and those who
-    /// were never seen before wait too. A reset of theirs changes nothing meanwhile.
+    /// Assumes exhausted limits. A subject without state counts as having used up every limit at
+    /// the time of the loss, and waits as long as that limit requires. No subject is admitted
+    /// twice, and new subjects wait too. A reset has no effect meanwhile.
     ///
-    /// Each call carries one key more. Not on a Cluster, where no single key tells of a node's loss;
-    /// and where all processes are restarted with the server, nobody is left who knew what it held.
+    /// Each call carries one more key. It does not work on a Cluster, where no single key shows the
+    /// loss of a node. It also fails to notice a loss if all instances restart together with the
+    /// server.
     Exhausted,
 }
 
-/// Independent servers among which subjects are spread by consistent hashing.
+/// A set of independent servers over which subjects are spread by consistent hashing.
 ///
-/// A node goes by its name, not by its address: a node that moves to another machine keeps its
-/// subjects. The more weight, the more subjects.
+/// A node is known by its name, so it keeps its subjects when its address changes. A node with more
+/// weight gets more subjects.
 ///
 /// ```
 /// use spillgate::Ring;
@@ -116,52 +118,52 @@ pub(crate) struct RingNode {
     pub(crate) weight: u32,
 }
 
-/// Whom to trust, and who we are, on `rediss://` connections. Without it the machine's own
-/// certificates are trusted.
+/// The certificates for `rediss://` connections. By default the system's authorities are trusted.
 #[derive(Clone, Default)]
 pub struct Tls {
     pub(crate) ca: Option<Vec<u8>>,
     pub(crate) client: Option<ClientCertificate>,
 }
 
-/// What shows a server who we are.
+/// The certificate that identifies this instance to a server.
 #[derive(Clone)]
 pub(crate) struct ClientCertificate {
     pub(crate) certificate: Vec<u8>,
     pub(crate) key: Vec<u8>,
 }
 
-/// One server of the store, as one process sees it.
+/// One server of the store, as this instance sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShardStatus {
-    /// A node's name, or an address without credentials.
+    /// The node's name, or the address without credentials.
     pub name: String,
-    /// Whether decisions are asked of it: false from the failures that open its breaker on, until it
-    /// answers again.
+    /// Whether decisions are sent to it. It is `false` while its circuit breaker is open.
     pub asked: bool,
-    /// Why the last attempt to connect came to nothing, if it did.
+    /// The error of the last attempt to connect, if it failed.
     pub trouble: Option<String>,
-    /// How often its clock stepped by more than half a second.
+    /// The number of times that its clock stepped by more than half a second.
     pub clock_steps: u64,
-    /// Whether decisions are made without it at the moment, by each rule's `on_outage`.
+    /// Whether decisions are made without it now, by each rule's `on_outage`.
     pub degraded: bool,
-    /// How far its clock is ahead of this process's wall clock.
+    /// Its clock minus this instance's wall clock, in µs.
     pub clock_ahead_us: i64,
 }
 
-/// How many live instances on the store differ from this one in what all must have in common. Instances that
-/// differ keep separate counters for the same subject, so each limit is admitted more than once.
+/// The number of live instances on the store that differ from this one in settings that all must
+/// share. Such instances keep separate counters for the same subject, so each limit is admitted
+/// more than once.
 ///
-/// An instance that names the secret or ring of another as its previous one does not differ from it.
+/// An instance that names the secret or ring of another as its previous one does not differ from
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InstanceMismatch {
     /// Instances with another key secret.
     pub secret: u32,
-    /// Instances that spread subjects over other servers: by another ring, or by none.
+    /// Instances that spread subjects over other servers: by another ring, or without a ring.
     pub ring: u32,
-    /// Instances of a version that keeps counters in another form.
+    /// Instances of a version with another format of counters.
     pub schema: u32,
 }
 
@@ -171,7 +173,7 @@ impl InstanceMismatch {
         self == InstanceMismatch::default()
     }
 
-    /// Returns each part by its name in metrics, with how many instances differ in it.
+    /// Returns each setting by its name in metrics, with the number of instances that differ in it.
     pub fn parts(self) -> [(&'static str, u32); 3] {
         [("secret", self.secret), ("ring", self.ring), ("schema", self.schema)]
     }
@@ -181,7 +183,7 @@ impl InstanceMismatch {
         self.with(others, u32::saturating_add)
     }
 
-    /// Takes the larger count of each part: every instance reports to every shard.
+    /// Takes the larger count of each setting, since every instance reports to every shard.
     pub(crate) fn or(self, elsewhere: InstanceMismatch) -> InstanceMismatch {
         self.with(elsewhere, u32::max)
     }
@@ -196,9 +198,10 @@ impl InstanceMismatch {
 }
 
 impl StoreOptions {
-    /// As many connections as the machine's cores can use, and the machine's trust.
+    /// Returns default settings: as many connections as the machine's cores can use, and the
+    /// system's trusted authorities.
     pub fn new(timeout: Duration) -> StoreOptions {
-        // One connection is driven by one task, and a core or two feed one server.
+        // One task drives a connection, and one or two cores can keep a server busy.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let connections = (cores / 2).clamp(1, CONNECTIONS_BY_ITSELF);
         let on_state_loss = OnStateLoss::Fresh;
@@ -215,24 +218,25 @@ impl StoreOptions {
         }
     }
 
-    /// Returns how long a decision waits for a store that works: a silent one has to be found out meanwhile.
+    /// Returns how long a decision waits for a server that works. It must be long enough to notice
+    /// a silent one.
     pub(crate) fn patience(&self) -> Duration {
         self.overload_wait.max(self.timeout)
     }
 }
 
 impl Ring {
-    /// A ring without nodes yet. A ring of other nodes or weights takes a larger number.
+    /// Makes a ring without nodes. A ring with other nodes or weights needs a larger number.
     pub fn numbered(number: u32) -> Ring {
         Ring { number, ..Ring::default() }
     }
 
-    /// One server more, of weight one.
+    /// Adds a server of weight 1.
     pub fn node(self, name: impl Into<String>, url: impl Into<String>) -> Ring {
         self.weighted_node(name, url, 1)
     }
 
-    /// One server more.
+    /// Adds a server with a weight from 1 to 100.
     pub fn weighted_node(
         mut self,
         name: impl Into<String>,
@@ -243,17 +247,19 @@ impl Ring {
         self
     }
 
-    /// Takes the place of another ring, of a smaller number, while processes on both are at work.
+    /// Replaces a ring with a smaller number, while instances on both are running.
     ///
-    /// Subjects that move are judged and charged at both of their owners, all or none, so that no
-    /// limit is exceeded meanwhile. That ends by itself: each node serves the old ring until no
-    /// process on it has been heard of for five seconds, and each limit leaves its old owner twice its
-    /// longest wait after that. Name the previous ring until then, by the number and nodes it had; a
-    /// process that does not, or is late with the old ring, is refused by the nodes, decides by its
-    /// share, and tells so in [`crate::Limiter::shards`].
+    /// Subjects that move are evaluated and charged at both owners, all or none, so that no limit
+    /// is exceeded. This ends by itself. Each node serves the old ring until it has had no
+    /// heartbeat from it for 5 seconds. Each limit leaves its old owner after twice its longest
+    /// wait.
     ///
-    /// An old owner that is dead meanwhile counts as lost, at the price of one allowance for each of
-    /// its subjects.
+    /// Keep naming the previous ring, with its number and nodes, until then. The nodes reject an
+    /// instance that does not, or that uses the old ring too late. Such an instance decides by
+    /// local shares and shows it in [`crate::Limiter::shards`].
+    ///
+    /// An old owner that dies meanwhile counts as lost, and costs one allowance for each of its
+    /// subjects.
     ///
     /// ```
     /// use spillgate::Ring;
@@ -272,7 +278,7 @@ impl Ring {
         Ring { previous: Some(Box::new(previous)), ..self }
     }
 
-    /// The number that tells this ring from those before and after it.
+    /// Returns the number of the ring. Each change of nodes or weights needs a larger one.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -281,12 +287,12 @@ impl Ring {
         &self.nodes
     }
 
-    /// The ring that this one takes the place of, as far as anybody has said.
+    /// Returns the ring that this one replaces, if one was given.
     pub(crate) fn previous(&self) -> Option<&Ring> {
         self.previous.as_deref()
     }
 
-    /// The same, if it makes one that can be replaced.
+    /// Returns the ring that this one replaces, if it is valid.
     pub(crate) fn checked_previous(&self) -> Result<Option<&Ring>, BuildError> {
         let Some(previous) = self.previous() else { return Ok(None) };
         previous.checked_nodes()?;
@@ -300,7 +306,7 @@ impl Ring {
         Ok(Some(previous))
     }
 
-    /// The nodes, if they make a ring.
+    /// Returns the nodes if they make a valid ring.
     pub(crate) fn checked_nodes(&self) -> Result<&[RingNode], BuildError> {
         let wrong = |why: String| Err(BuildError::Ring { number: self.number, why });
         if self.number == 0 {
@@ -310,7 +316,7 @@ impl Ring {
             return wrong("it has no nodes; add one for each server".into());
         }
         if self.nodes.len() > NODES_MAX {
-            return wrong(format!("{} nodes, and {NODES_MAX} are the most", self.nodes.len()));
+            return wrong(format!("it has {} nodes; the maximum is {NODES_MAX}", self.nodes.len()));
         }
         for (place, node) in self.nodes.iter().enumerate() {
             if !name_is_plain(&node.name) {
@@ -321,7 +327,7 @@ impl Ring {
             }
             if !(1..=WEIGHT_MAX).contains(&node.weight) {
                 return wrong(format!(
-                    "node {:?} weighs {}; a weight is 1 to {WEIGHT_MAX}",
+                    "node {:?} has weight {}; a weight must be from 1 to {WEIGHT_MAX}",
                     node.name, node.weight
                 ));
             }
@@ -332,7 +338,7 @@ impl Ring {
         let weights: u32 = self.nodes.iter().map(|node| node.weight).sum();
         if weights > WEIGHTS_MAX {
             return wrong(format!(
-                "its nodes weigh {weights} together, and {WEIGHTS_MAX} is the most; halve them all"
+                "the weights of its nodes sum to {weights}; the maximum is {WEIGHTS_MAX}, so halve them all"
             ));
         }
         Ok(&self.nodes)
@@ -340,24 +346,24 @@ impl Ring {
 }
 
 impl Tls {
-    /// The machine's trust, and no certificate of our own.
+    /// Trusts the system's authorities, and has no certificate of its own.
     pub fn new() -> Tls {
         Tls::default()
     }
 
-    /// Trust these authorities, in PEM, and no others.
+    /// Trusts these authorities, in PEM, and no others.
     pub fn trusting(self, ca: impl Into<Vec<u8>>) -> Tls {
         Tls { ca: Some(ca.into()), ..self }
     }
 
-    /// Show this certificate to servers that ask for one: its chain and its key, both in PEM.
+    /// Presents this certificate to servers that ask for one: its chain and its key, both in PEM.
     pub fn presenting(self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Tls {
         let client = ClientCertificate { certificate: certificate.into(), key: key.into() };
         Tls { client: Some(client), ..self }
     }
 }
 
-/// Addresses may hold credentials.
+/// Hides the address, which may have credentials.
 impl fmt::Debug for RingNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RingNode({} × {})", self.name, self.weight)
@@ -375,14 +381,15 @@ fn name_is_plain(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(plain)
 }
 
-/// People notice 100 ms and leave after some seconds; a store that is busy for longer has more to do than it can.
+/// People notice 100 ms and leave after a few seconds. A store that is busy for longer is
+/// overloaded.
 const OVERLOAD_WAIT: Duration = Duration::from_millis(250);
-/// As many as one process needs by the measurements of others; more are to be asked for.
+/// One instance needs no more, by measurements of others. Operators can set more.
 const CONNECTIONS_BY_ITSELF: usize = 4;
-/// A connection to each from every process.
+/// Each instance has a connection to every node.
 const NODES_MAX: usize = 256;
 const WEIGHT_MAX: u32 = 100;
-/// A million points on the ring: the most that a start should sort.
+/// A million points on the ring, which a start can sort quickly.
 const WEIGHTS_MAX: u32 = 1_000;
 
 #[cfg(test)]
@@ -390,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_that_cannot_be_says_what_to_mend() {
+    fn the_error_of_an_invalid_ring_names_the_fix() {
         let wrong = |ring: Ring| ring.checked_nodes().unwrap_err().to_string();
         let node = |name: &str| Ring::numbered(7).node(name, "redis://a");
         assert_eq!(wrong(Ring::numbered(7)), "ring 7: it has no nodes; add one for each server");
@@ -400,7 +407,7 @@ mod tests {
         );
         assert_eq!(
             wrong(node("a").weighted_node("b", "redis://b", 0)),
-            "ring 7: node \"b\" weighs 0; a weight is 1 to 100"
+            "ring 7: node \"b\" has weight 0; a weight must be from 1 to 100"
         );
         assert!(wrong(node("a b")).starts_with("ring 7: the name \"a b\" of node 0: "));
         assert_eq!(node("a-1.eu").checked_nodes().unwrap().len(), 1);

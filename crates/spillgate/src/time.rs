@@ -1,4 +1,4 @@
-//! The one place that reads clocks.
+//! Clocks. No other module reads one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
 pub use spillgate_core::time::CoarseTime;
 
-/// The system's monotonic clock, as it is told to other programs of the machine; elsewhere than on
-/// Linux nothing of it is known.
+/// Returns the system's monotonic clock in µs, as other programs of the machine see it. Returns 0
+/// on systems other than Linux.
 pub fn machine_us() -> u64 {
     #[cfg(target_os = "linux")]
     return us_of(clock_gettime(ClockId::Monotonic));
@@ -17,37 +17,38 @@ pub fn machine_us() -> u64 {
     0
 }
 
-/// Where `now` comes from: the system, or a hand that sets it.
+/// The source of the current time: the system, or a test.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
     /// The system's wall clock.
     #[default]
     System,
-    /// Microseconds since the epoch, set by whoever holds the other end.
+    /// Microseconds since the epoch, set by a test.
     Given(Arc<AtomicU64>),
-    /// The same, with a coarse reading as of a kernel that ticks every so many microseconds.
+    /// Like `Given`, with a coarse reading of a kernel that ticks every given number of
+    /// microseconds.
     Ticking(Arc<AtomicU64>, u64),
 }
 
 impl Clock {
-    /// A clock that stands at `now_us` until moved.
+    /// Makes a clock that stands at `now_us` until it is set.
     pub fn given(now_us: u64) -> Clock {
         Clock::Given(Arc::new(AtomicU64::new(now_us)))
     }
 
-    /// A clock that stands at 0 until moved, and ticks every `tick_us`.
+    /// Makes a clock that stands at 0 until it is set, and ticks every `tick_us`.
     pub fn ticking(tick_us: u64) -> Clock {
         Clock::Ticking(Arc::default(), tick_us)
     }
 
-    /// Moves a given clock; the system's is nobody's to move.
+    /// Sets a given clock. Does nothing to the system's clock.
     pub fn set(&self, now_us: u64) {
         if let Clock::Given(given) | Clock::Ticking(given, _) = self {
             given.store(now_us, Ordering::SeqCst);
         }
     }
 
-    /// Microseconds since the epoch; 0 before it.
+    /// Returns the microseconds since the epoch; 0 before it.
     pub fn now_us(&self) -> u64 {
         match self {
             Clock::System => system_us(),
@@ -55,8 +56,8 @@ impl Clock {
         }
     }
 
-    /// Returns the coarse time. Reading the processor's counter waits for everything that is being fetched
-    /// from memory; this does not.
+    /// Returns the coarse time. An exact reading of the processor's counter waits for all pending
+    /// fetches from memory; this one does not.
     #[inline]
     pub fn coarse(&self) -> CoarseTime {
         #[cfg(feature = "simulation")]
@@ -77,12 +78,12 @@ impl Clock {
     }
 }
 
-/// Nanoseconds of the processor's counter, for the time between two looks.
+/// Returns the nanoseconds of the processor's counter. Only differences have a meaning.
 pub(crate) fn counter_ns() -> u64 {
     FAST.counter.delta_as_nanos(0, FAST.counter.raw())
 }
 
-/// Microseconds on a clock that nobody steps; only differences mean something.
+/// Returns the microseconds of a clock that is never set. Only differences have a meaning.
 #[cfg(feature = "redis")]
 pub fn monotonic_us() -> u64 {
     #[cfg(feature = "simulation")]
@@ -92,8 +93,8 @@ pub fn monotonic_us() -> u64 {
     FAST.counter_us()
 }
 
-/// Microseconds on a clock that nobody steps and that goes on while the machine sleeps; only differences
-/// mean something. Where the system has none, sleep is not counted.
+/// Returns the microseconds of a clock that is never set and goes on while the machine sleeps. Only
+/// differences have a meaning. On systems without such a clock, sleep is not counted.
 #[cfg(feature = "redis")]
 pub fn boottime_us() -> u64 {
     #[cfg(feature = "simulation")]
@@ -106,49 +107,49 @@ pub fn boottime_us() -> u64 {
     FAST.counter_us()
 }
 
-/// Until when an answer is of use to whoever asked.
+/// The time until which an answer is useful to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(tokio::time::Instant);
 
 impl Deadline {
-    /// So long from now on.
+    /// Returns the deadline `wait` from now.
     pub fn after(wait: Duration) -> Deadline {
         Deadline(tokio::time::Instant::now() + wait)
     }
 
-    /// One that never comes while anybody waits: for what ends by itself.
+    /// Returns a deadline that never comes in practice, for futures that end by themselves.
     #[cfg(feature = "redis")]
     pub fn none() -> Deadline {
         Deadline::after(NEVER)
     }
 
-    /// What comes of `future`, unless the deadline comes first.
+    /// Waits for `future`; returns `None` if the deadline comes first.
     pub async fn bound<F: Future>(self, future: F) -> Option<F::Output> {
         tokio::time::timeout_at(self.0, future).await.ok()
     }
 
-    /// What time is left.
+    /// Returns the time left.
     pub fn left(self) -> Duration {
         self.0.saturating_duration_since(tokio::time::Instant::now())
     }
 
-    /// One that is so much later; nothing beyond what clocks can tell.
+    /// Returns a later deadline, or `None` if it cannot be represented.
     pub fn later(self, wait: Duration) -> Option<Deadline> {
         self.0.checked_add(wait).map(Deadline)
     }
 
-    /// Whether there is no time left.
+    /// Returns whether the deadline has passed.
     #[cfg(feature = "redis")]
     pub fn has_passed(self) -> bool {
         tokio::time::Instant::now() >= self.0
     }
 }
 
-/// Longer than any process runs, and within what timers can tell.
+/// Longer than any process runs, and within the range of timers.
 #[cfg(feature = "redis")]
 const NEVER: Duration = Duration::from_secs(365 * 86_400);
 
-/// Microseconds since the epoch, by the system's clock.
+/// Returns the microseconds since the epoch, by the system's clock.
 fn system_us() -> u64 {
     #[cfg(feature = "simulation")]
     if let Some(now_us) = crate::simulation::now_us() {
@@ -157,9 +158,10 @@ fn system_us() -> u64 {
     FAST.now_us()
 }
 
-/// The wall clock at the last look, and the processor's counter then. A new look may step back by a few
-/// microseconds: the algorithms tolerate a second. A wall clock that was set is looked at as soon as the
-/// kernel's coarse one tells; where there is none, up to [`LOOK_EVERY_US`] later.
+/// Derives the wall clock from the processor's counter, which is faster to read. The wall clock
+/// itself is read again at intervals. A new reading may step back by a few microseconds; the
+/// algorithms tolerate a second. A change of the wall clock is noticed by the kernel's coarse
+/// clock, or up to [`LOOK_EVERY_US`] later on systems without one.
 struct Fast {
     counter: quanta::Clock,
     wall_less_counter_us: AtomicU64,
@@ -180,6 +182,7 @@ impl Fast {
             return now_us;
         }
         let offset = wall_us().wrapping_sub(counter_us);
+        // Two threads may read the wall clock at once. Both store almost the same offset.
         self.wall_less_counter_us.store(offset, Ordering::Relaxed);
         self.look_again_us.store(counter_us + LOOK_EVERY_US, Ordering::Relaxed);
         counter_us.wrapping_add(offset)
@@ -190,10 +193,11 @@ impl Fast {
     }
 }
 
-/// A counter's error of 20 parts in a million stays below a microsecond for so long.
+/// The interval between readings of the wall clock. A counter's error of 20 parts in a million
+/// stays below 1 µs for this long.
 const LOOK_EVERY_US: u64 = 50_000;
 
-/// Whether the coarse clock bears `now_us` out: else somebody set the wall clock.
+/// Returns whether the coarse clock agrees with `now_us`. If not, the wall clock was set.
 #[cfg(target_os = "linux")]
 fn was_not_set(now_us: u64) -> bool {
     (now_us + ERROR_US).checked_sub(coarse_us()).is_some_and(|behind_us| behind_us <= LATE_US)
@@ -204,28 +208,29 @@ fn was_not_set(_now_us: u64) -> bool {
     true
 }
 
-/// The wall clock as the kernel last set it: at every tick.
+/// Returns the wall clock as of the kernel's last tick.
 #[cfg(target_os = "linux")]
 fn coarse_us() -> u64 {
     us_of(clock_gettime(ClockId::RealtimeCoarse))
 }
 
-/// Whole microseconds; 0 for an instant before the clock's first.
+/// Returns whole microseconds; 0 for an instant before the clock's first.
 #[cfg(target_os = "linux")]
 #[inline]
 fn us_of(time: Timespec) -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + time.tv_nsec as u64 / 1_000
 }
 
-/// How far off the counter may be, generously.
+/// A generous bound of the counter's error.
 #[cfg(target_os = "linux")]
 const ERROR_US: u64 = 100;
-/// How often the kernel ticks, and a millisecond for it to be heard.
+/// The interval of the kernel's ticks, with 1 ms added for their delay.
 #[cfg(target_os = "linux")]
 static TICK_US: LazyLock<u64> =
     LazyLock::new(|| us_of(clock_getres(ClockId::RealtimeCoarse)) + 1_000);
 
-/// Ticks that come this late were held up with everything else: a virtual machine that stood still.
+/// The longest delay of a tick. Longer delays occur only if a virtual machine stood still, with
+/// everything on it.
 #[cfg(target_os = "linux")]
 const LATE_US: u64 = 100_000;
 

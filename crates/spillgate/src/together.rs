@@ -1,10 +1,10 @@
-//! Several requests as one decision: all of them are charged, or none is.
+//! Several requests that are decided as one: all are charged, or none is.
 
 use crate::decision::Decision;
 use crate::limit::Limit;
 use crate::request::Request;
 
-/// One request of several that are decided together, each matched by itself.
+/// One of several requests that are decided as one. Each is matched by itself.
 #[derive(Clone, Debug)]
 pub struct Part<'a> {
     request: Request<'a>,
@@ -12,7 +12,7 @@ pub struct Part<'a> {
     refunds: bool,
 }
 
-/// What became of several requests together.
+/// The decision on several requests as one.
 #[derive(Clone, Debug)]
 #[must_use = "a denied request must not proceed"]
 pub struct AtomicDecision {
@@ -21,19 +21,23 @@ pub struct AtomicDecision {
 }
 
 impl<'a> Part<'a> {
-    /// This request.
+    /// Makes a member of the group from a request.
     pub fn new(request: Request<'a>) -> Part<'a> {
         Part { request, limit: None, refunds: false }
     }
 
-    /// With a limit of the caller's own: a rule with `request_limit = true` enforces it beside each of its limits that
-    /// it is below, with a counter of its own; other rules take no notice.
+    /// Adds a limit of the caller's own.
+    ///
+    /// A rule with `request_limit = true` enforces it beside each of its limits that are larger,
+    /// with a counter of its own. Other rules ignore it.
     pub fn limited_to(self, limit: Limit) -> Part<'a> {
         Part { limit: Some(limit), ..self }
     }
 
-    /// The other way round: what it costs goes back to the rules with `negative_hits = true`, never
-    /// below nothing used, and nothing is charged. It is never refused.
+    /// Turns the charge into a refund.
+    ///
+    /// The cost goes back to rules with `negative_hits = true`, until nothing is used. Such a
+    /// member charges nothing and is never denied.
     pub fn giving_back(self) -> Part<'a> {
         Part { refunds: true, ..self }
     }
@@ -56,13 +60,13 @@ impl AtomicDecision {
         AtomicDecision { whole, parts }
     }
 
-    /// The one decision: every counter once, its costs added up.
+    /// Returns the one decision. It has every counter once, with the sum of its costs.
     pub fn whole(&self) -> &Decision {
         &self.whole
     }
 
-    /// For each part, in order, the counters that it met: how they stand, and what they alone would
-    /// have said. Whether anything was charged only [`AtomicDecision::whole`] tells.
+    /// Returns the counters of each member, in order: their numbers, and what each member alone
+    /// would get. Only [`AtomicDecision::whole`] shows whether anything was charged.
     pub fn parts(&self) -> &[Decision] {
         &self.parts
     }

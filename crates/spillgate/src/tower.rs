@@ -43,20 +43,20 @@ pub use pace::{Pace, PaceError, PaceLayer};
 pub use settling::Served;
 use settling::{Settle, Unsettled};
 
-/// Puts a [`Limiter`] before a service. Clones share everything.
+/// Makes a service check each request with a [`Limiter`] first. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
     settings: Arc<Settings>,
 }
 
-/// A service that asks a [`Limiter`] first.
+/// A service behind a [`RateLimitLayer`].
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
     settings: Arc<Settings>,
 }
 
-/// What the limiter is asked of a request.
+/// The sources of a request's attributes, domain and cost.
 #[derive(Clone, Default)]
 struct Attributes {
     named: Vec<(Box<str>, Identity)>,
@@ -64,7 +64,8 @@ struct Attributes {
     cost: Option<Arc<CostOf>>,
 }
 
-/// The limiter among them: a service is cloned for every request, and so clones one pointer.
+/// All settings, with the limiter. The service is cloned for every request, so they are behind one
+/// pointer.
 #[derive(Clone)]
 struct Settings {
     limiter: Limiter,
@@ -81,30 +82,31 @@ type Predicate = dyn Fn(Head<'_>) -> bool + Send + Sync;
 type Refuse = dyn Fn(&Refusal<'_>, Head<'_>) -> Response<Vec<u8>> + Send + Sync;
 
 impl RateLimitLayer {
-    /// A layer whose requests have no attributes yet, so that they meet only rules without a key.
+    /// Makes a layer whose requests have no attributes. They match only rules without a key, until
+    /// you add some.
     pub fn new(limiter: Limiter) -> RateLimitLayer {
         RateLimitLayer { settings: Arc::new(Settings::of(limiter)) }
     }
 
-    /// Who is limited: the attribute `ip`, from a [`ByIp`](crate::ByIp).
+    /// Sets the attribute `ip`, from a [`ByIp`](crate::ByIp).
     pub fn identify(self, identity: impl Into<Identity>) -> RateLimitLayer {
         self.with("ip", identity)
     }
 
-    /// One attribute more; one of the same name is replaced. A request that has no value for it
-    /// meets no rule that needs it.
+    /// Adds an attribute, or replaces the one of this name. A request without a value for it
+    /// matches no rule that needs it.
     pub fn with(mut self, name: &str, identity: impl Into<Identity>) -> RateLimitLayer {
         Arc::make_mut(&mut self.settings).attributes.set(name, identity.into());
         self
     }
 
-    /// The domain of the rules that are met, `default` unless said otherwise.
+    /// Sets the domain of requests. The default is `default`.
     pub fn in_domain(mut self, domain: &str) -> RateLimitLayer {
         Arc::make_mut(&mut self.settings).attributes.domain = Some(domain.into());
         self
     }
 
-    /// What a request costs, unless it is one request.
+    /// Sets the cost of a request. The default is one request.
     ///
     /// ```
     /// # use spillgate::{Cost, Limiter, tower::RateLimitLayer};
@@ -120,13 +122,16 @@ impl RateLimitLayer {
         self
     }
 
-    /// Reserves what a request is estimated to cost, and settles it when its answer has ended: at the end
-    /// of the body, or when whoever waited goes away. `usage` says what was used, by the answer's status
-    /// and size, or by what the service has left in its extensions; a unit that it does not name was
-    /// used as estimated. After `lasting` it stays charged as it was estimated.
+    /// Reserves the estimated cost of a request, and settles it when its response has ended.
     ///
-    /// Permits of a concurrency limit are released then, with or without this. They end with their
-    /// limit's `max_hold` all the same: choose one that is longer than any answer takes.
+    /// A response ends with its body, or when its client disconnects. `usage` returns the true
+    /// usage, by the status and size of the response, or from data that the service left in its
+    /// extensions. A unit that it does not name was used as estimated. A reservation that is not
+    /// settled within `lasting` stays charged at its estimate.
+    ///
+    /// Permits of a concurrency limit are released when the response ends, even without this
+    /// setting. They also end at their limit's `max_hold`, so choose one that is longer than any
+    /// response takes.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -155,7 +160,7 @@ impl RateLimitLayer {
         self
     }
 
-    /// Lets requests pass unasked: health checks, and those of colleagues.
+    /// Lets some requests pass without a check, for example health checks.
     pub fn skip(
         mut self,
         skip: impl Fn(Head<'_>) -> bool + Send + Sync + 'static,
@@ -164,15 +169,16 @@ impl RateLimitLayer {
         self
     }
 
-    /// Which fields say how much is left.
+    /// Sets the header fields that show how much quota is left.
     pub fn headers(mut self, style: HeaderStyle) -> RateLimitLayer {
         Arc::make_mut(&mut self.settings).style = style;
         self
     }
 
-    /// Answers refusals, those by an outage among them, in another way than
-    /// [`Refusal::response`] does; the fields of the style, and `Retry-After`, are added. gRPC
-    /// requests are refused with a gRPC status as ever, for their clients understand nothing else.
+    /// Replaces the responses to denied requests, including those during an outage.
+    ///
+    /// The fields of the style and `Retry-After` are added. gRPC requests still get a gRPC status,
+    /// since their clients understand nothing else.
     ///
     /// ```
     /// # use spillgate::{Reason, tower::RateLimitLayer};
@@ -237,7 +243,7 @@ where
 }
 
 impl<S> RateLimit<S> {
-    /// In memory there is nothing to wait for, and no future to box.
+    /// Returns whether decisions need no waiting. Then no future has to be boxed.
     fn answers_at_once(&self) -> bool {
         matches!(self.settings.limiter.engine(), Engine::Memory(_))
     }
@@ -253,9 +259,10 @@ impl<S> RateLimit<S> {
         decision.unwrap_or_else(|| self.reserve(head))
     }
 
-    /// The same by the future, which is bulky.
+    /// Decides through the future of `ask`. Not inlined, because that future is large.
     #[inline(never)]
     fn reserve(&self, head: Head<'_>) -> Decision {
+        // The memory engine never waits, so one poll with a waker that does nothing is enough.
         let asked = pin!(self.settings.ask(head));
         match asked.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(decision) => decision,
@@ -263,14 +270,14 @@ impl<S> RateLimit<S> {
         }
     }
 
-    /// Waits for the store's answer, which takes a future of its own.
+    /// Checks the request on a store, which takes a future of its own.
     #[inline(never)]
     fn ask<B, R>(&mut self, request: HttpRequest<B>) -> ResponseFuture<S, B, S::Future>
     where
         S: Service<HttpRequest<B>, Response = Response<R>> + Clone,
     {
         let (mut request, body) = without_body(request);
-        // The one that was polled ready is the one that is called.
+        // The instance that was polled ready must be the one that is called.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         let settings = Arc::clone(&self.settings);
@@ -282,7 +289,7 @@ impl<S> RateLimit<S> {
     }
 }
 
-/// The values that one request has, in order.
+/// The values of one request's attributes, in order.
 type Values<'r> = SmallVec<[Option<Found<'r>>; 4]>;
 
 impl Attributes {
@@ -311,7 +318,7 @@ impl Attributes {
         }
     }
 
-    /// Asks for what a request is; most have one attribute, which needs no list.
+    /// Builds the request and passes it on. Most requests have one attribute, and need no list.
     fn request_of<T>(
         &self,
         head: Head<'_>,
@@ -343,6 +350,8 @@ impl Settings {
     async fn ask(&self, head: Head<'_>) -> Decision {
         let found = self.attributes.find(head, &self.diagnostics);
         let request = self.attributes.request(&found, head);
+        // If the reservation fails, the request is still checked, and stays charged at its
+        // estimate.
         if let Some(settle) = &self.settle
             && let Ok(decision) = self.limiter.reserve(&request, &settle.reserve).await
         {
@@ -351,7 +360,8 @@ impl Settings {
         self.limiter.check(&request).await
     }
 
-    /// What a decision means for its request, in whose extensions it is left.
+    /// Admits or denies a request by its decision. An admitted request gets the decision in its
+    /// extensions.
     fn admit<B>(&self, decision: Decision, request: &mut HttpRequest<B>) -> Admission {
         let above = Above::of(request.extensions_mut());
         let fields = Fields::of(self.style, &decision, &above.0);
@@ -389,15 +399,15 @@ impl Settings {
     }
 }
 
-/// A request goes on, its answer gets these fields, and what it reserved is settled after it; or it is
-/// answered here.
+/// The result of a decision: the request passes, its response gets these fields and its reservation
+/// is settled afterwards; or it is denied with a response.
 enum Admission {
     Passes(Fields, Option<Box<Unsettled>>),
     Refused(Response<Vec<u8>>),
 }
 
-/// What layers further out decided. The innermost tells of them all, and the others find the fields
-/// there.
+/// The decisions of outer layers. The innermost layer writes the fields of all, and the outer ones
+/// find them in the response.
 #[derive(Clone, Default)]
 struct Above(Vec<Decision>);
 

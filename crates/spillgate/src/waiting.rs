@@ -1,8 +1,9 @@
-//! Callers who would rather wait than be refused: one line for each counter that has refused somebody.
+//! Queues of callers that wait for room, one for each counter that has denied a waiting caller.
 //!
-//! Who is first in a line asks again when its wait is over, and nobody behind it asks before it has left. So those
-//! who wait in one process are let in by the order of their arrival, and a small request does not overtake
-//! a large one for ever. Lines know nothing of time but when the first will ask again.
+//! The first caller of a queue tries again when its wait is over. Callers behind it do not try
+//! before it has left. So callers in one instance are admitted in the order of their arrival, and
+//! small requests do not overtake a large one for ever. A queue knows no times, except when its
+//! first caller will try again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,17 +15,17 @@ use tokio::sync::{Notify, watch};
 use crate::algorithm::LimitParams;
 use crate::time::Deadline;
 
-/// All who wait in this process.
+/// All waiting callers of this instance.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     lines: Mutex<Lines>,
-    /// Somebody has made room: whoever is first may ask before its time.
+    /// Notified when room was made, so that the first caller of a queue can try early.
     room: Notify,
-    /// Nobody waits any more.
+    /// Set when no caller may wait any longer.
     ended: watch::Sender<bool>,
 }
 
-/// How long somebody is willing to wait.
+/// The time that a caller is willing to wait.
 #[derive(Debug)]
 pub(crate) struct Patience {
     deadline: Deadline,
@@ -34,18 +35,18 @@ pub(crate) struct Patience {
 #[derive(Debug, Default)]
 struct Lines {
     by_counter: HashMap<u128, Line>,
-    /// How many wait in all of them.
+    /// The number of waiting callers in all queues.
     waiting: usize,
     last_ticket: u64,
 }
 
-/// Who waits for one counter, the first at the front.
+/// The callers that wait for one counter, in order.
 #[derive(Debug, Default)]
 struct Line {
     waiters: VecDeque<Waiter>,
-    /// What all of them cost together.
+    /// The sum of their costs.
     cost: u64,
-    /// Why the first waits.
+    /// The denial that the first caller waits out.
     refusal: Option<Refusal>,
 }
 
@@ -53,27 +54,27 @@ struct Line {
 struct Waiter {
     ticket: u64,
     cost: u64,
-    /// Told when it is first.
+    /// Notified when this caller becomes the first.
     turn: Arc<Notify>,
 }
 
-/// The first in line is not let in before this.
+/// A denial of the first caller in a queue. It is not admitted before `until`.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     /// The limit that has no room.
     pub(crate) params: LimitParams,
-    /// When it has room for the first.
+    /// The time at which the limit has room for the first caller.
     pub(crate) until: Deadline,
 }
 
-/// A counter that somebody wants to be let in by.
+/// A counter in which a caller needs room.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) counter: u128,
     pub(crate) cost: u64,
 }
 
-/// A place in a line; dropped, it is given up, and the next moves up.
+/// A place in a queue. Dropping it gives it up, and the next caller moves up.
 #[derive(Debug)]
 pub(crate) struct Place<'w> {
     waiting: &'w Waiting,
@@ -82,17 +83,19 @@ pub(crate) struct Place<'w> {
     turn: Arc<Notify>,
 }
 
-/// As many wait already as may, for this counter or others.
+/// The error that the largest number of callers is waiting already. Holds the counter that the
+/// caller needs room in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TooMany(pub(crate) u128);
 
 impl Waiting {
-    /// The end of a line that somebody stands in already, where one of `wanted` has one.
+    /// Joins the queue of one of the `wanted` counters, if one has a queue.
     pub(crate) fn behind_others<'a>(
         &self,
         wanted: impl IntoIterator<Item = &'a Wanted>,
     ) -> Option<Result<Place<'_>, TooMany>> {
         let mut lines = self.lines.lock();
+        // Mostly no caller waits, and then no map is searched.
         if lines.waiting == 0 {
             return None;
         }
@@ -101,44 +104,44 @@ impl Waiting {
         Some(lines.join(self, wanted))
     }
 
-    /// The end of this line, which may begin with it.
+    /// Joins the queue of a counter, and starts it if needed.
     pub(crate) fn join(&self, wanted: Wanted) -> Result<Place<'_>, TooMany> {
         self.lines.lock().join(self, wanted)
     }
 
-    /// For somebody who waits until then, unless all are told to stop.
+    /// Returns the patience of a caller that waits until `deadline`, or until all waiting ends.
     pub(crate) fn patience(&self, deadline: Deadline) -> Patience {
         Patience { deadline, ended: self.ended.subscribe() }
     }
 
-    /// From now on nobody waits.
+    /// Ends all waiting, now and from now on.
     pub(crate) fn end(&self) {
         self.ended.send_replace(true);
     }
 
-    /// Somebody has made room.
+    /// Lets the first caller of every queue try again.
     pub(crate) fn note_room(&self) {
         self.room.notify_waiters();
     }
 
-    /// How many wait.
+    /// Returns the number of waiting callers.
     pub(crate) fn count(&self) -> usize {
         self.lines.lock().waiting
     }
 }
 
 impl Patience {
-    /// What is left of it.
+    /// Returns the time left, or zero once all waiting has ended.
     pub(crate) fn left(&self) -> Duration {
         if *self.ended.borrow() { Duration::ZERO } else { self.deadline.left() }
     }
 
-    /// Whether it lasts until then.
+    /// Returns whether the caller would wait until `instant`.
     pub(crate) fn lasts_until(&self, instant: Deadline) -> bool {
         instant <= self.deadline && !*self.ended.borrow()
     }
 
-    /// What comes of `future`, unless it ends before.
+    /// Waits for `future`; returns `None` if patience ends first.
     pub(crate) async fn bound<F: Future>(&mut self, future: F) -> Option<F::Output> {
         let Patience { deadline, ended } = self;
         tokio::select! {
@@ -165,13 +168,14 @@ impl Lines {
 
     fn leave(&mut self, counter: u128, ticket: u64) {
         let Some(line) = self.by_counter.get_mut(&counter) else { return };
-        // Tickets ascend along a line.
+        // Tickets ascend along a queue.
         let Ok(at) = line.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) else {
             return;
         };
         self.waiting -= 1;
         let left = line.waiters.remove(at);
         line.cost = line.cost.saturating_sub(left.map_or(0, |waiter| waiter.cost));
+        // Only if the first caller left does the next one get its turn.
         if at > 0 {
             return;
         }
@@ -184,43 +188,48 @@ impl Lines {
 }
 
 impl Place<'_> {
-    /// Waits until nobody stands before it.
+    /// Waits until this caller is the first.
     pub(crate) async fn first(&self) {
+        // `notify_one` is kept until it is awaited, so a turn that comes between check and wait is
+        // not lost.
         while !self.is_first() {
             self.turn.notified().await;
         }
     }
 
-    /// Waits so long, or until somebody says that there is room.
+    /// Waits for `pause`, or until room was made.
     pub(crate) async fn pause(&self, pause: Duration) {
+        // A notification just before this wait is missed. That costs at most the pause.
         let _ = tokio::time::timeout(pause, self.waiting.room.notified()).await;
     }
 
-    /// What it is waited for here.
+    /// Returns the counter of the queue.
     pub(crate) fn counter(&self) -> u128 {
         self.counter
     }
 
-    /// Whether nobody stands before it.
+    /// Returns whether this caller is the first.
     pub(crate) fn is_first(&self) -> bool {
         let lines = self.waiting.lines.lock();
         let line = lines.by_counter.get(&self.counter);
         line.and_then(|line| line.waiters.front()).is_some_and(|first| first.ticket == self.ticket)
     }
 
-    /// Says why the first waits, for those behind it.
+    /// Stores the denial of the first caller, for those behind it.
     pub(crate) fn note(&self, refusal: Refusal) {
         if let Some(line) = self.waiting.lines.lock().by_counter.get_mut(&self.counter) {
             line.refusal = Some(refusal);
         }
     }
 
-    /// When it can be let in at the earliest, if it has just joined and nobody before it leaves:
-    /// perhaps later, and unknown while nobody knows why the first waits.
+    /// Returns the earliest time at which this caller can be admitted, if it has just joined and no
+    /// caller before it leaves. `None` while the denial of the first caller is unknown.
     pub(crate) fn earliest(&self) -> Option<Deadline> {
         let lines = self.waiting.lines.lock();
         let line = lines.by_counter.get(&self.counter)?;
         let refusal = line.refusal.as_ref()?;
+        // The first caller has room at `until`. Those after it, up to this one, need the rest of
+        // the queue's cost, which the limit frees over time.
         let first = line.waiters.front()?.cost;
         let after_us = refusal.params.spaced_us(first, line.cost);
         refusal.until.later(Duration::from_micros(after_us))
@@ -233,7 +242,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Each takes some hundred bytes, and most will not be let in before their callers give up.
+/// Each takes a few hundred bytes. Most of so long a queue would give up before they are admitted.
 const WAITING_MAX: usize = 100_000;
 
 #[cfg(test)]
@@ -253,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_lets_the_next_move_up_wherever_it_stood() {
+    fn a_leaving_caller_lets_the_next_move_up_from_any_place() {
         let waiting = Waiting::default();
         let mut places: Vec<Place<'_>> = (0..5).map(|_| waiting.join(wanted(1)).unwrap()).collect();
         assert!(places[0].is_first() && !places[1].is_first());
@@ -267,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_stands_behind_whoever_waits_for_one_of_its_counters() {
+    fn a_newcomer_queues_behind_callers_of_any_of_its_counters() {
         let waiting = Waiting::default();
         assert!(waiting.behind_others(&[wanted(1)]).is_none());
         let first = waiting.join(wanted(1)).unwrap();
@@ -279,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_is_first_is_told() {
+    async fn notifies_the_caller_that_becomes_first() {
         let waiting = Waiting::default();
         let (first, second) = (waiting.join(wanted(1)).unwrap(), waiting.join(wanted(1)).unwrap());
         first.first().await;
@@ -287,9 +296,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_stands_before_somebody_says_when_it_can_be_let_in_at_the_earliest() {
+    async fn the_queue_ahead_determines_the_earliest_admission() {
         let cases = [
-            // Of 10 a minute one is free every six seconds.
+            // Of 10 a minute, one becomes free every six seconds.
             (params("10/minute", "token-bucket"), 12),
             (params("2/minute", "fixed-window"), 60),
             (params("2/minute", "sliding-log"), 60),
@@ -298,7 +307,7 @@ mod tests {
         for (params, after) in cases {
             let waiting = Waiting::default();
             let first = waiting.join(wanted(1)).unwrap();
-            assert_eq!(first.earliest(), None, "nobody has said why the first waits");
+            assert_eq!(first.earliest(), None, "the denial of the first caller is unknown");
             let until = Deadline::after(Duration::from_secs(5));
             first.note(Refusal { params, until });
             assert_eq!(first.earliest(), Some(until));
@@ -309,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_wait_than_may() {
+    fn bounds_the_number_of_waiting_callers() {
         let waiting = Waiting::default();
         let places: Vec<Place<'_>> =
             (0..WAITING_MAX).map(|_| waiting.join(wanted(1)).unwrap()).collect();

@@ -86,9 +86,9 @@ fn runtime_changes_are_logged_without_the_subject() {
     let words = server.last_words();
     for line in [
         "spillgate: an operator set an override rule=\"api\" of=\"tenant\"",
-        "spillgate: an override was taken back rule=\"api\" of=\"tenant\"",
+        "spillgate: an override was removed rule=\"api\" of=\"tenant\"",
         "spillgate: warning: an operator set the rule's mode rule=\"api\" mode=\"off\"",
-        "spillgate: the mode set while running was taken back rule=\"api\"",
+        "spillgate: the rule's runtime mode was removed rule=\"api\"",
     ] {
         assert_eq!(words.lines().filter(|found| *found == line).count(), 1, "{line}\n{words}");
     }

@@ -1,16 +1,16 @@
-//! Whether one limit can refuse anything that another lets pass, by the bounds that both promise.
+//! Determines whether one limit can deny a request that another allows, by the bounds of both.
 
 use super::{Kind, Limit};
 use crate::algorithm::LimitParams;
 use crate::algorithm::fixed_window::Window;
 
 impl Limit {
-    /// Whether this limit never refuses what `other` has room for, if both are charged the same, or
-    /// this one a part of it: then it may as well be left out.
+    /// Returns whether this limit never denies a request that `other` has room for, if both are
+    /// charged the same or this one a part of it. Then it has no effect.
     ///
-    /// That is so as long as nothing is refunded or charged by force. Between token buckets, and from
-    /// a bucket or a log to a log, the answer is exact; elsewhere `false` may also mean that the two
-    /// bounds are too close to tell.
+    /// It assumes that nothing is refunded or charged by force. The result is exact between token
+    /// buckets, and from a bucket or a log to a log. In other cases `false` may also mean that the
+    /// bounds are too close to decide.
     ///
     /// ```
     /// # use spillgate_core::Limit;
@@ -30,9 +30,10 @@ impl Limit {
     }
 }
 
-/// Whether `this` has room for whatever `other` lets pass.
+/// Returns whether `this` has room for everything that `other` allows.
 fn has_room(this: &LimitParams, other: &LimitParams) -> bool {
     if let (LimitParams::Concurrency(this), LimitParams::Concurrency(other)) = (this, other) {
+        // `other` counts each permit at least as long as `this` does, and has no more of them.
         return other.count <= this.count && other.max_hold_us >= this.max_hold_us;
     }
     let Some(passing) = Passing::of(other) else { return false };
@@ -52,19 +53,19 @@ fn has_room(this: &LimitParams, other: &LimitParams) -> bool {
             LimitParams::SlidingWindow(other) if other.period_us == this.period_us => {
                 other.count <= this.count
             }
-            // The weighed count is at most what passes within a period and at once.
+            // The weighted count is at most what passes within a period plus what passes at once.
             _ => {
                 let refilled = passing.count * u128::from(this.period_us);
                 passing.burst * passing.period_us + refilled
                     <= u128::from(this.count) * passing.period_us
             }
         },
-        // What is held says nothing of what passed.
+        // The number of held permits does not show how many requests pass.
         LimitParams::Concurrency(_) => false,
     }
 }
 
-/// The most that a limit lets pass: in any L µs, `burst + L × count / period_us`.
+/// The most that a limit allows: in any L µs, `burst + L × count / period_us`.
 struct Passing {
     burst: u128,
     count: u128,
@@ -72,18 +73,18 @@ struct Passing {
     shape: Shape,
 }
 
-/// How it comes.
+/// The times at which quota becomes free.
 enum Shape {
-    /// At any time, as it drains.
+    /// At any time, as the bucket drains.
     Evenly,
     /// `count` at once, and again a period later.
     Spaced,
-    /// `count` in each of these windows, so twice that around a border.
+    /// `count` in each of these windows, and so twice that around a boundary.
     Windows(Window),
 }
 
 impl Passing {
-    /// Absent for permits, which are taken again as soon as they are released.
+    /// Returns `None` for permits, which can be taken again as soon as they are released.
     fn of(params: &LimitParams) -> Option<Passing> {
         let windows = |count: u32, window: &Window| {
             let (count, period_us) = (u128::from(count), u128::from(shortest_us(window)));
@@ -103,7 +104,7 @@ impl Passing {
                 period_us: log.period_us.into(),
                 shape: Shape::Spaced,
             },
-            // It lets pass no more in any of its windows, whatever the one before.
+            // In any of its windows it allows no more, independent of the previous one.
             LimitParams::SlidingWindow(window) => {
                 windows(window.count, &Window::Every { period_us: window.period_us })
             }
@@ -111,7 +112,7 @@ impl Passing {
         })
     }
 
-    /// The most between two instants that lie so far apart, both included.
+    /// Returns the most between two instants `span_us` apart, both included.
     fn within(&self, span_us: u64) -> u128 {
         let span_us = u128::from(span_us);
         match &self.shape {
@@ -122,7 +123,7 @@ impl Passing {
         }
     }
 
-    /// The most in any window of another limit.
+    /// Returns the most in any window of another limit.
     fn within_window(&self, window: &Window) -> u128 {
         match (&self.shape, window) {
             (Shape::Windows(own), window) if own == window => self.count,
@@ -148,7 +149,7 @@ fn longest_us(window: &Window) -> u64 {
     }
 }
 
-/// What no window falls short of: the shortest are days of a changed clock and February.
+/// Returns a lower bound of any window. The shortest are February, and days of a clock change.
 fn shortest_us(window: &Window) -> u64 {
     match window {
         Window::Every { period_us } => *period_us,
@@ -162,7 +163,7 @@ mod tests {
     use crate::calendar::{Calendar, CalendarUnit};
     use crate::limit::LimitSpec;
 
-    /// `10/second`, `10/second burst 20`, or with an algorithm in front.
+    /// Parses `10/second`, `10/second burst 20`, or these after the name of an algorithm.
     fn limit(text: &str) -> Limit {
         let mut words = text.split(' ').peekable();
         let mut spec = LimitSpec::default();
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_holds_what_a_bucket_lets_pass_within_it() {
+    fn a_window_must_hold_the_most_that_a_bucket_allows() {
         check("fixed-window 609/minute", "10/second", true);
         check("fixed-window 608/minute", "10/second", false);
         check("sliding-log 609/minute", "10/second", true);
@@ -252,7 +253,7 @@ mod tests {
 
     #[test]
     fn no_calendar_window_is_half_as_long_as_the_longest() {
-        // With the days that were left out, and the largest steps of clocks.
+        // Zones with skipped days and with the largest clock steps.
         let zones =
             ["UTC", "Pacific/Apia", "Pacific/Kwajalein", "Antarctica/Troll", "Europe/Berlin"];
         let units =

@@ -1,4 +1,4 @@
-//! A limit as stored state knows it: by its name and algorithm, never by its numbers.
+//! Limits with the name of their stored state: name and algorithm, never parameters.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use siphasher::sip128::SipHasher13;
 use super::{Algorithm, Kind, Limit, Words};
 use crate::algorithm::LimitParams;
 
-/// A limit with the name that its state goes by.
+/// A limit with the name of its stored state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedLimit {
     limit: Limit,
@@ -16,23 +16,23 @@ pub struct NamedLimit {
     mix: u128,
 }
 
-/// A limit's name as one Redis value holds it: short for positions, hashed for given names.
+/// A limit's name in a Redis value: short for positions, hashed for given names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordName {
     /// The position in the rule, below 15.
     Position(u8),
-    /// The hash of a name that is no such position.
+    /// The hash of a name that is not such a position.
     Given([u8; 8]),
 }
 
 impl NamedLimit {
-    /// A limit by its given name, or else by its position in the rule.
+    /// Makes a limit with its given name, or else its position in the rule.
     #[inline]
     pub fn new(limit: Limit, position: usize) -> NamedLimit {
-        // A decision holds 64 counters at most, so a rule has no more limits than that.
+        // A decision has at most 64 counters, so a rule has no more limits than that.
         let position = position.min(POSITION_NAMES.len() - 1);
         let record = match limit.name() {
-            // Limits that come with a request have no name: for them this is on the path.
+            // Inline limits have no name, and for them this runs on every request.
             None if position < usize::from(POSITIONS) => RecordName::Position(position as u8),
             name => RecordName::of(name.unwrap_or(POSITION_NAMES[position])),
         };
@@ -45,8 +45,9 @@ impl NamedLimit {
         NamedLimit { position: position as u8, limit, record, mix }
     }
 
-    /// A limit in place of a rule's, for some subjects. With another algorithm or period it has a counter of its own, so
-    /// that the rule's counter keeps what it holds; with another count only, both are one counter.
+    /// Makes the limit that replaces a rule's for some subjects. With another algorithm or period
+    /// it has a counter of its own, and the rule's counter keeps its state. If only the count
+    /// differs, both are one counter.
     pub fn in_place_of(replaced: &NamedLimit, limit: Limit) -> NamedLimit {
         let named = NamedLimit::new(limit, usize::from(replaced.position));
         match (named.limit.period(), replaced.limit.period()) {
@@ -55,8 +56,8 @@ impl NamedLimit {
         }
     }
 
-    /// A limit that a request asks for beside a rule's, with a counter of its own for each period. It is shown as
-    /// `NAME.request`.
+    /// Makes the limit that a request adds beside a rule's, with a counter of its own for each
+    /// period. It is shown as `NAME.request`.
     pub fn beside(configured: &NamedLimit, limit: Limit) -> NamedLimit {
         let name = Some(format!("{}.request", configured.name()).into());
         let unit = limit.words.as_ref().and_then(|words| words.unit.clone());
@@ -66,15 +67,16 @@ impl NamedLimit {
         named.apart("request", &period)
     }
 
-    /// The same limit with a counter of its own. Names hold no zero bytes, so none is equal to another's.
+    /// Returns the limit with a counter of its own. Names have no zero bytes, so the new name
+    /// equals no other.
     fn apart(self, why: &str, period: &str) -> NamedLimit {
         let name = format!("{}\0{why}\0{period}", self.name());
         let (record, mix) = (RecordName::given(&name), mix_of_name(&name, self.limit.algorithm()));
         NamedLimit { record, mix, ..self }
     }
 
-    /// A limit by the name that its state goes by, as a record kept it; `mix` of a given name. Nothing
-    /// for a position that none has.
+    /// Makes a limit from the name in a record. `mix` is that of a given name. Returns `None` for a
+    /// position that no limit has.
     pub fn recorded(limit: Limit, record: RecordName, mix: Option<u128>) -> Option<NamedLimit> {
         let (position, mix) = match record {
             RecordName::Position(position) if position < POSITIONS => {
@@ -86,48 +88,50 @@ impl NamedLimit {
         Some(NamedLimit { limit, position, record, mix })
     }
 
-    /// Returns the limit under the same name with other parameters of its algorithm: a local share.
+    /// Returns the limit under the same name with other parameters of its algorithm, for example a
+    /// local share.
     pub fn with_params(&self, params: LimitParams) -> NamedLimit {
         let limit = Limit { kind: Kind::Counted(params), ..self.limit.clone() };
         NamedLimit { limit, ..self.clone() }
     }
 
-    /// The limit.
+    /// Returns the limit.
     #[inline]
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// Twice as much under the same name, so over the same state; nothing where there is no such limit.
+    /// Returns the limit with twice the quota under the same name, and so over the same state.
+    /// `None` if there is no such limit.
     pub fn raised(&self) -> Option<NamedLimit> {
         Some(NamedLimit { limit: self.limit.raised()?, ..self.clone() })
     }
 
-    /// Returns the limit without what it is known by.
+    /// Returns the limit without its name.
     #[inline]
     pub fn into_limit(self) -> Limit {
         self.limit
     }
 
-    /// Its name within its rule.
+    /// Returns its name within its rule.
     #[inline]
     pub fn name(&self) -> &str {
         self.limit.name().unwrap_or(POSITION_NAMES[usize::from(self.position)])
     }
 
-    /// Its name within a Redis value.
+    /// Returns its name within a Redis value.
     #[inline]
     pub fn record(&self) -> RecordName {
         self.record
     }
 
-    /// What tells this limit's state from that of the subject's other limits.
+    /// Returns the hash that distinguishes this limit's state from the subject's other limits.
     #[inline]
     pub fn mix(&self) -> u128 {
         self.mix
     }
 
-    /// What it counts with; absent for `unlimited` and `block`, which keep no state.
+    /// Returns its parameters; `None` for `unlimited` and `block`, which keep no state.
     #[inline]
     pub fn params(&self) -> Option<&LimitParams> {
         match self.limit.kind() {
@@ -136,7 +140,7 @@ impl NamedLimit {
         }
     }
 
-    /// The bytes that its texts hold, as if nothing shared them.
+    /// Returns the size of its texts in bytes, as if they were not shared.
     #[inline]
     pub fn heap_bytes(&self) -> usize {
         let Some(words) = &self.limit.words else { return 0 };
@@ -144,7 +148,7 @@ impl NamedLimit {
         size_of::<Words>() + length(&words.name) + length(&words.unit)
     }
 
-    /// How it counts.
+    /// Returns its algorithm.
     #[inline]
     pub fn algorithm(&self) -> Algorithm {
         self.limit.algorithm()
@@ -161,6 +165,7 @@ impl RecordName {
     #[inline]
     fn of(name: &str) -> RecordName {
         match name.parse() {
+            // The name `01` is not position 1.
             Ok(position @ 0..POSITIONS) if name == position.to_string() => {
                 RecordName::Position(position)
             }
@@ -174,8 +179,9 @@ impl RecordName {
     }
 }
 
-/// Another for each position and algorithm, and without hashing: a limit that comes with a request is
-/// named on the path. Each step can be undone, so no two are equal, and the bits differ as a hash's do.
+/// Returns a different number for each position and algorithm, without hashing, since it is needed
+/// for every inline limit. Each step is invertible, so that no two are equal, and the bits are
+/// spread like those of a hash.
 #[inline]
 const fn mix_of_position(position: u8, algorithm: Algorithm) -> u128 {
     let number = ((position as u128) << 4 | algorithm as u128) + 1;
@@ -187,21 +193,22 @@ fn mix_of_name(name: &str, algorithm: Algorithm) -> u128 {
     hash(&[name.as_bytes(), algorithm.name().as_bytes()])
 }
 
-/// The same in every process and version; names are the operator's, so no secret is needed.
+/// Hashes parts, with the same result in every instance and version. Names come from the operator,
+/// so no secret is needed.
 fn hash(parts: &[&[u8]]) -> u128 {
     let mut encoding = crate::subject::Encoding::new();
     parts.iter().for_each(|part| encoding.part(part));
     SipHasher13::new().hash(encoding.as_bytes()).as_u128()
 }
 
-/// Positions that fit the four bits that a record's head has for them.
+/// The number of positions that fit the four bits in a record's head.
 const POSITIONS: u8 = 15;
-/// The names of limits that were given none.
+/// The names of limits without a given name.
 const POSITION_NAMES: [&str; 64] = [
     "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16",
     "17", "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32",
     "33", "34", "35", "36", "37", "38", "39", "40", "41", "42", "43", "44", "45", "46", "47", "48",
     "49", "50", "51", "52", "53", "54", "55", "56", "57", "58", "59", "60", "61", "62", "63",
 ];
-/// The fraction of π in hex, made odd: nobody's choice.
+/// The fraction of π in hexadecimal, made odd: an arbitrary constant.
 const SPREAD: u128 = 0x243F_6A88_85A3_08D3_1319_8A2E_0370_7345;

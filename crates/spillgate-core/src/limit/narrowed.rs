@@ -1,12 +1,12 @@
-//! A limit that a caller asks for, as far as it is below the one in force.
+//! Narrows a limit to one that a caller asks for.
 
 use super::{Kind, Limit};
 use crate::algorithm::{LimitParams, fixed_window, sliding_log, sliding_window, token_bucket};
 
 impl Limit {
-    /// This limit brought down to what `asked`, a bucket or `block`, says: never more at once, and
-    /// never more in the long run. Nothing if that changes nothing, or slots and rates would be
-    /// compared. Name, unit and algorithm stay.
+    /// Returns this limit narrowed to `asked`, a bucket or `block`: it never allows more at once,
+    /// and never more in the long run. Returns `None` if that changes nothing, or if permits and
+    /// rates would be compared. Name, unit and algorithm stay.
     pub fn narrowed(&self, asked: &Limit) -> Option<Limit> {
         let kind = match (&self.kind, &asked.kind) {
             (_, Kind::Unlimited) | (Kind::Nothing, _) => return None,
@@ -21,7 +21,7 @@ impl Limit {
     }
 }
 
-/// So many a period.
+/// A number of requests in a period.
 #[derive(Clone, Copy)]
 struct Rate {
     count: u32,
@@ -41,6 +41,7 @@ fn numbers_below(params: &LimitParams, asked: &token_bucket::Params) -> Option<L
         LimitParams::FixedWindow(params) => {
             let own = Rate { count: params.count, period_us: params.longest_wait_us() };
             let Rate { count, period_us } = own.capped(asked)?;
+            // With the same length a calendar window stays one. Another length is no calendar's.
             let window = match period_us == params.longest_wait_us() {
                 true => params.window.clone(),
                 false => fixed_window::Window::Every { period_us },
@@ -66,7 +67,7 @@ impl Rate {
         Rate { count: bucket.count, period_us: bucket.period_us }
     }
 
-    /// Whichever is lower in the long run.
+    /// Returns the rate that is lower in the long run.
     fn lower(self, other: Rate) -> Rate {
         let product = |count: u32, period_us: u64| u128::from(count) * u128::from(period_us);
         let other_is_lower =
@@ -74,8 +75,8 @@ impl Rate {
         if other_is_lower { other } else { self }
     }
 
-    /// The rate of windows that hold no more than ours and no more than asked for; nothing if even
-    /// those would let more through in the long run than ours.
+    /// Returns the rate of windows that hold no more than ours and no more than `asked`. Returns
+    /// `None` if even those would allow more in the long run than ours.
     fn capped(self, asked: &token_bucket::Params) -> Option<Rate> {
         let capped = Rate { count: self.count.min(asked.count), period_us: asked.period_us };
         let is_lower = self.lower(capped);
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_hold_no_more_than_either_says() {
+    fn windows_hold_no_more_than_either_limit() {
         for algorithm in ["fixed-window", "sliding-log", "sliding-window"] {
             let own = || LimitSpec::new("100/minute").algorithm(algorithm);
             check(own(), "10/minute", Some("10/1m"));

@@ -1,4 +1,4 @@
-//! The language of quotas: `100/second`, `5/30s`, `1_000_000/month`, `20`, `unlimited`, `block`.
+//! Parses quotas: `100/second`, `5/30s`, `1_000_000/month`, `20`, `unlimited`, `block`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use super::LimitError;
 use crate::algorithm::period::{SHORT, write_length};
 use crate::calendar::CalendarUnit;
 
-/// A quota as read, its count not yet checked against any algorithm.
+/// A parsed quota. Its count is not yet checked against an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quota {
     Unlimited,
@@ -36,7 +36,7 @@ impl Quota {
     }
 }
 
-/// A length of time of 1 ms to 366 days, and whether it was said as a calendar unit.
+/// A length of time from 1 ms to 366 days, and its calendar unit if it was written as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Length {
     ms: u64,
@@ -145,7 +145,7 @@ fn short(unit: &str) -> Option<u64> {
 
 const SECOND_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400 * SECOND_MS;
-/// A leap year is the longest thing people limit by.
+/// The longest period: a leap year.
 const MS_MAX: u64 = 366 * DAY_MS;
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_nonsense_with_a_way_out() {
+    fn rejects_invalid_quotas_with_a_remedy() {
         for text in [
             "",
             "/",

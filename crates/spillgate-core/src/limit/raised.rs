@@ -1,4 +1,4 @@
-//! The same limit with twice as much: what a raise would change is read off the state as it stands.
+//! Doubles a limit, to show the effect of a raise on the current state.
 
 use super::{COUNT_MAX, Kind, Limit};
 use crate::algorithm::{
@@ -6,7 +6,8 @@ use crate::algorithm::{
 };
 
 impl Limit {
-    /// Twice as much; nothing where that is no limit that fits, or where nothing is counted.
+    /// Returns the limit with twice the quota. Returns `None` if that does not fit, or if nothing
+    /// is counted.
     pub(super) fn raised(&self) -> Option<Limit> {
         let Kind::Counted(params) = &self.kind else { return None };
         Some(Limit { kind: Kind::Counted(twice(params)?), ..self.clone() })
@@ -51,7 +52,10 @@ mod tests {
         let named = NamedLimit::new(spec.build().unwrap(), 0);
         let twice = named.raised();
         assert_eq!(twice.as_ref().map(|limit| limit.limit().to_string()).as_deref(), raised);
-        assert!(twice.is_none_or(|limit| limit.mix() == named.mix()), "its state is another's");
+        assert!(
+            twice.is_none_or(|limit| limit.mix() == named.mix()),
+            "its state must stay the same"
+        );
     }
 
     #[test]
@@ -67,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_doubled_is_not() {
+    fn limits_that_cannot_be_doubled_are_not_raised() {
         check(&LimitSpec::new("600_000_000/minute"), None);
         check(&LimitSpec::new("600_000/minute").algorithm("sliding-log"), None);
         check(&LimitSpec::new("block"), None);

@@ -1,4 +1,4 @@
-//! A limit as written, and the checks that make a valid limit of it.
+//! Unchecked limits, and their conversion into valid ones.
 
 use super::quota::{Length, Quota};
 use super::{Algorithm, COUNT_MAX, Kind, Limit, LimitError, checked_name};
@@ -21,49 +21,49 @@ use crate::calendar::{Calendar, CalendarUnit};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitSpec {
-    /// `100/second`, `5/30s`, `20` (permits), `unlimited`, `block`.
+    /// The quota: `100/second`, `5/30s`, `20` (permits), `unlimited` or `block`.
     pub quota: String,
-    /// `token-bucket` unless said otherwise.
+    /// The name of the algorithm. The default is `token-bucket`.
     pub algorithm: Option<String>,
-    /// How much may pass at once; token buckets only. The count unless said otherwise.
+    /// The most that is allowed at once, for token buckets only. The default is the count.
     pub burst: Option<u64>,
-    /// The name, else its position.
+    /// The name. The default is its position.
     pub name: Option<String>,
-    /// What is counted; `requests` unless said otherwise.
+    /// The unit that is counted. The default is `requests`.
     pub unit: Option<String>,
-    /// The time zone of calendar windows; UTC unless said otherwise.
+    /// The time zone of calendar windows. The default is UTC.
     pub time_zone: Option<String>,
-    /// The longest time for which a permit may be held; for concurrency only, and required there.
+    /// The longest time that a permit may be held. Required for concurrency, and only valid there.
     pub max_hold: Option<String>,
 }
 
 impl LimitSpec {
-    /// Only the quota said.
+    /// Makes a spec with a quota, and defaults for the rest.
     pub fn new(quota: impl Into<String>) -> LimitSpec {
         LimitSpec { quota: quota.into(), ..LimitSpec::default() }
     }
 
-    /// With an algorithm by name.
+    /// Sets the name of the algorithm.
     pub fn algorithm(self, algorithm: impl Into<String>) -> LimitSpec {
         LimitSpec { algorithm: Some(algorithm.into()), ..self }
     }
 
-    /// With a burst.
+    /// Sets the burst.
     pub fn burst(self, burst: u64) -> LimitSpec {
         LimitSpec { burst: Some(burst), ..self }
     }
 
-    /// With a time zone.
+    /// Sets the time zone.
     pub fn time_zone(self, time_zone: impl Into<String>) -> LimitSpec {
         LimitSpec { time_zone: Some(time_zone.into()), ..self }
     }
 
-    /// With a longest time for which a permit may be held.
+    /// Sets the longest time that a permit may be held.
     pub fn max_hold(self, max_hold: impl Into<String>) -> LimitSpec {
         LimitSpec { max_hold: Some(max_hold.into()), ..self }
     }
 
-    /// The limit that this says, or which field is wrong and what would fit.
+    /// Makes the limit, or returns which field is wrong and which value would fit.
     pub fn build(&self) -> Result<Limit, LimitError> {
         let algorithm = match &self.algorithm {
             None => Algorithm::TokenBucket,
@@ -112,7 +112,7 @@ impl LimitSpec {
             Quota::Permits { count } => {
                 return Err(LimitError::new(
                     "quota",
-                    format!("{count} says no period; write for example \"{count}/second\""),
+                    format!("{count} has no period; write for example \"{count}/second\""),
                 ));
             }
             Quota::Rate { count, .. } if algorithm == Algorithm::Concurrency => {

@@ -1,4 +1,4 @@
-//! The policy file as TOML: its tables with their places, so that every problem has a line.
+//! Reads the policy file as TOML. Tables keep their places, so that every problem has a line.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,9 +15,9 @@ pub(super) struct Piece<'t> {
     text: &'t str,
 }
 
-/// Cuts the file before `[[rule]]` and `[[override]]`: as a tree it takes a hundred times its size, so
-/// a large one is read piece by piece. A line that begins like these could only be something else
-/// inside a text of several lines, so behind the first triple quote nothing is cut.
+/// Cuts the file before lines that start with `[[rule]]` or `[[override]]`. As a tree a file takes
+/// a hundred times its size, so a large one is read piece by piece. Such a line can mean something
+/// else only inside a multi-line text, so nothing is cut after the first triple quote.
 pub(super) fn pieces(text: &str, bytes: usize) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     let mut at = 0;
@@ -52,7 +52,7 @@ impl<'t> Piece<'t> {
         Problem { at: self.at, place: String::new(), field: String::new(), message }
     }
 
-    /// The piece as a tree, unless it is not TOML.
+    /// Parses the piece; returns `None` if it is not TOML.
     pub(super) fn parse(&self, problems: &mut Problems<'_>) -> Option<Spanned<DeTable<'t>>> {
         let (tree, mut errors) = DeTable::parse_recoverable(self.text);
         let start = |error: &toml::de::Error| error.span().unwrap_or_default().start;
@@ -63,7 +63,7 @@ impl<'t> Piece<'t> {
                 line_end = self.line_end(start(error));
                 told_of_line.clear();
             }
-            // One mistake may lead to a hundred alike behind it.
+            // One mistake can cause a hundred equal errors after it.
             let is_known = told_of_line.contains(&error.message()) && !is_duplicate(error);
             if !is_known && !problems.are_plenty() {
                 told_of_line.push(error.message());
@@ -73,7 +73,7 @@ impl<'t> Piece<'t> {
         errors.is_empty().then_some(tree)
     }
 
-    /// Where the next line begins.
+    /// Returns the start of the next line.
     fn line_end(&self, at: usize) -> usize {
         let rest = self.text.as_bytes().get(at..).unwrap_or_default();
         at + rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |newline| newline + 1)
@@ -85,7 +85,7 @@ impl<'t> Piece<'t> {
         let at = self.at + span.start;
         if is_duplicate(error) {
             let field = self.text[span].trim_matches(['"', '\'']).to_owned();
-            let message = "said twice in one table; keep one of them".to_owned();
+            let message = "given twice in one table; keep one of them".to_owned();
             return Problem { at, place, field, message };
         }
         let field = self.key_of_line(span.start).to_owned();
@@ -96,7 +96,7 @@ impl<'t> Piece<'t> {
         Problem { at, place, field, message }
     }
 
-    /// What stands in front of the `=` of a line, if it looks like a field.
+    /// Returns the text before the `=` of a line, if it looks like a field.
     fn key_of_line(&self, at: usize) -> &'t str {
         let before = self.text.get(..at).unwrap_or_default();
         let line = &self.text[before.rfind('\n').map_or(0, |newline| newline + 1)..];
@@ -111,17 +111,17 @@ fn is_duplicate(error: &toml::de::Error) -> bool {
     error.message() == "duplicate key"
 }
 
-/// What a table of the file is called in messages.
+/// The kind and name of a table, for messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place<'t> {
     File,
-    /// With its name, if it has one.
+    /// A rule, with its name if it has one.
     Rule(Option<&'t str>),
-    /// With the rule's name, if it has one.
+    /// An override, with the rule's name if it has one.
     Override(Option<&'t str>),
 }
 
-/// Which limit of a rule or override: by its name, else its position.
+/// A limit of a rule or override, by its name or else its position.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LimitPlace<'t> {
     Named(&'t str),
@@ -132,7 +132,7 @@ pub(super) enum LimitPlace<'t> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Table<'t> {
     fields: &'t DeTable<'t>,
-    /// Where a missing field is missing.
+    /// The place to report for a missing field.
     head: usize,
     piece: Piece<'t>,
     place: Place<'t>,
@@ -146,11 +146,11 @@ pub(super) struct Text<'t> {
     pub(super) text: &'t str,
 }
 
-/// A value of the file, and the key that it stands behind.
+/// A key of the file, with its value.
 pub(super) type Entry<'t> = (&'t str, &'t Spanned<DeValue<'t>>);
 
 impl<'t> Table<'t> {
-    /// The whole piece.
+    /// Makes the table of a whole piece.
     pub(super) fn of_piece(tree: &'t Spanned<DeTable<'t>>, piece: &Piece<'t>) -> Table<'t> {
         Table {
             fields: tree.get_ref(),
@@ -161,7 +161,7 @@ impl<'t> Table<'t> {
         }
     }
 
-    /// One limit of this table's list.
+    /// Makes the table of one limit in this table's list.
     pub(super) fn of_limit(
         self,
         fields: &'t DeTable<'t>,
@@ -171,12 +171,12 @@ impl<'t> Table<'t> {
         Table { fields, head: self.piece.at + span.start, limit: Some(limit), ..self }
     }
 
-    /// The same table, speaking of one of its limits.
+    /// Returns this table, with problems reported for one of its limits.
     pub(super) fn at_limit(self, limit: LimitPlace<'t>) -> Table<'t> {
         Table { limit: Some(limit), ..self }
     }
 
-    /// The tables `[[name]]` of the file.
+    /// Returns the tables `[[name]]` of the file.
     pub(super) fn entries(
         self,
         name: &'static str,
@@ -196,12 +196,12 @@ impl<'t> Table<'t> {
         problems.noting(entries.ok_or(wrong)).unwrap_or_default()
     }
 
-    /// Something wrong with a field, where it stands or is missing.
+    /// Makes a problem of a field, at the field, or at the table if it is missing.
     pub(super) fn wrong(&self, field: &str, message: impl Into<String>) -> Problem {
         self.wrong_at(self.place_of(field), field, message)
     }
 
-    /// Something wrong with a part of a field.
+    /// Makes a problem of a part of a field.
     pub(super) fn wrong_at(&self, at: usize, field: &str, message: impl Into<String>) -> Problem {
         let place = match self.limit {
             None => self.place.to_string(),
@@ -210,22 +210,22 @@ impl<'t> Table<'t> {
         Problem { at, place, field: field.to_owned(), message: message.into() }
     }
 
-    /// Something other than what the field is for.
+    /// Makes the problem that a field has a value of the wrong type.
     fn wrong_kind(&self, at: usize, field: &str, value: &DeValue<'_>, instead: &str) -> Problem {
-        self.wrong_at(at, field, format!("{} stands here; write {instead}", kind(value)))
+        self.wrong_at(at, field, format!("this is {}; write {instead}", kind(value)))
     }
 
-    /// Where a field stands, or is missing.
+    /// Returns the place of a field, or of the table if it is missing.
     pub(super) fn place_of(&self, field: &str) -> usize {
         self.fields.get_key_value(field).map_or(self.head, |(key, _)| self.at(key.span()))
     }
 
-    /// Where a part of this table stands in the file.
+    /// Returns the place in the file of a span in this piece.
     pub(super) fn at(&self, span: Range<usize>) -> usize {
         self.piece.at + span.start
     }
 
-    /// A field as written, unless it is spread over tables of its own.
+    /// Returns the source text of a field, unless it is spread over tables of its own.
     pub(super) fn as_written(&self, field: &str) -> Option<&'t str> {
         let text = &self.piece.text[self.fields.get(field)?.span()];
         (!text.starts_with("[[")).then_some(text)
@@ -249,7 +249,7 @@ impl<'t> Table<'t> {
         unknown.is_empty()
     }
 
-    /// Notes a field that is missing, unless another looks like it: that is noted where it stands.
+    /// Notes a missing field, unless a similar name exists, which is reported itself.
     pub(super) fn require(&self, field: &str, example: &str, problems: &mut Problems<'_>) {
         let mut names = self.fields.keys().map(|key| key.get_ref().as_ref());
         if !names.any(|name| nearest(name, &[field]).is_some()) {
@@ -281,7 +281,7 @@ impl<'t> Table<'t> {
         problems.noting(number.ok_or_else(wrong))
     }
 
-    /// One of a few words.
+    /// Reads a boolean.
     pub(super) fn truth(&self, field: &str, problems: &mut Problems<'_>) -> Option<bool> {
         let value = self.fields.get(field)?;
         if let DeValue::Boolean(truth) = value.get_ref() {
@@ -292,7 +292,7 @@ impl<'t> Table<'t> {
         None
     }
 
-    /// A number as it was written, be it with a fraction.
+    /// Reads a number in its source form, with or without a fraction.
     pub(super) fn decimal(&self, field: &str, problems: &mut Problems<'_>) -> Option<&str> {
         let value = self.fields.get(field)?;
         match value.get_ref() {
@@ -334,7 +334,7 @@ impl<'t> Table<'t> {
         problems.noting(value.get_ref().as_array().ok_or_else(wrong))
     }
 
-    /// A table inside this one.
+    /// Reads a table inside this one.
     pub(super) fn table(
         &self,
         field: &str,
@@ -348,14 +348,14 @@ impl<'t> Table<'t> {
         Some(Table { fields, head: at, ..*self })
     }
 
-    /// A list of texts.
+    /// Reads a list of texts.
     pub(super) fn texts(&self, field: &str, problems: &mut Problems<'_>) -> Option<Vec<Text<'t>>> {
         let list = self.list(field, problems)?;
         let texts = list.iter().filter_map(|value| problems.noting(self.text_of(field, value)));
         Some(texts.collect()).filter(|texts: &Vec<_>| texts.len() == list.len())
     }
 
-    /// A table of attributes: their names, which fit, and what stands behind them.
+    /// Reads a table of attributes: valid names and their values.
     pub(super) fn attributes(
         &self,
         field: &str,
@@ -377,7 +377,7 @@ impl<'t> Table<'t> {
         Some(entries)
     }
 
-    /// The name of an attribute, which a request must be able to have.
+    /// Returns the name of an attribute if a request can have it.
     pub(super) fn attribute_name(&self, field: &str, name: Text<'t>) -> Result<&'t str, Problem> {
         if (1..=ATTRIBUTE_NAME_MAX).contains(&name.text.len()) {
             return Ok(name.text);
@@ -423,12 +423,12 @@ impl fmt::Display for LimitPlace<'_> {
     }
 }
 
-/// The text of a field, if it is one: what a table calls itself in messages.
+/// Returns the text of a field if it is one, to name a table in messages.
 pub(super) fn text_in<'t>(fields: &'t DeTable<'t>, field: &str) -> Option<&'t str> {
     fields.get(field).and_then(|value| value.get_ref().as_str())
 }
 
-/// What a value is, in the words of somebody who wrote it.
+/// Returns the type of a value in the words of the documentation.
 fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a text",
@@ -441,9 +441,9 @@ fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// The lines that a file may be cut before.
+/// The lines before which a file may be cut.
 const HEADS: [&str; 2] = ["[[rule]]", "[[override]]"];
-/// What is no policy at all may take a thousand times its size as a tree, and as what is wrong with it.
+/// The largest piece. An invalid one can take a thousand times its size as a tree and as errors.
 pub(super) const TREE_MAX: usize = 4 << 20;
-/// As the doors have it.
+/// The longest name of an attribute, as at the APIs.
 const ATTRIBUTE_NAME_MAX: usize = 64;

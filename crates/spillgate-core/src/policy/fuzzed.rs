@@ -1,10 +1,9 @@
-//! What holds of any policy file.
+//! The check of policy files.
 
 use super::Policy;
 use crate::request::Request;
 
-/// Panics if a mistake is told at no line of the file, or a file says something else when it is read
-/// in pieces.
+/// Panics if a problem has no line of the file, or if a file differs when it is read in pieces.
 pub fn holds(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let problems = Policy::problems_in("f", text);

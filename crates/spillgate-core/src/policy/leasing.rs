@@ -1,5 +1,5 @@
-//! What a rule says of leases: how much of each of its limits the processes may have taken ahead at
-//! once, and for how long.
+//! The lease terms of a rule: the share of each limit that instances may take ahead, and the
+//! duration.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::share::Share;
 use crate::limit::{Algorithm, Limit, NamedLimit, length_us};
 use crate::request::Request;
 
-/// A rule's `lease = { share = 0.05, ttl = "1s" }`.
+/// The lease terms of a rule, written as `lease = { share = 0.05, ttl = "1s" }`.
 ///
 /// ```
 /// # use spillgate_core::Policy;
@@ -37,14 +37,14 @@ pub struct LeaseTerms {
 }
 
 impl LeaseTerms {
-    /// How long a process may spend what it took.
+    /// Returns the time for which an instance may spend a lease.
     pub fn ttl(&self) -> Duration {
         Duration::from_micros(self.ttl_us)
     }
 
-    /// The most that all processes together may hold of one counter under this limit, its share of the
-    /// capacity rounded down; 0 where nothing is ever leased. That much more than the limit's own bound
-    /// can pass in an interval.
+    /// Returns the most tokens that all instances together may hold of one counter under this
+    /// limit: its share of the capacity, rounded down. It is 0 if nothing is ever leased. An
+    /// interval can admit that much beyond the limit's own bound.
     pub fn tokens_of(&self, limit: &Limit) -> u64 {
         match is_leasable(limit.algorithm()) {
             true => self.share.of(limit.capacity().unwrap_or_default()),
@@ -52,13 +52,13 @@ impl LeaseTerms {
         }
     }
 
-    /// The same in microseconds.
+    /// Returns the time for which an instance may spend a lease, in µs.
     #[inline]
     pub fn ttl_us(&self) -> u64 {
         self.ttl_us
     }
 
-    /// What a rule says of it, where its limits can be leased.
+    /// Reads the lease terms of a rule, if its limits can be leased.
     pub(super) fn read(
         table: &Table<'_>,
         key: Option<&[Box<str>]>,
@@ -98,22 +98,22 @@ impl LeaseTerms {
         Some((LeaseTerms { share: share?, ttl_us: ttl_us? }, hot))
     }
 
-    /// Nothing of a post-paid rule is ever decided ahead.
+    /// Makes the problem of a lease on a post-paid rule.
     pub(super) fn refused_postpaid(table: &Table<'_>) -> Problem {
-        table.wrong(FIELD, "what is post-paid is charged by the store alone; leave the lease out")
+        table.wrong(FIELD, "a post-paid rule is charged only by the store; leave the lease out")
     }
 }
 
-/// Subjects that are asked about from the first moment on, a rule's `lease = { .., hot = [{ tenant = "acme" }] }`:
-/// a process takes leases for them when it starts.
+/// The subjects that the policy lists as hot: `lease = { .., hot = [{ tenant = "acme" }] }`. An
+/// instance takes leases for them when it starts.
 #[derive(Clone, Default)]
 pub(super) struct HotSubjects(Box<[HotSubject]>);
 
-/// Each attribute of the rule's key, and its value.
+/// Each attribute of the rule's key, with its value.
 type HotSubject = Box<[(Box<str>, Box<str>)]>;
 
 impl HotSubjects {
-    /// What a lease says, of a rule with this key.
+    /// Reads the hot subjects of a rule with this key.
     fn read(lease: &Table<'_>, key: &[Box<str>], problems: &mut Problems<'_>) -> HotSubjects {
         let Some(list) = lease.list(HOT, problems) else { return HotSubjects::default() };
         if list.len() > HOT_MAX {
@@ -136,14 +136,14 @@ impl HotSubjects {
 }
 
 impl Rule {
-    /// The subjects that its lease names as hot, each as a request of their attributes alone.
+    /// Returns the hot subjects of its lease, each as a request with their attributes alone.
     pub fn hot(&self) -> impl Iterator<Item = Request<'_>> {
         let hot = self.lease.as_ref().map(|(_, hot)| hot);
         hot.into_iter().flat_map(|hot| hot.requests(self.domain()))
     }
 }
 
-/// One subject, whose attributes are those of the key.
+/// Reads one subject, which must have the attributes of the key.
 fn read_hot<'t>(
     lease: &Table<'t>,
     subject: &'t Spanned<DeValue<'t>>,
@@ -168,14 +168,14 @@ fn read_hot<'t>(
     key.iter().map(|name| of_key(name)).collect()
 }
 
-/// Who they are is nobody's business: policies are printed where things go wrong.
+/// Hides the subjects, since policies are printed in logs.
 impl fmt::Debug for HotSubjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HotSubjects({})", self.0.len())
     }
 }
 
-/// Whether a part of it can be taken ahead and its rest refunded.
+/// Returns whether part of such a limit can be taken ahead, and the rest refunded.
 #[inline]
 pub fn is_leasable(algorithm: Algorithm) -> bool {
     match algorithm {
@@ -189,10 +189,10 @@ const FIELDS: [&str; 3] = ["share", "ttl", "hot"];
 const REQUIRED: [&str; 2] = ["share", "ttl"];
 const HOT: &str = "hot";
 const HOT_EXAMPLE: &str = "hot = [{ tenant = \"acme\" }]";
-/// Each is a call before the first request is answered.
+/// The most hot subjects. Each is a call before the first request is answered.
 const HOT_MAX: usize = 256;
 const EXAMPLE: &str = "lease = { share = 0.05, ttl = \"1s\" }";
-/// A few round trips.
+/// The shortest lease: a few round trips.
 const TTL_MIN_US: u64 = 10_000;
-/// What a crash takes with it is gone for no longer.
+/// The longest lease. Tokens lost in a crash come back after it at the latest.
 const TTL_MAX_US: u64 = 60_000_000;

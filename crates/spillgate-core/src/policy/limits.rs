@@ -1,4 +1,4 @@
-//! The `limits` of a rule or an override as written: quotas, or tables with more to say.
+//! Reads the `limits` of a rule or override: quotas, or tables with more fields.
 
 use toml::Spanned;
 use toml::de::DeValue;
@@ -13,7 +13,7 @@ pub(super) struct WrittenLimit<'t> {
     pub(super) spec: LimitSpec,
     at: usize,
     shape: Shape,
-    /// The limit's own table, or the one whose list has the quota.
+    /// The limit's own table, or the one with the list that has the quota.
     table: Table<'t>,
 }
 
@@ -25,7 +25,7 @@ enum Shape {
     Table,
 }
 
-/// The limits of a table; nothing if any of them cannot be read.
+/// Reads the limits of a table; returns `None` if any of them is invalid.
 pub(super) fn read<'t>(
     table: &Table<'t>,
     problems: &mut Problems<'_>,
@@ -34,7 +34,7 @@ pub(super) fn read<'t>(
     if list.is_empty() {
         problems.note(table.wrong(
             "limits",
-            "an empty list; write for example limits = [\"5/minute\"], or \"unlimited\" to say so",
+            "an empty list; write for example limits = [\"5/minute\"], or \"unlimited\" for no limit",
         ));
         return None;
     }
@@ -71,7 +71,7 @@ fn read_one<'t>(
             Some(WrittenLimit { spec, at, shape: Shape::Table, table })
         }
         _ => {
-            let message = "neither a text nor a table stands here; write \"5/minute\" or { quota = \"5/minute\" }";
+            let message = "this is neither a text nor a table; write \"5/minute\" or { quota = \"5/minute\" }";
             problems.note(table.at_limit(place).wrong_at(at, "limits", message));
             None
         }
@@ -93,17 +93,17 @@ fn read_spec(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<LimitSpec
 }
 
 impl WrittenLimit<'_> {
-    /// Something wrong with this limit as a whole.
+    /// Makes a problem of this limit as a whole.
     pub(super) fn wrong(&self, message: impl Into<String>) -> Problem {
         self.table.wrong_at(self.at, "limits", message)
     }
 
-    /// The limit as written.
+    /// Makes the limit as written.
     pub(super) fn build(&self) -> Result<Limit, Problem> {
         self.spec.build().map_err(|error| self.not_built(&error))
     }
 
-    /// The limit in place of a rule's, as [`build_in_place_of`] has it.
+    /// Makes the limit in place of a rule's, by [`build_in_place_of`].
     pub(super) fn build_in_place_of(&self, replaced: &LimitSpec) -> Result<Limit, Problem> {
         build_in_place_of(&self.spec, replaced).map_err(|error| self.not_built(&error))
     }
@@ -116,8 +116,8 @@ impl WrittenLimit<'_> {
     }
 }
 
-/// The limit in place of a rule's: whatever is not written is as the rule has it, but the burst,
-/// which goes with the quota, and what another algorithm or period has no use for.
+/// Makes the limit in place of a rule's. Unset fields are inherited, except the burst, which
+/// belongs to the quota, and fields that another algorithm or period cannot use.
 pub(super) fn build_in_place_of(
     written: &LimitSpec,
     replaced: &LimitSpec,
@@ -147,5 +147,5 @@ fn algorithm_name(name: Option<&String>) -> &str {
 }
 
 const FIELDS: [&str; 7] = ["name", "quota", "burst", "algorithm", "unit", "time_zone", "max_hold"];
-/// As many counters as a decision holds.
+/// The most limits of a rule: as many as a decision has counters.
 pub(super) const LIMITS_MAX: usize = 64;

@@ -1,5 +1,4 @@
-//! When a rule applies: conditions on attributes, and the index that finds the few rules that a
-//! request may meet among all.
+//! Conditions on attributes, and the index that finds the few rules that can match a request.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,13 +13,13 @@ use super::rule::Rule;
 use crate::request::Request;
 use crate::subject::DEFAULT_DOMAIN;
 
-/// What one attribute must be: present, and one of these.
+/// A condition on one attribute: it is present and matches one of the patterns.
 #[derive(Clone, Debug)]
 pub(super) struct Condition {
     attribute: Box<str>,
-    /// Sorted.
+    /// The exact values, sorted.
     exact: Vec<Box<[u8]>>,
-    /// The empty one holds for every value: `"*"`.
+    /// The prefixes. The empty one, written as `"*"`, matches every value.
     prefixes: Vec<Box<[u8]>>,
 }
 
@@ -36,7 +35,7 @@ impl Condition {
         })
     }
 
-    /// What it asks for, as people say it; a long list only in part.
+    /// Describes the patterns for people. A long list is abbreviated.
     pub(super) fn wants(&self) -> String {
         let mut wants: Vec<String> =
             self.patterns().take(SHOWN_MAX).map(Pattern::describe).collect();
@@ -54,7 +53,8 @@ impl Condition {
 }
 
 impl Rule {
-    /// What its `match` asks for: each attribute, and the patterns of which one must fit.
+    /// Returns the conditions of its `match`: each attribute, with the patterns of which one must
+    /// match.
     ///
     /// ```
     /// # use spillgate_core as spillgate;
@@ -75,12 +75,12 @@ impl Rule {
     }
 }
 
-/// One way for an attribute to fit a rule's `match`.
+/// A pattern of a rule's `match` for one attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern<'t> {
-    /// It is this.
+    /// The value must be equal to this.
     Exact(&'t [u8]),
-    /// It begins so; with nothing, it is anything.
+    /// The value must start with this. The empty prefix matches any value.
     Prefix(&'t [u8]),
 }
 
@@ -96,10 +96,10 @@ impl Pattern<'_> {
     }
 }
 
-/// Of a condition's patterns, so many are told to people.
+/// The most patterns in a description.
 const SHOWN_MAX: usize = 4;
 
-/// The conditions of a rule: its field `match`.
+/// Reads the conditions of a rule from its field `match`.
 pub(super) fn read_conditions(table: &Table<'_>, problems: &mut Problems<'_>) -> Vec<Condition> {
     let mut conditions = Vec::new();
     for (attribute, value) in table.attributes("match", problems).unwrap_or_default() {
@@ -126,7 +126,8 @@ pub(super) fn read_conditions(table: &Table<'_>, problems: &mut Problems<'_>) ->
     conditions
 }
 
-/// A text, where a `*` at the end stands for anything; or a table that takes its text literally.
+/// Reads a pattern: a text, in which a final `*` matches anything, or a table that takes its text
+/// literally.
 fn read_pattern<'t>(
     table: &Table<'t>,
     field: &str,
@@ -141,14 +142,14 @@ fn read_pattern<'t>(
     let prefix = text.strip_suffix('*');
     if prefix.unwrap_or(text).contains('*') {
         let message = format!(
-            "only a * at the end is special, and {text:?} has another; write {{ exact = {text:?} }} to take it literally, or {{ prefix = \"...\" }} for what begins so"
+            "only a * at the end is special, and {text:?} has another; write {{ exact = {text:?} }} to take it literally, or {{ prefix = \"...\" }} to match values by their start"
         );
         return Err(table.wrong_at(at, field, message));
     }
     Ok(prefix.map_or(Pattern::Exact(text.as_bytes()), |prefix| Pattern::Prefix(prefix.as_bytes())))
 }
 
-/// `{ exact = "..." }` or `{ prefix = "..." }`.
+/// Reads `{ exact = "..." }` or `{ prefix = "..." }`.
 pub(super) fn read_literal<'t>(
     table: &Table<'t>,
     field: &str,
@@ -166,7 +167,7 @@ pub(super) fn read_literal<'t>(
             return Ok(Pattern::Prefix(table.text_of(field, value)?.text.as_bytes()));
         }
         [(key, _)] => format!(
-            "a table stands behind {attribute:?}; write one of exact and prefix in it, or put the attribute's name in quotes if it has a dot: {:?}",
+            "the value of {attribute:?} is a table; write one of exact and prefix in it, or put the attribute's name in quotes if it has a dot: {:?}",
             format!("{attribute}.{key}")
         ),
         _ => "write { exact = \"...\" } or { prefix = \"...\" }, and nothing else in it".to_owned(),
@@ -174,8 +175,8 @@ pub(super) fn read_literal<'t>(
     Err(table.wrong_at(table.at(value.span()), field, message))
 }
 
-/// Which rules a request may meet. Each rule is entered under the patterns of one of its
-/// conditions, the one that the fewest other rules of its domain share.
+/// Finds the rules that a request can match. Each rule is entered under the patterns of one of its
+/// conditions: the one that the fewest other rules of its domain share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     /// The domain `default`, found without hashing its name.
@@ -186,7 +187,7 @@ pub(super) struct Index {
 #[derive(Clone, Debug, Default)]
 struct Domain {
     attributes: HashMap<Box<str>, Attribute>,
-    /// Rules without a condition.
+    /// The rules without a condition.
     unconditional: Vec<u32>,
 }
 
@@ -194,11 +195,11 @@ struct Domain {
 struct Attribute {
     exact: HashMap<Box<[u8]>, Vec<u32>>,
     prefixes: HashMap<Box<[u8]>, Vec<u32>>,
-    /// Of the prefixes, each once.
+    /// The lengths of the prefixes, each once.
     prefix_lengths: Vec<usize>,
 }
 
-/// Rules by their places in the file.
+/// Rules by their indexes in the file.
 pub(super) type Candidates = SmallVec<[u32; 8]>;
 
 impl Index {
@@ -214,6 +215,8 @@ impl Index {
         }
         let mut index = Index::default();
         for (place, rule) in (0..).zip(rules) {
+            // The more rules share a pattern, the more candidates it gives. Short prefixes match
+            // more values, so among equals the longest shortest prefix wins.
             let shared_by = |condition: &&Condition| {
                 let others = condition
                     .patterns()
@@ -244,14 +247,14 @@ impl Index {
         }
     }
 
-    /// All rules of a domain, where none has a condition; nothing where one has.
+    /// Returns all rules of a domain if none has a condition, else `None`.
     #[inline]
     pub(super) fn unconditional(&self, domain: &str) -> Option<&[u32]> {
         let domain = self.domain(domain)?;
         domain.attributes.is_empty().then_some(&domain.unconditional)
     }
 
-    /// Every rule that the request meets, and few others, in the order of the file.
+    /// Returns every rule that can match the request, and few others, in file order.
     pub(super) fn candidates(&self, request: &Request<'_>) -> Candidates {
         let Some(domain) = self.domain(request.domain()) else { return Candidates::new() };
         let mut candidates = Candidates::from_slice(&domain.unconditional);

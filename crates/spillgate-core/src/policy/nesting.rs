@@ -1,22 +1,24 @@
-//! How deep the keys of a file nest, bounded before the file becomes a tree.
+//! Bounds the nesting of keys in a file before it becomes a tree.
 
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Returns where the first dot stands that is one too many for the length of the text; `None` for every
-/// file that an operator needs.
+/// Returns the place of the first dot beyond the bound for the text's length. Returns `None` for
+/// every file that an operator needs.
 ///
-/// Each dot of a key makes a table, and a table that holds one field takes 1.4 kB: a file of 2.7 MB made of
-/// `a.a.a.a = 1` took 1.5 GB as a tree. Dots in strings and comments make no table and are not counted.
+/// Each dot of a key makes a table, and a table with one field takes 1.4 kB. A file of 2.7 MB with
+/// lines `a.a.a.a = 1` took 1.5 GB as a tree. Dots in strings and comments make no table and are
+/// not counted.
 pub fn first_dot_too_many(text: &str) -> Option<usize> {
     let dots_max = DOTS_ALWAYS + text.len() / BYTES_PER_DOT;
     let mut dots = Source::new(text).lex().filter(|token| token.kind() == TokenKind::Dot);
     dots.nth(dots_max).map(|dot| dot.span().start())
 }
 
-/// Enough for every setting to be written with dots, and for a line of them to be reported as what it is.
+/// Enough to write every setting with dots, and to report a line of dots as the problem that it is.
 const DOTS_ALWAYS: usize = 512;
-/// A rule whose conditions are all written with dots, such as `match.path = "/a"`, has one in 18 bytes.
+/// The bytes for each further dot. A rule with all conditions in the form `match.path = "/a"` has
+/// one dot in 18 bytes.
 const BYTES_PER_DOT: usize = 8;
 
 #[cfg(test)]
@@ -25,7 +27,7 @@ mod tests {
     use crate::policy::Policy;
 
     #[test]
-    fn a_file_of_nested_keys_is_refused_before_it_takes_memory() {
+    fn a_file_of_nested_keys_is_rejected_before_it_takes_memory() {
         let text: String = (0..18_000).map(|n| format!("k{n}{} = 1\n", ".a".repeat(70))).collect();
         let taken = allocation_counter::measure(|| {
             let problems = Policy::problems_in("f", &text);

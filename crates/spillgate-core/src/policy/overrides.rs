@@ -1,4 +1,5 @@
-//! Other limits for some subjects of a rule: found by value, the override of most attributes first.
+//! Overrides: other limits for some subjects of a rule, found by value. The one with most
+//! attributes wins.
 
 use std::collections::HashMap;
 
@@ -14,11 +15,11 @@ mod runtime;
 
 pub(super) use reading::{Reading, place_in};
 
-/// The overrides of all rules. A million take some 100 MB: those of a rule that are written alike
-/// share their limits.
+/// The overrides of all rules. A million take about 100 MB, since equal limits of one rule are
+/// shared.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overrides {
-    /// By the rule's place; the sets with most attributes first.
+    /// The sets by the rule's index, those with most attributes first.
     by_rule: Vec<SmallVec<[SetOfAttributes; 1]>>,
     limits: Vec<Box<[NamedLimit]>>,
 }
@@ -27,28 +28,28 @@ pub(super) struct Overrides {
 #[derive(Clone, Debug)]
 struct SetOfAttributes {
     attributes: Attributes,
-    /// By the values, encoded in the order of the rule's key.
+    /// The overrides by their values, encoded in the order of the rule's key.
     by_values: HashMap<Box<[u8]>, Override>,
 }
 
-/// Some attributes of a rule's key: a bit for each place in it.
+/// A subset of a rule's key attributes: one bit for each position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Attributes(u32);
 
 #[derive(Clone, Copy, Debug)]
 struct Override {
-    /// Its place in the list of all limits.
+    /// The index of its limits in the list of all limits.
     limits: u32,
-    /// Where it stands in the file, or among those set while running, the last one last.
+    /// Its place in the file, or its number among runtime changes, the newest last.
     at: u32,
 }
 
-/// The override that wins for a subject.
+/// The override that applies to a subject.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
-    /// The place of its limits.
+    /// The index of its limits.
     pub(super) limits: u32,
-    /// How many attributes it names.
+    /// The number of attributes that it names.
     pub(super) attributes: u32,
     at: u32,
 }
@@ -56,13 +57,13 @@ pub(super) struct Found {
 /// The attributes that an override names, and their values encoded in the order of the rule's key.
 type Subject = (Attributes, Encoding);
 
-/// A rule's overrides name as many sets of attributes already as a request looks up.
+/// The error that a rule's overrides name the largest number of attribute sets already.
 #[derive(Clone, Copy, Debug)]
 struct TooManySets;
 
 impl Overrides {
-    /// The override that wins for a subject: of the most attributes, and the last of those. In a
-    /// file two cannot tie.
+    /// Returns the override that applies to a subject: the one with most attributes, and the last
+    /// of those. In a file two cannot tie.
     pub(super) fn of(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<Found> {
         let sets = self.by_rule.get(rule_index as usize).filter(|sets| !sets.is_empty())?;
         let values: SmallVec<[&[u8]; 4]> =
@@ -70,6 +71,7 @@ impl Overrides {
         let mut winner: Option<Found> = None;
         for set in sets {
             let attributes = set.attributes.count();
+            // Sets are sorted, so no later one names more attributes.
             if winner.is_some_and(|winner| winner.attributes > attributes) {
                 break;
             }
@@ -83,17 +85,17 @@ impl Overrides {
         winner
     }
 
-    /// How many places of limits there are.
+    /// Returns the number of entries in the list of limits.
     pub(super) fn places(&self) -> u32 {
         self.limits.len() as u32
     }
 
-    /// The limits at a place that [`Overrides::of`] told.
+    /// Returns the limits at an index that [`Overrides::of`] returned.
     pub(super) fn limits(&self, place: u32) -> &[NamedLimit] {
         &self.limits[place as usize]
     }
 
-    /// How many there are.
+    /// Returns the number of overrides.
     pub(super) fn count(&self) -> usize {
         self.by_rule.iter().flatten().map(|set| set.by_values.len()).sum()
     }
@@ -103,7 +105,7 @@ impl Overrides {
         self.places() - 1
     }
 
-    /// Enters an override; answers the one that it takes the place of.
+    /// Inserts an override, and returns the one that it replaces.
     fn insert(
         &mut self,
         rule_index: u32,
@@ -122,7 +124,7 @@ impl Overrides {
         Ok(sets[place].by_values.insert(values.as_bytes().into(), entered))
     }
 
-    /// Puts the sets of each rule in the order in which they are looked up.
+    /// Sorts the sets of each rule in the order in which they are looked up.
     fn sort(&mut self) {
         for sets in &mut self.by_rule {
             sets.sort_by_key(|set| std::cmp::Reverse(set.attributes.count()));
@@ -147,12 +149,12 @@ impl Attributes {
         Attributes(self.0 & other.0)
     }
 
-    /// The places in the key, ascending.
+    /// Returns the positions in the key, ascending.
     fn places(self) -> impl Iterator<Item = usize> {
         (0..32).filter(move |place| self.has(*place))
     }
 
-    /// The values of these attributes, out of those of the whole key.
+    /// Encodes the values of these attributes, out of those of the whole key.
     fn encode(self, key_values: &[&[u8]]) -> Encoding {
         let mut encoding = Encoding::new();
         self.places()
@@ -161,7 +163,7 @@ impl Attributes {
         encoding
     }
 
-    /// Of these attributes' encoded values those that `shared` has too.
+    /// Returns the encoded values of those of these attributes that `shared` has too.
     fn project(self, mut values: &[u8], shared: Attributes) -> Vec<u8> {
         let mut projected = Vec::new();
         for place in self.places() {
@@ -177,15 +179,15 @@ impl Attributes {
     }
 }
 
-/// Two overrides that could cover one subject and name equally many attributes, by their places in
-/// the file.
+/// Two overrides that can both cover one subject and name equally many attributes, by their places
+/// in the file.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Tie {
     later: u32,
     earlier: u32,
 }
 
-/// The first tie in the file of each two sets that have one.
+/// Returns the first tie in the file for each two sets that have one.
 fn ties(sets: &[SetOfAttributes]) -> impl Iterator<Item = Tie> {
     let pairs = sets
         .iter()
@@ -198,7 +200,8 @@ fn ties(sets: &[SetOfAttributes]) -> impl Iterator<Item = Tie> {
     })
 }
 
-/// Two overrides can cover one subject if they agree on the attributes that both name.
+/// Returns the first tie of two sets. Two overrides can cover one subject if they agree on the
+/// attributes that both name.
 fn first_tie(one: &SetOfAttributes, other: &SetOfAttributes) -> Option<Tie> {
     let shared = one.attributes.shared_with(other.attributes);
     let mut first: HashMap<Vec<u8>, u32> = HashMap::new();
@@ -213,5 +216,6 @@ fn first_tie(one: &SetOfAttributes, other: &SetOfAttributes) -> Option<Tie> {
     agreeing.min()
 }
 
-/// Each costs every request of the rule one look-up: enough for all subsets of six attributes.
+/// The most sets of one rule. Each costs every request of the rule one look-up. It is enough for
+/// all subsets of six attributes.
 const SETS_MAX: usize = 64;

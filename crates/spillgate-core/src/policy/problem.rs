@@ -1,8 +1,8 @@
-//! What is wrong with a policy file: where, and the way out.
+//! Problems of a policy file, with their places and remedies.
 
 use std::fmt;
 
-/// Why a policy was refused: the file, the line, the field, what is wrong with it and the way out.
+/// The reason why a policy is invalid: file, line, field, problem and remedy.
 ///
 /// ```
 /// # use spillgate_core as spillgate;
@@ -22,22 +22,22 @@ pub struct PolicyError {
 }
 
 impl PolicyError {
-    /// The file, by the name that the caller gave it.
+    /// Returns the file, by the name that the caller gave.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// The line, counted from 1. A field that is missing is missing where its table begins.
+    /// Returns the line, from 1. For a missing field it is the start of its table.
     pub fn line(&self) -> usize {
         self.line
     }
 
-    /// The field that is wrong; empty where the file is not TOML and names none.
+    /// Returns the wrong field. Empty if the file is not TOML and the field is unknown.
     pub fn field(&self) -> &str {
         &self.field
     }
 
-    /// What is wrong, and the way out.
+    /// Returns the problem and its remedy.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -59,19 +59,20 @@ impl fmt::Display for PolicyError {
 
 impl std::error::Error for PolicyError {}
 
-/// Something wrong with the file, its line not yet counted.
+/// A problem of the file, with its line not counted yet.
 #[derive(Debug)]
 pub(super) struct Problem {
-    /// In bytes from the beginning of the file.
+    /// The place in bytes from the start of the file.
     pub(super) at: usize,
-    /// The rule, override or limit, as [`super::file::Place`] says it; empty for the file itself.
+    /// The rule, override or limit, in the form of [`super::file::Place`]. Empty for the file
+    /// itself.
     pub(super) place: String,
     pub(super) field: String,
     pub(super) message: String,
 }
 
-/// All that was found wrong. Reading goes on behind a problem, so that a linter can tell all at
-/// once, and what was read is used only if there are none.
+/// All problems found. Reading goes on after a problem, so that a linter can report all at once.
+/// The result is used only if there are none.
 #[derive(Debug)]
 pub(super) struct Problems<'t> {
     text: &'t str,
@@ -87,7 +88,7 @@ impl<'t> Problems<'t> {
         self.found.push(problem);
     }
 
-    /// The value, or nothing and what is wrong with it noted.
+    /// Returns the value, or notes the problem and returns `None`.
     pub(super) fn noting<T>(&mut self, value: Result<T, Problem>) -> Option<T> {
         value.map_err(|problem| self.note(problem)).ok()
     }
@@ -96,7 +97,7 @@ impl<'t> Problems<'t> {
         self.found.is_empty()
     }
 
-    /// Whether reading may stop: nobody mends more at once.
+    /// Returns whether reading may stop, since more problems help no reader.
     pub(super) fn are_plenty(&self) -> bool {
         self.found.len() >= PROBLEMS_PLENTY
     }
@@ -105,7 +106,7 @@ impl<'t> Problems<'t> {
         1 + newlines(&self.text.as_bytes()[..at])
     }
 
-    /// In the order of the file.
+    /// Returns the errors in file order.
     pub(super) fn into_errors(mut self, file_name: &str) -> Vec<PolicyError> {
         self.found.sort_by_key(|problem| problem.at);
         let (mut line, mut counted) = (1, 0);
@@ -119,25 +120,27 @@ impl<'t> Problems<'t> {
     }
 }
 
-/// The known word that somebody probably meant: less than a third of it is wrong.
+/// Returns the known word that was probably meant: less than a third of it differs.
 pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let distances = known.iter().map(|known| (edits(word, known), *known));
     let (distance, nearest) = distances.min_by_key(|(distance, _)| *distance)?;
     (distance * 3 <= nearest.len()).then_some(nearest)
 }
 
-/// Returns the known name that has the word as one of its parts, if it is the only one: `hold` stands for `max_hold`.
+/// Returns the known name that has the word as one of its parts, if there is only one: `max_hold`
+/// for `hold`.
 pub(super) fn longer<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let mut longer = known.iter().filter(|known| known.split('_').any(|part| part == word));
     longer.next().copied().filter(|_| longer.next().is_none())
 }
 
-/// How many bytes must be inserted, removed or replaced to make one word of the other. A word
-/// beyond any field's length is like none.
+/// Returns the number of bytes to insert, remove or replace to turn one word into the other. A word
+/// much longer than any field counts as unlike all.
 fn edits(word: &str, known: &str) -> usize {
     if word.len() > 2 * known.len() {
         return usize::MAX / 3;
     }
+    // The Levenshtein distance, computed with one row of its table.
     let mut row: Vec<usize> = (0..=known.len()).collect();
     for (i, a) in word.bytes().enumerate() {
         let mut diagonal = row[0];

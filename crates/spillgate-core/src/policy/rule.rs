@@ -1,4 +1,4 @@
-//! One rule: when it applies, to whom, and by what it limits.
+//! Rules: the requests that they match, their subjects and their limits.
 
 use std::sync::Arc;
 
@@ -16,25 +16,25 @@ use crate::request::Request;
 use crate::subject::DEFAULT_DOMAIN;
 use crate::subject::{Encoding, Secret, SubjectKey};
 
-/// Whether a rule decides, or only watches.
+/// The effect of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// It decides.
     #[default]
     Enforce,
-    /// It is judged and charged, and never changes an answer.
+    /// It is evaluated and charged, and never changes an answer.
     Shadow,
-    /// As if it were not there.
+    /// It has no effect.
     Off,
 }
 
 impl Mode {
-    /// The word for it: `enforce`, `shadow`, `off`.
+    /// Returns the word of the policy file: `enforce`, `shadow` or `off`.
     pub fn name(self) -> &'static str {
         word_for(self, &MODES)
     }
 
-    /// The mode of that name.
+    /// Returns the mode with this name.
     ///
     /// ```
     /// # use spillgate_core::Mode;
@@ -46,26 +46,26 @@ impl Mode {
     }
 }
 
-/// What a rule says while the store is out of reach.
+/// The behaviour of a rule while the store is out of reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnOutage {
-    /// Each process enforces its share of the limit alone.
+    /// Each instance enforces its local share of the limit.
     #[default]
     Local,
-    /// Nothing passes.
+    /// Every request is denied.
     Deny,
-    /// Everything passes.
+    /// Every request is allowed.
     Allow,
 }
 
 impl OnOutage {
-    /// The word for it: `local`, `deny`, `allow`.
+    /// Returns the word of the policy file: `local`, `deny` or `allow`.
     pub fn name(self) -> &'static str {
         word_for(self, &ON_OUTAGE)
     }
 }
 
-/// A named entry of the policy: when it applies, to whom, its limits, mode and outage behaviour.
+/// A named entry of the policy: the requests that it matches, its subjects, limits, mode and outage behaviour.
 #[derive(Clone, Debug)]
 pub struct Rule {
     name: Arc<str>,
@@ -74,7 +74,7 @@ pub struct Rule {
     key: Attributes,
     anchor: Option<Attributes>,
     limits: Vec<NamedLimit>,
-    /// The limits as written: what an override leaves unsaid.
+    /// The limits as written, from which overrides inherit.
     specs: Vec<LimitSpec>,
     mode: Mode,
     on_outage: OnOutage,
@@ -86,37 +86,36 @@ pub struct Rule {
     pub(super) lease: Option<(LeaseTerms, HotSubjects)>,
     /// The hash of domain, name and generation.
     id: u128,
-    /// What header fields say of each limit, once they have: it is the same for every request.
+    /// The cached header text of each limit, which is the same for every request.
     pub(super) written: Arc<[std::sync::OnceLock<Bytes>]>,
 }
 
 /// The attributes of a key or an anchor.
 #[derive(Clone, Debug)]
 struct Attributes {
-    /// Sorted, so that reordering them in the file keeps the state.
+    /// The names, sorted, so that reordering them in the file keeps the state.
     names: Vec<Box<str>>,
-    /// The hash of the names: equal values of other attributes are another subject.
+    /// The hash of the names. Equal values of other attributes make another subject.
     id: u128,
 }
 
 impl Rule {
-    /// Its name, which no other rule of the policy has.
+    /// Returns its name, which is unique in the policy.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The domain whose requests it is for.
+    /// Returns the domain of the requests that it matches.
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// The attributes that say who is limited, sorted by name: the order in the file means nothing.
-    /// None of them: one bucket for all.
+    /// Returns the attributes of its subjects, sorted by name. Without any, all requests share one counter.
     pub fn key(&self) -> impl ExactSizeIterator<Item = &str> {
         self.key.names.iter().map(|attribute| attribute.as_ref())
     }
 
-    /// The attributes that a request must have to meet the rule: those of `match`, then the key's.
+    /// Returns the attributes that a request needs to match the rule: those of `match`, then those of the key.
     ///
     /// ```
     /// # use spillgate_core as spillgate;
@@ -135,74 +134,75 @@ impl Rule {
         self.conditions.iter().map(Condition::attribute).chain(self.key())
     }
 
-    /// The attributes whose subjects share a shard, sorted by name, where the rule says so.
+    /// Returns the attributes of its anchor, sorted by name, if it has one. Subjects with equal anchor values share a
+    /// shard.
     pub fn anchor(&self) -> Option<impl ExactSizeIterator<Item = &str>> {
         self.anchor.as_ref().map(|anchor| anchor.names.iter().map(|attribute| attribute.as_ref()))
     }
 
-    /// Its limits, in the order of the file, before any override.
+    /// Returns its limits in file order, before any override.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = &Limit> {
         self.limits.iter().map(NamedLimit::limit)
     }
 
-    /// Whether it decides, or only watches.
+    /// Returns its mode.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// What it says while the store is out of reach.
+    /// Returns its behaviour while the store is out of reach.
     pub fn on_outage(&self) -> OnOutage {
         self.on_outage
     }
 
-    /// Whether its shard need not wait for those of the request's other rules.
+    /// Returns whether its leg need not wait for those of the request's other rules.
     pub fn is_parallel(&self) -> bool {
         self.parallel
     }
 
-    /// The part of its limits that one process enforces alone while the store is out of reach;
-    /// none if the processes of the fleet are counted.
+    /// Returns the part of its limits that one instance enforces while the store is out of reach. `None` if it
+    /// follows from the number of instances.
     pub fn local_share(&self) -> Option<Share> {
         self.local_share
     }
 
-    /// How much of its limits each process may take ahead, if any.
+    /// Returns its lease terms, if instances may lease its limits.
     pub fn lease(&self) -> Option<&LeaseTerms> {
         self.lease.as_ref().map(|(terms, _)| terms)
     }
 
-    /// Whether it is charged for what happened already: room or not, and whatever other rules say.
-    /// Its refusals are for those who look before they begin.
+    /// Returns whether it is post-paid. Then it is charged whether it has room or not, and whatever other rules
+    /// decide. Only peeks are denied.
     pub fn postpaid(&self) -> bool {
         self.postpaid
     }
 
-    /// Whether callers may refund what nobody holds a receipt of, as Envoy's negative hits do.
+    /// Returns whether callers may refund without a receipt, as Envoy's negative hits do.
     pub fn negative_hits(&self) -> bool {
         self.negative_hits
     }
 
-    /// Whether a call may bring a limit of its own, which holds where it is below the rule's.
+    /// Returns whether a request may add a limit of its own, which applies if it is below the rule's.
     pub fn request_limit(&self) -> bool {
         self.request_limit
     }
 
-    /// Returns its limits with the names that their state goes by.
+    /// Returns its limits with the names of their stored state.
     #[inline]
     pub fn named_limits(&self) -> &[NamedLimit] {
         &self.limits
     }
 
-    /// The first key attribute that a request does not have.
+    /// Returns the first key attribute that a request does not have.
     pub fn missing_from(&self, request: &Request<'_>) -> Option<&str> {
         self.key().find(|attribute| request.attribute(attribute).is_none())
     }
 
-    /// Whose state this is, for a request that has all key attributes.
+    /// Returns the keys of a subject's state, for a request that has all key attributes.
     ///
-    /// The values are hashed once for the key, and once more for an anchor. The hash of the anchor,
-    /// or else of the key, is the tag, so that rules with the same anchor and rules keyed by it share
-    /// a shard; what the hash of the key becomes in this rule is the id.
+    /// The values are hashed once for the key, and once more for an anchor. The tag is the hash of the anchor, or
+    /// else of the key, so that rules with the same anchor and rules keyed by it share a shard. The id is the hash of
+    /// the key combined with the rule's.
     #[inline]
     pub fn subject_key(&self, request: &Request<'_>, secret: &Secret) -> SubjectKey {
         let subject = self.key.hash_values(request, secret);
@@ -210,7 +210,7 @@ impl Rule {
         SubjectKey { tag: tag.unwrap_or(subject), id: subject ^ self.id, rule: self.id }
     }
 
-    /// The same rule in another mode, and of a generation whose state begins afresh.
+    /// Returns the rule in another mode, or with another generation, which starts with new state.
     pub(super) fn changed(&self, mode: Option<Mode>, generation: Option<u64>) -> Rule {
         let mut changed = Rule { mode: mode.unwrap_or(self.mode), ..self.clone() };
         if let Some(generation) = generation {
@@ -238,7 +238,7 @@ impl Rule {
             && self.missing_from(request).is_none()
     }
 
-    /// The rule that a table says, unless something is missing or wrong.
+    /// Reads a rule from a table, unless something is missing or wrong.
     pub(super) fn read(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<Rule> {
         table.refuse_unknown(&FIELDS, problems);
         for (field, example) in REQUIRED {
@@ -298,10 +298,10 @@ impl Attributes {
         Attributes { names, id }
     }
 
-    /// The hash of names and values.
+    /// Returns the hash of names and values.
     fn hash_values(&self, request: &Request<'_>, secret: &Secret) -> u128 {
         let value = |name: &str| request.attribute(name).unwrap_or_default();
-        // One value alone looks like no other; several need their borders.
+        // A single value is unambiguous. Several need their lengths.
         let values = match &self.names[..] {
             [name] => secret.hash_bytes(value(name)),
             names => {
@@ -358,7 +358,7 @@ fn read_anchor(
     Some(anchor)
 }
 
-/// A list of distinct attributes, sorted.
+/// Reads a list of distinct attributes and sorts it.
 fn read_attributes(
     table: &Table<'_>,
     field: &str,
@@ -371,7 +371,7 @@ fn read_attributes(
             Ok(_) => problems.note(table.wrong_at(
                 text.at,
                 field,
-                format!("{name:?} is said twice; keep one of them"),
+                format!("{name:?} is listed twice; keep one of them"),
             )),
             Err(place) => attributes.insert(place, name.into()),
         }
@@ -404,7 +404,7 @@ fn id(domain: &str, name: &str, generation: u64) -> u128 {
     hash([domain.as_bytes(), name.as_bytes(), &generation.to_le_bytes()])
 }
 
-/// What is hashed here is the operator's, so no secret is needed.
+/// Hashes texts of the operator, which need no secret.
 fn hash<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> u128 {
     let mut encoding = Encoding::new();
     parts.into_iter().for_each(|part| encoding.part(part));
@@ -440,9 +440,9 @@ const MODES: [(&str, Mode); 3] =
     [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
 const ON_OUTAGE: [(&str, OnOutage); 3] =
     [("local", OnOutage::Local), ("deny", OnOutage::Deny), ("allow", OnOutage::Allow)];
-/// Proxies glue domains from the names of namespace, gateway and listener.
+/// The longest domain. Proxies join domains from the names of namespace, gateway and listener.
 const DOMAIN_MAX: usize = 256;
-/// As many attributes as a request may have at the doors; an override's sets of them are 32 bits.
+/// The most key attributes: as many as the APIs allow in a request. An override's set of them has 32 bits.
 const KEY_MAX: usize = 32;
-/// Until the rule is reset.
+/// The generation of a rule that was never reset.
 const FIRST_GENERATION: u64 = 0;

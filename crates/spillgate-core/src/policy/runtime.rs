@@ -1,4 +1,4 @@
-//! What was set while running, joined to what the file says: one policy, which a request sees whole.
+//! Joins the policy file with runtime changes into one policy, which a request sees as a whole.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::rule::{Mode, Rule};
 use super::{Policy, problem::nearest};
 use crate::limit::{LimitError, LimitSpec, NamedLimit};
 
-/// One thing that was set while running.
+/// One runtime change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeEntry {
     /// Other limits for a subject.
@@ -19,7 +19,7 @@ pub enum RuntimeEntry {
         rule: Box<str>,
         /// The attributes of the subject.
         subject: Subject,
-        /// As written; what they leave unsaid is as the rule has it.
+        /// The limits as written. Unset fields are inherited from the rule.
         limits: Vec<LimitSpec>,
     },
     /// Another mode.
@@ -29,23 +29,23 @@ pub enum RuntimeEntry {
         /// Its mode from then on.
         mode: Mode,
     },
-    /// All state of the rule begins afresh.
+    /// A reset of all state of the rule.
     Generation {
         /// The name of the rule.
         rule: Box<str>,
-        /// Another number for each reset.
+        /// The generation, a different number for each reset.
         number: u64,
     },
 }
 
-/// Some attributes and their exact values, sorted by name.
+/// Some attributes with their exact values, sorted by name.
 pub type Subject = Box<[(Box<str>, Box<[u8]>)]>;
 
-/// Why something that is set cannot hold under the policy.
+/// The reason why a runtime change is invalid under the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidChange {
-    /// The policy has no rule of that name.
+    /// The policy has no rule with this name.
     UnknownRule {
         /// The name.
         rule: String,
@@ -56,24 +56,24 @@ pub enum InvalidChange {
     ForeignAttribute {
         /// The attribute.
         attribute: String,
-        /// What can be named.
+        /// The attributes of the key.
         key: Vec<String>,
     },
-    /// The subject names nobody.
+    /// The subject has no attribute.
     EmptySubject,
-    /// A limit does not pair with one of the rule's, or makes no sense in its place.
+    /// A limit pairs with none of the rule's, or is invalid in its place.
     Limit {
-        /// Its name, else its position in the list.
+        /// Its name, or else its position in the list.
         limit: String,
-        /// What is wrong with it.
+        /// The error of the limit.
         error: LimitError,
     },
-    /// The rule's overrides name as many different sets of attributes already as are looked up.
+    /// The rule's overrides name the largest number of attribute sets already.
     TooManySets,
 }
 
 impl RuntimeEntry {
-    /// Returns the name of the rule that it is about.
+    /// Returns the name of its rule.
     pub fn rule(&self) -> &str {
         match self {
             RuntimeEntry::Override { rule, .. }
@@ -84,8 +84,8 @@ impl RuntimeEntry {
 }
 
 impl Policy {
-    /// The same file with these entries, the last one last, and nothing else set while running; for
-    /// each of them whether it holds, or why not.
+    /// Returns the same file with these runtime changes instead of others, oldest first. Also
+    /// returns, for each of them, whether it is in force or why not.
     pub fn with_entries<'e>(
         &self,
         entries: impl IntoIterator<Item = &'e RuntimeEntry>,
@@ -115,12 +115,12 @@ impl Policy {
         (Policy { rules, runtime, ..self.clone() }, held)
     }
 
-    /// The same file with nothing set while running.
+    /// Returns the same file without runtime changes.
     pub fn as_written(&self) -> Policy {
         self.with_entries([]).0
     }
 
-    /// Whether these limits could hold for a subject, besides what is set already.
+    /// Checks whether these limits would be valid for a subject, beside the existing changes.
     pub fn pairs(
         &self,
         rule: &str,
@@ -133,7 +133,7 @@ impl Policy {
         self.runtime.has_room_for(rule_index, rule, subject)
     }
 
-    /// The mode that the file gives a rule.
+    /// Returns the mode of a rule in the file.
     pub fn written_mode(&self, rule: &str) -> Option<Mode> {
         let place = self.places_by_name.get(rule)?;
         Some(self.written[*place as usize].mode())
@@ -143,7 +143,7 @@ impl Policy {
         self.places_by_name.get(rule).copied().ok_or_else(|| self.unknown_rule(rule))
     }
 
-    /// Returns the reason for a rule that does not exist, with the nearest name.
+    /// Returns the error for a rule that does not exist, with the nearest name.
     pub fn unknown_rule(&self, rule: &str) -> InvalidChange {
         let names: Vec<&str> = self.rules().map(Rule::name).collect();
         let nearest = nearest(rule, &names).map(str::to_owned);
@@ -162,7 +162,7 @@ impl Policy {
     }
 }
 
-/// The rule's limits, with those written in their places.
+/// Returns the rule's limits, with those written in their places.
 fn paired(rule: &Rule, written: &[LimitSpec]) -> Result<Box<[NamedLimit]>, InvalidChange> {
     let wrong = |position: usize, error: LimitError| {
         let name = written.get(position).and_then(|spec| spec.name.clone());
@@ -182,7 +182,7 @@ fn paired(rule: &Rule, written: &[LimitSpec]) -> Result<Box<[NamedLimit]>, Inval
             .map_err(|message| wrong(position, LimitError::new("limits", message)))?;
         if std::mem::replace(&mut replaced[place], true) {
             let message = format!(
-                "another limit stands for the rule's limit {:?} already; keep one of them",
+                "another limit replaces the rule's limit {:?} already; keep one of them",
                 limits[place].name()
             );
             return Err(wrong(position, LimitError::new("limits", message)));

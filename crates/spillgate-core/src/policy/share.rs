@@ -1,10 +1,10 @@
-//! A part of a limit, as a fraction: what one process enforces alone while the store is out of
-//! reach, or all of them together may take ahead.
+//! A fraction of a limit: the local share of one instance while the store is out of reach, or the
+//! part that leases may take.
 
 use super::file::Table;
 use super::problem::Problems;
 
-/// `part` of `of` equal parts.
+/// The fraction `part` ÷ `of`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     part: u32,
@@ -12,12 +12,12 @@ pub struct Share {
 }
 
 impl Share {
-    /// One of so many equal parts; of none, one.
+    /// Returns one of `parts` equal parts, or the whole if `parts` is 0.
     pub fn one_of(parts: u32) -> Share {
         Share { part: 1, of: parts.max(1) }
     }
 
-    /// What a field says.
+    /// Reads a share from a field.
     pub(super) fn read(
         table: &Table<'_>,
         field: &str,
@@ -27,14 +27,15 @@ impl Share {
         let share = Share::parse(said);
         if share.is_none() {
             let message = format!(
-                "{said} is no part of a limit; write a number above 0 and up to 1, as 0.25, with six digits at most behind the point"
+                "must be greater than 0 and at most 1, with at most six decimal places, got {said}; write for example 0.25"
             );
             problems.note(table.wrong(field, message));
         }
         share
     }
 
-    /// A decimal number above 0 and up to 1, as `0.25`; nothing else.
+    /// Parses a decimal number above 0 and up to 1, such as `0.25`. Returns `None` for anything
+    /// else.
     pub fn parse(text: &str) -> Option<Share> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -48,14 +49,15 @@ impl Share {
         (1..=of).contains(&part).then_some(Share { part, of })
     }
 
-    /// As much of a whole, rounded down.
+    /// Returns this share of a whole, rounded down.
     pub fn of(self, whole: u64) -> u64 {
         let part = u128::from(whole) * u128::from(self.part) / u128::from(self.of);
         u64::try_from(part).unwrap_or(whole)
     }
 
-    /// The rate `count` in `period_us`, as slow as this part of it.
+    /// Returns this share of the rate `count` in `period_us`, if it can be exact.
     pub fn of_rate(self, count: u32, period_us: u64) -> Option<(u32, u64)> {
+        // Fractions are reduced first, so that more shares stay exact within the bounds.
         let divisor = common_divisor(self.part, self.of);
         let (part, of) = (self.part / divisor, self.of / divisor);
         let shared = common_divisor(count, of);
@@ -63,7 +65,7 @@ impl Share {
         Some((count, period_us.checked_mul(u64::from(of / shared))?))
     }
 
-    /// How long one of `count` in `period_us` takes at this part of the rate, rounded up.
+    /// Returns the time for one of `count` in `period_us` at this share of the rate, rounded up.
     pub fn time_for_one(self, count: u32, period_us: u64) -> u64 {
         let parts = u128::from(count.max(1)) * u128::from(self.part);
         let us = (u128::from(period_us) * u128::from(self.of)).div_ceil(parts);
@@ -75,9 +77,9 @@ fn common_divisor(a: u32, b: u32) -> u32 {
     if b == 0 { a.max(1) } else { common_divisor(b, a % b) }
 }
 
-/// As much as any limit counts to.
+/// The largest count of any limit.
 const COUNT_MAX: u32 = 1_000_000_000;
-/// A millionth of a limit is nothing that anybody asks for.
+/// A millionth of a limit is small enough.
 const DIGITS_MAX: usize = 6;
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ fn names_met<'p>(policy: &'p Policy, request: &Request<'_>) -> Vec<&'p str> {
     policy.matched(request).iter().map(|matched| matched.rule.name()).collect()
 }
 
-/// The limits in force for the one rule that the request meets.
+/// Returns the limits in force for the one rule that matches the request.
 fn in_force(policy: &Policy, request: &Request<'_>) -> Vec<String> {
     let matched = policy.matched(request);
     assert_eq!(matched.len(), 1);
@@ -26,7 +26,7 @@ fn in_force(policy: &Policy, request: &Request<'_>) -> Vec<String> {
 }
 
 #[test]
-fn a_request_meets_rules_in_file_order_but_for_those_that_are_off() {
+fn a_request_matches_rules_in_file_order_except_those_that_are_off() {
     let policy = policy(
         r#"
         rule = [
@@ -42,7 +42,7 @@ fn a_request_meets_rules_in_file_order_but_for_those_that_are_off() {
 }
 
 #[test]
-fn a_rule_is_met_only_in_its_domain_and_with_its_whole_key() {
+fn a_rule_matches_only_in_its_domain_and_with_its_whole_key() {
     let policy = policy(
         r#"
         rule = [
@@ -59,7 +59,7 @@ fn a_rule_is_met_only_in_its_domain_and_with_its_whole_key() {
 }
 
 #[test]
-fn only_a_star_at_the_end_is_special_and_only_where_it_is_not_taken_literally() {
+fn only_a_star_at_the_end_is_special_unless_the_value_is_literal() {
     let rule = |pattern| {
         format!(
             "[[rule]]\nname = 'a'\nkey = []\nlimits = ['1/second']\nmatch = {{ a = {pattern} }}"
@@ -92,7 +92,7 @@ fn values_are_any_bytes() {
 }
 
 #[test]
-fn ten_thousand_rules_are_no_more_to_look_at_than_one() {
+fn ten_thousand_rules_give_as_few_candidates_as_one() {
     let rule = |i: u32| {
         let route = if i.is_multiple_of(2) { format!("/{i}") } else { format!("/{i}/*") };
         format!(
@@ -115,7 +115,7 @@ fn key_of(rule: &str, request: &Request<'_>) -> SubjectKey {
 }
 
 #[test]
-fn the_order_of_key_and_anchor_is_no_part_of_the_state() {
+fn the_order_of_key_and_anchor_does_not_change_the_state() {
     let request = Request::new().with("a", "1").with("b", "2").with("c", "3");
     assert_eq!(
         key_of("name = 'r'\nkey = ['a', 'b', 'c']\nanchor = ['a', 'b']", &request),
@@ -124,7 +124,7 @@ fn the_order_of_key_and_anchor_is_no_part_of_the_state() {
 }
 
 #[test]
-fn whatever_says_who_is_limited_tells_states_apart() {
+fn everything_that_identifies_a_subject_changes_its_key() {
     let request = Request::new().with("a", "1").with("b", "1");
     let ids: BTreeSet<u128> = [
         key_of("name = 'r'\nkey = ['a']", &request),
@@ -142,7 +142,7 @@ fn whatever_says_who_is_limited_tells_states_apart() {
 }
 
 #[test]
-fn what_has_one_anchor_is_on_one_shard() {
+fn subjects_with_one_anchor_are_on_one_shard() {
     let request = Request::new().with("tenant", "t").with("user", "u");
     let tag = |rule: &str, request: &Request<'_>| key_of(rule, request).tag;
     let by_tenant = tag("name = 'r'\nkey = ['tenant']", &request);
@@ -153,9 +153,9 @@ fn what_has_one_anchor_is_on_one_shard() {
     assert_ne!(tag("name = 'q'\nkey = ['tenant', 'user']", &request), by_tenant);
 }
 
-// What stores hold is found by these.
+// Stores find their data by these keys.
 #[test]
-fn subjects_go_by_the_same_keys_as_ever() {
+fn the_keys_of_subjects_never_change() {
     let request = Request::new().with("tenant", "acme").with("user", "42");
     let key = key_of("name = 'api'\nkey = ['user', 'tenant']\nanchor = ['tenant']", &request);
     let written = format!("{:032x} {:032x} {:032x}", key.tag, key.id, key.rule);
@@ -176,7 +176,7 @@ const API: &str = r#"
     ]
 "#;
 
-/// The rule above, with these limits for tenant `t`.
+/// Returns the rule above, with these limits for tenant `t`.
 fn api_with(limits: &str) -> Policy {
     policy(&format!(
         "{API}[[override]]\nrule = 'api'\nsubject = {{ tenant = 't' }}\nlimits = {limits}"
@@ -200,12 +200,12 @@ fn an_override_pairs_by_name_else_by_position_and_leaves_the_rest() {
         let policy = api_with(limits);
         let after = in_force(&policy, &user_of("t"));
         assert_eq!(std::array::from_fn(|i| before[i] != after[i]), replaced, "{limits}");
-        assert_eq!(in_force(&policy, &user_of("s")), before, "nobody else");
+        assert_eq!(in_force(&policy, &user_of("s")), before, "no other user");
     }
 }
 
 #[test]
-fn what_an_override_leaves_unsaid_is_as_in_the_rule() {
+fn unset_fields_of_an_override_are_inherited() {
     let policy = api_with("['9/second', '9/month', '9']");
     let matched = policy.matched(&user_of("t"));
     let [bucket, monthly, slots] = matched[0].limits else { panic!("three limits") };
@@ -222,7 +222,7 @@ fn what_an_override_leaves_unsaid_is_as_in_the_rule() {
 }
 
 #[test]
-fn an_override_need_not_unsay_what_does_not_fit_it() {
+fn inherited_fields_that_do_not_fit_an_override_are_dropped() {
     let policy = api_with(
         "[{ name = 'monthly', quota = '9/90s' }, { name = 'slots', quota = '9/second', algorithm = 'sliding-log' }]",
     );
@@ -232,7 +232,7 @@ fn an_override_need_not_unsay_what_does_not_fit_it() {
     assert_eq!(algorithms, [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingLog]);
 }
 
-/// Overrides of the rule `api` for tenants `t0`, `t1`, …, of two wordings in turn.
+/// Returns overrides of the rule `api` for tenants `t0`, `t1`, …, with two wordings in turn.
 fn overrides_of_tenants(count: u32) -> String {
     let one = |i: u32| {
         let quota = 7 + i % 2;
@@ -256,7 +256,7 @@ fn overrides_written_alike_share_their_limits() {
 }
 
 #[test]
-fn a_file_says_the_same_in_pieces_and_with_the_overrides_first() {
+fn a_file_reads_the_same_in_pieces_and_with_the_overrides_first() {
     let last = "[[rule]]\nname = 'b'\nkey = []\nlimits = ['1/day']";
     let text = format!("{}{}{last}", overrides_of_tenants(50), API.replace("    ", ""));
     for piece_bytes in [0, 1, 100, 1_000, PIECE_BYTES] {
@@ -271,7 +271,7 @@ fn a_file_says_the_same_in_pieces_and_with_the_overrides_first() {
 }
 
 #[test]
-fn a_piece_knows_its_lines_and_ends_inside_no_text() {
+fn pieces_have_the_right_lines_and_never_split_a_text() {
     let rule = "[[rule]]\r\nname = 'a'\r\nkey = []\r\nlimits = ['1/day']\r\n";
     let inside = "match.a = '''\n[[rule]]\n'''\n";
     for (text, line) in [
@@ -288,7 +288,7 @@ fn a_piece_knows_its_lines_and_ends_inside_no_text() {
 }
 
 #[test]
-fn a_linter_is_told_of_every_problem_in_the_order_of_the_file() {
+fn every_problem_is_reported_in_file_order() {
     let text = "[[rule]]\nname = 'a b'\nlimits = ['5', '1/x']\ncolour = 1\n[[rule]]\n[server]\n[[colour]]\n";
     let errors = Policy::problems_in("policy", text);
     let reply: Vec<(usize, &str)> =
@@ -298,7 +298,7 @@ fn a_linter_is_told_of_every_problem_in_the_order_of_the_file() {
 }
 
 #[test]
-fn what_cannot_be_read_in_pieces_is_refused_before_it_is_a_tree() {
+fn a_file_that_cannot_be_cut_is_rejected_before_parsing() {
     let overrides = overrides_of_tenants(TREE_MAX as u32 / 70);
     let quoted = format!("{API}match.a = \"\"\"b\"\"\"\n{overrides}");
     let said = "[server]\n".to_owned() + &"....\n".repeat(TREE_MAX / 5);
@@ -319,7 +319,7 @@ fn a_hopeless_file_is_not_read_to_its_end() {
 }
 
 #[test]
-fn a_file_says_that_it_has_no_rules_by_an_empty_list() {
+fn an_empty_list_declares_that_a_file_has_no_rules() {
     let none = policy("rules = []\n[server]\nhttp = \"off\"\n");
     assert!(none.is_empty_on_purpose() && none.rules().len() == 0);
     assert!(!policy(API).is_empty_on_purpose() && !policy("").is_empty_on_purpose());

@@ -1,11 +1,11 @@
-//! Why a request does not meet a rule, for who explains.
+//! The reasons why a request does not match a rule, for explanations.
 
 use std::fmt;
 
 use super::rule::{Mode, Rule};
 use crate::request::Request;
 
-/// Why a request does not meet a rule of its domain.
+/// The reason why a request does not match a rule of its domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotMatched {
@@ -13,14 +13,14 @@ pub enum NotMatched {
     Off,
     /// The rule's match or key needs an attribute that the request does not have.
     Missing {
-        /// Which.
+        /// The attribute.
         attribute: String,
     },
-    /// An attribute is none of those that the rule is for.
+    /// An attribute matches none of the rule's patterns.
     Mismatch {
-        /// Which.
+        /// The attribute.
         attribute: String,
-        /// What the rule's match asks for.
+        /// The patterns of the rule, for people.
         wants: String,
     },
 }
@@ -40,7 +40,7 @@ impl fmt::Display for NotMatched {
 }
 
 impl Rule {
-    /// The first reason why a request does not meet it; none if it does.
+    /// Returns the first reason why a request does not match the rule; `None` if it does.
     pub fn unmet_by(&self, request: &Request<'_>) -> Option<NotMatched> {
         if self.mode() == Mode::Off {
             return Some(NotMatched::Off);

@@ -1,4 +1,5 @@
-//! What this process knows of the copies, one on each shard: what each holds, and so what it lacks.
+//! Tracks the copies of runtime changes, one on each shard: the entries that each has, and so those
+//! that it lacks.
 
 use std::collections::HashMap;
 
@@ -10,29 +11,30 @@ use super::table::{ENTRIES_MAX, Entry, EntryId, Stamp, Table, id_of};
 use crate::engine::redis::control::{Exchange, Exchanged, StoredEntry};
 use crate::subject::Secret;
 
-/// The copies by their shards' names.
+/// The copies, by their shards' names.
 #[derive(Debug)]
 pub(crate) struct Copies {
-    /// Locked for a look or a note, and never across an await.
+    /// Held for a short time, and never across an await.
     by_shard: Mutex<HashMap<String, Copy>>,
     seal: Seal,
     previous: Option<Previous>,
 }
 
-/// What is left of the secret before this one: entries that were sealed with it are held, and told
-/// anew, under the names that they have now.
+/// The previous secret. Entries sealed with it are taken over under their new ids, and sent to the
+/// copies again.
 #[derive(Debug)]
 struct Previous {
     seal: Seal,
     secret: Secret,
-    /// By the names that they had: what takes one back says no more than that.
+    /// The new ids by the previous ones. A removal is found by its id alone, since it does not say
+    /// which rule and subject it is for.
     renamed: Mutex<HashMap<EntryId, EntryId>>,
 }
 
-/// One copy as it was seen last.
+/// One copy as last seen.
 #[derive(Debug, Default)]
 struct Copy {
-    /// Empty: there was none.
+    /// Empty if there was no copy.
     version: Vec<u8>,
     holds: HashMap<EntryId, Held>,
 }
@@ -40,7 +42,7 @@ struct Copy {
 #[derive(Clone, Copy, Debug)]
 struct Held {
     stamp: Stamp,
-    /// 0: never.
+    /// 0 for never.
     forget_at_us: u64,
 }
 
@@ -54,7 +56,8 @@ impl Copies {
         Copies { by_shard: Mutex::default(), seal: Seal::new(secret), previous }
     }
 
-    /// What to say to a shard's copy: the writing, if there is one, else some of what it lacks.
+    /// Returns the exchange with a shard's copy. It carries the entry to write, if there is one,
+    /// else some entries that the copy lacks.
     pub(crate) fn exchange_with(
         &self,
         shard: &str,
@@ -74,7 +77,7 @@ impl Copies {
         Exchange { seen, epoch: random(), entries_max: ENTRIES_MAX, reply, forgotten }
     }
 
-    /// Takes note of what a copy answered; tells the entries that were not seen before.
+    /// Notes the reply of a copy, and returns the entries that were new.
     pub(crate) fn note(
         &self,
         shard: &str,
@@ -83,11 +86,13 @@ impl Copies {
     ) -> Vec<(EntryId, Entry)> {
         let mut copies = self.by_shard.lock();
         let copy = copies.entry(shard.to_owned()).or_default();
+        // A copy with another epoch is a new one, so its earlier entries are lost.
         if epoch(&answer.version) != epoch(&copy.version) {
             copy.holds.clear();
         }
         copy.version.clone_from(&answer.version);
         copy.holds.retain(|_, held| !held.is_forgotten(now_us));
+        // The copy holds these entries even if they cannot be opened here.
         answer.unseen.iter().for_each(|stored| copy.hold(stored));
         answer.unseen.iter().filter_map(|stored| self.open(stored)).collect()
     }
@@ -99,7 +104,8 @@ impl Copies {
         }
     }
 
-    /// Whether a copy has changed since it was seen, or is not as it should be.
+    /// Returns whether a copy has changed since it was last seen, or lacks or still has entries
+    /// that it should not.
     pub(crate) fn wants_exchange(
         &self,
         shard: &str,
@@ -114,19 +120,19 @@ impl Copies {
             || copy.forgotten(now_us).next().is_some()
     }
 
-    /// How many entries a copy lacks.
+    /// Returns the number of entries that a copy lacks.
     pub(crate) fn lacked(&self, shard: &str, table: &Table) -> usize {
         let copies = self.by_shard.lock();
         let Some(copy) = copies.get(shard) else { return 0 };
         table.entries().filter(|(id, entry)| copy.lacks(*id, entry)).count()
     }
 
-    /// Whether a copy has this writing, or a newer one.
+    /// Returns whether a copy has this entry or a newer one.
     pub(crate) fn has(&self, shard: &str, id: EntryId, entry: &Entry) -> bool {
         self.by_shard.lock().get(shard).is_some_and(|copy| !copy.lacks(id, entry))
     }
 
-    /// The shards that lack this writing.
+    /// Returns the shards that lack this entry.
     pub(crate) fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
         let copies = self.by_shard.lock();
         let lacking = copies.iter().filter(|(_, copy)| copy.lacks(id, entry));
@@ -156,7 +162,7 @@ impl Copy {
         let stamp = Stamp { time_us: stored.time_us, random: stored.random };
         let held = Held { stamp, forget_at_us: stored.forget_at_us };
         let known = self.holds.entry(stored.id).or_insert(held);
-        // Two answers may be noted in another order than they were given.
+        // Two replies may be noted in another order than they were made in.
         if known.stamp < stamp {
             *known = held;
         }
@@ -177,5 +183,5 @@ fn epoch(version: &[u8]) -> &[u8] {
     version.split(|byte| *byte == b':').next().unwrap_or_default()
 }
 
-/// A script call of so many entries is below a millisecond of the server's time.
+/// The most entries in one script call. They take less than 1 ms of the server's time.
 const TOLD_MAX: usize = 256;

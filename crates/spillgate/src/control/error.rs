@@ -1,4 +1,4 @@
-//! Why something could not be set, changed or read by an operator.
+//! Errors of operators' calls.
 
 use std::fmt;
 
@@ -7,25 +7,25 @@ use super::{Missed, SUBJECT_BYTES_MAX};
 use crate::error::StoreError;
 use crate::policy::InvalidChange;
 
-/// Why an operator's call did nothing, or may have done a part.
+/// The reason why an operator's call failed or was done only in part.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// It cannot hold under the policy in force; nothing was done.
+    /// The change is invalid under the policy in force. Nothing was done.
     Refused(InvalidChange),
-    /// The rule's key needs an attribute that was not given; nothing was done.
+    /// The subject lacks an attribute of the rule's key. Nothing was done.
     MissingAttribute(String),
-    /// It would have ended before it began; nothing was done.
+    /// The change would have expired already. Nothing was done.
     Expired,
-    /// Nothing of the kind is set, so there is nothing to take back.
+    /// There is no such runtime change to remove.
     NotSet,
-    /// The subject or the limits are longer than an entry may be; nothing was done.
+    /// The subject and limits are too long for an entry. Nothing was done.
     TooLong,
-    /// As many entries are set as are held; nothing was done.
+    /// The table of runtime changes is full. Nothing was done.
     Full,
-    /// No shard took it: it does not hold here, and elsewhere only if an answer was lost.
+    /// No shard took the change. It is not in force here, and elsewhere only if a reply was lost.
     Unreachable(Vec<Missed>),
-    /// The store did not answer for this subject's state.
+    /// The store did not answer for this subject's counters.
     Store(StoreError),
 }
 
@@ -37,21 +37,23 @@ impl fmt::Display for ControlError {
                 write!(f, "subject: the rule's key needs the attribute {name:?}; give it a value")
             }
             ControlError::Expired => {
-                f.write_str("expires_at: this instant is past; name one to come, or none")
+                f.write_str("expires_at: this instant is past; give a later one or none")
             }
-            ControlError::NotSet => {
-                f.write_str("nothing of the kind is set while running; what the policy file says is changed there")
-            }
+            ControlError::NotSet => f.write_str(
+                "there is no such runtime change; edit the policy file to change its own entries",
+            ),
             ControlError::TooLong => write!(
                 f,
-                "subject: it and the limits take more than {SUBJECT_BYTES_MAX} bytes together; name fewer or shorter attributes"
+                "subject: it and the limits take more than {SUBJECT_BYTES_MAX} bytes together; use fewer or shorter attributes"
             ),
             ControlError::Full => write!(
                 f,
-                "{ENTRIES_MAX} entries are set, or taken back within a week, which is as many as are held; write some into the policy file instead"
+                "there are {ENTRIES_MAX} runtime changes, including those removed in the last week, and that is the maximum; move some into the policy file"
             ),
             ControlError::Unreachable(missed) => {
-                f.write_str("no shard of the store took it; try again when it answers:")?;
+                f.write_str(
+                    "no shard of the store took the change; try again when the store answers:",
+                )?;
                 missed.iter().try_for_each(|missed| write!(f, " {missed};"))
             }
             ControlError::Store(error) => error.fmt(f),

@@ -1,4 +1,4 @@
-//! What is set while running, as an operator sees it.
+//! The runtime changes in the form that operators see.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use crate::limit::LimitSpec;
 use crate::policy::{InvalidChange, Mode, Subject};
 
-/// Limits that were set for a subject while running.
+/// An override that was set as a runtime change.
 #[derive(Clone, Debug)]
 pub struct Override {
     pub(crate) rule: Box<str>,
@@ -18,7 +18,7 @@ pub struct Override {
     pub(crate) lacking: Vec<String>,
 }
 
-/// The mode of a rule, and who says so.
+/// The mode of a rule and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleMode {
     pub(crate) rule: Box<str>,
@@ -28,16 +28,16 @@ pub struct RuleMode {
     pub(crate) expires_at: Option<SystemTime>,
 }
 
-/// Where something that was set has arrived. A shard that missed it learns of it from this process, as
-/// long as that lives, and from any other that knows.
+/// The shards that a runtime change has reached. A pending shard gets it later, from this instance
+/// or any other that knows it.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
-    /// How many there are; none where the store is this process.
+    /// The number of shards; 0 if state is in memory.
     pub(crate) shards: usize,
     pub(crate) missed: Vec<Missed>,
 }
 
-/// A shard that something did not reach.
+/// A shard that a runtime change did not reach.
 #[derive(Clone, Debug)]
 pub struct Missed {
     pub(crate) shard: String,
@@ -45,93 +45,95 @@ pub struct Missed {
 }
 
 impl Override {
-    /// The rule whose limits they stand for.
+    /// Returns the rule whose limits it replaces.
     pub fn rule(&self) -> &str {
         &self.rule
     }
 
-    /// The attributes that say who is covered, sorted by name.
+    /// Returns the attributes of the subjects that it covers, sorted by name.
     pub fn subject(&self) -> impl ExactSizeIterator<Item = (&str, &[u8])> {
         self.subject.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// The limits as written.
+    /// Returns the limits as they were set.
     pub fn limits(&self) -> &[LimitSpec] {
         &self.limits
     }
 
-    /// When it was set.
+    /// Returns the time at which it was set.
     pub fn written_at(&self) -> SystemTime {
         self.written_at
     }
 
-    /// When it ends by itself.
+    /// Returns the time at which it expires, if it does.
     pub fn expires_at(&self) -> Option<SystemTime> {
         self.expires_at
     }
 
-    /// Why it is not in force, if it is not: its rule is gone, or has other limits now.
+    /// Returns the reason why it is not in force, if it is not: its rule is gone or has other
+    /// limits now.
     pub fn not_in_force(&self) -> Option<&InvalidChange> {
         self.not_in_force.as_ref()
     }
 
-    /// The shards that are not known to have it yet; this process goes on telling them.
+    /// Returns the shards that are not known to have it yet. This instance keeps sending it to
+    /// them.
     pub fn lacking(&self) -> &[String] {
         &self.lacking
     }
 }
 
 impl RuleMode {
-    /// The rule.
+    /// Returns the name of the rule.
     pub fn rule(&self) -> &str {
         &self.rule
     }
 
-    /// The mode in force.
+    /// Returns the mode in force.
     pub fn in_force(&self) -> Mode {
         self.in_force
     }
 
-    /// What the policy file says; `None` if it has no such rule any more.
+    /// Returns the mode in the policy file; `None` if the file has no such rule any more.
     pub fn written(&self) -> Option<Mode> {
         self.written
     }
 
-    /// What was set while running.
+    /// Returns the mode that was set as a runtime change, if there is one.
     pub fn runtime(&self) -> Option<Mode> {
         self.runtime
     }
 
-    /// When what was set ends by itself.
+    /// Returns the time at which that mode expires, if it does.
     pub fn expires_at(&self) -> Option<SystemTime> {
         self.expires_at
     }
 }
 
 impl Written {
-    /// The shards that it did not reach.
+    /// Returns the shards that the change has not reached.
     pub fn missed(&self) -> &[Missed] {
         &self.missed
     }
 
-    /// Whether every shard has it.
+    /// Returns whether every shard has the change.
     pub fn everywhere(&self) -> bool {
         self.missed.is_empty()
     }
 
-    /// The shards, if there are any and it reached none.
+    /// Returns the shards if there are any and the change reached none.
     pub(crate) fn missed_by_all(&self) -> Option<Vec<Missed>> {
         (self.shards > 0 && self.missed.len() == self.shards).then(|| self.missed.clone())
     }
 }
 
 impl Missed {
-    /// The shard, without credentials.
+    /// Returns the name of the shard, without credentials.
     pub fn shard(&self) -> &str {
         &self.shard
     }
 
-    /// Why.
+    /// Returns the error.
     pub fn why(&self) -> &str {
         &self.why
     }

@@ -1,5 +1,6 @@
-//! What an entry says, sealed with the secret: a store can keep it and pass it on, and tells nobody
-//! who is meant. A writing is always sealed alike, so it can be sealed anew for a copy that lost it.
+//! Seals entries with the secret, so that a store can keep and pass them on without learning the
+//! subjects. Sealing is deterministic, so that an entry can be sealed again for a copy that lost
+//! it.
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
@@ -13,7 +14,7 @@ use crate::subject::{Encoding, Secret};
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
 
-/// Seals and opens.
+/// Seals and opens entries.
 pub(crate) struct Seal(XChaCha20Poly1305);
 
 impl Seal {
@@ -32,7 +33,8 @@ impl Seal {
         stored
     }
 
-    /// Nothing if it was sealed with another secret, by a later version, or by somebody else.
+    /// Opens an entry. Returns `None` if it was sealed with another secret or by a later version,
+    /// or if it is forged.
     pub(crate) fn open(&self, stored: &StoredEntry) -> Option<Entry> {
         let payload = Payload { msg: &stored.sealed, aad: &bound_to(stored) };
         let opened = self.0.decrypt(&nonce(stored), payload).ok()?;
@@ -47,7 +49,8 @@ impl std::fmt::Debug for Seal {
     }
 }
 
-/// Never twice under one secret for different texts: no two writings have the same stamp.
+/// Returns the nonce of an entry. One secret never uses a nonce for two different texts, since no
+/// two entries have the same stamp.
 fn nonce(stored: &StoredEntry) -> XNonce {
     let mut nonce = XNonce::default();
     let parts = [stored.time_us, stored.random, stored.id as u64].map(u64::to_be_bytes);
@@ -55,7 +58,7 @@ fn nonce(stored: &StoredEntry) -> XNonce {
     nonce
 }
 
-/// What the store can read, and cannot change or put elsewhere.
+/// Returns the fields that the store can read but not change or move to another entry.
 fn bound_to(stored: &StoredEntry) -> Vec<u8> {
     let numbers = [stored.time_us, stored.random, stored.forget_at_us].map(u64::to_be_bytes);
     [&stored.id.to_be_bytes(), numbers.as_flattened()].concat()
@@ -92,7 +95,7 @@ fn encode_limit(limit: &LimitSpec, text: &mut Encoding) {
     text.part(quota.as_bytes());
     text.part(burst.map(u64::to_le_bytes).as_ref().map_or(&[], |burst| burst));
     for field in [algorithm, name, unit, time_zone, max_hold] {
-        // None of these is ever empty where it makes sense.
+        // An empty text stands for `None`, since none of these is valid when empty.
         text.part(field.as_deref().unwrap_or_default().as_bytes());
     }
 }
@@ -125,7 +128,7 @@ fn decoded(text: &[u8], stamp: Stamp) -> Option<Entry> {
     parts.0.is_empty().then_some(Entry { stamp, expires_at_us, what })
 }
 
-/// What is left of an encoding.
+/// The undecoded rest of an encoding.
 struct Parts<'t>(&'t [u8]);
 
 impl<'t> Parts<'t> {
@@ -157,7 +160,7 @@ impl<'t> Parts<'t> {
     }
 }
 
-// These are stored: they never change, and what is new gets a new one.
+// These are stored, so they never change. A new kind of entry gets a new constant.
 const TAKEN_BACK: &[u8] = b"-";
 const MODE: &[u8] = b"mode";
 const GENERATION: &[u8] = b"generation";
@@ -212,7 +215,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_sealed_opens_as_it_was_and_is_sealed_alike(id: u128, entry in entry()) {
+        fn a_sealed_entry_opens_unchanged_and_seals_identically(id: u128, entry in entry()) {
             let seal = Seal::new(&Secret::new(&SHARED_SECRET));
             let stored = seal.sealed(id, &entry);
             prop_assert_eq!(seal.sealed(id, &entry), stored.clone());
@@ -220,7 +223,7 @@ mod tests {
         }
 
         #[test]
-        fn a_flipped_bit_anywhere_and_another_secret_open_nothing(
+        fn a_flipped_bit_or_another_secret_opens_nothing(
             id: u128, entry in entry(), bit: prop::sample::Index
         ) {
             let seal = Seal::new(&Secret::new(&SHARED_SECRET));
@@ -241,7 +244,7 @@ mod tests {
         }
 
         #[test]
-        fn bytes_of_anybodys_are_read_or_not_without_a_panic(text: Vec<u8>) {
+        fn arbitrary_bytes_are_decoded_or_rejected_without_a_panic(text: Vec<u8>) {
             let _ = decoded(&text, Stamp::default());
         }
     }

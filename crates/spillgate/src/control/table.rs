@@ -1,50 +1,50 @@
-//! The entries that a process knows. Every copy, here and in each shard, is a join: of two writings
-//! of one entry the newer stays, in whatever order and however often they arrive.
+//! The runtime changes that one instance knows. Every copy, here and on each shard, is a join: of
+//! two versions of an entry the newer stays, in any order and with any repetition.
 
 use std::collections::HashMap;
 
 use crate::policy::{InvalidChange, RuntimeEntry};
 use crate::subject::{Encoding, Secret};
 
-/// One entry's name: a keyed hash of what it is about, so that it tells nobody.
+/// The id of an entry: a keyed hash of its rule and subject, which reveals neither.
 pub(crate) type EntryId = u128;
 
-/// When an entry was written, and a random number that tells two writings of one instant apart. No
-/// two writings have the same.
+/// The time of writing, and a random number that distinguishes entries written at the same time. No
+/// two entries have the same stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp {
     pub(crate) time_us: u64,
     pub(crate) random: u64,
 }
 
-/// One writing of an entry.
+/// One version of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) stamp: Stamp,
-    /// When it ends by itself.
+    /// The time at which it expires, if it does.
     pub(crate) expires_at_us: Option<u64>,
-    /// What is set; nothing: it was taken back.
+    /// The change; `None` if it was removed.
     pub(crate) what: Option<RuntimeEntry>,
 }
 
-/// All entries by their names.
+/// All entries by id.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     entries: HashMap<EntryId, Entry>,
-    /// Whether those last published hold.
+    /// For each entry last published, whether it is in force.
     held: HashMap<EntryId, Result<(), InvalidChange>>,
-    /// When the next of those published expires.
+    /// The next expiry among the entries published.
     next_expiry_us: Option<u64>,
 }
 
 impl Entry {
-    /// Whether it says something now: neither taken back nor expired.
+    /// Returns whether the entry has an effect now: neither removed nor expired.
     pub(crate) fn is_live(&self, now_us: u64) -> bool {
         self.what.is_some() && self.expires_at_us.is_none_or(|end| now_us < end)
     }
 
-    /// From when on nobody needs to know of it any more: every copy of an older writing has met it
-    /// by then.
+    /// Returns the time from which the entry can be forgotten. By then every copy of an older
+    /// version has merged it.
     pub(crate) fn forget_at_us(&self) -> Option<u64> {
         let end = match (&self.what, self.expires_at_us) {
             (Some(_), end) => end?,
@@ -59,7 +59,7 @@ impl Entry {
 }
 
 impl Table {
-    /// Takes an entry in, unless a newer writing of it is known; answers whether it was news.
+    /// Adds an entry unless a newer version is known. Returns whether it was new.
     pub(crate) fn merge(&mut self, id: EntryId, entry: Entry) -> bool {
         if self.entries.get(&id).is_some_and(|known| known.stamp >= entry.stamp) {
             return false;
@@ -76,31 +76,31 @@ impl Table {
         self.entries.iter().map(|(id, entry)| (*id, entry))
     }
 
-    /// The entries that say something now, in the order in which they were written.
+    /// Returns the entries that have an effect now, in the order in which they were written.
     pub(crate) fn live(&self, now_us: u64) -> Vec<(EntryId, &Entry)> {
         let mut live: Vec<_> = self.entries().filter(|(_, entry)| entry.is_live(now_us)).collect();
         live.sort_unstable_by_key(|(id, entry)| (entry.stamp, *id));
         live
     }
 
-    /// A stamp for now that every writing known here is older than, clocks stepped back or not.
+    /// Returns a stamp for now that is newer than every known entry, even after a clock step back.
     pub(crate) fn stamp(&self, now_us: u64, random: u64) -> Stamp {
         let newest = self.entries.values().map(|entry| entry.stamp.time_us).max();
         let time_us = now_us.max(newest.map_or(0, |newest| newest.saturating_add(1)));
         Stamp { time_us, random }
     }
 
-    /// Whether there is room for an entry of this name.
+    /// Returns whether there is room for an entry with this id.
     pub(crate) fn has_room_for(&self, id: EntryId) -> bool {
         self.entries.len() < ENTRIES_MAX || self.entries.contains_key(&id)
     }
 
-    /// Forgets what nobody needs to know of any more.
+    /// Removes entries that can be forgotten.
     pub(crate) fn forget(&mut self, now_us: u64) {
         self.entries.retain(|_, entry| !entry.is_forgotten(now_us));
     }
 
-    /// Notes what became of the live entries.
+    /// Notes which live entries are in force.
     pub(crate) fn published(
         &mut self,
         held: impl Iterator<Item = (EntryId, Result<(), InvalidChange>)>,
@@ -112,23 +112,23 @@ impl Table {
         self.held = held.collect();
     }
 
-    /// Whether something published has expired since.
+    /// Returns whether a published entry has expired.
     pub(crate) fn is_outdated(&self, now_us: u64) -> bool {
         self.next_expiry_us.is_some_and(|end| end <= now_us)
     }
 
-    /// Whether time alone will change what is published.
+    /// Returns whether a published entry will expire.
     pub(crate) fn will_expire(&self) -> bool {
         self.next_expiry_us.is_some()
     }
 
-    /// Why a published entry does not hold.
+    /// Returns the reason why a published entry is not in force, if it is not.
     pub(crate) fn why_not(&self, id: EntryId) -> Option<&InvalidChange> {
         self.held.get(&id)?.as_ref().err()
     }
 }
 
-/// The name of an entry, by what it is about.
+/// Returns the id of an entry, from its rule and subject.
 pub(crate) fn id_of(what: &RuntimeEntry, secret: &Secret) -> EntryId {
     let mut encoding = Encoding::new();
     encoding.part(ABOUT);
@@ -148,11 +148,13 @@ pub(crate) fn id_of(what: &RuntimeEntry, secret: &Secret) -> EntryId {
     secret.hash(&encoding)
 }
 
-/// No rule's subject begins so: `#` is in no domain's name of a sane mind, and the hash has 128 bits.
+/// The prefix of ids. Rules' subjects are encoded with their domain first, and domains hardly start
+/// with `#`. Beyond that the hash has 128 bits.
 const ABOUT: &[u8] = b"#control";
-/// Read by every process when it starts: a few megabytes. Ten thousand blocked addresses are many.
+/// The most entries. An instance reads all of them when it starts, a few megabytes.
 pub(crate) const ENTRIES_MAX: usize = 10_000;
-/// A shard that was away for longer may bring back what was taken back meanwhile.
+/// The time for which removed entries are kept. A shard that was away for longer may bring one
+/// back.
 const REMEMBERED_US: u64 = 7 * 24 * 60 * 60 * 1_000_000;
 
 #[cfg(test)]
@@ -161,7 +163,7 @@ mod tests {
     use crate::policy::Mode;
     use proptest::prelude::*;
 
-    /// A writing of one of a few entries; the stamp says all of it, as stamps do.
+    /// Makes a version of one of a few entries. Its stamp determines all of it, as stamps must.
     fn writing(id: u8, time_us: u64, random: u64) -> (EntryId, Entry) {
         let mode = [None, Some(Mode::Off), Some(Mode::Shadow)][(random % 3) as usize];
         let rule = || format!("rule {id}").into();
@@ -187,7 +189,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn copies_that_met_the_same_writings_are_equal(
+        fn copies_with_the_same_entries_are_equal(
             all in writings(), other in writings(), cut: prop::sample::Index
         ) {
             let together = joined(all.iter().chain(&other));
@@ -195,7 +197,7 @@ mod tests {
             prop_assert_eq!(&joined(other.iter().chain(&all)).entries, &together.entries);
             // Idempotent: everything twice.
             prop_assert_eq!(&joined(all.iter().chain(&other).chain(&all)).entries, &together.entries);
-            // Associative: two copies joined first, whatever each of them met.
+            // Associative: two copies are joined first, each with some of the entries.
             let (head, tail) = other.split_at(cut.index(other.len() + 1));
             let (left, right) = (joined(all.iter().chain(head)), joined(tail));
             let two: Vec<_> = [&left, &right]
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expired_or_was_taken_back_is_remembered_for_a_while() {
+    fn expired_and_removed_entries_are_kept_for_a_while() {
         let mut table = Table::default();
         let mode = Some(RuntimeEntry::Mode { rule: "api".into(), mode: Mode::Off });
         let stamp = Stamp { time_us: 100, random: 0 };
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_only_what_it_knows() {
+    fn a_full_table_takes_only_known_entries() {
         let mut table = Table::default();
         let (_, entry) = writing(1, 1, 1);
         for id in 0..ENTRIES_MAX as u128 {
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_is_newer_than_all_known_though_the_clock_steps_back() {
+    fn a_stamp_is_newer_than_all_known_even_after_a_clock_step_back() {
         let mut table = Table::default();
         let (id, entry) = writing(1, 1_000, 1);
         table.merge(id, entry);

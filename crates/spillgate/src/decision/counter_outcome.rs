@@ -1,4 +1,5 @@
-//! One counter of a decision as it was judged. It is small, for a decision is moved more often than it is read.
+//! The outcome of one counter. It is kept small, because a decision is moved more often than it is
+//! read.
 
 use std::sync::Arc;
 
@@ -9,20 +10,22 @@ use crate::limit::Limit;
 use crate::policy::{Matched, Mode};
 use crate::reservation::Receipt;
 
-/// One counter as it was judged, its names still in the policy.
+/// The outcome of one counter. Its names are still in the policy.
 #[derive(Clone, Debug)]
 pub(crate) struct CounterOutcome {
     pub(crate) rule: u32,
     pub(crate) overridden: Known<u32>,
-    /// A rule has 64 limits at most.
+    /// A rule has at most 64 limits.
     pub(crate) limit: u16,
     pub(crate) shadow: bool,
-    /// Post-paid, or refunded to: no part in the verdict.
+    /// Whether the counter takes no part in the decision, because it is post-paid or only refunded
+    /// to.
     pub(crate) advisory: bool,
-    /// Why the counter denies; `None` if it allows.
+    /// The reason why the counter denies; `None` if it allows.
     pub(crate) denied: Option<Reason>,
     pub(crate) source: Source,
-    /// Whether the store works and could not answer in time, where the source is the outage policy.
+    /// Whether the store works but could not answer in time. Set only if the source is the outage
+    /// policy.
     pub(crate) overloaded: bool,
     pub(crate) capacity: Known<u64>,
     pub(crate) remaining: Known<u64>,
@@ -31,24 +34,24 @@ pub(crate) struct CounterOutcome {
     pub(crate) rare: Option<Box<Rare>>,
 }
 
-/// What few decisions have.
+/// Fields that few decisions have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rare {
-    /// Only receipts ask for it.
+    /// The details of the charge, which only receipts need.
     charge: Option<Charge>,
-    /// The limit in force where the caller asked for one below the rule's.
+    /// The narrowed limit in force, if the caller asked for one below the rule's.
     narrowed: Option<Arc<Limit>>,
-    /// The receipt of the whole decision, kept with the first counter.
+    /// The receipt of the whole decision, stored with the first counter.
     receipt: Option<Receipt>,
 }
 
-/// A number that may be absent, in the room of one: what is counted here ends far below the largest,
-/// which stands for none.
+/// A number that may be absent, in the space of one number. The largest value stands for none: no
+/// real value comes near it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known<T>(T);
 
 impl CounterOutcome {
-    /// A counter of a rule that was met, before it is judged.
+    /// Returns the outcome of a counter of a matched rule before it is evaluated.
     #[inline]
     pub(crate) fn unknown(matched: &Matched<'_>, position: usize) -> CounterOutcome {
         CounterOutcome {
@@ -60,7 +63,8 @@ impl CounterOutcome {
         }
     }
 
-    /// Takes over what a store, or this instance in its place, decided. A denial that was certain before stays.
+    /// Takes over a reply of the store or of the local fallback. A denial that was certain before
+    /// the call stays.
     #[inline]
     pub(crate) fn take(&mut self, reply: &ChargeReply, source: Source) {
         self.source = source;
@@ -73,7 +77,7 @@ impl CounterOutcome {
         }
     }
 
-    /// The one counter of a limit that came with the request, before it is judged.
+    /// Returns the outcome of an inline limit's counter before it is evaluated.
     #[inline]
     pub(crate) fn inline() -> CounterOutcome {
         CounterOutcome {
@@ -99,17 +103,17 @@ impl CounterOutcome {
         self.denied.is_none()
     }
 
-    /// Returns whether the counter has a part in the decision.
+    /// Returns whether the counter takes part in the decision.
     pub(crate) fn decides(&self) -> bool {
         !self.shadow && !self.advisory
     }
 
-    /// Whether no limit denies it: it is allowed, or an outage policy denies it.
+    /// Returns whether no limit denies the counter: it is allowed, or an outage policy denies it.
     pub(crate) fn waits_for_no_limit(&self) -> bool {
         matches!(self.denied, None | Some(Reason::StoreUnavailable | Reason::Overloaded))
     }
 
-    /// Denies it because there is no room for a record of it.
+    /// Denies the counter because there is no room for its reservation record.
     pub(crate) fn refuse_overloaded(&mut self) {
         self.denied = Some(Reason::Overloaded);
         self.source = Source::OutagePolicy;
@@ -117,14 +121,15 @@ impl CounterOutcome {
         self.retry_after_us = None.into();
     }
 
-    /// It was admitted before, however it stands now.
+    /// Allows the counter because an earlier call has already charged it. The quota left now does
+    /// not matter.
     #[cfg(feature = "redis")]
     pub(crate) fn admit(&mut self) {
         self.denied = None;
         self.retry_after_us = Some(0).into();
     }
 
-    /// What a receipt needs to give the charge back.
+    /// Returns the details that a receipt needs to refund the charge.
     pub(super) fn charge(&self) -> Option<Charge> {
         self.rare.as_ref().and_then(|rare| rare.charge)
     }
@@ -136,7 +141,7 @@ impl CounterOutcome {
         }
     }
 
-    /// The limit in force where the caller asked for one below the rule's.
+    /// Returns the narrowed limit in force, if the caller asked for one below the rule's.
     pub(crate) fn narrowed(&self) -> Option<&Limit> {
         self.rare.as_ref().and_then(|rare| rare.narrowed.as_deref())
     }

@@ -1,4 +1,4 @@
-//! How a decision prints itself: by what it tells, and not by how it keeps it.
+//! Debug output of a decision, by its public methods instead of its fields.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ impl fmt::Debug for LimitDecision<'_> {
             .field("remaining", &self.remaining())
             .field("retry_after", &self.retry_after())
             .field("reset_after", &self.reset_after());
-        // What few have.
+        // Shown only if set, since few decisions have them.
         for (name, holds) in [("shadow", self.shadow()), ("advisory", self.advisory())] {
             if holds {
                 shown.field(name, &holds);

@@ -1,14 +1,14 @@
-//! The counters of a decision as it keeps them.
+//! The counters of a finished decision.
 
 use super::{CounterOutcome, CounterOutcomes};
 use crate::reservation::Receipt;
 
-/// The counters of a decision. Most have one, and need no memory of their own.
+/// The counters of a decision. Most decisions have one and allocate nothing.
 #[derive(Clone)]
 pub(super) enum Kept {
     One(CounterOutcome),
     Several(Box<[CounterOutcome]>),
-    /// No rule matched, and a reservation was made all the same.
+    /// A reservation that no rule matched: a receipt without counters.
     NothingReserved(Receipt),
 }
 
@@ -21,7 +21,7 @@ impl Kept {
         }
     }
 
-    /// Keeps it with the first counter, or alone where there is none.
+    /// Stores the receipt with the first counter, or alone if there are no counters.
     pub(super) fn set_receipt(&mut self, receipt: Receipt) {
         let first = match self {
             Kept::One(counter) => Some(counter),

@@ -1,31 +1,31 @@
-//! The words of a decision: denial, reason and source.
+//! The values that describe a decision: denial, reason and source.
 
 use std::time::Duration;
 
-/// Why a request was denied, and how long to wait.
+/// The reason of a denial, and the time to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
 pub struct Denial {
     /// The first of all reasons, in the order of [`Reason`].
     pub reason: Reason,
-    /// The time until the request would be allowed; `None` if no wait helps, or if the wait is unknown.
+    /// The time until the request would be allowed; `None` if no wait helps or the wait is unknown.
     pub retry_after: Option<Duration>,
 }
 
-/// Why a decision is denied. Where several reasons apply, the decision has the first in this order.
+/// The reason of a denial. If several apply, a decision has the first in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A limit or an override blocks: nothing is ever allowed.
+    /// A limit or an override blocks; nothing is ever allowed.
     Blocked,
-    /// The cost exceeds a capacity: no wait can help.
+    /// The cost exceeds a capacity; no wait can help.
     CostExceedsLimit,
     /// A limit has no room now.
     LimitExceeded,
     /// The store is unavailable, and the rule's `on_outage` denies.
     StoreUnavailable,
-    /// The store works, but could not answer in time, or has no room for another record.
+    /// The store works but could not answer in time, or has no room for another reservation record.
     Overloaded,
 }
 
@@ -47,23 +47,24 @@ impl Reason {
     }
 }
 
-/// Who judged, the worst last.
+/// The part of Spillgate that made a decision, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
-    /// The store, or the process's own memory where that is the store.
+    /// The store, or this process if state is in memory.
     Store,
-    /// Tokens that this process took ahead.
+    /// A lease: tokens that this instance took from the store ahead of use.
     Lease,
-    /// A refusal that still holds.
+    /// An earlier denial that still applies.
     DenialCache,
-    /// This process alone, while the store is out of reach.
+    /// The local fallback: this instance alone, while the store is out of reach.
     Fallback,
     /// The rule's `on_outage`, while the store is out of reach.
     OutagePolicy,
 }
 
 impl Source {
-    /// The word for it: `store`, `lease`, `denial-cache`, `fallback`, `outage-policy`.
+    /// Returns the source as every API spells it: `store`, `lease`, `denial-cache`, `fallback` or
+    /// `outage-policy`.
     pub fn name(self) -> &'static str {
         match self {
             Source::Store => "store",

@@ -1,7 +1,9 @@
-//! Every short history of two decisions, a reset of ours, what others do meanwhile, and time: what is
-//! refused from memory is refused rightly, but where somebody made room of whom nobody has heard yet.
+//! Tries every short history of two decisions, a reset of ours, actions of other instances, and
+//! time. A denial from memory must be right, except while room was made that this instance cannot
+//! know of.
 //!
-//! The limit is once in three ticks, and a tick is less than half of what a refusal is believed for.
+//! The limit is one in three ticks, and a tick is less than half of the longest time that a denial
+//! is used.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,31 +13,31 @@ use crate::algorithm::Reading;
 use crate::limit::{Limit, NamedLimit};
 use crate::subject::SubjectKey;
 
-/// All that is, at one moment.
+/// The state of the model.
 #[derive(Debug)]
 struct World {
     now_us: u64,
-    /// By the store: when it has room.
+    /// The time at which the store has room.
     room_at_us: u64,
-    /// The same, when it refused first.
+    /// The time until which the first denial by the store holds.
     refused_until_us: Option<u64>,
     cache: DenialCache,
     calls: Vec<Call>,
     reset: Reset,
-    /// When somebody elsewhere reset the subject.
+    /// The time at which another instance reset the subject.
     reset_elsewhere_us: Option<u64>,
     left: Budget,
     mistake: Mistake,
 }
 
-/// A decision that went on to the store, and what that told it.
+/// A decision that went on to the store, with the store's reply.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     sent: Sent,
     reply: Option<ChargeReply>,
 }
 
-/// Our own, which the store executes before we forget.
+/// A reset of ours. The store executes it before the cache drops its denials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reset {
     NotYet,
@@ -43,7 +45,7 @@ enum Reset {
     Over,
 }
 
-/// How much of each may still happen.
+/// The number of steps of each kind that may still happen.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
     decisions: u32,
@@ -51,17 +53,17 @@ struct Budget {
     admissions_elsewhere: u32,
 }
 
-/// What a wrong program would do: the search has to find it.
+/// A mistake that a wrong implementation could make. The search must find each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
     None,
-    /// What was forgotten is judged by when the answer came.
+    /// The era is taken when the reply came instead of when the call was sent.
     ForgetsByReceipt,
-    /// A refusal is believed for its wait from when its answer came.
+    /// A denial is used for its wait from when its reply came.
     HoldsFromReceipt,
-    /// Others are told to wait from when the call left.
+    /// Later answers give a `retry_after` that counts from when the call was sent.
     TellsFromSending,
-    /// A reset forgets nothing.
+    /// A reset drops no denial.
     KeepsOnReset,
 }
 
@@ -77,14 +79,14 @@ enum Step {
 }
 
 #[test]
-fn a_remembered_refusal_is_right_unless_room_was_made_unheard() {
+fn a_remembered_denial_is_right_unless_room_was_made_unnoticed() {
     let (states, refused) = search(Mistake::None).unwrap();
-    println!("{states} states, {refused} refusals from memory");
+    println!("{states} states, {refused} denials from memory");
     assert!(refused > 100, "{refused}");
 }
 
 #[test]
-fn the_search_finds_what_is_wrong() {
+fn the_search_finds_each_mistake() {
     for mistake in [
         Mistake::ForgetsByReceipt,
         Mistake::HoldsFromReceipt,
@@ -96,7 +98,8 @@ fn the_search_finds_what_is_wrong() {
     }
 }
 
-/// How many states and how many refusals from memory there are, or the shortest history with a wrong one.
+/// Returns the number of states and of denials from memory, or the shortest history with a wrong
+/// one.
 fn search(mistake: Mistake) -> Result<(usize, usize), String> {
     let limit = NamedLimit::new(Limit::per(1, Duration::from_micros(3 * TICK_US)), 0);
     let key = SubjectKey { tag: 1, id: 2, rule: 3 };
@@ -169,7 +172,7 @@ impl World {
         self.now_us >= self.room_at_us
     }
 
-    /// Whether a decision was refused from memory, and what is wrong with it.
+    /// Takes a step. Returns whether a decision was denied from memory, or the error in it.
     fn take(&mut self, step: Step, counter: &PlannedCharge) -> Result<bool, String> {
         match step {
             Step::Ask => {
@@ -245,16 +248,17 @@ impl World {
         Ok(false)
     }
 
-    /// Whoever is refused from memory would be refused by the store as well, but for a second after a reset
-    /// elsewhere, and until our own has returned. Whoever waits as told waits for as long as the store said.
+    /// Checks a denial from memory. The store must deny as well, except for a second after a reset
+    /// elsewhere and until our own reset has returned. A caller that waits for `retry_after` must
+    /// wait at least as long as the store demanded.
     fn judge(&self, retry_after_us: Option<u64>) -> Result<(), String> {
         let unheard = self.reset == Reset::Executed
             || self.reset_elsewhere_us.is_some_and(|at_us| self.now_us < at_us + BELIEVED_US);
         let until_us = self.now_us + retry_after_us.unwrap_or_default();
         if self.has_room() && !unheard {
-            Err(format!("refused at {}, with room since {}", self.now_us, self.room_at_us))
+            Err(format!("denied at {}, with room since {}", self.now_us, self.room_at_us))
         } else if self.refused_until_us.is_some_and(|refused_us| until_us < refused_us) {
-            Err(format!("told to wait until {until_us}, with room at {}", self.room_at_us))
+            Err(format!("asked to wait until {until_us}, with room at {}", self.room_at_us))
         } else {
             Ok(())
         }

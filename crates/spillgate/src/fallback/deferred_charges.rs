@@ -1,5 +1,6 @@
-//! What was admitted alone and not yet charged to the store. Each deferred charge is taken out before it is
-//! sent, so that no two calls pay it, and put back if the store surely did not execute.
+//! Admissions by local shares that the store has not been charged for. A deferred charge is taken
+//! out before it is sent, so that no two calls carry it. It is put back if the store surely did not
+//! execute the call.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,29 +12,31 @@ use crate::counter::{LimitHandle, PlannedCharge};
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 
-/// Debts by counter, so many at most.
+/// Deferred charges by counter, at most `DEBTS_MAX`.
 #[derive(Debug, Default)]
 pub(super) struct DeferredCharges {
     by_counter: Mutex<BTreeMap<u128, DeferredCharge>>,
-    /// Most calls find that there are none, without a lock.
+    /// The number of entries, so that most calls find out without the lock that there are none.
     count: AtomicUsize,
 }
 
-/// One counter's deferred charge.
+/// The deferred charge of one counter.
 #[derive(Clone, Debug)]
 pub(super) struct DeferredCharge {
     pub(super) key: SubjectKey,
     pub(super) limit: NamedLimit,
-    /// This process's share of it, by which it was admitted.
+    /// The local share of this instance, which admitted it.
     pub(super) share: LimitParams,
-    /// All that was admitted since the last payment.
+    /// The amount admitted since the last charge to the store.
     pub(super) admitted: u64,
 }
 
 impl DeferredCharges {
-    /// Notes an admission. Beyond the bound it is forgotten: the limit was enforced all the same.
+    /// Adds an admission. Above the bound it is dropped; the local share has enforced the limit all
+    /// the same.
     pub(super) fn add(&self, counter: &PlannedCharge, share: &LimitParams, cost: u64) {
         let mut deferred_charges = self.by_counter.lock();
+        // A known counter is always updated, even at the bound.
         let full = deferred_charges.len() >= DEBTS_MAX;
         match deferred_charges.get_mut(&counter.name()) {
             Some(deferred) => deferred.admitted = deferred.admitted.saturating_add(cost),
@@ -47,19 +50,19 @@ impl DeferredCharges {
         self.count.store(deferred_charges.len(), Ordering::Release);
     }
 
-    /// Takes back an admission that came to nothing.
+    /// Subtracts a refunded admission.
     pub(super) fn lower<L: LimitHandle>(&self, counter: &PlannedCharge<L>, cost: u64) {
         if let Some(deferred) = self.by_counter.lock().get_mut(&counter.name()) {
             deferred.admitted = deferred.admitted.saturating_sub(cost);
         }
     }
 
-    /// Whether a counter owes anything.
+    /// Returns whether a counter has a deferred charge.
     pub(super) fn is_deferred(&self, counter: &PlannedCharge) -> bool {
         !self.are_none() && self.by_counter.lock().contains_key(&counter.name())
     }
 
-    /// Takes a counter's deferred charge out, to be paid.
+    /// Takes out a counter's deferred charge, to be sent.
     pub(super) fn take(&self, counter: &PlannedCharge) -> Option<DeferredCharge> {
         if self.are_none() {
             return None;
@@ -67,7 +70,7 @@ impl DeferredCharges {
         self.take_named(counter.name())
     }
 
-    /// The same by the counter's name.
+    /// Takes out a deferred charge by the counter's name, to be sent.
     pub(super) fn take_named(&self, name: u128) -> Option<DeferredCharge> {
         let mut deferred_charges = self.by_counter.lock();
         let deferred = deferred_charges.remove(&name);
@@ -75,7 +78,8 @@ impl DeferredCharges {
         deferred
     }
 
-    /// The names of some that can be paid. They are deferred until each is taken out.
+    /// Returns the names of some that can be charged now. They stay deferred until they are taken
+    /// out.
     pub(super) fn some(
         &self,
         at_most: usize,
@@ -89,7 +93,7 @@ impl DeferredCharges {
         names.take(at_most).collect()
     }
 
-    /// Puts one back that was not paid.
+    /// Puts back a deferred charge that was not sent or not executed.
     pub(super) fn put_back(&self, deferred: DeferredCharge) {
         let counter = PlannedCharge::new(deferred.key, deferred.limit.clone());
         self.add(&counter, &deferred.share, deferred.admitted);
@@ -100,7 +104,7 @@ impl DeferredCharges {
     }
 }
 
-/// Some 30 MB: an outage in which more subjects are admitted has other worries.
+/// About 30 MB. In an outage with more subjects, the rest is not charged afterwards.
 const DEBTS_MAX: usize = 100_000;
 
 #[cfg(test)]
@@ -109,7 +113,7 @@ mod tests {
     use crate::limit::Limit;
 
     #[test]
-    fn what_waits_for_its_turn_to_be_paid_is_owed_until_then() {
+    fn stays_deferred_until_it_is_taken_out() {
         let limit = NamedLimit::new(Limit::per_second(9), 0);
         let params = limit.params().unwrap();
         let counter = |id| {

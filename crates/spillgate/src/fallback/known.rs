@@ -1,17 +1,18 @@
-//! What the store last said of its counters, for as many as fit: where deciding alone begins.
+//! The last known state of counters, for as many as fit. The local fallback starts from it.
 
 use parking_lot::Mutex;
 
 use crate::algorithm::Reading;
 use crate::counter::PlannedCharge;
 
-/// A table of fixed size, each counter in a place of its own or none: what is forgotten begins afresh.
+/// A table of fixed size. Each counter has one fixed slot, which it may lose to another. A counter
+/// that lost its slot starts afresh.
 #[derive(Debug)]
 pub(super) struct Known {
     indices: Box<[Mutex<Last>]>,
 }
 
-/// What the store last said of one counter.
+/// The last state of one counter that the store reported.
 #[derive(Clone, Copy, Debug, Default)]
 struct Last {
     counter: u128,
@@ -25,20 +26,20 @@ impl Known {
         Known { indices: (0..PLACES).map(|_| Mutex::default()).collect() }
     }
 
-    /// Notes what the store said at an instant of the counter of a name.
+    /// Stores the state that the store reported for a counter at `at_us`.
     pub(super) fn note(&self, counter: u128, reading: &Reading, at_us: u64) {
         let Reading { remaining, reset_after_us, .. } = *reading;
         let said = Last { counter, at_us, remaining, reset_after_us };
         let mut index = self.index(said.counter).lock();
         let keeps = index.counter != said.counter && index.remaining == 0 && remaining > 0;
-        // Whoever sprays keys must not make anybody forget who is exhausted.
+        // A client that sends many keys must not displace the state of an exhausted subject.
         if !(keeps && index.is_live(at_us)) {
             *index = said;
         }
     }
 
-    /// What is left of a counter, as far as can be told; nothing where it is unknown or untouched by
-    /// now. What drains is taken to drain evenly.
+    /// Returns an estimate of the quota left, or `None` if the state is unknown or the counter is
+    /// full again by now. Used quota is assumed to drain evenly.
     pub(super) fn remaining(&self, counter: &PlannedCharge, now_us: u64) -> Option<u64> {
         let name = counter.name();
         let last = *self.index(name).lock();
@@ -46,8 +47,9 @@ impl Known {
             return None;
         }
         let used = counter.params().capacity().saturating_sub(last.remaining);
+        // `is_live` has checked that this does not underflow.
         let left_us = last.reset_after_us - now_us.saturating_sub(last.at_us);
-        // Not more than the whole of `used`, so it fits.
+        // At most `used`, so it fits.
         let still =
             (u128::from(used) * u128::from(left_us)).div_ceil(u128::from(last.reset_after_us));
         Some(counter.params().capacity().saturating_sub(still as u64))
@@ -64,7 +66,7 @@ impl Last {
     }
 }
 
-/// About 4 MB, and as many subjects as are busy at once.
+/// About 4 MB. That is more subjects than are busy at once.
 const PLACES: usize = 1 << 16;
 
 #[cfg(test)]
@@ -83,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_drains_evenly_until_it_is_forgotten() {
+    fn used_quota_drains_evenly_until_it_is_forgotten() {
         let (known, limit) = (Known::new(), NamedLimit::new(Limit::per_second(100), 0));
         let counter = counter(7, &limit);
         assert_eq!(known.remaining(&counter, 1_000), None);
@@ -96,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exhausted_are_not_forgotten_for_those_who_are_not() {
+    fn exhausted_counters_are_not_displaced_by_others() {
         let (known, limit) = (Known::new(), NamedLimit::new(Limit::per_second(100), 0));
         let (mine, other) = (counter(7, &limit), counter(7 + PLACES as u128, &limit));
         known.note(mine.name(), &said(0, 1_000_000), 0);

@@ -1,18 +1,19 @@
-//! How many instances share a limit: the largest number that a heartbeat has counted lately.
+//! Determines how many instances share a limit: the largest count of recent heartbeats.
 //!
-//! A store that comes back empty counts the instances that have reported since: one, then two. An instance
-//! that took that number would enforce half of each limit alone, or all of it.
+//! A store that comes back empty counts only the instances that have reported since: one, then two.
+//! An instance that used such a count would enforce half of each limit alone, or all of it.
 
 /// The largest count of the last 60 seconds in which the store answered.
 ///
-/// Silence does not age a count: after an outage of an hour the store may come back empty as well.
+/// Time without an answer does not age a count. Otherwise a store that comes back empty after an
+/// outage of an hour would lower it.
 #[derive(Debug)]
 pub(super) struct LiveInstances {
-    /// The largest count of each period, the current one first.
+    /// The largest count of each period, the current period first.
     largest: [u32; PERIODS],
-    /// How much of the current period is over.
+    /// The elapsed time of the current period.
     elapsed_us: u64,
-    /// When the last count came, on a clock that is never set.
+    /// The time of the last count, on a monotonic clock.
     last_us: u64,
 }
 
@@ -21,7 +22,7 @@ impl LiveInstances {
         LiveInstances { largest: [0; PERIODS], elapsed_us: 0, last_us: now_us }
     }
 
-    /// Adds a count; returns the number to go by.
+    /// Adds a count and returns the number of instances to assume.
     pub(super) fn note(&mut self, live: u32, now_us: u64) -> u32 {
         let silent_us = now_us.saturating_sub(self.last_us);
         self.last_us = now_us;
@@ -37,10 +38,10 @@ impl LiveInstances {
     }
 }
 
-/// Six whole periods and the current one: a count lasts 60 to 70 seconds.
+/// Six whole periods and the current one, so a count lasts 60 to 70 seconds.
 const PERIODS: usize = 7;
 const PERIOD_US: u64 = 10_000_000;
-/// Heartbeats come every second; after a longer gap the store was out of reach.
+/// Heartbeats come every second. In a longer gap the store was out of reach.
 const GAP_MAX_US: u64 = 2_000_000;
 
 #[cfg(test)]
@@ -49,7 +50,7 @@ mod tests {
 
     const SECOND_US: u64 = 1_000_000;
 
-    /// Counts one number each second for `seconds`; returns the number to go by at the end.
+    /// Adds the same count each second for `seconds`. Returns the number to assume at the end.
     fn hold(live: &mut LiveInstances, count: u32, from_us: &mut u64, seconds: u64) -> u32 {
         let mut number = 0;
         for _ in 0..seconds {

@@ -1,4 +1,5 @@
-//! Reservations that were charged here while the store was out of reach: their records are in this process.
+//! Reservations that were charged by local shares during an outage. Their records are in this
+//! process.
 
 use smallvec::SmallVec;
 
@@ -14,15 +15,15 @@ use crate::reservation::kept::RecordedCharge;
 use crate::reservation::record::Charged;
 use crate::reservation::{Answer, Ending, Group, Noted, Opened, Opening};
 
-/// A reservation of which part was charged by this process alone.
+/// A reservation that was partly charged by local shares of this instance.
 pub(crate) struct Alone {
-    /// What a reservation under its id is answered.
+    /// The answer to another reservation under its id.
     pub(crate) opened: Opened,
-    /// Where the store has records of it.
+    /// The locations of its records on the store.
     pub(crate) elsewhere: SmallVec<[Group; 1]>,
 }
 
-/// What a reservation was charged here, for want of a store that answers.
+/// The charges of a reservation to local shares, made because the store did not answer.
 #[derive(Default)]
 pub(crate) struct ChargedHere {
     subject: u128,
@@ -30,13 +31,14 @@ pub(crate) struct ChargedHere {
 }
 
 impl Fallback {
-    /// What became of an earlier reservation of that id here, if some of it was charged here.
+    /// Returns the earlier reservation of that id, if local shares were charged for it.
     pub(crate) fn alone(&self, transaction: &Transaction, opening: &Opening) -> Option<Alone> {
         let (opened, elsewhere) = self.memory.kept(transaction, opening)?;
         Some(Alone { opened, elsewhere })
     }
 
-    /// Whether the record of what is charged here finds room; a decision without one needs none.
+    /// Returns whether there is room for the record of a local charge. A decision without a record
+    /// needs none.
     pub(super) fn has_room(&self, transaction: &Transaction) -> bool {
         !matches!(transaction.record, RecordAction::Open(_)) || self.memory.has_room(transaction)
     }
@@ -56,7 +58,7 @@ impl Fallback {
         ChargedHere { subject: subject_of(&call.transaction.counters), counters: charged.collect() }
     }
 
-    /// Keeps the record of that; answers whether there is one.
+    /// Keeps the record of local charges. Returns whether there were any.
     pub(crate) fn keep(&self, opening: &Opening, charged: ChargedHere, noted: &Noted) -> bool {
         let ChargedHere { subject, counters } = charged;
         if counters.is_empty() {
@@ -67,7 +69,7 @@ impl Fallback {
         let elsewhere = noted.groups.clone();
         let kept = Kept { body, lasting_us, subject, counters, charges, elsewhere };
         if let Err(twice) = self.memory.keep(opening.id, kept) {
-            // Another call under the same id was faster: the reservation is charged once.
+            // Another call under the same id was faster, so this charge is refunded.
             for (counter, charged) in twice.counters.iter().zip(&twice.charges) {
                 self.give_back_here(counter, charged);
             }
@@ -75,16 +77,17 @@ impl Fallback {
         true
     }
 
-    /// The records of what was charged here.
+    /// Returns the counts of records that this process holds.
     #[cfg(feature = "metrics")]
     pub(crate) fn records(&self) -> RecordsHeld {
         self.memory.records()
     }
 
-    /// Ends or renews what was charged here; what comes back is deferred no longer.
+    /// Ends or renews a reservation that was charged here. Refunded amounts are no longer deferred.
     pub(crate) fn close(&self, id: u128, ending: &Ending<'_>) -> Answer {
         self.memory.close(id, ending, |counter, corrected| match corrected {
             Corrected::Refunded(amount) => self.deferred_charges.lower(&counter.asked(0), amount),
+            // Usage beyond the estimate is deferred to the store like any other local admission.
             Corrected::Forced(amount) => {
                 if let (Some(limit), Some(share)) = (&counter.share_of, counter.limit.params()) {
                     self.deferred_charges.add(

@@ -1,13 +1,14 @@
-//! What a share of a limit is, in numbers.
+//! Computes the parameters of a local share.
 
 use crate::algorithm::{
     LimitParams, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
 };
 use crate::policy::Share;
 
-/// A share of a limit: the rate exactly, counts and bursts rounded down, at least 1.
+/// Returns the local share of a limit. The rate is exact; counts and bursts are rounded down, to at
+/// least 1.
 pub(super) fn part_of(params: &LimitParams, share: Share) -> LimitParams {
-    // No share is more than the whole, so it fits.
+    // A share is at most the whole, so it fits.
     let part = |count: u32| share.of(count.into()).max(1) as u32;
     match params {
         LimitParams::TokenBucket(params) => LimitParams::TokenBucket(part_of_bucket(params, share)),
@@ -28,7 +29,8 @@ pub(super) fn part_of(params: &LimitParams, share: Share) -> LimitParams {
     }
 }
 
-/// The rate exactly where that can be, else slower by less than a microsecond for each token.
+/// Returns the share of a bucket. The rate is exact if a bucket can have it, else slower by less
+/// than 1 µs for each token.
 fn part_of_bucket(params: &token_bucket::Params, share: Share) -> token_bucket::Params {
     let burst = share.of(params.burst.into()).max(1);
     let exactly = share.of_rate(params.count, params.period_us);
@@ -42,7 +44,7 @@ fn part_of_bucket(params: &token_bucket::Params, share: Share) -> token_bucket::
     token_bucket::Params::new(1, token_us, burst).unwrap_or(*params)
 }
 
-/// As long as a bucket may take to refill.
+/// The longest time that a bucket may take to refill.
 const REFILL_MAX_US: u64 = 1 << 53;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is worth telling of each counter: the numbers that are known, and what they are called outside.
+//! The known numbers of each enforced counter, and its name in header fields.
 
 use std::cmp::Ordering;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::decision::{Decision, LimitDecision, Reason, Source};
 use crate::limit::{Algorithm, Limit, REQUESTS};
 
-/// An enforced counter whose numbers are known.
+/// An enforced counter with known numbers.
 pub(super) struct Advice<'d> {
     pub(super) name: PolicyName<'d>,
     pub(super) capacity: u64,
@@ -19,14 +19,15 @@ pub(super) struct Advice<'d> {
     limit: &'d Limit,
 }
 
-/// What a limit is called outside: its rule's name, and its own where the rule has several.
+/// The name of a limit in header fields: its rule's name, and its own if the rule has several
+/// limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyName<'d> {
     rule: Option<&'d str>,
     limit: Option<&'d str>,
 }
 
-/// The counters that had a part in the verdict.
+/// Returns the counters of enforced rules with their names.
 pub(crate) fn enforced_counters(
     decision: &Decision,
 ) -> impl Iterator<Item = (LimitDecision<'_>, PolicyName<'_>)> {
@@ -36,7 +37,7 @@ pub(crate) fn enforced_counters(
         loop {
             let counter = counters.next()?;
             let rule = counter.rule();
-            // The limits of one rule stand side by side.
+            // The limits of a rule are adjacent.
             let after = counters.peek().and_then(LimitDecision::rule);
             let several = rule.is_some() && (before == rule || after == rule);
             before = rule;
@@ -51,13 +52,14 @@ pub(crate) fn enforced_counters(
     })
 }
 
-/// In whole seconds, up, and never none: who is told to wait 0 s comes back too early.
+/// Returns whole seconds, rounded up to at least 1. A client that waits 0 s comes back too early.
 pub(crate) fn whole_seconds(duration: Duration) -> u64 {
     seconds_up(duration).max(1)
 }
 
 impl<'d> Advice<'d> {
-    /// Of a decision over a single counter, and nothing to look for beside it.
+    /// Returns the advice of a decision over a single enforced counter, else `None`. Faster than
+    /// [`Advice::of`].
     #[inline]
     pub(super) fn sole(decision: &'d Decision) -> Option<Advice<'d>> {
         let mut counters = decision.limits();
@@ -67,7 +69,8 @@ impl<'d> Advice<'d> {
         Advice::over(counter, PolicyName { rule, limit })
     }
 
-    /// The tightest first; a limit that two decisions met is told of once.
+    /// Returns the advice of several decisions, tightest first. A limit that two decisions share is
+    /// listed once.
     pub(super) fn of(
         decisions: impl IntoIterator<Item = &'d Decision>,
     ) -> SmallVec<[Advice<'d>; 2]> {
@@ -94,17 +97,18 @@ impl<'d> Advice<'d> {
         Some(Advice { name, capacity, remaining, counter, limit })
     }
 
-    /// Where the limit's part of `RateLimit-Policy` is kept, if it is as its rule says.
+    /// Returns the cache of the limit's text in `RateLimit-Policy`, if the rule's own limit is in
+    /// force.
     pub(super) fn kept(&self) -> Option<&'d OnceLock<Bytes>> {
         self.counter.written_limit(self.name.limit.is_some())
     }
 
-    /// What the capacity is for.
+    /// Returns the period that the capacity applies to.
     pub(super) fn window_s(&self) -> Option<u64> {
         self.limit.window().map(whole_seconds)
     }
 
-    /// The quota unit, where it is not requests.
+    /// Returns the quota unit, unless it is requests.
     pub(super) fn unit(&self) -> Option<&'d str> {
         if self.is_slots() {
             return Some("concurrent-requests");
@@ -112,7 +116,8 @@ impl<'d> Advice<'d> {
         Some(self.limit.unit()).filter(|unit| *unit != REQUESTS)
     }
 
-    /// Until the request would pass, or else until one more unit is there.
+    /// Returns the time until the request would be allowed, or if it was, until one more unit is
+    /// free.
     pub(super) fn more_after_s(&self) -> Option<u64> {
         if self.is_slots() {
             return None;
@@ -124,7 +129,7 @@ impl<'d> Advice<'d> {
         }
     }
 
-    /// Until the request would pass, or else until the limit is untouched.
+    /// Returns the time until the request would be allowed, or if it was, until the limit is full.
     pub(super) fn reset_s(&self) -> Option<u64> {
         if self.is_slots() {
             return None;
@@ -135,29 +140,31 @@ impl<'d> Advice<'d> {
         }
     }
 
-    /// Known of a window that ends, and of a bucket that drains evenly.
+    /// Returns the time until one more unit is free. It is known for fixed windows and for buckets,
+    /// which drain evenly.
     fn one_more_after_us(&self) -> Option<u64> {
         let used = self.capacity.checked_sub(self.remaining).filter(|used| *used > 0)?;
-        // The share that a process enforces alone drains by other numbers.
+        // A local share drains at another rate.
         let by_its_numbers = self.counter.source() < Source::Fallback;
         let reset_after_us = self.counter.reset_after_us().filter(|_| by_its_numbers)?;
         match self.limit.algorithm() {
             Algorithm::FixedWindow => Some(reset_after_us),
             _ => {
+                // The other `used - 1` units drain after the first one.
                 let later_us = self.limit.drain_us(used - 1)?;
                 Some(reset_after_us.saturating_sub(later_us))
             }
         }
     }
 
-    /// Slots come back when they are released: nobody knows when.
+    /// Returns whether it is a concurrency limit. Its permits may be released at any time.
     fn is_slots(&self) -> bool {
         self.limit.algorithm() == Algorithm::Concurrency
     }
 }
 
 impl<'d> PolicyName<'d> {
-    /// What to write one after the other.
+    /// Returns the parts of the name, to be written one after the other.
     pub(crate) fn parts(self) -> impl Iterator<Item = &'d str> {
         let [first, slash, second] = match (self.rule, self.limit) {
             (Some(rule), Some(limit)) => [rule, "/", limit],
@@ -168,8 +175,8 @@ impl<'d> PolicyName<'d> {
     }
 }
 
-/// Orders denying limits before others: first those that no wait helps, then by the longest wait, an unknown one being
-/// longest. Other limits go by the least part of the capacity that is left.
+/// Orders denying limits before others: first those that no wait helps, then by the longest wait,
+/// where unknown is longest. Other limits go by the smallest part of the capacity left.
 fn tighter_first(a: &Advice<'_>, b: &Advice<'_>) -> Ordering {
     let wait = |one: &Advice<'_>| one.counter.retry_after().unwrap_or(Duration::MAX);
     let left = |a: &Advice<'_>, b: &Advice<'_>| u128::from(a.remaining) * u128::from(b.capacity);
@@ -185,5 +192,5 @@ fn seconds_up(duration: Duration) -> u64 {
 }
 
 const SECOND_US: u64 = 1_000_000;
-/// A limit that came with the request and was given no name.
+/// The name of an inline limit without one.
 const NAMELESS: &str = "default";

@@ -1,4 +1,4 @@
-//! A field's value as it grows, on the stack: it is written for every answer.
+//! Builds the value of a header field, on the stack, since every answer has some.
 
 use http::header::HeaderValue;
 
@@ -6,9 +6,9 @@ use super::PolicyName;
 
 pub(super) struct Text {
     inline: [u8; INLINE_MAX],
-    /// Of what is inline.
+    /// The length of the text in `inline`.
     length: usize,
-    /// All of it, once it is longer than that.
+    /// The whole text, once it is longer than `inline`.
     spilled: Vec<u8>,
 }
 
@@ -22,12 +22,12 @@ impl Text {
         self.bytes(text.as_bytes())
     }
 
-    /// Begins the next member of a list.
+    /// Starts the next member of a list.
     pub(super) fn member(&mut self) -> &mut Text {
         if self.as_bytes().is_empty() { self } else { self.text(", ") }
     }
 
-    /// As a string of structured fields; a name holds nothing that must be escaped.
+    /// Writes a name as a structured string. Names have no characters that need escaping.
     pub(super) fn name(&mut self, name: PolicyName<'_>) -> &mut Text {
         self.text("\"");
         name.parts().for_each(|part| {
@@ -96,7 +96,7 @@ impl Text {
     }
 }
 
-/// As many of the last digits as there is room for.
+/// Writes the last digits of a number, as many as fit into `room`.
 fn write_digits(room: &mut [u8], number: u64) {
     let mut rest = number;
     for digit in room.iter_mut().rev() {
@@ -105,7 +105,7 @@ fn write_digits(room: &mut [u8], number: u64) {
     }
 }
 
-/// Three limits with names of usual lengths.
+/// Fits three limits with names of usual lengths.
 const INLINE_MAX: usize = 128;
-/// Of the largest number.
+/// The digits of the largest number.
 const DIGITS_MAX: usize = 20;

@@ -1,6 +1,7 @@
-//! The hops that proxies report, the nearest first: `X-Forwarded-For` and `Forwarded` (RFC 7239).
+//! Parses the hops that proxies report, nearest first, from `X-Forwarded-For` and `Forwarded` (RFC
+//! 7239).
 //!
-//! A hop that names no address is `None`: nobody can say what lies behind it.
+//! A hop without an address is `None`: the clients behind it are unknown.
 
 use std::net::IpAddr;
 
@@ -10,8 +11,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::X_FORWARDED_FOR;
 
-/// Over all lines, which are one list; read from the end, so that a long forged beginning costs
-/// nothing.
+/// Returns the hops over all lines, which form one list. Reads from the end, so that a long forged
+/// beginning costs nothing.
 pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all(X_FORWARDED_FOR).into_iter().rev();
     lines
@@ -21,8 +22,8 @@ pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Optio
         .map(|hop| address(unquoted(hop)))
 }
 
-/// Over all lines. A line whose quotes do not close names nobody: a client could have opened one to
-/// swallow what the proxy appended.
+/// Returns the hops over all lines. A line with an unclosed quote has no valid hop, since a client
+/// could have opened the quote to hide the hops that a proxy appended.
 pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all(FORWARDED).into_iter().rev();
     lines.flat_map(|line| {
@@ -37,7 +38,7 @@ pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAd
     })
 }
 
-/// The address in `for=…` of one element; none if it is missing, said twice, or hidden.
+/// Returns the address in `for=…` of one element, or `None` if it is missing, repeated or hidden.
 fn element_address(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     for pair in split_outside_quotes(element, b';')? {
@@ -52,11 +53,11 @@ fn element_address(element: &[u8]) -> Option<IpAddr> {
         }
     }
     let value = found?;
-    // Nothing that must be escaped stands in an address.
+    // An address never has an escaped character.
     if value.contains(&b'\\') { None } else { address(unquoted(value)) }
 }
 
-/// The parts between separators that stand in no quotes; `None` if a quote does not close.
+/// Splits at separators outside quotes. Returns `None` if a quote is not closed.
 fn split_outside_quotes(text: &[u8], separator: u8) -> Option<SmallVec<[&[u8]; 4]>> {
     let mut parts = SmallVec::new();
     let (mut start, mut quoted, mut escaped) = (0, false, false);
@@ -80,7 +81,7 @@ fn unquoted(text: &[u8]) -> &[u8] {
     text.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(text)
 }
 
-/// `203.0.113.7`, `203.0.113.7:80`, `2001:db8::1`, `[2001:db8::1]:80`, `fe80::1%eth0`.
+/// Parses `203.0.113.7`, `203.0.113.7:80`, `2001:db8::1`, `[2001:db8::1]:80`, `fe80::1%eth0`.
 fn address(hop: &[u8]) -> Option<IpAddr> {
     let hop = std::str::from_utf8(hop).ok()?;
     let (host, port) = match hop.strip_prefix('[') {
@@ -101,7 +102,7 @@ fn address(hop: &[u8]) -> Option<IpAddr> {
     host.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// A number, or hidden as `_name`.
+/// Returns whether a text is a port number, or hidden as `_name`.
 fn is_port(port: &str) -> bool {
     match port.strip_prefix('_') {
         Some(name) => {

@@ -1,5 +1,5 @@
-//! An address and a prefix as text, in place and without the machinery of `fmt`: it is written for
-//! every request.
+//! Writes an address and a prefix as text, without `fmt` and without allocating, since every
+//! request needs one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,8 @@ pub(crate) struct AddressText {
 }
 
 impl AddressText {
-    /// As `Display` writes them, but for IPv4-mapped addresses, of which there are none here.
+    /// Writes them as `Display` does. IPv4-mapped addresses, which `Display` writes differently, do
+    /// not occur.
     pub(super) fn of(network: IpAddr, prefix: Option<u8>) -> AddressText {
         let mut text = AddressText { bytes: [0; LENGTH_MAX], length: 0 };
         match network {
@@ -41,7 +42,8 @@ impl AddressText {
         }
     }
 
-    /// The longest row of zero groups is left out, the first of several; a single one stays.
+    /// Replaces the first of the longest runs of zero groups by `::`, if it has more than one
+    /// group.
     fn ipv6(&mut self, address: Ipv6Addr) {
         let groups = address.segments();
         let (gap, length) = longest_zeros(&groups);
@@ -86,7 +88,7 @@ impl AddressText {
     }
 }
 
-/// Where it begins, and how many there are.
+/// Returns the start and length of the longest run of zeros.
 fn longest_zeros(groups: &[u16; 8]) -> (usize, usize) {
     let (mut longest, mut length) = ((0, 0), 0);
     for (place, group) in groups.iter().enumerate() {
@@ -98,7 +100,7 @@ fn longest_zeros(groups: &[u16; 8]) -> (usize, usize) {
     longest
 }
 
-/// Eight groups of four, seven colons, `/128`; the next round size.
+/// Eight groups of four digits, seven colons and `/128` are 43 bytes; 48 is the next round size.
 const LENGTH_MAX: usize = 48;
 
 #[cfg(test)]
@@ -109,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_address_is_written_as_everybody_writes_it(
+        fn an_address_is_written_as_the_standard_library_does(
             v4: u32, groups in prop::array::uniform8(prop_oneof![Just(0u16), 0u16..20, any::<u16>()]),
             prefix in prop::option::of(0u8..=128),
         ) {

@@ -1,14 +1,14 @@
-//! How much of a counter is worth taking ahead, and when: as much as is asked for in a part of the time
-//! that a lease lasts, and nothing for a while where the store had nothing to spare.
+//! Determines how many tokens of a counter to take, and when: enough for part of a lease's
+//! duration, and none for a while after the store granted nothing.
 
-/// What was asked of one counter lately.
+/// The recent demand for one counter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     asked: u64,
     since_us: u64,
-    /// When somebody asked last.
+    /// The time of the last request.
     pub(super) used_us: u64,
-    /// The store is left alone until then.
+    /// No call is made before this time.
     quiet_until_us: u64,
 }
 
@@ -17,11 +17,11 @@ impl Demand {
         Demand { asked: 0, since_us: now_us, used_us: now_us, quiet_until_us: 0 }
     }
 
-    /// Of a counter that is said to be hot before anybody asks: a part of the share is worth taking, and for
-    /// as long as a lease lasts nobody need ask for it to be kept.
+    /// Returns the demand for a counter that the policy lists as hot. Part of the share is wanted
+    /// at once, and is kept for one lease without any request.
     pub(super) fn expected(share: u64, ttl_us: u64, now_us: u64) -> Demand {
         let part = (share / EXPECTED_PART).max(WORTH.min(share));
-        // What was asked within the shortest look lets as much be wanted.
+        // Set so that `wanted`, which measures over the shortest look, returns `part`.
         let asked = (part * AHEAD / SHORTEST_LOOK).max(WORTH.min(share));
         Demand { asked, used_us: now_us.saturating_add(ttl_us), ..Demand::new(now_us) }
     }
@@ -32,14 +32,14 @@ impl Demand {
         self.used_us = now_us;
     }
 
-    /// As much as will be asked for within a part of `ttl_us`, going by what was lately; 0 where that is
-    /// not worth a call, or the store was just asked.
+    /// Returns the tokens expected to be requested within part of `ttl_us`, by recent demand.
+    /// Returns 0 if they are not worth a call, or if the store was called just now.
     pub(super) fn wanted(&self, share: u64, ttl_us: u64, now_us: u64) -> u64 {
         let worth = WORTH.min(share);
         if now_us < self.quiet_until_us || self.asked < worth || self.is_over(ttl_us, now_us) {
             return 0;
         }
-        // A burst of a moment says little of the time to come.
+        // A short burst does not show the rate to come.
         let elapsed_us = now_us.saturating_sub(self.since_us).max(ttl_us / SHORTEST_LOOK);
         let ahead =
             u128::from(self.asked) * u128::from(ttl_us / AHEAD) / u128::from(elapsed_us.max(1));
@@ -47,22 +47,23 @@ impl Demand {
         if wanted < worth { 0 } else { wanted }
     }
 
-    /// Nobody has asked for a while: what is held would help others more.
+    /// Returns whether there was no request for a while. Then other instances can use the tokens
+    /// better.
     pub(super) fn is_over(&self, ttl_us: u64, now_us: u64) -> bool {
         now_us.saturating_sub(self.used_us) >= ttl_us / IDLE
     }
 
-    /// Nobody has asked for so long that it need not be remembered.
+    /// Returns whether there was no request for so long that the counter can be dropped.
     pub(super) fn is_forgotten(&self, ttl_us: u64, now_us: u64) -> bool {
         now_us.saturating_sub(self.used_us) >= 2 * ttl_us
     }
 
-    /// Whether the store may be told of returns.
+    /// Returns whether a call that returns tokens may be made.
     pub(super) fn may_tell(&self, now_us: u64) -> bool {
         now_us >= self.quiet_until_us
     }
 
-    /// The store was asked; half of what was seen counts on.
+    /// Notes a call to the store. Half of the measured demand is carried over.
     pub(super) fn note_call(&mut self, ttl_us: u64, now_us: u64) {
         let elapsed_us = now_us.saturating_sub(self.since_us).min(ttl_us);
         self.since_us = now_us - elapsed_us / 2;
@@ -70,25 +71,26 @@ impl Demand {
         self.quiet_until_us = now_us + ttl_us / PACE;
     }
 
-    /// It had nothing to spare, or did not answer.
+    /// Notes that the store granted nothing or did not answer.
     pub(super) fn note_nothing(&mut self, ttl_us: u64, now_us: u64) {
         self.quiet_until_us = now_us + ttl_us / QUIET;
     }
 }
 
-/// A lease is to serve half of the time that it lasts: its rest is returned seldom.
+/// A lease should be spent in half of its duration, so that little of it is returned.
 const AHEAD: u64 = 2;
-/// So many processes may start at once, and each has a part.
+/// Up to 4 instances can start at once, and each gets a part.
 const EXPECTED_PART: u64 = 4;
-/// What is asked for is measured over an eighth of a lease at least.
+/// Demand is measured over an eighth of a lease or more.
 const SHORTEST_LOOK: u64 = 8;
-/// What nobody used for a quarter of a lease is returned.
+/// Tokens that were not used for a quarter of a lease are returned.
 const IDLE: u64 = 4;
-/// No more than so many calls while a lease lasts: enough to bring 16 shares, which is most of a limit.
+/// The most calls during one lease. They can bring 16 shares, which is most of a limit.
 const PACE: u64 = 32;
-/// After nothing was granted: a counter that is empty is not asked for more than it is drained by.
+/// The pause after a call without a grant, as a part of a lease. It keeps calls for an empty
+/// counter rare.
 const QUIET: u64 = 4;
-/// A lease of fewer tokens saves no work, and whoever asked for fewer says little of what will be asked for.
+/// A lease of fewer tokens saves no work, and fewer requests do not show the demand to come.
 const WORTH: u64 = 4;
 
 #[cfg(test)]
@@ -98,7 +100,7 @@ mod tests {
     const TTL_US: u64 = 1_000_000;
 
     #[test]
-    fn of_what_is_expected_a_quarter_of_the_share_is_wanted_at_once_and_kept_for_a_lease() {
+    fn wants_a_quarter_of_the_share_of_an_expected_counter_for_one_lease() {
         for (share, wanted) in [(1_000_000, 250_000), (100, 24), (5, 5), (4, 4), (1, 1)] {
             let demand = Demand::expected(share, TTL_US, 7);
             assert_eq!(demand.wanted(share, TTL_US, 7), wanted, "of {share}");
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_wanted_as_half_a_lease_will_serve() {
+    fn wants_the_demand_of_half_a_lease() {
         assert_eq!(asked(1_000, 1_000_000).wanted(10_000, TTL_US, 1_000_000), 500);
         assert_eq!(asked(1_000, 1_000_000).wanted(100, TTL_US, 1_000_000), 100);
     }
@@ -125,19 +127,19 @@ mod tests {
     }
 
     #[test]
-    fn the_first_few_are_not_taken_for_more() {
+    fn a_few_requests_are_not_worth_a_lease() {
         assert_eq!(asked(3, 10).wanted(10_000, TTL_US, 10), 0);
         assert_eq!(asked(2, 10).wanted(2, TTL_US, 10), 2, "of a share of two");
     }
 
     #[test]
-    fn what_is_asked_for_seldom_is_not_wanted() {
+    fn rare_requests_are_not_worth_a_lease() {
         assert_eq!(asked(2, 1_000_000).wanted(10_000, TTL_US, 1_000_000), 0);
         assert_eq!(asked(1_000, 100_000).wanted(10_000, TTL_US, 350_000), 0, "a while ago");
     }
 
     #[test]
-    fn the_store_is_left_alone_for_a_while() {
+    fn pauses_after_each_call() {
         let mut demand = asked(1_000, 1_000_000);
         demand.note_call(TTL_US, 1_000_000);
         demand.note(100, 1_001_000);

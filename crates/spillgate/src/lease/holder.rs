@@ -1,22 +1,23 @@
-//! What one process holds of one counter. It is told the time, and what became of its calls.
+//! The leases of one instance on one counter. The caller passes in the time and the results of
+//! calls.
 
 use smallvec::SmallVec;
 
 use super::{ALL, Close};
 
-/// The leases of one process on one counter, those it is done with, and the call under way.
+/// The leases of one instance on one counter, those it has closed, and the call under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Holder {
-    /// The oldest first, which is spent first.
+    /// The leases, oldest first. The oldest is spent first.
     grants: SmallVec<[Grant; GRANTS_MAX]>,
-    /// What the ledger is not known to have heard.
+    /// Closed leases that the ledger may not know of yet.
     closes: SmallVec<[Close; 4]>,
-    /// Of the last call.
+    /// The number of the last call.
     seq: u32,
     under_way: Option<UnderWay>,
 }
 
-/// Tokens of one lease that are still to be spent.
+/// The unspent tokens of one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Grant {
     seq: u32,
@@ -27,15 +28,15 @@ struct Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct UnderWay {
     sent_us: u64,
-    /// How many of `closes` it carries: the first ones.
+    /// The number of entries of `closes` that the call carries, from the front.
     carried: usize,
-    /// What it may bring is returned at once: nobody wants it any more.
+    /// Whether its grant is to be returned at once, because it is no longer needed.
     is_unwanted: bool,
-    /// What comes of it was granted by a ledger that is no more.
+    /// Whether its grant is void, because the ledger was lost.
     is_void: bool,
 }
 
-/// Tokens that were spent; they can be put back.
+/// Spent tokens, which can be put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Taken {
     seq: u32,
@@ -43,7 +44,7 @@ pub struct Taken {
 }
 
 impl Holder {
-    /// Spends tokens of one lease, if one has as many and has not ended.
+    /// Spends tokens of one lease that has enough and has not ended.
     #[inline]
     pub fn take(&mut self, cost: u64, now_us: u64) -> Option<Taken> {
         let fits = |grant: &&mut Grant| grant.left >= cost && now_us < grant.ends_us;
@@ -52,31 +53,32 @@ impl Holder {
         Some(Taken { seq: grant.seq, cost })
     }
 
-    /// Whether that would be so.
+    /// Returns whether [`Holder::take`] would succeed.
     pub fn would_take(&self, cost: u64, now_us: u64) -> bool {
         self.grants.iter().any(|grant| grant.left >= cost && now_us < grant.ends_us)
     }
 
-    /// Unspends tokens. Where their lease is over they are lost: its rest may have been returned.
+    /// Puts spent tokens back. If their lease is closed they are lost, since the rest of it may
+    /// have been returned.
     pub fn put_back(&mut self, taken: Taken) {
         if let Some(grant) = self.grants.iter_mut().find(|grant| grant.seq == taken.seq) {
             grant.left += taken.cost;
         }
     }
 
-    /// What can be spent now.
+    /// Returns the tokens that can be spent now.
     #[inline]
     pub fn left(&self, now_us: u64) -> u64 {
         let live = self.grants.iter().filter(|grant| now_us < grant.ends_us);
         live.map(|grant| grant.left).sum()
     }
 
-    /// What may have to be returned: all that is not spent, ended or not.
+    /// Returns all unspent tokens, including those of ended leases. They may have to be returned.
     pub fn unspent(&self) -> u64 {
         self.grants.iter().map(|grant| grant.left).sum()
     }
 
-    /// Is done with what has ended or is spent.
+    /// Closes the leases that have ended or are spent.
     pub fn settle(&mut self, now_us: u64) {
         let is_over = |grant: &Grant| grant.left == 0 || now_us >= grant.ends_us;
         let over: SmallVec<[Grant; GRANTS_MAX]> =
@@ -85,7 +87,7 @@ impl Holder {
         over.iter().for_each(|grant| self.close(grant.seq, grant.left));
     }
 
-    /// Is done with everything, what a call under way may bring included.
+    /// Closes all leases, including one that a call under way may bring.
     pub fn end(&mut self) {
         for grant in std::mem::take(&mut self.grants) {
             self.close(grant.seq, grant.left);
@@ -95,7 +97,7 @@ impl Holder {
         }
     }
 
-    /// The ledger is no more, and what it granted with it: nothing is left to spend or return.
+    /// Drops all leases because the ledger was lost. Nothing is left to spend or return.
     pub fn void(&mut self) {
         self.grants.clear();
         if let Some(under_way) = &mut self.under_way {
@@ -105,33 +107,34 @@ impl Holder {
         self.closes.clear();
     }
 
-    /// Whether there is something to refund.
+    /// Returns whether there are tokens to return.
     pub fn has_to_return(&self) -> bool {
         self.closes.iter().any(|close| close.unused > 0)
     }
 
-    /// Whether there is anything to tell the ledger, be it that a lease is spent.
+    /// Returns whether a closed lease has not been reported to the ledger, spent ones included.
     pub fn has_to_tell(&self) -> bool {
         !self.closes.is_empty()
     }
 
-    /// Whether another lease can be held.
+    /// Returns whether another lease can be held.
     pub fn has_place(&self, now_us: u64) -> bool {
         let live = self.grants.iter().filter(|grant| grant.left > 0 && now_us < grant.ends_us);
         live.count() < GRANTS_MAX
     }
 
-    /// Whether a call is under way.
+    /// Returns whether a call is under way.
     pub fn is_asking(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// Whether nothing is held, deferred or asked for.
+    /// Returns whether nothing is held, unreported or under way.
     pub fn is_idle(&self) -> bool {
         self.grants.is_empty() && !self.has_to_tell() && self.under_way.is_none()
     }
 
-    /// A call that leaves now: its number, and what it closes. One at a time.
+    /// Starts a call. Returns its number and the leases that it closes. Only one call is under way
+    /// at a time.
     pub fn call(&mut self, now_us: u64) -> (u32, SmallVec<[Close; 4]>) {
         self.settle(now_us);
         self.seq += 1;
@@ -141,7 +144,8 @@ impl Holder {
         (self.seq, self.closes.clone())
     }
 
-    /// The answer to a call. What was granted ends so long after the call left, not after the answer came.
+    /// Takes the reply to a call. A lease lasts from when the call was sent, not from when the
+    /// reply came.
     pub fn answered(&mut self, seq: u32, amount: u64, lasts_us: u64) {
         let Some(under_way) = self.under_way.filter(|_| seq == self.seq) else { return };
         self.under_way = None;
@@ -156,8 +160,8 @@ impl Holder {
         self.grants.push(Grant { seq, left: amount, ends_us });
     }
 
-    /// There was no answer. If the call may have been executed, whatever it was granted goes back
-    /// with the next.
+    /// Notes that a call got no reply. If it may have been executed, its grant is returned with the
+    /// next call.
     pub fn unanswered(&mut self, seq: u32, may_be_executed: bool) {
         let Some(under_way) = self.under_way.filter(|_| seq == self.seq) else { return };
         self.under_way = None;
@@ -168,7 +172,7 @@ impl Holder {
 
     fn close(&mut self, seq: u32, unused: u64) {
         if self.closes.len() >= CLOSES_MAX {
-            // Not told for so long, it has ended in the ledger as well.
+            // Unreported for so long, the oldest lease has ended in the ledger as well.
             let oldest = 0;
             self.closes.remove(oldest);
             if let Some(under_way) = &mut self.under_way {
@@ -179,16 +183,16 @@ impl Holder {
     }
 }
 
-/// One that is spent, and the next.
+/// One that is being spent, and the next.
 const GRANTS_MAX: usize = 2;
-/// As many as a call carries.
+/// As many as one call carries.
 pub(super) const CLOSES_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A holder with a lease of `amount` that was asked for at 1,000 and lasts 100.
+    /// Returns a holder with a lease of `amount` that was requested at 1,000 and lasts 100.
     fn holding(amount: u64) -> Holder {
         let mut holder = Holder::default();
         let (seq, _) = holder.call(1_000);
@@ -206,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_ends_so_long_after_the_call_left() {
+    fn a_lease_lasts_from_when_the_call_was_sent() {
         let mut holder = holding(3);
         assert!(holder.take(1, 1_099).is_some());
         assert_eq!(holder.take(1, 1_100), None);
@@ -215,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_too_late_is_returned_unspent() {
+    fn a_grant_that_comes_too_late_is_returned_unspent() {
         let mut holder = Holder::default();
         let (seq, _) = holder.call(1_000);
         holder.answered(seq, 3, 100);
@@ -224,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_back_can_be_spent_again_until_its_lease_is_over() {
+    fn tokens_put_back_can_be_spent_again_until_their_lease_is_closed() {
         let mut holder = holding(1);
         let taken = holder.take(1, 1_001).unwrap();
         holder.put_back(taken);
@@ -233,11 +237,11 @@ mod tests {
         assert_eq!(closes[..], [Close { seq: 1, unused: 0 }]);
         holder.put_back(taken);
         holder.answered(seq, 0, 0);
-        assert_eq!(holder.left(1_002), 0, "the ledger was told that it was spent");
+        assert_eq!(holder.left(1_002), 0, "the ledger knows that it was spent");
     }
 
     #[test]
-    fn a_return_is_told_until_it_was_heard_and_never_again() {
+    fn a_return_is_repeated_until_it_is_confirmed() {
         let mut holder = holding(3);
         holder.end();
         let (seq, closes) = holder.call(1_010);
@@ -251,17 +255,17 @@ mod tests {
     }
 
     #[test]
-    fn what_an_unanswered_call_may_have_been_granted_goes_back() {
+    fn a_possible_grant_of_an_unanswered_call_is_returned() {
         let mut holder = Holder::default();
         let (seq, _) = holder.call(1_000);
         holder.unanswered(seq, true);
         holder.answered(seq, 3, 100);
-        assert_eq!(holder.left(1_001), 0, "nobody waited for it any more");
+        assert_eq!(holder.left(1_001), 0, "the call was given up");
         assert_eq!(holder.call(1_002).1[..], [Close { seq: 1, unused: ALL }]);
     }
 
     #[test]
-    fn what_a_lost_ledger_granted_is_neither_spent_nor_returned() {
+    fn a_grant_of_a_lost_ledger_is_neither_spent_nor_returned() {
         let mut holder = holding(3);
         let (seq, _) = holder.call(1_010);
         holder.void();
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_too_many_returns_is_forgotten() {
+    fn drops_the_oldest_of_too_many_returns() {
         let mut holder = Holder::default();
         for now_us in 0..50 {
             let (seq, closes) = holder.call(now_us);

@@ -1,22 +1,22 @@
-//! What a store knows of the leases on one counter: `lease.lua` is the same in Redis, name by name, and this
-//! is what it is held to.
+//! The store's record of the leases on one counter. `lease.lua` does the same in Redis, with the
+//! same names, and tests compare the two.
 
 use super::{Asked, Granted};
 use crate::algorithm::{Charge, Intent, LimitParams, Refund, State, View};
 
-/// The leases on one counter, of all processes.
+/// The leases of all instances on one counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ledger {
     rows: Vec<Row>,
 }
 
-/// One lease; of nothing once it was closed, and kept for as long as its call may come again.
+/// One lease. A closed lease is kept with 0 tokens while its call may be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Row {
     node: u64,
     seq: u32,
     granted: u64,
-    /// By the store's clock, and later than for its holder.
+    /// The end by the store's clock. It is later than the end for the holder.
     ends_us: u64,
     lasts_us: u64,
     incarnation: u64,
@@ -25,12 +25,12 @@ struct Row {
 }
 
 impl Ledger {
-    /// What is held, as far as the ledger knows.
+    /// Returns the tokens held by instances, as far as the ledger knows.
     pub fn outstanding(&self) -> u64 {
         self.rows.iter().map(|row| row.granted).sum()
     }
 
-    /// Takes back what was closed, and grants what there is to spare; `state` is the counter's.
+    /// Closes leases and grants a new one if tokens can be spared. `state` is the counter's.
     pub fn exchange(
         &mut self,
         state: &mut Option<State>,
@@ -39,11 +39,13 @@ impl Ledger {
         now_us: u64,
         nonce: u64,
     ) -> Granted {
-        // Nobody is locked out by a clock that stepped back.
+        // After a clock step back no row lasts longer than it could have from now.
         self.rows.iter_mut().for_each(|row| row.ends_us = row.ends_us.min(now_us + KEPT_MAX_US));
         self.rows.retain(|row| row.ends_us > now_us);
         self.close(state, params, asked, now_us);
         let own = || self.rows.iter().filter(|row| row.node == asked.node);
+        // A repeat of a known call gets the same grant. A call older than the last one gets
+        // nothing: its row may have been closed and dropped.
         let last = own().map(|row| row.seq).max().unwrap_or(0);
         let (mut amount, mut lasts_us) = (0, 0);
         if let Some(known) = own().find(|row| row.seq == asked.seq) {
@@ -52,6 +54,8 @@ impl Ledger {
             (amount, lasts_us) = self.grant(state, params, asked, now_us, nonce);
         }
         let last = last.max(if amount > 0 { asked.seq } else { 0 });
+        // Of the closed rows of an instance only the last is kept, so that its call cannot be
+        // granted again.
         self.rows.retain(|row| row.granted > 0 || row.node != asked.node || row.seq == last);
         let reading = View::of(state.as_ref(), params, now_us).reading(state.as_ref(), 1);
         Granted { amount, lasts_us, reading }
@@ -70,6 +74,8 @@ impl Ledger {
             let unused = close.unused.min(row.granted);
             if unused > 0 {
                 let Row { incarnation, at_us, granted, mark, .. } = *row;
+                // The whole grant is the charge, as for a reservation. So a return mints nothing
+                // either.
                 let charge = Charge { incarnation, at_us, amount: granted, slot: mark };
                 let mut view = View::of(state.as_ref(), params, now_us);
                 view.refund(state, Refund::Unused { charge, unused }, now_us);
@@ -78,8 +84,9 @@ impl Ledger {
         }
     }
 
-    /// At most half of what is left of the share, so that all processes come to have some of it. The share is
-    /// of what is not spent yet, so that it shrinks as the counter empties, and the last tokens go to whoever asks.
+    /// Grants at most half of the share that is left, so that all instances get some. The share is
+    /// taken of the unspent tokens. So it shrinks as the counter empties, and the last tokens go to
+    /// instances that ask the store.
     fn grant(
         &mut self,
         state: &mut Option<State>,
@@ -99,7 +106,7 @@ impl Ledger {
             return (0, 0);
         }
         let lasts_us = match params {
-            // With the window what is left of it ends: no interval holds more than the limit.
+            // A lease ends with the window, so that no interval admits more than the limit.
             LimitParams::FixedWindow(params) => {
                 asked.ttl_us.min(params.window.at(now_us).end - now_us)
             }
@@ -114,6 +121,8 @@ impl Ledger {
             node: asked.node,
             seq: asked.seq,
             granted: amount,
+            // The holder counts from before its call was sent, and may report late. One more `ttl`
+            // leaves time for that.
             ends_us: now_us + lasts_us + asked.ttl_us,
             lasts_us,
             incarnation: charge.incarnation,
@@ -124,9 +133,9 @@ impl Ledger {
     }
 }
 
-/// Of a counter; two for a process that has it hot, and one that was closed.
+/// Rows of one counter: two for each instance that uses it much, and one that was closed.
 const ROWS_MAX: usize = 1_024;
-/// Two of the longest leases.
+/// Twice the longest lease.
 const KEPT_MAX_US: u64 = 120_000_000;
-/// What ends sooner is not worth taking.
+/// A shorter lease is not worth a call.
 const LASTS_MIN_US: u64 = 1_000;

@@ -1,4 +1,5 @@
-//! What this process holds of all counters, found by their hash; and which of them want the store's word.
+//! The leases of this instance on all counters, found by hash. It also finds the counters that need
+//! a call to the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,20 +18,21 @@ use crate::limit::NamedLimit;
 use crate::policy::{LeaseTerms, Rule, is_leasable};
 use crate::subject::SubjectKey;
 
-/// The leases of a process.
+/// The leases of one instance.
 #[derive(Debug)]
 pub(crate) struct Leases {
     shards: Box<[Mutex<HashTable<LeasedCounter>>]>,
-    /// How many counters there are in them.
+    /// The number of counters in the shards.
     count: AtomicUsize,
-    /// Who asked lately without being there: a part of a counter's hash, and how often.
+    /// Recently requested counters without a lease: part of the counter's hash, and the number of
+    /// requests.
     seen: Box<[AtomicU64]>,
-    /// Some counter wants the store's word before the next round.
+    /// Notified when a counter needs a call before the next round.
     pub(crate) wants: Arc<Notify>,
     stopped: AtomicBool,
 }
 
-/// A counter that is, or may be, leased.
+/// A counter that has leases or may get some.
 #[derive(Debug)]
 struct LeasedCounter {
     name: u128,
@@ -42,15 +44,15 @@ struct LeasedCounter {
     share: u64,
     holder: Holder,
     demand: Demand,
-    /// What the store had left when it granted last.
+    /// The quota that the store had left after its last grant.
     remaining: u64,
-    /// Less than this in hand, and it is time to ask for more.
+    /// With fewer tokens than this, it is time to request more.
     low: u64,
-    /// What would be wanted was told already.
+    /// Whether the task was already notified for this counter.
     is_reported: bool,
 }
 
-/// A call to be made for one counter.
+/// A call to make for one counter.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) name: u128,
@@ -63,16 +65,16 @@ pub(crate) struct Wanted {
     pub(crate) ttl_us: u64,
 }
 
-/// What was spent of a lease for one counter of a decision.
+/// Tokens that a lease paid for one counter of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spent {
     name: u128,
     taken: Taken,
-    /// What is left of the counter, as far as this process knows.
+    /// The quota left in the counter, as far as this instance knows.
     pub(crate) remaining: u64,
 }
 
-/// One counter of a decision, as leases know counters.
+/// One counter of a decision, in the form that leases need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'a> {
     pub(crate) name: u128,
@@ -82,7 +84,7 @@ pub(crate) struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    /// Nothing where a rule does not lease it.
+    /// Returns `None` if the rule does not lease the counter.
     pub(crate) fn of(counter: &'a PlannedCharge, rule: &'a Rule) -> Option<Candidate<'a>> {
         let terms = rule.lease()?;
         let may = counter.group == 0 && counter.cost > 0 && is_leasable(counter.limit.algorithm());
@@ -96,7 +98,7 @@ impl<'a> Candidate<'a> {
 }
 
 impl Leases {
-    /// A place for leases, or for none.
+    /// Makes a table for leases, or one that never takes any.
     pub(crate) fn new(leases: bool) -> Leases {
         let (shards, seen) = if leases { (SHARDS, SEEN) } else { (0, 0) };
         Leases {
@@ -108,14 +110,14 @@ impl Leases {
         }
     }
 
-    /// Whether there is anything to spend.
+    /// Returns whether any counter is in the table.
     #[inline]
     pub(crate) fn are_any(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Spends what a counter is charged, if a lease has as much. A counter that is asked about often and has no lease
-    /// gets one asked for.
+    /// Spends tokens for a charge, if a lease has enough. A counter with frequent requests and no
+    /// lease gets one requested.
     pub(crate) fn take_or_want(
         &self,
         of: Candidate<'_>,
@@ -124,6 +126,7 @@ impl Leases {
         now_us: u64,
     ) -> Option<Spent> {
         let share = of.terms.tokens_of(asked.limit.limit());
+        // A share of less than one token leases nothing.
         if share == 0 || self.stopped.load(Ordering::Relaxed) {
             return None;
         }
@@ -140,15 +143,18 @@ impl Leases {
             return None;
         };
         if !counter.is_under(of) {
-            // The limit in force is another: what was taken under the one before goes back.
+            // The limit in force has changed. Tokens taken under the previous one are returned.
             counter.holder.end();
             (counter.limit, counter.terms, counter.share) = (asked.limit.clone(), *of.terms, share);
         }
         let spent = counter.take(of, now_us);
+        // A charge that the store pays lowers the estimate too. `take` has already noted the demand
+        // of one that a lease paid.
         if spent.is_none() {
             counter.demand.note(of.cost, now_us);
             counter.remaining = counter.remaining.saturating_sub(of.cost);
         }
+        // The task that is notified takes the same lock.
         if counter.asks_for_word(now_us) {
             drop(shard);
             self.wants.notify_one();
@@ -156,7 +162,7 @@ impl Leases {
         spent
     }
 
-    /// Asks for a counter before anybody asks about it; whether there is anything to ask for.
+    /// Adds a counter before its first request. Returns whether it can be leased.
     pub(crate) fn expect(&self, asked: &PlannedCharge, rule: &Rule, now_us: u64) -> bool {
         let asked = &PlannedCharge { cost: 1, ..asked.to_owned() };
         let Some(of) = Candidate::of(asked, rule) else { return false };
@@ -176,7 +182,7 @@ impl Leases {
         true
     }
 
-    /// What is left of a counter if its lease would pay, as far as this process knows.
+    /// Returns the quota left in a counter if its lease would pay, as far as this instance knows.
     pub(crate) fn would_take(&self, of: Candidate<'_>, now_us: u64) -> Option<u64> {
         let shard = self.shards.get(self.place(of.name)?)?.lock();
         let counter = shard.find(of.name as u64, |counter| counter.name == of.name)?;
@@ -184,12 +190,12 @@ impl Leases {
         would.then(|| counter.known_remaining(now_us))
     }
 
-    /// Unspends it: the rest of the decision refused.
+    /// Puts spent tokens back, because the decision was denied.
     pub(crate) fn put_back(&self, spent: Spent) {
         self.with(spent.name, |counter| counter.holder.put_back(spent.taken));
     }
 
-    /// What is to be said to the store now, at most so many; and what nobody asks about is forgotten.
+    /// Returns the calls to make now, at most `most`, and drops unused counters.
     pub(crate) fn wanted(&self, now_us: u64, most: usize) -> Vec<Wanted> {
         let stopped = self.stopped.load(Ordering::Relaxed);
         let mut wanted = Vec::new();
@@ -208,7 +214,7 @@ impl Leases {
         wanted
     }
 
-    /// The store's answer to a call.
+    /// Takes the store's reply to a call.
     pub(crate) fn answered(
         &self,
         of: &Wanted,
@@ -224,11 +230,13 @@ impl Leases {
             if amount == 0 && of.wanted > 0 {
                 counter.demand.note_nothing(of.ttl_us, now_us);
             }
+            // Requesting the next lease at half of this one leaves time for the call before the
+            // tokens run out.
             counter.low = counter.holder.left(now_us) / 2;
         });
     }
 
-    /// There was none.
+    /// Notes that a call got no reply.
     pub(crate) fn unanswered(&self, of: &Wanted, may_be_executed: bool, now_us: u64) {
         self.with(of.name, |counter| {
             counter.holder.unanswered(of.seq, may_be_executed);
@@ -237,12 +245,12 @@ impl Leases {
         });
     }
 
-    /// A store lost what it held: what it granted counts for nothing.
+    /// Drops all leases, because a store lost its data.
     pub(crate) fn void(&self) {
         self.each(|counter| counter.holder.void());
     }
 
-    /// What a subject's counters were granted goes back: somebody resets it.
+    /// Returns a subject's leases to the store, because the subject is being reset.
     pub(crate) fn end_of(&self, key: SubjectKey) {
         self.each(|counter| {
             if counter.key == key {
@@ -251,20 +259,20 @@ impl Leases {
         });
     }
 
-    /// Nothing is taken or spent any more, and all that is held goes back.
+    /// Ends all leases and takes no more.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.each(|counter| counter.holder.end());
     }
 
-    /// How many tokens are in hand.
+    /// Returns the number of unspent tokens.
     pub(crate) fn outstanding(&self, now_us: u64) -> u64 {
         let mut all = 0;
         self.each(|counter| all += counter.holder.left(now_us));
         all
     }
 
-    /// The same of one rule.
+    /// Returns the number of unspent tokens of one rule.
     #[cfg(feature = "metrics")]
     pub(crate) fn outstanding_of(&self, rule: &str, now_us: u64) -> u64 {
         let mut all = 0;
@@ -276,7 +284,7 @@ impl Leases {
         all
     }
 
-    /// How many counters are leased, or may be soon.
+    /// Returns the number of counters in the table.
     pub(crate) fn counters(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
@@ -294,13 +302,16 @@ impl Leases {
 
     #[inline]
     fn place(&self, name: u128) -> Option<usize> {
-        // The table goes by the low bits.
+        // The hash table uses the low bits, so shards use the high ones.
         ((name >> 64) as usize).checked_rem(self.shards.len())
     }
 
-    /// Whether a counter was asked about again and again, nobody else in its place meanwhile.
+    /// Returns whether a counter had several requests without another counter in its slot between
+    /// them.
     fn is_seen_often(&self, name: u128) -> bool {
         let place = &self.seen[(name >> 96) as usize % self.seen.len()];
+        // One word holds both: the low byte counts, the other bits mark the counter. A plain load
+        // and store can lose a count under contention, which only delays a lease.
         let (mark, known) = (name as u64 & !SEEN_COUNT, place.load(Ordering::Relaxed));
         let count = if known & !SEEN_COUNT == mark { (known & SEEN_COUNT) + 1 } else { 1 };
         place.store(mark | if count >= OFTEN { 0 } else { count }, Ordering::Relaxed);
@@ -343,7 +354,7 @@ impl LeasedCounter {
         Some(Spent { name: self.name, taken, remaining: self.known_remaining(now_us) })
     }
 
-    /// Whether it was granted under the limit and the terms that are in force.
+    /// Returns whether its leases were granted under the limit and terms in force.
     #[inline]
     fn is_under(&self, of: Candidate<'_>) -> bool {
         self.limit.params() == Some(of.params) && self.terms == *of.terms
@@ -355,7 +366,7 @@ impl LeasedCounter {
         self.remaining.saturating_add(self.holder.left(now_us)).min(capacity)
     }
 
-    /// Whether the store is to be asked soon, and nobody was told yet.
+    /// Returns whether the task must be notified, which happens once until the next call.
     #[inline]
     fn asks_for_word(&mut self, now_us: u64) -> bool {
         if self.is_reported
@@ -384,7 +395,8 @@ impl LeasedCounter {
             wanted = self.demand.wanted(self.share, ttl_us, now_us);
         }
         self.is_reported = false;
-        // That a lease is spent can wait for the next call, if there will be one.
+        // A spent lease without a remainder can be reported with the next call, if there will be
+        // one.
         let tells = self.holder.has_to_return() || (is_left_alone && self.holder.has_to_tell());
         if wanted == 0 && !(tells && (stopped || self.demand.may_tell(now_us))) {
             return None;
@@ -399,18 +411,18 @@ impl LeasedCounter {
         let ttl_us = self.terms.ttl_us();
         let is_idle =
             self.holder.is_idle() && (stopped || self.demand.is_forgotten(ttl_us, now_us));
-        // What could not be told for so long the ledger has forgotten.
+        // The ledger has forgotten a lease that could not be reported for so long.
         is_idle || (self.demand.is_forgotten(4 * ttl_us, now_us) && !self.holder.is_asking())
     }
 }
 
-/// So that threads seldom meet at one.
+/// Enough that threads seldom compete for one.
 const SHARDS: usize = 64;
-/// As many counters as one process has hot at most; half a kilobyte each.
+/// The most counters with leases in one instance, half a kilobyte each.
 const COUNTERS_MAX: usize = 4_096;
-/// As many that may become so.
+/// The most counters that are watched for frequent requests.
 const SEEN: usize = 4_096;
-/// The part of a place that counts.
+/// The bits of a slot that count.
 const SEEN_COUNT: u64 = 0xff;
-/// After that many questions a counter may be worth a lease.
+/// After this many requests a counter may be worth a lease.
 const OFTEN: u64 = 3;

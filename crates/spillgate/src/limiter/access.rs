@@ -1,16 +1,18 @@
-//! Other credentials for the store, while the limiter is in use.
+//! Replaces the credentials for the store while the limiter is in use.
 
 use super::{Limiter, LimiterBuilder};
 use crate::engine::Engine;
 use crate::error::BuildError;
 
 impl Limiter {
-    /// Uses the users, passwords and certificates of `builder` from the next connection on. Open connections stay. The
-    /// builder names the same store; whatever else it says means nothing here.
+    /// Replaces the users, passwords and certificates for the store with those of `builder`.
     ///
-    /// # Errors
-    /// [`BuildError::OtherStore`] if it names other servers or another database, and what
-    /// [`build`](LimiterBuilder::build) says of addresses and certificates that are none. Nothing has changed then.
+    /// New connections use them; open connections stay as they are. The builder must name the same
+    /// store. Its other settings are ignored.
+    ///
+    /// Returns [`BuildError::OtherStore`] if the builder names other servers or another database.
+    /// Returns the errors of [`build`](LimiterBuilder::build) for invalid addresses and
+    /// certificates. After an error nothing has changed.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

@@ -1,4 +1,5 @@
-//! Waiting for room: who asks again, and when, and what is told whom it takes too long.
+//! Waiting for room: the order of waiting callers, their attempts, and the answer to those that
+//! wait in vain.
 
 use std::time::Duration;
 
@@ -19,16 +20,15 @@ use crate::time::Deadline;
 use crate::waiting::{Refusal, TooMany, Wanted};
 
 impl Limiter {
-    /// Waits until the request is allowed, but no longer than `within`: a wait that cannot fit is refused
-    /// at once, as is what can never be allowed.
+    /// Waits until the request is allowed, for at most `within`.
     ///
-    /// Those who wait for one subject are let in in the order in which they came, as far as this
-    /// process goes; checks do not queue behind them. For a permit the limiter asks time and again, until
-    /// there is one.
+    /// A request is denied at once if its wait cannot fit or if it can never be allowed. Callers of
+    /// one subject are admitted in the order of their calls in this instance. Checks do not queue
+    /// behind them. For a permit the limiter asks repeatedly until one is free.
     ///
-    /// Whoever drops the future gives its place up. In memory it has been charged nothing. On a store a
-    /// call may be under way just then, and what that charges stays charged, as with [`check`](Self::check):
-    /// one admission that nobody was told of, or a permit until its `max_hold`.
+    /// Dropping the future gives up the place in the queue. In memory nothing has been charged
+    /// then. On a store a call may be under way, and its charge stays, as with
+    /// [`check`](Self::check): one admission without a caller, or a permit until its `max_hold`.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -51,8 +51,10 @@ impl Limiter {
         self.acquire_for(&Question::Request(request.clone()), within).await
     }
 
-    /// The same for a request, or for a key with a limit of its own. A bucket of one is a leaky bucket then:
-    /// one after the other, at an even pace.
+    /// Waits like [`Limiter::acquire`], for a request or for a key with an inline limit.
+    ///
+    /// A bucket with a burst of 1 acts as a leaky bucket: it admits one call after the other, at an
+    /// even pace.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -67,8 +69,11 @@ impl Limiter {
     /// ```
     pub async fn acquire_for(&self, question: &Question<'_>, within: Duration) -> Decision {
         let inner = &self.inner;
+        // Patience counts from here: it bounds every wait below, the calls to the store included.
         let mut patience = inner.waiting.patience(Deadline::after(within));
         let wanted = inner.wanted(question);
+        // Callers that find a queue join it without a claim of their own. Otherwise a newcomer
+        // could take the quota that the first in the queue waits for.
         let place = match inner.waiting.behind_others(wanted.iter().map(|(_, wanted)| wanted)) {
             Some(place) => place,
             None => {
@@ -86,6 +91,8 @@ impl Limiter {
                 return inner.refused_in_line(question, &wanted, counter, None).await;
             }
         };
+        // The caller behind others knows its earliest turn. If that is too late, it is denied now
+        // instead of at its deadline.
         let earliest = place.earliest().filter(|_| !place.is_first());
         let in_time = earliest.is_none_or(|earliest| patience.lasts_until(earliest));
         if !in_time || patience.bound(place.first()).await.is_none() {
@@ -99,6 +106,7 @@ impl Limiter {
             let Some(pause) = claim.pause(patience.left()) else {
                 return inner.answer_claim(claim);
             };
+            // Callers behind this one derive their earliest turn from it.
             place.note(Refusal { params: pause.params, until: Deadline::after(pause.wait) });
             if patience.bound(place.pause(pause.wait)).await.is_none() {
                 return inner.answer_claim(claim);
@@ -106,20 +114,20 @@ impl Limiter {
         }
     }
 
-    /// Refuses all who wait, and who would from now on: what a service does before it stops.
+    /// Denies all waiting callers, now and from now on. A service calls this before it stops.
     pub fn end_waiting(&self) {
         self.inner.waiting.end();
     }
 }
 
 impl Inner {
-    /// Waits until the store may be asked again on behalf of a caller that waits; memory always may.
+    /// Waits until a waiting caller may call the store again. In memory there is no such wait.
     async fn poll_turn(&self, question: &Question<'_>) {
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
             let bound = self.bind(question);
             let plan: Plan<&NamedLimit> = self.plan(&bound, PlanMode::Charge);
-            // The first of several shards stands for all: it is asked first.
+            // The first shard stands for all of the plan's shards, since it is called first.
             let Some(tag) = plan.transaction.counters.first().map(|counter| counter.key.tag) else {
                 return;
             };
@@ -130,7 +138,7 @@ impl Inner {
         let _ = question;
     }
 
-    /// Asks for room; what comes of it counts only once it is answered.
+    /// Tries once to get room. The attempt is counted only if it is answered.
     async fn claim<'q, 'a>(&self, question: &'q Question<'a>) -> Claim<'q, 'a> {
         let began = self.metrics.begin();
         let bound = self.bind(question);
@@ -147,15 +155,15 @@ impl Inner {
         self.answer(bound, evaluated)
     }
 
-    /// The counters that a question is to be let in by; none where it never can be.
+    /// Returns the counters that the request needs room in; none if it can never have room.
     fn wanted(&self, question: &Question<'_>) -> Wants {
         let bound = self.bind(question);
         let plan: Plan<&NamedLimit> = self.plan(&bound, PlanMode::Charge);
         plan.wanted()
     }
 
-    /// What is told whom others stand before, who cannot be let in in time: how its counters stand, and that
-    /// the one with the line refuses, at least until `earliest`.
+    /// Denies a request whose turn comes too late. The answer has the counters' current numbers,
+    /// and the counter with the queue denies, at least until `earliest`.
     async fn refused_in_line(
         &self,
         question: &Question<'_>,
@@ -170,7 +178,7 @@ impl Inner {
         self.metrics.end(began);
         let with_line = wanted.iter().find(|(_, wanted)| wanted.counter == counter);
         let place = with_line.map_or(0, |(place, _)| *place);
-        // Another policy may have come into force meanwhile, which has fewer counters.
+        // A policy with fewer counters may have come into force meanwhile.
         let place = place.min(evaluated.counters.len().saturating_sub(1));
         if let Some(refusing) = evaluated.counters.get_mut(place) {
             refusing.denied.get_or_insert(Reason::LimitExceeded);
@@ -182,35 +190,35 @@ impl Inner {
     }
 }
 
-/// What came of asking for room.
+/// The result of one attempt to get room.
 struct Claim<'q, 'a> {
     decision: Decision,
     bound: BoundRequest<'q, 'a>,
     evaluated: Evaluated,
-    /// The decision's own time, without the wait before it.
+    /// The time of the decision itself, without the wait before it.
     took: Took,
 }
 
 impl Claim<'_, '_> {
-    /// When to ask again, if that is within what is left.
+    /// Returns when to try again, or `None` if that is later than `left`.
     fn pause(&self, left: Duration) -> Option<Pause> {
         Pause::of(&self.decision).filter(|pause| pause.wait <= left)
     }
 }
 
-/// The counters that somebody wants to be let in by, with their places in the decision.
+/// The counters that a caller needs room in, with their indexes in the decision.
 pub(crate) type Wants = SmallVec<[(usize, Wanted); 4]>;
 
-/// How long it takes until a refused question may be asked again, and why.
+/// The time until a denied request may try again, and the limit that imposes it.
 struct Pause {
     wait: Duration,
     params: LimitParams,
-    /// Of the refusing counter that takes longest, its place in the decision.
+    /// The index in the decision of the denying counter with the longest wait.
     place: usize,
 }
 
 impl Pause {
-    /// Nothing where nobody knows, or waiting does not help.
+    /// Returns `None` if the wait is unknown or waiting does not help.
     fn of(decision: &Decision) -> Option<Pause> {
         if decision.reason().is_none_or(Reason::is_permanent) {
             return None;
@@ -222,7 +230,7 @@ impl Pause {
             }
             let Kind::Counted(params) = counter.definition().kind() else { return None };
             let wait = match counter.algorithm() {
-                // It may be let go at any time.
+                // It may be released at any time.
                 Algorithm::Concurrency => slot_poll(),
                 _ => counter.retry_after()?,
             };
@@ -238,7 +246,8 @@ impl Pause {
     }
 }
 
-/// When a slot is asked for again: not in step with other processes.
+/// Returns the time until the next attempt to get a permit. It is random, so that instances do not
+/// attempt in step.
 fn slot_poll() -> Duration {
     #[cfg(feature = "redis")]
     return SLOT_POLL / 2 + crate::engine::jittered(SLOT_POLL / 2);
@@ -246,5 +255,5 @@ fn slot_poll() -> Duration {
     SLOT_POLL
 }
 
-/// Whoever is first in a line asks so often for a slot that somebody may have let go of.
+/// The longest time between two attempts of the first caller in a queue for a permit.
 const SLOT_POLL: Duration = Duration::from_millis(40);

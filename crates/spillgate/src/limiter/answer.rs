@@ -1,4 +1,4 @@
-//! From what became of a plan to the decision: counted and sampled once for each request that is answered.
+//! Turns an evaluated plan into a decision. Each answered request is counted and sampled once.
 
 use std::slice::from_ref;
 
@@ -13,7 +13,7 @@ use crate::metrics::Meters;
 use crate::plan::{Plan, PlanMode};
 
 impl Inner {
-    /// Decides and answers one question.
+    /// Evaluates and answers one request.
     pub(super) async fn decide(&self, bound: BoundRequest<'_, '_>) -> Decision {
         let began = self.metrics.begin();
         let plan = self.plan_to_charge(&bound);
@@ -22,7 +22,7 @@ impl Inner {
         self.answer(bound, evaluated)
     }
 
-    /// Decides and answers one question in memory, which takes no future.
+    /// Evaluates and answers one request in memory, without a future.
     #[inline]
     pub(super) fn decide_in(&self, memory: &Memory, bound: BoundRequest<'_, '_>) -> Decision {
         let began = self.metrics.begin();
@@ -48,7 +48,7 @@ impl Inner {
         self.answer(bound, evaluated)
     }
 
-    /// Decides and answers each of several questions by itself, in order.
+    /// Evaluates and answers several requests in order, each by itself.
     pub(super) async fn decide_each(&self, all: Vec<BoundRequest<'_, '_>>) -> Vec<Decision> {
         let began = self.metrics.begin();
         let plans = all.iter().map(|bound| (self.plan_to_charge(bound), bound.policy())).collect();
@@ -58,14 +58,15 @@ impl Inner {
         each.map(|(bound, evaluated)| self.answer(bound, evaluated)).collect()
     }
 
-    /// Looks at a question without a charge. A look is not counted.
+    /// Answers one request without charging it. It is not counted.
     pub(super) async fn look(&self, bound: BoundRequest<'_, '_>) -> Decision {
         let plan = Box::new(self.plan(&bound, PlanMode::Peek));
         let evaluated = self.evaluate(plan, bound.policy()).await;
         Decision::new(evaluated.counters, bound.into_names())
     }
 
-    /// Makes the decision on a question, with a receipt if it charged permits or a reservation.
+    /// Makes the decision on a request, with a receipt if it charged permits or opened a
+    /// reservation.
     #[inline]
     pub(super) fn answer(&self, bound: BoundRequest<'_, '_>, evaluated: Evaluated) -> Decision {
         let Evaluated { counters, opening, charged_here } = evaluated;
@@ -82,7 +83,7 @@ impl Inner {
         }
     }
 
-    /// Makes the decision on one enforced counter.
+    /// Makes the decision on a single enforced counter.
     #[inline]
     fn answer_one(&self, bound: BoundRequest<'_, '_>, judged: CounterOutcome) -> Decision {
         self.sample(&bound, from_ref(&judged));
@@ -92,7 +93,7 @@ impl Inner {
         decision
     }
 
-    /// Makes a decision and counts it.
+    /// Makes a decision from counters and counts it.
     pub(super) fn decision(
         &self,
         counters: CounterOutcomes,

@@ -1,4 +1,5 @@
-//! A question together with what decides it, so that its plan, its names and its samples come from one place.
+//! A request together with the policy or limit that decides it. Its plan, its names and its samples
+//! all come from there.
 
 use std::sync::Arc;
 
@@ -16,13 +17,13 @@ use crate::request::{Cost, Request};
 use crate::reservation::{Opening, random_id};
 use crate::subject::Secret;
 
-/// A question, with the policy or the limit that decides it.
+/// A request with the policy that decides it, or a key with its inline limit.
 pub(super) enum BoundRequest<'q, 'a> {
     Request {
         request: &'q Request<'a>,
         in_force: Guard<Arc<InForce>>,
     },
-    /// A key against a limit that came with it.
+    /// A key with its inline limit.
     Limit {
         domain: &'q str,
         key: &'q str,
@@ -32,12 +33,12 @@ pub(super) enum BoundRequest<'q, 'a> {
 }
 
 impl Inner {
-    /// Pairs a request with the policy in force.
+    /// Binds a request to the policy in force.
     pub(super) fn bind_to_policy<'q, 'a>(&self, request: &'q Request<'a>) -> BoundRequest<'q, 'a> {
         BoundRequest::Request { request, in_force: self.in_force.load() }
     }
 
-    /// Pairs a question with the policy in force, or with its own limit.
+    /// Binds a request to the policy in force, or a key to its inline limit.
     pub(super) fn bind<'q, 'a>(&self, question: &'q Question<'a>) -> BoundRequest<'q, 'a> {
         match question {
             Question::Request(request) => self.bind_to_policy(request),
@@ -47,7 +48,7 @@ impl Inner {
         }
     }
 
-    /// Makes the plan of a question.
+    /// Makes the plan of a request.
     pub(super) fn plan<'p, L: LimitHandleFrom<'p>>(
         &self,
         bound: &'p BoundRequest<'_, '_>,
@@ -56,7 +57,7 @@ impl Inner {
         self.plan_by_rules(bound, &bound.rules(), mode)
     }
 
-    /// Makes the plan of a question that matches these rules.
+    /// Makes the plan of a request that matches `rules`.
     #[inline]
     pub(super) fn plan_by_rules<'p, L: LimitHandleFrom<'p>>(
         &self,
@@ -76,14 +77,15 @@ impl Inner {
         }
     }
 
-    /// Makes the plan that charges a question. One that charges permits opens a record, by which they are released.
+    /// Makes the plan that charges a request. If it charges permits, it opens a record, which is
+    /// needed to release them.
     pub(super) fn plan_to_charge(&self, bound: &BoundRequest<'_, '_>) -> Box<Plan> {
         let mut plan = Box::new(self.plan(bound, PlanMode::Charge));
         self.open_permits(&mut plan);
         plan
     }
 
-    /// Has a plan that charges permits open a record.
+    /// Makes a plan that charges permits open a record.
     pub(super) fn open_permits<L: LimitHandle>(&self, plan: &mut Plan<L>) {
         if let Some(max_hold_us) = plan.holds_slots_us() {
             self.open_held(plan, Opening::new(random_id(), 0, max_hold_us));
@@ -115,7 +117,7 @@ impl Inner {
 }
 
 impl<'q, 'a> BoundRequest<'q, 'a> {
-    /// Pairs a key with the limit that came with it.
+    /// Binds a key to its inline limit.
     pub(super) fn limit(
         domain: &'q str,
         key: &'q str,
@@ -125,7 +127,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
         BoundRequest::Limit { domain, key, limit: NamedLimit::new(limit.clone(), 0), cost }
     }
 
-    /// Returns the rules that a request matches; a limit that came with the question has none.
+    /// Returns the rules that the request matches; none for an inline limit.
     #[inline]
     pub(super) fn rules(&self) -> SmallVec<[Matched<'_>; 4]> {
         match self {
@@ -134,8 +136,9 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
         }
     }
 
-    /// Returns the charge of a question over one enforced limit, if its cost is within the capacity and comes back
-    /// with time alone: a permit has a receipt.
+    /// Returns the charge of a request that needs no plan. It has one enforced limit and a cost
+    /// within the capacity, and time alone refills the limit. A permit needs a receipt, so
+    /// concurrency limits do not qualify.
     #[inline]
     pub(super) fn only_charge<'p>(
         &'p self,
@@ -148,6 +151,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
             }
             (BoundRequest::Request { request, .. }, [matched]) => {
                 let [limit] = matched.limits else { return None };
+                // Shadow and post-paid rules need groups of their own.
                 if matched.rule.mode() != Mode::Enforce || matched.rule.postpaid() {
                     return None;
                 }
@@ -158,6 +162,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
         };
         let params = limit.params()?;
         let is_in_bounds = (1..=params.capacity()).contains(&cost);
+        // A previous secret means two charges, and a permit needs a record.
         if !is_in_bounds
             || limit.algorithm() == Algorithm::Concurrency
             || secret.previous().is_some()
@@ -174,7 +179,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
         Some(PlannedCharge { cost, attributes, ..PlannedCharge::new(key, limit) })
     }
 
-    /// Returns the policy of the rules; `None` for a limit that came with the question.
+    /// Returns the policy of the rules; `None` for an inline limit.
     #[inline]
     pub(super) fn policy(&self) -> Option<&Policy> {
         match self {
@@ -183,7 +188,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
         }
     }
 
-    /// Returns the meters of the rules; `None` for a limit that came with the question.
+    /// Returns the meters of the rules; `None` for an inline limit.
     #[inline]
     pub(super) fn meters(&self) -> Option<&Meters> {
         match self {
@@ -192,7 +197,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
         }
     }
 
-    /// Returns where the names of its counters are found.
+    /// Returns the source of its counters' names.
     pub(super) fn into_names(self) -> Names {
         match self {
             BoundRequest::Request { in_force, .. } => Names::Policy(Arc::clone(&in_force.policy)),
@@ -200,7 +205,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
         }
     }
 
-    /// Returns the names of a question that is asked again.
+    /// Returns the source of its counters' names, for a request that is evaluated again.
     pub(super) fn names(&self) -> Names {
         match self {
             BoundRequest::Request { in_force, .. } => Names::Policy(Arc::clone(&in_force.policy)),

@@ -1,4 +1,4 @@
-//! Putting a limiter together: every setting that the library takes.
+//! Builds a limiter from the settings of the library.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::testing::ManualClock;
 use crate::time::Clock;
 use crate::waiting::Waiting;
 
-/// Puts a limiter together.
+/// Builds a [`Limiter`]. Every setting has a default.
 #[derive(Debug, Default)]
 pub struct LimiterBuilder {
     policy: Policy,
@@ -67,20 +67,23 @@ pub struct LimiterBuilder {
 }
 
 impl LimiterBuilder {
-    /// The rules.
+    /// Sets the rules. By default there are none, and every request is allowed.
     pub fn policy(self, policy: Policy) -> LimiterBuilder {
         LimiterBuilder { policy, ..self }
     }
 
-    /// State in this Redis or Valkey, shared with whoever names the same:
-    /// `redis://user:password@host:port/database`, `rediss://` for TLS, or `unix:///path?db=0`.
+    /// Keeps state on one Redis or Valkey server, shared with all instances that use it.
+    ///
+    /// The URL is `redis://user:password@host:port/database`, `rediss://` for TLS, or
+    /// `unix:///path?db=0`.
     #[cfg(feature = "redis")]
     pub fn redis(self, url: impl Into<String>) -> LimiterBuilder {
         LimiterBuilder { store: Some(Store::Url(url.into())), ..self }
     }
 
-    /// State on whoever is primary under a name that these sentinels watch. User, password, database
-    /// and TLS of the first address are the primary's too.
+    /// Keeps state on the current primary of a master name that these Sentinels watch.
+    ///
+    /// User, password, database and TLS of the first URL apply to the primary too.
     #[cfg(feature = "redis")]
     pub fn sentinel(
         self,
@@ -91,104 +94,122 @@ impl LimiterBuilder {
         LimiterBuilder { store: Some(Store::Sentinel { master: master.into(), urls }), ..self }
     }
 
-    /// State on a Redis Cluster, by the addresses of some of its nodes. User and password of the
-    /// first are those of all.
+    /// Keeps state on a Redis Cluster, found through some of its nodes.
+    ///
+    /// User and password of the first URL apply to all nodes.
     #[cfg(feature = "redis")]
     pub fn cluster(self, urls: impl IntoIterator<Item = impl Into<String>>) -> LimiterBuilder {
         let urls = urls.into_iter().map(Into::into).collect();
         LimiterBuilder { store: Some(Store::Cluster(urls)), ..self }
     }
 
-    /// State spread over the nodes of a ring.
+    /// Keeps state on independent servers, spread by consistent hashing.
     #[cfg(feature = "redis")]
     pub fn ring(self, ring: Ring) -> LimiterBuilder {
         LimiterBuilder { store: Some(Store::Ring(ring)), ..self }
     }
 
-    /// Whom `rediss://` servers are trusted by, and who we are there.
+    /// Sets the certificate authority for `rediss://` servers and this instance's own certificate.
     #[cfg(feature = "redis")]
     pub fn tls(self, tls: Tls) -> LimiterBuilder {
         LimiterBuilder { tls: Some(tls), ..self }
     }
 
-    /// How many processes share the limits, where that is known beforehand: while the store is out of
-    /// reach each enforces its part alone. More that were heard of lately count.
+    /// Sets the number of instances that share the limits, if you know it beforehand.
+    ///
+    /// While the store is out of reach, each instance enforces this fraction of every limit. If
+    /// recent heartbeats show more instances, their number is used.
     #[cfg(feature = "redis")]
     pub fn expected_instances(self, nodes: u32) -> LimiterBuilder {
         LimiterBuilder { expected_instances: nodes, ..self }
     }
 
-    /// Decide by this process's clock, set by the store's once a second, where scripts may not ask
-    /// for the time themselves.
+    /// Decides by this instance's clock instead of the store's, for services that bar `TIME` in
+    /// scripts.
+    ///
+    /// The clock is set by the store's once a second.
     #[cfg(feature = "redis")]
     pub fn client_clock(self) -> LimiterBuilder {
         LimiterBuilder { client_clock: true, ..self }
     }
 
-    /// What a server that has lost what it held is taken to have held; [`OnStateLoss::Fresh`] unless
-    /// said otherwise.
+    /// Sets the usage to assume on a server that lost its data. The default is
+    /// [`OnStateLoss::Fresh`].
     #[cfg(feature = "redis")]
     pub fn on_state_loss(self, on_state_loss: OnStateLoss) -> LimiterBuilder {
         LimiterBuilder { on_state_loss, ..self }
     }
 
-    /// Has other instances not count this one: for commands that ask a store once and leave.
+    /// Keeps other instances from counting this one. For commands that call a store once and end.
     #[cfg(feature = "redis")]
     #[doc(hidden)]
     pub fn onlooker(self) -> LimiterBuilder {
         LimiterBuilder { presence: Presence::Onlooker, ..self }
     }
 
-    /// Whether a refusal by the store is remembered until its wait is over, for a second at most: who is
-    /// refused and asks again does not reach the store. It is, unless this says otherwise. What another
-    /// process refunds or resets within that second is noticed after it.
+    /// Sets whether a denial by the store is remembered until its wait is over, for at most 1
+    /// second. The default is `true`.
+    ///
+    /// A denied subject that tries again does not reach the store. A refund or reset by another
+    /// instance takes effect here up to 1 second late.
     #[cfg(feature = "redis")]
     pub fn denial_cache(self, remembers: bool) -> LimiterBuilder {
         LimiterBuilder { denial_cache: Some(remembers), ..self }
     }
 
-    /// Connections to each server: 1 to 16. By itself one for every two cores, four at most.
+    /// Sets the number of connections to each server, 1 to 16. The default is one for every two
+    /// cores, at most 4.
     #[cfg(feature = "redis")]
     pub fn connections(self, connections: usize) -> LimiterBuilder {
         LimiterBuilder { connections: Some(connections.clamp(1, CONNECTIONS_MAX)), ..self }
     }
 
-    /// Sets how long the store may send no byte while it owes an answer, or be without a connection, 25 ms by default.
-    /// After that it is out of reach, and each rule's `on_outage` decides.
+    /// Sets how long the store may stay silent while a reply is due, or be without a connection.
+    /// The default is 25 ms.
+    ///
+    /// After that it counts as out of reach, and each rule's `on_outage` decides.
     pub fn timeout(self, timeout: Duration) -> LimiterBuilder {
         LimiterBuilder { timeout: Some(timeout), ..self }
     }
 
-    /// Sets how long a decision waits for a store that is busy but works, 250 ms by default and never less than
-    /// [`timeout`](Self::timeout). A decision that waits longer is denied as
-    /// [`Reason::Overloaded`](crate::Reason::Overloaded), or allowed where the rule says `on_outage = "allow"`.
+    /// Sets how long a decision waits for a store that is busy but works. The default is 250 ms,
+    /// and never less than [`timeout`](Self::timeout).
+    ///
+    /// A decision that waits longer is denied as [`Reason::Overloaded`](crate::Reason::Overloaded),
+    /// or allowed if the rule has `on_outage = "allow"`.
     #[cfg(feature = "redis")]
     pub fn overload_wait(self, wait: Duration) -> LimiterBuilder {
         LimiterBuilder { overload_wait: Some(wait), ..self }
     }
 
-    /// The secret that subjects are hashed under: the same in every process of a fleet. Without
-    /// one, whoever can reach the limiter can aim subjects at one shard.
+    /// Sets the secret under which subjects are hashed. All instances of a fleet need the same.
+    ///
+    /// Without a secret of your own, any client of the limiter can choose subjects that fall on one
+    /// shard.
     pub fn key_secret(self, secret: [u8; 16]) -> LimiterBuilder {
         LimiterBuilder { secret: Some(secret), ..self }
     }
 
-    /// The secret before that, for as long as a limit may wait after the last process has changed
-    /// over: until then what is stored under it is judged and charged as well, so nobody gets a fresh
-    /// allowance. Each decision costs the store twice as much meanwhile. [`SHARED_SECRET`] is what who
-    /// had none had.
+    /// Sets the secret that was in use before [`key_secret`](Self::key_secret), for a change
+    /// without fresh allowances.
+    ///
+    /// Counters under both secrets are evaluated and charged, so each decision costs the store
+    /// twice as much. Keep it set until the longest wait of any limit has passed since the last
+    /// instance changed over. If there was no secret before, pass [`SHARED_SECRET`].
     #[cfg(feature = "redis")]
     pub fn previous_key_secret(self, secret: [u8; 16]) -> LimiterBuilder {
         LimiterBuilder { previous_secret: Some(secret), ..self }
     }
 
-    /// How many counters the memory engine holds at most; ten million unless said otherwise.
+    /// Sets the largest number of counters that are kept in memory. The default is ten million.
     pub fn max_keys(self, max_keys: usize) -> LimiterBuilder {
         LimiterBuilder { max_keys: Some(max_keys), ..self }
     }
 
-    /// Whether it is watched who uses most and who is refused most, for `Limiter::top`: names of subjects
-    /// are in this process's memory then. It is, unless this says otherwise; some megabytes at most.
+    /// Sets whether `Limiter::top` knows the subjects with the most use and the most denials. The
+    /// default is `true`.
+    ///
+    /// Subject values are then kept in this process, a few megabytes at most.
     pub fn top(self, watched: bool) -> LimiterBuilder {
         let wanted = match self.wanted {
             Wanted::Nothing => Wanted::Nothing,
@@ -198,20 +219,21 @@ impl LimiterBuilder {
         LimiterBuilder { wanted, ..self }
     }
 
-    /// That nothing is counted by rule, timed or watched, whatever [`top`](Self::top) says:
-    /// `Limiter::metrics_text` says zero of all decisions. For whoever has counts of their own, and to
-    /// see what these cost.
+    /// Turns off counting by rule, timing and `top`, whatever [`top`](Self::top) was set to.
+    ///
+    /// `Limiter::metrics_text` then shows 0 decisions. For applications with metrics of their own,
+    /// and to measure the cost of ours.
     pub fn without_metrics(self) -> LimiterBuilder {
         LimiterBuilder { wanted: Wanted::Nothing, ..self }
     }
 
-    /// The memory engine's clock.
+    /// Sets the clock of the state in memory.
     #[doc(hidden)]
     pub fn clock(self, clock: Clock) -> LimiterBuilder {
         LimiterBuilder { clock, ..self }
     }
 
-    /// The clock of decisions, on a store too.
+    /// Sets the clock of all decisions, on a store too.
     #[cfg(feature = "redis")]
     #[doc(hidden)]
     pub fn every_clock(self, clock: Clock) -> LimiterBuilder {
@@ -246,12 +268,12 @@ impl LimiterBuilder {
         self.clock(clock.clock())
     }
 
-    /// Makes the limiter. A store that is out of reach is an outage, not an error, unless
-    /// [`require_store`](Self::require_store) says otherwise.
+    /// Builds the limiter.
     ///
     /// # Errors
-    ///
-    /// Fails if a setting cannot work: an address, a ring, certificates.
+    /// Returns [`BuildError`] if a setting is invalid: an address, a ring or a certificate. A store
+    /// that is out of reach is no error, and requests are decided as during any outage, unless
+    /// [`require_store`](Self::require_store) was set.
     pub async fn build(self) -> Result<Limiter, BuildError> {
         #[cfg(feature = "redis")]
         let required_within = self.required_within;
@@ -260,7 +282,7 @@ impl LimiterBuilder {
         let engine = self.engine(max_keys).await?;
         #[cfg(feature = "redis")]
         let remembers = self.denial_cache.unwrap_or(!matches!(engine, Engine::Memory(_)));
-        // Who goes by two secrets has two counters for one.
+        // Under two secrets a counter has two charges, and a lease covers only one.
         #[cfg(feature = "redis")]
         let leases = !matches!(engine, Engine::Memory(_)) && secret.previous().is_none();
         let in_force = InForce::new(self.policy.as_written(), &Meters::default());
@@ -283,6 +305,7 @@ impl LimiterBuilder {
             waiting: Waiting::default(),
         };
         let inner = Arc::new(inner);
+        // Runtime changes, such as blocks, must be known before the first request.
         if !matches!(inner.engine, Engine::Memory(_)) {
             inner.catch_up().await;
         }
@@ -302,7 +325,7 @@ impl LimiterBuilder {
 
     fn subject_secret(&self) -> Secret {
         let secret = Secret::new(&self.secret.unwrap_or(SHARED_SECRET));
-        // What is in memory was never under another.
+        // State in memory ends with the process, so none of it can be under an earlier secret.
         #[cfg(feature = "redis")]
         if let (Some(previous), Some(_)) = (self.previous_secret, &self.store) {
             return secret.after(Secret::new(&previous));
@@ -352,10 +375,10 @@ impl Limiter {
 /// The time between two attempts to reach a store that is required at start.
 #[cfg(feature = "redis")]
 const STORE_POLL: Duration = Duration::from_millis(20);
-/// Envoy waits 20 ms, people notice 100: a store that says nothing for longer is as good as gone.
+/// Envoy waits 20 ms, and people notice 100 ms: a store that is silent for longer counts as gone.
 const TIMEOUT: Duration = Duration::from_millis(25);
-/// Below 1 GiB of counters.
+/// Ten million counters take less than 1 GiB.
 const MAX_KEYS: usize = 10_000_000;
-/// One task drives a connection: more than any machine has cores for.
+/// One task drives a connection. 16 are more than any machine's cores can use.
 #[cfg(feature = "redis")]
 const CONNECTIONS_MAX: usize = 16;

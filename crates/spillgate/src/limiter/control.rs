@@ -1,9 +1,9 @@
-//! What an operator does while the limiter runs: overrides, blocks, modes, resets, and a look at one
+//! Runtime changes by operators: overrides, blocks, rule modes, resets, refunds, and a view of one
 //! subject's state.
 //!
-//! Everything set here is an entry of a [`Table`](crate::control::Table). [`writing`] stamps it and puts
-//! it in force, and [`exchange`] keeps the copies on all shards and this table alike; [`watch`] does so
-//! again and again, and takes out what expires.
+//! Every change is an entry of a [`Table`](crate::control::Table). [`writing`] stamps it and puts
+//! it in force. [`exchange`] makes the copies on all shards and this table equal. [`watch`] does so
+//! periodically, and removes expired entries.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,17 +24,25 @@ mod writing;
 
 pub(super) use writing::Control;
 
-/// Setting things while running. A new policy leaves them be. On the memory store they live as long
-/// as the process. In Redis they survive it: each shard has a copy of all, every process of the fleet
-/// follows within a second, and whoever knows repairs what a shard lost.
+/// Runtime changes. They stay in force when the policy is replaced.
+///
+/// With state in memory they end with the process. On a store they survive it: each shard has a
+/// copy of all changes, and every instance applies a change within a second. Any instance that
+/// knows a change restores it on a shard that lost it.
 impl Limiter {
-    /// Gives a subject of a rule other limits, until taken back or expired. `"block"` allows nothing.
+    /// Sets other limits for a subject of a rule, until they are removed or expire. The quota
+    /// `"block"` blocks the subject.
     ///
-    /// The subject is one or more of the rule's key attributes, and covers everybody who has them.
-    /// An override of more attributes wins; of as many, one set while running wins over the file's,
-    /// and the one set last over the others. A limit stands for the rule's of the same name, else
-    /// of the same position; what it leaves unsaid is as the rule has it. Used stays used: only the
-    /// numbers change.
+    /// The subject is one or more of the rule's key attributes, and covers every subject that has
+    /// them. If several overrides apply, the one with more attributes wins. With equally many, a
+    /// runtime change wins over the policy file, and the newest runtime change over others.
+    ///
+    /// Limits pair with the rule's limits by name, else by position; unset fields are the rule's.
+    /// Used quota stays used.
+    ///
+    /// # Errors
+    /// Returns [`ControlError`] if the rule does not exist, a limit is invalid, the change is too
+    /// long or has expired, or no shard is in reach.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -66,7 +74,7 @@ impl Limiter {
         self.inner.set(set, expires_at).await
     }
 
-    /// Takes an override back that was set while running, also one of a rule that is gone.
+    /// Removes an override that was set as a runtime change, even if its rule is gone.
     pub async fn remove_override(
         &self,
         rule: &str,
@@ -77,8 +85,8 @@ impl Limiter {
         self.inner.take_back(&about).await
     }
 
-    /// The overrides set while running, in the order in which they were set. Those of the policy
-    /// file are not among them.
+    /// Returns the overrides set as runtime changes, in the order in which they were set. Those of
+    /// the policy file are not included.
     pub fn overrides(&self) -> Vec<Override> {
         let control = &self.inner.control;
         let table = control.table.lock();
@@ -100,7 +108,7 @@ impl Limiter {
         listed.collect()
     }
 
-    /// Sets the mode of a rule, until taken back or expired: a kill switch.
+    /// Sets the mode of a rule, until it is removed or expires. Mode `off` is a kill switch.
     pub async fn set_mode(
         &self,
         rule: &str,
@@ -113,14 +121,13 @@ impl Limiter {
         self.inner.set(set, expires_at).await
     }
 
-    /// Takes a mode back that was set while running: the policy file's holds again.
+    /// Removes a mode that was set as a runtime change. The mode of the policy file applies again.
     pub async fn clear_mode(&self, rule: &str) -> Result<Written, ControlError> {
         let about = RuntimeEntry::Mode { rule: rule.into(), mode: Mode::Off };
         self.inner.take_back(&about).await
     }
 
-    /// The mode of each rule in the order of the file, and then what was set for rules that are
-    /// gone.
+    /// Returns the mode of each rule in file order, followed by modes set for rules that are gone.
     pub fn modes(&self) -> Vec<RuleMode> {
         let control = &self.inner.control;
         let table = control.table.lock();
@@ -144,16 +151,18 @@ impl Limiter {
         modes
     }
 
-    /// Forgets what a rule holds of all subjects, at once: the rule's state begins afresh under
-    /// other names, and what there was ends with its time. Overrides and modes stay.
+    /// Resets the counters of a rule for all subjects at once. The rule starts with new counters,
+    /// and the old ones expire. Overrides and modes stay.
     pub async fn reset_rule(&self, rule: &str) -> Result<Written, ControlError> {
         let policy = self.policy();
         policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
+        // The generation is part of the keys, so a new one makes all old state unreachable at once.
         let set = |number| RuntimeEntry::Generation { rule: rule.into(), number };
         self.inner.set(set, None).await
     }
 
-    /// Forgets what a rule holds of one subject: the request's key attributes say of whom.
+    /// Resets the counters of a rule for one subject, given by the rule's key attributes in
+    /// `subject`.
     pub async fn reset(&self, rule: &str, subject: &Request<'_>) -> Result<(), ControlError> {
         let policy = self.policy();
         let found = rule_of(&policy, rule, subject)?;
@@ -168,8 +177,8 @@ impl Limiter {
         Ok(())
     }
 
-    /// How one rule stands for one subject, whether or not the rule is on: the request's key
-    /// attributes say for whom. Nothing is written.
+    /// Returns the state of a rule's counters for one subject, given by the rule's key attributes.
+    /// Nothing is written. It works for rules in any mode.
     pub async fn state(&self, rule: &str, subject: &Request<'_>) -> Result<Decision, ControlError> {
         let policy = self.policy();
         let mut plan = self.inner.plan_of(&policy, rule, subject)?;
@@ -190,8 +199,10 @@ impl Limiter {
         Ok(Decision::new(judged, Names::Policy(Arc::clone(&policy))))
     }
 
-    /// Charges one subject of a rule, room or not, up to twice each counter's capacity; answers how
-    /// the rule stands then. Counter by counter: an error may leave some charged.
+    /// Charges a rule's counters for one subject by force, each up to twice its capacity. Returns
+    /// their state after it.
+    ///
+    /// Counters are charged one by one, so an error may leave some charged.
     pub async fn charge<'a>(
         &self,
         rule: &str,
@@ -201,9 +212,11 @@ impl Limiter {
         self.change(rule, subject, &cost.into(), Change::Force).await
     }
 
-    /// Refunds to one subject of a rule, whoever charged it, down to untouched; answers how the
-    /// rule stands then. It may let more pass than the limit says. Counter by counter: an error may leave
-    /// some refunded.
+    /// Refunds to a rule's counters for one subject, until they are full. Returns their state after
+    /// it.
+    ///
+    /// It may admit more than the limit allows. Counters are refunded one by one, so an error may
+    /// leave some refunded.
     pub async fn refund<'a>(
         &self,
         rule: &str,
@@ -250,7 +263,7 @@ impl Inner {
     }
 }
 
-/// A rule of which the subject has the whole key.
+/// Returns the rule if the subject has every attribute of its key.
 fn rule_of<'p>(
     policy: &'p Policy,
     rule: &str,
@@ -270,7 +283,7 @@ fn named_by(subject: &Request<'_>) -> Subject {
     named.into()
 }
 
-/// The bytes that somebody wrote.
+/// Returns the number of bytes that the operator gave.
 fn length(subject: &Subject, limits: &[LimitSpec]) -> usize {
     let subject = subject.iter().map(|(name, value)| name.len() + value.len());
     let limits = limits.iter().map(|limit| {

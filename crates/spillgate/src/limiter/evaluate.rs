@@ -1,7 +1,7 @@
-//! From a plan to what became of each of its counters, in memory or on a store.
+//! Evaluates a plan, in memory or on a store.
 //!
-//! On a store: leases pay what they can, a remembered denial answers, and the store decides the rest. Only that
-//! takes a future.
+//! On a store, leases pay first, then a remembered denial answers, and the store evaluates the
+//! rest. Only a call to the store needs a future.
 
 use std::mem;
 use std::sync::Arc;
@@ -20,22 +20,24 @@ mod on_store;
 #[cfg(feature = "redis")]
 pub(super) use crate::fallback::ChargedHere;
 
-/// What became of a plan.
+/// The result of evaluating a plan.
 pub(crate) struct Evaluated {
     pub(crate) counters: CounterOutcomes,
-    /// The record that the plan was to open.
+    /// The record that the plan opens.
     pub(super) opening: Option<Arc<Opening>>,
-    /// What this instance charged by itself to a reservation; it has no record yet.
+    /// The charges of a reservation that this instance made itself during an outage. They have no
+    /// record on the store yet.
     pub(super) charged_here: ChargedHere,
 }
 
-/// Without a store this instance charges nothing in its place.
+/// The charges of a reservation during an outage: none, since there is no store.
 #[cfg(not(feature = "redis"))]
 #[derive(Default)]
 pub(super) struct ChargedHere {}
 
 impl Inner {
-    /// Decides a plan. `policy` holds the rules of the plan's counters; a limit that came with the request has none.
+    /// Evaluates a plan. `policy` holds the rules of the plan's counters and is `None` for an
+    /// inline limit.
     pub(crate) async fn evaluate(&self, mut plan: Box<Plan>, policy: Option<&Policy>) -> Evaluated {
         match &self.engine {
             Engine::Memory(memory) => {
@@ -47,7 +49,8 @@ impl Inner {
         }
     }
 
-    /// Decides each of several plans by itself, in order, in as few calls to the store as it takes.
+    /// Evaluates several plans in order, each by itself, with as few calls to the store as
+    /// possible.
     pub(super) async fn evaluate_each(
         &self,
         plans: Vec<(Box<Plan>, Option<&Policy>)>,
@@ -62,7 +65,7 @@ impl Inner {
     }
 }
 
-/// Decides a plan in memory, then makes the corrections that are due after the decision.
+/// Evaluates a plan in memory, then makes the corrections that follow the decision.
 #[inline]
 pub(super) fn evaluate_in<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) -> Evaluated {
     if plan.asks() {
@@ -79,6 +82,7 @@ pub(super) fn evaluate_in<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) -
 fn follow_up<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
     let noted = plan.noted();
     let follow_ups = mem::take(&mut plan.follow_ups);
+    // A repeated reservation was corrected the first time.
     for follow_up in follow_ups.iter().filter(|_| noted.charges_anew()) {
         if follow_up.stands(&plan.counters) {
             let (_, reply) = memory.change(&follow_up.counter, follow_up.change);
@@ -88,8 +92,8 @@ fn follow_up<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
     deny_if_full(&mut plan.counters, &noted);
 }
 
-/// Denies what the limits allow where there is no room for its record: without one nothing could settle or
-/// release it.
+/// Denies an allowed decision whose reservation record had no room. Without a record nothing could
+/// settle or release the charge.
 pub(super) fn deny_if_full(counters: &mut CounterOutcomes, noted: &Noted) {
     let deciding = |counter: &&mut CounterOutcome| counter.decides();
     if noted.full

@@ -1,5 +1,5 @@
-//! Why a request would be decided as it would: which rules it meets and which not, how each counter stands,
-//! and what a raise would change. Nothing is charged and nothing is counted.
+//! Explains a decision: which rules match and which do not, how each counter stands, and what a
+//! raise would change. Nothing is charged or counted.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::request::Request;
 mod sentence;
 pub(crate) mod wait;
 
-/// What a request would be told, and why.
+/// The answer that a request would get, with the reasons.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     decision: Decision,
@@ -39,23 +39,23 @@ pub struct ExplainedRule {
     overridden: Option<OverriddenBy>,
 }
 
-/// Who gave a subject other limits than the rule's.
+/// The origin of an override that replaces a rule's limits for a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverriddenBy {
     /// The policy file.
     File,
-    /// An operator, while running.
+    /// An operator, by a runtime change.
     Operator,
 }
 
-/// One counter of the decision, and what there is to say of it.
+/// One counter of the decision, with the notes on it.
 #[derive(Clone, Copy, Debug)]
 pub struct ExplainedLimit<'e> {
     decision: LimitDecision<'e>,
     notes: &'e Notes,
 }
 
-/// What would be so under twice the limit.
+/// The state of a counter under twice its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Raise {
     quota: String,
@@ -63,7 +63,7 @@ pub struct Raise {
     fits: bool,
 }
 
-/// What a counter's decision does not say.
+/// Details of a counter that its decision does not have.
 #[derive(Clone, Debug)]
 struct Notes {
     cost: u64,
@@ -71,11 +71,12 @@ struct Notes {
 }
 
 impl Limiter {
-    /// What this request would be told now, and why; nothing is charged, and nothing counted.
+    /// Returns the answer that this request would get now, with the reasons. Nothing is charged or
+    /// counted.
     ///
-    /// With nobody asking in between, the next check has the verdict of [`Explanation::answer`]. What
-    /// this process still owes the store after an outage is not foreseen: it is charged with the next
-    /// call, or within a second.
+    /// If no other request comes between, the next check has the result of [`Explanation::answer`].
+    /// Deferred charges of this instance are not foreseen: after an outage the store gets them with
+    /// the next call, or within a second.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -115,125 +116,128 @@ impl Limiter {
 }
 
 impl Explanation {
-    /// What the state says, wherever it lives.
+    /// Returns the decision by the stored state alone.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// What a check through this process would be told: yes where its leases pay, a remembered refusal
-    /// where one holds still, else what the state says. The numbers are those before a charge.
+    /// Returns the answer of a check through this instance: allowed if its leases pay, denied if a
+    /// remembered denial still applies, else the decision by the stored state. The numbers are
+    /// those before a charge.
     pub fn answer(&self) -> &Decision {
         self.leased.as_ref().or(self.remembered.as_ref()).unwrap_or(&self.decision)
     }
 
-    /// The admission that this process would make by what it has taken ahead.
+    /// Returns the admission that this instance's leases would pay for, if they do.
     pub fn leased(&self) -> Option<&Decision> {
         self.leased.as_ref()
     }
 
-    /// The refusal that this process remembers, if one holds still.
+    /// Returns the denial that this instance remembers, if it still applies.
     pub fn remembered(&self) -> Option<&Decision> {
         self.remembered.as_ref()
     }
 
-    /// The rules of the request's domain, those that it meets first; some of the others where they are
-    /// many.
+    /// Returns the rules of the request's domain, matching ones first. If there are many, only some
+    /// of the others are listed.
     pub fn rules(&self) -> &[ExplainedRule] {
         &self.rules
     }
 
-    /// How many rules of the domain are not listed; the request meets none of them.
+    /// Returns the number of rules in the domain that are not listed. None of them matches the
+    /// request.
     pub fn left_out(&self) -> usize {
         self.left_out
     }
 
-    /// Every counter that the request meets, in the order of the policy.
+    /// Returns every counter of the request, in the order of the policy.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = ExplainedLimit<'_>> {
         let counters = self.decision.limits().zip(&self.counters);
         counters.map(|(decision, notes)| ExplainedLimit { decision, notes })
     }
 
-    /// The whole of it in one sentence.
+    /// Returns a summary in one sentence.
     pub fn sentence(&self) -> String {
         sentence::of_all(self)
     }
 }
 
 impl ExplainedRule {
-    /// Its name.
+    /// Returns the name of the rule.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its mode in force.
+    /// Returns the mode in force.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Why the request does not meet it; `None` if it does.
+    /// Returns the reason why the rule does not match the request; `None` if it does.
     pub fn unmet(&self) -> Option<&NotMatched> {
         self.unmet.as_ref()
     }
 
-    /// Whether other limits than the rule's are in force for this subject.
+    /// Returns the origin of the override that is in force for this subject; `None` if the rule's
+    /// own limits are.
     pub fn overridden(&self) -> Option<OverriddenBy> {
         self.overridden
     }
 }
 
 impl<'e> ExplainedLimit<'e> {
-    /// What it would have said, and its numbers before any charge.
+    /// Returns the decision of this counter alone, with its numbers before any charge.
     pub fn decision(&self) -> LimitDecision<'e> {
         self.decision
     }
 
-    /// What the request would cost it.
+    /// Returns the cost that the request would charge here, in the limit's unit.
     pub fn cost(&self) -> u64 {
         self.notes.cost
     }
 
-    /// How much of it is used.
+    /// Returns the used part of the capacity; `None` if unknown.
     pub fn used(&self) -> Option<u64> {
         Some(self.decision.capacity()?.saturating_sub(self.decision.remaining()?))
     }
 
-    /// What would be so under twice the limit; `None` where nobody could say.
+    /// Returns the state under twice the limit; `None` if it is unknown.
     pub fn raise(&self) -> Option<&'e Raise> {
         self.notes.raise.as_ref()
     }
 
-    /// All of that for people.
+    /// Returns a description in plain sentences.
     pub fn sentence(&self) -> String {
         sentence::of_counter(self)
     }
 }
 
 impl Raise {
-    /// The larger limit.
+    /// Returns the larger limit.
     pub fn quota(&self) -> &str {
         &self.quota
     }
 
-    /// What would be left of it now.
+    /// Returns the quota that would be left under the larger limit.
     pub fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// Whether this request would have room.
+    /// Returns whether this request would have room under the larger limit.
     pub fn fits(&self) -> bool {
         self.fits
     }
 }
 
 impl Inner {
-    /// What a plan would be told, without charging it.
+    /// Evaluates a plan without charging it.
     async fn looked_at(&self, mut plan: Box<Plan>, policy: &Policy) -> CounterOutcomes {
         plan.transaction.intent = Intent::Peek;
         plan.follow_ups.clear();
         self.evaluate(plan, Some(policy)).await.counters
     }
 
-    /// What this process would refuse by itself, because the store has.
+    /// Returns the denial that this instance would repeat for the store, if there is one.
     fn remembered(&self, plan: Box<Plan>) -> Option<CounterOutcomes> {
         match &self.engine {
             Engine::Memory(_) => None,
@@ -253,13 +257,15 @@ impl Inner {
         Some(plan.counters)
     }
 
-    /// For each counter of a plan, how it would stand under twice its limit: a limit's numbers may change
-    /// over live state, so the state is looked at under others.
+    /// Returns, for each counter of a plan, its state under twice its limit. The parameters of a
+    /// limit may change over live state, so the state is read under other parameters.
     async fn raises(&self, plan: &Plan, request: &Request<'_>) -> Vec<Option<Raise>> {
         let mut raises: Vec<Option<Raise>> = plan.counters.iter().map(|_| None).collect();
         let cost = |limit: &NamedLimit| request.cost().of_limit(limit.limit());
         let raised = plan.transaction.counters.iter().filter_map(|counter| {
             let limit = counter.limit.raised()?;
+            // A charge must not exceed the capacity. A larger cost is read as 0, and denied by
+            // `fits` below.
             let cost = Some(cost(&limit)).filter(|cost| Some(*cost) <= limit.limit().capacity());
             let cost = cost.unwrap_or_default();
             Some(PlannedCharge { cost, group: 0, ..counter.under(limit) })
@@ -279,7 +285,7 @@ impl Inner {
             let raise = &mut raises[usize::from(*index)];
             let fits = reply.fits && limit.limit().capacity() >= Some(cost(limit));
             let (quota, remaining) = (limit.limit().to_string(), reply.reading.remaining);
-            // A subject that goes by two secrets is judged by both.
+            // Under two secrets a counter has two states, and the stricter one counts.
             let (remaining, fits) = raise.take().map_or((remaining, fits), |other| {
                 (remaining.min(other.remaining), fits && other.fits)
             });
@@ -289,7 +295,7 @@ impl Inner {
     }
 }
 
-/// The rules of the domain, as far as they are told.
+/// Returns the rules to list, and the number of those left out.
 fn explained_rules(policy: &Policy, request: &Request<'_>) -> (Vec<ExplainedRule>, usize) {
     let matched = policy.matched(request).into_iter().map(|matched| {
         let overridden = matched.overridden.map(|place| match policy.is_set_while_running(place) {
@@ -316,5 +322,5 @@ impl ExplainedRule {
     }
 }
 
-/// More than anybody reads.
+/// Longer lists help no reader.
 const RULES_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! Leases through a limiter: what of a decision they pay for, and the task that takes and returns them.
+//! Leases of a limiter: paying for decisions, and the task that takes and returns leases.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,12 +15,14 @@ use crate::plan::Plan;
 use crate::policy::{Mode, Policy};
 use crate::time::{Deadline, boottime_us};
 
-/// What leases paid for one decision.
+/// The charges that leases paid for one decision.
 pub(super) type Paid = SmallVec<[Spent; 2]>;
 
 impl Limiter {
-    /// Returns what this process took ahead and has not spent, and takes no more: what a service does
-    /// before it stops. What the store does not hear within a second stays charged.
+    /// Returns all unspent leases to the store and takes no more. A service calls this before it
+    /// stops.
+    ///
+    /// Waits at most 1 second. Tokens that could not be returned by then stay charged.
     pub async fn end_leases(&self) {
         let inner = &self.inner;
         let Engine::Redis(redis) = &inner.engine else { return };
@@ -34,7 +36,7 @@ impl Limiter {
 }
 
 impl Inner {
-    /// Has leases pay for what counters of a plan they can; the rest is asked of the store.
+    /// Pays with leases for as many counters of a plan as possible. The store evaluates the others.
     pub(super) fn pay(&self, plan: &mut Plan, policy: Option<&Policy>) -> Paid {
         let mut paid = Paid::new();
         let Some(policy) = policy.filter(|_| plan.may_be_leased()) else { return paid };
@@ -57,7 +59,7 @@ impl Inner {
         paid
     }
 
-    /// Puts back what leases paid for a decision that came to nothing.
+    /// Puts the leases' tokens back if the decision denies.
     pub(super) fn settle_paid(&self, paid: Paid, judged: &CounterOutcomes) {
         let refuses = |counter: &CounterOutcome| counter.decides() && !counter.allows();
         if !paid.is_empty() && judged.iter().any(refuses) {
@@ -65,7 +67,8 @@ impl Inner {
         }
     }
 
-    /// What leases alone would answer; nothing where the store has a part in it.
+    /// Returns the answer that leases alone would give, or `None` if the store must evaluate a
+    /// counter.
     pub(crate) fn would_pay(&self, mut plan: Plan, policy: &Policy) -> Option<CounterOutcomes> {
         if !plan.asks() || !plan.may_be_leased() {
             return None;
@@ -80,9 +83,10 @@ impl Inner {
     }
 }
 
-/// Takes leases for the subjects that the policy says are hot, before anybody asks: with them come the script
-/// of leases and the way to their shards. A store that does not answer holds up the start for a moment only,
-/// and what it grants later is kept.
+/// Takes leases for the subjects that the policy lists as hot, before any request comes.
+///
+/// This also loads the lease script and opens connections to their shards. A store that does not
+/// answer delays the start only briefly; later grants are kept.
 pub(super) async fn warm_up(inner: &Arc<Inner>) {
     let policy = Arc::clone(&inner.in_force.load().policy);
     let now_us = boottime_us();
@@ -107,25 +111,28 @@ pub(super) async fn warm_up(inner: &Arc<Inner>) {
     }
 }
 
-/// Begins; ends with the last clone of the limiter.
+/// Starts the task that takes and returns leases. It ends with the last clone of the limiter.
 pub(super) fn begin(inner: &Arc<Inner>) {
     if matches!(inner.engine, Engine::Redis(_)) {
         tokio::spawn(keep(Arc::downgrade(inner)));
     }
 }
 
-/// Off the path of checks: whoever has no lease is decided by the store meanwhile.
+/// Takes and returns leases in rounds, off the path of checks. Meanwhile the store decides for
+/// subjects without a lease.
 async fn keep(inner: Weak<Inner>) {
     let mut epoch = None;
     loop {
         let Some(strong) = inner.upgrade() else { return };
         let Engine::Redis(redis) = &strong.engine else { return };
         let known = redis.epoch_changes();
+        // A store that lost its data has lost the charges of all leases.
         if epoch.replace(known).is_some_and(|before| before != known) {
             strong.leases.void();
         }
         strong.exchange_all(redis).await;
-        // Where nothing is held nobody counts rounds; but the limiter may go.
+        // Without leases there is nothing to return in time. The task still wakes up, to end if the
+        // limiter is gone.
         let pause = match strong.leases.are_any() {
             true => ROUND + jittered(JITTER),
             false => REST,
@@ -137,7 +144,7 @@ async fn keep(inner: Weak<Inner>) {
 }
 
 impl Inner {
-    /// Makes the calls that are due, some at a time.
+    /// Makes the calls to the store that are due, a limited number at once.
     async fn exchange_all(&self, redis: &Redis) {
         let wanted = self.leases.wanted(boottime_us(), CALLS_MAX);
         join_all(wanted.iter().map(|wanted| self.exchange_lease(redis, wanted))).await;
@@ -154,6 +161,7 @@ impl Inner {
             wanted: wanted.wanted,
             ttl_us: *ttl_us,
         };
+        // A loss of state during the call would leave a lease whose charge the store no longer has.
         let epoch = redis.epoch_changes();
         let answer = redis.lease(&Exchange { counter, asked }).await;
         let now_us = boottime_us();
@@ -161,25 +169,28 @@ impl Inner {
             Ok(granted) if redis.epoch_changes() == epoch => {
                 let remaining = granted.reading.remaining;
                 self.leases.answered(wanted, granted.amount, granted.lasts_us, remaining, now_us);
+                // Returned tokens make room for callers that were denied.
                 if closes.iter().any(|close| close.unused > 0) {
                     self.note_room();
                 }
             }
             Err(error) if error.is_uncharged() => self.leases.unanswered(wanted, false, now_us),
+            // The state was lost during the call, or the result is unknown. If the lease was
+            // granted, the next call returns it.
             Ok(_) | Err(_) => self.leases.unanswered(wanted, true, now_us),
         }
     }
 }
 
-/// How often what is held is looked at: what has ended goes back soon after.
+/// The time between rounds while there are leases. Ended leases go back soon after.
 const ROUND: Duration = Duration::from_millis(20);
 const JITTER: Duration = Duration::from_millis(3);
-/// The same where nothing is.
+/// The time between rounds while there are none.
 const REST: Duration = Duration::from_secs(1);
-/// A start waits no longer for what is taken ahead.
+/// The longest time that a start waits for its first leases.
 const WARM_UP: Duration = Duration::from_millis(250);
-/// Under way at once: as many as a server takes beside its checks.
+/// The most calls under way at once, which a server can take beside its checks.
 const CALLS_MAX: usize = 64;
-/// A service that stops waits no longer.
+/// The longest time that a stopping service waits to return its leases.
 const STOP: Duration = Duration::from_secs(1);
 const STOPPING: Duration = Duration::from_millis(5);

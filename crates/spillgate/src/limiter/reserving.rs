@@ -1,4 +1,4 @@
-//! Reservations through a limiter: what is asked of the engine, and what becomes of a receipt.
+//! Reservations through a limiter: opening, settling, cancelling, releasing and renewing them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,15 +26,21 @@ use crate::subject::{Encoding, Secret};
 mod on_store;
 
 impl Limiter {
-    /// Charges an estimate, to be put right when the true cost is known. The request's cost is the
-    /// estimate; an allowed decision has a receipt ([`Decision::receipt`]). Where no rule matches, the
-    /// receipt has nothing in it: each call with it is answered [`Outcome::Done`].
+    /// Charges an estimate that you settle when the true cost is known. The request's cost is the
+    /// estimate.
     ///
-    /// In memory a decision is denied as [`Reason::Overloaded`](crate::Reason::Overloaded) where there is no
-    /// room for its record: 256 MiB in all, and a hundredth of that for one subject.
+    /// An allowed decision has a receipt ([`Decision::receipt`]). If no rule matches, the receipt
+    /// is empty, and each call with it returns [`Outcome::Done`].
     ///
-    /// A shadow rule that lives on another server than all that is enforced keeps its estimate, and so
-    /// does what a post-paid rule is charged by force.
+    /// In memory a decision is denied as [`Reason::Overloaded`](crate::Reason::Overloaded) if there
+    /// is no room for its record. All records have 256 MiB, one subject a hundredth of that.
+    ///
+    /// A shadow rule whose counters are on another server than every enforced counter keeps the
+    /// estimate. So does a post-paid rule that is charged by force.
+    ///
+    /// # Errors
+    /// Returns [`ReservationError`] if the id is in use for another request or its reservation has
+    /// ended, if the duration is invalid, or if the counters lie at too many locations.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -71,7 +77,7 @@ impl Limiter {
         Box::pin(self.inner.reserve(bound, Arc::new(opening))).await
     }
 
-    /// The same for a request, or for a key with a limit of its own.
+    /// Reserves like [`Limiter::reserve`], for a request or for a key with an inline limit.
     pub async fn reserve_for(
         &self,
         question: &Question<'_>,
@@ -92,9 +98,16 @@ impl Limiter {
         Box::pin(self.inner.reserve(bound, Arc::new(opening))).await
     }
 
-    /// Puts a reservation right: what was not used is refunded as far as that mints nothing, what was
-    /// used beyond the estimate is charged whatever the limits say, twice a capacity at most, and permits
-    /// end. A unit that `usage` does not name was used as estimated.
+    /// Settles a reservation by its true usage.
+    ///
+    /// Unused quota is refunded as far as that mints none. Usage beyond the estimate is charged by
+    /// force, up to twice a capacity. Permits are released. A unit that `usage` does not name was
+    /// used as estimated.
+    ///
+    /// # Errors
+    /// Returns [`ReservationError::Retryable`] if a shard is out of reach; the call is safe to
+    /// repeat. Returns [`ReservationError::EndedOtherwise`] if the reservation has ended another
+    /// way.
     pub async fn settle(
         &self,
         receipt: &Receipt,
@@ -103,20 +116,24 @@ impl Limiter {
         self.inner.end(receipt, &Ending::Settle(usage)).await
     }
 
-    /// Gives all of a reservation back: it came to nothing.
+    /// Cancels a reservation and refunds all of it. Its errors are those of [`Limiter::settle`].
     pub async fn cancel(&self, receipt: &Receipt) -> Result<Outcome, ReservationError> {
         self.inner.end(receipt, &Ending::Cancel).await
     }
 
-    /// Ends the permits of a reservation, or of a [`check`](Limiter::check) over a concurrency limit; the
-    /// rest was used as estimated.
+    /// Releases the permits of a reservation, or of a [`check`](Limiter::check) over a concurrency
+    /// limit.
+    ///
+    /// Other limits stay charged as estimated. Its errors are those of [`Limiter::settle`].
     pub async fn release(&self, receipt: &Receipt) -> Result<Outcome, ReservationError> {
         self.inner.end(receipt, &Ending::Release).await
     }
 
-    /// Holds permits for so long from now, their limit's `max_hold` at most, and lets the reservation be
-    /// settled until then; neither is ever made shorter. Permits that were lost are not taken again:
-    /// that is [`Outcome::Expired`].
+    /// Extends a reservation: permits are held, and it can be settled, for `lasting` from now.
+    ///
+    /// Permits are held at most for their limit's `max_hold`. Neither time is ever shortened. A
+    /// lost permit is not taken again; then the result is [`Outcome::Expired`]. The errors are
+    /// those of [`Limiter::settle`].
     pub async fn renew(
         &self,
         receipt: &Receipt,
@@ -171,10 +188,14 @@ impl Inner {
         let mut plan: Box<Plan> = Box::new(self.plan(&bound, PlanMode::Charge));
         plan.open(Arc::clone(&opening));
         #[cfg(feature = "redis")]
+        // A repeated reservation that was charged here during the outage has its record here, and
+        // is not charged again on the store.
         if let Engine::Redis(redis) = &self.engine {
             if let Some(alone) = self.fallback.alone(&plan.transaction, &opening) {
                 return self.reserved_alone(redis, &bound, plan, alone, &opening, began).await;
             }
+            // A receipt names every leg, so there may be no more legs than it has room for. Checked
+            // before anything is charged.
             let locations = redis.locations(&plan.transaction);
             if locations > GROUPS_MAX {
                 return Err(ReservationError::TooManyPlaces { places: locations });
@@ -189,9 +210,12 @@ impl Inner {
         let decision = self.answer(bound, evaluated);
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
+            // A repeated reservation is valid only while its permits are held. The counters' reply
+            // alone does not show that.
             if has_permits {
                 self.still_held(redis, &opening, &noted).await?;
             }
+            // Local fallbacks keep their records in this process, and no store has the id then.
             if transactions && opening.is_named && !decision.degraded() {
                 self.named_for_this(redis, &opening, &noted, decision.allowed()).await?;
             }
@@ -199,8 +223,8 @@ impl Inner {
         Ok(decision)
     }
 
-    /// Has a check of slots open a record. It only looks, and is refused, where no receipt can name all
-    /// places of it: nothing else could release the slots.
+    /// Makes a check of permits open a record. If no receipt can name all its locations, the check
+    /// only peeks and is denied: nothing could release the permits.
     pub(super) fn open_held<L: LimitHandle>(&self, plan: &mut Plan<L>, opening: Opening) {
         plan.open(Arc::new(opening));
         #[cfg(feature = "redis")]
@@ -212,8 +236,8 @@ impl Inner {
         }
     }
 
-    /// Gives an allowed decision the receipt by which it is settled or released. Where nothing was charged the
-    /// receipt has nothing in it.
+    /// Gives an allowed decision the receipt that settles or releases it. If nothing was charged,
+    /// the receipt is empty.
     pub(super) fn with_receipt(
         &self,
         decision: Decision,
@@ -229,7 +253,8 @@ impl Inner {
         decision.with_receipt(self.receipts.receipt(contents))
     }
 
-    /// Keeps a record of what this instance charged by itself; returns the instance's number if it did.
+    /// Keeps a record of the charges that this instance made itself. Returns the instance's number
+    /// if it did.
     #[cfg(feature = "redis")]
     fn keep_here(
         &self,
@@ -253,7 +278,7 @@ impl Inner {
     ) -> Result<Outcome, ReservationError> {
         let Some(contents) = self.receipts.open(receipt) else { return Ok(Outcome::Unknown) };
         if contents.groups.is_empty() && contents.node.is_none() {
-            // Nothing was charged, so there is nothing to put right.
+            // Nothing was charged, so nothing can be settled.
             return Ok(Outcome::Done);
         }
         let outcome = match &self.engine {
@@ -271,7 +296,7 @@ impl Inner {
     }
 }
 
-/// Returns an error if the id is in use for another reservation, or if this one has ended.
+/// Returns an error if the id belongs to another reservation, or if this one has ended.
 fn check_sound(noted: &Noted) -> Result<(), ReservationError> {
     match noted {
         Noted { conflict: true, .. } => Err(ReservationError::Conflict),
@@ -280,7 +305,7 @@ fn check_sound(noted: &Noted) -> Result<(), ReservationError> {
     }
 }
 
-/// A name is the caller's, so it is hashed with the secret as subjects are.
+/// Hashes the client's name for a reservation with the secret, as subjects are.
 fn id_of(secret: &Secret, domain: &str, name: &str) -> u128 {
     let mut encoding = Encoding::new();
     [b"#reservation".as_slice(), domain.as_bytes(), name.as_bytes()]
@@ -299,8 +324,10 @@ fn encode_cost(cost: &Cost<'_>, body: &mut Encoding) {
 }
 
 impl<L: LimitHandle> Plan<L> {
-    /// What is asked for opens a record, unless it is known to be refused for good.
+    /// Makes the plan open a record, unless its denial is certain.
     pub(super) fn open(&mut self, opening: Arc<Opening>) {
+        // A plan that was turned into a peek charges nothing, so it needs no record. The nonce
+        // becomes the incarnation of new states, by which a refund recognises them; 0 is none.
         if self.transaction.intent == Intent::Charge {
             self.transaction.intent = Intent::Reserve { nonce: (random_id() as u64 >> 16).max(1) };
             self.transaction.record = RecordAction::Open(Arc::clone(&opening));
@@ -308,7 +335,7 @@ impl<L: LimitHandle> Plan<L> {
         self.opening = Some(opening);
     }
 
-    /// Only looks.
+    /// Makes the plan only peek.
     #[cfg(feature = "redis")]
     pub(super) fn look(&mut self) {
         self.transaction.intent = Intent::Peek;

@@ -1,4 +1,4 @@
-//! Decides several requests as one: all of them are charged, or none is.
+//! Decides several requests as one: all are charged, or none is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,9 @@ use crate::plan::{Plan, SharedMatch};
 use crate::together::{AtomicDecision, Part};
 
 impl Limiter {
-    /// May all of this happen now? Every part is charged, or none is. The store is waited for no
-    /// longer than `within`, or than the limiter's own timeout where that is shorter.
+    /// Decides several requests as one: charges all of them, or none.
+    ///
+    /// Waits at most `within` for the store, or the limiter's own timeout if that is shorter.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -52,6 +53,7 @@ impl Limiter {
         };
         let each = parts.iter().enumerate().map(|(number, part)| {
             let counters = SharedMatch::counters_of(number, &shared_matches, &judged);
+            // A refund is not sampled, since `top` shows use and denials.
             if !part.refunds() {
                 let (metrics, secret) = (&self.inner.metrics, &self.inner.secret);
                 metrics.watch(policy, part.request(), secret, &counters, || whole.allowed());

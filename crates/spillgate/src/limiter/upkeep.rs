@@ -1,5 +1,5 @@
-//! What a limiter with a store does by itself, once a second: it says that it lives, warns of instances that
-//! differ, and pays what it owes.
+//! The task of a limiter with a store, once a second. It sends heartbeats, warns of instances that
+//! differ, and charges deferred charges.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -10,7 +10,7 @@ use crate::engine::{Engine, jittered};
 use crate::store::{InstanceMismatch, ShardStatus};
 use crate::time::monotonic_us;
 
-/// Begins; ends with the last clone of the limiter.
+/// Starts the task. It ends with the last clone of the limiter.
 pub(super) fn begin(inner: &Arc<Inner>) {
     if matches!(inner.engine, Engine::Redis(_)) {
         tokio::spawn(keep_up(Arc::downgrade(inner)));
@@ -38,7 +38,8 @@ async fn keep_up(inner: Weak<Inner>) {
     }
 }
 
-/// Tells once when a shard is out of reach, and once when it is back; keeps since when each is.
+/// Logs once when a shard goes out of reach, and once when it is back. `since_us` has the start of
+/// each outage.
 fn tell_degraded(shards: &[ShardStatus], since_us: &mut BTreeMap<String, u64>) {
     for ShardStatus { name: shard, degraded, trouble, .. } in shards {
         match (degraded, since_us.contains_key(shard)) {
@@ -60,11 +61,11 @@ fn tell_degraded(shards: &[ShardStatus], since_us: &mut BTreeMap<String, u64>) {
             _ => {}
         }
     }
-    // Nodes come and go.
+    // Shards can leave a Cluster or ring.
     since_us.retain(|name, _| shards.iter().any(|shard| shard.name == *name));
 }
 
-/// Reports each part in which the number of instances that differ has changed.
+/// Logs each property for which the number of differing instances has changed.
 fn report_mismatch(before: InstanceMismatch, now: InstanceMismatch) {
     for ((part, before), (_, instances)) in before.parts().into_iter().zip(now.parts()) {
         if instances == before {
@@ -92,6 +93,6 @@ fn report_mismatch(before: InstanceMismatch, now: InstanceMismatch) {
     }
 }
 
-/// With the jitter, a second at most between two heartbeats of a process.
+/// With the jitter, heartbeats are at most a second apart.
 const ROUND: Duration = Duration::from_millis(800);
 const JITTER: Duration = Duration::from_millis(200);

@@ -1,9 +1,9 @@
-//! What is done to a counter after the decision, whatever that was.
+//! Corrections of counters after the decision.
 
 use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::decision::{CounterOutcome, CounterOutcomes, Reason, Source};
 
-/// A change to one counter that no verdict holds up.
+/// A change to one counter that does not depend on the decision.
 #[derive(Debug)]
 pub(crate) struct FollowUp<L> {
     pub(crate) counter: PlannedCharge<L>,
@@ -11,8 +11,8 @@ pub(crate) struct FollowUp<L> {
 }
 
 impl<L> FollowUp<L> {
-    /// Whether it is still to be done: the decision has charged what had room if it allowed, and a
-    /// store that did not answer is not asked again.
+    /// Returns whether the change must still be made. A forced charge is done if the decision
+    /// allowed and the counter had room. A store that gave no answer is not called again.
     pub(crate) fn stands(&self, counters: &CounterOutcomes) -> bool {
         let counter = &counters[usize::from(self.counter.index)];
         let decisive = |counter: &&CounterOutcome| !counter.shadow && !counter.advisory;
@@ -21,7 +21,7 @@ impl<L> FollowUp<L> {
         !is_done && counter.source < Source::Fallback
     }
 
-    /// Notes how the counter stands now that it was done.
+    /// Updates the counter's outcome with the store's reply to the change.
     pub(crate) fn done(&self, reply: &ChargeReply, counters: &mut CounterOutcomes) {
         let counter = &mut counters[usize::from(self.counter.index)];
         counter.remaining = Some(reply.reading.remaining).into();

@@ -1,4 +1,4 @@
-//! Counters of a plan that leases pay for, before the store is asked for the rest.
+//! Pays for counters of a plan with leases, before the store evaluates the rest.
 
 use super::Plan;
 use crate::algorithm::Intent;
@@ -6,8 +6,9 @@ use crate::decision::{CounterOutcome, Source};
 use crate::plan::RecordAction;
 
 impl Plan {
-    /// Whether any of it may be decided ahead: it charges, leaves no record, and nothing follows it. What is
-    /// charged under two secrets has two counters for one; and shadow rules are judged where the others are.
+    /// Returns whether leases may pay for any counter of the plan. They may if the plan charges,
+    /// opens no record and has no follow-ups. Each counter must have only one charge, and shadow
+    /// rules must be absent, since the store evaluates those with the enforced ones.
     pub(crate) fn may_be_leased(&self) -> bool {
         self.transaction.intent == Intent::Charge
             && matches!(self.transaction.record, RecordAction::None)
@@ -17,7 +18,7 @@ impl Plan {
             && self.counters.iter().all(|counter| counter.narrowed().is_none())
     }
 
-    /// A lease pays for the counter asked at a position; it is asked no more.
+    /// Marks charge `number` as paid by a lease and removes it from the transaction.
     pub(crate) fn paid(&mut self, number: usize, remaining: u64) {
         let counter = self.transaction.counters.remove(number);
         self.counters[usize::from(counter.index)].pay(remaining);
@@ -25,7 +26,7 @@ impl Plan {
 }
 
 impl CounterOutcome {
-    /// A lease has room for it.
+    /// Allows the counter, paid by a lease that has `remaining` tokens left.
     pub(crate) fn pay(&mut self, remaining: u64) {
         self.denied = None;
         self.source = Source::Lease;

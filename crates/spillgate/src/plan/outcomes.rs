@@ -1,43 +1,48 @@
-//! What was heard of each counter of a plan, and from whom: its shard, this process alone, or the rule.
+//! The outcome of each charge of a plan, and its source: the shard, this instance alone, or the
+//! rule's `on_outage`.
 
 use smallvec::SmallVec;
 
 use crate::counter::ChargeReply;
 
-/// What was heard of one counter, and from whom.
+/// The outcome of one charge, and its source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ChargeOutcome {
-    /// Its shard decided.
+    /// The shard evaluated it.
     Store(ChargeReply),
-    /// This process decided, by its share of the limit.
+    /// This instance evaluated it, by its local share of the limit.
     Fallback(ChargeReply, Cause),
-    /// The rule decided, by what it says of an outage.
+    /// The rule's `on_outage` decided.
     OutagePolicy { passes: bool, cause: Cause },
-    /// Its shard refused before, and that still holds; what is not known of it is absent.
+    /// The denial cache holds an earlier denial that still applies. Unknown numbers are `None`.
     Remembered { retry_after_us: Option<u64>, remaining: Option<u64>, reset_after_us: Option<u64> },
-    /// Its shard had room, and what it charged was refunded, for another counter refused; how it stands
-    /// since then nobody has told.
+    /// The shard charged it, and the charge was refunded because another counter denied. The
+    /// counter's state since then is unknown.
     Refunded,
-    /// Nobody was asked, for another counter had refused already.
+    /// It was not evaluated, because another counter had denied already.
     NotAsked,
 }
 
-/// Why the store had no part in a decision.
+/// Why the store did not evaluate a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// It is out of reach.
+    /// The shard is out of reach.
     Outage,
-    /// It works, and did not answer in time.
+    /// The shard works but did not answer in time.
     Overload,
 }
 
 impl ChargeOutcome {
-    /// What counts where a counter is kept in two places, and `other` is what was heard of the older: the
-    /// refusal, the longer wait, the smaller rest. An old owner that was given up says nothing.
+    /// Returns the stricter of two outcomes of a counter that is kept at two locations; `other`
+    /// comes from the older. A denial wins, then the longer wait, then the smaller remaining quota.
+    /// An old owner that the ring gave up has no influence.
     pub(crate) fn and(self, other: ChargeOutcome) -> ChargeOutcome {
         match (self, other) {
+            // A remembered denial is final, and an old owner without a result has no influence.
             (ChargeOutcome::Remembered { .. }, _)
             | (_, ChargeOutcome::NotAsked | ChargeOutcome::OutagePolicy { .. }) => self,
+            // An outage policy that allows gives way to an older owner that denies, since that
+            // owner knows the counter.
             (_, ChargeOutcome::Remembered { .. }) | (ChargeOutcome::NotAsked, _) => other,
             (_, ChargeOutcome::Refunded) => self,
             (ChargeOutcome::Refunded, _) => other,
@@ -66,14 +71,15 @@ impl ChargeOutcome {
     }
 }
 
-/// What was heard of each counter, as asked.
+/// The outcome of each charge, in the order of the transaction.
 pub(crate) type ChargeOutcomes = SmallVec<[ChargeOutcome; 1]>;
 
-/// In what order the parts are asked.
+/// The order in which the legs of a plan are sent to their shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// The widest last.
+    /// One after the other, the widest subject last.
     OneByOne,
-    /// All at once: less waiting, and a refused request burdens shared counters for a round trip.
+    /// All at once. This takes less time, but a denied request holds quota of shared counters for
+    /// one round trip.
     AtOnce,
 }

@@ -1,4 +1,5 @@
-//! Several requests as one plan: a counter that two of them meet is asked for once, for both costs.
+//! Makes one plan of several requests. A counter that two of them match is charged once, for both
+//! costs.
 
 use smallvec::SmallVec;
 
@@ -12,37 +13,39 @@ use crate::request::Cost;
 use crate::subject::{Secret, SubjectKey};
 use crate::together::Part;
 
-/// A rule and a subject that some of the parts meet.
+/// A rule and a subject that one or more requests match.
 #[derive(Debug)]
 pub(crate) struct SharedMatch<'p> {
     matched: Matched<'p>,
-    /// One, or two where subjects go by two secrets.
+    /// The subject's key, under each secret that is in use.
     keys: SmallVec<[SubjectKey; 1]>,
-    /// The limits in force where a part asks for less than the rule's.
+    /// The limits in force if a request asks for less than the rule allows.
     narrowed: Option<Narrowed>,
     cost: Cost<'static>,
     returned: Cost<'static>,
-    /// Whether any part asks for room; the others only refund.
+    /// Whether any request charges; the others only refund.
     asks: bool,
-    /// Which parts meet it.
+    /// The requests that match it, by index.
     parts: SmallVec<[usize; 2]>,
 }
 
-/// A rule's limits, and behind them those that parts ask for beside them.
+/// The limits of a rule, followed by the narrowed limits that requests add to them.
 #[derive(Debug)]
 struct Narrowed {
     limits: Box<[NamedLimit]>,
-    /// For each limit behind the rule's, the position of the limit that it stands beside.
+    /// For each narrowed limit, the position of the rule's limit that it was made from.
     beside: Box<[usize]>,
 }
 
 impl Narrowed {
-    /// The limits of a rule with those that `asked` adds, or lowers if they were added before.
+    /// Returns the limits of a rule with those that `asked` adds, or lowers if an earlier request
+    /// added them. Returns `None` if nothing is added.
     fn by(configured: &[NamedLimit], before: Option<&Narrowed>, asked: &Limit) -> Option<Narrowed> {
         let (mut limits, mut beside) = (configured.to_vec(), Vec::new());
         for (position, limit) in configured.iter().enumerate() {
             let added = before.and_then(|before| before.beside(position));
             let lowered = added.unwrap_or(limit).limit().narrowed(asked);
+            // A limit that is not below the configured one adds nothing.
             let lowered = lowered.filter(|lowered| lowered.kind() != limit.limit().kind());
             let lowered = lowered.map(|lowered| NamedLimit::beside(limit, lowered));
             if let Some(limit) = lowered.or_else(|| added.cloned()) {
@@ -53,7 +56,7 @@ impl Narrowed {
         (!beside.is_empty()).then(|| Narrowed { limits: limits.into(), beside: beside.into() })
     }
 
-    /// The limit beside the one at a position of the rule.
+    /// Returns the narrowed limit made from the rule's limit at `position`.
     fn beside(&self, position: usize) -> Option<&NamedLimit> {
         let index = self.beside.iter().position(|of| *of == position)?;
         self.limits.get(self.limits.len() - self.beside.len() + index)
@@ -61,7 +64,7 @@ impl Narrowed {
 }
 
 impl<'p> SharedMatch<'p> {
-    /// Whom the parts meet, each once.
+    /// Returns each rule and subject that the requests match, once.
     pub(crate) fn all(
         policy: &'p Policy,
         parts: &[Part<'_>],
@@ -71,6 +74,7 @@ impl<'p> SharedMatch<'p> {
         for (number, part) in parts.iter().enumerate() {
             for matched in policy.matched(part.request()) {
                 let keys = keys_of(matched.rule, part.request(), secret).collect();
+                // The keys name the rule too, so equal keys mean the same rule and subject.
                 let known = shared_matches.iter().position(|known| known.keys == keys);
                 let index = known.unwrap_or_else(|| {
                     shared_matches.push(SharedMatch::new(matched, keys));
@@ -82,7 +86,7 @@ impl<'p> SharedMatch<'p> {
         shared_matches
     }
 
-    /// The counters that one part met, out of those of all.
+    /// Picks the counters that one request matches out of those of all requests.
     pub(crate) fn counters_of(
         part: usize,
         shared_matches: &[SharedMatch<'_>],
@@ -120,6 +124,7 @@ impl<'p> SharedMatch<'p> {
         let Some(asked) = part.limit().filter(|_| self.matched.rule.request_limit()) else {
             return;
         };
+        // If several requests bring a limit, the lowest of them applies to all.
         let before = self.narrowed.take();
         self.narrowed = Narrowed::by(self.matched.limits, before.as_ref(), asked);
     }
@@ -128,7 +133,8 @@ impl<'p> SharedMatch<'p> {
         self.narrowed.as_ref().map_or(self.matched.limits, |narrowed| &narrowed.limits)
     }
 
-    /// The counter of a limit before it is judged; one beside a rule's limit is shown in that one's place.
+    /// Returns the outcome of a counter before it is evaluated. A narrowed limit has the position
+    /// of the rule's limit that it was made from.
     fn unknown(&self, index: usize) -> CounterOutcome {
         let added = self.narrowed.as_ref().and_then(|narrowed| {
             let position = narrowed.beside.get(index.checked_sub(self.matched.limits.len())?)?;
@@ -149,19 +155,21 @@ impl<'p> SharedMatch<'p> {
         Matched { limits: self.limits(), ..self.matched }
     }
 
-    /// Whether it has a part in the verdict.
+    /// Returns whether it takes part in the decision.
     fn is_decisive(&self) -> bool {
         self.asks && self.matched.rule.mode() != Mode::Shadow
     }
 }
 
 impl Plan {
-    /// What all the meetings ask of the engine.
+    /// Builds one plan from all matches.
     pub(crate) fn of_shared_matches(shared_matches: &[SharedMatch<'_>], secret: &Secret) -> Plan {
         let mut plan = Plan::under(secret);
         for shared in shared_matches {
             plan.counters.extend((0..shared.limits().len()).map(|index| shared.unknown(index)));
         }
+        // As in `Plan::of_rules`. Matches that only refund get groups of their own, like shadow
+        // rules, so that they cannot deny.
         let mut group = 0;
         for decisive in [true, false] {
             for (first, shared) in placed(shared_matches) {
@@ -197,7 +205,7 @@ impl Plan {
     }
 }
 
-/// The meetings with the place of each one's first counter.
+/// Returns each match with the index of its first counter.
 fn placed<'a, 'm>(
     shared_matches: &'a [SharedMatch<'m>],
 ) -> impl Iterator<Item = (usize, &'a SharedMatch<'m>)> {

@@ -1,4 +1,4 @@
-//! What a store is asked to decide, and what it answers: all counters of one decision together.
+//! The request of one decision to a store, with all its counters, and the store's reply.
 
 use std::sync::Arc;
 
@@ -11,34 +11,36 @@ use crate::limit::NamedLimit;
 use crate::reservation::Closing;
 use crate::reservation::Opening;
 
-/// One decision to make: counters grouped by rule, the enforced ones (group 0) first.
+/// The charges of one decision, grouped by rule. The enforced ones (group 0) come first.
 #[derive(Clone, Debug)]
 pub struct Transaction<L: LimitHandle = NamedLimit> {
-    /// What to do where there is room.
+    /// Whether counters with room are charged or only read.
     pub intent: Intent,
-    /// What is done with a reservation's record in the same call.
+    /// The change to a reservation record in the same call.
     pub record: RecordAction,
-    /// No two with the same key and limit.
+    /// The charges. No two have the same key and limit.
     pub counters: SmallVec<L::Inline>,
 }
 
-/// What a call does with the record of a reservation, which lies beside the first of its counters.
+/// The change to a reservation record. The record is stored beside the first counter of the
+/// transaction.
 #[derive(Clone, Debug, Default)]
 pub enum RecordAction {
-    /// There is none.
+    /// No record.
     #[default]
     None,
-    /// Opens it, if the decision allows; where one is open already, nothing is charged.
+    /// Opens a record if the decision allows. If the record is open already, nothing is charged.
     Open(Arc<Opening>),
-    /// Ends or renews it: no decision is made, and each counter is corrected to the cost that is asked
-    /// for, or left as it is (`AS_CHARGED`).
+    /// Ends or renews a record without a decision. Each counter is corrected to the cost of its
+    /// charge, or left as it is (`AS_CHARGED`).
     #[cfg(feature = "redis")]
     Close(Arc<Closing>),
 }
 
 #[cfg(feature = "redis")]
 impl RecordAction {
-    /// Notes that the call is sent a second time, so that a record which is there may be its own.
+    /// Notes that the call is sent a second time. A record that the store finds may then be from
+    /// the first time.
     pub(crate) fn note_resent(&self) {
         if let RecordAction::Open(opening) = self {
             opening.note_resent();
@@ -46,17 +48,18 @@ impl RecordAction {
     }
 }
 
-/// What became of a decision.
+/// The store's reply to a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionReply {
     /// Whether every enforced counter had room.
     pub allowed: bool,
-    /// As asked, in order.
+    /// The replies, in the order of the charges.
     pub counters: SmallVec<[ChargeReply; 1]>,
 }
 
 impl TransactionReply {
-    /// It was admitted before, however things stand now.
+    /// Turns the reply into an admission, because an earlier call has already charged it. The quota
+    /// left now does not matter.
     pub(crate) fn admit(&mut self) {
         self.allowed = true;
         for counter in &mut self.counters {

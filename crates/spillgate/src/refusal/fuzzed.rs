@@ -1,6 +1,6 @@
-//! What holds of the fields of any decision.
+//! The check of the header fields of any decision.
 //!
-//! An input is a row of counters, 26 bytes each: which limit, what is known of it and how it was judged,
+//! An input is a sequence of counters of 26 bytes each: the limit, the known fields, the result,
 //! and four numbers.
 
 use std::sync::{Arc, LazyLock};
@@ -13,7 +13,7 @@ use crate::decision::{CounterOutcome, CounterOutcomes, Decision, Names, Reason, 
 use crate::headers::HeaderStyle;
 use crate::policy::Policy;
 
-/// Panics if a field cannot be read by whoever reads structured fields, or is written twice.
+/// Panics if a field is not a valid structured field, or is written twice.
 pub fn holds(input: &[u8]) {
     let counters: CounterOutcomes =
         input.as_chunks().0.iter().take(COUNTERS_MAX).map(judged).collect();
@@ -50,7 +50,7 @@ fn judged(bytes: &[u8; COUNTER_BYTES]) -> CounterOutcome {
         u64::from_le_bytes(*from.first_chunk().expect("numbers end where the last one does"))
     };
     let knows = |bit: u8| known & bit != 0;
-    // As the engines answer: no more than the capacity, and times that 53 bits hold.
+    // In the range of real replies: at most the capacity, and times within 53 bits.
     let capacity = 1 + number(0) % 1_000_000_000;
     let us = |at| number(at) >> 11;
     CounterOutcome {
@@ -69,13 +69,13 @@ fn judged(bytes: &[u8; COUNTER_BYTES]) -> CounterOutcome {
     }
 }
 
-/// By rule and limit.
+/// Rules and limits of [`POLICY`].
 const PLACES: [(u32, u16); 10] =
     [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (2, 0), (3, 0)];
 const SOURCES: [Source; 5] =
     [Source::Store, Source::Lease, Source::DenialCache, Source::Fallback, Source::OutagePolicy];
 const COUNTER_BYTES: usize = 26;
-/// Of a decision.
+/// The most counters of one decision.
 const COUNTERS_MAX: usize = 64;
 
 static POLICY: LazyLock<Arc<Policy>> = LazyLock::new(|| {

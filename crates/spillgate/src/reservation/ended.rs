@@ -1,8 +1,8 @@
-//! How a reservation ended.
+//! The ways in which a reservation ends.
 
 use std::fmt;
 
-/// How a reservation ended, as a second reservation under its id is answered.
+/// The way in which a reservation ended. A later call with its id gets this answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Ended {
@@ -12,15 +12,16 @@ pub enum Ended {
     Cancelled,
     /// It was released.
     Released,
-    /// Its time passed before it was settled: it stays charged at its estimate.
+    /// Its time passed before it was settled. It stays charged at its estimate.
     Expired,
-    /// It is open, but a permit of it is held no longer: its limit's `max_hold` has passed, or the permit was
-    /// reset or lost.
+    /// It is open, but one of its permits is no longer held: the limit's `max_hold` passed, or the
+    /// permit was reset or lost.
     PermitEnded,
 }
 
 impl Ended {
-    /// Returns the word for it: `settled`, `cancelled`, `released`, `expired`, `permit-ended`.
+    /// Returns the word that every API uses: `settled`, `cancelled`, `released`, `expired` or
+    /// `permit-ended`.
     pub fn name(self) -> &'static str {
         match self {
             Ended::Settled => "settled",
@@ -31,7 +32,7 @@ impl Ended {
         }
     }
 
-    /// Returns how the ending of a mark ends a reservation. A record that no call has ended has mark 0.
+    /// Returns the way of ending that a mark stands for. A record that expired has mark 0.
     pub(crate) fn by_mark(mark: u64) -> Ended {
         match mark & MARK_KIND {
             MARK_CANCELLED => Ended::Cancelled,
@@ -48,7 +49,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// The bits of a mark that say what kind of ending it is of; the others tell one settlement from another.
+/// The bits of a mark for the way of ending. The other bits tell one settlement from another.
 pub(super) const MARK_KIND: u64 = 3;
 pub(super) const MARK_CANCELLED: u64 = 1;
 pub(super) const MARK_RELEASED: u64 = 2;

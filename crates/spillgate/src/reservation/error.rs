@@ -1,31 +1,31 @@
-//! Why a call about a reservation could not be answered.
+//! Errors of calls about reservations.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::Ended;
 
-/// Why a reservation could not be made, or nothing be said of one.
+/// The reason why a call about a reservation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReservationError {
-    /// A reservation lasts from 1 ms to 24 hours.
+    /// The duration is not from 1 ms to 24 hours.
     Lasting(Duration),
-    /// The name is in use for another request.
+    /// The id is in use for another request.
     Conflict,
-    /// The reservation under this id has ended: nothing is charged or allowed, and a new attempt needs a
-    /// new id.
+    /// The reservation under this id has ended. Nothing is charged or allowed, and a new attempt
+    /// needs a new id.
     Ended(Ended),
-    /// It has ended before, and otherwise.
+    /// The reservation has ended before in another way. Nothing was done.
     EndedOtherwise,
-    /// Its counters are on more shards or hash slots than a receipt can name.
+    /// The counters are at more locations than a receipt can name.
     TooManyPlaces {
-        /// At so many.
+        /// The number of locations.
         places: usize,
     },
-    /// Some of it is done, and some is out of reach: the same call can be made again.
+    /// Some shard is out of reach; the others are done. Repeat the same call.
     Retryable {
-        /// What is out of reach.
+        /// The error of that shard.
         why: String,
     },
 }
@@ -35,7 +35,7 @@ impl fmt::Display for ReservationError {
         match self {
             ReservationError::Lasting(lasting) => write!(
                 f,
-                "a reservation cannot last {lasting:?}; choose from 1 ms to 24 h, and renew what takes longer"
+                "the duration must be from 1 ms to 24 h, got {lasting:?}; renew a reservation that needs longer"
             ),
             ReservationError::Conflict => f.write_str(
                 "the id is in use for another request; choose another id, or repeat the request that was sent under it",
@@ -45,7 +45,7 @@ impl fmt::Display for ReservationError {
                 "the reservation under this id has ended ({how}); make a new attempt under a new id"
             ),
             ReservationError::EndedOtherwise => f.write_str(
-                "the reservation has ended before, and otherwise; nothing was done",
+                "the reservation has already ended in another way; nothing was done",
             ),
             ReservationError::TooManyPlaces { places } => write!(
                 f,
@@ -61,13 +61,13 @@ impl fmt::Display for ReservationError {
 
 impl std::error::Error for ReservationError {}
 
-/// Why a text is no receipt.
+/// The error that a text is not a receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiptError;
 
 impl fmt::Display for ReceiptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("this is no receipt; send one as it was given, letter by letter")
+        f.write_str("this is no receipt; send one exactly as it was returned")
     }
 }
 

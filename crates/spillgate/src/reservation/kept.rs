@@ -1,5 +1,5 @@
-//! The counters of a reservation as its record keeps them: enough to refund to each, or to charge it
-//! more, in a process that never saw the request, under the numbers that it was reserved by.
+//! The counters of a reservation in its record. They suffice to refund or charge each under the
+//! parameters of the reservation, in an instance that never saw the request.
 
 use std::sync::Arc;
 
@@ -13,19 +13,20 @@ use crate::counter::{LimitHandle, PlannedCharge};
 use crate::limit::{Algorithm, Limit, NamedLimit, RecordName};
 use crate::subject::SubjectKey;
 
-/// One counter.
+/// One recorded counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordedCharge {
     pub(crate) key: SubjectKey,
-    /// With the parameters that it was reserved by: the rule's, or a share of them.
+    /// The limit, with the parameters that it was charged under: the rule's, or a local share of
+    /// them.
     pub(crate) limit: NamedLimit,
-    /// The rule's limit, if `limit` is this instance's share of it.
+    /// The rule's limit, if `limit` is this instance's local share of it.
     pub(crate) share_of: Option<Box<NamedLimit>>,
     /// The hash of its unit.
     pub(crate) unit: u64,
 }
 
-/// Those of one record, in its order.
+/// The counters of one record, in order.
 pub(crate) type RecordedCharges = Arc<[RecordedCharge]>;
 
 impl RecordedCharge {
@@ -34,7 +35,7 @@ impl RecordedCharge {
         RecordedCharge { key: counter.key, unit: unit(limit.limit().unit()), limit, share_of: None }
     }
 
-    /// Keeps a counter that was charged by this instance's share of its limit.
+    /// Records a counter that was charged by this instance's local share of its limit.
     #[cfg(feature = "redis")]
     pub(crate) fn by_share(counter: &PlannedCharge, share: LimitParams) -> RecordedCharge {
         let share = counter.under(counter.limit.with_params(share));
@@ -49,21 +50,25 @@ impl RecordedCharge {
     }
 }
 
-/// The same in every process; units are the operator's, so no secret is needed.
+/// Hashes a unit, with the same result in every instance. Units come from the operator, so no
+/// secret is needed.
 pub(crate) fn unit(name: &str) -> u64 {
     SipHasher13::new().hash(name.as_bytes()).h1
 }
 
-/// The counters as bytes.
+/// Encodes the counters as bytes.
 #[cfg(feature = "redis")]
 pub(crate) fn encoded(counters: &[PlannedCharge]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(COUNTER_BYTES * counters.len());
     let mut known: Option<SubjectKey> = None;
     for counter in counters {
+        // A counter with the key of the one before it omits the key.
         let same_key = known == Some(counter.key);
         let (record, unit) = (counter.limit.record(), counter.limit.limit().unit());
         let is_named = matches!(record, RecordName::Given(_));
         let is_of_requests = unit == crate::limit::REQUESTS;
+        // Bit 0: the key is that of the counter before. Bit 1: the limit has a given name. Bit 2:
+        // it counts requests. The rest: the algorithm.
         bytes.push(
             u8::from(same_key)
                 | u8::from(is_named) << 1
@@ -109,7 +114,7 @@ fn encode_numbers(params: &LimitParams, bytes: &mut Vec<u8>) {
             fixed_window::Window::Calendar(calendar) => {
                 let (unit, zone) = calendar.parts();
                 put(*count, 0);
-                // No zone's name comes near 255 bytes.
+                // The names of time zones are far shorter than 255 bytes.
                 bytes.extend([unit as u8, zone.len() as u8]);
                 bytes.extend(zone.as_bytes());
             }
@@ -117,7 +122,7 @@ fn encode_numbers(params: &LimitParams, bytes: &mut Vec<u8>) {
     }
 }
 
-/// The counters that [`encoded`] wrote; nothing for bytes that it did not.
+/// Decodes counters that [`encoded`] wrote; returns `None` for other bytes.
 #[cfg(feature = "redis")]
 pub(crate) fn decoded(bytes: &[u8]) -> Option<Vec<RecordedCharge>> {
     let mut rest = Bytes(bytes);
@@ -177,7 +182,7 @@ fn decode_numbers(algorithm: Algorithm, rest: &mut Bytes<'_>) -> Option<LimitPar
     })
 }
 
-/// What is left of some bytes.
+/// The undecoded rest of some bytes.
 #[cfg(feature = "redis")]
 struct Bytes<'b>(&'b [u8]);
 
@@ -200,7 +205,7 @@ impl<'b> Bytes<'b> {
     }
 }
 
-/// One with a key of its own, and little more.
+/// Enough for a counter with a key of its own.
 #[cfg(feature = "redis")]
 const COUNTER_BYTES: usize = 72;
 
@@ -246,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_counter_names_the_same_state_under_the_same_numbers() {
+    fn a_recorded_counter_has_the_same_state_and_parameters() {
         let limits = limits();
         let asked = asked(&limits);
         let bytes = encoded(&asked);
@@ -266,7 +271,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_of_anybodys_are_read_or_not_without_a_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_are_decoded_or_rejected_without_a_panic(bytes: Vec<u8>) {
             let _ = decoded(&bytes);
         }
     }

@@ -1,4 +1,4 @@
-//! The name of a reservation that whoever made it holds: opaque, and nobody else can make one up.
+//! Receipts of reservations: opaque texts that cannot be forged.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,8 +10,9 @@ use smallvec::SmallVec;
 use super::{GROUPS_MAX, Group, ReceiptError};
 use crate::subject::Secret;
 
-/// What a reservation is settled, cancelled, released or renewed by. Its text is good at every process
-/// of the fleet, unless it says that it is local.
+/// The receipt of a reservation, which settles, cancels, releases or renews it.
+///
+/// Its text is valid at every instance of the fleet, unless it is local.
 ///
 /// ```
 /// use spillgate::Receipt;
@@ -26,31 +27,31 @@ struct Whole {
     mac: u128,
 }
 
-/// What a receipt says.
+/// The contents of a receipt.
 #[derive(Clone, Debug)]
 pub(crate) struct Contents {
     pub(crate) id: u128,
-    /// The process that charged some of it alone, while the store was out of reach.
+    /// The instance that charged some of it by local shares during an outage.
     pub(crate) node: Option<u64>,
     pub(crate) groups: SmallVec<[Group; 1]>,
 }
 
-/// Seals receipts with the secret, so that none can be made up.
+/// Makes and verifies receipts with the secret, so that they cannot be forged.
 #[derive(Clone)]
 pub(crate) struct Seal {
     hasher: SipHasher24,
-    /// Of the secret before, which other processes may still hold.
+    /// The hasher of the previous secret, which other instances may still use.
     previous: Option<SipHasher24>,
 }
 
 impl Receipt {
-    /// As it travels: ASCII, 512 bytes at most.
+    /// Returns the text of the receipt: ASCII, at most 512 bytes.
     pub fn as_str(&self) -> &str {
         &self.0.text
     }
 
-    /// Whether part of it was charged by one process alone, while the store was out of reach: only
-    /// that process can give that part back.
+    /// Returns whether one instance charged part of it by local shares during an outage. Only that
+    /// instance can refund that part.
     pub fn is_local(&self) -> bool {
         self.0.contents.node.is_some()
     }
@@ -68,7 +69,7 @@ impl Seal {
         Receipt(Arc::new(Whole { text: to_text(&bytes).into(), contents, mac }))
     }
 
-    /// What a receipt says, if it is one of ours.
+    /// Returns the contents of a receipt if it is authentic.
     pub(crate) fn open<'r>(&self, receipt: &'r Receipt) -> Option<&'r Contents> {
         let Whole { contents, mac, .. } = &*receipt.0;
         let bytes = contents.encoded();
@@ -110,7 +111,7 @@ impl Contents {
     }
 }
 
-/// Reads what looks like one; whether it was sealed with the fleet's secret only a limiter knows.
+/// Parses a receipt. Whether it is authentic is checked when it is used.
 impl FromStr for Receipt {
     type Err = ReceiptError;
 
@@ -137,7 +138,7 @@ impl fmt::Display for Receipt {
     }
 }
 
-/// Whoever has it can end the reservation: logs are to tell no more than that there is one.
+/// Hides the text in logs, since it suffices to end the reservation.
 impl fmt::Debug for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Receipt(..)")
@@ -150,7 +151,7 @@ impl fmt::Debug for Seal {
     }
 }
 
-/// Base64url without padding.
+/// Encodes bytes as base64url without padding.
 fn to_text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 4 / 3 + 1);
     for chunk in bytes.chunks(3) {
@@ -163,7 +164,8 @@ fn to_text(bytes: &[u8]) -> String {
     text
 }
 
-/// Nothing for a text that [`to_text`] does not write: each receipt has one text.
+/// Decodes a text that [`to_text`] wrote. Returns `None` for any other, so that each receipt has
+/// only one text.
 fn from_text(text: &str) -> Option<Vec<u8>> {
     if text.len() > TEXT_MAX || text.len() % 4 == 1 {
         return None;
@@ -176,6 +178,7 @@ fn from_text(text: &str) -> Option<Vec<u8>> {
         }
         let bits = bits << (6 * (4 - chunk.len()));
         bytes.extend(&bits.to_be_bytes()[1..chunk.len()]);
+        // Bits beyond the last byte must be 0, or one receipt would have several texts.
         let unused = bits.checked_shl(8 * chunk.len() as u32).unwrap_or(0);
         if unused != 0 {
             return None;
@@ -186,7 +189,7 @@ fn from_text(text: &str) -> Option<Vec<u8>> {
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const VERSION: u8 = 1;
-/// As the contract has it; sixteen groups take 398.
+/// The contract's limit. 16 groups take 398 bytes.
 const TEXT_MAX: usize = 512;
 
 #[cfg(test)]
@@ -202,7 +205,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_receipt_says_at_every_process_what_it_was_made_of(
+        fn a_receipt_has_the_same_contents_at_every_instance(
             id: u128, node: Option<u64>, tags in prop::collection::vec(any::<u128>(), 0..=GROUPS_MAX)
         ) {
             let seal = Seal::new(&Secret::new(&SHARED_SECRET));
@@ -220,7 +223,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_letter_anywhere_makes_it_nobodys(
+        fn a_changed_letter_anywhere_makes_a_receipt_invalid(
             id: u128, tag: u128, place: prop::sample::Index, letter in 0..64usize
         ) {
             let seal = Seal::new(&Secret::new(&SHARED_SECRET));
@@ -240,7 +243,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_a_receipt_or_none(text: String) {
+        fn a_parsed_receipt_has_its_own_text(text: String) {
             if let Ok(receipt) = text.parse::<Receipt>() {
                 prop_assert_eq!(receipt.as_str(), text);
             }

@@ -1,23 +1,23 @@
-//! The record of one reservation, and what each call about it is answered. `records.lua` is the same in
+//! The record of one reservation, and the answers to calls about it. `records.lua` does the same in
 //! Redis.
 
 use super::{Answer, Ended, Ending, Opened, Outcome, REMEMBERED_US};
 use crate::algorithm::Charge;
 
-/// What is remembered of a reservation.
+/// The stored data of a reservation.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     body: u128,
-    /// From here on it cannot be settled any more.
+    /// The time from which it can no longer be settled.
     ends_us: u64,
-    /// Until here it is remembered.
+    /// The time until which it is kept.
     forget_us: u64,
     state: State,
-    /// What each counter was charged, in the order of the counters.
+    /// The charges in the order of the counters.
     charges: Box<[Charged]>,
 }
 
-/// What one counter was charged, and was meant to be.
+/// The charge of one counter: the cost requested and the charge applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Charged {
     pub(crate) cost: u64,
@@ -27,11 +27,11 @@ pub(crate) struct Charged {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
-    /// By an ending of this mark.
+    /// Ended, by an ending with this mark.
     Ended(u64),
 }
 
-/// How one counter is put right.
+/// The correction of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Correction {
     Refund { charge: Charge, unused: u64 },
@@ -50,7 +50,8 @@ impl Record {
         Record { body, ends_us, forget_us: ends_us + REMEMBERED_US, state: State::Open, charges }
     }
 
-    /// Returns what a reservation under the same id is answered, as far as its permits are still held.
+    /// Returns the answer to a reservation under the same id, assuming that its permits are still
+    /// held.
     pub(crate) fn opened_again(&self, body: u128, now_us: u64) -> Opened {
         match self.state {
             _ if self.body != body => Opened::Conflict,
@@ -64,7 +65,7 @@ impl Record {
         self.state == State::Open
     }
 
-    /// Whether it may end so now, or be renewed; else what is answered.
+    /// Returns `Ok` if the reservation can be ended or renewed now, else the answer to give.
     pub(crate) fn may_end(&self, ending: &Ending<'_>, now_us: u64) -> Result<(), Answer> {
         match (self.state, ending) {
             (State::Ended(_), Ending::Renew { .. }) => Err(Answer::Outcome(Outcome::Expired)),
@@ -77,11 +78,12 @@ impl Record {
         }
     }
 
-    /// What is to be done to the counter at a place, if it is charged `actual` in the end.
+    /// Returns the correction of the counter at `place`, if it is charged `actual` in the end.
     pub(crate) fn correction(&self, place: usize, actual: Option<u64>) -> Option<Correction> {
         let Charged { cost, charge } = *self.charges.get(place)?;
         match (actual?, charge) {
-            // A shadow rule that had no room was never charged; what was only looked at can be.
+            // A shadow rule without room was never charged. A counter that was only peeked at can
+            // be charged now.
             (actual, None) if cost == 0 && actual > 0 => Some(Correction::Force(actual)),
             (_, None) => None,
             (actual, Some(charge)) if actual < charge.amount => {

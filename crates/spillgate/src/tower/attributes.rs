@@ -1,4 +1,4 @@
-//! Where the attributes of a request come from.
+//! The sources of a request's attributes.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use super::diagnostics::{Diagnostic, Diagnostics};
 use crate::identity::{AddressText, ByIp};
 use spillgate_core::path::normalised_path;
 
-/// Where the value of an attribute comes from: [`ByIp`], or one of the functions of this module.
+/// The source of an attribute's value: [`ByIp`], or one of the functions of this module.
 #[derive(Clone)]
 pub struct Identity(Kind);
 
@@ -32,60 +32,63 @@ enum Kind {
 
 type Closure = dyn Fn(Head<'_>) -> Option<Vec<u8>> + Send + Sync;
 
-/// The value that one request has for an attribute.
+/// The value of an attribute in one request.
 pub(super) enum Found<'r> {
     Borrowed(&'r [u8]),
     Owned(Vec<u8>),
     Address(AddressText),
 }
 
-/// The first header line of that name. Whoever sends the request chooses it: limit by a header only
-/// what was authenticated before, or what nobody gains by changing.
+/// Takes the first header line of this name.
+///
+/// Clients choose their headers. Limit by a header only if it was authenticated before, or if
+/// clients gain nothing by changing it.
 ///
 /// # Panics
-/// If this is no name of a header.
+/// If `name` is not a valid header name.
 #[track_caller]
 pub fn from_header(name: &str) -> Identity {
     match HeaderName::try_from(name) {
         Ok(name) => Identity(Kind::Header(name)),
-        Err(_) => panic!("{name:?} is no name of a header; write one such as \"x-api-key\""),
+        Err(_) => panic!("{name:?} is no header name; write one such as \"x-api-key\""),
     }
 }
 
-/// The method, upper-case as it is sent.
+/// Takes the method, in upper case as it is sent.
 pub fn from_method() -> Identity {
     Identity(Kind::Method)
 }
 
-/// The path in its [one spelling](normalised_path).
+/// Takes the path in its [normal form](normalised_path).
 pub fn from_path() -> Identity {
     Identity(Kind::Path)
 }
 
-/// One segment of the path in its one spelling, the first being 0: of `/users/42/posts` segment 1 is
-/// `42`. None beyond the last.
+/// Takes one segment of the path in its normal form, counted from 0. Segment 1 of `/users/42/posts`
+/// is `42`. There is no value beyond the last segment.
 pub fn from_path_segment(place: usize) -> Identity {
     Identity(Kind::PathSegment(place))
 }
 
-/// The path as the router of axum has it: `/users/{id}`. None where no route matched.
+/// Takes the path template of axum's router, for example `/users/{id}`. There is no value if no
+/// route matched.
 #[cfg(feature = "axum")]
 pub fn from_matched_path() -> Identity {
     Identity(Kind::MatchedPath)
 }
 
-/// A parameter of the path that the router of axum matched, decoded: of `/users/{id}` the `id`.
+/// Takes a parameter of the path that axum's router matched, decoded: `id` of `/users/{id}`.
 #[cfg(feature = "axum")]
 pub fn from_path_parameter(name: &str) -> Identity {
     Identity(Kind::PathParameter(name.into()))
 }
 
-/// The same for every request.
+/// Gives every request the same value.
 pub fn constant(value: &str) -> Identity {
     Identity(Kind::Constant(value.as_bytes().into()))
 }
 
-/// Whatever a closure says of a request; `None` if it has nothing to say.
+/// Takes the value that a closure returns for a request, if it returns one.
 ///
 /// ```
 /// use spillgate::tower::from_request;
@@ -156,12 +159,12 @@ impl<'r> Found<'r> {
     }
 }
 
-/// Requests whose peer nobody knows are one subject: to leave the attribute out would be to limit
-/// nobody.
+/// Returns the client's address. Requests with an unknown peer share one subject. Without a value
+/// no limit by address would apply to them.
 fn address<'r>(by_ip: &ByIp, head: Head<'_>, diagnostics: &Diagnostics) -> Found<'r> {
     let Some(peer) = peer(head) else {
         diagnostics.warn_once(Diagnostic::NoPeerAddress, || {
-            "no request tells its peer's address, so all clients are one: put a SocketAddr into its \
+            "requests have no peer address, so all clients count as one: put a SocketAddr into its \
              extensions; with axum, serve into_make_service_with_connect_info::<SocketAddr>(); with \
              axum or tonic, enable the feature of that name"
                 .to_owned()
@@ -172,7 +175,7 @@ fn address<'r>(by_ip: &ByIp, head: Head<'_>, diagnostics: &Diagnostics) -> Found
     Found::Address(by_ip.attribute_text(by_ip.client(peer, head.headers)))
 }
 
-/// The peer's address, where servers leave it.
+/// Returns the peer's address from the extensions, where servers store it.
 fn peer(head: Head<'_>) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = head.extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
@@ -185,7 +188,7 @@ fn peer(head: Head<'_>) -> Option<IpAddr> {
     head.extensions.get::<SocketAddr>().map(SocketAddr::ip)
 }
 
-/// What axum's router knows of a request.
+/// Reads data of axum's router.
 #[cfg(feature = "axum")]
 mod routed {
     use super::Head;
@@ -195,11 +198,11 @@ mod routed {
         head.extensions.get::<MatchedPath>().map(MatchedPath::as_str)
     }
 
-    /// The segment that stands where the template has the parameter, or all from there on for
+    /// Returns the segment in place of the template's parameter, or the rest of the path for
     /// `{*rest}`.
     pub(super) fn path_parameter(head: Head<'_>, name: &str) -> Option<Vec<u8>> {
         let template = matched_path(head)?;
-        // Inside a nested router the path has lost its beginning, the template has not.
+        // In a nested router the path has lost its prefix; the template has not.
         let original = head.extensions.get::<OriginalUri>().map(|uri| uri.0.path());
         let mut rest = original.unwrap_or(head.uri.path());
         for segment in template.split('/') {
@@ -253,5 +256,5 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// What requests without a peer's address are called.
+/// The address of requests with an unknown peer.
 const NOBODY: &str = "unknown";

@@ -1,4 +1,4 @@
-//! The body of an answer: the service's, or a refusal's.
+//! The body of a response: the service's, or that of a denial.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 use super::Unsettled;
 
 pin_project! {
-    /// The body of an answer: the service's as it is, or a refusal's.
+    /// The body of a response: the service's unchanged, or that of a denial.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -22,7 +22,7 @@ pin_project! {
     #[project = KindProjection]
     enum Kind<B> {
         Served { #[pin] body: B, unsettled: Option<Box<Unsettled>> },
-        // Nothing once it was sent, or if it is empty.
+        // `None` once it was sent, or if it is empty.
         Refusal { bytes: Option<Vec<u8>> },
     }
 }
@@ -57,6 +57,7 @@ where
                     let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
                     held.sent(data.map_or(0, bytes::Buf::remaining));
                     let failed = matches!(frame, Some(Err(_)));
+                    // Some bodies end with their last frame, without another poll.
                     if frame.is_none() || body.is_end_stream() && !failed {
                         held.ended();
                     }

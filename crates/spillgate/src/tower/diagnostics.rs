@@ -1,7 +1,7 @@
-//! What is wrong with a layer as it was set up, each said once, by name, with the way out.
+//! Warnings about the configuration of a layer. Each is logged once, with its name and a remedy.
 //!
-//! The settings are looked at when the layer is put before a service, the addresses of requests only
-//! until [`WATCHED`] have come by: this is for the first minutes of a new set-up.
+//! Settings are checked when the layer is applied to a service. Addresses of requests are checked
+//! only for the first [`WATCHED`] requests, to help with a new configuration.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -21,7 +21,7 @@ pub(super) struct Diagnostics {
     field_seen: AtomicBool,
 }
 
-/// What can be wrong.
+/// The problems that are detected.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Diagnostic {
     RulesNeverMatch,
@@ -46,34 +46,34 @@ impl Diagnostic {
 }
 
 impl Clone for Diagnostics {
-    /// Other settings make another layer, with warnings of its own.
+    /// Makes fresh diagnostics. A layer with other settings has warnings of its own.
     fn clone(&self) -> Diagnostics {
         Diagnostics::default()
     }
 }
 
 impl Diagnostics {
-    /// What shows before the first request.
+    /// Checks the settings before the first request.
     pub(super) fn of_settings(&self, settings: &Settings, policy: &Policy) {
         let by_ip = settings.attributes.named.iter().find_map(|(_, identity)| identity.by_ip());
         if by_ip.is_some_and(ByIp::trusts_everyone) {
             self.warn_once(Diagnostic::TrustsEveryone, || {
-                "every address is trusted to name the client, so a client can call itself what it \
-                 likes: trust the networks of your proxies alone"
+                "every address is trusted to name the client, so a client can forge its address: trust \
+                 only the networks of your proxies"
                     .to_owned()
             });
         }
         self.of_rules(settings, policy);
     }
 
-    /// The same for a limiter that was given its policy later.
+    /// Checks the policy of a limiter that got it later.
     pub(super) fn of_policy(&self, settings: &Settings) {
         if !self.policy_seen.load(Ordering::Relaxed) {
             self.of_rules(settings, &settings.limiter.policy());
         }
     }
 
-    /// How a request came by an address, as long as that is news.
+    /// Checks the source of a request's address, for the first requests.
     pub(super) fn of_address(&self, by_ip: &ByIp, peer: IpAddr, head: Head<'_>) {
         if self.watched.load(Ordering::Relaxed) >= WATCHED {
             return;
@@ -110,7 +110,7 @@ impl Diagnostics {
         }
     }
 
-    /// A policy without rules is one that is still to come.
+    /// Checks that some rule can match. A policy without rules is taken as not loaded yet.
     fn of_rules(&self, settings: &Settings, policy: &Policy) {
         if policy.rules().len() == 0 || self.policy_seen.swap(true, Ordering::Relaxed) {
             return;
@@ -161,7 +161,7 @@ fn of_a_proxy(field: &HeaderName, peer: IpAddr) -> String {
 fn by_a_stranger(field: &HeaderName, peer: IpAddr) -> String {
     format!(
         "a request from {peer}, which is not trusted, has {field}, and it was ignored: if {peer} is \
-         your proxy, add it to ByIp::trusting(..); if not, somebody tried to pass as somebody else"
+         your proxy, add it to ByIp::trusting(..); if not, the client tried to forge its address"
     )
 }
 
@@ -178,9 +178,9 @@ fn never_seen(field: &HeaderName, instead: Option<&HeaderName>) -> String {
 }
 
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-/// Requests after which the addresses are no news any more.
+/// The number of requests after which addresses are no longer checked.
 const WATCHED: u32 = 1_000;
-/// Enough that a few health checks, which come without a proxy, are no reason.
+/// High enough that a few health checks, which come without a proxy, cause no warning.
 const NEVER_SEEN_AFTER: u32 = 100;
-/// Rules that one warning names.
+/// The most rules that one warning lists.
 const RULES_NAMED: usize = 3;

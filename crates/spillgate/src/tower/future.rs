@@ -1,4 +1,4 @@
-//! One answer on its way: asked first if the store must be, then served, or refused.
+//! The future of a response: first the check, if a store is needed, then the service or a denial.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,14 +12,14 @@ use super::{Admission, ResponseBody, Unsettled};
 use crate::headers::Fields;
 
 pin_project! {
-    /// The answer of a service behind a [`RateLimitLayer`](super::RateLimitLayer).
+    /// The future of a service behind a [`RateLimitLayer`](super::RateLimitLayer).
     pub struct ResponseFuture<S, B, F> {
         #[pin]
         state: State<S, B, F>,
     }
 }
 
-/// The store's answer, with the request that it was asked about, whose body waits elsewhere.
+/// The check on a store, with the request's head. The body waits elsewhere.
 type Checking = Pin<Box<dyn Future<Output = (Admission, Request<()>)> + Send>>;
 
 pin_project! {
@@ -95,7 +95,7 @@ where
     }
 }
 
-/// The answer, at whose end what is open will be settled.
+/// Makes the end of the response's body settle the reservation.
 #[inline(never)]
 fn settled_after<R>(
     response: Response<R>,
@@ -106,7 +106,8 @@ fn settled_after<R>(
     Response::from_parts(head, ResponseBody::served(body, Some(unsettled)))
 }
 
-/// A client might wait before it follows, though nobody asked it to.
+/// Returns whether the response is a redirect. With rate-limit fields a client might wait before it
+/// follows.
 fn is_redirect<R>(response: &Response<R>) -> bool {
     response.status().is_redirection() && response.status() != http::StatusCode::NOT_MODIFIED
 }

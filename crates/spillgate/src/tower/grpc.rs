@@ -1,5 +1,5 @@
-//! Refusals as gRPC clients understand them: a status in the headers, with `RetryInfo` and
-//! `QuotaFailure` of `google.rpc` as its details.
+//! Denials for gRPC clients: a status in the headers, with `RetryInfo` and `QuotaFailure` of
+//! `google.rpc` as its details.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use super::Head;
 use crate::decision::Reason;
 use crate::refusal::{Refusal, description};
 
-/// Whether a request is one of gRPC, or of gRPC-Web.
+/// Returns whether a request is gRPC or gRPC-Web.
 pub(super) fn is_asked_for(head: Head<'_>) -> bool {
     let kind = head.headers.get(CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// Headers alone, as servers answer that refuse before the first message.
+/// Makes a response of headers alone, which servers send for errors before the first message.
 pub(super) fn response(refusal: &Refusal<'_>, head: Head<'_>) -> Response<Vec<u8>> {
     let code = match refusal.reason() {
         Reason::LimitExceeded | Reason::CostExceedsLimit => RESOURCE_EXHAUSTED,
@@ -44,7 +44,7 @@ pub(super) fn response(refusal: &Refusal<'_>, head: Head<'_>) -> Response<Vec<u8
     response
 }
 
-/// When a client that retries by itself may do so: a negative number tells it not to.
+/// Returns when a client may retry by itself. A negative number means never.
 fn pushback(refusal: &Refusal<'_>) -> Option<HeaderValue> {
     if matches!(refusal.reason(), Reason::Blocked | Reason::CostExceedsLimit) {
         return Some(HeaderValue::from_static("-1"));
@@ -53,7 +53,7 @@ fn pushback(refusal: &Refusal<'_>) -> Option<HeaderValue> {
     Some(u64::try_from(ms).unwrap_or(u64::MAX).into())
 }
 
-/// `google.rpc.Status`.
+/// Encodes a `google.rpc.Status`.
 fn status(code: u16, message: &str, refusal: &Refusal<'_>) -> Vec<u8> {
     let mut status = Message::default();
     status.number(1, u64::from(code)).bytes(2, message.as_bytes());
@@ -84,12 +84,12 @@ fn quota_failure(refusal: &Refusal<'_>) -> Message {
     failure
 }
 
-/// A protobuf message as it grows: the two kinds of fields that these have.
+/// A protobuf message with the two kinds of fields needed here.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
 impl Message {
-    /// Zero is what a missing number means.
+    /// Writes a number. Zero is left out, since it is the default.
     fn number(&mut self, field: u8, number: u64) -> &mut Message {
         if number > 0 {
             self.0.push(field << 3);
@@ -105,7 +105,7 @@ impl Message {
         self
     }
 
-    /// A `google.protobuf.Any` in the list of details.
+    /// Adds a `google.protobuf.Any` to the list of details.
     fn detail(&mut self, name: &str, message: &Message) {
         let mut any = Message::default();
         let kind = format!("type.googleapis.com/google.rpc.{name}");

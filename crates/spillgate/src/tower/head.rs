@@ -1,4 +1,4 @@
-//! What is known of a request before its body, wherever it stands.
+//! The parts of a request before its body.
 
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 
@@ -6,13 +6,13 @@ use http::{Extensions, HeaderMap, Method, Request, Uri};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Head<'r> {
-    /// The method.
+    /// The method of the request.
     pub method: &'r Method,
-    /// The target, as it was sent.
+    /// The target of the request, as it was sent.
     pub uri: &'r Uri,
-    /// The headers.
+    /// The headers of the request.
     pub headers: &'r HeaderMap,
-    /// What servers and other layers have left there.
+    /// Data that the server and other layers left for this request.
     pub extensions: &'r Extensions,
 }
 
@@ -27,7 +27,7 @@ impl<'r> Head<'r> {
     }
 }
 
-/// A request in two: what can be held while others are waited for, and what need not be.
+/// Splits a request, so that it can be held across an await without its body.
 pub(super) fn without_body<B>(request: Request<B>) -> (Request<()>, B) {
     let (head, body) = request.into_parts();
     (Request::from_parts(head, ()), body)

@@ -1,5 +1,5 @@
-//! The other side: a client that waits for room before it calls an API with limits, and holds off for as
-//! long as the API says.
+//! Limits the calls of a client: each waits for room before it is sent, and for as long as the API
+//! asks.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,13 +26,13 @@ mod reply;
 
 use reply::requested_wait;
 
-/// Puts a [`Limiter`] before the client of an API that has limits: a call waits until there is room, in
-/// order, and while the API says that it will refuse ([`PaceLayer::waiting_at_most`] bounds both). Clones
-/// share everything.
+/// Makes the client of an API wait before each call: until a [`Limiter`] has room, in order, and
+/// while the API denies calls. [`PaceLayer::waiting_at_most`] bounds both waits. Clones share
+/// everything.
 ///
-/// The API says so by `Retry-After` of a 429 or 503, or in the `RateLimit` fields of any answer where nothing
-/// remains, of the IETF or older; that holds for all calls to its host. The limiter keeps the rate where the
-/// API publishes one, for a whole fleet where its store is shared.
+/// An API announces a wait by `Retry-After` of a 429 or 503, or by the `RateLimit` fields of any
+/// response when no quota is left, in the IETF or older styles. It applies to all calls to that
+/// host. The limiter keeps the published rate of the API, for a whole fleet if its store is shared.
 ///
 /// ```
 /// use std::time::Duration;
@@ -59,7 +59,7 @@ pub struct PaceLayer {
     holds: Arc<Holds>,
 }
 
-/// A client that a [`PaceLayer`] stands before.
+/// A client behind a [`PaceLayer`].
 #[derive(Clone, Debug)]
 pub struct Pace<S> {
     inner: S,
@@ -73,20 +73,21 @@ struct Settings {
     diagnostics: Diagnostics,
 }
 
-/// Why there is no answer.
+/// The reason why a call has no response.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PaceError<E> {
-    /// There is no room in time, or never will be; nothing was sent.
+    /// The limiter had no room in time, or never will. Nothing was sent.
     Refused(Box<Decision>),
-    /// The API has said that it will refuse for so long; nothing was sent.
+    /// The API asked for a longer wait than allowed. Nothing was sent.
     HeldOff(Duration),
-    /// The client has failed.
+    /// The client failed.
     Client(E),
 }
 
 impl PaceLayer {
-    /// A layer whose calls have no attributes yet, so that they meet only rules without a key.
+    /// Makes a layer whose calls have no attributes. They match only rules without a key, until you
+    /// add some.
     pub fn new(limiter: Limiter) -> PaceLayer {
         let settings = Settings {
             attributes: Attributes::default(),
@@ -96,13 +97,13 @@ impl PaceLayer {
         PaceLayer { limiter, settings: Arc::new(settings), holds: Arc::default() }
     }
 
-    /// One attribute more, for APIs that limit by it; one of the same name is replaced.
+    /// Adds an attribute, for APIs that limit by it, or replaces the one of this name.
     pub fn with(mut self, name: &str, identity: impl Into<Identity>) -> PaceLayer {
         Arc::make_mut(&mut self.settings).attributes.set(name, identity.into());
         self
     }
 
-    /// What a call costs, unless it is one request.
+    /// Sets the cost of a call. The default is one request.
     pub fn cost(
         mut self,
         cost: impl Fn(Head<'_>) -> Cost<'_> + Send + Sync + 'static,
@@ -112,7 +113,7 @@ impl PaceLayer {
         self
     }
 
-    /// How long a call may wait before it is sent; 30 seconds unless said otherwise.
+    /// Sets how long a call may wait before it is sent. The default is 30 seconds.
     pub fn waiting_at_most(mut self, within: Duration) -> PaceLayer {
         Arc::make_mut(&mut self.settings).within = within;
         self
@@ -128,7 +129,7 @@ impl PaceLayer {
         if !decision.allowed() {
             return Err(Unsent::Refused(Box::new(decision)));
         }
-        // Whoever waited for room may have been told meanwhile.
+        // The API may have asked for a wait in the meantime.
         self.holds.wait(host(head), deadline).await
     }
 }
@@ -156,7 +157,7 @@ where
     }
 
     fn call(&mut self, request: HttpRequest<B>) -> Self::Future {
-        // The one that was polled ready is the one that is called.
+        // The instance that was polled ready must be the one that is called.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let layer = self.layer.clone();
@@ -180,7 +181,7 @@ fn host(head: Head<'_>) -> &str {
     head.uri.authority().map(http::uri::Authority::as_str).or_else(named).unwrap_or_default()
 }
 
-/// Why a call was not sent.
+/// The reason why a call was not sent.
 enum Unsent {
     Refused(Box<Decision>),
     HeldOff(Duration),
@@ -195,14 +196,15 @@ impl<E> From<Unsent> for PaceError<E> {
     }
 }
 
-/// Until when hosts have said that they refuse.
+/// The times until which hosts asked clients to wait.
 #[derive(Debug, Default)]
 struct Holds(Mutex<HashMap<Box<str>, Deadline>>);
 
 impl Holds {
-    /// Waits until the host is said to answer; not at all if that is too late.
+    /// Waits until the host accepts calls again. Returns an error at once if that is after
+    /// `deadline`.
     async fn wait(&self, host: &str, deadline: Deadline) -> Result<(), Unsent> {
-        // It may be told anew while somebody waits.
+        // The host may ask for more while a caller waits.
         while let Some(until) = self.of(host) {
             if until > deadline {
                 return Err(Unsent::HeldOff(until.left()));
@@ -225,6 +227,7 @@ impl Holds {
     fn note(&self, host: Box<str>, until: Deadline) {
         let mut holds = self.0.lock();
         if holds.len() >= HOSTS_MAX && !holds.contains_key(&host) {
+            // Expired waits are removed only when the map is full.
             holds.retain(|_, until| !until.left().is_zero());
         }
         if holds.len() < HOSTS_MAX || holds.contains_key(&host) {
@@ -242,7 +245,7 @@ impl<E: fmt::Display> fmt::Display for PaceError<E> {
                 write!(f, "not sent: {rule} has no room in time")
             }
             PaceError::HeldOff(wait) => {
-                write!(f, "not sent: the API refuses for another {} s, as it says", wait.as_secs())
+                write!(f, "not sent: the API asks for a wait of another {} s", wait.as_secs())
             }
             PaceError::Client(error) => error.fmt(f),
         }
@@ -267,7 +270,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// As long as most clients wait for an answer.
+/// As long as most clients wait for a response.
 const WITHIN: Duration = Duration::from_secs(30);
-/// Beyond so many hosts that refuse at a time the others are called, and refuse.
+/// The most hosts with a wait. Calls to further hosts are sent, and the API denies them.
 const HOSTS_MAX: usize = 1_024;

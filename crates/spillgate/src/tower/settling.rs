@@ -1,4 +1,5 @@
-//! What is settled when an answer has ended: at the end of its body, or when whoever waited goes away.
+//! Settles reservations when a response has ended: at the end of its body, or when its client
+//! disconnects.
 
 use std::fmt;
 use std::pin::pin;
@@ -12,7 +13,7 @@ use crate::engine::Engine;
 use crate::limiter::Limiter;
 use crate::reservation::{Receipt, ReservationError, Reserve, Usage};
 
-/// What became of a request that was admitted.
+/// The outcome of an admitted request.
 #[derive(Clone, Debug, Default)]
 pub struct Served {
     head: Option<Parts>,
@@ -20,7 +21,7 @@ pub struct Served {
     whole: bool,
 }
 
-/// How what a request really used is told from its answer.
+/// The terms of a reservation, and the function that returns the true usage.
 #[derive(Clone)]
 pub(super) struct Settle {
     pub(super) reserve: Reserve<'static>,
@@ -29,7 +30,7 @@ pub(super) struct Settle {
 
 type UsageOf = dyn Fn(&Served) -> Usage<'static> + Send + Sync;
 
-/// What is still to be settled; it is, as soon as this is dropped.
+/// A reservation to be settled, which happens when this is dropped.
 pub(super) struct Unsettled {
     limiter: Limiter,
     receipt: Option<Receipt>,
@@ -38,25 +39,25 @@ pub(super) struct Unsettled {
 }
 
 impl Served {
-    /// The head of the answer, with what the service has left in its extensions; none if there was no
-    /// answer, because the service failed or nobody waited for it.
+    /// Returns the head of the response, with data that the service left in its extensions. Returns
+    /// `None` if there was no response, because the service failed or the client disconnected.
     pub fn head(&self) -> Option<&Parts> {
         self.head.as_ref()
     }
 
-    /// How many bytes of the body were sent.
+    /// Returns the number of body bytes that were sent.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether that was all of it.
+    /// Returns whether the whole body was sent.
     pub fn is_whole(&self) -> bool {
         self.whole
     }
 }
 
 impl Unsettled {
-    /// What a receipt is to be settled by; without a way to tell what was used, its slots are released.
+    /// Makes a receipt be settled on drop. Without `settle` its permits are released.
     pub(super) fn new(limiter: Limiter, receipt: Receipt, settle: Option<Settle>) -> Unsettled {
         Unsettled { limiter, receipt: Some(receipt), settle, served: Served::default() }
     }
@@ -82,17 +83,18 @@ impl Drop for Unsettled {
         let in_memory = matches!(limiter.engine(), Engine::Memory(_));
         let settling = settle(limiter, receipt, usage);
         if in_memory {
-            // There is nothing to wait for.
+            // The memory engine never waits.
             let done = pin!(settling).poll(&mut Context::from_waker(Waker::noop()));
             debug_assert!(matches!(done, Poll::Ready(())));
         } else if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            // Without one the process is about to end, and what was reserved ends by itself.
+            // Without a runtime the process is about to end, and the reservation expires by itself.
             runtime.spawn(settling);
         }
     }
 }
 
-/// Tries again for a while: what is not settled stays charged at its estimate, and slots until they end.
+/// Settles with retries. If all fail, the reservation stays charged at its estimate, and permits
+/// are held until they end.
 async fn settle(limiter: Limiter, receipt: Receipt, usage: Option<Usage<'static>>) {
     let mut wait = FIRST_WAIT;
     for _ in 0..TRIES {
@@ -102,13 +104,14 @@ async fn settle(limiter: Limiter, receipt: Receipt, usage: Option<Usage<'static>
         };
         match settled {
             Err(ReservationError::Retryable { .. }) => tokio::time::sleep(wait).await,
-            // Whoever has settled it before, the service perhaps, knew better.
+            // The reservation may have been settled already, for example by the service. That
+            // settlement stays.
             Ok(_) | Err(_) => return,
         }
         wait *= 2;
     }
     tracing::warn!(
-        "the store was out of reach for long: what a request reserved stays as estimated"
+        "a reservation could not be settled while the store was out of reach; it stays charged at its estimate"
     );
 }
 
@@ -118,6 +121,6 @@ impl fmt::Debug for Unsettled {
     }
 }
 
-/// With this and the doubling, some fifty seconds in all.
+/// With the doubling waits, about 50 seconds in all.
 const TRIES: u32 = 10;
 const FIRST_WAIT: Duration = Duration::from_millis(50);

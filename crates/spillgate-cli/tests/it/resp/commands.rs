@@ -185,7 +185,10 @@ fn connection_commands_are_answered_as_by_redis() {
             "SG.RESERVE web 1",
             "-ERR wrong number of arguments for SG.RESERVE; write SG.RESERVE domain ",
         ),
-        ("SG.CANCEL AQAB", "-ERR SG.CANCEL receipt: this is no receipt; send one as it was given"),
+        (
+            "SG.CANCEL AQAB",
+            "-ERR SG.CANCEL receipt: this is no receipt; send one exactly as it was returned",
+        ),
         (
             "CL.THROTTLE a 1 1",
             "-ERR wrong number of arguments for CL.THROTTLE; write CL.THROTTLE key ",

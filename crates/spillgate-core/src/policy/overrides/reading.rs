@@ -1,4 +1,4 @@
-//! From `[[override]]` tables to the overrides of known rules.
+//! Reads `[[override]]` tables into the overrides of known rules.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::policy::matching::{Pattern, read_literal};
 use crate::policy::problem::{Problem, Problems, nearest};
 use crate::policy::rule::Rule;
 
-/// Overrides while they are read.
+/// The overrides while they are read.
 #[derive(Debug)]
 pub(in crate::policy) struct Reading<'r> {
     rules: &'r [Rule],
     rules_by_name: &'r HashMap<Arc<str>, u32>,
     overrides: Overrides,
-    /// For each rule, where the limits of that wording are.
+    /// For each rule, the index of its limits by their source text.
     limits_by_wording: Vec<HashMap<Box<str>, u32>>,
 }
 
@@ -40,7 +40,7 @@ impl<'r> Reading<'r> {
         }
     }
 
-    /// One `[[override]]`.
+    /// Reads one `[[override]]`.
     pub(in crate::policy) fn read(&mut self, table: &Table<'_>, problems: &mut Problems<'_>) {
         table.refuse_unknown(&FIELDS, problems);
         for (field, example) in REQUIRED {
@@ -56,7 +56,7 @@ impl<'r> Reading<'r> {
         }
     }
 
-    /// All of them, their ties noted.
+    /// Returns all overrides, and notes their ties.
     pub(in crate::policy) fn finish(mut self, problems: &mut Problems<'_>) -> Overrides {
         self.overrides.sort();
         for (rule, sets) in self.rules.iter().zip(&self.overrides.by_rule) {
@@ -91,7 +91,7 @@ impl<'r> Reading<'r> {
         problems.noting(known.ok_or_else(unknown))
     }
 
-    /// The place of the override's limits, which it shares with those of the same wording.
+    /// Returns the index of the override's limits, which equal source texts share.
     fn read_limits(
         &mut self,
         table: &Table<'_>,
@@ -117,7 +117,7 @@ impl<'r> Reading<'r> {
         limits: u32,
         problems: &Problems<'_>,
     ) -> Result<(), Problem> {
-        // The file is shorter than 4 GiB: `Policy` saw to it.
+        // `Policy` has checked that the file is shorter than 4 GiB.
         let at = table.place_of("subject") as u32;
         match self.overrides.insert(rule_index, &subject, Override { limits, at }) {
             Ok(None) => Ok(()),
@@ -160,7 +160,7 @@ fn read_subject(table: &Table<'_>, rule: &Rule, problems: &mut Problems<'_>) -> 
     Some((attributes, attributes.encode(&key_values)))
 }
 
-/// An exact value; a `*` must be said to be meant.
+/// Reads an exact value. A `*` is only allowed in the literal form.
 fn read_value<'t>(
     table: &Table<'t>,
     attribute: &str,
@@ -184,7 +184,7 @@ fn read_value<'t>(
     Ok(text.as_bytes())
 }
 
-/// The rule's limits, with those of the override in their places.
+/// Returns the rule's limits, with those of the override in their places.
 fn read_limits(
     table: &Table<'_>,
     rule: &Rule,
@@ -197,7 +197,7 @@ fn read_limits(
         let place = problems.noting(place.map_err(|message| written.wrong(message)))?;
         if replaced[place] {
             let message = format!(
-                "another limit of this override stands for the rule's limit {:?} already; keep one of them",
+                "another limit of this override replaces the rule's limit {:?} already; keep one of them",
                 limits[place].name()
             );
             problems.note(written.wrong(message));
@@ -209,7 +209,8 @@ fn read_limits(
     Some(limits.into())
 }
 
-/// Which of the rule's limits is meant: the one of that name, else the one of that position.
+/// Returns the index of the rule's limit that is replaced: the one with that name, else the one at
+/// that position.
 pub(in crate::policy) fn place_in(
     rule: &Rule,
     position: usize,

@@ -1,4 +1,4 @@
-//! From overrides set while running to the overrides of known rules.
+//! Enters overrides of runtime changes for known rules.
 
 use smallvec::SmallVec;
 
@@ -8,7 +8,7 @@ use crate::policy::rule::Rule;
 use crate::policy::runtime::{self, InvalidChange};
 
 impl Overrides {
-    /// One override of a subject that has none yet, the `at`th to be set.
+    /// Enters one override of a subject that has none yet. `at` is its number.
     pub(in crate::policy) fn enter(
         &mut self,
         rule_index: u32,
@@ -27,7 +27,7 @@ impl Overrides {
         }
     }
 
-    /// Whether an override of this subject could be entered.
+    /// Returns whether an override of this subject could be entered.
     pub(in crate::policy) fn has_room_for(
         &self,
         rule_index: u32,
@@ -42,7 +42,7 @@ impl Overrides {
         Err(InvalidChange::TooManySets)
     }
 
-    /// To be called when all are entered, before any is looked up.
+    /// Sorts the overrides. Must be called after all are entered, and before any look-up.
     pub(in crate::policy) fn finish(&mut self) {
         self.sort();
     }

@@ -39,7 +39,7 @@ fn capacity(policy: &Policy, tenant: &str, user: &str) -> Option<u64> {
 }
 
 #[test]
-fn more_attributes_win_and_then_the_one_set_while_running() {
+fn more_attributes_win_then_the_runtime_change() {
     let written = with(&[]);
     assert_eq!(capacity(&written, "acme", "ann"), Some(11));
     let tenant = with(&[set(&[("tenant", "acme")], "30/day")]);
@@ -52,14 +52,14 @@ fn more_attributes_win_and_then_the_one_set_while_running() {
 }
 
 #[test]
-fn of_two_that_tie_the_one_set_last_wins() {
+fn the_newest_of_two_that_tie_wins() {
     let (tenant, user) = (set(&[("tenant", "acme")], "30/day"), set(&[("user", "bob")], "40/day"));
     assert_eq!(capacity(&with(&[tenant.clone(), user.clone()]), "acme", "bob"), Some(40));
     assert_eq!(capacity(&with(&[user, tenant]), "acme", "bob"), Some(30));
 }
 
 #[test]
-fn entries_replace_those_before_and_leave_no_trace_in_the_file() {
+fn entries_replace_earlier_ones_and_never_change_the_file() {
     let first = with(&[set(&[("tenant", "acme")], "30/day")]);
     assert_eq!(capacity(&first.as_written(), "acme", "bob"), Some(12));
     let off = RuntimeEntry::Mode { rule: "api".into(), mode: Mode::Off };
@@ -84,7 +84,7 @@ fn a_generation_changes_the_state_of_its_rule_and_no_shard() {
 }
 
 #[test]
-fn what_cannot_hold_is_left_out_and_said() {
+fn invalid_entries_are_left_out_and_reported() {
     let named = |name: &str| LimitSpec { name: Some(name.into()), ..LimitSpec::new("9/day") };
     let entry = |rule: &str, pairs: &[(&str, &str)], limits: Vec<LimitSpec>| {
         RuntimeEntry::Override { rule: rule.into(), subject: subject(pairs), limits }
@@ -111,7 +111,7 @@ fn what_cannot_hold_is_left_out_and_said() {
         ),
         (
             entry("api", &ann, vec![named("0"), named("0")]),
-            r#"limit "0": limits: another limit stands for the rule's limit "0" already"#,
+            r#"limit "0": limits: another limit replaces the rule's limit "0" already"#,
         ),
         (
             entry("api", &ann, vec![LimitSpec::new("9/fortnight")]),

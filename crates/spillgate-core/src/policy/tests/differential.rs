@@ -1,4 +1,4 @@
-//! The index and the override tables against the plainest thing that could be right.
+//! Compares the index and the override tables with the simplest correct implementation.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::request::Request;
 
 const ATTRIBUTES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// What each of the four attributes is, if it is there.
+/// The value of each of the four attributes, if it is present.
 type Values = [Option<&'static str>; 4];
 
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ fn request(values: &Values) -> Request<'static> {
     present.fold(Request::new(), |request, (name, value)| request.with(name, value))
 }
 
-/// Whether an override of these values covers that subject.
+/// Returns whether an override of these values covers that subject.
 fn covers(named: &Values, subject: &Values) -> bool {
     (0..4).all(|i| named[i].is_none() || named[i] == subject[i])
 }
@@ -121,7 +121,7 @@ fn policy_with(overrides: &[Values]) -> String {
 
 proptest! {
     #[test]
-    fn a_request_meets_what_a_search_through_all_rules_finds(
+    fn a_request_matches_the_rules_that_a_linear_search_finds(
         rules in proptest::collection::vec(rule(), 0..12),
         requests in proptest::collection::vec((domain(), values()), 1..12),
     ) {
@@ -137,8 +137,8 @@ proptest! {
     }
 
     #[test]
-    fn the_override_of_most_attributes_wins_and_ties_are_refused(
-        overrides in proptest::collection::vec(values().prop_filter("names somebody", |named| count(named) > 0), 0..8),
+    fn the_override_of_most_attributes_wins_and_ties_are_rejected(
+        overrides in proptest::collection::vec(values().prop_filter("names an attribute", |named| count(named) > 0), 0..8),
         subjects in proptest::collection::vec(proptest::array::uniform4(value()), 1..12),
     ) {
         let text = policy_with(&overrides);
@@ -158,7 +158,7 @@ proptest! {
     }
 }
 
-/// A sound file, a part of it replaced.
+/// Generates a valid file with a part of it replaced.
 fn damaged() -> impl Strategy<Value = String> {
     let sound = [
         "[[rule]]\nname = 'r'\nkey = ['a', 'b']\nanchor = ['a']\nlimits = ['5/day', { quota = '1/s', burst = 2 }]\n",
@@ -181,7 +181,7 @@ fn damaged() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn whatever_the_text_it_is_a_policy_or_has_a_problem_in_one_of_its_lines(text in damaged()) {
+    fn any_text_is_a_policy_or_has_a_problem_in_one_of_its_lines(text in damaged()) {
         let problems = Policy::problems_in("policy", &text);
         let refused = Policy::from_toml(&text).err();
         prop_assert_eq!(refused.as_ref(), problems.first());

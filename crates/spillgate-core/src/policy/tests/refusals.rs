@@ -1,4 +1,4 @@
-//! Every way in which a policy file can be wrong, with what is said about it.
+//! Every way in which a policy file can be invalid, with its error.
 
 use crate::policy::Policy;
 
@@ -6,7 +6,7 @@ mod limits;
 mod overrides;
 
 #[test]
-fn refuses_what_is_no_toml() {
+fn rejects_text_that_is_not_toml() {
     refuses(
         "[[rule]",
         "1: not TOML: unclosed array table, expected `]`; put texts in quotes, lists in brackets, and each field on a line of its own",
@@ -30,13 +30,13 @@ mode: shadow",
         r#"[[rule]]
 name = "a"
 name = "b""#,
-        "3: field `name`: said twice in one table; keep one of them",
+        "3: field `name`: given twice in one table; keep one of them",
     );
     refuses(
         "[store]
 
 [store]",
-        "3: field `store`: said twice in one table; keep one of them",
+        "3: field `store`: given twice in one table; keep one of them",
     );
     refuses(
         "[[rule]]
@@ -49,7 +49,7 @@ limits = [
 }
 
 #[test]
-fn what_a_mistake_leads_to_further_on_in_its_line_is_told_once() {
+fn reports_the_consequences_of_a_mistake_in_a_line_once() {
     let text = format!("[[rule]]\nname = {{ {} }}\nkey = [ip]\n", ".".repeat(300));
     let problems = Policy::problems_in("f", &text);
     let reply: Vec<_> =
@@ -60,14 +60,14 @@ fn what_a_mistake_leads_to_further_on_in_its_line_is_told_once() {
 }
 
 #[test]
-fn refuses_leases_that_cannot_be() {
+fn rejects_invalid_leases() {
     let lease = |lease: &str, message: &str| {
         let expected = format!(r#"2: rule "a", field {message}"#);
         refuses_rule(&format!("lease = {lease}"), &expected);
     };
     lease(
         "0.05",
-        r#"`lease`: a number with a fraction stands here; write a table: lease = { share = 0.05, ttl = "1s" }"#,
+        r#"`lease`: this is a number with a fraction; write a table: lease = { share = 0.05, ttl = "1s" }"#,
     );
     lease(
         r#"{ ttl = "1s" }"#,
@@ -79,7 +79,7 @@ fn refuses_leases_that_cannot_be() {
     );
     lease(
         r#"{ share = 1.5, ttl = "1s" }"#,
-        "`share`: 1.5 is no part of a limit; write a number above 0 and up to 1, as 0.25, with six digits at most behind the point",
+        "`share`: must be greater than 0 and at most 1, with at most six decimal places, got 1.5; write for example 0.25",
     );
     lease(
         r#"{ share = 0.05, ttl = "9ms" }"#,
@@ -94,9 +94,9 @@ fn refuses_leases_that_cannot_be() {
         "`size`: there is no such field; those that exist here are share, ttl, hot",
     );
     for (hot, message) in [
-        (r#""acme""#, "`hot`: a text stands here; write a list: hot = [...]"),
+        (r#""acme""#, "`hot`: this is a text; write a list: hot = [...]"),
         (r#"["acme"]"#, r#"`hot`: write hot = [{ tenant = "acme" }]"#),
-        (r#"[{ ip = 5 }]"#, "`hot`: a whole number stands here; write a text, in quotes"),
+        (r#"[{ ip = 5 }]"#, "`hot`: this is a whole number; write a text, in quotes"),
         (
             r#"[{ ip = "a", user = "b" }]"#,
             r#"`hot`: "user" is not in the rule's key; name each of ["ip"]"#,
@@ -125,12 +125,12 @@ fn refuses_leases_that_cannot_be() {
     }
     refuses(
         "[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"5/minute\"]\npostpaid = true\nlease = { share = 0.05, ttl = \"1s\" }",
-        r#"6: rule "a", field `lease`: what is post-paid is charged by the store alone; leave the lease out"#,
+        r#"6: rule "a", field `lease`: a post-paid rule is charged only by the store; leave the lease out"#,
     );
 }
 
 #[test]
-fn refuses_tables_that_nobody_reads() {
+fn rejects_unknown_tables() {
     refuses("rule = 5", "1: field `rule`: write each in a table of its own, below [[rule]]");
     refuses(
         r#"[rule]
@@ -144,7 +144,7 @@ name = "a""#,
     refuses(
         r#"[[rules]]
 name = "a""#,
-        "1: field `rules`: only an empty list is accepted here, which says that the file has no rules on purpose; write each rule in a table of its own, below [[rule]]",
+        "1: field `rules`: only an empty list is accepted here, which means that the file has no rules on purpose; write each rule in a table of its own, below [[rule]]",
     );
     refuses(
         r#"[databases]
@@ -154,7 +154,7 @@ url = "x""#,
 }
 
 #[test]
-fn refuses_a_rule_that_lacks_something() {
+fn rejects_a_rule_with_missing_fields() {
     refuses(
         r#"[[rule]]
 key = []
@@ -177,7 +177,7 @@ key = []"#,
 }
 
 #[test]
-fn refuses_fields_that_rules_do_not_have() {
+fn rejects_unknown_and_wrong_fields_of_rules() {
     refuses_rule(
         r#"limit = ["5/minute"]"#,
         r#"2: rule "a", field `limit`: there is no such field; did you mean `limits`?"#,
@@ -196,36 +196,36 @@ fn refuses_fields_that_rules_do_not_have() {
     );
     refuses_rule(
         r#"postpaid = "yes""#,
-        r#"2: rule "a", field `postpaid`: a text stands here; write true or false"#,
+        r#"2: rule "a", field `postpaid`: this is a text; write true or false"#,
     );
     refuses_rule(
         r#"parallel = "yes""#,
-        r#"2: rule "a", field `parallel`: a text stands here; write true or false"#,
+        r#"2: rule "a", field `parallel`: this is a text; write true or false"#,
     );
     for share in ["0", "0.0", "1.5", "-0.25", "1e-3", "inf"] {
         refuses_rule(
             &format!("local_share = {share}"),
             &format!(
-                r#"2: rule "a", field `local_share`: {share} is no part of a limit; write a number above 0 and up to 1, as 0.25, with six digits at most behind the point"#
+                r#"2: rule "a", field `local_share`: must be greater than 0 and at most 1, with at most six decimal places, got {share}; write for example 0.25"#
             ),
         );
     }
     refuses_rule(
         r#"local_share = "half""#,
-        r#"2: rule "a", field `local_share`: a text stands here; write a number such as 0.25"#,
+        r#"2: rule "a", field `local_share`: this is a text; write a number such as 0.25"#,
     );
     refuses_rule(
         r#"negative_hits = "yes""#,
-        r#"2: rule "a", field `negative_hits`: a text stands here; write true or false"#,
+        r#"2: rule "a", field `negative_hits`: this is a text; write true or false"#,
     );
     refuses_rule(
         r#"request_limit = "yes""#,
-        r#"2: rule "a", field `request_limit`: a text stands here; write true or false"#,
+        r#"2: rule "a", field `request_limit`: this is a text; write true or false"#,
     );
 }
 
 #[test]
-fn refuses_wrong_names_and_words() {
+fn rejects_wrong_names_and_words() {
     refuses_rule(
         r#"name = "log in""#,
         r#"2: rule "log in", field `name`: "log in" is no name; write 1 to 64 of A-Z a-z 0-9 _ . / -"#,
@@ -236,7 +236,7 @@ fn refuses_wrong_names_and_words() {
     );
     refuses_rule(
         "name = 5",
-        "2: rule without a name, field `name`: a whole number stands here; write a text, in quotes",
+        "2: rule without a name, field `name`: this is a whole number; write a text, in quotes",
     );
     refuses_rule(
         r#"domain = """#,
@@ -244,7 +244,7 @@ fn refuses_wrong_names_and_words() {
     );
     refuses_rule(
         r#"domain = ["web"]"#,
-        r#"2: rule "a", field `domain`: a list stands here; write a text, in quotes"#,
+        r#"2: rule "a", field `domain`: this is a list; write a text, in quotes"#,
     );
     refuses_rule(
         r#"mode = "enforced""#,
@@ -252,24 +252,24 @@ fn refuses_wrong_names_and_words() {
     );
     refuses_rule(
         "on_outage = true",
-        r#"2: rule "a", field `on_outage`: true or false stands here; write a text, in quotes"#,
+        r#"2: rule "a", field `on_outage`: this is true or false; write a text, in quotes"#,
     );
 }
 
 #[test]
-fn refuses_wrong_keys_and_anchors() {
+fn rejects_wrong_keys_and_anchors() {
     refuses_rule(
         r#"key = "ip""#,
-        r#"2: rule "a", field `key`: a text stands here; write a list: key = [...]"#,
+        r#"2: rule "a", field `key`: this is a text; write a list: key = [...]"#,
     );
     refuses_rule(
         r#"key = ["ip", 5]"#,
-        r#"2: rule "a", field `key`: a whole number stands here; write a text, in quotes"#,
+        r#"2: rule "a", field `key`: this is a whole number; write a text, in quotes"#,
     );
     refuses_rule(
         r#"key = ["ip",
   "route", "ip"]"#,
-        r#"3: rule "a", field `key`: "ip" is said twice; keep one of them"#,
+        r#"3: rule "a", field `key`: "ip" is listed twice; keep one of them"#,
     );
     refuses_rule(
         r#"key = [""]"#,
@@ -282,7 +282,7 @@ anchor = ["user"]"#,
     );
     refuses_rule(
         r#"anchor = "ip""#,
-        r#"2: rule "a", field `anchor`: a text stands here; write a list: anchor = [...]"#,
+        r#"2: rule "a", field `anchor`: this is a text; write a list: anchor = [...]"#,
     );
     refuses_rule(
         &format!("key = {:?}", (0..33).map(|i| format!("a{i}")).collect::<Vec<_>>()),
@@ -291,10 +291,10 @@ anchor = ["user"]"#,
 }
 
 #[test]
-fn refuses_conditions_that_could_be_read_otherwise() {
+fn rejects_ambiguous_conditions() {
     refuses_rule(
         r#"match = "x""#,
-        r#"2: rule "a", field `match`: a text stands here; write a table of attributes: match = { ip = "203.0.113.7" }"#,
+        r#"2: rule "a", field `match`: this is a text; write a table of attributes: match = { ip = "203.0.113.7" }"#,
     );
     refuses_rule(
         "match = { route = [] }",
@@ -303,23 +303,23 @@ fn refuses_conditions_that_could_be_read_otherwise() {
     refuses_rule(
         r#"match = { route = ["/a",
   7] }"#,
-        r#"3: rule "a", field `match`: a whole number stands here; write a text, in quotes"#,
+        r#"3: rule "a", field `match`: this is a whole number; write a text, in quotes"#,
     );
     refuses_rule(
         r#"match = { route = "/a/*/b" }"#,
-        r#"2: rule "a", field `match`: only a * at the end is special, and "/a/*/b" has another; write { exact = "/a/*/b" } to take it literally, or { prefix = "..." } for what begins so"#,
+        r#"2: rule "a", field `match`: only a * at the end is special, and "/a/*/b" has another; write { exact = "/a/*/b" } to take it literally, or { prefix = "..." } to match values by their start"#,
     );
     refuses_rule(
         r#"match = { route = "**" }"#,
-        r#"2: rule "a", field `match`: only a * at the end is special, and "**" has another; write { exact = "**" } to take it literally, or { prefix = "..." } for what begins so"#,
+        r#"2: rule "a", field `match`: only a * at the end is special, and "**" has another; write { exact = "**" } to take it literally, or { prefix = "..." } to match values by their start"#,
     );
     refuses_rule(
         r#"match = { route = ["/a", "*b"] }"#,
-        r#"2: rule "a", field `match`: only a * at the end is special, and "*b" has another; write { exact = "*b" } to take it literally, or { prefix = "..." } for what begins so"#,
+        r#"2: rule "a", field `match`: only a * at the end is special, and "*b" has another; write { exact = "*b" } to take it literally, or { prefix = "..." } to match values by their start"#,
     );
     refuses_rule(
         r#"match.user.role = "admin""#,
-        r#"2: rule "a", field `match`: a table stands behind "user"; write one of exact and prefix in it, or put the attribute's name in quotes if it has a dot: "user.role""#,
+        r#"2: rule "a", field `match`: the value of "user" is a table; write one of exact and prefix in it, or put the attribute's name in quotes if it has a dot: "user.role""#,
     );
     refuses_rule(
         r#"match = { route = { exact = "a", prefix = "b" } }"#,
@@ -327,7 +327,7 @@ fn refuses_conditions_that_could_be_read_otherwise() {
     );
     refuses_rule(
         "match = { route = { prefix = 5 } }",
-        r#"2: rule "a", field `match`: a whole number stands here; write a text, in quotes"#,
+        r#"2: rule "a", field `match`: this is a whole number; write a text, in quotes"#,
     );
     refuses_rule(
         r#"match = { "" = "x" }"#,
@@ -339,14 +339,15 @@ fn refuses_conditions_that_could_be_read_otherwise() {
     );
 }
 
-/// A file of this text is refused; the message stands behind `limits.toml:`.
+/// Asserts that a file with this text is rejected. `message` follows `limits.toml:`.
 #[track_caller]
 fn refuses(text: &str, message: &str) {
     let error = Policy::from_toml_file("limits.toml", text).expect_err(text);
     assert_eq!(error.to_string(), format!("limits.toml:{message}"), "{text}");
 }
 
-/// A rule of these fields is refused; they begin in line 2, and what a rule needs besides follows.
+/// Asserts that a rule with these fields is rejected. They begin in line 2, and the other required
+/// fields follow.
 #[track_caller]
 fn refuses_rule(fields: &str, message: &str) {
     let needed =

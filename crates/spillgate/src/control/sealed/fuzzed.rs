@@ -1,11 +1,11 @@
-//! What holds of anything that a store hands out as an entry: it may be another's.
+//! Checks for any bytes that a store returns as an entry, since they may be forged.
 
 use super::{Seal, decoded, encoded};
 use crate::control::table::Stamp;
 use crate::engine::redis::control::StoredEntry;
 use crate::subject::{SHARED_SECRET, Secret};
 
-/// Panics if what an entry says is not what would be written for it, or a forgery is opened.
+/// Panics if a decoded entry is not encoded the same way, or if a forgery is opened.
 pub fn holds(text: &[u8]) {
     let stamp = Stamp { time_us: 1, random: 2 };
     if let Some(entry) = decoded(text, stamp) {

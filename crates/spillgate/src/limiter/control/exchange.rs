@@ -1,5 +1,5 @@
-//! The exchange: what a copy lacks goes there, what was not seen comes here, and in the end all copies
-//! and this process know the same.
+//! The exchange of runtime changes with the shards. A copy gets the entries it lacks, this instance
+//! gets those it has not seen, until all have the same.
 
 use super::super::Inner;
 use super::writing::Control;
@@ -11,19 +11,20 @@ use crate::engine::{Engine, Redis};
 #[cfg(feature = "redis")]
 use crate::error::StoreError;
 
-/// How closely to look.
+/// The depth of a look at the copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// At the versions, and at the copies whose version changed.
+    /// Compares versions, and exchanges with copies whose version changed.
     Quick,
-    /// At every copy: keeps our idea of the store's clock, and finds what no version tells.
+    /// Exchanges with every copy. This updates the offset to the store's clock and finds losses
+    /// that a version does not show.
     Whole,
 }
 
 #[cfg(feature = "redis")]
 impl Inner {
-    /// One exchange with every shard, to pass on a writing or else what is lacked; answers which
-    /// shards have it.
+    /// Exchanges with every shard once, to write an entry or to complete the copies. Returns which
+    /// shards have the entry.
     pub(super) async fn exchange(&self, writing: Option<(EntryId, &Entry)>) -> Written {
         let Engine::Redis(redis) = &self.engine else { return Written::default() };
         let answers = self.exchange_with(redis, writing, |_| true).await;
@@ -33,16 +34,14 @@ impl Inner {
             let why = match answer {
                 Err(error) => error.to_string(),
                 Ok(()) if writing.is_none_or(has) => continue,
-                Ok(()) => {
-                    "it holds as many entries as it may; it gets this one when some end".into()
-                }
+                Ok(()) => "its copy is full; it gets this entry when others end".into(),
             };
             written.missed.push(Missed { shard, why });
         }
         written
     }
 
-    /// Looks for what is new on any shard, and mends the copies that lack something.
+    /// Looks for new entries on the shards, and completes the copies that lack some.
     pub(super) async fn follow(&self, look: Look) {
         let Engine::Redis(redis) = &self.engine else { return };
         let control = &self.control;
@@ -57,6 +56,8 @@ impl Inner {
             };
             known.filter(wants).map(|(shard, _)| shard).collect()
         };
+        // One exchange carries a bounded number of entries, so it is repeated until no copy lacks
+        // any.
         let mut lacked_before = usize::MAX;
         while !wanting.is_empty() {
             let answers =
@@ -65,7 +66,7 @@ impl Inner {
             let answered = answers.into_iter().filter(|(_, answer)| answer.is_ok());
             let lacked = answered.map(|(shard, _)| (control.copies.lacked(&shard, &table), shard));
             let lacked: Vec<(usize, String)> = lacked.filter(|(lacked, _)| *lacked > 0).collect();
-            // A full copy takes nothing more: the next look tries again.
+            // A full copy takes nothing more. The next look tries again.
             let sum = lacked.iter().map(|(lacked, _)| lacked).sum();
             if sum >= lacked_before {
                 return;
@@ -90,7 +91,8 @@ impl Inner {
                 wanted(shard).then(exchange)
             })
             .await;
-        // The clock that is furthest ahead: no writing may seem older than one it follows.
+        // The clock that is furthest ahead counts, so that no entry seems older than one it
+        // follows.
         let times = answers.iter().filter_map(|(_, answer)| Some(answer.as_ref().ok()?.now_us));
         times.max().into_iter().for_each(|now_us| control.note_time(now_us));
         let mut news = Vec::new();
@@ -106,7 +108,7 @@ impl Inner {
     }
 }
 
-/// Where the only store is this process, there is nobody to exchange with.
+/// Does nothing, since without a store there are no copies.
 #[cfg(not(feature = "redis"))]
 impl Inner {
     pub(super) async fn exchange(&self, _: Option<(EntryId, &Entry)>) -> Written {
@@ -117,13 +119,13 @@ impl Inner {
 }
 
 impl Control {
-    /// The shards that are not known to have this writing.
+    /// Returns the shards that are not known to have this entry.
     #[cfg(feature = "redis")]
     pub(super) fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
         self.copies.lacking(id, entry)
     }
 
-    /// The shards that are not known to have this writing.
+    /// Returns the shards that are not known to have this entry.
     #[cfg(not(feature = "redis"))]
     pub(super) fn lacking(&self, _: EntryId, _: &Entry) -> Vec<String> {
         Vec::new()

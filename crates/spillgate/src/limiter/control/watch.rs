@@ -1,5 +1,6 @@
-//! The task that looks after what is set: it follows the copies on the shards, mends those that lack
-//! something, and takes out what has expired. It holds the limiter weakly, so it ends with it.
+//! The task that keeps runtime changes up to date. It follows the copies on the shards, completes
+//! those that lack entries, and removes expired entries. It holds a weak reference, so it ends with
+//! the limiter.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -13,21 +14,21 @@ use super::exchange::Look;
 use crate::control::random;
 use crate::engine::Engine;
 
-/// The task, if there is one.
+/// The handle of the task, if it runs.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     task: Mutex<Option<AbortHandle>>,
 }
 
 impl Inner {
-    /// Begins to watch, and waits a moment for what was set before this process began.
+    /// Waits briefly for earlier changes on the shards, then starts the task.
     pub(crate) async fn catch_up(self: &Arc<Self>) {
         let _ = tokio::time::timeout(CATCH_UP, self.follow(Look::Whole)).await;
         self.watch();
     }
 
-    /// Sees to it that somebody watches, if there is anything to watch: also after the runtime that
-    /// the last watcher ran on has ended.
+    /// Starts the task if there is anything to watch and it does not run. The runtime of the last
+    /// task may have ended.
     pub(crate) fn watch(self: &Arc<Self>) {
         let memory = matches!(self.engine, Engine::Memory(_));
         if memory && !self.control.table.lock().will_expire() {
@@ -37,7 +38,8 @@ impl Inner {
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        // In memory nothing else needs a runtime; without one, what expires is noticed by the next call.
+        // In memory nothing else needs a runtime. Without one, the next call notices expired
+        // entries.
         let Ok(runtime) = Handle::try_current() else { return };
         let watcher = runtime.spawn(watch(Arc::downgrade(self)));
         *task = Some(watcher.abort_handle());
@@ -62,12 +64,12 @@ async fn watch(limiter: Weak<Inner>) {
     }
 }
 
-/// Often enough that what is set or expires anywhere holds everywhere within a second, one look
-/// missed.
+/// Short enough that a change or expiry takes effect everywhere within a second, even if one look
+/// fails.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// A start is not held up for longer: the first look comes soon after.
+/// The longest delay of a start. The first look follows soon after.
 const CATCH_UP: Duration = Duration::from_millis(250);
-/// So that the processes of a fleet do not look all at once.
+/// Keeps instances from looking at the same time.
 const JITTER_MS: u64 = 100;
-/// Every ten seconds.
+/// A whole exchange about every ten seconds.
 const LOOKS_UNTIL_WHOLE: u64 = 40;

@@ -1,4 +1,5 @@
-//! How an entry is written: stamped, taken in, and put in force together with the policy file.
+//! Writes runtime changes: stamps an entry, adds it to the table, and puts it in force with the
+//! policy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -16,21 +17,21 @@ use crate::policy::RuntimeEntry;
 use crate::subject::Secret;
 use crate::time::Clock;
 
-/// What was set while running.
+/// The runtime changes and their clock.
 #[derive(Debug)]
 pub(crate) struct Control {
-    /// Locked for as long as it takes to put the entries in force, and never across an await.
+    /// Held while entries are put in force, and never across an await.
     pub(super) table: Mutex<Table>,
     pub(super) watch: Watch,
     #[cfg(feature = "redis")]
     pub(super) copies: Copies,
     clock: Clock,
-    /// The store's clock less ours, as the last exchange showed it.
+    /// The store's clock minus ours, by the last exchange.
     offset_us: AtomicI64,
 }
 
 impl Inner {
-    /// Sets something; its generation, if it has one, is the time of the writing.
+    /// Writes a change. `what` gets the time of writing, which becomes the generation of a reset.
     pub(super) async fn set(
         self: &Arc<Self>,
         what: impl FnOnce(u64) -> RuntimeEntry,
@@ -43,6 +44,7 @@ impl Inner {
         }
         let (id, entry) = {
             let mut table = self.control.table.lock();
+            // Entries that can be forgotten must not count against the bound.
             table.forget(now_us);
             let stamp = table.stamp(now_us, random());
             let what = what(stamp.time_us);
@@ -55,7 +57,7 @@ impl Inner {
         self.write(id, entry).await
     }
 
-    /// Takes back what was set about the same.
+    /// Removes the change to the same rule and subject.
     pub(super) async fn take_back(
         self: &Arc<Self>,
         about: &RuntimeEntry,
@@ -72,7 +74,7 @@ impl Inner {
         self.write(id, entry).await
     }
 
-    /// Now, with all known that any shard in reach knows; without any, nothing can be written.
+    /// Returns the current time after an exchange with all shards. Fails if none is in reach.
     async fn now_us(&self) -> Result<u64, ControlError> {
         if let Some(missed) = self.exchange(None).await.missed_by_all() {
             return Err(ControlError::Unreachable(missed));
@@ -81,6 +83,7 @@ impl Inner {
     }
 
     async fn write(self: &Arc<Self>, id: EntryId, entry: Entry) -> Result<Written, ControlError> {
+        // The store first: an entry that no shard took would vanish with this instance.
         let written = self.exchange(Some((id, &entry))).await;
         if let Some(missed) = written.missed_by_all() {
             return Err(ControlError::Unreachable(missed));
@@ -104,12 +107,12 @@ impl Control {
         }
     }
 
-    /// Puts a policy file in force, with all that is set.
+    /// Puts a policy in force, joined with the runtime changes.
     pub(crate) fn set_policy(&self, new: &InForce, in_force: &ArcSwap<InForce>) {
         self.publish(&mut self.table.lock(), new, in_force);
     }
 
-    /// Takes entries in, and puts them in force if any is news.
+    /// Adds entries to the table, and puts them in force if any is new.
     pub(super) fn learn(
         &self,
         entries: impl IntoIterator<Item = (EntryId, Entry)>,
@@ -118,6 +121,7 @@ impl Control {
         let mut table = self.table.lock();
         let mut news = 0;
         for (id, entry) in entries {
+            // Copied before the merge, since the log needs the entry that it replaces.
             let reply = (news < TOLD_MAX).then(|| (table.entry(id).cloned(), entry.clone()));
             if table.merge(id, entry) {
                 news += 1;
@@ -126,26 +130,26 @@ impl Control {
         }
         if news > TOLD_MAX {
             let more = news - TOLD_MAX;
-            tracing::info!(target: "spillgate", more, "more was set or taken back by operators");
+            tracing::info!(target: "spillgate", more, "further runtime changes");
         }
         if news > 0 || table.is_outdated(self.now_us()) {
             self.publish(&mut table, &in_force.load(), in_force);
         }
     }
 
-    /// Now, in microseconds since the epoch, by the clock that entries expire by.
+    /// Returns the time in microseconds since the epoch, by the clock that expiry uses.
     pub(super) fn now_us(&self) -> u64 {
         self.clock.now_us().saturating_add_signed(self.offset_us.load(Ordering::Relaxed))
     }
 
-    /// Takes the store's clock for that clock.
+    /// Sets that clock by the store's.
     #[cfg(feature = "redis")]
     pub(super) fn note_time(&self, store_us: u64) {
         let offset_us = store_us.cast_signed().wrapping_sub(self.clock.now_us().cast_signed());
         self.offset_us.store(offset_us, Ordering::Relaxed);
     }
 
-    /// The one place where file and entries become what requests see.
+    /// Joins the policy with the live entries and puts the result in force. No other function does.
     fn publish(&self, table: &mut Table, new: &InForce, in_force: &ArcSwap<InForce>) {
         let now_us = self.now_us();
         let live = table.live(now_us);
@@ -157,13 +161,13 @@ impl Control {
     }
 }
 
-/// Tells of what was set or taken back, here or elsewhere; the attributes of a subject, and no value.
+/// Logs a change or its removal. Subject values are not logged, only attribute names.
 fn tell(before: Option<&Entry>, entry: &Entry) {
     let Some(what) = entry.what.as_ref().or_else(|| before?.what.as_ref()) else { return };
     let (rule, taken_back) = (what.rule(), entry.what.is_none());
     match what {
         RuntimeEntry::Mode { .. } if taken_back => {
-            tracing::info!(target: "spillgate", rule, "the mode set while running was taken back");
+            tracing::info!(target: "spillgate", rule, "the rule's runtime mode was removed");
         }
         RuntimeEntry::Mode { mode, .. } => {
             tracing::warn!(target: "spillgate", rule, mode = mode.name(), "an operator set the rule's mode");
@@ -172,19 +176,19 @@ fn tell(before: Option<&Entry>, entry: &Entry) {
             let names: Vec<&str> = subject.iter().map(|(name, _)| &**name).collect();
             let of = names.join(",");
             match taken_back {
-                true => tracing::info!(target: "spillgate", rule, of, "an override was taken back"),
+                true => tracing::info!(target: "spillgate", rule, of, "an override was removed"),
                 false => {
                     tracing::info!(target: "spillgate", rule, of, "an operator set an override")
                 }
             }
         }
         RuntimeEntry::Generation { .. } => {
-            tracing::warn!(target: "spillgate", rule, "an operator reset all that the rule holds");
+            tracing::warn!(target: "spillgate", rule, "an operator reset all counters of the rule");
         }
     }
 }
 
-/// A process that begins learns of all at once.
+/// The most changes to log at once. An instance that starts learns all of them together.
 const TOLD_MAX: usize = 16;
 
 fn us_since_epoch(time: SystemTime) -> u64 {

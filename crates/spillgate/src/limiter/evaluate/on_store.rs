@@ -1,5 +1,5 @@
-//! A plan on a store: what leases pay and remembered denials answer, then the store's decision, then what follows
-//! from it.
+//! Evaluates a plan on a store: leases pay, the denial cache answers, the store decides the rest,
+//! and corrections follow.
 
 use std::mem;
 
@@ -15,20 +15,20 @@ use crate::limit::NamedLimit;
 use crate::plan::{ChargeOutcomes, FollowUp, Plan, RecordAction};
 use crate::policy::Policy;
 
-/// A plan after leases and the denial cache had their turn.
+/// A plan after leases and the denial cache have been applied.
 struct Prepared {
     plan: Box<Plan>,
     paid: Paid,
-    /// A denial that the denial cache remembers.
+    /// The outcomes of a denial that the denial cache remembers.
     denied: Option<ChargeOutcomes>,
     sent: Sent,
 }
 
-/// What the store, or this instance in its place, decided.
+/// The outcomes of all charges, with the reservation's charges that this instance made itself.
 type Answer = (ChargeOutcomes, ChargedHere);
 
 impl Inner {
-    /// Decides a plan on a store; at once where leases and remembered denials suffice.
+    /// Evaluates a plan on a store. Does not wait if leases and remembered denials suffice.
     pub(in super::super) async fn evaluate_on(
         &self,
         redis: &Redis,
@@ -37,7 +37,7 @@ impl Inner {
     ) -> Evaluated {
         let prepared = self.prepare(redis, plan, policy, self.denials.begin(redis));
         if prepared.asks() {
-            // Boxed, for the future of a check in memory has room for this one.
+            // Boxed, since the future of a check in memory would otherwise be as large as this one.
             return Box::pin(self.ask(redis, prepared, policy)).await;
         }
         self.conclude_unasked(prepared)
@@ -49,6 +49,8 @@ impl Inner {
         mut prepared: Prepared,
         policy: Option<&Policy>,
     ) -> Evaluated {
+        // The call takes the deferred charges of its counters with it. Dropping it unsent puts them
+        // back.
         let call = self.fallback.store_call(&mut prepared.plan, policy);
         let Ok(outcomes) = engine::decide(redis, &call).await;
         let answer = self.note_answer(redis, &call, outcomes, prepared.sent);
@@ -61,6 +63,7 @@ impl Inner {
         redis: &Redis,
         plans: Vec<(Box<Plan>, Option<&Policy>)>,
     ) -> Vec<Evaluated> {
+        // One reading for all plans: it is before every call, so no denial is used for too long.
         let sent = self.denials.begin(redis);
         let mut each: Vec<(Prepared, Option<&Policy>)> = plans
             .into_iter()
@@ -76,7 +79,9 @@ impl Inner {
             .zip(outcomes)
             .map(|(call, Ok(outcomes))| self.note_answer(redis, call, outcomes, sent))
             .collect();
+        // `calls` borrows the plans that `conclude` consumes.
         drop(calls);
+        // Only plans that were sent have an answer, in order.
         let mut answers = answers.into_iter();
         let mut evaluated = Vec::with_capacity(each.len());
         for (prepared, _) in each {
@@ -89,7 +94,7 @@ impl Inner {
         evaluated
     }
 
-    /// Has leases and the denial cache do what they can.
+    /// Applies leases and the denial cache to a plan.
     fn prepare(
         &self,
         redis: &Redis,
@@ -98,6 +103,9 @@ impl Inner {
         sent: Sent,
     ) -> Prepared {
         let paid = self.pay(&mut plan, policy);
+        // A remembered denial must not answer for a reservation whose id the client chose: the id
+        // may name a record that is open already. Nor may it answer for a plan with corrections,
+        // since those are made on the store.
         let is_named = plan.opening.as_ref().is_some_and(|opening| opening.is_named);
         let may_be_denied = plan.follow_ups.is_empty() && !is_named;
         let denied =
@@ -105,7 +113,8 @@ impl Inner {
         Prepared { plan, paid, denied, sent }
     }
 
-    /// Keeps what an answer says of its counters; returns it with what this instance charged by itself.
+    /// Stores the reply in the last known state and the denial cache. Returns it with the charges
+    /// that this instance made itself.
     fn note_answer(
         &self,
         redis: &Redis,
@@ -126,16 +135,20 @@ impl Inner {
         let (Prepared { mut plan, paid, .. }, (outcomes, charged_here)) = (prepared, answer);
         let (follow_ups, noted) = (mem::take(&mut plan.follow_ups), plan.noted());
         plan.take(&outcomes);
+        // Leases that paid are put back here if the decision is denied.
         let Plan { mut counters, opening, .. } = *plan;
         self.settle_paid(paid, &counters);
         if noted.charges_anew() {
+            // A denial for lack of room comes last, so that it sees the final outcome of each
+            // counter.
             self.correct(redis, follow_ups, &mut counters).await;
         }
         deny_if_full(&mut counters, &noted);
         Evaluated { counters, opening, charged_here }
     }
 
-    /// Concludes a plan that the store has no part in: corrections are made on the store alone, so there are none.
+    /// Concludes a plan without a call to the store. There are no corrections, since they are made
+    /// on the store.
     fn conclude_unasked(&self, prepared: Prepared) -> Evaluated {
         let Prepared { mut plan, paid, denied, .. } = prepared;
         plan.take(&denied.unwrap_or_default());
@@ -158,6 +171,7 @@ impl Inner {
             }
             match redis.change(&follow_up.counter, follow_up.change).await {
                 Ok((_, reply)) => {
+                    // A refund may let waiting callers in, and leases grow again.
                     if matches!(follow_up.change, Change::Refund(_)) {
                         self.note_room();
                     }
@@ -170,7 +184,7 @@ impl Inner {
 }
 
 impl Prepared {
-    /// Whether the store is to decide.
+    /// Returns whether the store must evaluate the plan.
     fn asks(&self) -> bool {
         self.denied.is_none() && self.plan.asks()
     }

@@ -1,9 +1,9 @@
-//! How a time is told to people.
+//! Prints a wait for people.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A wait in the unit that fits, never told too short.
+/// A wait in the unit that fits, rounded up.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait(pub Duration);
 
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_told_in_the_unit_that_fits_and_never_too_short() {
+    fn prints_a_wait_in_the_unit_that_fits_and_rounds_up() {
         for (us, reply) in [
             (0, "0 ms"),
             (1, "1 ms"),

@@ -1,4 +1,4 @@
-//! Reservations where state is on a store, or in part in this process while the store is out of reach.
+//! Reservations on a store, and those that were partly charged by this instance during an outage.
 
 use super::super::Inner;
 use super::super::bound::BoundRequest;
@@ -13,7 +13,7 @@ use crate::reservation::{
 };
 
 impl Inner {
-    /// Refuses a repeated reservation of which some permit is held no longer.
+    /// Returns an error if a repeated reservation has lost a permit.
     pub(super) async fn still_held(
         &self,
         redis: &Redis,
@@ -30,10 +30,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Refuses a reservation whose id is in use for another request, whose records lie beside other counters.
+    /// Returns an error if the id is in use for another request, whose records lie beside other
+    /// counters.
     ///
-    /// A new reservation takes the id after it was charged, so that a denial costs no write; one that loses
-    /// the id to another gives its charge back. Out of reach, nothing is known, and nothing refused.
+    /// A new reservation takes the id after its charge, so that a denial costs no write. If the id
+    /// turns out to be taken, the charge is refunded. If the store is out of reach, the reservation
+    /// stands.
     pub(super) async fn named_for_this(
         &self,
         redis: &Redis,
@@ -42,7 +44,7 @@ impl Inner {
         allowed: bool,
     ) -> Result<(), ReservationError> {
         if !noted.repeated.is_empty() && !noted.is_resent {
-            // The record says what the id is in use for.
+            // The record has already been compared with the request.
             return Ok(());
         }
         if redis.names(opening, allowed).await.unwrap_or(true) {
@@ -52,7 +54,7 @@ impl Inner {
         Err(ReservationError::Conflict)
     }
 
-    /// Takes back what a call has charged that is refused after all.
+    /// Refunds the charges of a call that is rejected after all.
     async fn undo_new(
         &self,
         redis: &Redis,
@@ -60,13 +62,14 @@ impl Inner {
         groups: impl Iterator<Item = &Group>,
     ) {
         for group in groups {
-            // Out of reach it stays charged until it expires, which admits nothing wrongly.
+            // If the shard is out of reach, the charge stays until it expires. That admits nothing
+            // wrongly.
             let _ = redis.close(opening.id, group, &Ending::Undo).await;
         }
         self.note_room();
     }
 
-    /// The same reservation again, of which part was charged here while the store was out of reach.
+    /// Answers a repeated reservation that was partly charged by this instance during an outage.
     pub(super) async fn reserved_alone(
         &self,
         redis: &Redis,
@@ -79,7 +82,8 @@ impl Inner {
         opening.note(alone.opened, || Group { tag: 0, counters: None });
         check_sound(&opening.noted())?;
         for group in &alone.elsewhere {
-            // Out of reach, the record here speaks for all: what ends the reservation ends it too.
+            // If the shard is out of reach, the record here decides. Whatever ends the reservation
+            // ends that record too.
             if let Ok(Some(how)) = redis.ended(opening.id, group.tag).await {
                 return Err(ReservationError::Ended(how));
             }
@@ -104,6 +108,7 @@ impl Inner {
         let Contents { id, node, groups } = contents;
         let at_store = groups.iter().map(|group| redis.close(*id, group, ending));
         let at_store = futures_util::future::join_all(at_store).await;
+        // `Outcome` is ordered, and the largest of all legs is the outcome of the reservation.
         let mut outcome = Outcome::Unknown;
         let mut missing = None;
         let here = node.filter(|node| *node == redis.node());

@@ -1,5 +1,5 @@
-//! What an API's answer says of its limits, in any of the ways in use. Strangers write it: what makes no
-//! sense says nothing.
+//! Reads the limits of an API from its response, in any of the styles in use. The fields come from
+//! other parties, so invalid ones are ignored.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use http::header::{HeaderMap, HeaderName, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use jiff::fmt::rfc2822;
 
-/// How long the API is going to refuse.
+/// Returns how long the API asks its clients to wait, if it does.
 pub(super) fn requested_wait(
     status: StatusCode,
     headers: &HeaderMap,
@@ -21,7 +21,7 @@ pub(super) fn requested_wait(
     seconds.filter(|seconds| *seconds > 0).map(|seconds| Duration::from_secs(seconds.min(DAY_S)))
 }
 
-/// `Retry-After`: seconds, or a date.
+/// Parses `Retry-After`: seconds or a date.
 fn after(text: &str, now_s: u64) -> Option<u64> {
     if let Ok(seconds) = text.parse() {
         return Some(seconds);
@@ -30,7 +30,8 @@ fn after(text: &str, now_s: u64) -> Option<u64> {
     Some(u64::try_from(date).ok()?.saturating_sub(now_s))
 }
 
-/// What the fields say of when there will be more, where nothing remains or the call was refused.
+/// Returns the time until more quota is free, by the `RateLimit` fields, if none is left or the
+/// call was denied.
 fn until_more(headers: &HeaderMap, refused: bool, now_s: u64) -> Option<u64> {
     let lines = headers.get_all("ratelimit").iter().filter_map(|line| line.to_str().ok());
     let of_lines = lines.flat_map(outside_quotes).filter_map(|item| of_item(item, refused)).max();
@@ -41,7 +42,7 @@ fn until_more(headers: &HeaderMap, refused: bool, now_s: u64) -> Option<u64> {
     })
 }
 
-/// The members of a list, split at commas that no string holds.
+/// Splits a list at commas outside strings.
 fn outside_quotes(line: &str) -> impl Iterator<Item = &str> {
     let (mut quoted, mut escaped) = (false, false);
     line.split(move |character| {
@@ -52,7 +53,7 @@ fn outside_quotes(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `"name";r=0;t=13`
+/// Reads `"name";r=0;t=13`.
 fn of_item(item: &str, refused: bool) -> Option<u64> {
     let number = |key: &str| {
         let mut parameters = item.rsplit('"').next()?.split(';').map(str::trim);
@@ -62,7 +63,7 @@ fn of_item(item: &str, refused: bool) -> Option<u64> {
     number("t=").filter(|_| remaining == Some(0) || refused && remaining.is_none())
 }
 
-/// `limit=100, remaining=0, reset=13`
+/// Reads `limit=100, remaining=0, reset=13`.
 fn of_draft_7(headers: &HeaderMap, refused: bool) -> Option<u64> {
     let line = headers.get("ratelimit")?.to_str().ok()?;
     let number = |key: &str| {
@@ -72,7 +73,8 @@ fn of_draft_7(headers: &HeaderMap, refused: bool) -> Option<u64> {
     number("reset=").filter(|_| number("remaining=") == Some(0) || refused)
 }
 
-/// `RateLimit-Remaining: 0` and `RateLimit-Reset: 13`; some say when by the clock.
+/// Reads `RateLimit-Remaining: 0` and `RateLimit-Reset: 13`. Some APIs give the reset as a Unix
+/// time.
 fn of_single_fields(headers: &HeaderMap, prefix: &str, refused: bool, now_s: u64) -> Option<u64> {
     let number = |name: &str| {
         let name = HeaderName::try_from(format!("{prefix}-{name}")).ok()?;
@@ -87,9 +89,9 @@ fn text<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
     headers.get(name).map(HeaderValue::to_str)?.ok().map(str::trim)
 }
 
-/// Nobody's wait is so long; it is an instant.
+/// A larger number is a Unix time, since no wait is that long.
 const DECADES_S: u64 = 500_000_000;
-/// Whoever says more is asked again after a day.
+/// The longest wait. After it the API is called again, even if it asked for more.
 const DAY_S: u64 = 86_400;
 
 #[cfg(test)]
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_when_to_come_back() {
+    fn reads_the_wait_of_a_denial() {
         for status in [429, 503] {
             assert_eq!(read(status, &[("retry-after", "13")]), Some(13));
             let date = "Sun, 06 Nov 1994 08:49:50 GMT";
@@ -120,12 +122,12 @@ mod tests {
             let past = "Sun, 06 Nov 1994 08:49:00 GMT";
             assert_eq!(read(status, &[("retry-after", past)]), None);
         }
-        assert_eq!(read(200, &[("retry-after", "13")]), None, "it was no refusal");
+        assert_eq!(read(200, &[("retry-after", "13")]), None, "it was not denied");
         assert_eq!(read(301, &[("retry-after", "13")]), None);
     }
 
     #[test]
-    fn the_last_admitted_call_says_when_there_will_be_more() {
+    fn reads_when_quota_is_free_from_the_last_admitted_call() {
         let cases: [&[(&str, &str)]; 6] = [
             &[("ratelimit", "\"a\";r=0;t=13")],
             &[("ratelimit", "\"a, \\\"b\";r=4;t=1, \"c\";r=0;t=13"), ("ratelimit", "d;r=0;t=2")],
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_says_nothing() {
+    fn ignores_invalid_fields() {
         for text in ["", "soon", "-5", "1e9", "99999999999999999999", ";r=0", "\"", "\";r=0;t="] {
             assert_eq!(read(429, &[("retry-after", text)]), None, "{text}");
             assert_eq!(read(429, &[("ratelimit", text)]), None, "{text}");

@@ -1,20 +1,20 @@
-//! What a list of limits can have wrong.
+//! Invalid lists of limits.
 
 use super::{refuses, refuses_rule};
 
 #[test]
-fn refuses_lists_that_hold_no_limits() {
+fn rejects_lists_without_limits() {
     refuses_rule(
         r#"limits = "5/minute""#,
-        r#"2: rule "a", field `limits`: a text stands here; write a list: limits = [...]"#,
+        r#"2: rule "a", field `limits`: this is a text; write a list: limits = [...]"#,
     );
     refuses_rule(
         "limits = []",
-        r#"2: rule "a", field `limits`: an empty list; write for example limits = ["5/minute"], or "unlimited" to say so"#,
+        r#"2: rule "a", field `limits`: an empty list; write for example limits = ["5/minute"], or "unlimited" for no limit"#,
     );
     refuses_rule(
         "limits = [5]",
-        r#"2: rule "a", limit "0", field `limits`: neither a text nor a table stands here; write "5/minute" or { quota = "5/minute" }"#,
+        r#"2: rule "a", limit "0", field `limits`: this is neither a text nor a table; write "5/minute" or { quota = "5/minute" }"#,
     );
     refuses_rule(
         &format!(r#"limits = ["unlimited"{}]"#, r#", "1/day""#.repeat(64)),
@@ -23,7 +23,7 @@ fn refuses_lists_that_hold_no_limits() {
 }
 
 #[test]
-fn refuses_wrong_limits() {
+fn rejects_wrong_limits() {
     refuses_rule(
         r#"limits = ["5/fortnight"]"#,
         r#"2: rule "a", limit "0", field `limits`: "fortnight" is no length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"#,
@@ -96,7 +96,7 @@ quota = "5/never""#,
 }
 
 #[test]
-fn refuses_two_of_one_name() {
+fn rejects_two_limits_with_one_name() {
     refuses(
         r#"[[rule]]
 name = "a"

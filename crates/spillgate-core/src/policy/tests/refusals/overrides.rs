@@ -1,9 +1,9 @@
-//! What an override can have wrong.
+//! Invalid overrides.
 
 use super::refuses;
 
 #[test]
-fn refuses_overrides_that_lack_something() {
+fn rejects_overrides_with_missing_fields() {
     refuses_override(
         "",
         r#"5: override of no rule, field `rule`: missing; write for example rule = "login""#,
@@ -21,7 +21,7 @@ subject = { user = "u" }"#,
 }
 
 #[test]
-fn refuses_overrides_of_nothing_known() {
+fn rejects_overrides_of_unknown_rules_and_fields() {
     refuses_override(
         r#"rule = "apii"
 subject = { user = "u" }
@@ -50,7 +50,7 @@ expires_at = "x""#,
 }
 
 #[test]
-fn refuses_subjects_that_are_nobody() {
+fn rejects_invalid_subjects() {
     refuses_override(
         r#"rule = "api"
 subject = {}
@@ -61,7 +61,7 @@ limits = ["9/second"]"#,
         r#"rule = "api"
 subject = "u"
 limits = ["9/second"]"#,
-        r#"7: override of "api", field `subject`: a text stands here; write a table of attributes: subject = { ip = "203.0.113.7" }"#,
+        r#"7: override of "api", field `subject`: this is a text; write a table of attributes: subject = { ip = "203.0.113.7" }"#,
     );
     refuses_override(
         r#"rule = "api"
@@ -73,7 +73,7 @@ limits = ["9/second"]"#,
         r#"rule = "api"
 subject = { user = 5 }
 limits = ["9/second"]"#,
-        r#"7: override of "api", field `subject`: a whole number stands here; write a text, in quotes"#,
+        r#"7: override of "api", field `subject`: this is a whole number; write a text, in quotes"#,
     );
     refuses_override(
         r#"rule = "api"
@@ -91,12 +91,12 @@ limits = ["9/second"]"#,
         r#"rule = "api"
 subject = { user = { like = "u" } }
 limits = ["9/second"]"#,
-        r#"7: override of "api", field `subject`: a table stands behind "user"; write one of exact and prefix in it, or put the attribute's name in quotes if it has a dot: "user.like""#,
+        r#"7: override of "api", field `subject`: the value of "user" is a table; write one of exact and prefix in it, or put the attribute's name in quotes if it has a dot: "user.like""#,
     );
 }
 
 #[test]
-fn refuses_limits_that_stand_for_no_limit_of_the_rule() {
+fn rejects_limits_that_replace_no_limit_of_the_rule() {
     refuses_override(
         r#"rule = "api"
 subject = { user = "u" }
@@ -113,13 +113,13 @@ limits = [{ name = "hourly", quota = "9/second" }]"#,
         r#"rule = "api"
 subject = { user = "u" }
 limits = [{ name = "0", quota = "9/second" }, { name = "0", quota = "9/day" }]"#,
-        r#"8: override of "api", limit "0", field `limits`: another limit of this override stands for the rule's limit "0" already; keep one of them"#,
+        r#"8: override of "api", limit "0", field `limits`: another limit of this override replaces the rule's limit "0" already; keep one of them"#,
     );
     refuses_override(
         r#"rule = "api"
 subject = { user = "u" }
 limits = ["9/second", { name = "0", quota = "9/day" }]"#,
-        r#"8: override of "api", limit "0", field `limits`: another limit of this override stands for the rule's limit "0" already; keep one of them"#,
+        r#"8: override of "api", limit "0", field `limits`: another limit of this override replaces the rule's limit "0" already; keep one of them"#,
     );
     refuses_override(
         r#"rule = "api"
@@ -136,7 +136,7 @@ limits = [{ burst = 5 }]"#,
 }
 
 #[test]
-fn refuses_overrides_that_tie() {
+fn rejects_overrides_that_tie() {
     refuses_override(
         r#"rule = "api"
 subject = { user = "u" }
@@ -159,7 +159,7 @@ limits = ["9/hour"]"#,
     );
 }
 
-/// An override of these fields is refused; they begin in line 6.
+/// Asserts that an override with these fields is rejected. They begin in line 6.
 #[track_caller]
 fn refuses_override(fields: &str, message: &str) {
     let rule = r#"

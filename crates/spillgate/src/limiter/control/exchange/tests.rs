@@ -1,4 +1,4 @@
-//! The merge in Lua, on a real server, against the merge in Rust.
+//! Tests the merge in Lua, on a real server, against the merge in Rust.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use crate::engine::redis::control::{Exchange, Exchanged, StoredEntry};
 use crate::policy::{Mode, RuntimeEntry};
 use crate::subject::{SHARED_SECRET, Secret};
 
-/// One copy, and a reader that follows it from version to version.
+/// One copy on a server, and the seal that opens its entries.
 struct Copy {
     connection: redis::Connection,
     place: ShardTag,
     seal: Seal,
 }
 
-/// Entries by their names, as a test compares them.
+/// Entries by id, as the tests compare them.
 type Known = BTreeMap<EntryId, Entry>;
 
 impl Copy {
@@ -59,7 +59,7 @@ impl Copy {
     }
 }
 
-/// What a copy must do with what it is told, said once more.
+/// Merges entries as a copy must, in a second, independent implementation.
 fn tell(model: &mut Table, reply: &[(EntryId, Entry)], now_us: u64) -> u64 {
     let mut refused = 0;
     for (id, entry) in reply {
@@ -79,7 +79,7 @@ fn known(model: &Table) -> Known {
     model.entries().map(|(id, entry)| (id, entry.clone())).collect()
 }
 
-/// Numbers out of a seed.
+/// Deterministic numbers from a seed.
 struct Random(u64);
 
 impl Random {
@@ -89,10 +89,11 @@ impl Random {
     }
 }
 
-/// A writing that its numbers say all of.
+/// Returns an entry that is fully determined by its stamp.
 fn writing(now_us: u64, params: &mut Random) -> (EntryId, Entry) {
     let id = u128::from(params.below(ENTRIES as u64 + 2)) << 64 | 7;
-    // Few enough that two writings are often of one instant, and some long forgotten.
+    // So few times that two entries often have the same one, and some are already due to be
+    // forgotten.
     let time_us = [now_us, now_us + 1, now_us + 2, now_us / 2][params.below(4) as usize];
     let random = params.below(3);
     let rule = || format!("rule {time_us} {random}").into();
@@ -103,14 +104,14 @@ fn writing(now_us: u64, params: &mut Random) -> (EntryId, Entry) {
 }
 
 #[test]
-fn a_copy_holds_what_the_model_holds_and_a_reader_that_follows_it_misses_nothing() {
+fn a_copy_equals_the_model_and_a_follower_misses_nothing() {
     let server = RedisServer::start();
     let mut copy = Copy::new(&server);
     let mut model = Table::default();
     let mut follower = Known::new();
     let mut seen = Vec::new();
     let now_us = copy.exchange(b"", &[], &[]).now_us;
-    assert!(matches!(server.command(&["DBSIZE"]).integer(), 0), "looking writes nothing");
+    assert!(matches!(server.command(&["DBSIZE"]).integer(), 0), "a look writes nothing");
     let seed = drawn();
     println!("seed {seed}");
     let mut params = Random(seed);
@@ -132,7 +133,7 @@ fn a_copy_holds_what_the_model_holds_and_a_reader_that_follows_it_misses_nothing
         let before = known(&model);
         let refused = tell(&mut model, &reply, now_us);
         let whole = copy.exchange(b"", &reply, &[]);
-        let context = format!("step {step}: told {reply:?}");
+        let context = format!("step {step}: given {reply:?}");
         assert_eq!(whole.refused, refused, "{context}");
         assert_eq!(copy.opened(&whole.unseen), known(&model), "{context}, before {before:?}");
         if params.below(3) == 0 {
@@ -148,7 +149,7 @@ fn a_copy_holds_what_the_model_holds_and_a_reader_that_follows_it_misses_nothing
 }
 
 #[test]
-fn a_copy_forgets_what_it_is_told_to_only_when_it_is_time_by_its_own_clock() {
+fn a_copy_forgets_entries_only_when_due_by_its_own_clock() {
     let server = RedisServer::start();
     let mut copy = Copy::new(&server);
     let now_us = copy.exchange(b"", &[], &[]).now_us;
@@ -169,7 +170,7 @@ fn a_copy_forgets_what_it_is_told_to_only_when_it_is_time_by_its_own_clock() {
     panic!("ten seconds on, the old entry is still there");
 }
 
-/// A process, as far as it exchanges.
+/// The part of an instance that exchanges entries.
 struct Node {
     table: Table,
     copies: Copies,
@@ -181,7 +182,7 @@ impl Node {
         Node { table: Table::default(), copies }
     }
 
-    /// One exchange with a shard in reach.
+    /// Exchanges once with a shard.
     fn meet(&mut self, name: &str, shard: &mut Copy, writing: Option<&(EntryId, Entry)>) {
         let writing = writing.map(|(id, entry)| (*id, entry));
         let exchange = self.copies.exchange_with(name, writing, &self.table, 0);
@@ -193,10 +194,10 @@ impl Node {
     }
 }
 
-/// Processes and shards that reach each other by chance, are restarted and flushed: nothing that
-/// any of them still knows is lost, and in the end all know the same.
+/// Instances and shards exchange in random order, restart and are flushed. No entry that any of
+/// them still has is lost, and in the end all have the same.
 #[test]
-fn what_anybody_knows_everybody_knows_in_the_end() {
+fn all_instances_and_shards_end_with_the_same_entries() {
     let servers = [RedisServer::start(), RedisServer::start()];
     let mut shards = servers.each_ref().map(Copy::new);
     let names = ["one", "two"];
@@ -215,7 +216,7 @@ fn what_anybody_knows_everybody_knows_in_the_end() {
                 2 => shards[shard].command(&["DEL", "sg1:{control}:r"]),
                 3..=9 => {
                     let id = u128::from(params.below(9));
-                    // Each writing is another, and none is ever forgotten.
+                    // Each entry is different, and none is ever due to be forgotten.
                     let stamp =
                         Stamp { time_us: now_us + params.below(100), random: round * 20 + step };
                     let mode = [Mode::Off, Mode::Shadow][params.below(2) as usize];
@@ -238,7 +239,7 @@ fn what_anybody_knows_everybody_knows_in_the_end() {
                 all.merge(id, entry);
             });
         }
-        // To each shard from all, to all from each, and what one brought in between to the others.
+        // The first round brings all entries to every shard, the next ones to every instance.
         for _ in 0..3 {
             for node in &mut nodes {
                 for (name, shard) in names.iter().zip(&mut shards) {
