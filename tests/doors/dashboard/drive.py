@@ -266,6 +266,9 @@ def drive(page, world):
     page.until("document.getElementById('status').textContent === 'healthy'")
 
     step("by keyboard alone, readable in every size and light")
+    page.write("#explain [name=attributes]", "tenant=acme user=ann")
+    page.key("Enter")
+    page.until("document.querySelector('#explained .decision')")
     page.say("document.body.focus(), scrollTo(0, 0)")
     reached = set()
     for _ in range(60):
