@@ -262,7 +262,7 @@ fn a_check_of_permits_has_a_receipt_that_releases_only_its_own() {
         assert_eq!(
             one.check(&of("a")).await.reason(),
             Some(Reason::LimitExceeded),
-            "nobody's is free"
+            "no permit is free"
         );
 
         // Two are renewed for another hold; one of them has ended, so its renewal fails.
