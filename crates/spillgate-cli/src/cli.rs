@@ -81,6 +81,10 @@ pub(crate) struct ServeArgs {
     /// Address of the admin API with health and metrics, or "off" [default: 127.0.0.1:8082]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) admin: Option<String>,
+
+    /// Listen on 0.0.0.0; without token files, generate tokens and print them
+    #[arg(long)]
+    pub(crate) expose: bool,
 }
 
 /// Checks one request against its limits, and charges it if it is allowed.
@@ -360,6 +364,7 @@ Examples:
   spillgate serve
   spillgate serve --redis redis://127.0.0.1:6379
   spillgate serve --config limits.toml --http 127.0.0.1:9090
+  spillgate serve --expose --config limits.toml
   SPILLGATE_STORE__TIMEOUT=10ms spillgate serve --config limits.toml
 
   curl -s localhost:8080/v1/check -d '{\"key\":\"u1\",\"limit\":{\"quota\":\"5/minute\"}}'";

@@ -16,6 +16,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
         resp: args.resp.as_deref(),
         admin: args.admin.as_deref(),
         redis: args.redis.as_deref(),
+        expose: args.expose,
     };
     let file = args.config.as_deref();
     spillgate_server::serve(file, flags, &file.map_or(Vec::new(), warnings))?;

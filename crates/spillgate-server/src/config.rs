@@ -11,6 +11,7 @@ mod closest;
 mod contradictions;
 mod environment;
 mod envoy;
+mod expose;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
@@ -54,6 +55,8 @@ pub struct Settings {
     pub(crate) data_token_file: Option<PathBuf>,
     /// The file with the token that the admin listener asks for.
     pub(crate) admin_token_file: Option<PathBuf>,
+    /// Makes exposed listeners that no setting guards ask for a generated token: `--expose`.
+    pub(crate) generates_tokens: bool,
     /// The proxies whose `X-Forwarded-For` names the client's address.
     pub(crate) trusted_proxies: ByIp,
     pub(crate) auth: Auth,
@@ -103,6 +106,8 @@ pub struct Flags<'a> {
     pub admin: Option<&'a str>,
     /// `--redis`: the URL of the store.
     pub redis: Option<&'a str>,
+    /// `--expose`: other machines reach the listeners, by a token.
+    pub expose: bool,
 }
 
 impl Config {
@@ -121,7 +126,7 @@ impl Config {
         given.extend(from_environment);
         given.extend(from_flags(flags));
 
-        let mut settings = Settings::default();
+        let mut settings = if flags.expose { Settings::exposed() } else { Settings::default() };
         let mut problems = contents.problems;
         problems.extend(unknown);
         problems.extend(settings.apply(&given));
@@ -311,6 +316,7 @@ impl Default for Settings {
             insecure: false,
             data_token_file: None,
             admin_token_file: None,
+            generates_tokens: false,
             trusted_proxies: ByIp::direct(),
             auth: Auth::default(),
             tls: Tls::default(),

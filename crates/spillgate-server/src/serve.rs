@@ -82,10 +82,12 @@ async fn keep(
     tokio::spawn(end_waiting(app.clone(), stop, manager.clone()));
 
     let ready = format!("{}, store: {}", doors.names.join(", "), settings.store.topology);
-    match settings.log.format {
-        // Written at any level of the log, because scripts wait for it.
-        Format::Text => complain(&ready),
-        Format::Json => tracing::info!(target: "spillgate", "{ready}"),
+    for line in doors.generated.iter().chain([&ready]) {
+        match settings.log.format {
+            // Written at any level of the log, because operators need the tokens and scripts wait for the last line.
+            Format::Text => complain(line),
+            Format::Json => tracing::info!(target: "spillgate", "{line}"),
+        }
     }
     manager.ready(&ready);
     if app.takes_reservations().is_err() {
@@ -116,6 +118,8 @@ struct Doors {
     shares: Shares,
     /// Their certificates, and the tokens and passwords that they ask for.
     credentials: Credentials,
+    /// Lines for the operator, with the generated tokens.
+    generated: Vec<String>,
     stop: watch::Receiver<bool>,
 }
 
@@ -134,10 +138,19 @@ impl Doors {
             tracing::warn!(target: "spillgate", "{}", few_files(files, shares));
         }
         let capacity = Capacity { cores, share: shares.data };
-        let credentials = Credentials::default();
-        let (names, dashboard, open) = Default::default();
-        let mut doors = Doors { names, dashboard, open, shares, credentials, stop };
-        let token = doors.token("server.data_token_file", settings.data_token_file.as_deref())?;
+        let mut doors = Doors {
+            names: Vec::new(),
+            dashboard: Default::default(),
+            open: Vec::new(),
+            shares,
+            credentials: Credentials::default(),
+            generated: Vec::new(),
+            stop,
+        };
+        let token = match settings.generates_data_token() {
+            true => Some(doors.generated_token("server.data_token_file")?),
+            false => doors.token("server.data_token_file", settings.data_token_file.as_deref())?,
+        };
         let mut greetings = Vec::new();
         if let Some(address) = settings.http {
             let tls = Tls::of(&settings.tls, &["http/1.1"])?;
@@ -194,7 +207,10 @@ impl Doors {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let name = format!("admin on {scheme}://");
         let cores = Cores::start_for_admin()?;
-        let token = self.token("server.admin_token_file", settings.admin_token_file.as_deref())?;
+        let token = match settings.generates_admin_token() {
+            true => Some(self.generated_token("server.admin_token_file")?),
+            false => self.token("server.admin_token_file", settings.admin_token_file.as_deref())?,
+        };
         let guard = token.map_or(Guard::SameOrigin, Guard::Token);
         let health = admin::Health::new(app.clone(), guard.clone(), self.stop.clone());
         let routes = admin::routes(app.clone(), guard, health);
@@ -213,9 +229,17 @@ impl Doors {
     ) -> Result<Option<Token>, Problem> {
         let Some(file) = file else { return Ok(None) };
         let token = Token::read(setting, file)?;
-        let followed = token.clone();
-        self.credentials.follow_files(setting, [file.to_owned()], move || followed.read_again());
+        let (followed, file) = (token.clone(), file.to_owned());
+        self.credentials
+            .follow_files(setting, [file.clone()], move || followed.read_again(setting, &file));
         Ok(Some(token))
+    }
+
+    /// Makes a token that lasts as long as this process, in place of the setting's file.
+    fn generated_token(&mut self, setting: &'static str) -> Result<Token, Failure> {
+        let (token, text) = Token::generate()?;
+        self.generated.push(format!("generated token, since {setting} is not set: {text}"));
+        Ok(token)
     }
 
     /// Watches the certificates of all listeners together, so that a problem is reported once.

@@ -123,6 +123,14 @@ impl Server {
         reply.json()
     }
 
+    /// The token that it printed at its start, in place of a setting.
+    #[track_caller]
+    pub(crate) fn generated_token(&self, setting: &str) -> String {
+        let start = format!("spillgate: generated token, since {setting} is not set: ");
+        let token = self.before_ready.lines().find_map(|line| line.strip_prefix(&start));
+        token.unwrap_or_else(|| panic!("no {start:?} in {}", self.before_ready)).to_owned()
+    }
+
     /// Kills the server by SIGKILL.
     pub(crate) fn kill(mut self) {
         self.process.kill();

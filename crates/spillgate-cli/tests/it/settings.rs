@@ -244,6 +244,44 @@ fn a_public_address_is_refused_unless_insecure_is_set() {
 }
 
 #[test]
+fn exposed_listeners_require_the_generated_tokens_that_are_printed() {
+    let mut command =
+        spillgate(&["serve", "--expose", "--http", "0.0.0.0:0", "--resp", "0.0.0.0:0"]);
+    command.env("SPILLGATE_SERVER__ADMIN", "0.0.0.0:0").env("SPILLGATE_SERVER__GRPC", "off");
+    let server = Server::start_command(&mut command);
+    let data = server.generated_token("server.data_token_file");
+    let admin = server.generated_token("server.admin_token_file");
+    assert!(data.len() == 64 && admin.len() == 64 && data != admin, "{}", server.before_ready);
+
+    let body = br#"{"key":"u1","limit":{"quota":"5/minute"}}"#;
+    let check = |token: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("Host", "localhost"), ("Authorization", &bearer)];
+        server.client().send_with("POST", "/v1/check", &headers, body).unwrap().status
+    };
+    assert_eq!((check(&data), check(&admin)), (200, 401));
+    assert_eq!(server.post("/v1/check", body).status, 401);
+    let rules = |token: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("Host", "localhost"), ("Authorization", &bearer)];
+        server.operator().send_with("GET", "/admin/v1/rules", &headers, b"").unwrap().status
+    };
+    assert_eq!((rules(&admin), rules(&data)), (200, 401));
+}
+
+#[test]
+fn exposed_listeners_that_are_guarded_get_no_token() {
+    let token = TempFile::new("token", "0123456789abcdef0123456789abcdef");
+    let mut command =
+        spillgate(&["serve", "--expose", "--http", "0.0.0.0:0", "--resp", "0.0.0.0:0"]);
+    command.env("SPILLGATE_SERVER__ADMIN", "127.0.0.1:0").env("SPILLGATE_SERVER__GRPC", "off");
+    let server =
+        Server::start_command(command.env("SPILLGATE_SERVER__DATA_TOKEN_FILE", token.path()));
+    assert!(!server.before_ready.contains("generated"), "{}", server.before_ready);
+    assert_eq!(server.post("/v1/check", b"{}").status, 401);
+}
+
+#[test]
 fn a_port_in_use_is_reported_with_a_remedy() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = other.local_addr().unwrap();

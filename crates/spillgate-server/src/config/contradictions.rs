@@ -9,15 +9,12 @@ use super::{Given, Listen, Problem, Settings, Tls};
 impl Settings {
     /// Returns the problems between several settings.
     pub(super) fn contradictions(&self, given: &[Given]) -> Vec<Problem> {
-        let guarded =
-            self.insecure || self.data_token_file.is_some() || self.tls.client_ca.is_some();
-        let exposed = |(name, address, own): (&str, Listen, Option<&PathBuf>)| {
-            let guarded = guarded || own.is_some();
-            let address = address.filter(|address| is_exposed(*address) && !guarded)?;
-            Some(Problem::of_setting(name, unguarded(address)))
-        };
-        let mut problems: Vec<Problem> = self.data_doors().filter_map(exposed).collect();
-        problems.extend(self.unguarded_admin());
+        let mut problems = Vec::new();
+        if !self.generates_tokens {
+            let exposed = |(name, address)| Problem::of_setting(name, unguarded(address));
+            problems.extend(self.unguarded_data_listeners().map(exposed));
+            problems.extend(self.unguarded_admin());
+        }
         problems.extend(self.tls.contradiction());
         problems.extend(self.auth.contradiction());
         problems.extend(self.store.contradictions(given));
@@ -26,7 +23,7 @@ impl Settings {
 
     /// Returns a problem if other machines reach the admin listener without a token. Its clients may lift every limit,
     /// so `insecure` does not open it.
-    fn unguarded_admin(&self) -> Option<Problem> {
+    pub(super) fn unguarded_admin(&self) -> Option<Problem> {
         let address = self.admin.filter(|address| is_exposed(*address))?;
         let message = format!(
             "{address} is open to other machines; listen on 127.0.0.1:{}, or ask callers for a token \
@@ -47,7 +44,7 @@ impl Settings {
     /// it is on loopback, and callers need no token and no certificate.
     pub(crate) fn is_open_to_pages(&self, address: SocketAddr) -> bool {
         let guarded = self.data_token_file.is_some() || self.tls.client_ca.is_some();
-        !guarded && !is_exposed(address)
+        !guarded && !self.generates_data_token() && !is_exposed(address)
     }
 
     /// Returns the number of listeners that decide and are on.
@@ -55,8 +52,22 @@ impl Settings {
         self.data_doors().filter(|(_, address, _)| address.is_some()).count()
     }
 
+    /// Returns the data listeners that other machines reach without a token or a certificate, and without `insecure`.
+    pub(super) fn unguarded_data_listeners(
+        &self,
+    ) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        let guarded =
+            self.insecure || self.data_token_file.is_some() || self.tls.client_ca.is_some();
+        self.data_doors().filter_map(move |(name, address, own)| {
+            let address = address.filter(|address| is_exposed(*address))?;
+            (!guarded && own.is_none()).then_some((name, address))
+        })
+    }
+
     /// Returns the listeners that decide: setting, address, and the file of a password of their own.
-    fn data_doors(&self) -> impl Iterator<Item = (&'static str, Listen, Option<&PathBuf>)> {
+    pub(super) fn data_doors(
+        &self,
+    ) -> impl Iterator<Item = (&'static str, Listen, Option<&PathBuf>)> {
         [
             ("server.http", self.http, None),
             ("server.grpc", self.grpc, None),

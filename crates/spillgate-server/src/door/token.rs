@@ -1,11 +1,12 @@
 //! The shared secret that clients of a listener must send.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, RwLock};
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
+use rustls::crypto::ring;
 use subtle::ConstantTimeEq;
 
 use super::strangers::Shown;
@@ -13,13 +14,7 @@ use crate::config::Problem;
 
 /// A token, compared in constant time. Clones share it, also when it is read again.
 #[derive(Clone)]
-pub(crate) struct Token(Arc<Secret>);
-
-struct Secret {
-    setting: String,
-    file: PathBuf,
-    value: RwLock<Arc<[u8]>>,
-}
+pub(crate) struct Token(Arc<RwLock<Arc<[u8]>>>);
 
 impl Token {
     /// Reads the token of a file, which holds it on one line. `setting` is the setting that an error names.
@@ -28,9 +23,19 @@ impl Token {
     ///
     /// If the file cannot be read or holds no token.
     pub(crate) fn read(setting: &str, file: &Path) -> Result<Token, Problem> {
-        let value = RwLock::new(value_in(setting, file)?);
-        let (setting, file) = (setting.to_owned(), file.to_owned());
-        Ok(Token(Arc::new(Secret { setting, file, value })))
+        Ok(Token::from(value_in(setting, file)?))
+    }
+
+    /// Makes a token that this process alone knows, and its text for the operator.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no random numbers.
+    pub(crate) fn generate() -> Result<(Token, String), rustls::Error> {
+        let mut bytes = [0; GENERATED_BYTES];
+        ring::default_provider().secure_random.fill(&mut bytes)?;
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok((Token::from(Arc::from(text.as_bytes())), text))
     }
 
     /// Reads the file again. On an error the token before stays in force.
@@ -38,16 +43,15 @@ impl Token {
     /// # Errors
     ///
     /// If the file cannot be read or holds no token.
-    pub(crate) fn read_again(&self) -> Result<(), Problem> {
-        let Secret { setting, file, value } = &*self.0;
+    pub(crate) fn read_again(&self, setting: &str, file: &Path) -> Result<(), Problem> {
         let read = value_in(setting, file)?;
-        *value.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = read;
+        *self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = read;
         Ok(())
     }
 
     /// Returns whether these bytes are the token.
     pub(crate) fn is(&self, shown: &[u8]) -> bool {
-        let value = self.0.value.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let value = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         value.ct_eq(shown).into()
     }
 
@@ -59,6 +63,12 @@ impl Token {
             scheme.eq_ignore_ascii_case(BEARER) && self.is(shown.trim_ascii_start())
         });
         if is_right { Shown::Right } else { Shown::Wrong }
+    }
+}
+
+impl From<Arc<[u8]>> for Token {
+    fn from(value: Arc<[u8]>) -> Token {
+        Token(Arc::new(RwLock::new(value)))
     }
 }
 
@@ -89,14 +99,16 @@ const BEARER: &[u8] = b"Bearer ";
 /// The least length of a token: a shorter one could be guessed, or was meant as something else.
 const LENGTH_MIN: usize = 16;
 
+/// As `openssl rand -hex 32` makes them.
+const GENERATED_BYTES: usize = 32;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn only_the_whole_token_behind_its_scheme_is_right() {
-        let value = RwLock::new(b"0123456789abcdef".as_slice().into());
-        let token = Token(Arc::new(Secret { setting: String::new(), file: PathBuf::new(), value }));
+        let token = Token::from(Arc::from(b"0123456789abcdef".as_slice()));
         let shows = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(AUTHORIZATION, value.parse().unwrap());
