@@ -140,7 +140,7 @@ impl Doors {
         let capacity = Capacity { cores, share: shares.data };
         let mut doors = Doors {
             names: Vec::new(),
-            dashboard: Default::default(),
+            dashboard: None,
             open: Vec::new(),
             shares,
             credentials: Credentials::default(),
