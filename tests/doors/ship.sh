@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Runs the shipped parts: the static binary in an empty root without privileges and without writing; and the chart,
-# rendered as Helm does and checked for consistency.
-# Usage: ship.sh PATH-OF-THE-SPILLGATE-BINARY; builds a static one if that one is not.
+# Uses the packages as users do: the static binary in a root that holds nothing else, by an unprivileged user, writing
+# nothing; the chart, rendered by Helm's engine; the Debian package, installed in an overlay of this machine's root.
+# Usage: ship.sh PATH-OF-THE-SPILLGATE-BINARY [DEBIAN-PACKAGE]; builds a static binary if that one is not, and the package.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 tools=target/tools/python
 nobody=65532
+# Helm's own engine, and the schemas of Kubernetes.
+chart_packages=(helm-python-sdk==0.2.2 kubernetes-validate==1.37.0 pyyaml)
+cargo_deb=cargo-deb@3.8.0
 
 main() {
   local binary=${1:?"usage: ship.sh PATH-OF-THE-SPILLGATE-BINARY"}
@@ -16,7 +19,8 @@ main() {
   is_static "$binary" || fail "$binary is not static: $(file_or_ldd "$binary")"
   echo "static: $(basename "$(dirname "$(dirname "$binary")")"), $(($(stat -c %s "$binary") / 1000)) KB"
   alone "$binary"
-  chart
+  chart "$binary"
+  deb "${2:-}"
 }
 
 # A static binary names no interpreter.
@@ -91,23 +95,41 @@ inside() {
 }
 
 chart() {
-  if ! command -v go > /dev/null || [ ! -d /usr/share/gocode/src/github.com/Masterminds/sprig ]; then
-    if ! command -v helm > /dev/null; then
-      echo "left out: the chart: neither helm nor go with sprig (golang-go, golang-github-masterminds-sprig-dev, golang-gopkg-yaml.v3-dev)"
+  [ -x $tools/bin/pip ] || python3 -m venv $tools
+  if ! $tools/bin/python -c 'import helm_python, kubernetes_validate, yaml' 2> /dev/null &&
+    ! timeout 300 $tools/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: "${chart_packages[@]}"; then
+    echo "left out: the chart: ${chart_packages[*]} could not be installed"
+    return
+  fi
+  $tools/bin/python tests/doors/ship/chart.py deploy/helm/spillgate "$1"
+}
+
+deb() {
+  if [ "$(id -u)" -ne 0 ] || ! command -v dpkg-deb > /dev/null; then
+    echo "left out: the Debian package: it takes root, on a Debian"
+    return
+  fi
+  local package=$1
+  if [ -z "$package" ]; then
+    if ! package_builder=$(find_cargo_deb); then
+      echo "left out: the Debian package: $cargo_deb could not be installed"
       return
     fi
+    package=$scratch/spillgate.deb
+    PATH=$(dirname "$package_builder"):$PATH cargo deb --quiet --package spillgate-cli --no-build --output "$package" > /dev/null
   fi
-  [ -x $tools/bin/pip ] || python3 -m venv $tools
-  $tools/bin/python -c 'import jsonschema, yaml' 2> /dev/null ||
-    $tools/bin/python -m pip install --quiet --disable-pip-version-check jsonschema pyyaml
-  if command -v helm > /dev/null; then
-    helm lint deploy/helm/spillgate
-    printf '#!/bin/sh\nexec helm template "$2" "$1" --namespace "$3" --values "$4"\n' > "$scratch/render"
-    chmod +x "$scratch/render"
-  else
-    GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$scratch/go go build -o "$scratch/render" tests/doors/ship/render.go
+  if ! unshare --mount true 2> /dev/null; then
+    echo "left out: installing the Debian package: mounts are not allowed here"
+    return
   fi
-  $tools/bin/python tests/doors/ship/chart.py deploy/helm/spillgate "$scratch/render"
+  unshare --mount tests/doors/ship/deb.sh "$package"
+}
+
+find_cargo_deb() {
+  command -v cargo-deb && return
+  local root=$PWD/target/tools/cargo
+  [ -x "$root/bin/cargo-deb" ] || cargo install --quiet --locked --root "$root" "$cargo_deb" >&2 || return
+  echo "$root/bin/cargo-deb"
 }
 
 end() {

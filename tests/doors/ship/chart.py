@@ -1,19 +1,28 @@
-"""Checks the chart in every rendering: its values fit their schema, every object is well formed, references between
-objects agree, and no container has more rights than it needs.
+"""Lints, packages and renders the chart by Helm's own engine, and checks each rendering: values fit their schema, objects
+fit Kubernetes' schemas and agree with one another, containers have no needless rights, recipes in docs/ name the service.
 
-Usage: chart.py CHART RENDERER..., where RENDERER is a command that takes a chart, a release, a namespace and
-perhaps a file of values, and prints the objects.
+Usage: chart.py CHART BINARY: the container of the Deployment runs BINARY.
 """
 
 import json
-import subprocess
+import re
 import sys
+import tarfile
 import tempfile
+from pathlib import Path
 
-import jsonschema
+import helm_python
+import kubernetes_validate
+import pod
 import yaml
 
-# Values that a user may set, and the kinds of objects that they make.
+ROOT = Path(__file__).resolve().parents[3]
+KUBERNETES = "1.30"
+# Custom resources: kubernetes-validate has the schemas of Kubernetes only.
+WITHOUT_SCHEMA = {"ServiceMonitor", "PrometheusRule", "HTTPRoute"}
+RECIPES = ["kubernetes", "envoy-gateway", "istio", "contour"]
+
+# Values, and the kinds of the objects that they render.
 ALWAYS = {"ConfigMap", "Deployment", "Service", "ServiceAccount"}
 CASES = [
     ({}, ALWAYS | {"Secret", "PodDisruptionBudget", "NetworkPolicy"}),
@@ -21,12 +30,23 @@ CASES = [
         {
             "autoscaling": {"enabled": True, "maxReplicas": 5},
             "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+            "grafanaDashboard": {"enabled": True, "annotations": {"grafana_folder": "Limits"}},
+            "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/limits"}},
+            "httpRoute": {
+                "enabled": True,
+                "parentRefs": [{"name": "eg", "namespace": "default"}],
+                "hostnames": ["limits.example"],
+            },
+            "fullnameOverride": "limits",
             "secret": {"name": "mine", "dataToken": "data", "keySecret": "key"},
             "store": {"url": "", "urlSecret": {"name": "redis", "key": "url"}},
-            "doors": {"resp": {"enabled": True}, "grpc": {"enabled": False}},
+            "listeners": {"resp": {"enabled": True}, "grpc": {"enabled": False}},
             "networkPolicy": {
                 "from": [{"namespaceSelector": {"matchLabels": {"team": "web"}}}],
+                "gatewayNamespaces": ["envoy-gateway-system"],
                 "adminFrom": [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}],
+                "prometheusNamespaces": ["monitoring"],
             },
             "podLabels": {"team": "edge"},
             "podAnnotations": {"a/b": "c"},
@@ -34,60 +54,138 @@ CASES = [
             "nodeSelector": {"disk": "ssd"},
             "tolerations": [{"key": "edge", "operator": "Exists"}],
             "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
-            "topologySpreadConstraints": [{"maxSkew": 1}],
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
+            ],
             "priorityClassName": "high",
             "extraEnv": [{"name": "SPILLGATE_TELEMETRY__LOG__FORMAT", "value": "json"}],
+            "extraVolumes": [{"name": "tls", "secret": {"secretName": "limits-tls"}}],
+            "extraVolumeMounts": [{"name": "tls", "mountPath": "/run/tls", "readOnly": True}],
         },
-        ALWAYS | {"PodDisruptionBudget", "NetworkPolicy", "HorizontalPodAutoscaler", "ServiceMonitor"},
+        ALWAYS
+        | {"PodDisruptionBudget", "NetworkPolicy", "HorizontalPodAutoscaler", "ServiceMonitor", "PrometheusRule"}
+        | {"HTTPRoute", "ConfigMap of the dashboard"},
     ),
     (
         {"networkPolicy": {"enabled": False}, "podDisruptionBudget": {"enabled": False}, "store": {"url": ""}},
         ALWAYS | {"Secret"},
     ),
+    (
+        {"networkPolicy": {"prometheusNamespaces": ["monitoring"]}},
+        ALWAYS | {"Secret", "PodDisruptionBudget", "NetworkPolicy"},
+    ),
 ]
 REFUSED = [
     {"replica": 3},
     {"replicas": 0},
-    {"doors": {"http": {"enabled": True, "port": 80800}}},
+    {"listeners": {"http": {"enabled": True, "port": 80800}}},
     {"store": {"url": "http://redis"}},
     {"service": {"type": "Ingress"}},
     {"secret": {"dataToken": "data"}},
     {"image": {"pullPolicy": "Sometimes"}},
+    {"fullnameOverride": "Limits"},
+    {"networkPolicy": {"gatewayNamespaces": "envoy-gateway-system"}},
+    {"extraVolumeMounts": [{"name": "tls"}]},
+    # A route to callers from outside, without a token.
+    {"httpRoute": {"enabled": True, "parentRefs": [{"name": "eg"}]}},
+    {"httpRoute": {"enabled": True}, "secret": {"name": "mine", "dataToken": "data"}},
 ]
 
 
 def main():
-    chart, renderer = sys.argv[1], sys.argv[2:]
-    values = yaml.safe_load(open(f"{chart}/values.yaml"))
-    schema = json.load(open(f"{chart}/values.schema.json"))
-    jsonschema.Draft7Validator.check_schema(schema)
-    fits = jsonschema.Draft7Validator(schema).is_valid
+    folder, binary = sys.argv[1:]
+    report = helm_python.lint(folder, strict=True)
+    assert not report["errors"], report
+    chart = packaged(folder)
     for case, kinds in CASES:
-        assert fits(merged(values, case)), f"the schema refuses {case}"
-        objects = render(renderer, chart, case)
-        found = [one["kind"] for one in objects]
+        objects = render(chart, "edge", "limits", case)
+        found = [kind_of(one) for one in objects]
         assert sorted(found) == sorted(kinds), f"{case}: {found}"
-        agree({one["kind"]: one for one in objects}, merged(values, case))
+        agree({kind_of(one): one for one in objects}, chart.merge_values(case))
     for case in REFUSED:
-        assert not fits(merged(values, case)), f"the schema accepts {case}"
-    print(f"the chart renders in {len(CASES)} ways, and its schema refuses {len(REFUSED)} others")
+        assert not fits(chart, case), f"the schema takes {case}"
+    helm = helm_python.helm_sdk_version()
+    print(f"the chart is linted and rendered by Helm {helm} in {len(CASES)} ways; its schema refuses {len(REFUSED)} others")
+    print(f"objects fit the schemas of Kubernetes {KUBERNETES}")
+    print(f"left out: the schemas of {', '.join(sorted(WITHOUT_SCHEMA))}: they are custom resources")
+    pod.run({kind_of(one): one for one in render(chart, "edge", "limits", {})}, binary)
+    print("a pod of the chart becomes ready, denies the sixth call, and shows its dashboard to its operator")
+    for name in RECIPES:
+        recipe(chart, name)
+    print(f"the recipes {', '.join(RECIPES)} name the service that the chart makes")
 
 
-def render(renderer, chart, values):
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        yaml.safe_dump(values, file)
-        file.flush()
-        command = [*renderer, chart, "edge", "limits", file.name]
-        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    # The API server refuses a key that is there twice, and YAML does not.
-    return [one for one in yaml.load_all(output, Loader=Strict) if one]
+def packaged(folder):
+    """The chart as it is released. Its alerts and dashboard are links, which must become files."""
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = helm_python.Chart.load(folder).save(scratch)
+        with tarfile.open(archive) as packed:
+            for name in ("alerts.yml", "dashboard.json"):
+                assert packed.getmember(f"spillgate/files/{name}").size > 1000, f"the archive has no {name}"
+        return helm_python.Chart.load(archive)
+
+
+def fits(chart, values):
+    try:
+        chart.validate_schema(values)
+    except helm_python.HelmValuesError:
+        return False
+    return True
+
+
+def kind_of(one):
+    is_dashboard = one["kind"] == "ConfigMap" and one["metadata"]["name"].endswith("-dashboard")
+    return "ConfigMap of the dashboard" if is_dashboard else one["kind"]
+
+
+def render(chart, release, namespace, values):
+    chart.validate_schema(values)
+    rendered = chart.render(values, name=release, namespace=namespace, is_install=True)
+    texts = (text for name, text in rendered.items() if name.endswith(".yaml"))
+    objects = [one for text in texts for one in yaml.load_all(text, Loader=Strict) if one]
+    for one in objects:
+        if one["kind"] not in WITHOUT_SCHEMA:
+            kubernetes_validate.validate(one, KUBERNETES, strict=True)
+    return objects
 
 
 class Strict(yaml.SafeLoader):
+    """A repeated key is an error, as for the API server and unlike in YAML."""
+
     def construct_mapping(self, node, deep=False):
         keys = [key.value for key, _ in node.value]
-        assert len(keys) == len(set(keys)), f"a key is there twice: {keys}"
+        assert len(keys) == len(set(keys)), f"repeated: {keys}"
         return super().construct_mapping(node, deep)
+
+
+def recipe(chart, name):
+    """Installs the chart as a page of docs/how-to does; the page's addresses must be the service's."""
+    page = (ROOT / f"docs/how-to/{name}.md").read_text().replace("\\\n", " ")
+    [(release, namespace, flags)] = re.findall(
+        r"helm install (\S+) deploy/helm/spillgate --namespace (\S+)(.*)", page
+    )
+    given = {}
+    for path, value in re.findall(r"--set '?([\w.]+)=([^\s']+)", flags):
+        inner = given
+        *outer, last = path.split(".")
+        for key in outer:
+            inner = inner.setdefault(key, {})
+        inner[last] = value[1:-1].split(",") if value.startswith("{") else {"true": True}.get(value, value)
+    objects = {kind_of(one): one for one in render(chart, release, namespace, given)}
+    service = objects["Service"]
+    ports = {port["port"] for port in service["spec"]["ports"]}
+    address = f"{service['metadata']['name']}.{namespace}.svc.cluster.local"
+    named = set(re.findall(r"[\w-]+\.[\w-]+\.svc\.cluster\.local", page))
+    assert named <= {address}, f"{name}.md: {named}, but the service is {address}"
+    for service_name, port in re.findall(r"\{ name: ([\w-]*spillgate[\w-]*), port: (\d+) \}", page):
+        assert service_name == service["metadata"]["name"], f"{name}.md: {service_name}"
+        assert f"namespace: {namespace} }}" in page and int(port) in ports, f"{name}.md: port {port}"
+    for port in re.findall(r"port_value: (\d+)|outbound\|(\d+)\|", page):
+        assert int("".join(port)) in ports, f"{name}.md: port {port}, but the service has {ports}"
+    for block in re.findall(r"```yaml\n(.*?)```", page, re.S) if name == "kubernetes" else []:
+        render(chart, release, namespace, yaml.safe_load(block))
+    if name != "kubernetes":
+        assert given["networkPolicy"]["gatewayNamespaces"], f"{name}.md lets no gateway in"
 
 
 def agree(objects, values):
@@ -103,12 +201,16 @@ def agree(objects, values):
     ]
     for selector in selectors:
         assert selector and selector.items() <= labels.items(), f"{selector} selects none of {labels}"
-    for one in objects.values():
+    expected = values["fullnameOverride"] or "edge-spillgate"
+    for kind, one in objects.items():
         name = one["metadata"]["name"]
-        assert name == "edge-spillgate" and len(name) < 64, name
+        suffix = "-dashboard" if kind == "ConfigMap of the dashboard" else ""
+        assert name == expected + suffix and len(name) < 64, name
+    version = yaml.safe_load((ROOT / "deploy/helm/spillgate/Chart.yaml").read_text())["appVersion"]
+    assert container["image"] == f"ghcr.io/spillgate/spillgate:{version}", container["image"]
 
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    on = {name for name, listener in values["doors"].items() if listener.get("enabled", name == "admin")}
+    on = {name for name, listener in values["listeners"].items() if listener.get("enabled", name == "admin")}
     assert ports.keys() == on, (ports, on)
     served = objects["Service"]["spec"]["ports"]
     assert {port["targetPort"] for port in served} == on and len({port["port"] for port in served}) == len(served)
@@ -117,55 +219,77 @@ def agree(objects, values):
 
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
     assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
+    assert mounts.keys() == {"config", "secret"} | {mount["name"] for mount in values["extraVolumeMounts"]}
     assert all(mount["readOnly"] for mount in mounts.values())
-    [secret] = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
+    [secret] = [volume["secret"] for volume in pod["volumes"] if volume["name"] == "secret"]
     held = objects.get("Secret")
     assert secret["secretName"] == (held["metadata"]["name"] if held else values["secret"]["name"])
 
     environment = {one["name"]: one for one in container["env"]}
-    assert len(environment) == len(container["env"]), "a variable is there twice"
-    assert all(isinstance(one.get("value", ""), str) for one in environment.values()), "a value is no text"
+    assert len(environment) == len(container["env"]), "a variable is set twice"
+    assert all(isinstance(one.get("value", ""), str) for one in environment.values()), "a value that is no text"
     for name, one in environment.items():
         if name.endswith("_FILE"):
             assert one["value"].startswith(mounts["secret"]["mountPath"] + "/"), one
     if held:
         token = environment["SPILLGATE_SERVER__ADMIN_TOKEN_FILE"]["value"].rsplit("/", 1)[1]
         assert len(held["data"][token]) >= 32, "a short token"
-    # Either callers present a secret, or the network keeps other callers out.
+    # Data callers need a token, or the network policy admits only some.
     guarded = "SPILLGATE_SERVER__DATA_TOKEN_FILE" in environment
     assert guarded != ("SPILLGATE_SERVER__INSECURE" in environment)
     assert ("SPILLGATE_STORE__URL" in environment) == bool(values["store"]["url"] or values["store"]["urlSecret"]["name"])
 
+    assert pod["serviceAccountName"] == objects["ServiceAccount"]["metadata"]["name"]
+    assert objects["ServiceAccount"]["metadata"].get("annotations", {}) == values["serviceAccount"]["annotations"]
     assert pod["securityContext"]["runAsNonRoot"] and not pod["automountServiceAccountToken"]
     secured = container["securityContext"]
     assert secured["readOnlyRootFilesystem"] and not secured["allowPrivilegeEscalation"]
     assert secured["capabilities"] == {"drop": ["ALL"]}
     assert container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"]
 
-    nodes = int(environment["SPILLGATE_STORE__EXPECTED_INSTANCES"]["value"])
+    instances = int(environment["SPILLGATE_STORE__EXPECTED_INSTANCES"]["value"])
     scaler = objects.get("HorizontalPodAutoscaler")
     if scaler:
         assert "replicas" not in deployment, "the autoscaler and the deployment would fight"
         assert scaler["spec"]["scaleTargetRef"]["name"] == objects["Deployment"]["metadata"]["name"]
-        assert nodes == scaler["spec"]["maxReplicas"]
+        assert instances == scaler["spec"]["maxReplicas"]
     else:
-        assert nodes == deployment["replicas"]
-    policy = objects.get("NetworkPolicy")
-    if policy:
-        first = policy["spec"]["ingress"][0]
-        assert first["from"], "an empty list of peers would admit every peer"
-        assert {port["port"] for port in first["ports"]} == on - {"admin"}
-    monitor = objects.get("ServiceMonitor")
-    if monitor:
-        assert monitor["spec"]["endpoints"][0]["port"] in {port["name"] for port in served}
+        assert instances == deployment["replicas"]
+    if "NetworkPolicy" in objects:
+        admits(objects["NetworkPolicy"]["spec"]["ingress"], values["networkPolicy"], on)
+    if "ServiceMonitor" in objects:
+        monitor = objects["ServiceMonitor"]["spec"]
+        assert monitor["endpoints"][0]["port"] in {port["name"] for port in served}
+        assert objects["Service"]["metadata"]["labels"][monitor["jobLabel"]] == "spillgate"
+        assert monitor["selector"]["matchLabels"].items() <= objects["Service"]["metadata"]["labels"].items()
+    if "PrometheusRule" in objects:
+        rules = objects["PrometheusRule"]
+        assert rules["spec"] == yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
+        assert values["prometheusRule"]["labels"].items() <= rules["metadata"]["labels"].items()
+    if "ConfigMap of the dashboard" in objects:
+        dashboard = objects["ConfigMap of the dashboard"]
+        shown = json.loads(dashboard["data"]["spillgate.json"])
+        assert shown == json.loads((ROOT / "deploy/grafana/spillgate.json").read_text())
+        assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    if "HTTPRoute" in objects:
+        assert guarded, "a route without a token"
+        route = objects["HTTPRoute"]["spec"]
+        [backend] = route["rules"][0]["backendRefs"]
+        assert backend["name"] == objects["Service"]["metadata"]["name"]
+        assert backend["port"] in {port["port"] for port in served if port["name"] == "http"}
+        assert route["parentRefs"] == values["httpRoute"]["parentRefs"] and route["hostnames"] == ["limits.example"]
 
 
-def merged(into, new):
-    out = dict(into)
-    for name, value in new.items():
-        both = isinstance(value, dict) and isinstance(out.get(name), dict)
-        out[name] = merged(out[name], value) if both else value
-    return out
+def admits(ingress, policy, on):
+    def pods_of(namespaces):
+        return [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": one}}} for one in namespaces]
+
+    data = (policy["from"] or [{"podSelector": {}}]) + pods_of(policy["gatewayNamespaces"])
+    admin = policy["adminFrom"] + pods_of(policy["prometheusNamespaces"])
+    expected = [(data, on - {"admin"})] + ([(admin, {"admin"})] if admin else [])
+    # An empty list of peers would admit every pod of the cluster.
+    assert all(rule["from"] for rule in ingress)
+    assert [(rule["from"], {port["port"] for port in rule["ports"]}) for rule in ingress] == expected, ingress
 
 
 main()

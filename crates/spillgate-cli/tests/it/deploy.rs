@@ -1,17 +1,15 @@
-//! The files of `deploy/` and the pages about deployment: templates start on real servers, files name existing
-//! things, snippets run.
+//! The files of `deploy/` and the pages about deployment: templates start on real servers, snippets run.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::Value;
 use spillgate_testkit::{Cluster, RedisServer, Sentinels, eventually};
 
 use crate::alerts::{families, named};
 use crate::server::{LISTENING, Server, TempFile, run, spillgate, without_settings};
-use crate::validate::schema_knows;
 
 #[test]
 fn the_template_of_one_server_starts_on_one() {
@@ -83,151 +81,7 @@ fn starts(name: &str, addresses: &[(&str, String)]) {
     assert_eq!(ready.status, 200, "{}", ready.body);
 }
 
-#[test]
-fn the_image_builds_from_existing_files_and_runs_without_root() {
-    let dockerfile = read("deploy/Dockerfile");
-    let ignored = read("deploy/Dockerfile.dockerignore");
-    for line in
-        dockerfile.lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from"))
-    {
-        let mut words: Vec<&str> = line.split_whitespace().skip(1).collect();
-        words.pop();
-        for source in words {
-            assert!(root().join(source).exists(), "{line}: there is no {source}");
-            assert!(
-                ignored.contains(&format!("!{source}\n")),
-                "{source} is not part of the build context"
-            );
-        }
-    }
-    assert!(dockerfile.contains("org.opencontainers.image.source="));
-    // No manifest may name a file outside its crate: neither the image nor a published crate would have it.
-    for name in
-        ["spillgate", "spillgate-core", "spillgate-server", "spillgate-tools", "spillgate-cli"]
-    {
-        let manifest = read(&format!("crates/{name}/Cargo.toml"));
-        assert!(manifest.contains("\nreadme = \"README.md\"\n"), "{name}");
-        assert!(read(&format!("crates/{name}/README.md")).starts_with(&format!("# {name}\n")));
-    }
-    let oldest = read("Cargo.toml");
-    let oldest = oldest.lines().find_map(|line| line.strip_prefix("rust-version = \"")).unwrap();
-    let oldest = oldest.trim_end_matches('"');
-    assert!(dockerfile.contains(&format!("FROM rust:{oldest}-alpine AS build\n")), "not {oldest}");
-    assert!(dockerfile.contains("\nFROM scratch\n") && dockerfile.contains("\nUSER 65532:65532\n"));
-    let exposed = dockerfile.lines().find_map(|line| line.strip_prefix("EXPOSE ")).unwrap();
-    assert_eq!(exposed, "8080 8081 6380 8082");
-}
-
-#[test]
-#[ignore = "needs docker-compose"]
-fn docker_compose_accepts_the_compose_file() {
-    let folder = Folder::with(&["deploy"]);
-    fs::write(folder.0.join("deploy/compose/admin-token"), "secret").unwrap();
-    let mut docker = Command::new("docker");
-    docker.args(["compose", "-f", "deploy/compose/compose.yaml", "config", "--quiet"]);
-    let output = docker.current_dir(&folder.0).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-#[test]
-fn the_compose_file_mounts_existing_files_and_its_health_check_passes() {
-    let compose = read("deploy/compose/compose.yaml");
-    for line in compose.lines().map(|line| line.trim().trim_start_matches("- ")) {
-        let Some((source, _)) = line.split_once(":/").filter(|(source, _)| source.starts_with('.'))
-        else {
-            continue;
-        };
-        assert!(
-            root().join("deploy/compose").join(source).exists(),
-            "{line}: there is no {source}"
-        );
-    }
-    let settings = read("deploy/compose/spillgate.toml");
-    let token = TempFile::new("token", "0123456789abcdef0123456789abcdef\n");
-    let settings =
-        settings.replace("0.0.0.0:8080", "127.0.0.1:0").replace("0.0.0.0:8082", "127.0.0.1:0");
-    let file =
-        TempFile::new("compose.toml", &settings.replace("/run/secrets/admin-token", token.path()));
-    let redis = RedisServer::start();
-    let server = Server::start_on(&redis, &["--config", file.path()]);
-    let words = compose
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("test: [\"CMD\", \"/spillgate\", "));
-    let words: Vec<&str> = words.unwrap().trim_end_matches(']').split(", ").collect();
-    let words: Vec<&str> = words.into_iter().map(|word| word.trim_matches('"')).collect();
-    let output = run(&[&words[..], &["--url", &server.url()]].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-#[test]
-fn the_default_rules_of_the_chart_pass_the_linter() {
-    let values = read("deploy/helm/spillgate/values.yaml");
-    let (_, block) = values.split_once("\nconfig: |\n").unwrap();
-    let lines = block.lines().take_while(|line| line.is_empty() || line.starts_with("  "));
-    let config: Vec<&str> = lines.map(|line| line.trim_start_matches("  ")).collect();
-    let file = TempFile::new("chart.toml", &config.join("\n"));
-    let output = run(&["validate", "--deny", "warnings", file.path()]);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && text.contains(": ok, 2 rules"), "{text}");
-}
-
-#[test]
-fn the_chart_sets_existing_settings() {
-    let deployment = read("deploy/helm/spillgate/templates/deployment.yaml");
-    let variables = named(&deployment, "SPILLGATE_");
-    assert!(variables.len() >= 8, "{variables:?}");
-    for variable in variables {
-        let setting = variable.trim_start_matches("SPILLGATE_").replace("__", ".").to_lowercase();
-        assert!(schema_knows(&setting), "{variable}: there is no setting {setting}");
-    }
-    let values = read("deploy/helm/spillgate/values.yaml");
-    for (reference, _) in deployment.match_indices(".Values.") {
-        let name =
-            deployment[reference + 8..].split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap();
-        assert!(values.contains(&format!("\n{name}:")), "values.yaml has no {name}");
-    }
-}
-
-#[test]
-fn versions_agree_and_a_mismatch_stops_a_release() {
-    let version = env!("CARGO_PKG_VERSION");
-    let versions = |version: &str| deployed("deploy/versions", &[version]);
-    let output = versions("9.9.9");
-    assert!(!output.status.success());
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains(&format!("Cargo.toml says {version}")), "{text}");
-    assert_eq!(text.matches("change one of them").count(), 3, "{text}");
-    // The changelog gets its head with the release.
-    let text = String::from_utf8_lossy(&versions(version).stderr).into_owned();
-    assert!(!text.contains("change one of them"), "{text}");
-    let notes = deployed("deploy/versions", &["--notes", "Unreleased"]);
-    assert!(
-        notes.stdout.starts_with(b"\n### Added\n"),
-        "{}",
-        String::from_utf8_lossy(&notes.stdout)
-    );
-}
-
-#[test]
-fn workflows_run_existing_programs() {
-    for file in ["check", "release"] {
-        let text = read(&format!(".github/workflows/{file}.yml"));
-        assert!(text.contains("timeout-minutes:") && text.contains("permissions:"), "{file}");
-        let programs = text.split_whitespace().map(|word| word.trim_start_matches("<("));
-        let ours = |word: &&str| {
-            ["deploy/", "tests/", ".ci/", "crates/"].iter().any(|at| word.starts_with(at))
-        };
-        let mut seen = 0;
-        for path in programs.filter(ours) {
-            let made = path.ends_with("spillgate.json");
-            assert!(made || root().join(path).exists(), "{file}.yml: there is no {path}");
-            seen += 1;
-        }
-        assert!(seen > 0, "{file}");
-    }
-}
-
-/// The check of `cargo deny check licenses`, without that program.
+/// What `cargo deny check licenses` would say, without it.
 #[test]
 fn every_dependency_has_a_licence_that_deny_toml_allows() {
     let deny = read("deny.toml");
@@ -349,15 +203,11 @@ fn promtool_accepts_every_query_of_the_page() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn deployed(program: &str, arguments: &[&str]) -> Output {
-    Command::new(root().join(program)).args(arguments).output().unwrap()
-}
-
-/// A new folder with copies of these files, removed at the end.
-struct Folder(PathBuf);
+/// A new folder with copies of these, gone at the end.
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn with(copied: &[&str]) -> Folder {
+    pub(crate) fn with(copied: &[&str]) -> Folder {
         let name =
             format!("spillgate-{}-deploy-{:?}", std::process::id(), std::thread::current().id());
         let folder = std::env::temp_dir().join(name);
@@ -377,10 +227,10 @@ impl Drop for Folder {
     }
 }
 
-fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }

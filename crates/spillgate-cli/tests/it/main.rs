@@ -25,6 +25,7 @@ mod listeners;
 mod load;
 mod man;
 mod openapi;
+mod packages;
 mod protection;
 mod reload;
 mod reservations;

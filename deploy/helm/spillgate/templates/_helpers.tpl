@@ -1,5 +1,7 @@
-{{- define "spillgate.name" -}}
-{{- if contains .Chart.Name .Release.Name -}}
+{{- define "spillgate.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else if contains .Chart.Name .Release.Name -}}
 {{- .Release.Name | trunc 52 | trimSuffix "-" -}}
 {{- else -}}
 {{- printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" -}}
@@ -19,7 +21,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "spillgate.secret" -}}
-{{- .Values.secret.name | default (include "spillgate.name" .) -}}
+{{- .Values.secret.name | default (include "spillgate.fullname" .) -}}
 {{- end }}
 
 {{- define "spillgate.replicas" -}}
