@@ -17,6 +17,7 @@ mod doctor;
 mod documents;
 mod domains;
 mod envoy;
+mod glossary;
 mod help;
 mod http;
 mod import;

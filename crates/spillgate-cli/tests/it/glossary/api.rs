@@ -1,0 +1,128 @@
+//! The names of the library: what `lib.rs` exports, with methods, fields and variants. The sources are read as text, since
+//! rustdoc writes its JSON with a nightly compiler only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{Seen, old_word};
+
+/// Names that have an old word and are to be renamed. A name that is gone must leave the list.
+const PENDING: [&str; 1] = ["Question"];
+
+pub(super) fn names() -> Vec<Seen> {
+    let items = items();
+    let exported = exported(&items);
+    let mut names = BTreeSet::new();
+    for (item, parts) in items.iter().filter(|(item, _)| exported.contains(*item)) {
+        names.insert(item.clone());
+        names.extend(parts.iter().map(|part| format!("{item}::{part}")));
+    }
+    let is_old = |name: &str| old_word(name.rsplit("::").next().unwrap()).is_some();
+    for pending in PENDING {
+        assert!(
+            names.contains(pending) && is_old(pending),
+            "{pending} is renamed: take it out here"
+        );
+    }
+    let checked = names.into_iter().filter(|name| !PENDING.contains(&name.as_str()));
+    let seen = |name: String| {
+        let text = name.rsplit("::").next().unwrap().to_owned();
+        Seen { place: format!("library: {name}"), text }
+    };
+    checked.map(seen).collect()
+}
+
+/// The types, functions and constants that an application can name: those that `lib.rs` and the module `tower` export.
+fn exported(items: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<String> {
+    let mut exported = BTreeSet::new();
+    for file in ["lib.rs", "tower.rs"] {
+        let text = fs::read_to_string(library().join(file)).unwrap();
+        let public = text.split("\n#[doc(hidden)]\n#[allow(missing_docs").next().unwrap();
+        for uses in public.split("\npub use ").skip(1) {
+            let uses = uses.split(';').next().unwrap();
+            let names =
+                uses.split(|character: char| !character.is_alphanumeric() && character != '_');
+            exported.extend(names.filter(|name| items.contains_key(*name)).map(str::to_owned));
+        }
+        if file == "tower.rs" {
+            exported.extend(
+                public
+                    .lines()
+                    .filter_map(|line| item_of(line.strip_prefix("pub ")?))
+                    .map(|(_, name)| name),
+            );
+        }
+    }
+    assert!(exported.len() > 50, "{exported:?}");
+    exported
+}
+
+/// Each public item at the left edge of a source, with the names of its public fields, variants and methods.
+fn items() -> BTreeMap<String, BTreeSet<String>> {
+    let mut items: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut files = Vec::new();
+    gather(&library(), &mut files);
+    gather(&library().join("../../spillgate-core/src"), &mut files);
+    for file in files {
+        let (mut open, mut is_enum, mut is_hidden) = (None, false, false);
+        for line in fs::read_to_string(&file).unwrap().lines() {
+            let inner = line.strip_prefix("    ").filter(|inner| !inner.starts_with(' '));
+            if let Some(inner) = inner {
+                let part = inner.strip_prefix("pub ").and_then(part_of).or_else(|| {
+                    let variant =
+                        inner.split(|character: char| !character.is_alphanumeric()).next()?;
+                    (is_enum && variant.starts_with(char::is_uppercase)).then(|| variant.to_owned())
+                });
+                if let (Some(item), Some(part), false) = (&open, part, is_hidden) {
+                    items.entry(String::clone(item)).or_default().insert(part);
+                }
+                let is_about_next = inner.starts_with('#') || inner.starts_with("//");
+                is_hidden = inner == "#[doc(hidden)]" || is_hidden && is_about_next;
+            } else if let Some((kind, name)) = line.strip_prefix("pub ").and_then(item_of) {
+                items.entry(name.clone()).or_default();
+                (open, is_enum, is_hidden) = (Some(name), kind == "enum", false);
+            } else if line.starts_with("impl") && !line.contains(" for ") {
+                let name = line.trim_end_matches(" {").rsplit(' ').next().unwrap();
+                (open, is_enum, is_hidden) =
+                    (Some(name.split('<').next().unwrap().to_owned()), false, false);
+            } else if line.starts_with('}') {
+                open = None;
+            }
+        }
+    }
+    items
+}
+
+/// The kind and name of an item without its `pub`.
+fn item_of(line: &str) -> Option<(&str, String)> {
+    let line = ["const fn", "async fn"]
+        .iter()
+        .find_map(|kind| line.strip_prefix(kind))
+        .map_or(line, |rest| rest);
+    let (kind, rest) = line.trim_start().split_once(' ').unwrap_or(("", line));
+    let kinds = ["struct", "enum", "trait", "type", "const", "static", "fn"];
+    let rest = if kinds.contains(&kind) { rest } else { line.trim_start() };
+    let name =
+        rest.split(|character: char| !character.is_alphanumeric() && character != '_').next()?;
+    (!name.is_empty() && name != "mod" && name != "use").then(|| (kind, name.to_owned()))
+}
+
+/// The name of a method or a field without its `pub`.
+fn part_of(line: &str) -> Option<String> {
+    item_of(line).map(|(_, name)| name)
+}
+
+fn gather(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            gather(&entry, files);
+        } else if entry.extension().is_some_and(|end| end == "rs") {
+            files.push(entry);
+        }
+    }
+}
+
+fn library() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../spillgate/src"))
+}
