@@ -41,7 +41,7 @@ impl fmt::Display for NotMatched {
 
 impl Rule {
     /// Returns the first reason why a request does not match the rule; `None` if it does.
-    pub fn unmet_by(&self, request: &Request<'_>) -> Option<NotMatched> {
+    pub fn not_matched_by(&self, request: &Request<'_>) -> Option<NotMatched> {
         if self.mode() == Mode::Off {
             return Some(NotMatched::Off);
         }

@@ -35,7 +35,7 @@ pub struct Explanation {
 pub struct ExplainedRule {
     name: String,
     mode: Mode,
-    unmet: Option<NotMatched>,
+    not_matched: Option<NotMatched>,
     overridden: Option<OverriddenBy>,
 }
 
@@ -174,8 +174,8 @@ impl ExplainedRule {
     }
 
     /// Returns the reason why the rule does not match the request; `None` if it does.
-    pub fn unmet(&self) -> Option<&NotMatched> {
-        self.unmet.as_ref()
+    pub fn not_matched(&self) -> Option<&NotMatched> {
+        self.not_matched.as_ref()
     }
 
     /// Returns the origin of the override that is in force for this subject; `None` if the rule's
@@ -307,18 +307,23 @@ fn explained_rules(policy: &Policy, request: &Request<'_>) -> (Vec<ExplainedRule
     let mut rules: Vec<ExplainedRule> = matched.collect();
     let mut left_out = 0;
     for rule in policy.rules().filter(|rule| rule.domain() == request.domain()) {
-        match rule.unmet_by(request) {
+        match rule.not_matched_by(request) {
             None => {}
             Some(_) if rules.len() >= RULES_MAX => left_out += 1,
-            unmet => rules.push(ExplainedRule::of(rule, unmet)),
+            not_matched => rules.push(ExplainedRule::of(rule, not_matched)),
         }
     }
     (rules, left_out)
 }
 
 impl ExplainedRule {
-    fn of(rule: &Rule, unmet: Option<NotMatched>) -> ExplainedRule {
-        ExplainedRule { name: rule.name().to_owned(), mode: rule.mode(), unmet, overridden: None }
+    fn of(rule: &Rule, not_matched: Option<NotMatched>) -> ExplainedRule {
+        ExplainedRule {
+            name: rule.name().to_owned(),
+            mode: rule.mode(),
+            not_matched,
+            overridden: None,
+        }
     }
 }
 

@@ -176,7 +176,7 @@ fn every_rule_of_the_domain_reports_why_it_matched_or_not() {
         let reply: Vec<_> = explained
             .rules()
             .iter()
-            .map(|rule| (rule.name(), rule.mode(), rule.unmet().map(NotMatched::to_string)))
+            .map(|rule| (rule.name(), rule.mode(), rule.not_matched().map(NotMatched::to_string)))
             .collect();
         let unmet = |why: &str| Some(why.to_owned());
         assert_eq!(

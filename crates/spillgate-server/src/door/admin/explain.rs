@@ -223,8 +223,8 @@ impl<'e> RuleAnswer<'e> {
         RuleAnswer {
             name: rule.name(),
             mode: rule.mode().name(),
-            matched: rule.unmet().is_none(),
-            why: rule.unmet().map(ToString::to_string),
+            matched: rule.not_matched().is_none(),
+            why: rule.not_matched().map(ToString::to_string),
             overridden: rule.overridden().map(|by| match by {
                 OverriddenBy::File => "file",
                 OverriddenBy::Operator => "operator",
