@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Intent, LimitParams};
-use crate::counter::{Change, ChargeReply, LimitHandle, PlannedCharge};
+use crate::counter::{Change, LimitHandle, PlannedCharge};
 use crate::decision::{CounterOutcome, CounterOutcomes, Reason, Source};
 use crate::limit::{Kind, NamedLimit};
 use crate::policy::{Matched, Mode, Policy, Rule};
@@ -14,6 +14,7 @@ use crate::reservation::{Noted, Opening};
 use crate::subject::{Secret, SubjectKey};
 use crate::waiting::Wanted;
 
+mod answers;
 mod follow_up;
 #[cfg(feature = "redis")]
 mod leased;
@@ -22,6 +23,9 @@ mod outcomes;
 mod together;
 mod transaction;
 
+pub(crate) use answers::Answers;
+#[cfg(feature = "redis")]
+use answers::twin_of;
 pub(crate) use follow_up::FollowUp;
 #[cfg(feature = "redis")]
 pub(crate) use outcomes::{Cause, ChargeOutcome, ChargeOutcomes, Order};
@@ -390,38 +394,6 @@ impl<L: LimitHandle> Plan<L> {
         }
         hopeless
     }
-}
-
-/// Receives the replies of a store to a plan, one for each charge, in order.
-pub(crate) struct Answers<'a, L> {
-    counters: &'a mut CounterOutcomes,
-    asked: &'a [PlannedCharge<L>],
-    /// Earlier replies, if each counter has a charge under both secrets. The tighter of the two replies counts.
-    twins: Option<Vec<ChargeReply>>,
-    number: usize,
-}
-
-impl<L> Answers<'_, L> {
-    /// Copies the next reply to its counter.
-    #[inline]
-    pub(crate) fn take(&mut self, reply: ChargeReply) {
-        // Replies come in the order of the charges, so a twin's reply came before.
-        let mut tightest = reply;
-        if let Some(twins) = &mut self.twins {
-            let twin = twin_of(self.asked, self.number).map(|before| twins[before]);
-            tightest = twin.filter(|twin| twin.tightness() > reply.tightness()).unwrap_or(reply);
-            twins.push(reply);
-        }
-        let index = usize::from(self.asked[self.number].index);
-        self.counters[index].take(&tightest, Source::Store);
-        self.number += 1;
-    }
-}
-
-/// Returns the earlier charge that has the same counter as charge `number`, under the other secret.
-fn twin_of<L>(asked: &[PlannedCharge<L>], number: usize) -> Option<usize> {
-    let index = asked[number].index;
-    asked[..number].iter().position(|known| known.index == index)
 }
 
 /// Returns the subject's key for a rule, under each secret that is in use.

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use spillgate::internals::time::Clock;
+use spillgate::testing::ManualClock;
 use spillgate::{Limiter, Policy, Request};
 
 use crate::Outcome;
@@ -45,13 +45,13 @@ fn one_by_one(lines: u32) {
     let names: Vec<String> = (0..SUBJECTS).map(address).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
-        let clock = Clock::given(0);
+        let clock = ManualClock::new();
         let policy = Policy::from_toml(RULES).expect("ours");
-        let limiter = Limiter::builder().policy(policy).clock(clock.clone()).top(false);
+        let limiter = Limiter::builder().policy(policy).manual_clock(&clock).top(false);
         let limiter = limiter.build().await.expect("memory");
         let mut refused = 0;
         for line in 0..lines {
-            clock.set((START_S + seconds(line)) * 1_000_000);
+            clock.set(Duration::from_secs(START_S + seconds(line)));
             let request = Request::new().with("ip", &names[subject(line) as usize]);
             refused += u32::from(!limiter.check(&request).await.allowed());
         }

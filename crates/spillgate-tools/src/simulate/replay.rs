@@ -5,9 +5,10 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 use spillgate::internals::engine::Engine;
-use spillgate::internals::time::Clock;
+use spillgate::testing::ManualClock;
 use spillgate::{Limiter, Policy, Reason};
 
 use super::event::{Event, Vocabulary};
@@ -56,7 +57,7 @@ pub(super) struct Difference {
 struct Judge {
     name: String,
     limiter: Limiter,
-    clock: Clock,
+    clock: ManualClock,
     tally: Tally,
     max_counters: usize,
     difference: Difference,
@@ -124,9 +125,9 @@ async fn judges(
 ) -> Result<Vec<Judge>, Failure> {
     let mut judges = Vec::new();
     for Contender { name, policy } in contenders {
-        let clock = Clock::given(0);
+        let clock = ManualClock::new();
         let tally = Tally::new(&policy, words, follow);
-        let limiter = Limiter::builder().policy(policy).clock(clock.clone()).top(false);
+        let limiter = Limiter::builder().policy(policy).manual_clock(&clock).top(false);
         let rules = tally.rules.len();
         let limiter = limiter.build().await?;
         let difference =
@@ -161,7 +162,7 @@ impl Judge {
         event: &Event,
         words: &Vocabulary,
     ) -> (Option<Reason>, Option<usize>) {
-        self.clock.set(event.at_us);
+        self.clock.set(Duration::from_micros(event.at_us));
         let decision = self.limiter.check(&event.request(words)).await;
         self.tally.note(event, &decision, words);
         #[cfg(test)]

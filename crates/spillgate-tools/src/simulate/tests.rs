@@ -2,8 +2,9 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
-use spillgate::internals::time::Clock;
+use spillgate::testing::ManualClock;
 use spillgate::{Cost, Decision, Limiter, Policy, Reason, Request};
 
 use super::event::Vocabulary;
@@ -123,12 +124,12 @@ fn log_in_some_order(random: &mut Random, delay_us: u64) -> (String, Vec<MadeUp>
 }
 
 async fn one_by_one(policy: &str, requests: &[MadeUp]) -> Vec<Answer> {
-    let clock = Clock::given(0);
+    let clock = ManualClock::new();
     let policy = Policy::from_toml(policy).unwrap();
-    let limiter = Limiter::builder().policy(policy).clock(clock.clone()).build().await.unwrap();
+    let limiter = Limiter::builder().policy(policy).manual_clock(&clock).build().await.unwrap();
     let mut all = Vec::new();
     for one in requests {
-        clock.set(one.at_us);
+        clock.set(Duration::from_micros(one.at_us));
         let mut request = Request::new()
             .with("ip", format!("10.0.0.{}", one.ip))
             .with("path", one.path)

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use spillgate::internals::time::Clock;
+use spillgate::testing::ManualClock;
 use spillgate::{Cost, Limiter, Policy, Request};
 
 use super::import;
@@ -66,10 +66,9 @@ fn a_policy_without_differences_limits_as_the_configuration() {
 /// Compares the decisions on random descriptors, before and after one of them has used its limit up. Returns how many of
 /// them are limited.
 async fn compare(tree: &[Descriptor], policy: &str, random: &mut Random, seed: u64) -> usize {
-    let clock = Clock::given(0);
-    clock.set(1_700_000_000_000_000);
+    let clock = ManualClock::new();
     let loaded = Policy::from_toml(policy).unwrap();
-    let limiter = Limiter::builder().policy(loaded).clock(clock).build().await.unwrap();
+    let limiter = Limiter::builder().policy(loaded).manual_clock(&clock).build().await.unwrap();
     let all: Vec<Vec<(&str, &str)>> = (0..20)
         .map(|_| {
             (0..=random.below(3))

@@ -21,14 +21,9 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 8] = [
 ];
 
 /// Files of the service, the tools and the program that use more than the public API of `spillgate`, each with the reason.
-const USES_INTERNALS: [(&str, &str); 4] = [
-    ("crates/spillgate-cli/benches/doors/simulate.rs", "a clock that is set"),
+const USES_INTERNALS: [(&str, &str); 2] = [
     ("crates/spillgate-cli/src/scripts.rs", "the text of the scripts, and loading them"),
-    (
-        "crates/spillgate-tools/src/simulate/replay.rs",
-        "a clock that is set, and the size of memory",
-    ),
-    ("crates/spillgate-tools/src/simulate/tests.rs", "a clock that is set"),
+    ("crates/spillgate-tools/src/simulate/replay.rs", "the size of memory"),
 ];
 
 #[test]

@@ -14,8 +14,16 @@ const GROUPS: [Group; 3] = [
         name: "who, nobody",
         words: &["who", "whoever", "whom", "whose", "nobody", "everybody", "somebody"],
         in_documents: Rate(100),
+        in_comments: Rate(150),
+        in_messages: Rate(100),
     },
-    Group { name: "what", words: &["what", "whatever"], in_documents: Rate(200) },
+    Group {
+        name: "what",
+        words: &["what", "whatever"],
+        in_documents: Rate(200),
+        in_comments: Rate(300),
+        in_messages: Rate(200),
+    },
     Group {
         name: "tell, say, hear",
         words: &[
