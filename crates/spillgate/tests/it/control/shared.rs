@@ -253,7 +253,7 @@ fn without_the_store_changes_fail_and_earlier_ones_stay_in_force() {
         let error = limiter.set_override("api", &acme(), ["30/day"], None).await.unwrap_err();
         let ControlError::Unreachable(missed) = &error else { panic!("{error}") };
         assert_eq!(missed[0].shard(), server.url());
-        assert!(error.to_string().contains("try again when it answers"), "{error}");
+        assert!(error.to_string().contains("try again when the store answers"), "{error}");
         let error = limiter.set_mode("api", Mode::Off, None).await.unwrap_err();
         assert!(matches!(error, ControlError::Unreachable(_)), "{error}");
         let error = limiter.state("api", &ann()).await.unwrap_err();
