@@ -1,4 +1,5 @@
-//! Requests: domain, attributes and cost. Callers never join them into a key string.
+//! Requests: domain, attributes and cost, or a key with its inline limit. Callers never join
+//! attributes into a key string.
 
 use std::borrow::Cow;
 
@@ -7,7 +8,10 @@ use smallvec::SmallVec;
 use crate::limit::{Limit, REQUESTS};
 use crate::subject::DEFAULT_DOMAIN;
 
-/// One request: what a caller wants to do, and for which subject.
+/// One request: what a caller wants to do, and for which subject. Every call of the limiter takes
+/// it.
+///
+/// Most requests have attributes, and the rules of the policy that match them decide:
 ///
 /// ```
 /// # use spillgate_core as spillgate;
@@ -18,11 +22,32 @@ use crate::subject::DEFAULT_DOMAIN;
 ///     .with("route", "/login")
 ///     .costing(Cost::requests(1).and("tokens", 900));
 /// ```
+///
+/// A request with a key and an inline limit needs no policy:
+///
+/// ```
+/// # use spillgate_core as spillgate;
+/// use spillgate::{Limit, Request};
+/// let request = Request::keyed("user:42", Limit::per_minute(5)).costing(2);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Request<'a> {
     domain: Option<Cow<'a, str>>,
     attributes: SmallVec<[(Cow<'a, str>, Value<'a>); 4]>,
     cost: Cost<'a>,
+    brought: BroughtLimit<'a>,
+    refunds: bool,
+}
+
+/// The limit that a request brings, if it brings one.
+#[derive(Clone, Debug, Default)]
+enum BroughtLimit<'a> {
+    #[default]
+    None,
+    /// The only limit of the request, for one key.
+    Inline { key: Cow<'a, str>, limit: Cow<'a, Limit> },
+    /// A limit beside those of the rules that the request matches.
+    Narrowing(Cow<'a, Limit>),
 }
 
 /// The value of an attribute, of any bytes.
@@ -34,6 +59,25 @@ impl<'a> Request<'a> {
     #[inline]
     pub fn new() -> Request<'a> {
         Request::default()
+    }
+
+    /// Makes a request for one key with an inline limit. Only this limit decides: no rule of the
+    /// policy applies, so attributes have no effect.
+    ///
+    /// Requests with equal domain, key and algorithm share a counter. With other numbers it is the
+    /// same counter under a changed limit.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::{Limit, Request};
+    /// let request = Request::keyed("user:42", Limit::per_second(10).burst(20));
+    /// let (key, limit) = request.inline_limit().unwrap();
+    /// assert_eq!((key, limit.capacity()), ("user:42", Some(20)));
+    /// ```
+    #[inline]
+    pub fn keyed(key: impl Into<Cow<'a, str>>, limit: impl Into<Cow<'a, Limit>>) -> Request<'a> {
+        let brought = BroughtLimit::Inline { key: key.into(), limit: limit.into() };
+        Request { brought, ..Request::default() }
     }
 
     /// Sets the domain.
@@ -69,6 +113,44 @@ impl<'a> Request<'a> {
         Request { cost: cost.into(), ..self }
     }
 
+    /// Adds a limit of the caller's own.
+    ///
+    /// A rule with `request_limit = true` enforces it beside each of its limits that are larger,
+    /// with a counter of its own. Other rules and inline limits ignore it.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::{Limit, Request};
+    /// let request = Request::new().with("user", "ada").narrowed_to(Limit::per_minute(3));
+    /// assert_eq!(request.narrowing(), Some(&Limit::per_minute(3)));
+    /// ```
+    #[inline]
+    pub fn narrowed_to(self, limit: impl Into<Cow<'a, Limit>>) -> Request<'a> {
+        match self.brought {
+            BroughtLimit::Inline { .. } => self,
+            BroughtLimit::None | BroughtLimit::Narrowing(_) => {
+                Request { brought: BroughtLimit::Narrowing(limit.into()), ..self }
+            }
+        }
+    }
+
+    /// Turns the charge into a refund, as Envoy's negative hits do. The request charges nothing and
+    /// is never denied.
+    ///
+    /// The cost goes back to rules with `negative_hits = true`, or to the inline limit, until
+    /// nothing is used. Unlike the end of a reservation, such a refund may return quota that was
+    /// never charged.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::Request;
+    /// assert!(Request::new().with("user", "ada").costing(3).refunding().refunds());
+    /// ```
+    #[inline]
+    pub fn refunding(self) -> Request<'a> {
+        Request { refunds: true, ..self }
+    }
+
     /// Returns the domain. The default is `default`.
     #[inline]
     pub fn domain(&self) -> &str {
@@ -91,6 +173,30 @@ impl<'a> Request<'a> {
     #[inline]
     pub fn cost(&self) -> &Cost<'a> {
         &self.cost
+    }
+
+    /// Returns the key and the inline limit of a request that [`Request::keyed`] made.
+    #[inline]
+    pub fn inline_limit(&self) -> Option<(&str, &Limit)> {
+        match &self.brought {
+            BroughtLimit::Inline { key, limit } => Some((key, limit)),
+            BroughtLimit::None | BroughtLimit::Narrowing(_) => None,
+        }
+    }
+
+    /// Returns the limit that [`Request::narrowed_to`] added.
+    #[inline]
+    pub fn narrowing(&self) -> Option<&Limit> {
+        match &self.brought {
+            BroughtLimit::Narrowing(limit) => Some(limit),
+            BroughtLimit::None | BroughtLimit::Inline { .. } => None,
+        }
+    }
+
+    /// Returns whether the request refunds its cost, as [`Request::refunding`] says.
+    #[inline]
+    pub fn refunds(&self) -> bool {
+        self.refunds
     }
 }
 
@@ -158,6 +264,7 @@ pub struct Cost<'a> {
 
 impl<'a> Cost<'a> {
     /// Makes a cost in requests. A cost of 0 peeks.
+    #[inline]
     pub fn requests(amount: u64) -> Cost<'a> {
         Cost { requests: amount, others: SmallVec::new() }
     }
@@ -216,6 +323,7 @@ impl Cost<'_> {
 }
 
 impl Default for Cost<'_> {
+    #[inline]
     fn default() -> Self {
         Cost::requests(1)
     }
@@ -225,5 +333,19 @@ impl From<u64> for Cost<'_> {
     #[inline]
     fn from(amount: u64) -> Self {
         Cost::requests(amount)
+    }
+}
+
+impl<'a> From<&'a Limit> for Cow<'a, Limit> {
+    #[inline]
+    fn from(limit: &'a Limit) -> Cow<'a, Limit> {
+        Cow::Borrowed(limit)
+    }
+}
+
+impl From<Limit> for Cow<'_, Limit> {
+    #[inline]
+    fn from(limit: Limit) -> Self {
+        Cow::Owned(limit)
     }
 }

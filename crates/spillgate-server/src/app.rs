@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillgate::{
-    AtomicDecision, Decision, Limiter, LimiterBuilder, Outcome, Part, Policy, Question, Receipt,
+    AtomicDecision, Decision, Limiter, LimiterBuilder, Outcome, Policy, Receipt, Request,
     ReservationError, Reserve, SHARED_SECRET, StoreProbe, Tls, Usage,
 };
 
@@ -119,10 +119,10 @@ impl App {
 
     pub(crate) async fn reserve(
         &self,
-        question: &Question<'_>,
+        request: &Request<'_>,
         reserve: &Reserve<'_>,
     ) -> Result<Decision, ReservationError> {
-        let decision = self.limiter.reserve_for(question, reserve).await?;
+        let decision = self.limiter.reserve(request, reserve).await?;
         self.traces.record(&decision);
         Ok(decision)
     }
@@ -151,15 +151,15 @@ impl App {
         self.limiter.renew(receipt, lasting).await
     }
 
-    pub(crate) async fn check(&self, question: &Question<'_>) -> Decision {
-        let decision = self.limiter.check_for(question).await;
+    pub(crate) async fn check(&self, request: &Request<'_>) -> Decision {
+        let decision = self.limiter.check(request).await;
         self.traces.record(&decision);
         decision
     }
 
     /// Charges a request as soon as its limits allow it, and waits at most `within`.
-    pub(crate) async fn acquire(&self, question: &Question<'_>, within: Duration) -> Decision {
-        let decision = Box::pin(self.limiter.acquire_for(question, within)).await;
+    pub(crate) async fn acquire(&self, request: &Request<'_>, within: Duration) -> Decision {
+        let decision = Box::pin(self.limiter.acquire(request, within)).await;
         self.traces.record(&decision);
         decision
     }
@@ -214,17 +214,17 @@ impl App {
     /// Charges all of these requests or none, and waits for the store at most `within`.
     pub(crate) async fn check_atomic(
         &self,
-        parts: &[Part<'_>],
+        requests: &[Request<'_>],
         within: Duration,
     ) -> AtomicDecision {
-        let combined = self.limiter.check_atomic(parts, within).await;
-        self.traces.record(combined.whole());
-        combined
+        let decision = self.limiter.check_atomic_within(requests, within).await;
+        self.traces.record(decision.whole());
+        decision
     }
 
     /// Checks each request by itself, in order.
-    pub(crate) async fn decide(&self, questions: &[Question<'_>]) -> Vec<Decision> {
-        let decisions = self.limiter.check_batch(questions).await;
+    pub(crate) async fn check_batch(&self, requests: &[Request<'_>]) -> Vec<Decision> {
+        let decisions = self.limiter.check_batch(requests).await;
         self.traces.record_all(&decisions);
         decisions
     }

@@ -101,13 +101,13 @@ impl Decision {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use std::time::Duration;
-    /// use spillgate::{Limit, Limiter, Reason};
+    /// use spillgate::{Limit, Limiter, Reason, Request};
     ///
     /// let limiter = Limiter::builder().build().await.unwrap();
-    /// let limit = Limit::per_minute(1);
-    /// assert!(limiter.check_limit("user:42", &limit, 1).await.denial().is_none());
+    /// let request = Request::keyed("user:42", Limit::per_minute(1));
+    /// assert!(limiter.check(&request).await.denial().is_none());
     ///
-    /// let denial = limiter.check_limit("user:42", &limit, 1).await.denial().unwrap();
+    /// let denial = limiter.check(&request).await.denial().unwrap();
     /// assert_eq!(denial.reason, Reason::LimitExceeded);
     /// assert!(denial.retry_after.unwrap() <= Duration::from_secs(60));
     /// # });
@@ -187,6 +187,7 @@ impl Decision {
 impl<'d> LimitDecision<'d> {
     /// Returns the name of the rule, or `None` for an inline limit.
     pub fn rule(&self) -> Option<&'d str> {
+        self.counter.rule.number()?;
         match self.names {
             Names::Policy(policy) => Some(policy.rule_name(self.index())),
             Names::Inline(_) => None,
@@ -197,12 +198,9 @@ impl<'d> LimitDecision<'d> {
     /// narrowed limit, which the request asked for beside a configured one, is called
     /// `NAME.request`.
     pub fn limit(&self) -> &'d str {
-        if let Some(name) = self.counter.narrowed().and_then(Limit::name) {
-            return name;
-        }
-        match self.names {
-            Names::Policy(policy) => policy.limit_name(self.index()),
-            Names::Inline(limit) => limit.name().unwrap_or("0"),
+        match (self.counter.brought(), self.names) {
+            (Some(limit), _) | (None, Names::Inline(limit)) => limit.name().unwrap_or("0"),
+            (None, Names::Policy(policy)) => policy.limit_name(self.index()),
         }
     }
 
@@ -218,12 +216,9 @@ impl<'d> LimitDecision<'d> {
 
     /// Returns the limit itself.
     pub fn definition(&self) -> &'d Limit {
-        if let Some(narrowed) = self.counter.narrowed() {
-            return narrowed;
-        }
-        match self.names {
-            Names::Policy(policy) => policy.limit(self.index()),
-            Names::Inline(limit) => limit,
+        match (self.counter.brought(), self.names) {
+            (Some(limit), _) | (None, Names::Inline(limit)) => limit,
+            (None, Names::Policy(policy)) => policy.limit(self.index()),
         }
     }
 
@@ -291,25 +286,32 @@ impl<'d> LimitDecision<'d> {
     #[doc(hidden)]
     #[inline]
     pub fn position(&self) -> (usize, usize) {
-        (self.counter.rule as usize, usize::from(self.counter.limit))
+        let LimitPlace { rule, limit, .. } = self.index();
+        (rule as usize, limit as usize)
     }
 
-    /// Returns the cached header text of the limit, unless a narrowed limit or a local share is in
-    /// force in its place.
+    /// Returns the cached header text of the limit, unless the request brought the limit or a local
+    /// share is in force in its place.
     #[cfg(feature = "http")]
     pub(crate) fn written_limit(
         &self,
         limit_is_named: bool,
     ) -> Option<&'d std::sync::OnceLock<bytes::Bytes>> {
         let Names::Policy(policy) = self.names else { return None };
-        let is_whole = self.counter.narrowed().is_none()
+        let is_whole = self.counter.brought().is_none()
             && policy.limit(self.index()).capacity() == self.capacity();
-        policy.written_limit(self.index(), limit_is_named).filter(|_| is_whole)
+        if is_whole { policy.written_limit(self.index(), limit_is_named) } else { None }
     }
 
+    /// Returns the place of the limit in the policy. An inline limit has none, and the default
+    /// stands for it.
     fn index(&self) -> LimitPlace {
         let CounterOutcome { rule, overridden, limit, .. } = *self.counter;
-        LimitPlace { rule, overridden: overridden.number(), limit: u32::from(limit) }
+        LimitPlace {
+            rule: rule.number().unwrap_or_default(),
+            overridden: overridden.number(),
+            limit: u32::from(limit),
+        }
     }
 }
 

@@ -87,7 +87,7 @@ impl Fallback {
     ) -> StoreCall<'q, Outage<'q>> {
         let deferred = Mutex::new(self.take_deferred(&mut plan.transaction));
         let plan = &*plan;
-        let rule = |counter| policy.map(|policy| policy.rule_at(plan.rule_of(counter)));
+        let rule = |counter| plan.rule_of(policy, counter);
         let rules = plan.transaction.counters.iter().map(rule).collect();
         let fallback = Outage { fallback: self, rules, deferred, incurred: Mutex::default() };
         StoreCall { transaction: &plan.transaction, order: plan.order(policy), fallback }

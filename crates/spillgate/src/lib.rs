@@ -52,7 +52,6 @@ pub mod simulation;
 mod store;
 pub mod testing;
 mod time;
-mod together;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod waiting;
@@ -65,8 +64,8 @@ pub use headers::HeaderStyle;
 #[cfg(feature = "http")]
 pub use identity::{ByIp, CidrError};
 pub use limiter::{
-    ExplainedLimit, ExplainedRule, Explanation, Limiter, LimiterBuilder, OverriddenBy, Question,
-    Raise, Stats,
+    AtomicDecision, ExplainedLimit, ExplainedRule, Explanation, Limiter, LimiterBuilder,
+    OverriddenBy, Raise, Stats,
 };
 #[cfg(feature = "metrics")]
 pub use metrics::{Top, TopOfRule, TopSubject};
@@ -85,7 +84,6 @@ pub use spillgate_core::{
 #[cfg(feature = "redis")]
 pub use store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls};
 pub use subject::SHARED_SECRET;
-pub use together::{AtomicDecision, Part};
 
 /// Items for the integration tests and benches. They are not stable.
 #[doc(hidden)]

@@ -25,7 +25,6 @@ use crate::request::{Cost, Request};
 use crate::reservation::Seal;
 #[cfg(feature = "redis")]
 use crate::store::{InstanceMismatch, ShardStatus};
-use crate::subject::DEFAULT_DOMAIN;
 use crate::subject::Secret;
 use crate::waiting::Waiting;
 
@@ -33,6 +32,7 @@ use crate::waiting::Waiting;
 mod access;
 mod acquiring;
 mod answer;
+mod atomic;
 mod bound;
 mod builder;
 mod control;
@@ -45,11 +45,10 @@ mod leasing;
 #[cfg(feature = "metrics")]
 mod metrics_text;
 mod reserving;
-mod together;
 #[cfg(feature = "redis")]
 mod upkeep;
 
-use bound::BoundRequest;
+pub use atomic::AtomicDecision;
 pub use builder::LimiterBuilder;
 use control::Control;
 use counters::Counters;
@@ -110,25 +109,6 @@ pub(crate) struct Inner {
     waiting: Waiting,
 }
 
-/// A request, or a key with an inline limit.
-#[derive(Clone, Debug)]
-pub enum Question<'a> {
-    /// A request, decided by the rules of the policy that match it.
-    Request(Request<'a>),
-    /// A key with an inline limit. With the same domain, key and algorithm but other numbers, it is
-    /// the same counter under a changed limit.
-    Inline {
-        /// The domain of the key.
-        domain: &'a str,
-        /// The subject.
-        key: &'a str,
-        /// The limit.
-        limit: Limit,
-        /// The cost in the limit's unit.
-        cost: Cost<'a>,
-    },
-}
-
 impl Limiter {
     /// Returns a builder. Without further settings, state is in memory and there are no rules.
     pub fn builder() -> LimiterBuilder {
@@ -153,9 +133,7 @@ impl Limiter {
     /// ```
     pub fn check_now(&self, request: &Request<'_>) -> Option<Decision> {
         match &self.inner.engine {
-            Engine::Memory(memory) => {
-                Some(self.inner.decide_in(memory, self.inner.bind_to_policy(request)))
-            }
+            Engine::Memory(memory) => Some(self.inner.decide_in(memory, self.inner.bind(request))),
             #[cfg(feature = "redis")]
             Engine::Redis(_) => None,
         }
@@ -165,60 +143,43 @@ impl Limiter {
     ///
     /// This cannot fail: during an outage of the store, each rule's `on_outage` decides. If the
     /// future is dropped while a call to the store is under way, the request may stay charged.
+    ///
+    /// An inline limit needs no policy:
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Reason, Request};
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// let of = |cost: u64| Request::keyed("user:42", Limit::per_second(1).burst(2)).costing(cost);
+    /// assert!(limiter.check(&of(2)).await.allowed());
+    /// assert_eq!(limiter.check(&of(1)).await.reason(), Some(Reason::LimitExceeded));
+    /// assert_eq!(limiter.check(&of(3)).await.reason(), Some(Reason::CostExceedsLimit));
+    /// # });
+    /// ```
     pub async fn check(&self, request: &Request<'_>) -> Decision {
         match &self.inner.engine {
-            Engine::Memory(memory) => {
-                self.inner.decide_in(memory, self.inner.bind_to_policy(request))
-            }
+            Engine::Memory(memory) => self.inner.decide_in(memory, self.inner.bind(request)),
             #[cfg(feature = "redis")]
-            Engine::Redis(_) => self.inner.decide(self.inner.bind_to_policy(request)).await,
+            Engine::Redis(_) => self.inner.decide(self.inner.bind(request)).await,
         }
     }
 
     /// Returns the decision that a cost of 1 would get now, with the current numbers. Nothing is
-    /// written.
-    pub async fn peek(&self, request: &Request<'_>) -> Decision {
-        Box::pin(self.inner.look(self.inner.bind_to_policy(request))).await
-    }
-
-    /// Checks a key against an inline limit, without a policy.
+    /// written, and the request's own cost has no effect.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{Limit, Limiter, Reason};
+    /// use spillgate::{Limit, Limiter, Request};
+    ///
     /// let limiter = Limiter::builder().build().await.unwrap();
-    /// let limit = Limit::per_second(1).burst(2);
-    /// assert!(limiter.check_limit("user:42", &limit, 2).await.allowed());
-    /// assert_eq!(limiter.check_limit("user:42", &limit, 1).await.reason(), Some(Reason::LimitExceeded));
-    /// assert_eq!(limiter.check_limit("user:42", &limit, 3).await.reason(), Some(Reason::CostExceedsLimit));
+    /// let request = Request::keyed("user:42", Limit::per_minute(5));
+    /// assert_eq!(limiter.peek(&request).await.remaining(), Some(5));
+    /// assert_eq!(limiter.peek(&request).await.remaining(), Some(5));
     /// # });
     /// ```
-    pub async fn check_limit<'a>(
-        &self,
-        key: &str,
-        limit: &Limit,
-        cost: impl Into<Cost<'a>>,
-    ) -> Decision {
-        match &self.inner.engine {
-            Engine::Memory(memory) => {
-                let cost = cost.into();
-                self.inner.decide_in(memory, BoundRequest::limit(DEFAULT_DOMAIN, key, limit, &cost))
-            }
-            #[cfg(feature = "redis")]
-            Engine::Redis(_) => {
-                let cost = cost.into();
-                self.inner.decide(BoundRequest::limit(DEFAULT_DOMAIN, key, limit, &cost)).await
-            }
-        }
-    }
-
-    /// Decides one request, or one key against its inline limit, in any domain.
-    pub async fn check_for(&self, question: &Question<'_>) -> Decision {
-        match &self.inner.engine {
-            Engine::Memory(memory) => self.inner.decide_in(memory, self.inner.bind(question)),
-            #[cfg(feature = "redis")]
-            Engine::Redis(_) => self.inner.decide(self.inner.bind(question)).await,
-        }
+    pub async fn peek(&self, request: &Request<'_>) -> Decision {
+        Box::pin(self.inner.look(self.inner.bind(request))).await
     }
 
     /// Decides several requests, each by itself, in order, in as few calls to the store as possible.
@@ -227,28 +188,28 @@ impl Limiter {
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{Limiter, Policy, Question, Request};
+    /// use spillgate::{Limiter, Policy, Request};
     ///
     /// let rule = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"1/minute\"]";
     /// let limiter = Limiter::builder().policy(Policy::from_toml(rule).unwrap()).build().await.unwrap();
-    /// let login = || Question::Request(Request::new().with("ip", "203.0.113.7"));
+    /// let login = || Request::new().with("ip", "203.0.113.7");
     ///
     /// let decisions = limiter.check_batch(&[login(), login()]).await;
     /// assert!(decisions[0].allowed() && !decisions[1].allowed());
     /// # });
     /// ```
-    pub async fn check_batch(&self, questions: &[Question<'_>]) -> Vec<Decision> {
-        if let [question] = questions {
-            return vec![self.check_for(question).await];
+    pub async fn check_batch(&self, requests: &[Request<'_>]) -> Vec<Decision> {
+        if let [request] = requests {
+            return vec![self.check(request).await];
         }
         match &self.inner.engine {
             Engine::Memory(memory) => {
-                let now = |question| self.inner.decide_in(memory, self.inner.bind(question));
-                questions.iter().map(now).collect()
+                let now = |request| self.inner.decide_in(memory, self.inner.bind(request));
+                requests.iter().map(now).collect()
             }
             #[cfg(feature = "redis")]
             Engine::Redis(_) => {
-                let all = questions.iter().map(|question| self.inner.bind(question));
+                let all = requests.iter().map(|request| self.inner.bind(request));
                 Box::pin(self.inner.decide_each(all.collect())).await
             }
         }

@@ -140,7 +140,8 @@ impl Metrics {
                 for rule in counters.chunk_by(|one, next| one.rule == next.rule) {
                     // Shadow rules are evaluated only if the enforced rules allow.
                     if !rule[0].shadow || allowed {
-                        meters.of_rule(rule[0].rule).count(rule);
+                        let meter = rule[0].rule.number().map(|index| meters.of_rule(index));
+                        meter.unwrap_or(&self.inline).count(rule);
                     }
                 }
             }

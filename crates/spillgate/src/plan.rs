@@ -1,5 +1,6 @@
 //! Turns a request into the charges that the store evaluates, and the store's replies into counter outcomes.
 
+use std::slice;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -45,6 +46,15 @@ pub(crate) struct Plan<L: LimitHandle = NamedLimit> {
     twofold: bool,
 }
 
+/// The limits that one subject is charged under: those of a rule, or one inline limit.
+#[derive(Clone, Copy)]
+struct Charged<'p> {
+    limits: &'p [NamedLimit],
+    /// The number of key attributes.
+    attributes: u8,
+    is_postpaid: bool,
+}
+
 /// A limit handle that can be made from a limit of a policy that lives for `'p`.
 pub(crate) trait LimitHandleFrom<'p>: LimitHandle + From<&'p NamedLimit> {}
 
@@ -58,18 +68,6 @@ pub(crate) enum PlanMode {
 }
 
 impl<L: LimitHandle> Plan<L> {
-    pub(crate) fn of_request<'p>(
-        policy: &'p Policy,
-        request: &Request<'_>,
-        secret: &Secret,
-        mode: PlanMode,
-    ) -> Plan<L>
-    where
-        L: LimitHandleFrom<'p>,
-    {
-        Plan::of_rules(&policy.matched(request), request, secret, mode)
-    }
-
     /// Builds the plan of a request that matched `rules`.
     pub(crate) fn of_rules<'p>(
         rules: &[Matched<'p>],
@@ -100,7 +98,7 @@ impl<L: LimitHandle> Plan<L> {
                 if (matched.rule.mode() == Mode::Shadow) == shadow {
                     group += u16::from(shadow);
                     for key in keys_of(matched.rule, request, secret) {
-                        plan.add_rule(matched, index, key, cost, group);
+                        plan.add_charged(Charged::by_rule(matched), index, key, cost, group);
                     }
                 }
                 index += matched.limits.len();
@@ -111,7 +109,7 @@ impl<L: LimitHandle> Plan<L> {
             let mut index = 0;
             for matched in rules {
                 for key in keys_of(matched.rule, request, secret) {
-                    plan.add_postpaid(matched, index, key, cost, &mut group);
+                    plan.add_postpaid(Charged::by_rule(matched), index, key, cost, &mut group);
                 }
                 index += matched.limits.len();
             }
@@ -136,7 +134,7 @@ impl<L: LimitHandle> Plan<L> {
             });
         }
         for key in keys_of(matched.rule, subject, secret) {
-            plan.add_rule(matched, 0, key, &Cost::requests(0), 0);
+            plan.add_charged(Charged::by_rule(matched), 0, key, &Cost::requests(0), 0);
         }
         plan
     }
@@ -152,13 +150,8 @@ impl<L: LimitHandle> Plan<L> {
     {
         let mut plan = Plan::empty();
         plan.counters.push(CounterOutcome::inline());
-        let cost = cost.of_limit(limit.limit());
         for key in keys {
-            plan.add_counter(PlannedCharge {
-                cost,
-                attributes: 1,
-                ..PlannedCharge::new(key, limit)
-            });
+            plan.add_charged(Charged::inline(limit), 0, key, cost, 0);
         }
         plan.twofold = plan.transaction.counters.len() > 1;
         plan
@@ -202,7 +195,7 @@ impl<L: LimitHandle> Plan<L> {
     #[cfg(feature = "redis")]
     pub(crate) fn order(&self, policy: Option<&Policy>) -> Order {
         let is_parallel = |counter: &PlannedCharge<L>| {
-            policy.is_some_and(|policy| policy.rule_at(self.rule_of(counter)).is_parallel())
+            self.rule_of(policy, counter).is_some_and(Rule::is_parallel)
         };
         match self.transaction.counters.iter().all(is_parallel) {
             true => Order::AtOnce,
@@ -210,10 +203,15 @@ impl<L: LimitHandle> Plan<L> {
         }
     }
 
-    /// Returns the index of the rule that a charge belongs to.
+    /// Returns the rule that a charge belongs to; `None` for an inline limit.
     #[cfg(feature = "redis")]
-    pub(crate) fn rule_of(&self, counter: &PlannedCharge<L>) -> u32 {
-        self.counters[usize::from(counter.index)].rule
+    pub(crate) fn rule_of<'p>(
+        &self,
+        policy: Option<&'p Policy>,
+        counter: &PlannedCharge<L>,
+    ) -> Option<&'p Rule> {
+        let rule_index = self.counters[usize::from(counter.index)].rule.number()?;
+        policy.map(|policy| policy.rule_at(rule_index))
     }
 
     /// Splits the plan into the transaction to evaluate and the outcomes that take its replies.
@@ -286,11 +284,11 @@ impl<L: LimitHandle> Plan<L> {
         self.twofold.then(|| twin_of(&self.transaction.counters, number)).flatten()
     }
 
-    /// Adds the charges of one rule, whose first counter in the decision is `first`. If a limit can never allow the
+    /// Adds the charges of one subject, whose first counter in the decision is `first`. If a limit can never allow the
     /// cost, a shadow rule is only read; for an enforced rule the whole plan is.
-    fn add_rule<'p>(
+    fn add_charged<'p>(
         &mut self,
-        matched: &Matched<'p>,
+        charged: Charged<'p>,
         first: usize,
         key: SubjectKey,
         cost: &Cost<'_>,
@@ -299,13 +297,13 @@ impl<L: LimitHandle> Plan<L> {
         L: LimitHandleFrom<'p>,
     {
         let asked_before = self.transaction.counters.len();
-        let attributes = matched.rule.key().len() as u8;
+        let Charged { limits, attributes, is_postpaid } = charged;
         let mut hopeless = false;
         // A decision has 64 counters at most.
-        for (index, limit) in (first as u16..).zip(matched.limits) {
+        for (index, limit) in (first as u16..).zip(limits) {
             let cost = cost.of_limit(limit.limit());
             // `add_postpaid` adds post-paid charges later. A peek of a post-paid rule is part of the decision.
-            if matched.rule.postpaid() && cost > 0 {
+            if is_postpaid && cost > 0 {
                 continue;
             }
             let counter =
@@ -324,7 +322,7 @@ impl<L: LimitHandle> Plan<L> {
     /// it allows. A follow-up charges all others by force.
     fn add_postpaid<'p>(
         &mut self,
-        matched: &Matched<'p>,
+        charged: Charged<'p>,
         first: usize,
         key: SubjectKey,
         cost: &Cost<'_>,
@@ -332,10 +330,10 @@ impl<L: LimitHandle> Plan<L> {
     ) where
         L: LimitHandleFrom<'p>,
     {
-        let attributes = matched.rule.key().len() as u8;
-        for (index, limit) in (first as u16..).zip(matched.limits) {
+        let Charged { limits, attributes, is_postpaid } = charged;
+        for (index, limit) in (first as u16..).zip(limits) {
             let cost = cost.of_limit(limit.limit());
-            if !matched.rule.postpaid() || cost == 0 {
+            if !is_postpaid || cost == 0 {
                 continue;
             }
             *group += 1;
@@ -393,6 +391,20 @@ impl<L: LimitHandle> Plan<L> {
             }
         }
         hopeless
+    }
+}
+
+impl<'p> Charged<'p> {
+    /// Returns what a rule charges for a subject.
+    fn by_rule(matched: &Matched<'p>) -> Charged<'p> {
+        let Matched { rule, limits, .. } = matched;
+        // A rule has 32 attributes at most.
+        Charged { limits, attributes: rule.key().len() as u8, is_postpaid: rule.postpaid() }
+    }
+
+    /// Returns what an inline limit charges for its key.
+    fn inline(limit: &'p NamedLimit) -> Charged<'p> {
+        Charged { limits: slice::from_ref(limit), attributes: 1, is_postpaid: false }
     }
 }
 

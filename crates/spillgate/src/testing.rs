@@ -13,16 +13,16 @@ use crate::time::Clock;
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// use std::time::Duration;
 /// use spillgate::testing::ManualClock;
-/// use spillgate::{Limit, Limiter};
+/// use spillgate::{Limit, Limiter, Request};
 ///
 /// let clock = ManualClock::new();
 /// let limiter = Limiter::builder().manual_clock(&clock).build().await.unwrap();
-/// let limit = Limit::per_minute(1);
-/// assert!(limiter.check_limit("user:42", &limit, 1).await.allowed());
-/// assert!(!limiter.check_limit("user:42", &limit, 1).await.allowed());
+/// let request = Request::keyed("user:42", Limit::per_minute(1));
+/// assert!(limiter.check(&request).await.allowed());
+/// assert!(!limiter.check(&request).await.allowed());
 ///
 /// clock.advance(Duration::from_secs(60));
-/// assert!(limiter.check_limit("user:42", &limit, 1).await.allowed());
+/// assert!(limiter.check(&request).await.allowed());
 /// # });
 /// ```
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use spillgate::Question;
+use spillgate::Request;
 
 use super::App;
 use crate::config::Domains;
@@ -13,16 +13,16 @@ pub(crate) struct UnknownDomain(String);
 
 impl App {
     /// Checks whether requests of this domain are answered.
-    pub(crate) fn answers(&self, domain: &str) -> Result<(), UnknownDomain> {
+    pub(crate) fn answers_domain(&self, domain: &str) -> Result<(), UnknownDomain> {
         let known = self.domains == Domains::Open || self.limiter().policy().has_domain(domain);
         if known { Ok(()) } else { Err(UnknownDomain(domain.to_owned())) }
     }
 
     /// Checks whether a request is answered. An inline limit needs no rule, so it has no domain to check.
-    pub(crate) fn answers_question(&self, question: &Question<'_>) -> Result<(), UnknownDomain> {
-        match question {
-            Question::Request(request) => self.answers(request.domain()),
-            Question::Inline { .. } => Ok(()),
+    pub(crate) fn answers(&self, request: &Request<'_>) -> Result<(), UnknownDomain> {
+        match request.inline_limit() {
+            None => self.answers_domain(request.domain()),
+            Some(_) => Ok(()),
         }
     }
 }

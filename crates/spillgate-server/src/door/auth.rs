@@ -13,7 +13,7 @@ use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use hyper::{HeaderMap, StatusCode, Uri};
-use spillgate::{ByIp, Decision, HeaderStyle, Question, Reason, Refusal, Value, normalised_host};
+use spillgate::{ByIp, Decision, HeaderStyle, Reason, Refusal, Value, normalised_host};
 
 use super::Peer;
 use super::http::problem::Problem;
@@ -57,26 +57,26 @@ async fn answer(
     Extension(Peer(peer)): Extension<Peer>,
     request: Request,
 ) -> Response {
-    let question = Question::Request(gate.question(peer, &request));
-    if let Err(unknown) = gate.app.answers_question(&question) {
+    let asked = gate.request(peer, &request);
+    if let Err(unknown) = gate.app.answers(&asked) {
         // A mistake of the operator and not of the client: all requests of this API have one domain.
         let problem = Problem::from(unknown).with_status(StatusCode::INTERNAL_SERVER_ERROR);
         return problem.into_response();
     }
-    let decision = gate.app.check(&question).await;
+    let decision = gate.app.check(&asked).await;
     gate.response(&decision, request.uri())
 }
 
 impl Gate {
     /// Returns the request to check. Only a trusted proxy may report a client's request; for any other peer the request
     /// has the peer's own address and the configured headers.
-    fn question<'r>(&self, peer: IpAddr, request: &'r Request) -> spillgate::Request<'r> {
+    fn request<'r>(&self, peer: IpAddr, request: &'r Request) -> spillgate::Request<'r> {
         let headers = request.headers();
         let ip = self.by_ip.attribute(self.by_ip.client(peer, headers));
-        let mut question = self.with_headers(spillgate::Request::new().with("ip", ip), headers);
+        let mut asked = self.with_headers(spillgate::Request::new().with("ip", ip), headers);
         if !self.by_ip.trusts(peer) {
             self.stranger.call_once(|| tracing::warn!(target: "spillgate", "{}", stranger(peer)));
-            return question;
+            return asked;
         }
         let reported = Reported::by(self.auth.original, request);
         if reported.target.is_none() {
@@ -85,29 +85,29 @@ impl Gate {
             });
         }
         if let Some(method) = reported.method {
-            question = question.with("method", original::upper_case(method));
+            asked = asked.with("method", original::upper_case(method));
         }
         if let Some(host) = reported.host {
-            question = question.with("host", normalised_host(host));
+            asked = asked.with("host", normalised_host(host));
         }
         if let Some(target) = reported.target {
-            question = question.with("path", original::path(target));
+            asked = asked.with("path", original::path(target));
             for (name, value) in original::parameters(target, &self.auth.query) {
-                question = question.with(name, value);
+                asked = asked.with(name, value);
             }
         }
-        question
+        asked
     }
 
     /// Adds the configured headers as attributes. Of a repeated header the first line counts.
     fn with_headers<'r>(
         &self,
-        question: spillgate::Request<'r>,
+        asked: spillgate::Request<'r>,
         headers: &'r HeaderMap,
     ) -> spillgate::Request<'r> {
         let present = self.auth.headers.iter().filter_map(|name| Some((name, headers.get(name)?)));
-        present.fold(question, |question, (name, value)| {
-            question.with(name.as_str().to_owned(), Value::from(value.as_bytes()))
+        present.fold(asked, |asked, (name, value)| {
+            asked.with(name.as_str().to_owned(), Value::from(value.as_bytes()))
         })
     }
 

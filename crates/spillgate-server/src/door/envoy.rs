@@ -4,7 +4,7 @@
 //! error here. Only a mistake of the operator does, and an outage if `on_outage_deny` leaves it to Envoy.
 
 use axum::Router;
-use spillgate::{Part, Reason};
+use spillgate::Reason;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
@@ -60,10 +60,10 @@ impl RateLimitService for Envoy {
     ) -> Result<Response<rls::RateLimitResponse>, Status> {
         let within = question::store_timeout(request.metadata(), self.choices.timeout);
         let request = request.get_ref();
-        let known = self.app.answers(question::domain(request));
+        let known = self.app.answers_domain(question::domain(request));
         known.map_err(|unknown| Status::not_found(unknown.to_string()))?;
-        let parts: Vec<Part<'_>> = question::parts(request)?;
-        let combined = self.app.check_atomic(&parts, within).await;
+        let requests = question::requests(request)?;
+        let combined = self.app.check_atomic(&requests, within).await;
         if self.choices.on_outage_deny == OnOutageDeny::Unavailable {
             match combined.whole().reason() {
                 Some(Reason::Overloaded) => return Err(Status::unavailable(OVERLOADED)),

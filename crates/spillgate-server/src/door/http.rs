@@ -12,7 +12,6 @@ use axum::routing::{get, post};
 use axum::{BoxError, Router};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Uri};
-use spillgate::Question;
 
 use crate::app::App;
 use crate::door::Seat;
@@ -61,11 +60,11 @@ where
 {
     let body = body::read(body).await?;
     let check: Check<'_> = json::parse(&body)?;
-    let (question, wait) = (check.question()?, check.wait()?);
-    app.answers_question(&question)?;
+    let (request, wait) = (check.request()?, check.wait()?);
+    app.answers(&request)?;
     let decision = match wait {
-        Duration::ZERO => app.check(&question).await,
-        wait => app.acquire(&question, wait).await,
+        Duration::ZERO => app.check(&request).await,
+        wait => app.acquire(&request, wait).await,
     };
     Ok(answer::to_one(&decision, check.headers()))
 }
@@ -77,12 +76,12 @@ async fn check_batch(
 ) -> Result<Response, Problem> {
     let body = body::read(body).await?;
     let batch: Batch<'_> = json::parse(&body)?;
-    let questions: Vec<Question<'_>> = batch.questions()?;
-    body::room_for(&seat, body.len() + questions.len() * ANSWER_OF_ONE).await?;
-    for (index, question) in questions.iter().enumerate() {
-        app.answers_question(question).map_err(|unknown| Problem::from(unknown).in_item(index))?;
+    let requests = batch.requests()?;
+    body::room_for(&seat, body.len() + requests.len() * ANSWER_OF_ONE).await?;
+    for (index, request) in requests.iter().enumerate() {
+        app.answers(request).map_err(|unknown| Problem::from(unknown).in_item(index))?;
     }
-    let decisions = app.decide(&questions).await;
+    let decisions = app.check_batch(&requests).await;
     Ok(answer::to_many(&decisions, batch.headers()))
 }
 

@@ -196,7 +196,7 @@ impl Library {
         let limiter = &self.opened.limiter;
         let decision = match &self.checks {
             Checks::InlineLimit(InlineLimit { limit, .. }) => {
-                limiter.check_limit(&key, limit, 1).await
+                limiter.check(&Request::keyed(&key, limit)).await
             }
             Checks::ByRules(ByRules { domain, by, with }) => {
                 let request = Request::new().in_domain(domain).with(by, &key);

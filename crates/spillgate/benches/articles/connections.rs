@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillgate::{Limit, Limiter};
+use spillgate::{Limit, Limiter, Request};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
@@ -40,7 +40,7 @@ pub fn one_to_fifty(job: &Job) -> Outcome {
                 let limiter = limiter.clone();
                 async move {
                     let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
-                    let _ = limiter.check_limit(&key(caller, call), &limit, 1).await;
+                    let _ = limiter.check(&Request::keyed(key(caller, call), &limit)).await;
                     1
                 }
             })

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError, cmd};
-use spillgate::{Limit, LimitSpec, Limiter};
+use spillgate::{Limit, LimitSpec, Limiter, Request};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 use tokio::time::{MissedTickBehavior, interval_at, timeout};
@@ -123,7 +123,7 @@ impl Fleet {
     async fn check(&self, instance: usize) -> Option<bool> {
         match &self.instances[instance] {
             Instance::Spillgate(limiter, limit) => {
-                Some(limiter.check_limit("all", limit, 1).await.allowed())
+                Some(limiter.check(&Request::keyed("all", limit)).await.allowed())
             }
             Instance::Counter(counter) => counter.check().await.ok(),
         }

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use spillgate::{Limit, Limiter, Policy, Question, Request, Ring};
+use spillgate::{Limit, Limiter, Policy, Request, Ring};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
@@ -163,14 +163,9 @@ impl Filled {
         let limit = slow();
         for names in order.chunks(500) {
             let names: Vec<String> = names.iter().map(|key| format!("user:{key}")).collect();
-            let question = |key| Question::Inline {
-                domain: "default",
-                key,
-                limit: limit.clone(),
-                cost: 1.into(),
-            };
-            let questions: Vec<_> = names.iter().map(|name| question(name.as_str())).collect();
-            limiter.check_batch(&questions).await;
+            let request = |key| Request::keyed(key, limit.clone());
+            let requests: Vec<_> = names.iter().map(|name| request(name.as_str())).collect();
+            limiter.check_batch(&requests).await;
             bare.set(names.iter().map(|name| format!("set:{name}")), TTL_MS).await;
         }
         Ok(Filled { server, limiter, bare, order })
@@ -181,7 +176,7 @@ impl Filled {
         drive(runtime, &self.server, CALLERS, effort.span, move |caller, call| {
             let (limiter, key) = (limiter.clone(), place(&order, caller, call));
             async move {
-                let _ = limiter.check_limit(&format!("user:{key}"), &slow(), 1).await;
+                let _ = limiter.check(&Request::keyed(format!("user:{key}"), slow())).await;
                 1
             }
         })
@@ -213,13 +208,14 @@ fn keys_in_memory(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         let order = shuffled(keys);
         runtime.block_on(async {
             for name in &names {
-                let _ = limiter.check_limit(name, &limit, 1).await;
+                let _ = limiter.check(&Request::keyed(name, &limit)).await;
             }
         });
         let (runtime, limit) = (&runtime, &limit);
         contenders.push(Box::new(move || {
             runtime.block_on(measured(effort, &order, async |place: &u32| {
-                let _ = black_box(limiter.check_limit(&names[*place as usize], limit, 1).await);
+                let _ =
+                    black_box(limiter.check(&Request::keyed(&names[*place as usize], limit)).await);
             }))
         }));
     }
@@ -255,7 +251,7 @@ fn limit_size(effort: Effort) -> Result<Grown, Box<dyn Error>> {
                     async move {
                         // Each size and algorithm has subjects of its own.
                         let key = format!("{algorithm}:{size}:{caller}:{call}");
-                        let _ = limiter.check_limit(&key, &limit, 1).await;
+                        let _ = limiter.check(&Request::keyed(&key, &limit)).await;
                         1
                     }
                 })
@@ -387,7 +383,7 @@ fn ring(effort: Effort) -> Result<Grown, Box<dyn Error>> {
             let run = drive(&runtime, &servers[0], CALLERS, effort.span, move |caller, call| {
                 let limiter = limiter.clone();
                 async move {
-                    let _ = limiter.check_limit(&key(caller, call), &slow(), 1).await;
+                    let _ = limiter.check(&Request::keyed(key(caller, call), slow())).await;
                     1
                 }
             });

@@ -1,6 +1,6 @@
 //! The cost of each algorithm at the store, from the store's own timing.
 
-use spillgate::{Algorithm, Limit, LimitSpec, Limiter};
+use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Request};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
@@ -45,7 +45,7 @@ fn calls(
     let run = drive(runtime, server, CALLERS, effort.span, move |caller, call| {
         let (limiter, limit) = (limiter.clone(), limit.clone());
         async move {
-            let _ = limiter.check_limit(&key(caller, call), &limit, 1).await;
+            let _ = limiter.check(&Request::keyed(key(caller, call), &limit)).await;
             1
         }
     });

@@ -1,6 +1,6 @@
 //! Several decisions in one call of the library, which makes one call of the script.
 
-use spillgate::{Cost, Limit, Limiter, Question};
+use spillgate::{Limit, Limiter, Request};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
@@ -57,14 +57,9 @@ fn batches(
             let keys: Vec<String> =
                 (call * size..(call + 1) * size).map(|n| key(caller, n)).collect();
             let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
-            let question = |key| Question::Inline {
-                domain: "default",
-                key,
-                limit: limit.clone(),
-                cost: Cost::requests(1),
-            };
-            let questions: Vec<Question<'_>> = keys.iter().map(|key| question(key)).collect();
-            limiter.check_batch(&questions).await.len()
+            let request = |key| Request::keyed(key, limit.clone());
+            let requests: Vec<Request<'_>> = keys.iter().map(request).collect();
+            limiter.check_batch(&requests).await.len()
         }
     })
 }

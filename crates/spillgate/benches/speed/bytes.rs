@@ -1,7 +1,7 @@
 //! Bytes per subject of a token bucket, in this process and in Redis.
 
 use spillgate::internals::engine::Engine;
-use spillgate::{Cost, Limit, Limiter, Question};
+use spillgate::{Limit, Limiter, Request};
 use spillgate_testkit::{RedisServer, Reply};
 
 use crate::Outcome;
@@ -94,13 +94,8 @@ async fn charge_each(limiter: &Limiter, limit: &Limit, subjects: usize) {
     let full = limit.capacity().unwrap_or(1);
     for first in (0..subjects).step_by(BATCH) {
         let keys: Vec<String> = (first..first + BATCH).map(|n| format!("user:{n}")).collect();
-        let question = |key| Question::Inline {
-            domain: "default",
-            key,
-            limit: limit.clone(),
-            cost: Cost::requests(full),
-        };
-        limiter.check_batch(&keys.iter().map(|key| question(key)).collect::<Vec<_>>()).await;
+        let request = |key| Request::keyed(key, limit.clone()).costing(full);
+        limiter.check_batch(&keys.iter().map(request).collect::<Vec<_>>()).await;
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use spillgate::{Limiter, Policy, Question, Request};
+use spillgate::{Limiter, Policy, Request};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
@@ -118,10 +118,10 @@ fn decide(
                 let _ = limiter.check(&Request::new().with("user", key(caller, call))).await;
                 return 1;
             }
-            let questions: Vec<Question<'_>> = (call * mode.batch..(call + 1) * mode.batch)
-                .map(|number| Question::Request(Request::new().with("user", key(caller, number))))
+            let requests: Vec<Request<'_>> = (call * mode.batch..(call + 1) * mode.batch)
+                .map(|number| Request::new().with("user", key(caller, number)))
                 .collect();
-            limiter.check_batch(&questions).await.len()
+            limiter.check_batch(&requests).await.len()
         }
     })
 }

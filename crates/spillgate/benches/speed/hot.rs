@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use spillgate::{Limit, Limiter};
+use spillgate::{Limit, Limiter, Request};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
@@ -66,7 +66,7 @@ impl Scene<'_> {
             let (limiter, key) = (limiter.clone(), key(&keys, caller, call));
             async move {
                 let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
-                let decision = limiter.check_limit(&key, &limit, 1).await;
+                let decision = limiter.check(&Request::keyed(&key, &limit)).await;
                 // A denial may come without an await point.
                 if !decision.allowed() {
                     tokio::task::yield_now().await;

@@ -39,14 +39,16 @@ fn checks(
 
     let limit = Limit::per_second(RATE).burst(BURST);
     let inline = runtime.block_on(Limiter::builder().build())?;
-    let check_limit = || {
+    let check_inline = || {
         on_threads(threads, |first| {
             runtime_of_its_own(async {
                 let mut pass = Pass::begin();
                 while !pass.is_over(effort) {
                     for place in from(&order, first, threads) {
                         let name = &names[*place as usize];
-                        pass.note(black_box(inline.check_limit(name, &limit, 1).await).allowed());
+                        pass.note(
+                            black_box(inline.check(&Request::keyed(name, &limit)).await).allowed(),
+                        );
                     }
                 }
                 pass.end()
@@ -89,7 +91,7 @@ fn checks(
         effort,
         &mut [
             Box::new(governor),
-            Box::new(check_limit),
+            Box::new(check_inline),
             Box::new(|| check(&one_counter)),
             Box::new(|| check(&three_counters)),
         ],
@@ -102,7 +104,7 @@ fn checks(
         budget,
     };
     Ok([
-        row("check_limit", 1, budget),
+        row("inline limit", 1, budget),
         row("check by a policy", 2, Budget::Nothing),
         row("check of three counters", 3, Budget::Nothing),
     ])

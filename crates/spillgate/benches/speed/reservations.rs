@@ -1,6 +1,6 @@
 //! A reservation and its settlement on Redis, against one check. Both share calls with other callers.
 
-use spillgate::{Cost, Limit, Limiter, Question, Reserve, Usage};
+use spillgate::{Cost, Limit, Limiter, Request, Reserve, Usage};
 use spillgate_testkit::RedisServer;
 
 use crate::Outcome;
@@ -28,7 +28,7 @@ pub fn against_checks(effort: Effort) -> Outcome {
         drive(&runtime, &server, CALLERS, effort.span, move |caller, call| {
             let limiter = limiter.clone();
             async move {
-                let _ = limiter.check_limit(&key(caller, call), &limit(), 2).await;
+                let _ = limiter.check(&Request::keyed(key(caller, call), limit()).costing(2)).await;
                 1
             }
         })
@@ -56,8 +56,8 @@ pub fn against_checks(effort: Effort) -> Outcome {
 
 async fn reserve_and_settle(limiter: &Limiter, key: &str) {
     let cost = Cost::requests(2);
-    let question = Question::Inline { domain: "default", key, limit: limit(), cost };
-    let decision = limiter.reserve_for(&question, &Reserve::default()).await;
+    let request = Request::keyed(key, limit()).costing(cost);
+    let decision = limiter.reserve(&request, &Reserve::default()).await;
     if let Some(receipt) = decision.ok().as_ref().and_then(|decision| decision.receipt()) {
         // The count is the same if the settlement fails.
         let _ = limiter.settle(receipt, &Usage::from(1)).await;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use spillgate::{Limit, Limiter};
+use spillgate::{Limit, Limiter, Request};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
@@ -37,7 +37,7 @@ fn throughput(
             let limiter = limiter.clone();
             async move {
                 let key = key(caller, call);
-                let _ = limiter.check_limit(&key, &limit(), 1).await;
+                let _ = limiter.check(&Request::keyed(&key, limit())).await;
                 1
             }
         })
@@ -92,7 +92,7 @@ fn throughput(
 fn lone_latency(effort: Effort, runtime: &Runtime, limiter: &Limiter, bare: &Baseline) -> Row {
     let ours = || {
         runtime.block_on(median_us(effort, |call| async move {
-            let _ = limiter.check_limit(&key(CALLERS, call), &limit(), 1).await;
+            let _ = limiter.check(&Request::keyed(key(CALLERS, call), limit())).await;
         }))
     };
     let evalsha = || {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::cmd;
-use spillgate::{Limit, Limiter, LimiterBuilder, Ring};
+use spillgate::{Limit, Limiter, LimiterBuilder, Request, Ring};
 use spillgate_testkit::{Cluster, RedisServer};
 use tokio::runtime::Runtime;
 
@@ -106,7 +106,7 @@ impl Scene<'_> {
             let limiter = limiter.clone();
             async move {
                 let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
-                limiter.check_limit(&key(caller, call), &limit, 1).await.allowed()
+                limiter.check(&Request::keyed(key(caller, call), &limit)).await.allowed()
             }
         })
     }

@@ -13,7 +13,8 @@ use crate::reservation::Receipt;
 /// The outcome of one counter. Its names are still in the policy.
 #[derive(Clone, Debug)]
 pub(crate) struct CounterOutcome {
-    pub(crate) rule: u32,
+    /// The index of the rule; none for an inline limit.
+    pub(crate) rule: Known<u32>,
     pub(crate) overridden: Known<u32>,
     /// A rule has at most 64 limits.
     pub(crate) limit: u16,
@@ -39,8 +40,9 @@ pub(crate) struct CounterOutcome {
 pub(crate) struct Rare {
     /// The details of the charge, which only receipts need.
     charge: Option<Charge>,
-    /// The narrowed limit in force, if the caller asked for one below the rule's.
-    narrowed: Option<Arc<Limit>>,
+    /// The limit in force if the request brought it: a narrowed limit, or an inline limit beside
+    /// other counters.
+    brought: Option<Arc<Limit>>,
     /// The receipt of the whole decision, stored with the first counter.
     receipt: Option<Receipt>,
 }
@@ -55,7 +57,7 @@ impl CounterOutcome {
     #[inline]
     pub(crate) fn unknown(matched: &Matched<'_>, position: usize) -> CounterOutcome {
         CounterOutcome {
-            rule: matched.rule_index,
+            rule: Some(matched.rule_index).into(),
             overridden: matched.overridden.into(),
             limit: position as u16,
             shadow: matched.rule.mode() == Mode::Shadow,
@@ -81,7 +83,7 @@ impl CounterOutcome {
     #[inline]
     pub(crate) fn inline() -> CounterOutcome {
         CounterOutcome {
-            rule: 0,
+            rule: None.into(),
             overridden: None.into(),
             limit: 0,
             shadow: false,
@@ -141,13 +143,14 @@ impl CounterOutcome {
         }
     }
 
-    /// Returns the narrowed limit in force, if the caller asked for one below the rule's.
-    pub(crate) fn narrowed(&self) -> Option<&Limit> {
-        self.rare.as_ref().and_then(|rare| rare.narrowed.as_deref())
+    /// Returns the limit in force if the request brought it: a narrowed limit, or an inline limit
+    /// beside other counters.
+    pub(crate) fn brought(&self) -> Option<&Limit> {
+        self.rare.as_ref().and_then(|rare| rare.brought.as_deref())
     }
 
-    pub(crate) fn set_narrowed(&mut self, limit: Arc<Limit>) {
-        self.rare.get_or_insert_default().narrowed = Some(limit);
+    pub(crate) fn set_brought(&mut self, limit: Arc<Limit>) {
+        self.rare.get_or_insert_default().brought = Some(limit);
     }
 
     pub(super) fn receipt(&self) -> Option<&Receipt> {

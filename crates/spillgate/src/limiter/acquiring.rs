@@ -7,14 +7,14 @@ use smallvec::SmallVec;
 
 use super::bound::BoundRequest;
 use super::evaluate::Evaluated;
-use super::{Inner, Limiter, Question};
+use super::{Inner, Limiter};
 use crate::algorithm::LimitParams;
 use crate::decision::{Decision, Reason};
 #[cfg(feature = "redis")]
 use crate::engine::Engine;
-use crate::limit::{Algorithm, Kind, NamedLimit};
+use crate::limit::{Algorithm, Kind};
 use crate::metrics::{Metrics, Took};
-use crate::plan::{Plan, PlanMode};
+use crate::plan::PlanMode;
 use crate::request::Request;
 use crate::time::Deadline;
 use crate::waiting::{Refusal, TooMany, Wanted};
@@ -47,11 +47,6 @@ impl Limiter {
     /// assert_eq!(refused.reason(), Some(Reason::LimitExceeded), "that would take a second");
     /// # });
     /// ```
-    pub async fn acquire(&self, request: &Request<'_>, within: Duration) -> Decision {
-        self.acquire_for(&Question::Request(request.clone()), within).await
-    }
-
-    /// Waits like [`Limiter::acquire`], for a request or for a key with an inline limit.
     ///
     /// A bucket with a burst of 1 acts as a leaky bucket: it admits one call after the other, at an
     /// even pace.
@@ -59,25 +54,25 @@ impl Limiter {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// # use std::time::Duration;
-    /// # use spillgate::{Cost, Limit, Limiter, Question};
+    /// # use spillgate::{Limit, Limiter, Request};
     /// # let limiter = Limiter::builder().build().await.unwrap();
     /// let leaky = Limit::per_second(10).burst(1);
-    /// let upstream = Question::Inline { domain: "default", key: "upstream", limit: leaky, cost: Cost::requests(1) };
-    /// let decision = limiter.acquire_for(&upstream, Duration::from_secs(5)).await;
+    /// let upstream = Request::keyed("upstream", leaky);
+    /// let decision = limiter.acquire(&upstream, Duration::from_secs(5)).await;
     /// # assert!(decision.allowed());
     /// # });
     /// ```
-    pub async fn acquire_for(&self, question: &Question<'_>, within: Duration) -> Decision {
+    pub async fn acquire(&self, request: &Request<'_>, within: Duration) -> Decision {
         let inner = &self.inner;
         // Patience counts from here: it bounds every wait below, the calls to the store included.
         let mut patience = inner.waiting.patience(Deadline::after(within));
-        let wanted = inner.wanted(question);
+        let wanted = inner.wanted(request);
         // Callers that find a queue join it without a claim of their own. Otherwise a newcomer
         // could take the quota that the first in the queue waits for.
         let place = match inner.waiting.behind_others(wanted.iter().map(|(_, wanted)| wanted)) {
             Some(place) => place,
             None => {
-                let claim = inner.claim(question).await;
+                let claim = inner.claim(request).await;
                 let pause = claim.pause(patience.left());
                 let Some(counter) = pause.and_then(|pause| pause.counter(&wanted)) else {
                     return inner.answer_claim(claim);
@@ -88,7 +83,7 @@ impl Limiter {
         let place = match place {
             Ok(place) => place,
             Err(TooMany(counter)) => {
-                return inner.refused_in_line(question, &wanted, counter, None).await;
+                return inner.refused_in_line(request, &wanted, counter, None).await;
             }
         };
         // The caller behind others knows its earliest turn. If that is too late, it is denied now
@@ -96,13 +91,13 @@ impl Limiter {
         let earliest = place.earliest().filter(|_| !place.is_first());
         let in_time = earliest.is_none_or(|earliest| patience.lasts_until(earliest));
         if !in_time || patience.bound(place.first()).await.is_none() {
-            return inner.refused_in_line(question, &wanted, place.counter(), earliest).await;
+            return inner.refused_in_line(request, &wanted, place.counter(), earliest).await;
         }
         loop {
-            if patience.bound(inner.poll_turn(question)).await.is_none() {
-                return inner.refused_in_line(question, &wanted, place.counter(), None).await;
+            if patience.bound(inner.poll_turn(request)).await.is_none() {
+                return inner.refused_in_line(request, &wanted, place.counter(), None).await;
             }
-            let claim = inner.claim(question).await;
+            let claim = inner.claim(request).await;
             let Some(pause) = claim.pause(patience.left()) else {
                 return inner.answer_claim(claim);
             };
@@ -122,11 +117,10 @@ impl Limiter {
 
 impl Inner {
     /// Waits until a waiting caller may call the store again. In memory there is no such wait.
-    async fn poll_turn(&self, question: &Question<'_>) {
+    async fn poll_turn(&self, request: &Request<'_>) {
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
-            let bound = self.bind(question);
-            let plan: Plan<&NamedLimit> = self.plan(&bound, PlanMode::Charge);
+            let plan = self.plan(&self.bind(request), PlanMode::Charge);
             // The first shard stands for all of the plan's shards, since it is called first.
             let Some(tag) = plan.transaction.counters.first().map(|counter| counter.key.tag) else {
                 return;
@@ -135,13 +129,13 @@ impl Inner {
             redis.poll_turn(tag).await;
         }
         #[cfg(not(feature = "redis"))]
-        let _ = question;
+        let _ = request;
     }
 
     /// Tries once to get room. The attempt is counted only if it is answered.
-    async fn claim<'q, 'a>(&self, question: &'q Question<'a>) -> Claim<'q, 'a> {
+    async fn claim<'q, 'a>(&self, request: &'q Request<'a>) -> Claim<'q, 'a> {
         let began = self.metrics.begin();
-        let bound = self.bind(question);
+        let bound = self.bind(request);
         let plan = self.plan_to_charge(&bound);
         let evaluated = self.evaluate(plan, bound.policy()).await;
         let took = Metrics::stop(began);
@@ -156,24 +150,22 @@ impl Inner {
     }
 
     /// Returns the counters that the request needs room in; none if it can never have room.
-    fn wanted(&self, question: &Question<'_>) -> Wants {
-        let bound = self.bind(question);
-        let plan: Plan<&NamedLimit> = self.plan(&bound, PlanMode::Charge);
-        plan.wanted()
+    fn wanted(&self, request: &Request<'_>) -> Wants {
+        self.plan(&self.bind(request), PlanMode::Charge).wanted()
     }
 
     /// Denies a request whose turn comes too late. The answer has the counters' current numbers,
     /// and the counter with the queue denies, at least until `earliest`.
     async fn refused_in_line(
         &self,
-        question: &Question<'_>,
+        request: &Request<'_>,
         wanted: &Wants,
         counter: u128,
         earliest: Option<Deadline>,
     ) -> Decision {
         let began = self.metrics.begin();
-        let bound = self.bind(question);
-        let plan = Box::new(self.plan(&bound, PlanMode::Peek));
+        let bound = self.bind(request);
+        let plan = self.plan(&bound, PlanMode::Peek);
         let mut evaluated = self.evaluate(plan, bound.policy()).await;
         self.metrics.end(began);
         let with_line = wanted.iter().find(|(_, wanted)| wanted.counter == counter);

@@ -1,63 +1,54 @@
-//! A request together with the policy or limit that decides it. Its plan, its names and its samples
-//! all come from there.
+//! A request together with the policy or the inline limit that decides it. Its plan, its names and
+//! its samples all come from there.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use arc_swap::Guard;
 use smallvec::SmallVec;
 
-use super::{InForce, Inner, Question};
+use super::{InForce, Inner};
 use crate::counter::{LimitHandle, PlannedCharge};
 use crate::decision::{CounterOutcome, Names};
-use crate::limit::{Algorithm, Limit, NamedLimit};
+use crate::limit::{Algorithm, NamedLimit};
 use crate::metrics::Meters;
-use crate::plan::{LimitHandleFrom, Plan, PlanMode};
+use crate::plan::{LimitHandleFrom, Plan, PlanMode, SharedMatch};
 use crate::policy::{Matched, Mode, Policy};
 use crate::request::{Cost, Request};
 use crate::reservation::{Opening, random_id};
 use crate::subject::Secret;
 
-/// A request with the policy that decides it, or a key with its inline limit.
+/// A request with the policy or the inline limit that decides it.
 pub(super) enum BoundRequest<'q, 'a> {
-    Request {
-        request: &'q Request<'a>,
-        in_force: Guard<Arc<InForce>>,
-    },
-    /// A key with its inline limit.
-    Limit {
-        domain: &'q str,
-        key: &'q str,
-        limit: NamedLimit,
-        cost: &'q Cost<'a>,
-    },
+    ByPolicy { request: &'q Request<'a>, in_force: Guard<Arc<InForce>> },
+    Inline { request: &'q Request<'a>, key: &'q str, limit: NamedLimit },
 }
 
 impl Inner {
-    /// Binds a request to the policy in force.
-    pub(super) fn bind_to_policy<'q, 'a>(&self, request: &'q Request<'a>) -> BoundRequest<'q, 'a> {
-        BoundRequest::Request { request, in_force: self.in_force.load() }
-    }
-
-    /// Binds a request to the policy in force, or a key to its inline limit.
-    pub(super) fn bind<'q, 'a>(&self, question: &'q Question<'a>) -> BoundRequest<'q, 'a> {
-        match question {
-            Question::Request(request) => self.bind_to_policy(request),
-            Question::Inline { domain, key, limit, cost } => {
-                BoundRequest::limit(domain, key, limit, cost)
+    /// Binds a request to the policy in force, or to the inline limit that it brings.
+    #[inline]
+    pub(super) fn bind<'q, 'a>(&self, request: &'q Request<'a>) -> BoundRequest<'q, 'a> {
+        match request.inline_limit() {
+            None => BoundRequest::ByPolicy { request, in_force: self.in_force.load() },
+            Some((key, limit)) => {
+                BoundRequest::Inline { request, key, limit: NamedLimit::new(limit.clone(), 0) }
             }
         }
     }
 
     /// Makes the plan of a request.
-    pub(super) fn plan<'p, L: LimitHandleFrom<'p>>(
-        &self,
-        bound: &'p BoundRequest<'_, '_>,
-        mode: PlanMode,
-    ) -> Plan<L> {
-        self.plan_by_rules(bound, &bound.rules(), mode)
+    pub(super) fn plan(&self, bound: &BoundRequest<'_, '_>, mode: PlanMode) -> Box<Plan> {
+        Box::new(match bound.is_plain() {
+            true => self.plan_by_rules(bound, &bound.rules(), mode),
+            false => {
+                let requests = from_ref(bound.request());
+                let matches = SharedMatch::all(bound.policy(), requests, &self.secret, mode);
+                Plan::of_shared_matches(&matches, &self.secret)
+            }
+        })
     }
 
-    /// Makes the plan of a request that matches `rules`.
+    /// Makes the plan of a plain request that matches `rules`.
     #[inline]
     pub(super) fn plan_by_rules<'p, L: LimitHandleFrom<'p>>(
         &self,
@@ -66,13 +57,15 @@ impl Inner {
         mode: PlanMode,
     ) -> Plan<L> {
         match bound {
-            BoundRequest::Request { request, .. } => {
+            BoundRequest::ByPolicy { request, .. } => {
                 Plan::of_rules(rules, request, &self.secret, mode)
             }
-            BoundRequest::Limit { domain, key, limit, cost } => {
+            BoundRequest::Inline { request, key, limit } => {
+                let domain = request.domain();
                 let keys = self.secret.each().map(|secret| secret.inline_key_in(domain, key));
                 let free = Cost::requests(0);
-                Plan::inline(keys, limit, if mode == PlanMode::Peek { &free } else { cost })
+                let cost = if mode == PlanMode::Peek { &free } else { request.cost() };
+                Plan::inline(keys, limit, cost)
             }
         }
     }
@@ -80,7 +73,7 @@ impl Inner {
     /// Makes the plan that charges a request. If it charges permits, it opens a record, which is
     /// needed to release them.
     pub(super) fn plan_to_charge(&self, bound: &BoundRequest<'_, '_>) -> Box<Plan> {
-        let mut plan = Box::new(self.plan(bound, PlanMode::Charge));
+        let mut plan = self.plan(bound, PlanMode::Charge);
         self.open_permits(&mut plan);
         plan
     }
@@ -92,51 +85,61 @@ impl Inner {
         }
     }
 
-    /// Samples the subjects of a decision for `top`.
+    /// Samples the subjects of a decision for `top`, which shows use and denials, so no refunds.
     pub(super) fn sample(&self, bound: &BoundRequest<'_, '_>, counters: &[CounterOutcome]) {
+        if counters.is_empty() || bound.request().refunds() {
+            return;
+        }
         match bound {
-            BoundRequest::Request { request, in_force } => {
-                self.sample_request(request, counters, &in_force.policy);
+            BoundRequest::ByPolicy { request, in_force } => {
+                let denies = |counter: &CounterOutcome| counter.decides() && !counter.allows();
+                let allowed = || !counters.iter().any(denies);
+                self.metrics.watch(&in_force.policy, request, &self.secret, counters, allowed);
             }
-            BoundRequest::Limit { domain, key, limit, cost } => {
-                let subject = || self.secret.inline_key_in(domain, key);
-                let cost = cost.of_limit(limit.limit());
-                self.metrics.watch_inline(key, subject, cost, counters[0].allows());
+            BoundRequest::Inline { request, .. } => {
+                self.sample_inline(request, counters[0].allows());
             }
         }
     }
 
-    fn sample_request(&self, request: &Request<'_>, counters: &[CounterOutcome], policy: &Policy) {
-        if counters.is_empty() {
-            return;
-        }
-        let denies = |counter: &CounterOutcome| counter.decides() && !counter.allows();
-        let allowed = || !counters.iter().any(denies);
-        self.metrics.watch(policy, request, &self.secret, counters, allowed);
+    /// Samples the key of a request with an inline limit for `top`.
+    #[inline]
+    pub(super) fn sample_inline(&self, request: &Request<'_>, allowed: bool) {
+        let Some((key, limit)) = request.inline_limit() else { return };
+        let subject = || self.secret.inline_key_in(request.domain(), key);
+        self.metrics.watch_inline(key, subject, request.cost().of_limit(limit), allowed);
     }
 }
 
 impl<'q, 'a> BoundRequest<'q, 'a> {
-    /// Binds a key to its inline limit.
-    pub(super) fn limit(
-        domain: &'q str,
-        key: &'q str,
-        limit: &Limit,
-        cost: &'q Cost<'a>,
-    ) -> BoundRequest<'q, 'a> {
-        BoundRequest::Limit { domain, key, limit: NamedLimit::new(limit.clone(), 0), cost }
+    /// Returns the request.
+    #[inline]
+    pub(super) fn request(&self) -> &'q Request<'a> {
+        match *self {
+            BoundRequest::ByPolicy { request, .. } | BoundRequest::Inline { request, .. } => {
+                request
+            }
+        }
+    }
+
+    /// Returns whether the request only charges the limits that it matches. Others refund, or add
+    /// a limit to those of rules.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        let request = self.request();
+        !request.refunds() && request.narrowing().is_none()
     }
 
     /// Returns the rules that the request matches; none for an inline limit.
     #[inline]
     pub(super) fn rules(&self) -> SmallVec<[Matched<'_>; 4]> {
         match self {
-            BoundRequest::Request { request, in_force } => in_force.policy.matched(request),
-            BoundRequest::Limit { .. } => SmallVec::new(),
+            BoundRequest::ByPolicy { request, in_force } => in_force.policy.matched(request),
+            BoundRequest::Inline { .. } => SmallVec::new(),
         }
     }
 
-    /// Returns the charge of a request that needs no plan. It has one enforced limit and a cost
+    /// Returns the charge of a plain request that needs no plan. It has one enforced limit and a cost
     /// within the capacity, and time alone refills the limit. A permit needs a receipt, so
     /// concurrency limits do not qualify.
     #[inline]
@@ -146,10 +149,10 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
         secret: &Secret,
     ) -> Option<PlannedCharge<&'p NamedLimit>> {
         let (limit, cost, attributes) = match (self, rules) {
-            (BoundRequest::Limit { limit, cost, .. }, _) => {
-                (limit, cost.of_limit(limit.limit()), 1)
+            (BoundRequest::Inline { request, limit, .. }, _) => {
+                (limit, request.cost().of_limit(limit.limit()), 1)
             }
-            (BoundRequest::Request { request, .. }, [matched]) => {
+            (BoundRequest::ByPolicy { request, .. }, [matched]) => {
                 let [limit] = matched.limits else { return None };
                 // Shadow and post-paid rules need groups of their own.
                 if matched.rule.mode() != Mode::Enforce || matched.rule.postpaid() {
@@ -158,7 +161,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
                 // A rule has a few attributes.
                 (limit, request.cost().of_limit(limit.limit()), matched.rule.key().len() as u8)
             }
-            (BoundRequest::Request { .. }, _) => return None,
+            (BoundRequest::ByPolicy { .. }, _) => return None,
         };
         let params = limit.params()?;
         let is_in_bounds = (1..=params.capacity()).contains(&cost);
@@ -170,11 +173,13 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
             return None;
         }
         let key = match (self, rules) {
-            (BoundRequest::Request { request, .. }, [matched]) => {
+            (BoundRequest::ByPolicy { request, .. }, [matched]) => {
                 matched.rule.subject_key(request, secret)
             }
-            (BoundRequest::Limit { domain, key, .. }, _) => secret.inline_key_in(domain, key),
-            (BoundRequest::Request { .. }, _) => return None,
+            (BoundRequest::Inline { request, key, .. }, _) => {
+                secret.inline_key_in(request.domain(), key)
+            }
+            (BoundRequest::ByPolicy { .. }, _) => return None,
         };
         Some(PlannedCharge { cost, attributes, ..PlannedCharge::new(key, limit) })
     }
@@ -183,8 +188,8 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
     #[inline]
     pub(super) fn policy(&self) -> Option<&Policy> {
         match self {
-            BoundRequest::Request { in_force, .. } => Some(&in_force.policy),
-            BoundRequest::Limit { .. } => None,
+            BoundRequest::ByPolicy { in_force, .. } => Some(&in_force.policy),
+            BoundRequest::Inline { .. } => None,
         }
     }
 
@@ -192,24 +197,24 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
     #[inline]
     pub(super) fn meters(&self) -> Option<&Meters> {
         match self {
-            BoundRequest::Request { in_force, .. } => Some(&in_force.meters),
-            BoundRequest::Limit { .. } => None,
+            BoundRequest::ByPolicy { in_force, .. } => Some(&in_force.meters),
+            BoundRequest::Inline { .. } => None,
         }
     }
 
     /// Returns the source of its counters' names.
     pub(super) fn into_names(self) -> Names {
         match self {
-            BoundRequest::Request { in_force, .. } => Names::Policy(Arc::clone(&in_force.policy)),
-            BoundRequest::Limit { limit, .. } => Names::Inline(limit.into_limit()),
+            BoundRequest::ByPolicy { in_force, .. } => Names::Policy(Arc::clone(&in_force.policy)),
+            BoundRequest::Inline { limit, .. } => Names::Inline(limit.into_limit()),
         }
     }
 
     /// Returns the source of its counters' names, for a request that is evaluated again.
     pub(super) fn names(&self) -> Names {
         match self {
-            BoundRequest::Request { in_force, .. } => Names::Policy(Arc::clone(&in_force.policy)),
-            BoundRequest::Limit { limit, .. } => Names::Inline(limit.limit().clone()),
+            BoundRequest::ByPolicy { in_force, .. } => Names::Policy(Arc::clone(&in_force.policy)),
+            BoundRequest::Inline { limit, .. } => Names::Inline(limit.limit().clone()),
         }
     }
 }

@@ -1,19 +1,17 @@
 //! Explains a decision: which rules match and which do not, how each counter stands, and what a
 //! raise would change. Nothing is charged or counted.
 
-use std::sync::Arc;
-
 use super::{Inner, Limiter};
 use crate::algorithm::Intent;
 use crate::counter::PlannedCharge;
-use crate::decision::{CounterOutcomes, Decision, LimitDecision, Names};
+use crate::decision::{CounterOutcomes, Decision, LimitDecision};
 use crate::engine::Engine;
 #[cfg(feature = "redis")]
 use crate::engine::Redis;
 use crate::limit::NamedLimit;
 use crate::plan::{Plan, PlanMode, RecordAction, Transaction};
 use crate::policy::{Mode, NotMatched, Policy, Rule};
-use crate::request::Request;
+use crate::request::{Cost, Request};
 
 mod sentence;
 pub(crate) mod wait;
@@ -94,22 +92,25 @@ impl Limiter {
     /// ```
     pub async fn explain(&self, request: &Request<'_>) -> Explanation {
         let inner = &self.inner;
-        let policy = self.policy();
-        let plan = || Box::new(Plan::of_request(&policy, request, &inner.secret, PlanMode::Charge));
-        let decision = |judged| Decision::new(judged, Names::Policy(Arc::clone(&policy)));
+        let bound = inner.bind(request);
+        let plan = || inner.plan(&bound, PlanMode::Charge);
+        let decision = |judged| Decision::new(judged, bound.names());
         let remembered = inner.remembered(plan()).map(decision);
         #[cfg(feature = "redis")]
-        let leased = inner.would_pay(*plan(), &policy).map(decision);
+        let leased = inner.would_pay(plan(), bound.policy()).map(decision);
         #[cfg(not(feature = "redis"))]
         let leased = None;
-        let decided = decision(inner.looked_at(plan(), &policy).await);
-        let raises = inner.raises(&plan(), request).await;
-        let notes = decided.limits().zip(raises).map(|(counter, raise)| Notes {
-            cost: request.cost().of_limit(counter.definition()),
-            raise,
-        });
+        let decided = decision(inner.looked_at(plan(), bound.policy()).await);
+        let nothing = Cost::requests(0);
+        let cost = if request.refunds() { &nothing } else { request.cost() };
+        let raises = inner.raises(&plan(), cost).await;
+        let notes = decided
+            .limits()
+            .zip(raises)
+            .map(|(counter, raise)| Notes { cost: cost.of_limit(counter.definition()), raise });
         let counters = notes.collect();
-        let (rules, left_out) = explained_rules(&policy, request);
+        let (rules, left_out) =
+            bound.policy().map(|policy| explained_rules(policy, request)).unwrap_or_default();
         let domain = request.domain().to_owned();
         Explanation { decision: decided, remembered, leased, rules, left_out, domain, counters }
     }
@@ -139,7 +140,7 @@ impl Explanation {
     }
 
     /// Returns the rules of the request's domain, matching ones first. If there are many, only some
-    /// of the others are listed.
+    /// of the others are listed. There are none for an inline limit, to which no rule applies.
     pub fn rules(&self) -> &[ExplainedRule] {
         &self.rules
     }
@@ -231,10 +232,10 @@ impl Raise {
 
 impl Inner {
     /// Evaluates a plan without charging it.
-    async fn looked_at(&self, mut plan: Box<Plan>, policy: &Policy) -> CounterOutcomes {
+    async fn looked_at(&self, mut plan: Box<Plan>, policy: Option<&Policy>) -> CounterOutcomes {
         plan.transaction.intent = Intent::Peek;
         plan.follow_ups.clear();
-        self.evaluate(plan, Some(policy)).await.counters
+        self.evaluate(plan, policy).await.counters
     }
 
     /// Returns the denial that this instance would repeat for the store, if there is one.
@@ -259,9 +260,9 @@ impl Inner {
 
     /// Returns, for each counter of a plan, its state under twice its limit. The parameters of a
     /// limit may change over live state, so the state is read under other parameters.
-    async fn raises(&self, plan: &Plan, request: &Request<'_>) -> Vec<Option<Raise>> {
+    async fn raises(&self, plan: &Plan, cost: &Cost<'_>) -> Vec<Option<Raise>> {
         let mut raises: Vec<Option<Raise>> = plan.counters.iter().map(|_| None).collect();
-        let cost = |limit: &NamedLimit| request.cost().of_limit(limit.limit());
+        let cost = |limit: &NamedLimit| cost.of_limit(limit.limit());
         let raised = plan.transaction.counters.iter().filter_map(|counter| {
             let limit = counter.limit.raised()?;
             // A charge must not exceed the capacity. A larger cost is read as 0, and denied by

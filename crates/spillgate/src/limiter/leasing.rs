@@ -39,12 +39,14 @@ impl Inner {
     /// Pays with leases for as many counters of a plan as possible. The store evaluates the others.
     pub(super) fn pay(&self, plan: &mut Plan, policy: Option<&Policy>) -> Paid {
         let mut paid = Paid::new();
-        let Some(policy) = policy.filter(|_| plan.may_be_leased()) else { return paid };
+        if policy.is_none() || !plan.may_be_leased() {
+            return paid;
+        }
         let mut number = 0;
         let mut now_us = None;
         while let Some(counter) = plan.transaction.counters.get(number) {
-            let rule = policy.rule_at(plan.rule_of(counter));
-            let spent = Candidate::of(counter, rule).and_then(|of| {
+            let spent = plan.rule_of(policy, counter).and_then(|rule| {
+                let of = Candidate::of(counter, rule)?;
                 let now_us = *now_us.get_or_insert_with(boottime_us);
                 self.leases.take_or_want(of, counter, rule, now_us)
             });
@@ -69,13 +71,17 @@ impl Inner {
 
     /// Returns the answer that leases alone would give, or `None` if the store must evaluate a
     /// counter.
-    pub(crate) fn would_pay(&self, mut plan: Plan, policy: &Policy) -> Option<CounterOutcomes> {
+    pub(crate) fn would_pay(
+        &self,
+        mut plan: Box<Plan>,
+        policy: Option<&Policy>,
+    ) -> Option<CounterOutcomes> {
         if !plan.asks() || !plan.may_be_leased() {
             return None;
         }
         let now_us = boottime_us();
         while let Some(counter) = plan.transaction.counters.first() {
-            let rule = policy.rule_at(plan.rule_of(counter));
+            let rule = plan.rule_of(policy, counter)?;
             let remaining = self.leases.would_take(Candidate::of(counter, rule)?, now_us)?;
             plan.paid(0, remaining);
         }

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use super::bound::BoundRequest;
 use super::evaluate::ChargedHere;
-use super::{Inner, Limiter, Question};
+use super::{Inner, Limiter};
 use crate::algorithm::Intent;
 use crate::counter::LimitHandle;
 use crate::decision::Decision;
 use crate::engine::Engine;
 #[cfg(feature = "redis")]
 use crate::engine::takes_permits;
+use crate::limit::Limit;
 use crate::plan::{Plan, PlanMode, RecordAction};
 use crate::request::{Cost, Request};
 #[cfg(feature = "redis")]
@@ -34,6 +35,9 @@ impl Limiter {
     ///
     /// In memory a decision is denied as [`Reason::Overloaded`](crate::Reason::Overloaded) if there
     /// is no room for its record. All records have 256 MiB, one subject a hundredth of that.
+    ///
+    /// A request that refunds is charged nothing, so its receipt settles nothing. A repeated call
+    /// with the same id refunds nothing more.
     ///
     /// A shadow rule whose counters are on another server than every enforced counter keeps the
     /// estimate. So does a post-paid rule that is charged by force.
@@ -72,29 +76,8 @@ impl Limiter {
         request: &Request<'_>,
         reserve: &Reserve<'_>,
     ) -> Result<Decision, ReservationError> {
-        let opening = self.inner.opening_for_request(request, reserve)?;
-        let bound = self.inner.bind_to_policy(request);
-        Box::pin(self.inner.reserve(bound, Arc::new(opening))).await
-    }
-
-    /// Reserves like [`Limiter::reserve`], for a request or for a key with an inline limit.
-    pub async fn reserve_for(
-        &self,
-        question: &Question<'_>,
-        reserve: &Reserve<'_>,
-    ) -> Result<Decision, ReservationError> {
-        let (domain, key, limit, cost) = match question {
-            Question::Request(request) => return self.reserve(request, reserve).await,
-            Question::Inline { domain, key, limit, cost } => (domain, key, limit, cost),
-        };
-        let mut body = Encoding::new();
-        let limit_text = format!("{limit} {} {}", limit.algorithm(), limit.unit());
-        [b"#key".as_slice(), domain.as_bytes(), key.as_bytes(), limit_text.as_bytes()]
-            .iter()
-            .for_each(|part| body.part(part));
-        encode_cost(cost, &mut body);
-        let opening = self.inner.opening(domain, body, reserve)?;
-        let bound = BoundRequest::limit(domain, key, limit, cost);
+        let opening = self.inner.opening_for(request, reserve)?;
+        let bound = self.inner.bind(request);
         Box::pin(self.inner.reserve(bound, Arc::new(opening))).await
     }
 
@@ -145,22 +128,31 @@ impl Limiter {
 }
 
 impl Inner {
-    fn opening_for_request(
+    /// Makes the record of a reservation. Its body has everything that a repeated call must repeat.
+    fn opening_for(
         &self,
         request: &Request<'_>,
         reserve: &Reserve<'_>,
     ) -> Result<Opening, ReservationError> {
         let mut body = Encoding::new();
-        body.part(b"#request");
-        body.part(request.domain().as_bytes());
-        let mut attributes: Vec<_> = request.attributes().collect();
-        attributes.sort_unstable();
-        body.part(&(attributes.len() as u64).to_le_bytes());
-        for (name, value) in attributes {
-            body.part(name.as_bytes());
-            body.part(value);
+        match request.inline_limit() {
+            None => encode_attributes(request, &mut body),
+            Some((key, limit)) => {
+                body.part(b"#key");
+                body.part(request.domain().as_bytes());
+                body.part(key.as_bytes());
+                encode_limit(limit, &mut body);
+            }
         }
         encode_cost(request.cost(), &mut body);
+        // No unit of a cost begins so.
+        if let Some(limit) = request.narrowing() {
+            body.part(b"#narrowed");
+            encode_limit(limit, &mut body);
+        }
+        if request.refunds() {
+            body.part(b"#refund");
+        }
         self.opening(request.domain(), body, reserve)
     }
 
@@ -185,7 +177,7 @@ impl Inner {
         opening: Arc<Opening>,
     ) -> Result<Decision, ReservationError> {
         let began = self.metrics.begin();
-        let mut plan: Box<Plan> = Box::new(self.plan(&bound, PlanMode::Charge));
+        let mut plan = self.plan(&bound, PlanMode::Charge);
         plan.open(Arc::clone(&opening));
         #[cfg(feature = "redis")]
         // A repeated reservation that was charged here during the outage has its record here, and
@@ -312,6 +304,22 @@ fn id_of(secret: &Secret, domain: &str, name: &str) -> u128 {
         .iter()
         .for_each(|part| encoding.part(part));
     secret.hash(&encoding)
+}
+
+fn encode_attributes(request: &Request<'_>, body: &mut Encoding) {
+    body.part(b"#request");
+    body.part(request.domain().as_bytes());
+    let mut attributes: Vec<_> = request.attributes().collect();
+    attributes.sort_unstable();
+    body.part(&(attributes.len() as u64).to_le_bytes());
+    for (name, value) in attributes {
+        body.part(name.as_bytes());
+        body.part(value);
+    }
+}
+
+fn encode_limit(limit: &Limit, body: &mut Encoding) {
+    body.part(format!("{limit} {} {}", limit.algorithm(), limit.unit()).as_bytes());
 }
 
 fn encode_cost(cost: &Cost<'_>, body: &mut Encoding) {

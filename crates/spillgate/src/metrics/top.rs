@@ -199,6 +199,8 @@ impl Tops {
         windows.turn(counter_ns());
         for of_rule in counters.chunk_by(|one, next| one.rule == next.rule) {
             let CounterOutcome { rule, overridden, limit, shadow, advisory, .. } = of_rule[0];
+            // The caller counts inline limits by `note_inline`.
+            let Some(rule) = rule.number() else { continue };
             let (overridden, limit) = (overridden.number(), u32::from(limit));
             let limit = policy.limit(LimitPlace { rule, overridden, limit });
             let rule = policy.rule_at(rule);

@@ -15,7 +15,7 @@ impl Plan {
             && self.follow_ups.is_empty()
             && !self.twofold
             && self.transaction.counters.iter().all(|counter| counter.group == 0)
-            && self.counters.iter().all(|counter| counter.narrowed().is_none())
+            && self.counters.iter().all(|counter| counter.brought().is_none())
     }
 
     /// Marks charge `number` as paid by a lease and removes it from the transaction.

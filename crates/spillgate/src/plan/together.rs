@@ -1,32 +1,42 @@
-//! Makes one plan of several requests. A counter that two of them match is charged once, for both
-//! costs.
+//! Makes one plan of several requests, or of one request that refunds or narrows. A counter that
+//! several requests charge is charged once, for the sum of their costs.
+
+use std::slice;
 
 use smallvec::SmallVec;
 
-use super::{FollowUp, Plan, keys_of};
+use super::{Charged, FollowUp, Plan, PlanMode, keys_of};
 use crate::algorithm::Refund;
 use crate::counter::{Change, PlannedCharge};
 use crate::decision::{CounterOutcome, CounterOutcomes};
 use crate::limit::{Limit, NamedLimit};
 use crate::policy::{Matched, Mode, Policy};
-use crate::request::Cost;
+use crate::request::{Cost, Request};
 use crate::subject::{Secret, SubjectKey};
-use crate::together::Part;
 
-/// A rule and a subject that one or more requests match.
+/// The limits of one rule or of one inline limit, for one subject of one or more requests.
 #[derive(Debug)]
 pub(crate) struct SharedMatch<'p> {
-    matched: Matched<'p>,
+    limits: MatchedLimits<'p>,
     /// The subject's key, under each secret that is in use.
     keys: SmallVec<[SubjectKey; 1]>,
-    /// The limits in force if a request asks for less than the rule allows.
-    narrowed: Option<Narrowed>,
     cost: Cost<'static>,
     returned: Cost<'static>,
     /// Whether any request charges; the others only refund.
     asks: bool,
     /// The requests that match it, by index.
     parts: SmallVec<[usize; 2]>,
+}
+
+/// The limits that requests match.
+#[derive(Debug)]
+enum MatchedLimits<'p> {
+    /// Those of a rule, followed by those that requests add to them.
+    Rule {
+        matched: Matched<'p>,
+        narrowed: Option<Narrowed>,
+    },
+    Inline(NamedLimit),
 }
 
 /// The limits of a rule, followed by the narrowed limits that requests add to them.
@@ -61,29 +71,40 @@ impl Narrowed {
         let index = self.beside.iter().position(|of| *of == position)?;
         self.limits.get(self.limits.len() - self.beside.len() + index)
     }
+
+    /// Returns the narrowed limit at `index`, with the position of the rule's limit that it was made
+    /// from; `None` if the limit at `index` is the rule's.
+    fn added(&self, index: usize) -> Option<(usize, &NamedLimit)> {
+        let added = index.checked_sub(self.limits.len() - self.beside.len())?;
+        Some((*self.beside.get(added)?, self.limits.get(index)?))
+    }
 }
 
 impl<'p> SharedMatch<'p> {
-    /// Returns each rule and subject that the requests match, once.
+    /// Returns each rule or inline limit and subject that the requests match, once. `policy` may be
+    /// `None` if all of them bring an inline limit.
     pub(crate) fn all(
-        policy: &'p Policy,
-        parts: &[Part<'_>],
+        policy: Option<&'p Policy>,
+        requests: &[Request<'_>],
         secret: &Secret,
+        mode: PlanMode,
     ) -> Vec<SharedMatch<'p>> {
-        let mut shared_matches: Vec<SharedMatch<'p>> = Vec::new();
-        for (number, part) in parts.iter().enumerate() {
-            for matched in policy.matched(part.request()) {
-                let keys = keys_of(matched.rule, part.request(), secret).collect();
-                // The keys name the rule too, so equal keys mean the same rule and subject.
-                let known = shared_matches.iter().position(|known| known.keys == keys);
-                let index = known.unwrap_or_else(|| {
-                    shared_matches.push(SharedMatch::new(matched, keys));
-                    shared_matches.len() - 1
-                });
-                shared_matches[index].add(number, part);
+        let mut all: Vec<SharedMatch<'p>> = Vec::new();
+        for (number, request) in requests.iter().enumerate() {
+            if let Some((key, limit)) = request.inline_limit() {
+                let domain = request.domain();
+                let keys = secret.each().map(|secret| secret.inline_key_in(domain, key)).collect();
+                let limits = MatchedLimits::Inline(NamedLimit::new(limit.clone(), 0));
+                SharedMatch::known_or_new(&mut all, limits, keys).add(number, request, mode);
+                continue;
+            }
+            for matched in policy.into_iter().flat_map(|policy| policy.matched(request)) {
+                let keys = keys_of(matched.rule, request, secret).collect();
+                let limits = MatchedLimits::Rule { matched, narrowed: None };
+                SharedMatch::known_or_new(&mut all, limits, keys).add(number, request, mode);
             }
         }
-        shared_matches
+        all
     }
 
     /// Picks the counters that one request matches out of those of all requests.
@@ -94,70 +115,122 @@ impl<'p> SharedMatch<'p> {
     ) -> CounterOutcomes {
         let matched = placed(shared_matches).filter(|(_, shared)| shared.parts.contains(&part));
         matched
-            .flat_map(|(first, shared)| &judged[first..first + shared.limits().len()])
+            .flat_map(|(first, shared)| &judged[first..first + shared.limits.in_force().len()])
             .cloned()
             .collect()
     }
 
-    fn new(matched: Matched<'p>, keys: SmallVec<[SubjectKey; 1]>) -> SharedMatch<'p> {
-        let nothing = || Cost::requests(0);
-        let (cost, returned) = (nothing(), nothing());
-        SharedMatch {
-            matched,
-            keys,
-            narrowed: None,
-            cost,
-            returned,
-            asks: false,
-            parts: SmallVec::new(),
-        }
-    }
-
-    fn add(&mut self, number: usize, part: &Part<'_>) {
-        self.parts.push(number);
-        if !part.refunds() {
-            self.asks = true;
-            self.cost.add(part.request().cost());
-        } else if self.matched.rule.negative_hits() {
-            self.returned.add(part.request().cost());
-        }
-        let Some(asked) = part.limit().filter(|_| self.matched.rule.request_limit()) else {
-            return;
+    /// Returns the match with these limits and this subject, which is added if it is new.
+    fn known_or_new<'m>(
+        all: &'m mut Vec<SharedMatch<'p>>,
+        limits: MatchedLimits<'p>,
+        keys: SmallVec<[SubjectKey; 1]>,
+    ) -> &'m mut SharedMatch<'p> {
+        // Keys name the rule too, so equal keys mean the same rule and subject. One inline key has a
+        // counter for each algorithm.
+        let is_known = |known: &SharedMatch<'_>| {
+            known.keys == keys && known.limits.inline_mix() == limits.inline_mix()
         };
-        // If several requests bring a limit, the lowest of them applies to all.
-        let before = self.narrowed.take();
-        self.narrowed = Narrowed::by(self.matched.limits, before.as_ref(), asked);
+        let index = all.iter().position(is_known).unwrap_or(all.len());
+        if index == all.len() {
+            let nothing = || Cost::requests(0);
+            let (cost, returned) = (nothing(), nothing());
+            let parts = SmallVec::new();
+            all.push(SharedMatch { limits, keys, cost, returned, asks: false, parts });
+        }
+        &mut all[index]
     }
 
-    fn limits(&self) -> &[NamedLimit] {
-        self.narrowed.as_ref().map_or(self.matched.limits, |narrowed| &narrowed.limits)
+    fn add(&mut self, number: usize, request: &Request<'_>, mode: PlanMode) {
+        self.parts.push(number);
+        if mode == PlanMode::Peek {
+            self.asks = true;
+        } else if !request.refunds() {
+            self.asks = true;
+            self.cost.add(request.cost());
+        } else if self.limits.take_refunds() {
+            self.returned.add(request.cost());
+        }
+        if let Some(asked) = request.narrowing() {
+            self.limits.narrow(asked);
+        }
     }
 
     /// Returns the outcome of a counter before it is evaluated. A narrowed limit has the position
     /// of the rule's limit that it was made from.
     fn unknown(&self, index: usize) -> CounterOutcome {
-        let added = self.narrowed.as_ref().and_then(|narrowed| {
-            let position = narrowed.beside.get(index.checked_sub(self.matched.limits.len())?)?;
-            Some((*position, narrowed.limits[index].limit().clone().into()))
-        });
-        let (position, narrowed) = added.map_or((index, None), |(at, limit)| (at, Some(limit)));
-        let mut judged = CounterOutcome {
-            advisory: !self.asks,
-            ..CounterOutcome::unknown(&self.matched, position)
+        let (outcome, brought) = match &self.limits {
+            MatchedLimits::Inline(limit) => (CounterOutcome::inline(), Some(limit)),
+            MatchedLimits::Rule { matched, narrowed } => {
+                let added = narrowed.as_ref().and_then(|narrowed| narrowed.added(index));
+                let (position, brought) =
+                    added.map_or((index, None), |(position, limit)| (position, Some(limit)));
+                (CounterOutcome::unknown(matched, position), brought)
+            }
         };
-        if let Some(limit) = narrowed {
-            judged.set_narrowed(limit);
+        let mut outcome = CounterOutcome { advisory: !self.asks, ..outcome };
+        if let Some(limit) = brought {
+            outcome.set_brought(limit.limit().clone().into());
         }
-        judged
-    }
-
-    fn in_force(&self) -> Matched<'_> {
-        Matched { limits: self.limits(), ..self.matched }
+        outcome
     }
 
     /// Returns whether it takes part in the decision.
     fn is_decisive(&self) -> bool {
-        self.asks && self.matched.rule.mode() != Mode::Shadow
+        self.asks && !self.limits.are_in_shadow()
+    }
+}
+
+impl MatchedLimits<'_> {
+    /// Returns the limits in force, those that requests add included.
+    fn in_force(&self) -> &[NamedLimit] {
+        match self {
+            MatchedLimits::Inline(limit) => slice::from_ref(limit),
+            MatchedLimits::Rule { narrowed: Some(narrowed), .. } => &narrowed.limits,
+            MatchedLimits::Rule { matched, narrowed: None } => matched.limits,
+        }
+    }
+
+    fn charged(&self) -> Charged<'_> {
+        match self {
+            MatchedLimits::Inline(limit) => Charged::inline(limit),
+            MatchedLimits::Rule { matched, .. } => {
+                Charged { limits: self.in_force(), ..Charged::by_rule(matched) }
+            }
+        }
+    }
+
+    /// Returns the hash that distinguishes the counters of one inline key; `None` for a rule.
+    fn inline_mix(&self) -> Option<u128> {
+        match self {
+            MatchedLimits::Inline(limit) => Some(limit.mix()),
+            MatchedLimits::Rule { .. } => None,
+        }
+    }
+
+    /// Returns whether a caller may refund without a receipt.
+    fn take_refunds(&self) -> bool {
+        match self {
+            MatchedLimits::Inline(_) => true,
+            MatchedLimits::Rule { matched, .. } => matched.rule.negative_hits(),
+        }
+    }
+
+    fn are_in_shadow(&self) -> bool {
+        match self {
+            MatchedLimits::Inline(_) => false,
+            MatchedLimits::Rule { matched, .. } => matched.rule.mode() == Mode::Shadow,
+        }
+    }
+
+    /// Adds the limit that a request brings, if the rule allows that. If several requests bring
+    /// one, the lowest of them applies to all.
+    fn narrow(&mut self, asked: &Limit) {
+        if let MatchedLimits::Rule { matched, narrowed } = self
+            && matched.rule.request_limit()
+        {
+            *narrowed = Narrowed::by(matched.limits, narrowed.take().as_ref(), asked);
+        }
     }
 }
 
@@ -166,7 +239,8 @@ impl Plan {
     pub(crate) fn of_shared_matches(shared_matches: &[SharedMatch<'_>], secret: &Secret) -> Plan {
         let mut plan = Plan::under(secret);
         for shared in shared_matches {
-            plan.counters.extend((0..shared.limits().len()).map(|index| shared.unknown(index)));
+            let indexes = 0..shared.limits.in_force().len();
+            plan.counters.extend(indexes.map(|index| shared.unknown(index)));
         }
         // As in `Plan::of_rules`. Matches that only refund get groups of their own, like shadow
         // rules, so that they cannot deny.
@@ -176,14 +250,14 @@ impl Plan {
                 if shared.is_decisive() == decisive {
                     group += u16::from(!decisive);
                     for key in &shared.keys {
-                        plan.add_rule(&shared.in_force(), first, *key, &shared.cost, group);
+                        plan.add_charged(shared.limits.charged(), first, *key, &shared.cost, group);
                     }
                 }
             }
         }
         for (first, shared) in placed(shared_matches) {
             for key in &shared.keys {
-                plan.add_postpaid(&shared.in_force(), first, *key, &shared.cost, &mut group);
+                plan.add_postpaid(shared.limits.charged(), first, *key, &shared.cost, &mut group);
                 plan.add_returns(shared, first, *key);
             }
         }
@@ -191,11 +265,11 @@ impl Plan {
     }
 
     fn add_returns(&mut self, shared: &SharedMatch<'_>, first: usize, key: SubjectKey) {
+        let Charged { limits, attributes, .. } = shared.limits.charged();
         // A decision has 64 counters at most.
-        for (index, limit) in (first as u16..).zip(shared.limits()) {
+        for (index, limit) in (first as u16..).zip(limits) {
             let returned = shared.returned.of_limit(limit.limit());
             if limit.params().is_some() && returned > 0 {
-                let attributes = shared.matched.rule.key().len() as u8;
                 let counter =
                     PlannedCharge { index, attributes, ..PlannedCharge::new(key, limit.clone()) };
                 let change = Change::Refund(Refund::Amount(returned));
@@ -211,7 +285,7 @@ fn placed<'a, 'm>(
 ) -> impl Iterator<Item = (usize, &'a SharedMatch<'m>)> {
     shared_matches.iter().scan(0, |next, shared| {
         let first = *next;
-        *next += shared.limits().len();
+        *next += shared.limits.in_force().len();
         Some((first, shared))
     })
 }

@@ -54,7 +54,7 @@ fn judged(bytes: &[u8; COUNTER_BYTES]) -> CounterOutcome {
     let capacity = 1 + number(0) % 1_000_000_000;
     let us = |at| number(at) >> 11;
     CounterOutcome {
-        rule,
+        rule: Some(rule).into(),
         limit,
         shadow: knows(0x10),
         advisory: knows(0x20),

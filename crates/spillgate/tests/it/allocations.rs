@@ -26,7 +26,7 @@ fn a_check_of_one_counter_allocates_nothing() {
     let runtime = runtime();
     let limiter = limiter(&runtime, "['5/minute']");
     let limit = Limit::per_minute(5);
-    let by_limit = async || drop(limiter.check_limit("user:1", &limit, 1).await);
+    let by_limit = async || drop(limiter.check(&Request::keyed("user:1", &limit)).await);
     let by_policy = async || drop(limiter.check(&Request::new().with("user", "1")).await);
     assert_eq!(allocations(&runtime, by_limit), 0);
     assert_eq!(allocations(&runtime, by_policy), 0);

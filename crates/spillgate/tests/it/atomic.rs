@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use spillgate::{AtomicDecision, Cost, Decision, Limit, Limiter, Part, Reason, Request};
+use spillgate::{AtomicDecision, Cost, Decision, Limit, Limiter, Reason, Request};
 
 use crate::limiter::on_each;
 
 const WITHIN: Duration = Duration::from_secs(10);
 
-async fn check_atomic(limiter: &Limiter, parts: &[Part<'_>]) -> AtomicDecision {
-    limiter.check_atomic(parts, WITHIN).await
+async fn check_atomic(limiter: &Limiter, requests: &[Request<'_>]) -> AtomicDecision {
+    limiter.check_atomic_within(requests, WITHIN).await
 }
 
 fn by(attribute: &'static str, value: &'static str) -> Request<'static> {
@@ -37,16 +37,16 @@ const TWO: &str = r#"
 "#;
 
 #[test]
-fn parts_are_charged_together_or_not_at_all() {
+fn requests_are_charged_together_or_not_at_all() {
     on_each(TWO, |limiter| async move {
-        let parts = [Part::new(by("ip", "::1")), Part::new(by("user", "ada").costing(2))];
-        let first = check_atomic(&limiter, &parts).await;
-        assert!(first.whole().allowed());
+        let both = [by("ip", "::1"), by("user", "ada").costing(2)];
+        let first = check_atomic(&limiter, &both).await;
+        assert!(first.allowed());
         assert_eq!(remaining(first.whole()), [Some(9), Some(0), Some(0)]);
-        let second = check_atomic(&limiter, &parts).await;
-        assert_eq!(second.whole().reason(), Some(Reason::LimitExceeded));
-        let verdicts: Vec<Option<Reason>> = second.parts().iter().map(Decision::reason).collect();
-        assert_eq!(verdicts, [None, Some(Reason::LimitExceeded)]);
+        let second = check_atomic(&limiter, &both).await;
+        assert_eq!(second.denial().unwrap().reason, Reason::LimitExceeded);
+        let each: Vec<Option<Reason>> = second.by_request().iter().map(Decision::reason).collect();
+        assert_eq!(each, [None, Some(Reason::LimitExceeded)]);
         assert_eq!(remaining(&limiter.peek(&by("ip", "::1")).await), [Some(9), Some(0)]);
     });
 }
@@ -54,28 +54,26 @@ fn parts_are_charged_together_or_not_at_all() {
 #[test]
 fn a_counter_charged_twice_adds_its_costs() {
     on_each(TWO, |limiter| async move {
-        let part = |cost: u64| Part::new(by("ip", "::1").costing(cost));
-        let twice = check_atomic(&limiter, &[part(4), part(5)]).await;
+        let of = |cost: u64| by("ip", "::1").costing(cost);
+        let twice = check_atomic(&limiter, &[of(4), of(5)]).await;
         assert_eq!((twice.whole().allowed(), twice.whole().remaining()), (true, Some(1)));
         assert_eq!(remaining(twice.whole()).len(), 2, "the rule and its shadow, each once");
-        assert!(twice.parts().iter().all(|part| part.remaining() == Some(1)));
-        let too_much = check_atomic(&limiter, &[part(6), part(5)]).await;
+        assert!(twice.by_request().iter().all(|one| one.remaining() == Some(1)));
+        let too_much = check_atomic(&limiter, &[of(6), of(5)]).await;
         assert_eq!(too_much.whole().reason(), Some(Reason::CostExceedsLimit));
-        let peeks = check_atomic(&limiter, &[part(0), part(0)]).await;
+        let peeks = check_atomic(&limiter, &[of(0), of(0)]).await;
         assert_eq!((peeks.whole().allowed(), peeks.whole().remaining()), (true, Some(1)));
     });
 }
 
 #[test]
-fn a_part_without_a_matching_rule_is_allowed_and_has_no_numbers() {
+fn a_request_without_a_matching_rule_is_allowed_and_has_no_numbers() {
     on_each(TWO, |limiter| async move {
-        let parts = [Part::new(by("unknown", "x")), Part::new(by("user", "bob"))];
-        let combined = check_atomic(&limiter, &parts).await;
-        assert!(combined.whole().allowed());
-        assert_eq!(
-            (combined.parts()[0].limits().len(), combined.parts()[0].remaining()),
-            (0, None)
-        );
+        let decision = check_atomic(&limiter, &[by("unknown", "x"), by("user", "bob")]).await;
+        assert!(decision.allowed());
+        let unmatched = &decision.by_request()[0];
+        assert!(unmatched.is_unmatched());
+        assert_eq!(unmatched.remaining(), None);
         assert!(check_atomic(&limiter, &[]).await.whole().allowed());
     });
 }
@@ -120,10 +118,10 @@ fn a_postpaid_charge_stands_although_another_rule_denies() {
         let denied = limiter.check(&call).await;
         assert_eq!((denied.reason(), denied.rule()), (Some(Reason::LimitExceeded), Some("calls")));
         assert_eq!(remaining(&denied), [Some(40), Some(0)]);
-        let batch = [spillgate::Question::Request(call.clone())];
+        let batch = [call.clone()];
         assert_eq!(remaining(&limiter.check_batch(&batch).await[0]), [Some(10), Some(0)]);
-        let part = Part::new(by("user", "bob").costing(Cost::of_unit("bytes", 5)));
-        let together = check_atomic(&limiter, &[part]).await;
+        let one = by("user", "bob").costing(Cost::of_unit("bytes", 5));
+        let together = check_atomic(&limiter, &[one]).await;
         assert_eq!(remaining(together.whole())[0], Some(5));
     });
 }
@@ -145,7 +143,7 @@ fn only_rules_that_allow_it_are_refunded_and_never_below_zero() {
     on_each(RETURNS, |limiter| async move {
         let of = |cost: u64| by("user", "ada").costing(cost);
         assert!(limiter.check(&of(10)).await.allowed());
-        let back = |cost| [Part::new(of(cost)).giving_back()];
+        let back = |cost| [of(cost).refunding()];
         let refunded = check_atomic(&limiter, &back(4)).await;
         assert!(refunded.whole().allowed());
         assert_eq!(remaining(refunded.whole()), [Some(4), Some(10)]);
@@ -160,7 +158,7 @@ fn a_refund_is_never_denied() {
     on_each(RETURNS, |limiter| async move {
         let of = |cost: u64| by("user", "bob").costing(cost);
         assert!(limiter.check(&of(10)).await.allowed());
-        let nothing = check_atomic(&limiter, &[Part::new(of(0)).giving_back()]).await;
+        let nothing = check_atomic(&limiter, &[of(0).refunding()]).await;
         assert!(nothing.whole().allowed());
         let whole = nothing.whole();
         assert_eq!(whole.limits().next().unwrap().reason(), Some(Reason::LimitExceeded));
@@ -182,7 +180,7 @@ const REQUEST_LIMITED: &str = r#"
 #[test]
 fn a_request_limit_applies_only_if_allowed_and_lower() {
     on_each(REQUEST_LIMITED, |limiter| async move {
-        let with = |limit: Limit| [Part::new(by("user", "ada")).limited_to(limit)];
+        let with = |limit: Limit| [by("user", "ada").narrowed_to(limit)];
         let low = check_atomic(&limiter, &with(Limit::per_day(3))).await;
         let params: Vec<_> = low
             .whole()
@@ -201,10 +199,84 @@ fn a_request_limit_applies_only_if_allowed_and_lower() {
 #[test]
 fn the_lower_of_two_request_limits_on_one_counter_applies() {
     on_each(REQUEST_LIMITED, |limiter| async move {
-        let part = |count| Part::new(by("user", "bob")).limited_to(Limit::per_day(count));
-        let both = check_atomic(&limiter, &[part(3), part(5)]).await;
+        let of = |count| by("user", "bob").narrowed_to(Limit::per_day(count));
+        let both = check_atomic(&limiter, &[of(3), of(5)]).await;
         assert_eq!(remaining(both.whole())[..2], [Some(8), Some(1)]);
-        let both = check_atomic(&limiter, &[part(5), part(3)]).await;
+        let both = check_atomic(&limiter, &[of(5), of(3)]).await;
         assert_eq!(both.whole().reason(), Some(Reason::LimitExceeded));
+    });
+}
+
+#[test]
+fn a_single_request_refunds_and_narrows_as_in_an_atomic_check() {
+    on_each(RETURNS, |limiter| async move {
+        let of = |cost: u64| by("user", "cyd").costing(cost);
+        assert!(limiter.check(&of(10)).await.allowed());
+        let refunded = limiter.check(&of(4).refunding()).await;
+        assert!(refunded.allowed());
+        assert_eq!(remaining(&refunded), [Some(4), Some(10)]);
+        let batch = limiter.check_batch(&[of(1), of(2).refunding()]).await;
+        assert_eq!(remaining(&batch[1]), [Some(5), Some(9)]);
+        let acquired = limiter.acquire(&of(1).refunding(), Duration::ZERO).await;
+        assert_eq!(remaining(&acquired), [Some(6), Some(9)]);
+        // A peek ignores cost and refund.
+        assert_eq!(remaining(&limiter.peek(&of(3).refunding()).await), [Some(6), Some(9)]);
+        assert_eq!(remaining(limiter.explain(&of(3).refunding()).await.decision())[0], Some(6));
+        assert_eq!(remaining(&limiter.peek(&of(1)).await), [Some(6), Some(9)]);
+    });
+    on_each(REQUEST_LIMITED, |limiter| async move {
+        let request = by("user", "cyd").narrowed_to(Limit::per_day(2));
+        assert_eq!(remaining(&limiter.peek(&request).await), [Some(10), Some(2), Some(20)]);
+        assert_eq!(remaining(&limiter.check(&request).await), [Some(9), Some(1), Some(19)]);
+        let explained = limiter.explain(&request).await;
+        let names: Vec<&str> = explained.limits().map(|limit| limit.decision().limit()).collect();
+        assert_eq!(names, ["0", "0.request", "0"]);
+        assert!(limiter.acquire(&request, Duration::ZERO).await.allowed());
+        let batch = limiter.check_batch(&[request.clone(), by("user", "cyd")]).await;
+        assert_eq!(batch[0].limit(), Some("0.request"));
+        assert!(!batch[0].allowed() && batch[1].allowed());
+    });
+}
+
+#[test]
+fn inline_limits_are_charged_with_rules_all_or_none() {
+    on_each(TWO, |limiter| async move {
+        let inline = |cost: u64| Request::keyed("job", Limit::per_day(5)).costing(cost);
+        let ada = || by("user", "ada");
+        let first = check_atomic(&limiter, &[ada(), inline(1), inline(2)]).await;
+        assert!(first.allowed());
+        let named: Vec<_> = first
+            .whole()
+            .limits()
+            .map(|counter| (counter.rule(), counter.definition().to_string(), counter.remaining()))
+            .collect();
+        let expected = [(Some("user"), "2/1d", Some(1)), (None, "5/1d", Some(2))];
+        assert_eq!(named, expected.map(|(rule, limit, left)| (rule, limit.to_owned(), left)));
+        assert_eq!(first.by_request()[1].remaining(), Some(2));
+
+        let second = check_atomic(&limiter, &[ada(), inline(3)]).await;
+        assert_eq!(second.denial().unwrap().reason, Reason::LimitExceeded);
+        assert_eq!(second.whole().rule(), None, "the inline limit denies");
+        assert_eq!(limiter.peek(&ada()).await.remaining(), Some(1), "nothing was charged");
+        assert_eq!(limiter.peek(&inline(1)).await.remaining(), Some(2), "it is the same counter");
+        let refunded = limiter.check(&inline(1).refunding()).await;
+        assert_eq!((refunded.allowed(), refunded.remaining()), (true, Some(3)));
+    });
+}
+
+#[test]
+fn an_inline_limit_is_explained_without_rules() {
+    on_each(TWO, |limiter| async move {
+        let request = Request::keyed("job", Limit::per_day(1)).with("user", "ada");
+        let explained = limiter.explain(&request).await;
+        assert!(explained.rules().is_empty());
+        let sentence = "Allowed: every limit has room; the inline limit has the least left.";
+        assert_eq!(explained.sentence(), sentence);
+        assert!(limiter.check(&request).await.allowed());
+        let explained = limiter.explain(&request).await;
+        assert_eq!(explained.answer().reason(), Some(Reason::LimitExceeded));
+        let sentence = explained.limits().next().unwrap().sentence();
+        assert!(sentence.starts_with("the inline limit (1/1d) denies: "), "{sentence}");
+        assert_eq!(limiter.peek(&by("user", "ada")).await.remaining(), Some(2), "no rule applied");
     });
 }

@@ -167,7 +167,7 @@ impl Scene {
     }
 
     fn check(&self, key: &str, limit: &Limit, cost: u64) -> Decision {
-        self.runtime.block_on(self.limiter.check_limit(key, limit, cost))
+        self.runtime.block_on(self.limiter.check(&Request::keyed(key, limit).costing(cost)))
     }
 
     /// Returns how many calls of the script reached the store.

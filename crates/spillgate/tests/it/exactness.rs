@@ -14,7 +14,7 @@ use redis::{Parser, Value};
 use spillgate::internals::algorithm::{self, Intent, LimitParams, State, StepCounter};
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::time::Clock;
-use spillgate::{Decision, LimitSpec, Limiter, Source};
+use spillgate::{Decision, LimitSpec, Limiter, Request, Source};
 use spillgate_testkit::RedisServer;
 use tokio::task::JoinSet;
 
@@ -96,7 +96,8 @@ async fn check(
     cost: u64,
 ) -> Observed {
     let from_us = Clock::System.now_us();
-    let decision = limiter.check_limit(&subject, limits[limit].limit(), cost).await;
+    let decision =
+        limiter.check(&Request::keyed(&subject, limits[limit].limit()).costing(cost)).await;
     let until_us = Clock::System.now_us();
     Observed { subject, limit, cost, from_us, until_us, decision }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Decision, Limit, Limiter, LimiterBuilder, Source};
+use spillgate::{Decision, Limit, Limiter, LimiterBuilder, Request, Source};
 use spillgate_testkit::{FaultProxy, RedisServer, Reply, eventually, poll};
 use tokio::runtime::{Builder, Runtime};
 
@@ -48,7 +48,8 @@ impl Patient {
     #[track_caller]
     pub(crate) fn check(&self, key: &str, limit: &Limit) -> Decision {
         self.run(async {
-            let check = self.limiter.check_limit(key, limit, 1);
+            let request = Request::keyed(key, limit);
+            let check = self.limiter.check(&request);
             tokio::time::timeout(CEILING, check).await.expect("a decision within two seconds")
         })
     }
@@ -99,7 +100,7 @@ pub(crate) fn limit() -> Limit {
 #[track_caller]
 pub(crate) fn counted_by(server: &RedisServer, key: &str, limit: &Limit) -> u64 {
     let onlooker = Patient::built(Limiter::builder().redis(server.url()).timeout(CEILING));
-    let seen = onlooker.run(onlooker.limiter.check_limit(key, limit, 0));
+    let seen = onlooker.run(onlooker.limiter.check(&Request::keyed(key, limit).costing(0)));
     assert_eq!(seen.source(), Source::Store);
     limit.capacity().unwrap() - seen.remaining().unwrap()
 }

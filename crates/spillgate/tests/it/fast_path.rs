@@ -242,7 +242,8 @@ fn an_inline_limit_gets_the_algorithms_numbers_and_is_counted_once() {
             let cost = random.below(25);
             let expected = model.check(key, &Cost::requests(cost), now_us);
             for (limiter, limit) in [(&plain, &limit), (&with_unit, &worded)] {
-                let reply = runtime.block_on(limiter.check_limit(key, limit, cost));
+                let reply =
+                    runtime.block_on(limiter.check(&Request::keyed(key, limit).costing(cost)));
                 assert_eq!(shown_text(&reply), expected, "seed {seed}, check {number}: {limit}");
                 allowed += u32::from(reply.allowed());
             }

@@ -7,7 +7,7 @@ use spillgate::StoreError;
 use spillgate::internals::algorithm::Intent;
 use spillgate::internals::engine::{Transaction, TransactionReply};
 use spillgate::internals::limit::NamedLimit;
-use spillgate::{Algorithm, Limit, Source};
+use spillgate::{Algorithm, Limit, Request, Source};
 use spillgate_testkit::RedisServer;
 use tokio::task::JoinSet;
 
@@ -145,7 +145,8 @@ fn a_store_that_stops_under_load_delays_no_caller_beyond_the_ceiling() {
         for _ in 0..coalesced {
             let (limiter, limit) = (patient.limiter.clone(), limit.clone());
             callers.spawn(async move {
-                let check = limiter.check_limit("me", &limit, 1);
+                let request = Request::keyed("me", &limit);
+                let check = limiter.check(&request);
                 let decision = tokio::time::timeout(CEILING, check).await.expect("a decision");
                 (decision.source(), decision.allowed())
             });

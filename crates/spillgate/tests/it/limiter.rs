@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use spillgate::{Cost, Limit, Limiter, LimiterBuilder, Policy, Question, Reason, Request, Source};
+use spillgate::{Cost, Limit, Limiter, LimiterBuilder, Policy, Reason, Request, Source};
 use spillgate_testkit::{RedisServer, free_port};
 
 use crate::support::given::Given;
@@ -263,19 +263,13 @@ fn an_override_replaces_the_limits_of_its_subjects() {
 fn a_batch_is_decided_in_order_each_by_itself() {
     on_each(MIXED, |limiter| async move {
         let limit = Limit::per_day(3);
-        let inline = |key| Question::Inline {
-            domain: "default",
-            key,
-            limit: limit.clone(),
-            cost: Cost::requests(2),
-        };
-        let questions =
-            [inline("x"), inline("x"), Question::Request(of("a").costing(4)), inline("y")];
-        let decisions = limiter.check_batch(&questions).await;
+        let inline = |key| Request::keyed(key, limit.clone()).costing(2);
+        let requests = [inline("x"), inline("x"), of("a").costing(4), inline("y")];
+        let decisions = limiter.check_batch(&requests).await;
         let verdicts: Vec<_> = decisions.iter().map(spillgate::Decision::reason).collect();
         let allowed = None;
         assert_eq!(verdicts, [allowed, Some(Reason::LimitExceeded), allowed, allowed]);
-        assert!(!limiter.check_limit("y", &limit, 2).await.allowed());
+        assert!(!limiter.check(&Request::keyed("y", &limit).costing(2)).await.allowed());
     });
 }
 
@@ -283,14 +277,9 @@ fn a_batch_is_decided_in_order_each_by_itself() {
 fn a_thousand_decisions_fit_one_batch() {
     on_each(MIXED, |limiter| async move {
         let keys: Vec<String> = (0..1_000).map(|key| format!("k{}", key % 300)).collect();
-        let question = |key| Question::Inline {
-            domain: "default",
-            key,
-            limit: Limit::per_day(2),
-            cost: Cost::default(),
-        };
-        let questions: Vec<_> = keys.iter().map(|key| question(key.as_str())).collect();
-        let decisions = limiter.check_batch(&questions).await;
+        let request = |key| Request::keyed(key, Limit::per_day(2));
+        let requests: Vec<_> = keys.iter().map(|key| request(key.as_str())).collect();
+        let decisions = limiter.check_batch(&requests).await;
         assert_eq!(decisions.iter().filter(|decision| decision.allowed()).count(), 600);
     });
 }
@@ -298,17 +287,12 @@ fn a_thousand_decisions_fit_one_batch() {
 #[test]
 fn the_same_key_with_other_numbers_is_a_changed_limit() {
     on_each("", |limiter| async move {
-        assert!(limiter.check_limit("k", &Limit::per_day(5), 5).await.allowed());
-        assert!(!limiter.check_limit("k", &Limit::per_day(4), 1).await.allowed());
-        assert!(limiter.check_limit("k", &Limit::per_day(6), 1).await.allowed());
+        assert!(limiter.check(&Request::keyed("k", Limit::per_day(5)).costing(5)).await.allowed());
+        assert!(!limiter.check(&Request::keyed("k", Limit::per_day(4))).await.allowed());
+        assert!(limiter.check(&Request::keyed("k", Limit::per_day(6))).await.allowed());
         // Within one batch too, where the script loads each counter once.
-        let question = |quota| Question::Inline {
-            domain: "default",
-            key: "batch",
-            limit: Limit::per_day(quota),
-            cost: Cost::requests(3),
-        };
-        let decisions = limiter.check_batch(&[question(3), question(5), question(6)]).await;
+        let request = |quota| Request::keyed("batch", Limit::per_day(quota)).costing(3);
+        let decisions = limiter.check_batch(&[request(3), request(5), request(6)]).await;
         let verdicts: Vec<_> = decisions.iter().map(spillgate::Decision::allowed).collect();
         assert_eq!(verdicts, [true, false, true]);
     });
@@ -379,12 +363,12 @@ fn the_store_decides_again_after_an_outage() {
     runtime.block_on(async {
         let limiter = Limiter::builder().redis(server.url()).build().await.unwrap();
         let limit = Limit::per_day(1_000);
-        assert_eq!(limiter.check_limit("k", &limit, 1).await.source(), Source::Store);
+        assert_eq!(limiter.check(&Request::keyed("k", &limit)).await.source(), Source::Store);
         server.kill();
-        assert!(limiter.check_limit("k", &limit, 1).await.degraded());
+        assert!(limiter.check(&Request::keyed("k", &limit)).await.degraded());
         server.restart();
         let began = now();
-        while limiter.check_limit("k", &limit, 1).await.degraded() {
+        while limiter.check(&Request::keyed("k", &limit)).await.degraded() {
             assert!(began.elapsed_below(Duration::from_secs(10)), "still degraded");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -402,9 +386,9 @@ fn a_store_that_pauses_within_the_timeout_decides() {
         server.command(&["CLIENT", "PAUSE", "1200"]);
         let limit = Limit::per_day(10);
         let began = now();
-        assert!(hasty.check_limit("hasty", &limit, 1).await.degraded());
+        assert!(hasty.check(&Request::keyed("hasty", &limit)).await.degraded());
         assert!(began.elapsed_below(Duration::from_secs(1)), "the timeout is 25 ms");
-        assert_eq!(patient.check_limit("patient", &limit, 1).await.source(), Source::Store);
+        assert_eq!(patient.check(&Request::keyed("patient", &limit)).await.source(), Source::Store);
     });
 }
 

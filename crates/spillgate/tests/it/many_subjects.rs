@@ -5,7 +5,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use spillgate::{Limiter, Policy, Question, Request};
+use spillgate::{Limiter, Policy, Request};
 use spillgate_testkit::RedisServer;
 
 use crate::failure::evidence;
@@ -75,9 +75,9 @@ fn a_process_with_many_subjects() {
 async fn check(limiter: &Limiter, first: u32, subjects: u32) {
     let names: Vec<String> =
         (first..first + subjects).map(|subject| format!("u{subject}")).collect();
-    let question = |name| Question::Request(Request::new().with("user", name));
-    let questions: Vec<Question<'_>> = names.iter().map(question).collect();
-    assert_eq!(limiter.check_batch(&questions).await.len(), names.len());
+    let request = |name| Request::new().with("user", name);
+    let requests: Vec<Request<'_>> = names.iter().map(request).collect();
+    assert_eq!(limiter.check_batch(&requests).await.len(), names.len());
 }
 
 fn mark(limiter: &Limiter) {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Limit, Limiter, LimiterBuilder, Mode, Part, Policy, Question, Request};
+use spillgate::{Limit, Limiter, LimiterBuilder, Mode, Policy, Request};
 use spillgate_testkit::{Cluster, RedisServer};
 
 use crate::support::random::Random;
@@ -64,13 +64,10 @@ async fn mixed_fleet_keeps_every_limit(on_store: impl Fn() -> LimiterBuilder) {
         let limiter = if random.below(2) == 0 { &old } else { &new };
         let decision = match random.below(3) {
             0 => limiter.check(&request(user, tenant)).await,
-            1 => {
-                let question = Question::Request(request(user, tenant));
-                limiter.check_batch(&[question]).await.remove(0)
-            }
+            1 => limiter.check_batch(&[request(user, tenant)]).await.remove(0),
             _ => {
-                let parts = [Part::new(request(user, tenant))];
-                limiter.check_atomic(&parts, PATIENCE).await.whole().clone()
+                let requests = [request(user, tenant)];
+                limiter.check_atomic_within(&requests, PATIENCE).await.whole().clone()
             }
         };
         assert!(!decision.degraded(), "{decision:?}");
@@ -101,16 +98,14 @@ fn an_inline_limit_is_charged_under_both_secrets() {
         let old = under_old(Limiter::builder().redis(server.url())).await;
         let new = changing_over(Limiter::builder().redis(server.url())).await;
         let limit = Limit::per(5, Duration::from_secs(365 * 86_400));
-        assert!(old.check_limit("me", &limit, 3).await.allowed());
-        assert_eq!(new.check_limit("me", &limit, 1).await.remaining(), Some(1));
-        assert!(!old.check_limit("me", &limit, 2).await.allowed(), "charged under both");
-        let question = |cost: u64| Question::Inline {
-            domain: "default",
-            key: "me",
-            limit: limit.clone(),
-            cost: cost.into(),
-        };
-        let reply = new.check_batch(&[question(2), question(1), question(1)]).await;
+        assert!(old.check(&Request::keyed("me", &limit).costing(3)).await.allowed());
+        assert_eq!(new.check(&Request::keyed("me", &limit)).await.remaining(), Some(1));
+        assert!(
+            !old.check(&Request::keyed("me", &limit).costing(2)).await.allowed(),
+            "charged under both"
+        );
+        let request = |cost: u64| Request::keyed("me", limit.clone()).costing(cost);
+        let reply = new.check_batch(&[request(2), request(1), request(1)]).await;
         let allowed: Vec<bool> = reply.iter().map(spillgate::Decision::allowed).collect();
         assert_eq!(allowed, [false, true, false]);
     });

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use spillgate::internals::time::Clock;
-use spillgate::{Limit, Limiter, Part, Policy, Request};
+use spillgate::{Limit, Limiter, Policy, Request};
 use spillgate_testkit::RedisServer;
 
 const WITHIN: Duration = Duration::from_secs(10);
@@ -52,8 +52,8 @@ fn a_request_limit_of_a_shorter_period_keeps_the_configured_log() {
         for second in 1..=13 {
             clock.set(TODAY_US + second * 1_000_000);
             let request_limit = Limit::per(1, Duration::from_secs(10));
-            let part = Part::new(ada()).limited_to(request_limit);
-            all += usize::from(limiter.check_atomic(&[part], WITHIN).await.whole().allowed());
+            let narrowed = ada().narrowed_to(request_limit);
+            all += usize::from(limiter.check(&narrowed).await.allowed());
             all += admitted(&limiter, 5).await;
         }
         assert_eq!(all, 20, "in 13 seconds of a minute");
@@ -66,15 +66,15 @@ fn a_request_limit_has_a_counter_for_each_period() {
     on_each(policy, |limiter, clock| async move {
         let of = |count, seconds| {
             let request_limit = Limit::per(count, Duration::from_secs(seconds));
-            [Part::new(ada()).limited_to(request_limit)]
+            ada().narrowed_to(request_limit)
         };
-        assert!(limiter.check_atomic(&of(1, 60), WITHIN).await.whole().allowed());
-        assert!(!limiter.check_atomic(&of(1, 60), WITHIN).await.whole().allowed());
-        let slower = limiter.check_atomic(&of(1, 3_600), WITHIN).await;
-        assert!(slower.whole().allowed(), "{slower:?}");
+        assert!(limiter.check(&of(1, 60)).await.allowed());
+        assert!(!limiter.check(&of(1, 60)).await.allowed());
+        let slower = limiter.check(&of(1, 3_600)).await;
+        assert!(slower.allowed(), "{slower:?}");
         clock.set(TODAY_US + 61_000_000);
-        assert!(limiter.check_atomic(&of(1, 60), WITHIN).await.whole().allowed());
-        assert!(!limiter.check_atomic(&of(1, 3_600), WITHIN).await.whole().allowed());
+        assert!(limiter.check(&of(1, 60)).await.allowed());
+        assert!(!limiter.check(&of(1, 3_600)).await.allowed());
     });
 }
 

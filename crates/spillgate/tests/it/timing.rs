@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Limit, Limiter, Part, Policy, Question, Request, Reserve};
+use spillgate::{Limit, Limiter, Policy, Request, Reserve};
 use spillgate_testkit::RedisServer;
 
 const POLICY: &str = r#"
@@ -33,9 +33,7 @@ fn every_decision_on_a_store_is_timed_once() {
         let mut expected = 0;
         for round in 0..N {
             let _ = limiter.check(&ann).await;
-            let _ = limiter
-                .check_atomic(&[Part::new(ann.clone()), Part::new(job.clone())], patient)
-                .await;
+            let _ = limiter.check_atomic_within(&[ann.clone(), job.clone()], patient).await;
             assert!(limiter.acquire(&ann, patient).await.allowed());
             let _ = limiter.reserve(&ann, &Reserve::lasting(patient)).await.unwrap();
             let _ =
@@ -43,12 +41,7 @@ fn every_decision_on_a_store_is_timed_once() {
             assert!(limiter.check(&job).await.receipt().is_some());
             let free = Request::new().with("free", "a");
             let _ = limiter.reserve(&free, &Reserve::default()).await.unwrap();
-            let one = Question::Inline {
-                domain: "default",
-                key: "ann",
-                limit: Limit::per_day(1_000),
-                cost: 1.into(),
-            };
+            let one = Request::keyed("ann", Limit::per_day(1_000));
             limiter.check_batch(&[one.clone(), one]).await;
             expected += 8;
             assert_eq!(timed(&limiter).0, expected, "round {round}");

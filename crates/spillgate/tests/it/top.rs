@@ -1,6 +1,6 @@
 //! `top`: the subjects that use most, and those denied most.
 
-use spillgate::{Cost, Limit, LimitSpec, Part, Question, Request, Reserve, TopOfRule, TopSubject};
+use spillgate::{Cost, Limit, LimitSpec, Request, Reserve, TopOfRule, TopSubject};
 use std::time::Duration;
 
 use crate::limiter::on_each;
@@ -72,13 +72,12 @@ fn batches_combined_requests_waits_and_inline_limits_are_counted_too() {
     on_fresh_threads(|| {
         on_each(POLICY, |limiter| async move {
             let tokens = |user| of(user).costing(Cost::of_unit("tokens", 2));
-            let question = spillgate::Question::Request(tokens("ann"));
-            limiter.check_batch(&[question.clone(), question]).await;
-            let parts = [Part::new(tokens("ann")), Part::new(tokens("bob"))];
-            let _ = limiter.check_atomic(&parts, Duration::from_secs(10)).await;
+            let request = tokens("ann");
+            limiter.check_batch(&[request.clone(), request]).await;
+            let _ = limiter.check_atomic(&[tokens("ann"), tokens("bob")]).await;
             let _ = limiter.acquire(&tokens("bob"), Duration::from_secs(10)).await;
-            let _ = limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
-            let _ = limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
+            let _ = limiter.check(&Request::keyed("user:1", Limit::per_day(1))).await;
+            let _ = limiter.check(&Request::keyed("user:1", Limit::per_day(1))).await;
             let top = limiter.top(None, 10);
             let of_rule = |name| top.rules().iter().find(|rule| rule.rule() == name).unwrap();
             let api: &TopOfRule = of_rule(Some("api"));
@@ -114,15 +113,10 @@ fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once()
             }
             let permits = LimitSpec { max_hold: Some("10m".into()), ..LimitSpec::new("2") };
             let permits = permits.algorithm("concurrency").build().unwrap();
-            let question = Question::Inline {
-                domain: "default",
-                key: "held",
-                limit: permits.clone(),
-                cost: 1.into(),
-            };
-            let _ = limiter.check_limit("held", &permits, 1).await;
-            let _ = limiter.reserve_for(&question, &Reserve::default()).await.unwrap();
-            let _ = limiter.check_limit("held", &permits, 1).await;
+            let request = Request::keyed("held", permits.clone());
+            let _ = limiter.check(&Request::keyed("held", &permits)).await;
+            let _ = limiter.reserve(&request, &Reserve::default()).await.unwrap();
+            let _ = limiter.check(&Request::keyed("held", &permits)).await;
             let top = limiter.top(None, 10);
             let seen = |name: Option<&str>| {
                 let rule = top.rules().iter().find(|rule| rule.rule() == name);
@@ -145,7 +139,7 @@ fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once()
 fn top_is_empty_when_it_is_switched_off() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let limiter = spillgate::Limiter::builder().top(false).build().await.unwrap();
-        let _ = limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
+        let _ = limiter.check(&Request::keyed("user:1", Limit::per_day(1))).await;
         assert!(limiter.top(None, 10).rules().is_empty());
     });
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use spillgate::internals::time::Clock;
-use spillgate::{Limit, Limiter, Policy, Question, Reason, Request};
+use spillgate::{Limit, Limiter, Policy, Reason, Request};
 use spillgate_testkit::RedisServer;
 use tokio::task::{JoinHandle, LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, sleep};
@@ -174,9 +174,8 @@ fn processes_that_wait_on_one_store_share_its_rate() {
             for _ in 0..7 {
                 let (limiter, limit) = (limiter.clone(), limit.clone());
                 waiters.spawn(async move {
-                    let question =
-                        Question::Inline { domain: "default", key: "all", limit, cost: 1.into() };
-                    limiter.acquire_for(&question, Duration::from_secs(60)).await.allowed()
+                    let request = Request::keyed("all", limit);
+                    limiter.acquire(&request, Duration::from_secs(60)).await.allowed()
                 });
             }
         }

@@ -5,10 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Seen, old_word};
-
-/// Names that have an old word and are to be renamed. A name that is gone must leave the list.
-const PENDING: [&str; 1] = ["Question"];
+use super::Seen;
 
 pub(super) fn names() -> Vec<Seen> {
     let items = items();
@@ -18,19 +15,11 @@ pub(super) fn names() -> Vec<Seen> {
         names.insert(item.clone());
         names.extend(parts.iter().map(|part| format!("{item}::{part}")));
     }
-    let is_old = |name: &str| old_word(name.rsplit("::").next().unwrap()).is_some();
-    for pending in PENDING {
-        assert!(
-            names.contains(pending) && is_old(pending),
-            "{pending} is renamed: take it out here"
-        );
-    }
-    let checked = names.into_iter().filter(|name| !PENDING.contains(&name.as_str()));
     let seen = |name: String| {
         let text = name.rsplit("::").next().unwrap().to_owned();
         Seen { place: format!("library: {name}"), text }
     };
-    checked.map(seen).collect()
+    names.into_iter().map(seen).collect()
 }
 
 /// The types, functions and constants that an application can name: those that `lib.rs` and the module `tower` export.

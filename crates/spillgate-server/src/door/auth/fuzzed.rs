@@ -28,8 +28,8 @@ pub fn holds(input: &[u8]) {
     let target = lines.next().unwrap_or_default();
     let Some(received) = request(target, &headers) else { return };
 
-    let question = gate.question(peer, &received);
-    for (name, value) in question.attributes() {
+    let asked = gate.request(peer, &received);
+    for (name, value) in asked.attributes() {
         match name {
             "ip" => assert!(value.len() <= 43 && value.is_ascii()),
             "x-api-key" => {}
@@ -52,7 +52,7 @@ pub fn holds(input: &[u8]) {
     let forged = forged.map(|name| (HeaderName::from_static(name), FORGED));
     let with_forged: Vec<_> = forged.chain(headers.iter().cloned()).collect();
     let received = request(target, &with_forged).expect("the request was valid with fewer headers");
-    assert!(gate.question(peer, &received).attributes().eq(question.attributes()));
+    assert!(gate.request(peer, &received).attributes().eq(asked.attributes()));
 }
 
 fn header(line: &[u8]) -> Option<(HeaderName, HeaderValue)> {

@@ -17,7 +17,7 @@ pub(super) fn to(combined: &AtomicDecision, style: HeaderStyle) -> RateLimitResp
     whole.write_headers(style, &mut headers);
     let mut response = RateLimitResponse {
         overall_code: code(whole.allowed()).into(),
-        statuses: combined.parts().iter().map(status).collect(),
+        statuses: combined.by_request().iter().map(status).collect(),
         response_headers_to_add: headers.iter().filter_map(header).collect(),
         ..RateLimitResponse::default()
     };

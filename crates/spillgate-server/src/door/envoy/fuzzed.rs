@@ -8,7 +8,7 @@ use std::time::Duration;
 use prost::Message;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 
-use super::question::{DESCRIPTORS_MAX, attributes, domain, parts, store_timeout};
+use super::question::{DESCRIPTORS_MAX, attributes, domain, requests, store_timeout};
 use super::rls::RateLimitRequest;
 use crate::bounds::ATTRIBUTES_MAX;
 
@@ -25,14 +25,14 @@ pub fn holds(input: &[u8]) {
     let again = RateLimitRequest::decode(&request.encode_to_vec()[..]);
     assert_eq!(again.as_ref(), Ok(&request));
     assert!(!domain(&request).is_empty());
-    let Ok(parts) = parts(&request) else {
+    let Ok(requests) = requests(&request) else {
         let entries = request.descriptors.iter().map(|descriptor| descriptor.entries.len());
         assert!(
             request.descriptors.len() > DESCRIPTORS_MAX || entries.max() > Some(ATTRIBUTES_MAX)
         );
         return;
     };
-    assert_eq!(parts.len(), request.descriptors.len());
+    assert_eq!(requests.len(), request.descriptors.len());
     for descriptor in &request.descriptors {
         let request = attributes(&descriptor.entries);
         let names: BTreeSet<&str> = request.attributes().map(|(name, _)| name).collect();

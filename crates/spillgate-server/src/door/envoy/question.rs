@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Limit, LimitSpec, Part, Request};
+use spillgate::{Limit, LimitSpec, Request};
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
@@ -24,7 +24,7 @@ pub(super) fn domain(request: &RateLimitRequest) -> &str {
 ///
 /// If there are too many descriptors or entries. Envoy's operator configured them, and no client can add any, so an
 /// error admits no request that a client chose.
-pub(super) fn parts(request: &RateLimitRequest) -> Result<Vec<Part<'_>>, Status> {
+pub(super) fn requests(request: &RateLimitRequest) -> Result<Vec<Request<'_>>, Status> {
     let too_many = |noun: &str, count: usize, max: usize| {
         Status::invalid_argument(format!("at most {max} {noun}, got {count}; leave some out"))
     };
@@ -36,7 +36,7 @@ pub(super) fn parts(request: &RateLimitRequest) -> Result<Vec<Part<'_>>, Status>
     if let Some(count) = most.filter(|count| *count > ATTRIBUTES_MAX) {
         return Err(too_many("entries in a descriptor", count, ATTRIBUTES_MAX));
     }
-    Ok(descriptors.iter().map(|descriptor| part(request, descriptor)).collect())
+    Ok(descriptors.iter().map(|descriptor| one(request, descriptor)).collect())
 }
 
 /// Returns the longest wait for the store: three quarters of the client's own time-out, so that the answer still
@@ -47,7 +47,7 @@ pub(super) fn store_timeout(metadata: &MetadataMap, most: Duration) -> Duration 
     waits.map_or(most, |waits| (waits.saturating_mul(3) / 4).min(most))
 }
 
-fn part<'a>(request: &'a RateLimitRequest, descriptor: &'a RateLimitDescriptor) -> Part<'a> {
+fn one<'a>(request: &'a RateLimitRequest, descriptor: &'a RateLimitDescriptor) -> Request<'a> {
     let attributes = attributes(&descriptor.entries);
     let names: Vec<&str> = attributes.attributes().map(|(name, _)| name).collect();
     let names = names.join(",");
@@ -57,12 +57,12 @@ fn part<'a>(request: &'a RateLimitRequest, descriptor: &'a RateLimitDescriptor) 
         addend => u64::from(addend),
     };
     let cost = descriptor.hits_addend.unwrap_or(of_request);
-    let part = Part::new(attributes.in_domain(domain(request)).costing(cost));
-    let part = match descriptor.limit.as_ref().and_then(limit) {
-        Some(limit) => part.limited_to(limit),
-        None => part,
+    let one = attributes.in_domain(domain(request)).costing(cost);
+    let one = match descriptor.limit.as_ref().and_then(limit) {
+        Some(limit) => one.narrowed_to(limit),
+        None => one,
     };
-    if descriptor.is_negative_hits { part.giving_back() } else { part }
+    if descriptor.is_negative_hits { one.refunding() } else { one }
 }
 
 /// Returns the entries of a descriptor as attributes. The second entry with the same key is named `key.2`, and so on.

@@ -1,6 +1,6 @@
 //! A claim about every body of a check or a batch.
 
-use spillgate::{Question, Request};
+use spillgate::Request;
 
 use super::json::parse;
 use super::problem::Problem;
@@ -12,21 +12,21 @@ pub fn holds(body: &[u8]) {
     super::reservation::fuzzed::holds(body);
     match parse::<Check<'_>>(body) {
         Ok(check) => match check.reservation() {
-            Ok((question, _)) => {
-                if let Err(problem) = check.question() {
+            Ok((request, _)) => {
+                if let Err(problem) = check.request() {
                     is_short(&problem);
                 }
-                is_bounded(&question);
+                is_bounded(&request);
             }
             Err(problem) => is_short(&problem),
         },
         Err(problem) => is_short(&problem),
     }
     match parse::<Batch<'_>>(body) {
-        Ok(batch) => match batch.questions() {
-            Ok(questions) => {
-                assert!(questions.len() <= BATCH_MAX);
-                questions.iter().for_each(is_bounded);
+        Ok(batch) => match batch.requests() {
+            Ok(requests) => {
+                assert!(requests.len() <= BATCH_MAX);
+                requests.iter().for_each(is_bounded);
             }
             Err(problem) => is_short(&problem),
         },
@@ -34,18 +34,17 @@ pub fn holds(body: &[u8]) {
     }
 }
 
-fn is_bounded(question: &Question<'_>) {
-    match question {
-        Question::Request(request) => {
+fn is_bounded(request: &Request<'_>) {
+    assert!((1..=NAME_MAX).contains(&request.domain().len()));
+    match request.inline_limit() {
+        None => {
             assert!(request.attributes().count() <= ATTRIBUTES_MAX);
             for (name, value) in request.attributes() {
                 assert!((1..=NAME_MAX).contains(&name.len()) && value.len() <= VALUE_MAX);
             }
-            assert!((1..=NAME_MAX).contains(&request.domain().len()));
             reads_back(request);
         }
-        Question::Inline { domain, key, limit, .. } => {
-            assert!((1..=NAME_MAX).contains(&domain.len()));
+        Some((key, limit)) => {
             assert!((1..=VALUE_MAX).contains(&key.len()));
             assert!(limit.capacity().is_none_or(|capacity| capacity <= 1_000_000_000));
         }
@@ -66,7 +65,7 @@ fn reads_back(request: &Request<'_>) {
         request.cost().of("requests")
     );
     let check: Check<'_> = parse(body.as_bytes()).expect("a written request is a body");
-    let Ok(Question::Request(again)) = check.question() else { panic!("{body} is no request") };
+    let Ok(again) = check.request() else { panic!("{body} is no request") };
     assert_eq!(again.domain(), request.domain());
     assert_eq!(again.cost().of("requests"), request.cost().of("requests"));
     assert!(again.attributes().eq(request.attributes()), "{body}");

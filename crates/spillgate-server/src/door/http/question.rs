@@ -6,12 +6,12 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor};
-use spillgate::{Cost, HeaderStyle, Limit, Question, Request, Reserve, Value};
+use spillgate::{Cost, HeaderStyle, Limit, Request, Reserve, Value};
 
 use super::json::{List, Name, Named, NamedVisitor, Object, Text};
 use super::limit::LimitFields;
 use super::problem::Problem;
-use crate::bounds::{BATCH_MAX, DOMAIN, RESERVATION_NAME_MAX, VALUE_MAX, WAIT_MAX};
+use crate::bounds::{BATCH_MAX, RESERVATION_NAME_MAX, VALUE_MAX, WAIT_MAX};
 
 /// One check, by the rules of the policy or with an inline limit. It borrows from the body.
 pub(in crate::door) type Check<'a> = Object<CheckFields<'a>>;
@@ -65,19 +65,21 @@ impl CheckFields<'_> {
         }
     }
 
-    fn question<'f>(&'f self, last: &mut LastLimit<'f>) -> Result<Question<'f>, Problem> {
-        match (&self.key, &self.limit, &self.attributes) {
-            (None, None, _) => Ok(Question::Request(self.request())),
-            (Some(_), None, _) => Err(Problem::in_field("limit", NO_LIMIT)),
-            (None, Some(_), _) => Err(Problem::in_field("key", NO_KEY)),
-            (Some(_), Some(_), Some(_)) => Err(Problem::in_field("attributes", NO_RULES)),
-            (Some(key), Some(limit), None) => Ok(Question::Inline {
-                domain: self.domain.as_ref().map_or(DOMAIN, |domain| &domain.0),
-                key: &key.0,
-                limit: last.or_built(&limit.0)?,
-                cost: self.cost(),
-            }),
-        }
+    fn request<'f>(&'f self, last: &mut LastLimit<'f>) -> Result<Request<'f>, Problem> {
+        let request = match (&self.key, &self.limit, &self.attributes) {
+            (None, None, _) => self.by_attributes(),
+            (Some(_), None, _) => return Err(Problem::in_field("limit", NO_LIMIT)),
+            (None, Some(_), _) => return Err(Problem::in_field("key", NO_KEY)),
+            (Some(_), Some(_), Some(_)) => return Err(Problem::in_field("attributes", NO_RULES)),
+            (Some(key), Some(limit), None) => {
+                Request::keyed(key.0.as_ref(), last.or_built(&limit.0)?)
+            }
+        };
+        let request = request.costing(self.cost());
+        Ok(match &self.domain {
+            Some(Name(domain)) => request.in_domain(domain.as_ref()),
+            None => request,
+        })
     }
 
     /// Returns the style of the ready-made header fields in the answer; `None` for none.
@@ -99,11 +101,8 @@ impl CheckFields<'_> {
         Ok(wait)
     }
 
-    fn request(&self) -> Request<'_> {
-        let mut request = Request::new().costing(self.cost());
-        if let Some(Name(domain)) = &self.domain {
-            request = request.in_domain(domain.as_ref());
-        }
+    fn by_attributes(&self) -> Request<'_> {
+        let mut request = Request::new();
         for (name, Attribute(value)) in self.attributes.iter().flat_map(|attributes| &attributes.0)
         {
             request = request.with(name.as_ref(), Value::from(value.as_ref()));
@@ -122,9 +121,9 @@ impl Check<'_> {
     /// # Errors
     ///
     /// If fields are missing, contradict each other or belong to reservations.
-    pub(in crate::door) fn question(&self) -> Result<Question<'_>, Problem> {
+    pub(in crate::door) fn request(&self) -> Result<Request<'_>, Problem> {
         self.0.is_no_reservation()?;
-        self.0.question(&mut LastLimit::default())
+        self.0.request(&mut LastLimit::default())
     }
 
     /// Returns the style of the ready-made header fields in the answer; `None` for none.
@@ -142,11 +141,11 @@ impl Check<'_> {
     /// # Errors
     ///
     /// If fields are missing or contradict each other, or if the reservation asks to wait.
-    pub(in crate::door) fn reservation(&self) -> Result<(Question<'_>, Reserve<'_>), Problem> {
+    pub(in crate::door) fn reservation(&self) -> Result<(Request<'_>, Reserve<'_>), Problem> {
         if self.wait()? > Duration::ZERO {
             return Err(Problem::in_field("wait_ms", NO_WAITING_RESERVATION));
         }
-        Ok((self.0.question(&mut LastLimit::default())?, self.0.reserve()))
+        Ok((self.0.request(&mut LastLimit::default())?, self.0.reserve()))
     }
 }
 
@@ -161,18 +160,18 @@ impl Batch<'_> {
     /// # Errors
     ///
     /// The problem of the first check that has one.
-    pub(in crate::door) fn questions(&self) -> Result<Vec<Question<'_>>, Problem> {
+    pub(in crate::door) fn requests(&self) -> Result<Vec<Request<'_>>, Problem> {
         let mut last = LastLimit::default();
         let checks = self.0.iter().enumerate();
         checks
             .map(|(index, Object(check))| {
-                let question = match check.wait() {
+                let request = match check.wait() {
                     Ok(Duration::ZERO) => {
-                        check.is_no_reservation().and_then(|()| check.question(&mut last))
+                        check.is_no_reservation().and_then(|()| check.request(&mut last))
                     }
                     _ => Err(Problem::in_field("wait_ms", NOT_IN_A_BATCH)),
                 };
-                question.map_err(|problem| problem.in_item(index))
+                request.map_err(|problem| problem.in_item(index))
             })
             .collect()
     }

@@ -35,9 +35,9 @@ async fn reserve(State(app): State<Arc<App>>, body: Body) -> Result<Response, Pr
     app.takes_reservations().map_err(Problem::forbidden)?;
     let body = super::body::read(body).await?;
     let check: Check<'_> = parse(&body)?;
-    let (question, reserve) = check.reservation()?;
-    app.answers_question(&question)?;
-    let decision = app.reserve(&question, &reserve).await?;
+    let (request, reserve) = check.reservation()?;
+    app.answers(&request)?;
+    let decision = app.reserve(&request, &reserve).await?;
     if decision.reason() == Some(Reason::Overloaded) {
         return Err(Problem::overloaded(NO_ROOM.to_owned()));
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use spillgate::Question;
+use spillgate::Request;
 
 use super::answer::Answer;
 use super::command::{Command, Control};
@@ -11,7 +11,7 @@ use super::reservation::Reservation;
 
 /// Commands in their order, up to one that may change the meaning of those after it.
 pub(super) struct Batch<'a> {
-    pub(super) questions: Vec<Question<'a>>,
+    pub(super) requests: Vec<Request<'a>>,
     pub(super) entries: Vec<Entry<'a>>,
     /// The bytes of all commands.
     pub(super) length: usize,
@@ -52,7 +52,7 @@ impl<'a> Batch<'a> {
     /// Decodes at most `most` commands.
     pub(super) fn of(bytes: &'a [u8], access: Access, most: usize) -> Batch<'a> {
         let mut batch =
-            Batch { questions: Vec::new(), entries: Vec::new(), length: 0, end: End::Cut };
+            Batch { requests: Vec::new(), entries: Vec::new(), length: 0, end: End::Cut };
         while batch.entries.len() < most {
             match decode(&bytes[batch.length..]) {
                 Ok(Frame::Whole { arguments, length }) => {
@@ -75,9 +75,9 @@ impl<'a> Batch<'a> {
     }
 
     /// Replaces the answer of each check by the error that `error_of` returns for it.
-    pub(super) fn refuse<E: Display>(&mut self, error_of: impl Fn(&Question<'_>) -> Option<E>) {
-        let mut refusals = self.questions.iter().map(error_of);
-        let mut kept = Vec::with_capacity(self.questions.len());
+    pub(super) fn refuse<E: Display>(&mut self, error_of: impl Fn(&Request<'_>) -> Option<E>) {
+        let mut refusals = self.requests.iter().map(error_of);
+        let mut kept = Vec::with_capacity(self.requests.len());
         for entry in &mut self.entries {
             let Entry::Answer(_) = entry else { continue };
             let refusal = refusals.next().flatten();
@@ -88,7 +88,7 @@ impl<'a> Batch<'a> {
         }
         drop(refusals);
         let mut kept = kept.into_iter();
-        self.questions.retain(|_| kept.next().unwrap_or(true));
+        self.requests.retain(|_| kept.next().unwrap_or(true));
     }
 
     fn add(&mut self, request: &[&'a [u8]], access: Access) -> Place {
@@ -97,8 +97,8 @@ impl<'a> Batch<'a> {
                 let place = if control.ends_batch() { Place::Last } else { Place::Within };
                 (Entry::Control(control), place)
             }
-            Command::Check(question, answer) if access == Access::Open => {
-                self.questions.push(question);
+            Command::Check(request, answer) if access == Access::Open => {
+                self.requests.push(request);
                 (Entry::Answer(answer), Place::Within)
             }
             Command::Reservation(reservation) if access == Access::Open => {

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use spillgate::Question;
+use spillgate::Request;
 
 use super::answer::Answer;
 use super::question::{self, ParsedCheck, quoted};
@@ -17,7 +17,7 @@ use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 )]
 #[derive(Debug)]
 pub(super) enum Command<'a> {
-    Check(Question<'a>, Answer),
+    Check(Request<'a>, Answer),
     Reservation(Reservation<'a>),
     Control(Control<'a>),
 }
@@ -87,7 +87,7 @@ impl<'a> Command<'a> {
         }
         let read = match entry.read {
             Read::Check(read) => {
-                read(arguments).map(|(question, answer)| Command::Check(question, answer))
+                read(arguments).map(|(request, answer)| Command::Check(request, answer))
             }
             Read::Reservation(read) => read(arguments).map(Command::Reservation),
             Read::Control(control) => control(arguments).map(Command::Control),

@@ -128,13 +128,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
                 call.is_whole();
             }
             if self.app.domains == Domains::Known {
-                batch.refuse(|question| self.app.answers_question(question).err());
+                batch.refuse(|request| self.app.answers(request).err());
             }
-            let decisions = match batch.questions.as_slice() {
+            let decisions = match batch.requests.as_slice() {
                 [] => Vec::new(),
-                questions => {
+                requests => {
                     let span = self.app.traces.of_batch();
-                    self.app.decide(questions).instrument(span).await
+                    self.app.check_batch(requests).instrument(span).await
                 }
             };
             let mut decisions = decisions.iter();
@@ -255,7 +255,7 @@ const REPLIES_FREE: usize = 4 * 1024;
 const BATCH_FREE: usize = 16;
 
 /// The estimated memory to answer one command: request, decision and reply.
-const ANSWERING: usize = 512;
+const ANSWERING: usize = 640;
 
 /// The bytes of the shortest check, `THROTTLE u 1 1 1`.
 const SHORTEST: usize = 18;

@@ -2,7 +2,7 @@
 //!
 //! The first byte of an input is the size of the pieces in which the rest arrives.
 
-use spillgate::Question;
+use spillgate::Request;
 
 use super::batch::{Access, Batch, End, Entry};
 use super::frame::{Frame, Malformed, REQUEST_MAX, decode};
@@ -56,10 +56,10 @@ fn answered(bytes: &[u8], access: Access) {
     loop {
         let batch = Batch::of(rest, access, BATCH_MAX);
         assert!(batch.entries.len() <= BATCH_MAX);
-        let questions = batch.entries.iter().filter(|entry| matches!(entry, Entry::Answer(_)));
-        assert_eq!(questions.count(), batch.questions.len());
-        assert!(access == Access::Open || batch.questions.is_empty());
-        batch.questions.iter().for_each(is_bounded);
+        let checks = batch.entries.iter().filter(|entry| matches!(entry, Entry::Answer(_)));
+        assert_eq!(checks.count(), batch.requests.len());
+        assert!(access == Access::Open || batch.requests.is_empty());
+        batch.requests.iter().for_each(is_bounded);
         for entry in &batch.entries {
             let Entry::Control(control) = entry else { continue };
             let mut replies = Replies::default();
@@ -74,15 +74,15 @@ fn answered(bytes: &[u8], access: Access) {
     }
 }
 
-fn is_bounded(question: &Question<'_>) {
-    match question {
-        Question::Request(request) => {
+fn is_bounded(request: &Request<'_>) {
+    match request.inline_limit() {
+        None => {
             assert!(request.attributes().count() <= 32);
             assert!(
                 request.attributes().all(|(name, value)| name.len() <= 64 && value.len() <= 4_096)
             );
         }
-        Question::Inline { key, limit, .. } => {
+        Some((key, limit)) => {
             assert!((1..=4_096).contains(&key.len()));
             assert!(limit.capacity().is_some_and(|capacity| capacity <= 1_000_000_000));
         }

@@ -4,32 +4,29 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use spillgate::{Cost, Limit, Question, Request};
+use spillgate::{Cost, Limit, Request};
 
 use super::answer::{Answer, Throttled};
-use crate::bounds::{ATTRIBUTES_MAX, DOMAIN, NAME_MAX, VALUE_MAX};
+use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX, VALUE_MAX};
 
 /// A check and the form of its answer, or the problem of an argument.
-pub(super) type ParsedCheck<'a> = Result<(Question<'a>, Answer), String>;
+pub(super) type ParsedCheck<'a> = Result<(Request<'a>, Answer), String>;
 
 /// Parses `CL.THROTTLE key max_burst count period [quantity]` of redis-cell: the capacity is one more than the burst.
 pub(super) fn cl_throttle<'a>(arguments: &[&'a [u8]]) -> ParsedCheck<'a> {
     let burst = number("max_burst", arguments[1], 0..=COUNT_MAX - 1)?;
-    let (question, throttled) = throttle(arguments, burst + 1)?;
-    Ok((question, Answer::Cell(throttled)))
+    let (request, throttled) = throttle(arguments, burst + 1)?;
+    Ok((request, Answer::Cell(throttled)))
 }
 
 /// Parses `THROTTLE key max_burst count period [quantity]` of throttlecrab: the capacity is the burst.
 pub(super) fn throttle_crab<'a>(arguments: &[&'a [u8]]) -> ParsedCheck<'a> {
     let burst = number("max_burst", arguments[1], 1..=COUNT_MAX)?;
-    let (question, throttled) = throttle(arguments, burst)?;
-    Ok((question, Answer::Crab(throttled)))
+    let (request, throttled) = throttle(arguments, burst)?;
+    Ok((request, Answer::Crab(throttled)))
 }
 
-fn throttle<'a>(
-    arguments: &[&'a [u8]],
-    capacity: u64,
-) -> Result<(Question<'a>, Throttled), String> {
+fn throttle<'a>(arguments: &[&'a [u8]], capacity: u64) -> Result<(Request<'a>, Throttled), String> {
     let count = number("count", arguments[2], 1..=COUNT_MAX)?;
     let period = number("period", arguments[3], 1..=PERIOD_MAX)?;
     let quantity = match arguments.get(4) {
@@ -38,9 +35,8 @@ fn throttle<'a>(
     };
     let limit = Limit::bucket(count, Duration::from_secs(period), capacity)
         .map_err(|error| format!("max_burst: {}", error.message()))?;
-    let (key, cost) = (key(arguments[0])?, Cost::requests(quantity));
-    let question = Question::Inline { domain: DOMAIN, key, limit, cost };
-    Ok((question, Throttled { capacity, quantity }))
+    let request = Request::keyed(key(arguments[0])?, limit).costing(quantity);
+    Ok((request, Throttled { capacity, quantity }))
 }
 
 /// Parses `SG.CHECK domain cost [attribute value …]`, a check by the rules of the policy.
@@ -59,7 +55,7 @@ pub(super) fn sg_check<'a>(arguments: &[&'a [u8]]) -> ParsedCheck<'a> {
         }
         request = request.with(attribute, bounded(attribute, value)?);
     }
-    Ok((Question::Request(request), Answer::Check))
+    Ok((request, Answer::Check))
 }
 
 /// Checks the key of an inline limit. Bytes that are no UTF-8 are refused and not repaired: repaired keys of two
@@ -174,11 +170,10 @@ mod tests {
             (cl_throttle, "u1 999999999 1000000000 1", 1_000_000_000),
             (throttle_crab, "u1 15 30 60", 15),
         ] {
-            let Ok((Question::Inline { domain, key, limit, cost }, _)) = parse(parser, line) else {
-                panic!("{line} is no check of an inline limit");
-            };
-            assert_eq!((domain, key, limit.capacity()), ("default", "u1", Some(capacity)));
-            assert_eq!(cost, Cost::requests(1));
+            let (request, _) = parse(parser, line).unwrap();
+            let (key, limit) = request.inline_limit().unwrap();
+            assert_eq!((key, limit.capacity()), ("u1", Some(capacity)));
+            assert_eq!((request.domain(), request.cost()), ("default", &Cost::requests(1)));
         }
     }
 
@@ -211,9 +206,10 @@ mod tests {
     #[test]
     fn a_check_has_attributes_in_pairs_and_a_cost_by_unit() {
         let line = "web requests=1,tokens=900 ip 203.0.113.7 route /login";
-        let Ok((Question::Request(request), Answer::Check)) = parse(sg_check, line) else {
+        let Ok((request, Answer::Check)) = parse(sg_check, line) else {
             panic!("{line} is no check by the rules");
         };
+        assert_eq!(request.inline_limit(), None);
         assert_eq!(request.domain(), "web");
         assert_eq!(request.attribute("route"), Some(b"/login".as_slice()));
         assert_eq!(*request.cost(), Cost::requests(1).and("tokens", 900));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Question, Reason, Receipt, ReservationError, Reserve, Usage};
+use spillgate::{Reason, Receipt, Request, ReservationError, Reserve, Usage};
 
 use super::answer::Answer;
 use super::question::{cost, name, number, quoted, sg_check};
@@ -14,7 +14,7 @@ use crate::bounds::{NO_ROOM, RESERVATION_NAME_MAX};
 /// A command about a reservation.
 #[derive(Debug)]
 pub(super) enum Reservation<'a> {
-    Reserve { question: Box<Question<'a>>, reserve: Reserve<'a> },
+    Reserve { request: Box<Request<'a>>, reserve: Reserve<'a> },
     Settle { receipt: Receipt, usage: Usage<'a> },
     Cancel(Receipt),
     Release(Receipt),
@@ -37,8 +37,8 @@ pub(super) fn reserve<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
         })?);
     }
     let as_check: Vec<&[u8]> = arguments[..2].iter().chain(&arguments[4..]).copied().collect();
-    let (question, _) = sg_check(&as_check)?;
-    Ok(Reservation::Reserve { question: Box::new(question), reserve })
+    let (request, _) = sg_check(&as_check)?;
+    Ok(Reservation::Reserve { request: Box::new(request), reserve })
 }
 
 /// Parses `SG.SETTLE receipt cost`.
@@ -68,11 +68,11 @@ impl Reservation<'_> {
             return replies.error(&format!("NOPERM {why}"));
         }
         let outcome = match self {
-            Reservation::Reserve { question, reserve } => {
-                if let Err(why) = app.answers_question(question) {
+            Reservation::Reserve { request, reserve } => {
+                if let Err(why) = app.answers(request) {
                     return replies.error(&format!("ERR domain: {why}"));
                 }
-                return match app.reserve(question, reserve).await {
+                return match app.reserve(request, reserve).await {
                     Ok(decision) if decision.reason() == Some(Reason::Overloaded) => {
                         replies.error(&format!("OVERLOADED {NO_ROOM}"))
                     }

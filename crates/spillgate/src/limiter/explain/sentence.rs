@@ -9,7 +9,7 @@ use crate::limit::Algorithm;
 pub(super) fn of_all(explained: &Explanation) -> String {
     let answer = explained.answer();
     let by = answer.rule().zip(answer.limit()).map(|(rule, limit)| format!("{rule}/{limit}"));
-    let by = by.unwrap_or_default();
+    let by = by.unwrap_or_else(|| "the inline limit".to_owned());
     let mut sentence = match answer.reason() {
         _ if answer.is_unmatched() => {
             format!("Allowed: no rule of the domain {:?} matches.", explained.domain)
@@ -20,7 +20,7 @@ pub(super) fn of_all(explained: &Explanation) -> String {
             format!("Denied by {by}: the cost exceeds its capacity, and no wait helps.")
         }
         Some(Reason::StoreUnavailable | Reason::Overloaded) => {
-            format!("Denied by {by}, whose rule denies without the store.")
+            format!("Denied by {by}, since the store gave no answer.")
         }
         Some(Reason::LimitExceeded) => match answer.retry_after() {
             Some(wait) => format!("Denied by {by}, for {}.", Wait(wait)),
@@ -76,7 +76,10 @@ pub(super) fn of_counter(counter: &ExplainedLimit<'_>) -> String {
         sentence.push_str(" Its rule is in shadow mode, and denies nothing.");
     }
     if decision.advisory() {
-        sentence.push_str(" It is charged afterwards, with or without room, and denies nothing.");
+        sentence.push_str(match counter.cost() {
+            0 => " The request only refunds, so it is never denied.",
+            _ => " It is charged afterwards, with or without room, and denies nothing.",
+        });
     }
     sentence
 }

@@ -2,7 +2,7 @@
 
 use spillgate::internals::algorithm::{Intent, Reading};
 use spillgate::internals::limit::NamedLimit;
-use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Reason};
+use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Reason, Request};
 use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;
@@ -62,12 +62,14 @@ fn a_cost_above_the_capacity_gets_no_retry_time() {
     for builder in [Limiter::builder(), Limiter::builder().redis(server.url()).timeout(PATIENCE)] {
         let limiter = runtime.block_on(builder.build()).unwrap();
         for named in each_algorithm(10, PERIOD) {
-            let decision = runtime.block_on(limiter.check_limit("me", named.limit(), 11));
+            let decision =
+                runtime.block_on(limiter.check(&Request::keyed("me", named.limit()).costing(11)));
             assert_eq!(
                 (decision.reason(), decision.retry_after()),
                 (Some(Reason::CostExceedsLimit), None)
             );
-            let decision = runtime.block_on(limiter.check_limit("me", named.limit(), 10));
+            let decision =
+                runtime.block_on(limiter.check(&Request::keyed("me", named.limit()).costing(10)));
             assert_eq!(decision.reason(), None, "{} changed the counter", named.algorithm());
         }
     }
@@ -312,8 +314,9 @@ fn a_rate_of_zero_is_invalid_and_unlimited_and_block_are_explicit() {
     let runtime = runtime();
     for builder in [Limiter::builder(), Limiter::builder().redis(server.url()).timeout(PATIENCE)] {
         let limiter = runtime.block_on(builder.build()).unwrap();
-        let check =
-            |limit: &Limit, cost: u64| runtime.block_on(limiter.check_limit("me", limit, cost));
+        let check = |limit: &Limit, cost: u64| {
+            runtime.block_on(limiter.check(&Request::keyed("me", limit).costing(cost)))
+        };
         for cost in [1, 1_000_000_000, u64::MAX] {
             assert_eq!(check(&Limit::unlimited(), cost).reason(), None);
             assert_eq!(check(&Limit::block(), cost).reason(), Some(Reason::Blocked));
@@ -343,7 +346,7 @@ fn a_limit_of_another_unit_is_read_and_not_charged() {
     let limiter = runtime.block_on(Limiter::builder().build()).unwrap();
     let tokens = Limit::per_day(5).unit_named("tokens");
     for _ in 0..10 {
-        let decision = runtime.block_on(limiter.check_limit("me", &tokens, 1));
+        let decision = runtime.block_on(limiter.check(&Request::keyed("me", &tokens)));
         assert_eq!((decision.allowed(), decision.remaining()), (true, Some(5)));
     }
 }

@@ -5,7 +5,7 @@ use spillgate::internals::engine::Memory;
 use spillgate::internals::engine::redis::script_text;
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::time::Clock;
-use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Reason};
+use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Reason, Request};
 use spillgate_testkit::{RedisServer, Reply};
 
 use crate::support::random::Random;
@@ -187,7 +187,8 @@ fn costs_of_any_size_are_decided_and_remaining_never_wraps() {
         let limiter = runtime.block_on(builder.build()).unwrap();
         for named in each_algorithm(5, PERIOD) {
             for cost in [6, 7, 1 << 31, 1 << 32, 1 << 53, u64::MAX - 1, u64::MAX] {
-                let decision = runtime.block_on(limiter.check_limit("me", named.limit(), cost));
+                let decision = runtime
+                    .block_on(limiter.check(&Request::keyed("me", named.limit()).costing(cost)));
                 assert_eq!(
                     decision.reason(),
                     Some(Reason::CostExceedsLimit),

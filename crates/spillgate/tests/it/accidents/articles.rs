@@ -232,7 +232,7 @@ fn survives_script_flush() {
     let limiter = runtime.block_on(builder.build()).unwrap();
     for call in 0..10 {
         assert_eq!(server.command(&["SCRIPT", "FLUSH"]).text(), "OK");
-        let decision = runtime.block_on(limiter.check_limit("me", &Limit::per_day(5), 1));
+        let decision = runtime.block_on(limiter.check(&Request::keyed("me", Limit::per_day(5))));
         assert_eq!((decision.allowed(), decision.source()), (call < 5, Source::Store));
     }
     assert_eq!(limiter.stats().store_errors, 0);

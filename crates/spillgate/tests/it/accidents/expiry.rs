@@ -7,7 +7,7 @@ use std::time::Duration;
 use spillgate::internals::algorithm::Intent;
 use spillgate::internals::engine::{Engine, Redis};
 use spillgate::internals::limit::NamedLimit;
-use spillgate::{Algorithm, Limit, Limiter, Source};
+use spillgate::{Algorithm, Limit, Limiter, Request, Source};
 use spillgate_testkit::{RedisServer, Reply, eventually};
 
 use crate::support::random::Random;
@@ -219,7 +219,7 @@ fn a_store_out_of_memory_is_an_outage_that_ends_by_itself() {
         let sources = |key: &str| -> Vec<Source> {
             let limits = each_algorithm(160, "366d");
             let one = |limit: &NamedLimit| {
-                runtime.block_on(limiter.check_limit(key, limit.limit(), 1)).source()
+                runtime.block_on(limiter.check(&Request::keyed(key, limit.limit()))).source()
             };
             limits.iter().map(one).collect()
         };
@@ -265,7 +265,7 @@ fn a_store_that_evicts_keys_still_decides() {
     server.command(&["CONFIG", "SET", "maxmemory", &(used + 300_000).to_string()]);
     for limit in each_algorithm(3, "366d") {
         let check = |key: &str| {
-            let decision = runtime.block_on(limiter.check_limit(key, limit.limit(), 1));
+            let decision = runtime.block_on(limiter.check(&Request::keyed(key, limit.limit())));
             assert_eq!(decision.source(), Source::Store, "{}", limit.algorithm());
             decision.allowed()
         };

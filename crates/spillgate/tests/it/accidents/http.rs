@@ -10,7 +10,7 @@ use axum::Router;
 use axum::routing::get;
 use http::Request;
 use spillgate::tower::RateLimitLayer;
-use spillgate::{ByIp, Limiter, LimiterBuilder, Policy, Request as Question};
+use spillgate::{ByIp, Limiter, LimiterBuilder, Policy};
 use spillgate_testkit::{Process, RedisServer};
 use tower::{Layer, Service, ServiceExt};
 
@@ -109,7 +109,8 @@ fn a_caller_that_disconnects_at_any_await_is_charged_at_most_once() {
                 }
                 false
             });
-            let left = runtime.block_on(limiter.peek(&Question::new().with("ip", &ip))).remaining();
+            let request = spillgate::Request::new().with("ip", &ip);
+            let left = runtime.block_on(limiter.peek(&request)).remaining();
             assert!([Some(10), Some(9)].contains(&left), "{left:?} after {polls} polls");
             if polled {
                 assert_eq!(left, Some(9), "an answered request is charged");

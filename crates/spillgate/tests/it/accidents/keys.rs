@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use spillgate::internals::algorithm::Intent;
 use spillgate::internals::engine::redis::script_text;
-use spillgate::{Cost, Limit, Limiter, Policy, Question, Request};
+use spillgate::{Limit, Limiter, Policy, Request};
 use spillgate_testkit::{RedisServer, Reply};
 
 use crate::support::storm;
@@ -38,17 +38,13 @@ fn different_subjects_have_different_keys() {
             ("ä", "b"),
             ("a\u{308}", "b"),
         ];
-        let question = |(domain, key), limit: &Limit| Question::Inline {
-            domain,
-            key,
-            limit: limit.clone(),
-            cost: Cost::requests(1),
-        };
+        let request =
+            |(domain, key), limit: &Limit| Request::keyed(key, limit.clone()).in_domain(domain);
         for limit in [&position, name] {
-            let questions = subjects.map(|subject| question(subject, limit));
-            let first = runtime.block_on(limiter.check_batch(&questions));
+            let requests = subjects.map(|subject| request(subject, limit));
+            let first = runtime.block_on(limiter.check_batch(&requests));
             assert!(first.iter().all(|decision| decision.allowed()), "two subjects share a key");
-            let again = runtime.block_on(limiter.check_batch(&questions));
+            let again = runtime.block_on(limiter.check_batch(&requests));
             assert!(again.iter().all(|decision| !decision.allowed()), "one subject has two keys");
         }
     }

@@ -3,7 +3,7 @@
 use spillgate::internals::algorithm::Intent;
 use spillgate::internals::engine::Redis;
 use spillgate::internals::time::Clock;
-use spillgate::{Algorithm, Limit, Limiter, Source};
+use spillgate::{Algorithm, Limit, Limiter, Request, Source};
 use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;
@@ -104,7 +104,7 @@ fn a_store_that_bars_time_uses_the_callers_clock() {
     let runtime = runtime();
     let limiter =
         runtime.block_on(Limiter::builder().redis(server.url()).timeout(PATIENCE).build()).unwrap();
-    let decision = runtime.block_on(limiter.check_limit("me", &Limit::per_day(32), 1));
+    let decision = runtime.block_on(limiter.check(&Request::keyed("me", Limit::per_day(32))));
     assert_eq!(
         (decision.allowed(), decision.source()),
         (true, Source::Fallback),

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use spillgate::internals::time::{Clock, boottime_us};
-use spillgate::{Limiter, Ring};
+use spillgate::{Limiter, Request, Ring};
 use spillgate_testkit::{Process, Sentinels, poll};
 
 use super::bounds::{Admission, History, Limits};
@@ -151,7 +151,7 @@ async fn call(limiter: Limiter, number: usize, limits: Limits) {
     let (key, limit) = (format!("subject {number}"), limits.limit());
     loop {
         let began_us = now_us();
-        let decision = limiter.check_limit(&key, &limit, 1).await;
+        let decision = limiter.check(&Request::keyed(&key, &limit)).await;
         if decision.allowed() {
             let by = if decision.degraded() { "locally" } else { "store" };
             println!("+ {number} {began_us} {} {by} .", now_us());

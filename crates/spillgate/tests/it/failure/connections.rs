@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Limit, Limiter, Source};
+use spillgate::{Limit, Limiter, Request, Source};
 use spillgate_testkit::{Direction, Fault, FaultProxy, RedisServer, eventually, poll};
 
 use super::{ALL, CEILING, Patient, SHARE, TIMEOUT, counted_by, evidence, field, limit};
@@ -74,7 +74,8 @@ fn a_black_hole_delays_no_caller_and_opens_few_connections() {
             let limiter = patient.limiter.clone();
             tokio::spawn(async move {
                 let limit = limit();
-                let check = limiter.check_limit("me", &limit, 1);
+                let request = Request::keyed("me", &limit);
+                let check = limiter.check(&request);
                 tokio::time::timeout(CEILING, check).await.expect("a decision").allowed()
             })
         });
@@ -202,7 +203,8 @@ fn cancelled_callers_do_not_shift_the_replies_of_others() {
                     // Each caller recognises its own reply by the capacity.
                     let (key, limit) =
                         (format!("{round}:{caller}"), Limit::per_day(1_000 + caller));
-                    let check = limiter.check_limit(&key, &limit, 1);
+                    let request = Request::keyed(&key, &limit);
+                    let check = limiter.check(&request);
                     let wait = Duration::from_micros(leaves_us);
                     let Ok(decision) = tokio::time::timeout(wait, check).await else {
                         return false;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use spillgate::internals::time::monotonic_us;
-use spillgate::{Limit, Limiter, Source};
+use spillgate::{Limit, Limiter, Request, Source};
 use spillgate_testkit::{Cluster, Node, Sentinels, eventually, poll};
 use tokio::task::JoinHandle;
 
@@ -75,7 +75,8 @@ struct Seen {
 
 fn under_load(patient: &Patient, event: impl FnOnce()) -> Seen {
     patient.heals();
-    let check = |cost| patient.run(patient.limiter.check_limit("me", &limit(), cost));
+    let check =
+        |cost| patient.run(patient.limiter.check(&Request::keyed("me", limit()).costing(cost)));
     let charged = poll(HEALING, || check(CHARGED).allowed().then_some(()));
     assert!(charged.is_some(), "{:?}", patient.limiter.shards());
     let mut all = Seen { checks: 1, admitted: CHARGED, local: 0 };
@@ -116,7 +117,8 @@ async fn call(limiter: Limiter, stop: Arc<AtomicBool>) -> Seen {
     let mut seen = Seen::default();
     while !stop.load(Ordering::Relaxed) {
         let limit = limit();
-        let check = limiter.check_limit("me", &limit, 1);
+        let request = Request::keyed("me", &limit);
+        let check = limiter.check(&request);
         let decision = tokio::time::timeout(2 * CEILING, check).await.expect("a decision");
         seen.checks += 1;
         seen.admitted += u64::from(decision.allowed());

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use spillgate::internals::time::monotonic_us;
-use spillgate::{Limit, Limiter, Source};
+use spillgate::{Limit, Limiter, Request, Source};
 use spillgate_testkit::{Fault, FaultProxy, RedisServer, poll};
 use tokio::runtime::Runtime;
 
@@ -142,7 +142,8 @@ impl Fleet {
         let wide = Limit::per_second(1_000_000);
         for limiter in &self.limiters {
             let healed = poll(HEALING, || {
-                let check = limiter.check_limit("bystander", &wide, 1);
+                let request = Request::keyed("bystander", &wide);
+                let check = limiter.check(&request);
                 (self.runtime.block_on(check).source() == Source::Store).then_some(())
             });
             assert!(healed.is_some(), "{:?}", limiter.shards());
@@ -156,7 +157,9 @@ impl Fleet {
         // A busy machine may delay one call of the store.
         let check = |limiter: &Limiter, cost| {
             let decision = poll(HEALING, || {
-                let decision = self.runtime.block_on(limiter.check_limit(key, &limit, cost));
+                let decision = self
+                    .runtime
+                    .block_on(limiter.check(&Request::keyed(key, &limit).costing(cost)));
                 (decision.source() == Source::Store).then_some(decision)
             });
             decision.expect("the store answers")
@@ -201,7 +204,8 @@ async fn call(limiter: Limiter, caller: usize, until_us: u64) -> Seen {
     while monotonic_us() < until_us {
         for key in ["fresh", "exhausted", &own] {
             let start_us = monotonic_us();
-            let check = limiter.check_limit(key, &limit, 1);
+            let request = Request::keyed(key, &limit);
+            let check = limiter.check(&request);
             let decision = tokio::time::timeout(CEILING, check).await.expect("a decision");
             seen.taken_us.push(monotonic_us() - start_us);
             let admitted = u64::from(decision.allowed());

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use spillgate::internals::time::monotonic_us;
-use spillgate::{Decision, Limiter, Part, Policy, Question, Reason, Request, Source};
+use spillgate::{Decision, Limiter, Policy, Reason, Request, Source};
 use spillgate_testkit::{RedisServer, Reply};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -91,9 +91,10 @@ fn a_call_past_its_deadline_does_not_reach_the_store() {
     assert_eq!(runtime.block_on(limiter.check(&of_victim())).source(), Source::Store);
     server.command(&["CONFIG", "RESETSTAT"]);
     for _ in 0..200 {
-        let parts = [Part::new(of_victim().costing(0))];
-        let combined = runtime.block_on(limiter.check_atomic(&parts, Duration::from_nanos(1)));
-        assert_eq!(combined.whole().source(), Source::Fallback);
+        let requests = [of_victim().costing(0)];
+        let within = Duration::from_nanos(1);
+        let decision = runtime.block_on(limiter.check_atomic_within(&requests, within));
+        assert_eq!(decision.whole().source(), Source::Fallback);
     }
     let stats = server.command(&["INFO", "commandstats"]);
     assert!(!stats.text().contains("cmdstat_evalsha:"), "{}", stats.text());
@@ -167,12 +168,11 @@ fn no_call_of_a_large_batch_occupies_the_store_for_long() {
         let builder = builder.redis(server.url()).timeout(CEILING);
         let limiter = runtime.block_on(builder.build()).unwrap();
         let users: Vec<String> = (0..1_000).map(|user| format!("{algorithm} {user}")).collect();
-        let questions: Vec<_> =
-            users.iter().map(|user| Question::Request(Request::new().with("user", user))).collect();
-        let mut one = vec![Question::Request(Request::new().with("user", "one")); 1_000];
+        let requests: Vec<_> = users.iter().map(|user| Request::new().with("user", user)).collect();
+        let mut one = vec![Request::new().with("user", "one"); 1_000];
         server.command(&["SLOWLOG", "RESET"]);
         for _ in 0..3 {
-            let decisions = runtime.block_on(limiter.check_batch(&questions));
+            let decisions = runtime.block_on(limiter.check_batch(&requests));
             assert!(decisions.iter().all(|one| one.source() == Source::Store));
         }
         let mut taken = slow_calls(&server);
@@ -389,10 +389,9 @@ async fn batches(limiter: Limiter, rule: &str, until_us: u64) -> Arc<Seen> {
     let (seen, route) = (Arc::new(Seen::default()), format!("/{rule}"));
     let users: Vec<String> = (0..1_000).map(|user| user.to_string()).collect();
     let of = |user| Request::new().with("route", &route).with("user", user);
-    let questions: Vec<Question<'_>> =
-        users.iter().map(|user| Question::Request(of(user))).collect();
+    let requests: Vec<Request<'_>> = users.iter().map(of).collect();
     while monotonic_us() < until_us {
-        limiter.check_batch(&questions).await.iter().for_each(|decision| seen.note(decision));
+        limiter.check_batch(&requests).await.iter().for_each(|decision| seen.note(decision));
     }
     seen
 }
@@ -423,10 +422,9 @@ async fn hurried(limiter: Limiter, until_us: u64) -> Arc<Seen> {
         ticks.tick().await;
         for _ in 0..8 {
             let request = Request::new().with("route", "/hurried").with("user", "victim");
-            let parts = [Part::new(request)];
-            let combined = limiter.check_atomic(&parts, Duration::from_nanos(1)).await;
-            assert_ne!(combined.whole().reason(), Some(Reason::CostExceedsLimit));
-            seen.note(combined.whole());
+            let decision = limiter.check_atomic_within(&[request], Duration::from_nanos(1)).await;
+            assert_ne!(decision.whole().reason(), Some(Reason::CostExceedsLimit));
+            seen.note(decision.whole());
         }
     }
     seen

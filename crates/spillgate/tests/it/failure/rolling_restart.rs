@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use spillgate::{Limit, Limiter, LimiterBuilder};
+use spillgate::{Limit, Limiter, LimiterBuilder, Request};
 use spillgate_testkit::{RedisServer, eventually};
 
 use crate::support::random::Random;
@@ -42,7 +42,7 @@ fn admitted(process: impl Fn() -> LimiterBuilder) -> u64 {
                 for _ in 0..REQUESTS / CALLERS {
                     let at = process_of(random.below(100));
                     let limiter = processes[at].lock().unwrap().clone();
-                    let decision = limiter.check_limit("all", &limit, 1).await;
+                    let decision = limiter.check(&Request::keyed("all", &limit)).await;
                     admitted.fetch_add(u64::from(decision.allowed()), Ordering::Relaxed);
                     answered.fetch_add(1, Ordering::Relaxed);
                     tokio::task::yield_now().await;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use spillgate::internals::time::monotonic_us;
-use spillgate::{Limit, Limiter, Source};
+use spillgate::{Limit, Limiter, Request, Source};
 use spillgate_testkit::{Direction, Fault, FaultProxy, RedisServer};
 
 use super::{CEILING, Patient, evidence};
@@ -44,7 +44,8 @@ fn row(patient: &Patient, name: &str, fault: Fault, proxy: &FaultProxy) {
                 for _ in 0..each {
                     let start_us = monotonic_us();
                     let key = format!("caller {caller}");
-                    let check = limiter.check_limit(&key, &limit, 1);
+                    let request = Request::keyed(&key, &limit);
+                    let check = limiter.check(&request);
                     let decision = tokio::time::timeout(CEILING, check).await.expect("a decision");
                     taken.push((monotonic_us() - start_us, decision.source()));
                 }

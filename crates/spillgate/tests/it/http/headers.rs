@@ -333,7 +333,7 @@ fn an_inline_limit_has_a_name_too() {
     let runtime = runtime();
     let limiter = runtime.block_on(Limiter::builder().build()).unwrap();
     let name = |limit: spillgate::Limit| {
-        let decision = runtime.block_on(limiter.check_limit("u", &limit, 1));
+        let decision = runtime.block_on(limiter.check(&Request::keyed("u", &limit)));
         read(&headers(&decision, HeaderStyle::Ietf)).0.remove(0)
     };
     let item = |name: &str, quota, window, unit: Option<&str>| PolicyItem {

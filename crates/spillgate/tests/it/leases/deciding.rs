@@ -247,14 +247,14 @@ fn several_requests_at_once_spend_a_lease_as_one_does() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     let hot = Request::new().with("ip", "hot");
-    let questions = vec![spillgate::Question::Request(hot.clone()); 10];
+    let requests = vec![hot.clone(); 10];
     let _ = scene.leased("hot");
-    let decisions = scene.run(scene.limiter.check_batch(&questions));
+    let decisions = scene.run(scene.limiter.check_batch(&requests));
     assert!(decisions.iter().all(Decision::allowed));
     assert!(decisions.iter().any(|decision| decision.source() == Source::Lease));
-    let parts = [spillgate::Part::new(hot.clone()), spillgate::Part::new(hot)];
+    let both = [hot.clone(), hot];
     let _ = scene.leased("hot");
-    let combined = scene.run(scene.limiter.check_atomic(&parts, PATIENCE));
+    let combined = scene.run(scene.limiter.check_atomic_within(&both, PATIENCE));
     assert_eq!(combined.whole().source(), Source::Lease);
     let admitted = scene.limiter.stats().allowed;
     scene.run(scene.limiter.end_leases());

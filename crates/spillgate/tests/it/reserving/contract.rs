@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use spillgate::internals::time::Clock;
 use spillgate::{
-    Cost, Decision, Ended, Limit, Limiter, Outcome, Policy, Question, Reason, Receipt, Request,
+    Cost, Decision, Ended, Limit, Limiter, Outcome, Policy, Reason, Receipt, Request,
     ReservationError, Reserve, Usage,
 };
 use spillgate_testkit::RedisServer;
@@ -164,8 +164,10 @@ fn reserving_twice_charges_once_and_another_reservation_of_that_id_is_a_conflict
         assert_eq!(remaining(&again), [80, 70, 60, 50, 40, 900]);
         let dearer = ten_and_hundred_tokens("a").costing(11);
         let longer = Reserve::lasting(Duration::from_secs(61)).under("job");
+        let narrowed = request.clone().narrowed_to(Limit::per_hour(1));
         for conflict in [
             other.reserve(&dearer, &for_a_minute("job")).await,
+            other.reserve(&narrowed, &for_a_minute("job")).await,
             other.reserve(&request, &longer).await,
         ] {
             assert_eq!(conflict.err(), Some(ReservationError::Conflict));
@@ -285,35 +287,20 @@ fn a_check_of_permits_has_a_receipt_that_releases_only_its_own() {
 fn permits_come_with_receipts_in_batches_and_for_inline_limits_too() {
     on_each(PERMITS, |one, other, _| async move {
         let limit = Limit::concurrent(1, Duration::from_secs(30));
-        let key = |key| Question::Inline {
-            domain: "default",
-            key,
-            limit: limit.clone(),
-            cost: Cost::requests(1),
-        };
-        let questions = [
-            Question::Request(of("a")),
-            key("k"),
-            key("k"),
-            Question::Inline {
-                domain: "default",
-                key: "l",
-                limit: Limit::per_hour(1),
-                cost: Cost::requests(1),
-            },
-        ];
-        let decisions = one.check_batch(&questions).await;
+        let key = |key| Request::keyed(key, limit.clone());
+        let requests = [of("a"), key("k"), key("k"), Request::keyed("l", Limit::per_hour(1))];
+        let decisions = one.check_batch(&requests).await;
         let allowed: Vec<bool> = decisions.iter().map(Decision::allowed).collect();
         assert_eq!(allowed, [true, true, false, true]);
         let receipts: Vec<bool> =
             decisions.iter().map(|decision| decision.receipt().is_some()).collect();
         assert_eq!(receipts, [true, true, false, false]);
         assert_eq!(other.release(&read(&decisions[1])).await, Ok(Outcome::Done));
-        let decision = one.check_limit("k", &limit, 1).await;
+        let decision = one.check(&Request::keyed("k", &limit)).await;
         assert!(decision.allowed());
         assert_eq!(other.release(&read(&decision)).await, Ok(Outcome::Done));
-        let reserved = one.reserve_for(&key("k"), &for_a_minute("n")).await.unwrap();
-        let again = other.reserve_for(&key("k"), &for_a_minute("n")).await.unwrap();
+        let reserved = one.reserve(&key("k"), &for_a_minute("n")).await.unwrap();
+        let again = other.reserve(&key("k"), &for_a_minute("n")).await.unwrap();
         assert_eq!((again.allowed(), again.receipt()), (true, reserved.receipt()));
     });
 }

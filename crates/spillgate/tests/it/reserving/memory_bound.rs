@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use spillgate::internals::engine::Engine;
 use spillgate::internals::engine::memory::RecordsHeld;
-use spillgate::{Decision, Limiter, Outcome, Policy, Question, Reason, Request, Reserve};
+use spillgate::{Decision, Limiter, Outcome, Policy, Reason, Request, Reserve};
 
 /// As `BYTES_MAX` in the engine's records.
 const ROOM: u64 = 256 << 20;
@@ -144,8 +144,8 @@ fn at_the_bound_a_permit_is_denied_and_a_denial_by_a_limit_keeps_its_reason() {
         println!("{held} permits of one subject");
         assert_eq!(denied.reason(), Some(Reason::Overloaded));
         assert_eq!(limiter.peek(&request("eve")).await.remaining(), Some(1_000_000 - held));
-        let questions = [Question::Request(request("eve")), Question::Request(request("bob"))];
-        let decisions = limiter.check_batch(&questions).await;
+        let requests = [request("eve"), request("bob")];
+        let decisions = limiter.check_batch(&requests).await;
         assert_eq!(decisions[0].reason(), Some(Reason::Overloaded));
         assert!(decisions[1].allowed() && decisions[1].receipt().is_some());
         let waited = limiter.acquire(&request("eve"), Duration::ZERO).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use spillgate::{
-    Cost, Decision, Ended, Limit, Limiter, LimiterBuilder, Outcome, Question, Reason, Receipt,
+    Cost, Decision, Ended, Limit, Limiter, LimiterBuilder, Outcome, Reason, Receipt, Request,
     ReservationError, Reserve, Source, Usage,
 };
 use spillgate_testkit::{Fault, FaultProxy, RedisServer, eventually, free_port};
@@ -15,17 +15,17 @@ fn limit() -> Limit {
     Limit::parse(&format!("1600/{AGES}")).unwrap()
 }
 
-fn mine() -> Question<'static> {
+fn mine() -> Request<'static> {
     let cost = Cost::requests(10);
-    Question::Inline { domain: "default", key: "me", limit: limit(), cost }
+    Request::keyed("me", limit()).costing(cost)
 }
 
 async fn reserved(limiter: &Limiter, name: &str) -> Decision {
-    limiter.reserve_for(&mine(), &Reserve::default().under(name)).await.unwrap()
+    limiter.reserve(&mine(), &Reserve::default().under(name)).await.unwrap()
 }
 
 async fn left(limiter: &Limiter) -> u64 {
-    limiter.check_limit("me", &limit(), 0).await.remaining().unwrap()
+    limiter.check(&Request::keyed("me", limit()).costing(0)).await.remaining().unwrap()
 }
 
 /// Waits for a server that is merely slow.
@@ -49,7 +49,7 @@ fn without_a_store_a_reservation_is_local_to_its_process() {
         assert_eq!((again.allowed(), again.receipt()), (true, Some(receipt)));
         assert_eq!(left(&one.limiter).await, 90);
         let otherwise = Reserve::lasting(Duration::from_secs(9)).under("job");
-        let conflict = one.limiter.reserve_for(&mine(), &otherwise).await;
+        let conflict = one.limiter.reserve(&mine(), &otherwise).await;
         assert_eq!(conflict.err(), Some(ReservationError::Conflict));
 
         let read: Receipt = receipt.as_str().parse().unwrap();
@@ -57,7 +57,7 @@ fn without_a_store_a_reservation_is_local_to_its_process() {
         assert_eq!(one.limiter.settle(&read, &Usage::from(3)).await, Ok(Outcome::Done));
         assert_eq!(one.limiter.settle(receipt, &Usage::from(3)).await, Ok(Outcome::Repeated));
         assert_eq!(left(&one.limiter).await, 97);
-        let late = one.limiter.reserve_for(&mine(), &Reserve::default().under("job")).await;
+        let late = one.limiter.reserve(&mine(), &Reserve::default().under("job")).await;
         assert_eq!(late.err(), Some(ReservationError::Ended(Ended::Settled)));
         assert_eq!(left(&one.limiter).await, 97);
     });
@@ -86,7 +86,7 @@ fn the_same_id_during_an_outage_is_charged_once_to_each_instances_local_share() 
             let is_done = matches!(cancelled, Ok(Outcome::Done));
             let is_in_doubt = matches!(cancelled, Err(ReservationError::Retryable { .. }));
             assert!(is_done || is_in_doubt, "{cancelled:?}");
-            let late = patient.limiter.reserve_for(&mine(), &Reserve::default().under("job")).await;
+            let late = patient.limiter.reserve(&mine(), &Reserve::default().under("job")).await;
             assert_eq!(late.err(), Some(ReservationError::Ended(Ended::Cancelled)));
         });
     }
@@ -100,7 +100,7 @@ fn at_the_bound_no_permit_is_granted_locally_that_could_not_be_released() {
         let limit = Limit::concurrent(1_000_000, Duration::from_secs(3_600));
         let mut held = 0;
         let denied = loop {
-            let decision = patient.limiter.check_limit("eve", &limit, 1).await;
+            let decision = patient.limiter.check(&Request::keyed("eve", &limit)).await;
             if !decision.allowed() {
                 break decision;
             }
@@ -110,18 +110,13 @@ fn at_the_bound_no_permit_is_granted_locally_that_could_not_be_released() {
         println!("{held} permits of one subject");
         assert!(held > 1_000);
         assert_eq!(denied.reason(), Some(Reason::Overloaded));
-        assert!(patient.limiter.check_limit("bob", &limit, 1).await.receipt().is_some());
-        let eve = |cost| Question::Inline {
-            domain: "default",
-            key: "eve",
-            limit: limit.clone(),
-            cost: Cost::requests(cost),
-        };
+        assert!(patient.limiter.check(&Request::keyed("bob", &limit)).await.receipt().is_some());
+        let eve = |cost| Request::keyed("eve", limit.clone()).costing(cost);
         for cost in [0, 1] {
-            let reserved = patient.limiter.reserve_for(&eve(cost), &Reserve::default()).await;
+            let reserved = patient.limiter.reserve(&eve(cost), &Reserve::default()).await;
             assert_eq!(reserved.unwrap().reason(), Some(Reason::Overloaded), "{cost}");
         }
-        let waited = patient.limiter.acquire_for(&eve(1), Duration::ZERO).await;
+        let waited = patient.limiter.acquire(&eve(1), Duration::ZERO).await;
         assert_eq!(waited.reason(), Some(Reason::Overloaded));
     });
 }
@@ -131,15 +126,11 @@ fn a_permit_acquired_by_waiting_without_a_store_can_be_released() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let patient = Patient::on(&url);
     patient.run(async {
-        let share = Question::Inline {
-            domain: "default",
-            key: "me",
-            limit: Limit::concurrent(ALL_PERMITS, Duration::from_secs(3_600)),
-            cost: Cost::requests(1),
-        };
+        let share =
+            Request::keyed("me", Limit::concurrent(ALL_PERMITS, Duration::from_secs(3_600)));
         let mut held = Vec::new();
         loop {
-            let decision = patient.limiter.acquire_for(&share, Duration::ZERO).await;
+            let decision = patient.limiter.acquire(&share, Duration::ZERO).await;
             let Some(receipt) = decision.receipt() else { break };
             held.push(receipt.clone());
         }
@@ -147,7 +138,7 @@ fn a_permit_acquired_by_waiting_without_a_store_can_be_released() {
         for receipt in held {
             assert_eq!(patient.limiter.release(&receipt).await, Ok(Outcome::Done));
         }
-        assert!(patient.limiter.acquire_for(&share, Duration::ZERO).await.allowed());
+        assert!(patient.limiter.acquire(&share, Duration::ZERO).await.allowed());
     });
 }
 
@@ -217,7 +208,7 @@ fn local_refunds_reduce_the_deferred_charge() {
     server.restart();
     patient.heals();
     patient.run(async {
-        assert!(patient.limiter.check_limit("me", &limit(), 1).await.allowed());
+        assert!(patient.limiter.check(&Request::keyed("me", limit())).await.allowed());
         assert_eq!(left(&patient.limiter).await, 1_596, "three were used locally, and one since");
     });
 }
@@ -272,7 +263,7 @@ fn a_deferred_charge_is_sent_once_although_its_reservation_is_sent_twice() {
         let through = patient().redis(proxy.url()).connections(1).build().await.unwrap();
         let direct = patient().redis(server.url()).build().await.unwrap();
         server.command(&["CONFIG", "SET", "maxmemory", "1"]);
-        let local = through.check_limit("me", &limit(), 20).await;
+        let local = through.check(&Request::keyed("me", limit()).costing(20)).await;
         assert_eq!((local.allowed(), local.source()), (true, Source::Fallback));
         server.command(&["CONFIG", "SET", "maxmemory", "0"]);
         proxy.set(Fault::LoseNextReply);
@@ -289,7 +280,7 @@ fn after_state_loss_reservations_are_unknown_and_mint_nothing() {
         let limiter = patient().redis(server.url()).build().await.unwrap();
         let decision = reserved(&limiter, "job").await;
         server.command(&["FLUSHALL"]);
-        assert!(limiter.check_limit("me", &limit(), 50).await.allowed());
+        assert!(limiter.check(&Request::keyed("me", limit()).costing(50)).await.allowed());
         let receipt = decision.receipt().unwrap();
         assert_eq!(limiter.cancel(receipt).await, Ok(Outcome::Unknown));
         assert_eq!(left(&limiter).await, 1_550);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Limit, Limiter, Source};
+use spillgate::{Limit, Limiter, Request, Source};
 use spillgate_testkit::{Cluster, Node, eventually};
 use tokio::runtime::Runtime;
 
@@ -94,7 +94,7 @@ impl Subjects {
             let limiter = self.limiter.clone();
             let check = async move {
                 let limit = Limit::per_second(1_000_000);
-                limiter.check_limit(&subject.to_string(), &limit, 1).await.source()
+                limiter.check(&Request::keyed(subject.to_string(), &limit)).await.source()
             };
             under_way.spawn_on(check, self.runtime.handle());
         }

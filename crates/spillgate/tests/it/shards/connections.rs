@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use spillgate::{BuildError, Limit, Limiter, LimiterBuilder, Source, Tls};
+use spillgate::{BuildError, Limit, Limiter, LimiterBuilder, Request, Source, Tls};
 use spillgate_testkit::{
     Certificates, ClientCertificate, Fault, FaultProxy, RedisServer, TlsServer, eventually,
 };
@@ -151,7 +151,7 @@ impl Store {
 
 async fn check(limiter: &Limiter) -> Source {
     let limit = Limit::per_second(1_000_000_000);
-    limiter.check_limit("me", &limit, 1).await.source()
+    limiter.check(&Request::keyed("me", &limit)).await.source()
 }
 
 fn runtime() -> Runtime {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use spillgate::{Limit, Limiter, Ring, Source};
+use spillgate::{Limit, Limiter, Request, Ring, Source};
 use spillgate_testkit::{Fault, FaultProxy, RedisServer, Reply, eventually, poll};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
@@ -37,7 +37,7 @@ fn a_fourth_node_joins_under_load_and_no_subject_is_admitted_more_than_its_limit
     let (before, limit) = (subjects_on(&change.servers[3]), Limit::per(EACH, YEAR));
     for other in 0..SUBJECTS {
         let key = format!("other {other}");
-        let _ = change.runtime.block_on(all[2].check_limit(&key, &limit, 1));
+        let _ = change.runtime.block_on(all[2].check(&Request::keyed(&key, &limit)));
     }
     let moved = subjects_on(&change.servers[3]) - before;
     println!("{moved} of {SUBJECTS} subjects moved, at most {most} of {EACH} admitted");
@@ -55,7 +55,7 @@ fn the_old_ring_ends_when_no_process_is_on_it() {
     let double_calls = |limiter: &Limiter| {
         let before: u64 = change.servers.iter().map(calls).sum();
         for user in &users {
-            let decision = change.runtime.block_on(limiter.check_limit(user, &limit, 1));
+            let decision = change.runtime.block_on(limiter.check(&Request::keyed(user, &limit)));
             assert!(decision.allowed());
         }
         let after: u64 = change.servers.iter().map(calls).sum();
@@ -71,7 +71,7 @@ fn the_old_ring_ends_when_no_process_is_on_it() {
 
     let late = change.on_old();
     for user in &users {
-        let decision = change.runtime.block_on(late.check_limit(user, &limit, 1));
+        let decision = change.runtime.block_on(late.check(&Request::keyed(user, &limit)));
         assert_eq!(decision.source(), Source::Fallback);
     }
     eventually(|| late.shards()[0].trouble.is_some());
@@ -91,10 +91,13 @@ fn a_bucket_in_constant_use_is_not_refilled_by_moving() {
     let limit = Limit::per(HELD, HELD_PERIOD);
     let mut admitted = vec![0; USERS];
     let mut check_all_users = |limiter: &Limiter| {
-        let checks = (0..USERS).map(|user| {
-            let (limiter, limit) = (limiter.clone(), &limit);
-            async move { limiter.check_limit(&format!("user {user}"), limit, 1).await.allowed() }
-        });
+        let checks =
+            (0..USERS).map(|user| {
+                let (limiter, limit) = (limiter.clone(), &limit);
+                async move {
+                    limiter.check(&Request::keyed(format!("user {user}"), limit)).await.allowed()
+                }
+            });
         let reply = change.runtime.block_on(join_all(checks));
         admitted.iter_mut().zip(reply).for_each(|(count, allowed)| *count += u64::from(allowed));
     };
@@ -128,7 +131,8 @@ fn a_process_whose_ring_differs_is_rejected_with_a_fix() {
     let rejected = |ring: Ring, why: &str| {
         let other = change.limiter(ring);
         for cost in 0..2 {
-            let check = other.check_limit("me", &limit, cost);
+            let request = Request::keyed("me", &limit).costing(cost);
+            let check = other.check(&request);
             assert_eq!(change.runtime.block_on(check).source(), Source::Fallback, "{why}");
         }
         let reply =
@@ -142,7 +146,8 @@ fn a_process_whose_ring_differs_is_rejected_with_a_fix() {
         numbered(2, &change.servers).replacing(wrong),
         "ring 2 does not name it as the one it replaces",
     );
-    let check = first.check_limit("me", &limit, 1);
+    let request = Request::keyed("me", &limit);
+    let check = first.check(&request);
     assert_eq!(change.runtime.block_on(check).source(), Source::Store);
 }
 
@@ -156,10 +161,12 @@ fn subjects_continue_at_new_owners_when_an_old_owner_dies() {
     let builder = Limiter::builder().ring(two).timeout(PATIENCE / 20);
     let new = change.runtime.block_on(builder.build()).unwrap();
     let limit = Limit::per(1_000_000, YEAR);
-    let check = |user: u32| change.runtime.block_on(new.check_limit(&user.to_string(), &limit, 1));
+    let check =
+        |user: u32| change.runtime.block_on(new.check(&Request::keyed(user.to_string(), &limit)));
     eventually(|| (0..30).all(|user| check(user).source() == Source::Store));
     change.servers[2].kill();
-    let check = |user: u32| change.runtime.block_on(new.check_limit(&user.to_string(), &limit, 1));
+    let check =
+        |user: u32| change.runtime.block_on(new.check(&Request::keyed(user.to_string(), &limit)));
     eventually(|| (0..30).all(|user| check(user).source() == Source::Store));
     assert!(new.stats().state_losses >= 1, "{:?}", new.stats());
     // The new owners know the charges made at both.
@@ -182,7 +189,8 @@ fn a_call_that_timed_out_at_the_old_owner_is_not_deferred() {
     let direct = on(Ring::numbered(1).node("a", servers[0].url()), PATIENCE);
     let limiter = on(new.replacing(old), 5 * SLOW / 4);
     let limit = Limit::per(1_000, YEAR);
-    let check = |user: &str| runtime.block_on(limiter.check_limit(user, &limit, 1)).source();
+    let check =
+        |user: &str| runtime.block_on(limiter.check(&Request::keyed(user, &limit))).source();
     let moved = |user: &String| {
         let before = subjects_on(&servers[1]);
         eventually(|| check(user) == Source::Store);
@@ -192,7 +200,12 @@ fn a_call_that_timed_out_at_the_old_owner_is_not_deferred() {
         let mut moved = (0..).map(|user| format!("user {user}")).filter(moved);
         (moved.next().unwrap(), moved.next().unwrap())
     };
-    let left = || runtime.block_on(direct.check_limit(&mine, &limit, 0)).remaining().unwrap();
+    let left = || {
+        runtime
+            .block_on(direct.check(&Request::keyed(&mine, &limit).costing(0)))
+            .remaining()
+            .unwrap()
+    };
     let before = left();
 
     servers[1].kill();
@@ -255,7 +268,7 @@ async fn offer(limiters: &[Limiter], admitted: &Arc<Vec<AtomicU64>>, times: usiz
                 for subject in (caller..SUBJECTS).step_by(CALLERS) {
                     for _ in 0..times {
                         let key = format!("subject {subject}");
-                        let decision = limiter.check_limit(&key, &limit, 1).await;
+                        let decision = limiter.check(&Request::keyed(&key, &limit)).await;
                         assert_eq!(decision.source(), Source::Store);
                         if decision.allowed() {
                             admitted[subject].fetch_add(1, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Limit, Limiter, Source};
+use spillgate::{Limit, Limiter, Request, Source};
 use spillgate_testkit::{Sentinels, eventually};
 use tokio::runtime::Runtime;
 
@@ -58,6 +58,6 @@ impl Watched {
     /// Returns the source of the decision.
     fn check(&self) -> Source {
         let limit = Limit::per_second(1_000_000);
-        self.runtime.block_on(self.limiter.check_limit("me", &limit, 1)).source()
+        self.runtime.block_on(self.limiter.check(&Request::keyed("me", &limit))).source()
     }
 }
