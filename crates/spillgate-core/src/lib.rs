@@ -17,6 +17,7 @@ pub mod time;
 
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec};
 pub use policy::{
-    InvalidChange, LeaseTerms, Mode, NotMatched, OnOutage, Pattern, Policy, PolicyError, Rule,
+    InvalidChange, LeaseSpec, LeaseTerms, Mode, NotMatched, OnOutage, Pattern, Policy,
+    PolicyBuilder, PolicyError, Rule, RuleSpec,
 };
 pub use request::{Cost, Request, Value};

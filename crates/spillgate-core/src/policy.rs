@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use crate::limit::{Limit, NamedLimit};
 use crate::request::Request;
 
+mod builder;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
@@ -28,6 +29,7 @@ mod runtime;
 mod share;
 mod unmet;
 
+pub use builder::{LeaseSpec, PolicyBuilder, RuleSpec};
 use file::{Piece, Place, Table, pieces, text_in};
 pub use leasing::LeaseTerms;
 pub use leasing::is_leasable;

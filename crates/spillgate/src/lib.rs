@@ -78,8 +78,9 @@ pub use reservation::{Ended, Outcome, Receipt, ReceiptError, ReservationError, R
 #[cfg(feature = "http")]
 pub use spillgate_core::path::{normalised_host, normalised_path};
 pub use spillgate_core::{
-    Algorithm, Cost, InvalidChange, LeaseTerms, Limit, LimitError, LimitSpec, Mode, NotMatched,
-    OnOutage, Pattern, Policy, PolicyError, Request, Rule, Value,
+    Algorithm, Cost, InvalidChange, LeaseSpec, LeaseTerms, Limit, LimitError, LimitSpec, Mode,
+    NotMatched, OnOutage, Pattern, Policy, PolicyBuilder, PolicyError, Request, Rule, RuleSpec,
+    Value,
 };
 #[cfg(feature = "redis")]
 pub use store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls};

@@ -194,6 +194,45 @@ impl LimitSpec {
     }
 }
 
+impl From<Limit> for LimitSpec {
+    /// Returns the fields that make this limit again.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::{Limit, LimitSpec};
+    /// let spec = LimitSpec::from(Limit::per_minute(5).burst(10));
+    /// assert_eq!(spec, LimitSpec::new("5/1m").burst(10));
+    /// ```
+    fn from(limit: Limit) -> LimitSpec {
+        let text = limit.to_string();
+        // The quota is the first word. Burst, time zone and longest hold follow it.
+        let (quota, rest) = text.split_once(' ').unwrap_or((&text, ""));
+        let mut spec = LimitSpec {
+            name: limit.name().map(str::to_owned),
+            unit: (!limit.counts_requests()).then(|| limit.unit().to_owned()),
+            ..LimitSpec::new(quota)
+        };
+        if limit.algorithm() != Algorithm::TokenBucket {
+            spec.algorithm = Some(limit.algorithm().name().to_owned());
+        }
+        match limit.kind() {
+            Kind::Counted(LimitParams::TokenBucket(bucket)) if bucket.burst != bucket.count => {
+                spec.burst = Some(bucket.burst.into());
+            }
+            Kind::Counted(LimitParams::FixedWindow(params)) => {
+                if let fixed_window::Window::Calendar(calendar) = &params.window {
+                    spec.time_zone = Some(calendar.parts().1.to_owned());
+                }
+            }
+            Kind::Counted(LimitParams::Concurrency(_)) => {
+                spec.max_hold = rest.strip_prefix("max_hold ").map(str::to_owned);
+            }
+            Kind::Unlimited | Kind::Nothing | Kind::Counted(_) => {}
+        }
+        spec
+    }
+}
+
 impl From<&str> for LimitSpec {
     fn from(quota: &str) -> LimitSpec {
         LimitSpec::new(quota)
@@ -230,4 +269,31 @@ fn calendar(unit: CalendarUnit, time_zone: Option<&str>) -> Result<Calendar, Lim
             ),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_made_again_from_its_spec() {
+        let mut named = LimitSpec::new("5/minute").burst(9);
+        (named.name, named.unit) = (Some("fast".into()), Some("tokens".into()));
+        let calendar = || LimitSpec::new("1000/month").algorithm("fixed-window");
+        for spec in [
+            LimitSpec::new("unlimited"),
+            LimitSpec::new("block"),
+            LimitSpec::new("1_000_000/1500ms"),
+            named,
+            LimitSpec::new("5/90s").algorithm("fixed-window"),
+            calendar(),
+            calendar().time_zone("Europe/Berlin"),
+            LimitSpec::new("5/day").algorithm("sliding-log"),
+            LimitSpec::new("5/day").algorithm("sliding-window"),
+            LimitSpec::new("20").algorithm("concurrency").max_hold("90s"),
+        ] {
+            let limit = spec.build().unwrap();
+            assert_eq!(LimitSpec::from(limit.clone()).build(), Ok(limit), "{spec:?}");
+        }
+    }
 }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// The reason why a policy is invalid: file, line, field, problem and remedy.
+/// The reason why a policy is invalid: file, line, field, problem and remedy. A policy that was
+/// built in code has neither file nor line.
 ///
 /// ```
 /// # use spillgate_core as spillgate;
@@ -22,12 +23,13 @@ pub struct PolicyError {
 }
 
 impl PolicyError {
-    /// Returns the file, by the name that the caller gave.
+    /// Returns the file, by the name that the caller gave. Empty if the policy was built in code.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Returns the line, from 1. For a missing field it is the start of its table.
+    /// Returns the line, from 1. For a missing field it is the start of its table. 0 if the policy
+    /// was built in code.
     pub fn line(&self) -> usize {
         self.line
     }
@@ -41,11 +43,18 @@ impl PolicyError {
     pub fn message(&self) -> &str {
         &self.message
     }
+
+    /// Returns the error for a policy that has no file.
+    pub(super) fn without_file(self) -> PolicyError {
+        PolicyError { file: String::new(), line: 0, ..self }
+    }
 }
 
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: ", self.file, self.line)?;
+        if self.line > 0 {
+            write!(f, "{}:{}: ", self.file, self.line)?;
+        }
         let field =
             if self.field.is_empty() { String::new() } else { format!("field `{}`", self.field) };
         let parts = [self.place.as_str(), &field];

@@ -1,0 +1,443 @@
+//! Builds a policy in code.
+//!
+//! A rule is written in the language of the policy file, and read as a file is. So there is one way
+//! to a valid rule, and code and files have the same errors.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use toml_writer::{ToTomlKey, ToTomlValue};
+
+use super::Policy;
+use super::problem::PolicyError;
+use super::rule::{Mode, OnOutage, Rule};
+use crate::limit::LimitSpec;
+
+/// Collects the rules of a policy. Made by [`Policy::builder`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "the builder makes a policy only when it is built"]
+pub struct PolicyBuilder {
+    rules: Vec<RuleSpec>,
+}
+
+/// A rule as written, not checked yet. Made by [`Rule::new`], and checked by
+/// [`PolicyBuilder::build`].
+///
+/// ```
+/// # use spillgate_core as spillgate;
+/// use std::time::Duration;
+/// use spillgate::{LeaseSpec, Limit, Mode, OnOutage, Policy, Rule};
+///
+/// let uploads = Rule::new("uploads")
+///     .domain("web")
+///     .matching("route", "/upload/*")
+///     .matching("method", "POST")
+///     .matching("method", "PUT")
+///     .key(["tenant", "user"])
+///     .anchor(["tenant"])
+///     .limit(Limit::per_second(100).burst(200))
+///     .limit("10000/day")
+///     .lease(LeaseSpec::new(0.05, Duration::from_secs(1)).hot([("tenant", "acme"), ("user", "ann")]))
+///     .on_outage(OnOutage::Deny)
+///     .local_share(0.25)
+///     .mode(Mode::Shadow);
+/// let policy = Policy::builder().rule(uploads).build()?;
+/// assert_eq!(policy.rule("uploads").unwrap().limits().len(), 2);
+/// # Ok::<(), spillgate::PolicyError>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "a rule has an effect only in a policy"]
+pub struct RuleSpec {
+    name: String,
+    /// For each attribute of `match`, its patterns as values of the policy file.
+    patterns: BTreeMap<String, Vec<String>>,
+    limits: Vec<LimitSpec>,
+    /// The other fields, as values of the policy file.
+    fields: BTreeMap<&'static str, String>,
+}
+
+/// The lease terms of a rule as written, not checked yet. See [`RuleSpec::lease`].
+#[derive(Clone)]
+#[must_use = "a lease has an effect only in a rule"]
+pub struct LeaseSpec {
+    share: f64,
+    ttl: Duration,
+    hot: Vec<BTreeMap<String, String>>,
+}
+
+impl Policy {
+    /// Returns a builder, for a policy without a file.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::{Limit, Policy, Rule};
+    ///
+    /// let login = Rule::new("login").key(["ip"]).limit(Limit::per_minute(5));
+    /// let policy = Policy::builder().rule(login).build()?;
+    /// assert!(policy.rule("login").is_some());
+    ///
+    /// let keyless = Rule::new("login").limit(Limit::per_minute(5));
+    /// let error = Policy::builder().rule(keyless).build().unwrap_err();
+    /// assert!(error.to_string().starts_with("rule \"login\", field `key`: missing; "));
+    /// # Ok::<(), spillgate::PolicyError>(())
+    /// ```
+    pub fn builder() -> PolicyBuilder {
+        PolicyBuilder::default()
+    }
+}
+
+impl PolicyBuilder {
+    /// Adds a rule, after those added before.
+    pub fn rule(mut self, rule: RuleSpec) -> PolicyBuilder {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Makes the policy.
+    ///
+    /// # Errors
+    /// Returns the first rule and field that are invalid, with the remedy.
+    pub fn build(&self) -> Result<Policy, PolicyError> {
+        let text: String = self.rules.iter().map(RuleSpec::to_toml).collect();
+        Policy::from_toml(&text).map_err(PolicyError::without_file)
+    }
+}
+
+impl Rule {
+    /// Begins a rule with this name, which must be unique in its policy. It also needs a key and a
+    /// limit.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::{Limit, Policy, Rule};
+    /// let login = Rule::new("login").key(["ip"]).limit(Limit::per_minute(5));
+    /// assert!(Policy::builder().rule(login).build().is_ok());
+    /// ```
+    #[expect(
+        clippy::new_ret_no_self,
+        reason = "a rule is always valid, so it is made of a spec by the policy's builder"
+    )]
+    pub fn new(name: impl Into<String>) -> RuleSpec {
+        RuleSpec {
+            name: name.into(),
+            patterns: BTreeMap::new(),
+            limits: Vec::new(),
+            fields: BTreeMap::new(),
+        }
+    }
+}
+
+impl RuleSpec {
+    /// Sets the domain of the requests that it matches. The default is `default`.
+    pub fn domain(self, domain: impl Into<String>) -> RuleSpec {
+        self.with("domain", domain.into().to_toml_value())
+    }
+
+    /// Adds a condition: the attribute must match this pattern. A final `*` matches anything, so
+    /// `"/api/*"` matches every value that starts with `/api/`, and `"*"` every value.
+    ///
+    /// If one attribute has several patterns, one of them must match.
+    pub fn matching(self, attribute: impl Into<String>, pattern: impl Into<String>) -> RuleSpec {
+        self.with_pattern(attribute.into(), pattern.into().to_toml_value())
+    }
+
+    /// Adds a condition like [`RuleSpec::matching`]: the attribute must be equal to this value, in
+    /// which a `*` is not special.
+    pub fn matching_exactly(
+        self,
+        attribute: impl Into<String>,
+        value: impl Into<String>,
+    ) -> RuleSpec {
+        let value: String = value.into();
+        self.with_pattern(attribute.into(), BTreeMap::from([("exact", value)]).to_toml_value())
+    }
+
+    /// Sets the attributes of its subjects: each combination of their values is limited by itself.
+    /// Without any, all requests share one counter.
+    pub fn key(self, attributes: impl IntoIterator<Item: Into<String>>) -> RuleSpec {
+        self.with("key", list_of(attributes))
+    }
+
+    /// Sets the key attributes that choose the shard, so that subjects with equal values of these
+    /// share one. The default is the whole key.
+    pub fn anchor(self, attributes: impl IntoIterator<Item: Into<String>>) -> RuleSpec {
+        self.with("anchor", list_of(attributes))
+    }
+
+    /// Adds a limit: a [`Limit`](crate::Limit), a quota such as `"5/minute"`, or a [`LimitSpec`].
+    pub fn limit(mut self, limit: impl Into<LimitSpec>) -> RuleSpec {
+        self.limits.push(limit.into());
+        self
+    }
+
+    /// Sets the effect of the rule. The default is [`Mode::Enforce`].
+    pub fn mode(self, mode: Mode) -> RuleSpec {
+        self.with("mode", mode.name().to_toml_value())
+    }
+
+    /// Sets the behaviour while the store is out of reach. The default is [`OnOutage::Local`].
+    pub fn on_outage(self, on_outage: OnOutage) -> RuleSpec {
+        self.with("on_outage", on_outage.name().to_toml_value())
+    }
+
+    /// Sets the part of each limit that one instance enforces while the store is out of reach,
+    /// above 0 and at most 1. The default is one part for each instance.
+    pub fn local_share(self, share: f64) -> RuleSpec {
+        self.with("local_share", share.to_toml_value())
+    }
+
+    /// Lets instances take tokens ahead of use, and spend them without asking the store.
+    pub fn lease(self, lease: LeaseSpec) -> RuleSpec {
+        self.with("lease", lease.to_toml())
+    }
+
+    /// Sends the rule's leg at the same time as those of the request's other rules, if all of them
+    /// say so.
+    pub fn parallel(self) -> RuleSpec {
+        self.with("parallel", true.to_toml_value())
+    }
+
+    /// Makes the rule post-paid: it is charged whether it has room or not, and whatever other rules
+    /// decide. Only peeks are denied.
+    pub fn postpaid(self) -> RuleSpec {
+        self.with("postpaid", true.to_toml_value())
+    }
+
+    /// Lets requests refund without a receipt, by [`Request::refunding`](crate::Request::refunding).
+    pub fn negative_hits(self) -> RuleSpec {
+        self.with("negative_hits", true.to_toml_value())
+    }
+
+    /// Lets requests add a limit of their own, by
+    /// [`Request::narrowed_to`](crate::Request::narrowed_to).
+    pub fn request_limit(self) -> RuleSpec {
+        self.with("request_limit", true.to_toml_value())
+    }
+
+    fn with(mut self, field: &'static str, value: String) -> RuleSpec {
+        self.fields.insert(field, value);
+        self
+    }
+
+    fn with_pattern(mut self, attribute: String, pattern: String) -> RuleSpec {
+        self.patterns.entry(attribute).or_default().push(pattern);
+        self
+    }
+
+    /// Writes the rule as the policy file has it.
+    fn to_toml(&self) -> String {
+        let mut text = format!("[[rule]]\nname = {}\n", self.name.to_toml_value());
+        for (field, value) in &self.fields {
+            text += &format!("{field} = {value}\n");
+        }
+        if !self.patterns.is_empty() {
+            let patterns = self.patterns.iter().map(|(attribute, patterns)| {
+                (attribute.to_toml_key(), format!("[{}]", patterns.join(", ")))
+            });
+            text += &format!("match = {}\n", inline_table(patterns));
+        }
+        if !self.limits.is_empty() {
+            let limits: Vec<String> = self.limits.iter().map(limit_to_toml).collect();
+            text += &format!("limits = [{}]\n", limits.join(", "));
+        }
+        text
+    }
+}
+
+impl LeaseSpec {
+    /// Makes lease terms: the share of each limit that all instances together may hold ahead of
+    /// use, above 0 and at most 1, and the time for which one may be spent, from 10 ms to 60 s.
+    pub fn new(share: f64, ttl: Duration) -> LeaseSpec {
+        LeaseSpec { share, ttl, hot: Vec::new() }
+    }
+
+    /// Adds a subject for which an instance takes tokens when it starts: each attribute of the
+    /// rule's key with its value.
+    pub fn hot<N: Into<String>, V: Into<String>>(
+        mut self,
+        subject: impl IntoIterator<Item = (N, V)>,
+    ) -> LeaseSpec {
+        let owned = subject.into_iter().map(|(name, value)| (name.into(), value.into()));
+        self.hot.push(owned.collect());
+        self
+    }
+
+    fn to_toml(&self) -> String {
+        let ttl = match self.ttl.subsec_nanos().is_multiple_of(1_000_000) {
+            true => format!("{}ms", self.ttl.as_millis()),
+            // No length of time of the policy file is so fine, and the error shows this text.
+            false => format!("{:?}", self.ttl),
+        };
+        let mut fields = vec![
+            ("share".to_owned(), self.share.to_toml_value()),
+            ("ttl".to_owned(), ttl.to_toml_value()),
+        ];
+        if !self.hot.is_empty() {
+            fields.push(("hot".to_owned(), self.hot.to_toml_value()));
+        }
+        inline_table(fields)
+    }
+}
+
+/// Shows the name alone, since conditions and hot subjects may hold values of clients.
+impl fmt::Debug for RuleSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RuleSpec").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for LeaseSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseSpec")
+            .field("share", &self.share)
+            .field("ttl", &self.ttl)
+            .finish_non_exhaustive()
+    }
+}
+
+fn limit_to_toml(limit: &LimitSpec) -> String {
+    let LimitSpec { quota, algorithm, burst, name, unit, time_zone, max_hold } = limit;
+    let text = |value: &Option<String>| value.as_ref().map(ToTomlValue::to_toml_value);
+    let fields = [
+        ("quota", Some(quota.to_toml_value())),
+        ("algorithm", text(algorithm)),
+        ("burst", burst.map(|burst| burst.to_toml_value())),
+        ("name", text(name)),
+        ("unit", text(unit)),
+        ("time_zone", text(time_zone)),
+        ("max_hold", text(max_hold)),
+    ];
+    inline_table(fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))))
+}
+
+fn list_of(texts: impl IntoIterator<Item: Into<String>>) -> String {
+    let texts: Vec<String> = texts.into_iter().map(Into::into).collect();
+    texts.to_toml_value()
+}
+
+fn inline_table(fields: impl IntoIterator<Item = (String, String)>) -> String {
+    let fields: Vec<String> =
+        fields.into_iter().map(|(key, value)| format!("{key} = {value}")).collect();
+    format!("{{ {} }}", fields.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::limit::Limit;
+    use crate::request::Request;
+
+    /// Compares the rules by all their fields.
+    #[track_caller]
+    fn equals(built: PolicyBuilder, file: &str) {
+        let (built, read) = (built.build().unwrap(), Policy::from_toml(file).unwrap());
+        let rules = |policy: &Policy| format!("{:#?}", policy.rules().collect::<Vec<_>>());
+        assert_eq!(rules(&built), rules(&read));
+    }
+
+    #[test]
+    fn every_field_is_as_in_the_policy_file() {
+        let all = Rule::new("all")
+            .domain("web")
+            .matching("route", "/a/*")
+            .matching("route", "/b")
+            .matching_exactly("flag", "x*")
+            .key(["user", "tenant"])
+            .anchor(["tenant"])
+            .limit(Limit::per_second(100).burst(200).named("fast"))
+            .limit(LimitSpec::new("5/month").algorithm("fixed-window").time_zone("Europe/Berlin"))
+            .lease(
+                LeaseSpec::new(0.05, Duration::from_secs(1)).hot([("tenant", "a"), ("user", "b")]),
+            )
+            .on_outage(OnOutage::Allow)
+            .local_share(0.25)
+            .mode(Mode::Shadow)
+            .parallel()
+            .negative_hits()
+            .request_limit();
+        let paid = Rule::new("paid").key([] as [&str; 0]).limit("5/minute").postpaid();
+        equals(
+            Policy::builder().rule(all).rule(paid),
+            r#"
+            [[rule]]
+            name = "all"
+            domain = "web"
+            match = { flag = { exact = "x*" }, route = ["/a/*", "/b"] }
+            key = ["tenant", "user"]
+            anchor = ["tenant"]
+            limits = [
+                { name = "fast", quota = "100/1s", burst = 200 },
+                { quota = "5/month", algorithm = "fixed-window", time_zone = "Europe/Berlin" },
+            ]
+            lease = { share = 0.05, ttl = "1s", hot = [{ tenant = "a", user = "b" }] }
+            on_outage = "allow"
+            local_share = 0.25
+            mode = "shadow"
+            parallel = true
+            negative_hits = true
+            request_limit = true
+
+            [[rule]]
+            name = "paid"
+            key = []
+            limits = [{ quota = "5/minute" }]
+            postpaid = true
+            "#,
+        );
+    }
+
+    #[test]
+    fn an_error_names_the_rule_and_the_field() {
+        let login = || Rule::new("login").key(["ip"]).limit("5/minute");
+        let no_whole_ms = LeaseSpec::new(0.05, Duration::from_micros(10_500));
+        for (rule, expected) in [
+            (Rule::new("log in").key(["ip"]).limit("5/minute"), "rule \"log in\", field `name`: "),
+            (Rule::new("login").limit("5/minute"), "rule \"login\", field `key`: missing; "),
+            (Rule::new("login").key(["ip"]), "rule \"login\", field `limits`: missing; "),
+            (login().limit("5/never"), "rule \"login\", limit \"1\", field `quota`: \"never\" "),
+            (
+                login().anchor(["user"]),
+                "rule \"login\", field `anchor`: \"user\" is not in the key",
+            ),
+            (login().local_share(f64::NAN), "rule \"login\", field `local_share`: must be greater"),
+            (login().lease(no_whole_ms), "rule \"login\", field `ttl`: \"10.5ms\" is no length"),
+            (
+                login().matching("route", "/*/a"),
+                "rule \"login\", field `match`: only a * at the end",
+            ),
+        ] {
+            let error = Policy::builder().rule(rule).build().unwrap_err();
+            assert!(error.to_string().starts_with(expected), "{error}");
+            assert_eq!((error.file(), error.line()), ("", 0));
+        }
+        let twice = Policy::builder().rule(login()).rule(login()).build().unwrap_err();
+        assert!(
+            twice.to_string().starts_with("rule \"login\", field `name`: another rule"),
+            "{twice}"
+        );
+    }
+
+    #[test]
+    fn a_policy_without_rules_is_valid() {
+        assert_eq!(Policy::builder().build().unwrap().rules().len(), 0);
+    }
+
+    proptest! {
+        /// No value that an application passes on is taken for another field, rule or pattern.
+        #[test]
+        fn any_text_is_a_literal_value(attribute in "[^\u{0}]{1,16}", value in any::<String>()) {
+            let rule = Rule::new("any")
+                .domain("\"]\n[[rule]]")
+                .matching_exactly(attribute.clone(), value.clone())
+                .key([attribute.clone()])
+                .limit("5/minute");
+            let policy = Policy::builder().rule(rule).build().unwrap();
+            let request = Request::new().in_domain("\"]\n[[rule]]").with(attribute, &value);
+            prop_assert_eq!(policy.matched(&request).len(), 1);
+            prop_assert_eq!(policy.rules().len(), 1);
+        }
+    }
+}
