@@ -211,6 +211,12 @@ impl Limit {
     }
 
     /// Parses a quota such as `100/second`, `5/30s` or `1_000_000/month` into a token bucket.
+    ///
+    /// ```
+    /// # use spillgate_core::Limit;
+    /// assert_eq!(Limit::parse("100/second"), Ok(Limit::per_second(100)));
+    /// assert_eq!(Limit::parse("5/fortnight").unwrap_err().field(), "quota");
+    /// ```
     pub fn parse(quota: &str) -> Result<Limit, LimitError> {
         LimitSpec::new(quota).build()
     }

@@ -97,6 +97,18 @@ pub struct LimitPlace {
 
 impl Policy {
     /// Parses a policy. Errors call the file `policy`.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::Policy;
+    ///
+    /// let policy = Policy::from_toml("[[rule]]\nname = 'login'\nkey = ['ip']\nlimits = ['5/minute']")?;
+    /// assert_eq!(policy.rule("login").unwrap().key().next(), Some("ip"));
+    ///
+    /// let error = Policy::from_toml("[[rule]]\nname = 'login'").unwrap_err();
+    /// assert!(error.to_string().starts_with("policy:1: rule \"login\", field `key`: missing; "));
+    /// # Ok::<(), spillgate::PolicyError>(())
+    /// ```
     pub fn from_toml(text: &str) -> Result<Policy, PolicyError> {
         Policy::from_toml_file("policy", text)
     }

@@ -217,12 +217,39 @@ impl Limiter {
 
     /// Replaces the policy from the next request on. A request under way keeps the policy that it
     /// began with. Runtime changes stay in force.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limiter, Policy, Request, Rule};
+    ///
+    /// let per_day = |quota: u64| {
+    ///     let api = Rule::new("api").key(["user"]).limit(format!("{quota}/day"));
+    ///     Policy::builder().rule(api).build().unwrap()
+    /// };
+    /// let limiter = Limiter::builder().policy(per_day(1)).build().await.unwrap();
+    /// let ada = Request::new().with("user", "ada");
+    /// assert!(limiter.check(&ada).await.allowed());
+    /// assert!(!limiter.check(&ada).await.allowed());
+    ///
+    /// limiter.set_policy(per_day(2));
+    /// assert!(limiter.check(&ada).await.allowed(), "one of two is used");
+    /// # });
+    /// ```
     pub fn set_policy(&self, policy: Policy) {
         let in_force = InForce::new(policy, &self.inner.in_force.load().meters);
         self.inner.control.set_policy(&in_force, &self.inner.in_force);
     }
 
     /// Returns the policy in force, joined with the runtime changes.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::Limiter;
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// assert_eq!(limiter.policy().rules().len(), 0);
+    /// # });
+    /// ```
     pub fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.inner.in_force.load().policy)
     }
@@ -237,6 +264,18 @@ impl Limiter {
     }
 
     /// Returns the counts of this limiter since it was built.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Request};
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// let request = Request::keyed("user:42", Limit::per_day(1));
+    /// limiter.check_batch(&[request.clone(), request]).await;
+    /// let stats = limiter.stats();
+    /// assert_eq!((stats.allowed, stats.denied), (1, 1));
+    /// # });
+    /// ```
     pub fn stats(&self) -> Stats {
         self.inner.stats()
     }

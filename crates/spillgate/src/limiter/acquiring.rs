@@ -110,6 +110,21 @@ impl Limiter {
     }
 
     /// Denies all waiting callers, now and from now on. A service calls this before it stops.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use spillgate::{Limit, Limiter, Request};
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// let request = Request::keyed("user:42", Limit::per_day(1));
+    /// assert!(limiter.check(&request).await.allowed());
+    ///
+    /// limiter.end_waiting();
+    /// let day = Duration::from_secs(86_400);
+    /// assert!(!limiter.acquire(&request, day).await.allowed(), "denied without a wait");
+    /// # });
+    /// ```
     pub fn end_waiting(&self) {
         self.inner.waiting.end();
     }

@@ -100,6 +100,20 @@ impl Limiter {
     }
 
     /// Cancels a reservation and refunds all of it. Its errors are those of [`Limiter::settle`].
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Outcome, Request, Reserve};
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// let request = Request::keyed("user:42", Limit::per_day(100)).costing(60);
+    /// let reserved = limiter.reserve(&request, &Reserve::default()).await.unwrap();
+    /// assert_eq!(reserved.remaining(), Some(40));
+    ///
+    /// assert_eq!(limiter.cancel(reserved.receipt().unwrap()).await, Ok(Outcome::Done));
+    /// assert_eq!(limiter.peek(&request).await.remaining(), Some(100));
+    /// # });
+    /// ```
     pub async fn cancel(&self, receipt: &Receipt) -> Result<Outcome, ReservationError> {
         self.inner.end(receipt, &Ending::Cancel).await
     }
@@ -108,6 +122,21 @@ impl Limiter {
     /// limit.
     ///
     /// Other limits stay charged as estimated. Its errors are those of [`Limiter::settle`].
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use spillgate::{Limit, Limiter, Outcome, Request};
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// let job = Request::keyed("jobs", Limit::concurrent(1, Duration::from_secs(30)));
+    /// let started = limiter.check(&job).await;
+    /// assert!(!limiter.check(&job).await.allowed(), "the only permit is held");
+    ///
+    /// assert_eq!(limiter.release(started.receipt().unwrap()).await, Ok(Outcome::Done));
+    /// assert!(limiter.check(&job).await.allowed());
+    /// # });
+    /// ```
     pub async fn release(&self, receipt: &Receipt) -> Result<Outcome, ReservationError> {
         self.inner.end(receipt, &Ending::Release).await
     }
@@ -117,6 +146,19 @@ impl Limiter {
     /// Permits are held at most for their limit's `max_hold`. Neither time is ever shortened. A
     /// lost permit is not taken again; then the result is [`Outcome::Expired`]. The errors are
     /// those of [`Limiter::settle`].
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use spillgate::{Limit, Limiter, Outcome, Request};
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// let job = Request::keyed("jobs", Limit::concurrent(1, Duration::from_secs(30)));
+    /// let started = limiter.check(&job).await;
+    /// let renewed = limiter.renew(started.receipt().unwrap(), Duration::from_secs(20)).await;
+    /// assert_eq!(renewed, Ok(Outcome::Done));
+    /// # });
+    /// ```
     pub async fn renew(
         &self,
         receipt: &Receipt,
