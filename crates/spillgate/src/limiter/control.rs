@@ -87,6 +87,21 @@ impl Limiter {
 
     /// Returns the overrides set as runtime changes, in the order in which they were set. Those of
     /// the policy file are not included.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let limiter = Limiter::builder().policy(policy).build().await?;
+    /// let ada = Request::new().with("user", "ada");
+    /// limiter.set_override("api", &ada, ["5/day"], None).await?;
+    ///
+    /// let overrides = limiter.overrides();
+    /// assert_eq!((overrides.len(), overrides[0].rule()), (1, "api"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     pub fn overrides(&self) -> Vec<Override> {
         let control = &self.inner.control;
         let table = control.table.lock();
@@ -109,6 +124,25 @@ impl Limiter {
     }
 
     /// Sets the mode of a rule, until it is removed or expires. Mode `off` is a kill switch.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Mode, Policy, Request, Rule};
+    ///
+    /// let broken = Rule::new("api").key(["user"]).limit(Limit::block());
+    /// let policy = Policy::builder().rule(broken).build()?;
+    /// let limiter = Limiter::builder().policy(policy).build().await?;
+    /// let ada = Request::new().with("user", "ada");
+    /// assert!(!limiter.check(&ada).await.allowed());
+    ///
+    /// limiter.set_mode("api", Mode::Off, None).await?;
+    /// assert!(limiter.check(&ada).await.is_unmatched());
+    /// assert_eq!(limiter.modes()[0].in_force(), Mode::Off);
+    ///
+    /// limiter.clear_mode("api").await?;
+    /// assert!(!limiter.check(&ada).await.allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     pub async fn set_mode(
         &self,
         rule: &str,
@@ -153,6 +187,21 @@ impl Limiter {
 
     /// Resets the counters of a rule for all subjects at once. The rule starts with new counters,
     /// and the old ones expire. Overrides and modes stay.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let limiter = Limiter::builder().policy(policy).build().await?;
+    /// let ada = Request::new().with("user", "ada");
+    /// assert!(limiter.check(&ada.clone().costing(2)).await.allowed());
+    ///
+    /// limiter.reset_rule("api").await?;
+    /// assert_eq!(limiter.peek(&ada).await.remaining(), Some(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     pub async fn reset_rule(&self, rule: &str) -> Result<Written, ControlError> {
         let policy = self.policy();
         policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
@@ -163,6 +212,21 @@ impl Limiter {
 
     /// Resets the counters of a rule for one subject, given by the rule's key attributes in
     /// `subject`.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let limiter = Limiter::builder().policy(policy).build().await?;
+    /// let ada = Request::new().with("user", "ada");
+    /// assert!(limiter.check(&ada.clone().costing(2)).await.allowed());
+    ///
+    /// limiter.reset("api", &ada).await?;
+    /// assert_eq!(limiter.peek(&ada).await.remaining(), Some(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     pub async fn reset(&self, rule: &str, subject: &Request<'_>) -> Result<(), ControlError> {
         let policy = self.policy();
         let found = rule_of(&policy, rule, subject)?;
@@ -179,6 +243,18 @@ impl Limiter {
 
     /// Returns the state of a rule's counters for one subject, given by the rule's key attributes.
     /// Nothing is written. It works for rules in any mode.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let limiter = Limiter::builder().policy(policy).build().await?;
+    /// let ada = Request::new().with("user", "ada");
+    /// assert_eq!(limiter.state("api", &ada).await?.remaining(), Some(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     pub async fn state(&self, rule: &str, subject: &Request<'_>) -> Result<Decision, ControlError> {
         let policy = self.policy();
         let mut plan = self.inner.plan_of(&policy, rule, subject)?;
@@ -203,6 +279,19 @@ impl Limiter {
     /// their state after it.
     ///
     /// Counters are charged one by one, so an error may leave some charged.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let limiter = Limiter::builder().policy(policy).build().await?;
+    /// let ada = Request::new().with("user", "ada");
+    /// let state = limiter.charge("api", &ada, 3).await?;
+    /// assert_eq!(state.remaining(), Some(0), "more than the limit allows");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     pub async fn charge<'a>(
         &self,
         rule: &str,
@@ -217,6 +306,20 @@ impl Limiter {
     ///
     /// It may admit more than the limit allows. Counters are refunded one by one, so an error may
     /// leave some refunded.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let limiter = Limiter::builder().policy(policy).build().await?;
+    /// let ada = Request::new().with("user", "ada");
+    /// assert!(limiter.check(&ada.clone().costing(2)).await.allowed());
+    /// let state = limiter.refund("api", &ada, 1).await?;
+    /// assert_eq!(state.remaining(), Some(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     pub async fn refund<'a>(
         &self,
         rule: &str,
