@@ -20,9 +20,7 @@ pub use error::ControlError;
 pub use listing::{Missed, Override, RuleMode, Written};
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use sealed::Seal;
-#[cfg(all(test, feature = "redis"))]
-pub(crate) use table::Stamp;
-pub(crate) use table::{Entry, EntryId, Table, id_of};
+pub(crate) use table::{Entry, EntryId, Stamp, Table, id_of};
 
 /// Returns a random number that cannot be guessed from earlier ones. The standard library's hash
 /// keys are random.

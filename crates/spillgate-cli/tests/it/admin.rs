@@ -5,6 +5,7 @@ mod explain;
 mod guard;
 mod health;
 mod metrics;
+mod outage;
 mod overrides;
 mod rules;
 mod scrapes;

@@ -98,7 +98,7 @@ fn every_answer_fits_the_document() {
 }
 
 #[test]
-fn denials_in_an_outage_fit_the_document() {
+fn answers_in_an_outage_fit_the_document() {
     let file = TempFile::new(
         "limits.toml",
         "[[rule]]\nname = \"ip\"\nkey = [\"ip\"]\non_outage = \"deny\"\nlimits = [\"1/hour\"]\n",
@@ -110,6 +110,10 @@ fn denials_in_an_outage_fit_the_document() {
     agrees(&document, &document["paths"]["/v1/auth"]["get"], &auth, "auth");
     let state = server.operator().send("GET", "/admin/v1/state?rule=ip&attr.ip=a", b"").unwrap();
     agrees(&document, &document["paths"]["/admin/v1/state"]["get"], &state, "state");
+    let path = "/admin/v1/rules/ip/mode";
+    let off = server.operator().send("PUT", path, br#"{"mode":"off"}"#).unwrap();
+    assert_eq!(off.status, 202, "{off:?}");
+    agrees(&document, &document["paths"]["/admin/v1/rules/{name}/mode"]["put"], &off, "mode");
 }
 
 #[test]

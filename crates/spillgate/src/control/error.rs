@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use super::SUBJECT_BYTES_MAX;
 use super::table::ENTRIES_MAX;
-use super::{Missed, SUBJECT_BYTES_MAX};
 use crate::error::StoreError;
 use crate::policy::InvalidChange;
 
-/// The reason why an operator's call failed or was done only in part.
+/// The reason why an operator's call failed. A store that is out of reach is no reason to refuse a
+/// runtime change: it is in force at the instance asked, and reaches the store later.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ControlError {
@@ -23,8 +24,6 @@ pub enum ControlError {
     TooLong,
     /// The table of runtime changes is full. Nothing was done.
     Full,
-    /// No shard took the change. It is not in force here, and elsewhere only if a reply was lost.
-    Unreachable(Vec<Missed>),
     /// The store did not answer for this subject's counters.
     Store(StoreError),
 }
@@ -50,12 +49,6 @@ impl fmt::Display for ControlError {
                 f,
                 "there are {ENTRIES_MAX} runtime changes, including those removed in the last week, and that is the maximum; move some into the policy file"
             ),
-            ControlError::Unreachable(missed) => {
-                f.write_str(
-                    "no shard of the store took the change; try again when the store answers:",
-                )?;
-                missed.iter().try_for_each(|missed| write!(f, " {missed};"))
-            }
             ControlError::Store(error) => error.fmt(f),
         }
     }

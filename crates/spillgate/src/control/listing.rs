@@ -28,8 +28,8 @@ pub struct RuleMode {
     pub(crate) expires_at: Option<SystemTime>,
 }
 
-/// The shards that a runtime change has reached. A pending shard gets it later, from this instance
-/// or any other that knows it.
+/// The shards that a runtime change has reached. It is in force at this instance in any case. A
+/// pending shard gets it later, from this instance or any other that knows it.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     /// The number of shards; 0 if state is in memory.
@@ -121,9 +121,9 @@ impl Written {
         self.missed.is_empty()
     }
 
-    /// Returns the shards if there are any and the change reached none.
-    pub(crate) fn missed_by_all(&self) -> Option<Vec<Missed>> {
-        (self.shards > 0 && self.missed.len() == self.shards).then(|| self.missed.clone())
+    /// Returns whether there are shards and none was reached.
+    pub(crate) fn reached_no_shard(&self) -> bool {
+        self.shards > 0 && self.missed.len() == self.shards
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Table {
     held: HashMap<EntryId, Result<(), InvalidChange>>,
     /// The next expiry among the entries published.
     next_expiry_us: Option<u64>,
+    /// The time of the newest stamp that this instance used or saw, also of forgotten entries.
+    newest_us: u64,
 }
 
 impl Entry {
@@ -61,11 +63,17 @@ impl Entry {
 impl Table {
     /// Adds an entry unless a newer version is known. Returns whether it was new.
     pub(crate) fn merge(&mut self, id: EntryId, entry: Entry) -> bool {
+        self.newest_us = self.newest_us.max(entry.stamp.time_us);
         if self.entries.get(&id).is_some_and(|known| known.stamp >= entry.stamp) {
             return false;
         }
         self.entries.insert(id, entry);
         true
+    }
+
+    /// Returns whether a newer version of an entry is known.
+    pub(crate) fn has_newer(&self, id: EntryId, entry: &Entry) -> bool {
+        self.entries.get(&id).is_some_and(|known| known.stamp > entry.stamp)
     }
 
     pub(crate) fn entry(&self, id: EntryId) -> Option<&Entry> {
@@ -83,11 +91,10 @@ impl Table {
         live
     }
 
-    /// Returns a stamp for now that is newer than every known entry, even after a clock step back.
+    /// Returns a stamp for now that is newer than every stamp used or seen, even after a clock step
+    /// back.
     pub(crate) fn stamp(&self, now_us: u64, random: u64) -> Stamp {
-        let newest = self.entries.values().map(|entry| entry.stamp.time_us).max();
-        let time_us = now_us.max(newest.map_or(0, |newest| newest.saturating_add(1)));
-        Stamp { time_us, random }
+        Stamp { time_us: now_us.max(self.newest_us.saturating_add(1)), random }
     }
 
     /// Returns whether there is room for an entry with this id.
@@ -251,11 +258,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_is_newer_than_all_known_even_after_a_clock_step_back() {
+    fn a_stamp_is_newer_than_all_seen_even_after_a_clock_step_back() {
         let mut table = Table::default();
         let (id, entry) = writing(1, 1_000, 1);
         table.merge(id, entry);
         assert_eq!(table.stamp(10, 7), Stamp { time_us: 1_001, random: 7 });
         assert_eq!(table.stamp(5_000, 7), Stamp { time_us: 5_000, random: 7 });
+        table.forget(2_000 + REMEMBERED_US);
+        assert!(table.entries.is_empty(), "it has expired long ago");
+        assert_eq!(table.stamp(10, 7), Stamp { time_us: 1_001, random: 7 });
     }
 }

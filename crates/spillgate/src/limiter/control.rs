@@ -26,9 +26,16 @@ pub(super) use writing::Control;
 
 /// Runtime changes. They stay in force when the policy is replaced.
 ///
-/// With state in memory they end with the process. On a store they survive it: each shard has a
+/// A change is in force at this instance when the call returns, whether or not the store answers.
+///
+/// With state in memory changes end with the process. On a store they survive it: each shard has a
 /// copy of all changes, and every instance applies a change within a second. Any instance that
-/// knows a change restores it on a shard that lost it.
+/// knows a change restores it on a shard that lost it. A change that was made while the store was
+/// out of reach reaches the others within a second of its return, unless this process ended before.
+///
+/// Of two changes to the same mode or override, the newest wins everywhere. The time of a change is
+/// the last known time of the store plus the time that has passed since. An instance that never saw
+/// the store goes by its own wall clock.
 impl Limiter {
     /// Sets other limits for a subject of a rule, until they are removed or expire. The quota
     /// `"block"` blocks the subject.
@@ -41,8 +48,8 @@ impl Limiter {
     /// Used quota stays used.
     ///
     /// # Errors
-    /// Returns [`ControlError`] if the rule does not exist, a limit is invalid, the change is too
-    /// long or has expired, or no shard is in reach.
+    /// Returns [`ControlError`] if the rule does not exist, a limit is invalid, or the change is too
+    /// long or has expired.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -70,7 +77,11 @@ impl Limiter {
         if length(&subject, &limits) > SUBJECT_BYTES_MAX {
             return Err(ControlError::TooLong);
         }
-        let set = |_| RuntimeEntry::Override { rule: rule.into(), subject, limits };
+        let set = |_| RuntimeEntry::Override {
+            rule: rule.into(),
+            subject: subject.clone(),
+            limits: limits.clone(),
+        };
         self.inner.set(set, expires_at).await
     }
 

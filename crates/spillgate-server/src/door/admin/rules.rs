@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
-use hyper::Uri;
+use hyper::{StatusCode, Uri};
 use serde::Serialize;
 use spillgate::{Limit, Mode, Rule, RuleMode, Written};
 
@@ -111,12 +111,16 @@ pub(super) async fn clear_mode(
     Ok(written(&app.limiter().clear_mode(&rule).await?))
 }
 
-/// Answers a runtime change, with the shards that do not have it yet.
+/// Answers a runtime change, which is in force here. The status is 202 if some shards get it later.
 pub(super) fn written(written: &Written) -> Response {
     let pending = written.missed().iter();
     let pending = pending.map(|shard| PendingShard { shard: shard.shard(), why: shard.why() });
     let answer = WrittenAnswer { result: "done", pending_shards: pending.collect() };
-    answer::json(&answer, answer::ANSWER_BYTES)
+    let mut response = answer::json(&answer, answer::ANSWER_BYTES);
+    if !written.everywhere() {
+        *response.status_mut() = StatusCode::ACCEPTED;
+    }
+    response
 }
 
 /// Returns the rule that a path names. Names may hold slashes, so the name is all before the last `/mode`.

@@ -531,5 +531,6 @@ const IN_FLIGHT_MAX: usize = 8_192;
 /// If the script is lost twice within one call, an operator is flushing scripts on purpose.
 const RELOADS_AWAITED: usize = 2;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// A server that is back is found within this time.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A server that is back is found within this time. Runtime changes made during an outage must be everywhere
+/// within a second of its end.
+const PAUSE_MAX: Duration = Duration::from_millis(500);

@@ -41,11 +41,13 @@ impl Inner {
         written
     }
 
-    /// Looks for new entries on the shards, and completes the copies that lack some.
-    pub(super) async fn follow(&self, look: Look) {
-        let Engine::Redis(redis) = &self.engine else { return };
+    /// Looks for new entries on the shards, and completes the copies that lack some. Returns whether
+    /// every shard answered.
+    pub(super) async fn follow(&self, look: Look) -> bool {
+        let Engine::Redis(redis) = &self.engine else { return true };
         let control = &self.control;
         let versions = redis.copy_versions().await;
+        let all_answered = versions.iter().all(|(_, version)| version.is_ok());
         let mut wanting: Vec<String> = {
             let table = control.table.lock();
             let known =
@@ -69,11 +71,12 @@ impl Inner {
             // A full copy takes nothing more. The next look tries again.
             let sum = lacked.iter().map(|(lacked, _)| lacked).sum();
             if sum >= lacked_before {
-                return;
+                break;
             }
             lacked_before = sum;
             wanting = lacked.into_iter().map(|(_, shard)| shard).collect();
         }
+        all_answered
     }
 
     async fn exchange_with(
@@ -115,7 +118,9 @@ impl Inner {
         Written::default()
     }
 
-    pub(super) async fn follow(&self, _: Look) {}
+    pub(super) async fn follow(&self, _: Look) -> bool {
+        true
+    }
 }
 
 impl Control {

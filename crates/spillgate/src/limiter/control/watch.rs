@@ -55,11 +55,13 @@ impl Drop for Watch {
 }
 
 async fn watch(limiter: Weak<Inner>) {
+    let mut pause = LOOK_EVERY;
     for look in 1u64.. {
-        tokio::time::sleep(LOOK_EVERY + Duration::from_millis(random() % JITTER_MS)).await;
+        tokio::time::sleep(pause + Duration::from_millis(random() % JITTER_MS)).await;
         let Some(limiter) = limiter.upgrade() else { return };
         let whole = look.is_multiple_of(LOOKS_UNTIL_WHOLE);
-        limiter.follow(if whole { Look::Whole } else { Look::Quick }).await;
+        let all_answered = limiter.follow(if whole { Look::Whole } else { Look::Quick }).await;
+        pause = if all_answered { LOOK_EVERY } else { LOOK_AGAIN };
         limiter.control.learn([], &limiter.in_force);
     }
 }
@@ -67,6 +69,9 @@ async fn watch(limiter: Weak<Inner>) {
 /// Short enough that a change or expiry takes effect everywhere within a second, even if one look
 /// fails.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// While a shard is away. Changes made meanwhile must be everywhere within a second of its return:
+/// half a second until a connection is open, this, and one look of the other instances.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The longest delay of a start. The first look follows soon after.
 const CATCH_UP: Duration = Duration::from_millis(250);
 /// Keeps instances from looking at the same time.

@@ -1,7 +1,8 @@
-//! Writes runtime changes: stamps an entry, adds it to the table, and puts it in force with the
-//! policy.
+//! Writes runtime changes: stamps an entry, puts it in force with the policy, and passes it on to
+//! the shards.
 
 use std::sync::Arc;
+#[cfg(feature = "redis")]
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,10 +13,12 @@ use super::super::{InForce, Inner};
 use super::watch::Watch;
 #[cfg(feature = "redis")]
 use crate::control::Copies;
-use crate::control::{ControlError, Entry, EntryId, Table, Written, id_of, random};
+use crate::control::{ControlError, Entry, EntryId, Stamp, Table, Written, id_of, random};
 use crate::policy::RuntimeEntry;
 use crate::subject::Secret;
 use crate::time::Clock;
+#[cfg(feature = "redis")]
+use crate::time::boottime_us;
 
 /// The runtime changes and their clock.
 #[derive(Debug)]
@@ -25,8 +28,18 @@ pub(crate) struct Control {
     pub(super) watch: Watch,
     #[cfg(feature = "redis")]
     pub(super) copies: Copies,
+    /// The clock of an instance that never saw the store, and of state in memory.
     clock: Clock,
-    /// The store's clock minus ours, by the last exchange.
+    #[cfg(feature = "redis")]
+    store_time: StoreTime,
+}
+
+/// The store's clock by the last exchange: its offset to a clock of this machine that is never set
+/// and goes on while the machine sleeps.
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+struct StoreTime {
+    /// [`NEVER_SEEN`](StoreTime::NEVER_SEEN) before the first exchange.
     offset_us: AtomicI64,
 }
 
@@ -34,26 +47,15 @@ impl Inner {
     /// Writes a change. `what` gets the time of writing, which becomes the generation of a reset.
     pub(super) async fn set(
         self: &Arc<Self>,
-        what: impl FnOnce(u64) -> RuntimeEntry,
+        what: impl Fn(u64) -> RuntimeEntry,
         expires_at: Option<SystemTime>,
     ) -> Result<Written, ControlError> {
-        let now_us = self.now_us().await?;
         let expires_at_us = expires_at.map(us_since_epoch);
-        if expires_at_us.is_some_and(|end| end <= now_us) {
+        if expires_at_us.is_some_and(|end| end <= self.control.now_us()) {
             return Err(ControlError::Expired);
         }
-        let (id, entry) = {
-            let mut table = self.control.table.lock();
-            // Entries that can be forgotten must not count against the bound.
-            table.forget(now_us);
-            let stamp = table.stamp(now_us, random());
-            let what = what(stamp.time_us);
-            let id = id_of(&what, &self.secret);
-            if !table.has_room_for(id) {
-                return Err(ControlError::Full);
-            }
-            (id, Entry { stamp, expires_at_us, what: Some(what) })
-        };
+        let id = id_of(&what(0), &self.secret);
+        let entry = |stamp: Stamp| Entry { stamp, expires_at_us, what: Some(what(stamp.time_us)) };
         self.write(id, entry).await
     }
 
@@ -62,34 +64,36 @@ impl Inner {
         self: &Arc<Self>,
         about: &RuntimeEntry,
     ) -> Result<Written, ControlError> {
-        let now_us = self.now_us().await?;
         let id = id_of(about, &self.secret);
-        let entry = {
-            let table = self.control.table.lock();
-            if !table.entry(id).is_some_and(|entry| entry.is_live(now_us)) {
-                return Err(ControlError::NotSet);
+        let control = &self.control;
+        // Another instance may have made the change a moment ago. If no shard answers, this cannot
+        // be known, so the change is removed all the same.
+        if !control.has_live(id)
+            && !self.exchange(None).await.reached_no_shard()
+            && !control.has_live(id)
+        {
+            return Err(ControlError::NotSet);
+        }
+        self.write(id, |stamp| Entry { stamp, expires_at_us: None, what: None }).await
+    }
+
+    /// Puts an entry in force here at once, then passes it on to the shards. A shard that is out of
+    /// reach gets it later, from the task that watches the copies.
+    async fn write(
+        self: &Arc<Self>,
+        id: EntryId,
+        entry: impl Fn(Stamp) -> Entry,
+    ) -> Result<Written, ControlError> {
+        let mut written = Written::default();
+        for _ in 0..STAMPS {
+            let entry = self.control.stamped(id, &entry)?;
+            self.control.learn([(id, entry.clone())], &self.in_force);
+            self.watch();
+            written = self.exchange(Some((id, &entry))).await;
+            if !self.control.table.lock().has_newer(id, &entry) {
+                break;
             }
-            Entry { stamp: table.stamp(now_us, random()), expires_at_us: None, what: None }
-        };
-        self.write(id, entry).await
-    }
-
-    /// Returns the current time after an exchange with all shards. Fails if none is in reach.
-    async fn now_us(&self) -> Result<u64, ControlError> {
-        if let Some(missed) = self.exchange(None).await.missed_by_all() {
-            return Err(ControlError::Unreachable(missed));
         }
-        Ok(self.control.now_us())
-    }
-
-    async fn write(self: &Arc<Self>, id: EntryId, entry: Entry) -> Result<Written, ControlError> {
-        // The store first: an entry that no shard took would vanish with this instance.
-        let written = self.exchange(Some((id, &entry))).await;
-        if let Some(missed) = written.missed_by_all() {
-            return Err(ControlError::Unreachable(missed));
-        }
-        self.control.learn([(id, entry)], &self.in_force);
-        self.watch();
         Ok(written)
     }
 }
@@ -103,13 +107,32 @@ impl Control {
             #[cfg(feature = "redis")]
             copies: Copies::new(secret),
             clock,
-            offset_us: AtomicI64::new(0),
+            #[cfg(feature = "redis")]
+            store_time: StoreTime::unknown(),
         }
     }
 
     /// Puts a policy in force, joined with the runtime changes.
     pub(crate) fn set_policy(&self, new: &InForce, in_force: &ArcSwap<InForce>) {
         self.publish(&mut self.table.lock(), new, in_force);
+    }
+
+    /// Stamps an entry that is written now.
+    fn stamped(&self, id: EntryId, entry: &impl Fn(Stamp) -> Entry) -> Result<Entry, ControlError> {
+        let now_us = self.now_us();
+        let mut table = self.table.lock();
+        // Entries that can be forgotten must not count against the bound.
+        table.forget(now_us);
+        match table.has_room_for(id) {
+            true => Ok(entry(table.stamp(now_us, random()))),
+            false => Err(ControlError::Full),
+        }
+    }
+
+    /// Returns whether an entry has an effect now.
+    fn has_live(&self, id: EntryId) -> bool {
+        let now_us = self.now_us();
+        self.table.lock().entry(id).is_some_and(|entry| entry.is_live(now_us))
     }
 
     /// Adds entries to the table, and puts them in force if any is new.
@@ -137,16 +160,33 @@ impl Control {
         }
     }
 
-    /// Returns the time in microseconds since the epoch, by the clock that expiry uses.
+    /// Returns the time in microseconds since the epoch, by the clock that stamps and expiry use:
+    /// the last known time of the store and the time that has passed since. An instance that never
+    /// saw the store goes by its own wall clock.
+    #[cfg(feature = "redis")]
     pub(super) fn now_us(&self) -> u64 {
-        self.clock.now_us().saturating_add_signed(self.offset_us.load(Ordering::Relaxed))
+        self.store_time.at_us(self.steady_us()).unwrap_or_else(|| self.clock.now_us())
+    }
+
+    /// Returns the time in microseconds since the epoch, by the clock that stamps and expiry use.
+    #[cfg(not(feature = "redis"))]
+    pub(super) fn now_us(&self) -> u64 {
+        self.clock.now_us()
     }
 
     /// Sets that clock by the store's.
     #[cfg(feature = "redis")]
     pub(super) fn note_time(&self, store_us: u64) {
-        let offset_us = store_us.cast_signed().wrapping_sub(self.clock.now_us().cast_signed());
-        self.offset_us.store(offset_us, Ordering::Relaxed);
+        self.store_time.note(store_us, self.steady_us());
+    }
+
+    /// Returns the microseconds of a clock that is never set. A given clock is its own.
+    #[cfg(feature = "redis")]
+    fn steady_us(&self) -> u64 {
+        match &self.clock {
+            Clock::System => boottime_us(),
+            given => given.now_us(),
+        }
     }
 
     /// Joins the policy with the live entries and puts the result in force. No other function does.
@@ -161,6 +201,27 @@ impl Control {
     }
 }
 
+#[cfg(feature = "redis")]
+impl StoreTime {
+    const NEVER_SEEN: i64 = i64::MIN;
+
+    fn unknown() -> StoreTime {
+        StoreTime { offset_us: AtomicI64::new(StoreTime::NEVER_SEEN) }
+    }
+
+    fn note(&self, store_us: u64, steady_us: u64) {
+        let offset_us = store_us.wrapping_sub(steady_us).cast_signed();
+        self.offset_us.store(offset_us, Ordering::Relaxed);
+    }
+
+    /// Returns the store's time at an instant of the steady clock.
+    fn at_us(&self, steady_us: u64) -> Option<u64> {
+        match self.offset_us.load(Ordering::Relaxed) {
+            StoreTime::NEVER_SEEN => None,
+            offset_us => Some(steady_us.saturating_add_signed(offset_us)),
+        }
+    }
+}
 /// Logs a change or its removal. Subject values are not logged, only attribute names.
 fn tell(before: Option<&Entry>, entry: &Entry) {
     let Some(what) = entry.what.as_ref().or_else(|| before?.what.as_ref()) else { return };
@@ -188,6 +249,10 @@ fn tell(before: Option<&Entry>, entry: &Entry) {
     }
 }
 
+/// How often a change is stamped, at most. If a shard has a newer version of the entry, the clocks of
+/// two instances differ by more than the time between their changes. The second stamp is later than
+/// that version's.
+const STAMPS: usize = 2;
 /// The most changes to log at once. An instance that starts learns all of them together.
 const TOLD_MAX: usize = 16;
 

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use spillgate::internals::time::Clock;
-use spillgate::{ControlError, Limiter, LimiterBuilder, Mode, Policy, Request, Source};
+use spillgate::{Limiter, LimiterBuilder, Mode, Policy, Request, Source};
 use spillgate_testkit::{Process, RedisServer, Reply};
 
 use super::{API, acme, ann, capacity, until};
@@ -239,27 +239,6 @@ fn changes_lost_by_the_store_are_restored_by_a_process_that_knows_them() {
         until("it caught up", async || started_alone.overrides().len() == live).await;
         let off = async || started_alone.modes()[1].runtime() == Some(Mode::Off);
         until("it knows the mode", off).await;
-    });
-}
-
-#[test]
-fn without_the_store_changes_fail_and_earlier_ones_stay_in_force() {
-    let mut server = RedisServer::start();
-    run(async {
-        let limiter = on(&server).timeout(Duration::from_millis(100)).build().await.unwrap();
-        limiter.set_override("api", &acme(), ["20/day"], None).await.unwrap();
-        server.kill();
-        until("the store is gone", async || limiter.peek(&ann()).await.degraded()).await;
-        let error = limiter.set_override("api", &acme(), ["30/day"], None).await.unwrap_err();
-        let ControlError::Unreachable(missed) = &error else { panic!("{error}") };
-        assert_eq!(missed[0].shard(), server.url());
-        assert!(error.to_string().contains("try again when the store answers"), "{error}");
-        let error = limiter.set_mode("api", Mode::Off, None).await.unwrap_err();
-        assert!(matches!(error, ControlError::Unreachable(_)), "{error}");
-        let error = limiter.state("api", &ann()).await.unwrap_err();
-        assert!(matches!(error, ControlError::Store(_)), "{error}");
-        assert_eq!(limiter.peek(&ann()).await.capacity(), Some(20));
-        assert_eq!(limiter.overrides().len(), 1);
     });
 }
 
