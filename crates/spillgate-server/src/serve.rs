@@ -16,7 +16,7 @@ use crate::config::{self, Config, Flags, Format, Problem, Settings};
 use crate::counted::counted;
 use crate::credentials::Credentials;
 use crate::doctor;
-use crate::door::admin::{self, Guard};
+use crate::door::admin::{self, Guard, Tokens};
 use crate::door::auth;
 use crate::door::envoy::{self, Grpc};
 use crate::door::http::{self, Http};
@@ -148,7 +148,11 @@ impl Doors {
             stop,
         };
         let token = match settings.generates_data_token() {
-            true => Some(doors.generated_token("server.data_token_file")?),
+            true => {
+                let (token, text) = Token::generate()?;
+                doors.print_generated("server.data_token_file", &text);
+                Some(token)
+            }
             false => doors.token("server.data_token_file", settings.data_token_file.as_deref())?,
         };
         let mut greetings = Vec::new();
@@ -207,11 +211,7 @@ impl Doors {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let name = format!("admin on {scheme}://");
         let cores = Cores::start_for_admin()?;
-        let token = match settings.generates_admin_token() {
-            true => Some(self.generated_token("server.admin_token_file")?),
-            false => self.token("server.admin_token_file", settings.admin_token_file.as_deref())?,
-        };
-        let guard = token.map_or(Guard::SameOrigin, Guard::Token);
+        let guard = self.admin_guard(settings)?;
         let health = admin::Health::new(app.clone(), guard.clone(), self.stop.clone());
         let routes = admin::routes(app.clone(), guard, health);
         let capacity = Capacity { cores, share: self.shares.admin };
@@ -235,11 +235,25 @@ impl Doors {
         Ok(Some(token))
     }
 
-    /// Makes a token that lasts as long as this process, in place of the setting's file.
-    fn generated_token(&mut self, setting: &'static str) -> Result<Token, Failure> {
-        let (token, text) = Token::generate()?;
-        self.generated.push(format!("generated token, since {setting} is not set: {text}"));
-        Ok(token)
+    /// Reads the tokens of operators, and watches their file from here on.
+    fn admin_guard(&mut self, settings: &Settings) -> Result<Guard, Failure> {
+        let setting = "server.admin_token_file";
+        if settings.generates_admin_token() {
+            let (tokens, text) = Tokens::generate()?;
+            self.print_generated(setting, &text);
+            return Ok(Guard::Tokens(tokens));
+        }
+        let Some(file) = settings.admin_token_file.clone() else { return Ok(Guard::SameOrigin) };
+        let tokens = Tokens::read(setting, &file)?;
+        let followed = tokens.clone();
+        self.credentials
+            .follow_files(setting, [file.clone()], move || followed.read_again(setting, &file));
+        Ok(Guard::Tokens(tokens))
+    }
+
+    /// Shows the operator a token that lasts as long as this process, in place of the setting's file.
+    fn print_generated(&mut self, setting: &str, token: &str) {
+        self.generated.push(format!("generated token, since {setting} is not set: {token}"));
     }
 
     /// Watches the certificates of all listeners together, so that a problem is reported once.

@@ -87,7 +87,7 @@ class World:
         self.folder, self.binary = folder, os.path.abspath(binary)
         self.redis_port = free_port()
         self.start_redis()
-        for name, text in (("token", TOKEN), ("rules.toml", RULES.format(token=f"{folder}/token"))):
+        for name, text in (("token", f"drive:operator:{TOKEN}"), ("rules.toml", RULES.format(token=f"{folder}/token"))):
             with open(f"{folder}/{name}", "w") as file:
                 file.write(text)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPILLGATE_")}

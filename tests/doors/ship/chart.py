@@ -4,6 +4,7 @@ fit Kubernetes' schemas and agree with one another, containers have no needless 
 Usage: chart.py CHART BINARY: the container of the Deployment runs BINARY.
 """
 
+import base64
 import json
 import re
 import sys
@@ -233,7 +234,8 @@ def agree(objects, values):
             assert one["value"].startswith(mounts["secret"]["mountPath"] + "/"), one
     if held:
         token = environment["SPILLGATE_SERVER__ADMIN_TOKEN_FILE"]["value"].rsplit("/", 1)[1]
-        assert len(held["data"][token]) >= 32, "a short token"
+        name, role, value = base64.b64decode(held["data"][token]).decode().split(":")
+        assert (name, role) == ("admin", "operator") and len(value) >= 32, "a short token"
     # Data callers need a token, or the network policy admits only some.
     guarded = "SPILLGATE_SERVER__DATA_TOKEN_FILE" in environment
     assert guarded != ("SPILLGATE_SERVER__INSECURE" in environment)

@@ -88,7 +88,7 @@ def ask(pod, container, ports, secret):
     [token] = secret.values()
     rules = "/admin/v1/rules"
     assert send(ports["admin"], "GET", rules)[0] == 401
-    assert send(ports["admin"], "GET", rules, token=base64.b64decode(token).decode())[0] == 200
+    assert send(ports["admin"], "GET", rules, token=base64.b64decode(token).decode().split(":")[2])[0] == 200
 
 
 def send(port, method, path, body=None, token=None):

@@ -90,7 +90,8 @@ fn new_handshakes_use_a_new_certificate_and_open_connections_stay() {
 
 #[test]
 fn new_tokens_and_passwords_take_effect_and_bad_files_change_nothing() {
-    let [data, admin, resp] = ["data", "admin", "resp"].map(|name| TempFile::new(name, OLD));
+    let [data, resp] = ["data", "resp"].map(|name| TempFile::new(name, OLD));
+    let admin = TempFile::new("admin", &format!("ann:operator:{OLD}"));
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);
     command.args(["--admin", "127.0.0.1:0"]);
     command.env("SPILLGATE_SERVER__DATA_TOKEN_FILE", data.path());
@@ -120,9 +121,10 @@ fn new_tokens_and_passwords_take_effect_and_bad_files_change_nothing() {
     assert!(words.contains("error: field `server.data_token_file`: "), "{words}");
     assert_eq!(takes(&server, OLD), [true; 3]);
 
-    for file in [&data, &admin, &resp] {
+    for file in [&data, &resp] {
         fs::write(file.path(), NEW).unwrap();
     }
+    fs::write(admin.path(), format!("ann:operator:{NEW}")).unwrap();
     hang_up(&server);
     eventually(|| takes(&server, NEW) == [true; 3]);
     assert_eq!(takes(&server, OLD), [false; 3]);
@@ -187,21 +189,22 @@ fn new_certificates_for_the_store_are_used_by_the_next_connection() {
 }
 
 /// Starts a server that requires a password at every API.
-fn guarded() -> (Server, TempFile) {
+fn guarded() -> (Server, [TempFile; 2]) {
     let token = TempFile::new("token", OLD);
+    let tokens = TempFile::new("tokens", &format!("ann:operator:{OLD}"));
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);
     command.args(["--admin", "127.0.0.1:0"]);
     command.env("SPILLGATE_SERVER__DATA_TOKEN_FILE", token.path());
     let server =
-        Server::start_command(command.env("SPILLGATE_SERVER__ADMIN_TOKEN_FILE", token.path()));
-    (server, token)
+        Server::start_command(command.env("SPILLGATE_SERVER__ADMIN_TOKEN_FILE", tokens.path()));
+    (server, [token, tokens])
 }
 
 #[test]
 fn guesses_over_resp_are_few_a_connection_and_delay_no_right_password() {
     const ATTACKERS: u64 = 20;
     const LASTING_S: u64 = 5;
-    let (server, _token) = guarded();
+    let (server, _tokens) = guarded();
     let port = server.resp_port.unwrap();
     let began_us = monotonic_us();
     let guess = || {
@@ -239,7 +242,7 @@ fn guesses_over_resp_are_few_a_connection_and_delay_no_right_password() {
 
 #[test]
 fn guesses_over_http_are_few_a_connection_and_reported() {
-    let (server, _token) = guarded();
+    let (server, _tokens) = guarded();
     let wrong = [("Host", "localhost"), ("Authorization", "Bearer wrong")];
     let apis = [
         (server.client(), "POST", "/v1/check", 401),
@@ -269,7 +272,7 @@ fn guesses_over_http_are_few_a_connection_and_reported() {
 
 #[test]
 fn guesses_over_grpc_are_refused_and_reported() {
-    let (server, _token) = guarded();
+    let (server, _tokens) = guarded();
     let caller = Caller::of(&server);
     let ask = |token: &str| {
         let authorization = format!("Bearer {token}");

@@ -127,7 +127,7 @@ fn the_compose_file_mounts_existing_files_and_its_health_check_passes() {
         );
     }
     let settings = read("deploy/compose/spillgate.toml");
-    let token = TempFile::new("token", "0123456789abcdef0123456789abcdef\n");
+    let token = TempFile::new("token", "ann:operator:0123456789abcdef0123456789abcdef\n");
     let settings =
         settings.replace("0.0.0.0:8080", "127.0.0.1:0").replace("0.0.0.0:8082", "127.0.0.1:0");
     let file =

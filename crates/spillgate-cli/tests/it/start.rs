@@ -33,7 +33,7 @@ fn without_a_file_names_the_way_to_rules() {
 
 #[test]
 fn an_address_for_all_machines_is_shown_as_this_machine() {
-    let token = TempFile::new("token", "0123456789abcdef0123456789abcdef\n");
+    let token = TempFile::new("token", "ann:operator:0123456789abcdef0123456789abcdef\n");
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "0.0.0.0:0"]);
     let server =
         Server::start_command(command.env("SPILLGATE_SERVER__ADMIN_TOKEN_FILE", token.path()));

@@ -1,5 +1,5 @@
 //! The admin API. Health, metrics and the dashboard's files are open to every client that reaches the listener. Rules,
-//! state and overrides are for operators, which send a token or are programs of this machine.
+//! state and overrides are for operators, which send a token or are programs of this machine. A viewer's token reads.
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
@@ -23,11 +23,13 @@ mod rules;
 mod scrapes;
 mod state;
 mod subject;
+mod tokens;
 mod top;
 
 use events::Events;
 pub(crate) use guard::Guard;
 pub(crate) use health::Health;
+pub(crate) use tokens::Tokens;
 
 /// Returns the routes of the admin API.
 pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {

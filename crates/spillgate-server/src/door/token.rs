@@ -32,9 +32,7 @@ impl Token {
     ///
     /// If the system has no random numbers.
     pub(crate) fn generate() -> Result<(Token, String), rustls::Error> {
-        let mut bytes = [0; GENERATED_BYTES];
-        ring::default_provider().secure_random.fill(&mut bytes)?;
-        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = random_token()?;
         Ok((Token::from(Arc::from(text.as_bytes())), text))
     }
 
@@ -57,12 +55,11 @@ impl Token {
 
     /// Compares the credentials of a request, in `Authorization: Bearer …`.
     pub(crate) fn shown_in(&self, headers: &HeaderMap) -> Shown {
-        let shown = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
-        let Some(shown) = shown.filter(|shown| !shown.is_empty()) else { return Shown::Nothing };
-        let is_right = shown.split_at_checked(BEARER.len()).is_some_and(|(scheme, shown)| {
-            scheme.eq_ignore_ascii_case(BEARER) && self.is(shown.trim_ascii_start())
-        });
-        if is_right { Shown::Right } else { Shown::Wrong }
+        match bearer_in(headers) {
+            None => Shown::Nothing,
+            Some(shown) if self.is(shown) => Shown::Right,
+            Some(_) => Shown::Wrong,
+        }
     }
 }
 
@@ -72,6 +69,33 @@ impl From<Arc<[u8]>> for Token {
     }
 }
 
+/// Returns the token that a request shows in `Authorization: Bearer …`. It is empty, as no token is, if the credentials
+/// are of another kind.
+pub(crate) fn bearer_in(headers: &HeaderMap) -> Option<&[u8]> {
+    let shown = headers.get(AUTHORIZATION)?.as_bytes();
+    if shown.is_empty() {
+        return None;
+    }
+    let (scheme, token) = shown.split_at_checked(BEARER.len()).unwrap_or_default();
+    Some(if scheme.eq_ignore_ascii_case(BEARER) { token.trim_ascii_start() } else { b"" })
+}
+
+/// Returns a new token that cannot be guessed.
+///
+/// # Errors
+///
+/// If the system has no random numbers.
+pub(crate) fn random_token() -> Result<String, rustls::Error> {
+    let mut bytes = [0; GENERATED_BYTES];
+    ring::default_provider().secure_random.fill(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Returns whether a text can be a token: long enough, and without spaces.
+pub(crate) fn is_token(text: &str) -> bool {
+    text.len() >= LENGTH_MIN && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
 fn value_in(setting: &str, file: &Path) -> Result<Arc<[u8]>, Problem> {
     let problem = |why: String| {
         let remedy = "make one with: openssl rand -hex 32";
@@ -79,8 +103,7 @@ fn value_in(setting: &str, file: &Path) -> Result<Arc<[u8]>, Problem> {
     };
     let text = std::fs::read_to_string(file).map_err(|error| problem(error.to_string()))?;
     let token = text.trim();
-    let printable = token.bytes().all(|byte| byte.is_ascii_graphic());
-    if token.len() < LENGTH_MIN || !printable {
+    if !is_token(token) {
         return Err(problem(format!(
             "holds no token of one line with at least {LENGTH_MIN} printable ASCII characters"
         )));

@@ -11,7 +11,7 @@ use crate::server::{Server, TempFile};
 
 #[test]
 fn the_files_need_no_token_and_load_nothing_from_elsewhere() {
-    let token = TempFile::new("token", "0123456789abcdef0123456789abcdef\n");
+    let token = TempFile::new("token", "ann:operator:0123456789abcdef0123456789abcdef\n");
     let config = format!("[server]\nadmin_token_file = \"{}\"\n", token.path());
     let config = TempFile::new("limits.toml", &config);
     let server = Server::start(&["--config", config.path()]);

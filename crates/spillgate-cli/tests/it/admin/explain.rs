@@ -115,7 +115,8 @@ fn the_command_line_explains_by_server_and_by_store() {
 
 #[test]
 fn the_command_line_sends_the_token() {
-    let token = TempFile::new("token", "0123456789abcdef0123456789abcdef\n");
+    let tokens = "ann:operator:0123456789abcdef0123456789abcdef\n";
+    let token = TempFile::new("tokens", tokens);
     let config = format!("[server]\nadmin_token_file = \"{}\"\n", token.path());
     let config = TempFile::new("limits.toml", &config);
     let server = Server::start(&["--config", config.path()]);
@@ -123,7 +124,16 @@ fn the_command_line_sends_the_token() {
     for command in ["top", "explain"] {
         let without = run(&[command, "--url", &url]);
         assert_eq!(without.status.code(), Some(2));
-        let with = run(&[command, "--url", &url, "--token-file", token.path()]);
-        assert_eq!(with.status.code(), Some(0), "{}", String::from_utf8_lossy(&with.stderr));
+        // The server's file with one line, and a file with the token alone.
+        for file in [&token, &TempFile::new("token", tokens.strip_prefix("ann:operator:").unwrap())]
+        {
+            let with = run(&[command, "--url", &url, "--token-file", file.path()]);
+            assert_eq!(with.status.code(), Some(0), "{}", String::from_utf8_lossy(&with.stderr));
+        }
+        let several = TempFile::new("tokens", &format!("{tokens}bob:viewer:fedcba9876543210\n"));
+        let with = run(&[command, "--url", &url, "--token-file", several.path()]);
+        let error = String::from_utf8_lossy(&with.stderr).into_owned();
+        assert_eq!(with.status.code(), Some(2), "{error}");
+        assert!(error.contains("several lines; name a file with one token"), "{error}");
     }
 }

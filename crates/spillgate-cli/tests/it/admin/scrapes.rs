@@ -151,7 +151,7 @@ const PROBES: u64 = 2_000;
 #[test]
 fn a_verbose_probe_shows_store_addresses_only_to_operators() {
     let redis = RedisServer::start();
-    let token = TempFile::new("token", "0123456789abcdef0123456789abcdef");
+    let token = TempFile::new("token", "ann:viewer:0123456789abcdef0123456789abcdef");
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     command.args(["--redis", &redis.url()]);
     command.env("SPILLGATE_SERVER__ADMIN_TOKEN_FILE", token.path());

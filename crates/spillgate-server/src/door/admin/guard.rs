@@ -1,50 +1,71 @@
-//! Admits operators to the admin API: clients with the token. If no token is set, programs of this machine and pages of
-//! this listener are admitted instead; `browser` recognises them.
+//! Admits operators to the admin API: clients with a token, whose role says whether they may write. If no token is set,
+//! programs of this machine and pages of this listener are admitted instead; `browser` recognises them.
 
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use hyper::StatusCode;
 use hyper::header::HeaderMap;
+use hyper::{Method, StatusCode};
 
 use super::Problem;
+use super::tokens::{Holder, Tokens};
 use crate::door::browser::is_local;
-use crate::door::{Shown, Token, Tries};
+use crate::door::token::bearer_in;
+use crate::door::{Shown, Tries};
 
 /// The way to recognise an operator.
 #[derive(Clone)]
 pub(crate) enum Guard {
-    Token(Token),
+    Tokens(Tokens),
     /// A loopback `Host`, and an `Origin` only if it is the same.
     SameOrigin,
 }
 
 impl Guard {
-    /// Returns whether a request with these headers is an operator's. A wrong token counts as a failure of its
+    /// Returns the holder of the token that a request with these headers shows. A wrong token counts as a failure of its
     /// connection.
-    pub(super) async fn admits(&self, headers: &HeaderMap, tries: &Tries) -> bool {
-        let Guard::Token(token) = self else { return is_local(headers) };
-        let shown = tries.judge(|| token.shown_in(headers));
+    pub(super) async fn holder(&self, headers: &HeaderMap, tries: &Tries) -> Option<Holder> {
+        let Guard::Tokens(tokens) = self else { return is_local(headers).then(Holder::local) };
+        let mut holder = None;
+        let shown = tries.judge(|| {
+            let Some(token) = bearer_in(headers) else { return Shown::Nothing };
+            holder = tokens.holder_of(token);
+            if holder.is_some() { Shown::Right } else { Shown::Wrong }
+        });
         if shown == Shown::Wrong {
             tries.fail().await;
         }
-        shown == Shown::Right
+        holder
     }
 }
 
-/// Passes an operator's request on, and refuses any other.
+/// Passes on a request that its holder may make, with the holder, and refuses any other.
 pub(super) async fn admit(
     State(guard): State<Guard>,
     Extension(tries): Extension<Tries>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    match guard {
-        _ if guard.admits(request.headers(), &tries).await => Ok(next.run(request).await),
-        Guard::Token(_) => Err(Problem::no_token()),
-        Guard::SameOrigin => Err(stranger()),
+    let Some(holder) = guard.holder(request.headers(), &tries).await else {
+        return Err(match guard {
+            Guard::Tokens(_) => Problem::no_token(),
+            Guard::SameOrigin => stranger(),
+        });
+    };
+    if !request.method().is_safe() && !holder.role.may_write() {
+        return Err(viewer(&holder, request.method()));
     }
+    request.extensions_mut().insert(holder);
+    Ok(next.run(request).await)
+}
+
+fn viewer(Holder { name, .. }: &Holder, method: &Method) -> Problem {
+    let message = format!(
+        "the token {name} is a viewer's, which may only read; send {method} with a token that \
+         admin_token_file gives the role operator"
+    );
+    Problem::of(StatusCode::FORBIDDEN, message)
 }
 
 fn stranger() -> Problem {

@@ -60,7 +60,7 @@ pub(super) async fn ready(
     if uri.query() == Some("verbose") {
         let rules = health.app.limiter().policy().rules().len();
         let shards = health.app.limiter().shards();
-        let is_operator = health.guard.admits(&headers, &tries).await;
+        let is_operator = health.guard.holder(&headers, &tries).await.is_some();
         let written = write!(text, "policy: {}\n{}", counted(rules, "rule"), store(&shards))
             .and_then(|()| match is_operator {
                 true => shards.iter().try_for_each(|shard| write_for_operator(&mut text, shard)),
