@@ -57,12 +57,13 @@ impl App {
         Box::pin(App::open_with(store, Limiter::builder().policy(policy).top(false).onlooker()))
     }
 
-    /// Opens the store for the service, with metrics and `top` as the settings turn them on or off.
+    /// Opens the store for the service, with metrics, `top` and the log of changes as the settings say.
     pub(crate) async fn open_to_serve(
         settings: &Settings,
         policy: Policy,
     ) -> Result<App, ConfigError> {
         let builder = Limiter::builder().policy(policy).top(settings.top);
+        let builder = builder.log_subjects(settings.log.audit_subjects);
         let counted = if settings.metrics { builder } else { builder.without_metrics() };
         App::open_with(&settings.store, counted).await
     }

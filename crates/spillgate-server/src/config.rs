@@ -23,6 +23,7 @@ mod value;
 
 pub(crate) use auth::{Auth, Original, deny_status};
 use closest::closest_setting;
+use envoy::ON_OUTAGE_DENY;
 pub(crate) use envoy::{Envoy, OnOutageDeny};
 use problem::Place;
 pub use problem::{ConfigError, Problem};
@@ -380,6 +381,7 @@ impl Settings {
                 self.otlp.collector = value::collector(text)?;
             }
             "telemetry.otlp.sample" => self.otlp.sample = value::sample(text)?,
+            "telemetry.audit_subjects" => self.log.audit_subjects = value::boolean(text)?,
             "telemetry.top" => self.top = value::boolean(text)?,
             "telemetry.metrics" => self.metrics = value::boolean(text)?,
             name => match name.strip_prefix("store.") {
@@ -440,10 +442,9 @@ const SETTINGS: &[&str] = &[
     "telemetry.otlp",
     "telemetry.otlp.collector",
     "telemetry.otlp.sample",
+    "telemetry.audit_subjects",
     "telemetry.top",
     "telemetry.metrics",
 ];
 
 const DOMAINS: [(&str, Domains); 2] = [("open", Domains::Open), ("known", Domains::Known)];
-const ON_OUTAGE_DENY: [(&str, OnOutageDeny); 2] =
-    [("over-limit", OnOutageDeny::OverLimit), ("unavailable", OnOutageDeny::Unavailable)];

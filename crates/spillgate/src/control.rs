@@ -1,26 +1,31 @@
-//! The data of runtime changes: entries and their merge, the copies on the shards, their seal, and
-//! the lists that operators see.
+//! The data of runtime changes: entries and their merge, the copies on the shards, their seal, the
+//! audit, and the lists that operators see.
 //!
 //! The limiter's `control` module stamps entries, puts them in force and exchanges them with the
 //! shards.
 
 use std::hash::{BuildHasher, RandomState};
 
+mod audit;
 #[cfg(feature = "redis")]
 mod copies;
 mod error;
 mod listing;
+mod note;
 #[cfg(feature = "redis")]
 pub(crate) mod sealed;
 mod table;
 
+pub(crate) use audit::{Audit, SubjectsInLog};
+pub use audit::{AuditRecord, AuditedAction};
 #[cfg(feature = "redis")]
 pub(crate) use copies::Copies;
 pub use error::ControlError;
 pub use listing::{Missed, Override, RuleMode, Written};
+pub use note::ChangeNote;
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use sealed::Seal;
-pub(crate) use table::{Entry, EntryId, Stamp, Table, id_of};
+pub(crate) use table::{Effect, Entry, EntryId, Stamp, Table, id_of};
 
 /// Returns a random number that cannot be guessed from earlier ones. The standard library's hash
 /// keys are random.

@@ -56,7 +56,9 @@ mod time;
 pub mod tower;
 mod waiting;
 
-pub use control::{ControlError, Missed, Override, RuleMode, Written};
+pub use control::{
+    AuditRecord, AuditedAction, ChangeNote, ControlError, Missed, Override, RuleMode, Written,
+};
 pub use decision::{Decision, Denial, LimitDecision, Reason, Source};
 pub use error::{BuildError, StoreError};
 #[cfg(feature = "http")]

@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 #[cfg(feature = "redis")]
 use parking_lot::Mutex;
 
+use crate::control::ChangeNote;
 use crate::decision::Decision;
 #[cfg(feature = "redis")]
 use crate::denial_cache::DenialCache;
@@ -85,6 +86,8 @@ pub(crate) use in_force::InForce;
 #[derive(Clone, Debug)]
 pub struct Limiter {
     pub(crate) inner: Arc<Inner>,
+    /// The note of runtime changes by this clone.
+    note: Option<Arc<ChangeNote>>,
 }
 
 #[derive(Debug)]

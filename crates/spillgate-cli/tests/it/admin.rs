@@ -1,5 +1,6 @@
 //! The admin API, as operators and probes use it.
 
+mod audit;
 mod dashboard;
 mod explain;
 mod guard;

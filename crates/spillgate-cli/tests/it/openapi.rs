@@ -68,7 +68,10 @@ const CALLS: &[(&str, &str, &str, &str, u16)] = &[
     ("GET", "/admin/v1/top", "/admin/v1/top?rule=ip&n=5", "", 200),
     ("GET", "/admin/v1/top", "/admin/v1/top?n=0", "", 400),
     ("GET", "/admin/v1/top", "/admin/v1/top?rule=none", "", 404),
-    ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=a", "", 200),
+    ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=a&reason=over", "", 200),
+    ("GET", "/admin/v1/audit", "/admin/v1/audit", "", 200),
+    ("GET", "/admin/v1/audit", "/admin/v1/audit?rule=ip&n=2", "", 200),
+    ("GET", "/admin/v1/audit", "/admin/v1/audit?n=1001", "", 400),
     ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=a", "", 404),
 ];
 

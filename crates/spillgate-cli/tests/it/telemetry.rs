@@ -9,7 +9,7 @@ use spillgate_testkit::{Process, RedisServer, Reply, eventually};
 use tonic::Request;
 
 use crate::envoy::client::{Caller, descriptor, in_domain};
-use crate::server::{Server, TempFile, spillgate};
+use crate::server::{LISTENING, Server, TempFile, spillgate};
 
 const RULES: &str = "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"3/hour\", { quota = \"9/day\", algorithm = \"sliding-log\" }]\n\
     [[rule]]\nname = \"slots\"\nkey = [\"user\"]\nlimits = [{ quota = \"2\", algorithm = \"concurrency\", max_hold = \"1s\" }]\n";
@@ -75,24 +75,66 @@ fn a_state_loss_is_logged() {
 fn runtime_changes_are_logged_without_the_subject() {
     let file = TempFile::new("limits.toml", RULES);
     let server = Server::start(&["--config", file.path()]);
-    let set = |method: &str, path: &str, body: String| {
-        assert_eq!(server.operator().send(method, path, body.as_bytes()).unwrap().status, 200);
-    };
-    let of = json!({"rule": "api", "subject": {"tenant": "canary"}, "limits": ["block"]});
-    set("PUT", "/admin/v1/overrides", of.to_string());
-    set("DELETE", "/admin/v1/overrides?rule=api&attr.tenant=canary", String::new());
-    set("PUT", "/admin/v1/rules/api/mode", r#"{"mode":"off"}"#.to_owned());
-    set("DELETE", "/admin/v1/rules/api/mode", String::new());
+    change_as_an_operator(&server);
     let words = server.last_words();
     for line in [
-        "spillgate: an operator set an override rule=\"api\" of=\"tenant\"",
-        "spillgate: an override was removed rule=\"api\" of=\"tenant\"",
-        "spillgate: warning: an operator set the rule's mode rule=\"api\" mode=\"off\"",
-        "spillgate: the rule's runtime mode was removed rule=\"api\"",
+        "spillgate: an operator set an override rule=\"api\" of=\"tenant\" actor=\"local\" reason=\"a\\nb\"",
+        "spillgate: an override was removed rule=\"api\" of=\"tenant\" actor=\"local\" reason=\"over\"",
+        "spillgate: warning: an operator set the rule's mode rule=\"api\" mode=\"off\" actor=\"local\"",
+        "spillgate: the rule's runtime mode was removed rule=\"api\" actor=\"local\" reason=\"over\"",
+        "spillgate: an operator charged a subject rule=\"api\" of=\"tenant,user\" cost=\"requests=2\" actor=\"local\"",
+        "spillgate: an operator refunded a subject rule=\"api\" of=\"tenant,user\" cost=\"tokens=3\" actor=\"local\"",
+        "spillgate: an operator reset a subject rule=\"api\" of=\"tenant,user\" actor=\"local\"",
+        "spillgate: warning: an operator reset all counters of the rule rule=\"api\" actor=\"local\"",
     ] {
         assert_eq!(words.lines().filter(|found| *found == line).count(), 1, "{line}\n{words}");
     }
     assert!(!words.contains("canary"), "{words}");
+}
+
+#[test]
+fn runtime_changes_are_logged_with_the_subject_if_the_settings_say_so() {
+    let file = TempFile::new("limits.toml", RULES);
+    let arguments = [&["serve", "--config", file.path()], &LISTENING[..]].concat();
+    let mut command = spillgate(&arguments);
+    command.env("SPILLGATE_TELEMETRY__LOG__FORMAT", "json");
+    let server = Server::start_command(command.env("SPILLGATE_TELEMETRY__AUDIT_SUBJECTS", "true"));
+    change_as_an_operator(&server);
+    let words = server.last_words();
+    let events: Vec<serde_json::Value> =
+        words.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let event = |message: &str| {
+        let found = events.iter().find(|event| event["message"] == message);
+        found.unwrap_or_else(|| panic!("no {message}: {words}"))
+    };
+    let block = event("an operator set an override");
+    assert_eq!(block["subject"], "tenant=canary");
+    assert_eq!((&block["actor"], &block["reason"]), (&json!("local"), &json!("a\nb")));
+    assert_eq!(event("an operator reset a subject")["subject"], "tenant=canary,user=u");
+}
+
+/// Makes each kind of change once.
+fn change_as_an_operator(server: &Server) {
+    let send = |method: &str, path: &str, body: String| {
+        let reply = server.operator().send(method, path, body.as_bytes()).unwrap();
+        assert_eq!(reply.status, 200, "{method} {path}: {reply:?}");
+    };
+    let block = json!({
+        "rule": "api", "subject": {"tenant": "canary"}, "limits": ["block"], "reason": "a\nb"
+    });
+    send("PUT", "/admin/v1/overrides", block.to_string());
+    let of_block = "/admin/v1/overrides?rule=api&attr.tenant=canary&reason=over";
+    send("DELETE", of_block, String::new());
+    send("PUT", "/admin/v1/rules/api/mode", r#"{"mode":"off"}"#.to_owned());
+    send("DELETE", "/admin/v1/rules/api/mode?reason=over", String::new());
+    for change in [json!({"charge": 2}), json!({"refund": {"tokens": 3}})] {
+        let mut body = json!({"rule": "api", "subject": {"tenant": "canary", "user": "u"}});
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        send("POST", "/admin/v1/state", body.to_string());
+    }
+    let of_subject = "/admin/v1/state?rule=api&attr.tenant=canary&attr.user=u";
+    send("DELETE", of_subject, String::new());
+    send("DELETE", "/admin/v1/state?rule=api&all=true", String::new());
 }
 
 #[test]

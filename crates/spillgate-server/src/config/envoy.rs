@@ -33,5 +33,8 @@ pub(crate) enum OnOutageDeny {
     Unavailable,
 }
 
+pub(super) const ON_OUTAGE_DENY: [(&str, OnOutageDeny); 2] =
+    [("over-limit", OnOutageDeny::OverLimit), ("unavailable", OnOutageDeny::Unavailable)];
+
 /// Less than the 20 ms that Envoy waits by default, of which the network takes some.
 const TIMEOUT: Duration = Duration::from_millis(15);

@@ -7,6 +7,8 @@ use tracing_subscriber::filter::LevelFilter;
 pub(crate) struct Log {
     pub(crate) level: LevelFilter,
     pub(crate) format: Format,
+    /// Whether it has the values of subjects in changes by operators.
+    pub(crate) audit_subjects: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +22,7 @@ pub(crate) enum Format {
 
 impl Default for Log {
     fn default() -> Log {
-        Log { level: LevelFilter::INFO, format: Format::Text }
+        Log { level: LevelFilter::INFO, format: Format::Text, audit_subjects: false }
     }
 }
 

@@ -9,6 +9,7 @@ use hyper::{Method, Uri};
 use super::http::problem::Problem;
 use crate::app::App;
 
+mod audit;
 mod dashboard;
 mod events;
 mod explain;
@@ -46,6 +47,7 @@ pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {
         )
         .route(EXPLAIN, get(explain::show))
         .route("/admin/v1/top", get(top::show))
+        .route("/admin/v1/audit", get(audit::list))
         .with_state(app)
         .merge(events)
         .method_not_allowed_fallback(wrong_method)
@@ -76,7 +78,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 /// The paths that the answer to an unknown path names.
 const PATHS: &str = "GET /livez, /readyz and /metrics, the dashboard at /, GET /admin/v1/rules, PUT and DELETE \
     /admin/v1/rules/NAME/mode, GET, POST and DELETE /admin/v1/state, GET, PUT and DELETE \
-    /admin/v1/overrides, and GET /admin/v1/explain, /admin/v1/top and /admin/v1/events";
+    /admin/v1/overrides, and GET /admin/v1/explain, /admin/v1/top, /admin/v1/audit and /admin/v1/events";
 
 /// The path of `explain`.
 pub const EXPLAIN: &str = "/admin/v1/explain";

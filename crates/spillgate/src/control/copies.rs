@@ -25,10 +25,8 @@ pub(crate) struct Copies {
 #[derive(Debug)]
 struct Previous {
     seal: Seal,
+    /// The secret in force, which gives the new ids.
     secret: Secret,
-    /// The new ids by the previous ones. A removal is found by its id alone, since it does not say
-    /// which rule and subject it is for.
-    renamed: Mutex<HashMap<EntryId, EntryId>>,
 }
 
 /// One copy as last seen.
@@ -48,11 +46,9 @@ struct Held {
 
 impl Copies {
     pub(crate) fn new(secret: &Secret) -> Copies {
-        let previous = secret.previous().map(|previous| Previous {
-            seal: Seal::new(previous),
-            secret: secret.clone(),
-            renamed: Mutex::default(),
-        });
+        let previous = secret
+            .previous()
+            .map(|previous| Previous { seal: Seal::new(previous), secret: secret.clone() });
         Copies { by_shard: Mutex::default(), seal: Seal::new(secret), previous }
     }
 
@@ -145,11 +141,7 @@ impl Copies {
 impl Previous {
     fn open(&self, stored: &StoredEntry) -> Option<(EntryId, Entry)> {
         let entry = self.seal.open(stored)?;
-        let mut renamed = self.renamed.lock();
-        if let Some(what) = &entry.what {
-            renamed.insert(stored.id, id_of(what, &self.secret));
-        }
-        Some((*renamed.get(&stored.id)?, entry))
+        Some((id_of(&entry.what, &self.secret), entry))
     }
 }
 

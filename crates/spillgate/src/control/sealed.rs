@@ -5,7 +5,8 @@
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 
-use super::table::{Entry, EntryId, Stamp};
+use super::note::ChangeNote;
+use super::table::{Effect, Entry, EntryId, Stamp};
 use crate::engine::redis::control::StoredEntry;
 use crate::limit::LimitSpec;
 use crate::policy::{Mode, RuntimeEntry, Subject};
@@ -67,16 +68,20 @@ fn bound_to(stored: &StoredEntry) -> Vec<u8> {
 fn encoded(entry: &Entry) -> Encoding {
     let mut text = Encoding::new();
     text.part(&entry.expires_at_us.unwrap_or(0).to_le_bytes());
+    entry.note.texts().iter().for_each(|part| text.part(part.as_bytes()));
+    text.part(match entry.effect {
+        Effect::Set => SET,
+        Effect::Removed => REMOVED,
+    });
     match &entry.what {
-        None => text.part(TAKEN_BACK),
-        Some(RuntimeEntry::Mode { rule, mode }) => {
+        RuntimeEntry::Mode { rule, mode } => {
             [MODE, rule.as_bytes(), mode.name().as_bytes()].iter().for_each(|part| text.part(part));
         }
-        Some(RuntimeEntry::Generation { rule, number }) => {
+        RuntimeEntry::Generation { rule, number } => {
             let number = number.to_le_bytes();
             [GENERATION, rule.as_bytes(), &number].iter().for_each(|part| text.part(part));
         }
-        Some(RuntimeEntry::Override { rule, subject, limits }) => {
+        RuntimeEntry::Override { rule, subject, limits } => {
             [OVERRIDE, rule.as_bytes(), &(subject.len() as u64).to_le_bytes()]
                 .iter()
                 .for_each(|part| text.part(part));
@@ -103,15 +108,15 @@ fn encode_limit(limit: &LimitSpec, text: &mut Encoding) {
 fn decoded(text: &[u8], stamp: Stamp) -> Option<Entry> {
     let mut parts = Parts(text);
     let expires_at_us = Some(parts.number()?).filter(|end| *end > 0);
-    let kind = parts.next()?;
-    let what = match kind {
-        TAKEN_BACK => None,
-        MODE => {
-            Some(RuntimeEntry::Mode { rule: parts.text()?, mode: Mode::named(&parts.text()?)? })
-        }
-        GENERATION => {
-            Some(RuntimeEntry::Generation { rule: parts.text()?, number: parts.number()? })
-        }
+    let note = ChangeNote::of_texts([parts.text()?, parts.text()?]);
+    let effect = match parts.next()? {
+        SET => Effect::Set,
+        REMOVED => Effect::Removed,
+        _ => return None,
+    };
+    let what = match parts.next()? {
+        MODE => RuntimeEntry::Mode { rule: parts.text()?, mode: Mode::named(&parts.text()?)? },
+        GENERATION => RuntimeEntry::Generation { rule: parts.text()?, number: parts.number()? },
         OVERRIDE => {
             let rule = parts.text()?;
             let count = parts.number()?;
@@ -121,11 +126,11 @@ fn decoded(text: &[u8], stamp: Stamp) -> Option<Entry> {
             while !parts.0.is_empty() {
                 limits.push(parts.limit()?);
             }
-            Some(RuntimeEntry::Override { rule, subject: subject?, limits })
+            RuntimeEntry::Override { rule, subject: subject?, limits }
         }
         _ => return None,
     };
-    parts.0.is_empty().then_some(Entry { stamp, expires_at_us, what })
+    parts.0.is_empty().then_some(Entry { stamp, expires_at_us, what, effect, note })
 }
 
 /// The undecoded rest of an encoding.
@@ -161,7 +166,8 @@ impl<'t> Parts<'t> {
 }
 
 // These are stored, so they never change. A new kind of entry gets a new constant.
-const TAKEN_BACK: &[u8] = b"-";
+const SET: &[u8] = b"+";
+const REMOVED: &[u8] = b"-";
 const MODE: &[u8] = b"mode";
 const GENERATION: &[u8] = b"generation";
 const OVERRIDE: &[u8] = b"override";
@@ -186,29 +192,35 @@ mod tests {
             })
     }
 
-    fn what() -> impl Strategy<Value = Option<RuntimeEntry>> {
+    fn what() -> impl Strategy<Value = RuntimeEntry> {
         let rule = || "[a-z]{1,9}".prop_map(Box::<str>::from);
         let pair =
             ("[a-z]{1,9}", any::<Vec<u8>>()).prop_map(|(name, value)| (name.into(), value.into()));
         let subject = prop::collection::vec(pair, 0..4).prop_map(Subject::from);
         let modes = prop::sample::select(vec![Mode::Enforce, Mode::Shadow, Mode::Off]);
         prop_oneof![
-            Just(None),
-            (rule(), modes).prop_map(|(rule, mode)| Some(RuntimeEntry::Mode { rule, mode })),
+            (rule(), modes).prop_map(|(rule, mode)| RuntimeEntry::Mode { rule, mode }),
             (rule(), any::<u64>())
-                .prop_map(|(rule, number)| Some(RuntimeEntry::Generation { rule, number })),
+                .prop_map(|(rule, number)| RuntimeEntry::Generation { rule, number }),
             (rule(), subject, prop::collection::vec(limit(), 0..4)).prop_map(
-                |(rule, subject, limits)| Some(RuntimeEntry::Override { rule, subject, limits })
+                |(rule, subject, limits)| RuntimeEntry::Override { rule, subject, limits }
             ),
         ]
     }
 
     fn entry() -> impl Strategy<Value = Entry> {
-        (0u64..1 << 50, 0u64..1 << 48, prop::option::of(1u64..1 << 50), what()).prop_map(
-            |(time_us, random, expires_at_us, what)| Entry {
-                stamp: Stamp { time_us, random },
+        let stamp =
+            (0u64..1 << 50, 0u64..1 << 48).prop_map(|(time_us, random)| Stamp { time_us, random });
+        let effect = prop::sample::select(vec![Effect::Set, Effect::Removed]);
+        let note = ("\\PC{0,70}", "\\PC{0,9}")
+            .prop_map(|(actor, reason)| ChangeNote::by(actor).because(reason));
+        (stamp, prop::option::of(1u64..1 << 50), what(), effect, note).prop_map(
+            |(stamp, expires_at_us, what, effect, note)| Entry {
+                stamp,
                 expires_at_us,
                 what,
+                effect,
+                note,
             },
         )
     }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::note::ChangeNote;
 use crate::policy::{InvalidChange, RuntimeEntry};
 use crate::subject::{Encoding, Secret};
 
@@ -23,8 +24,18 @@ pub(crate) struct Entry {
     pub(crate) stamp: Stamp,
     /// The time at which it expires, if it does.
     pub(crate) expires_at_us: Option<u64>,
-    /// The change; `None` if it was removed.
-    pub(crate) what: Option<RuntimeEntry>,
+    /// The change. If an override was removed, its limits are not kept.
+    pub(crate) what: RuntimeEntry,
+    pub(crate) effect: Effect,
+    pub(crate) note: ChangeNote,
+}
+
+/// Whether an entry sets a change or removes it. A removal is kept, so that no copy brings the
+/// change back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Set,
+    Removed,
 }
 
 /// All entries by id.
@@ -42,15 +53,15 @@ pub(crate) struct Table {
 impl Entry {
     /// Returns whether the entry has an effect now: neither removed nor expired.
     pub(crate) fn is_live(&self, now_us: u64) -> bool {
-        self.what.is_some() && self.expires_at_us.is_none_or(|end| now_us < end)
+        self.effect == Effect::Set && self.expires_at_us.is_none_or(|end| now_us < end)
     }
 
     /// Returns the time from which the entry can be forgotten. By then every copy of an older
     /// version has merged it.
     pub(crate) fn forget_at_us(&self) -> Option<u64> {
-        let end = match (&self.what, self.expires_at_us) {
-            (Some(_), end) => end?,
-            (None, _) => self.stamp.time_us,
+        let end = match self.effect {
+            Effect::Set => self.expires_at_us?,
+            Effect::Removed => self.stamp.time_us,
         };
         Some(end.saturating_add(REMEMBERED_US))
     }
@@ -93,8 +104,9 @@ impl Table {
 
     /// Returns a stamp for now that is newer than every stamp used or seen, even after a clock step
     /// back.
-    pub(crate) fn stamp(&self, now_us: u64, random: u64) -> Stamp {
-        Stamp { time_us: now_us.max(self.newest_us.saturating_add(1)), random }
+    pub(crate) fn stamp(&mut self, now_us: u64, random: u64) -> Stamp {
+        self.newest_us = now_us.max(self.newest_us.saturating_add(1));
+        Stamp { time_us: self.newest_us, random }
     }
 
     /// Returns whether there is room for an entry with this id.
@@ -172,12 +184,12 @@ mod tests {
 
     /// Makes a version of one of a few entries. Its stamp determines all of it, as stamps must.
     fn writing(id: u8, time_us: u64, random: u64) -> (EntryId, Entry) {
-        let mode = [None, Some(Mode::Off), Some(Mode::Shadow)][(random % 3) as usize];
-        let rule = || format!("rule {id}").into();
-        let what = mode.map(|mode| RuntimeEntry::Mode { rule: rule(), mode });
+        let mode = [Mode::Enforce, Mode::Off, Mode::Shadow][(random % 3) as usize];
+        let effect = if mode == Mode::Enforce { Effect::Removed } else { Effect::Set };
+        let what = RuntimeEntry::Mode { rule: format!("rule {id}").into(), mode };
         let expires_at_us = time_us.is_multiple_of(2).then_some(time_us + random);
-        let stamp = Stamp { time_us, random };
-        (EntryId::from(id), Entry { stamp, expires_at_us, what })
+        let (stamp, note) = (Stamp { time_us, random }, ChangeNote::by(format!("{random}")));
+        (EntryId::from(id), Entry { stamp, expires_at_us, what, effect, note })
     }
 
     fn writings() -> impl Strategy<Value = Vec<(EntryId, Entry)>> {
@@ -220,7 +232,7 @@ mod tests {
             for id in 0..4 {
                 let newest = all.iter().filter(|(known, _)| *known == id).max_by_key(|(_, e)| e.stamp);
                 prop_assert_eq!(table.entry(id), newest.map(|(_, entry)| entry));
-                let deleted = newest.is_none_or(|(_, entry)| entry.what.is_none());
+                let deleted = newest.is_none_or(|(_, entry)| entry.effect == Effect::Removed);
                 prop_assert!(!deleted || table.live(0).iter().all(|(live, _)| *live != id));
             }
         }
@@ -229,11 +241,16 @@ mod tests {
     #[test]
     fn expired_and_removed_entries_are_kept_for_a_while() {
         let mut table = Table::default();
-        let mode = Some(RuntimeEntry::Mode { rule: "api".into(), mode: Mode::Off });
-        let stamp = Stamp { time_us: 100, random: 0 };
-        table.merge(1, Entry { stamp, expires_at_us: Some(500), what: mode.clone() });
-        table.merge(2, Entry { stamp, expires_at_us: None, what: None });
-        table.merge(3, Entry { stamp, expires_at_us: None, what: mode });
+        let entry = |expires_at_us, effect| Entry {
+            stamp: Stamp { time_us: 100, random: 0 },
+            expires_at_us,
+            what: RuntimeEntry::Mode { rule: "api".into(), mode: Mode::Off },
+            effect,
+            note: ChangeNote::default(),
+        };
+        table.merge(1, entry(Some(500), Effect::Set));
+        table.merge(2, entry(None, Effect::Removed));
+        table.merge(3, entry(None, Effect::Set));
         let ids = |table: &Table, now_us| -> Vec<_> {
             table.live(now_us).into_iter().map(|(id, _)| id).collect()
         };
@@ -266,6 +283,6 @@ mod tests {
         assert_eq!(table.stamp(5_000, 7), Stamp { time_us: 5_000, random: 7 });
         table.forget(2_000 + REMEMBERED_US);
         assert!(table.entries.is_empty(), "it has expired long ago");
-        assert_eq!(table.stamp(10, 7), Stamp { time_us: 1_001, random: 7 });
+        assert_eq!(table.stamp(10, 7), Stamp { time_us: 5_001, random: 7 });
     }
 }

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::{Control, Counters, InForce, Inner, Limiter};
 #[cfg(feature = "redis")]
 use super::{leasing, upkeep};
+use crate::control::SubjectsInLog;
 #[cfg(feature = "redis")]
 use crate::denial_cache::DenialCache;
 #[cfg(feature = "redis")]
@@ -63,6 +64,7 @@ pub struct LimiterBuilder {
     required_within: Option<Duration>,
     max_keys: Option<usize>,
     wanted: Wanted,
+    subjects_in_log: SubjectsInLog,
     clock: Clock,
 }
 
@@ -219,6 +221,13 @@ impl LimiterBuilder {
         LimiterBuilder { wanted, ..self }
     }
 
+    /// Sets whether the log names the values of subjects in changes by operators. The default is
+    /// `false`: it names attributes only.
+    pub fn log_subjects(self, logged: bool) -> LimiterBuilder {
+        let subjects_in_log = if logged { SubjectsInLog::Values } else { SubjectsInLog::Names };
+        LimiterBuilder { subjects_in_log, ..self }
+    }
+
     /// Turns off counting by rule, timing and `top`, whatever [`top`](Self::top) was set to.
     ///
     /// `Limiter::metrics_text` then shows 0 decisions. For applications with metrics of their own,
@@ -291,7 +300,7 @@ impl LimiterBuilder {
             engine,
             in_force: ArcSwap::from_pointee(in_force),
             receipts: Seal::new(&secret),
-            control: Control::new(self.clock.clone(), &secret),
+            control: Control::new(self.clock.clone(), &secret, self.subjects_in_log),
             secret,
             #[cfg(feature = "redis")]
             fallback: Fallback::new(max_keys, self.clock, self.expected_instances),
@@ -315,7 +324,7 @@ impl LimiterBuilder {
             upkeep::begin(&inner);
             leasing::begin(&inner);
         }
-        let limiter = Limiter { inner };
+        let limiter = Limiter { inner, note: None };
         #[cfg(feature = "redis")]
         if let Some(within) = required_within {
             limiter.wait_for_store(within).await?;

@@ -1,24 +1,23 @@
-//! Runtime changes by operators: overrides, blocks, rule modes, resets, refunds, and a view of one
-//! subject's state.
+//! Runtime changes by operators: overrides, blocks, rule modes and resets of rules; [`state`] changes
+//! the state of one subject.
 //!
-//! Every change is an entry of a [`Table`](crate::control::Table). [`writing`] stamps it and puts
+//! Every runtime change is an entry of a [`Table`](crate::control::Table). [`writing`] stamps it and puts
 //! it in force. [`exchange`] makes the copies on all shards and this table equal. [`watch`] does so
 //! periodically, and removes expired entries.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::{Inner, Limiter};
-use crate::algorithm::Refund;
-use crate::control::{ControlError, Override, RuleMode, SUBJECT_BYTES_MAX, Written};
-use crate::counter::Change;
-use crate::decision::{Decision, Names};
+use super::Limiter;
+use crate::control::{
+    AuditRecord, ChangeNote, ControlError, Override, RuleMode, SUBJECT_BYTES_MAX, Written,
+};
 use crate::limit::LimitSpec;
-use crate::plan::{Plan, keys_of};
 use crate::policy::{Mode, Policy, Rule, RuntimeEntry, Subject};
-use crate::request::{Cost, Request};
+use crate::request::Request;
 
 mod exchange;
+mod state;
 mod watch;
 mod writing;
 
@@ -37,6 +36,33 @@ pub(super) use writing::Control;
 /// the last known time of the store plus the time that has passed since. An instance that never saw
 /// the store goes by its own wall clock.
 impl Limiter {
+    /// Returns this limiter for the changes of one actor. It shares everything with this one; its
+    /// runtime changes, charges, refunds and resets carry the note in [`audit`](Self::audit) and log.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{ChangeNote, Limiter, Mode, Policy};
+    /// let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"10/second\"]";
+    /// let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
+    /// let ann = limiter.with_note(ChangeNote::by("ann").because("incident 4711"));
+    /// ann.set_mode("api", Mode::Off, None).await?;
+    /// let record = &limiter.audit()[0];
+    /// assert_eq!((record.actor(), record.reason()), (Some("ann"), Some("incident 4711")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub fn with_note(&self, note: ChangeNote) -> Limiter {
+        Limiter { note: Some(Arc::new(note)), ..self.clone() }
+    }
+
+    /// Returns the last 1,000 changes by operators, the newest first.
+    ///
+    /// Modes, overrides and resets of rules are those of all instances: each learns them, and those
+    /// in force survive restarts. Charges, refunds and resets of one subject are listed at the
+    /// instance that made them, until it ends.
+    pub fn audit(&self) -> Vec<AuditRecord> {
+        self.inner.control.audit.lock().newest_first()
+    }
+
     /// Sets other limits for a subject of a rule, until they are removed or expire. The quota
     /// `"block"` blocks the subject.
     ///
@@ -82,7 +108,7 @@ impl Limiter {
             subject: subject.clone(),
             limits: limits.clone(),
         };
-        self.inner.set(set, expires_at).await
+        self.inner.set(set, expires_at, &self.note()).await
     }
 
     /// Removes an override that was set as a runtime change, even if its rule is gone.
@@ -92,8 +118,11 @@ impl Limiter {
         subject: &Request<'_>,
     ) -> Result<Written, ControlError> {
         let subject = named_by(subject);
+        if length(&subject, &[]) > SUBJECT_BYTES_MAX {
+            return Err(ControlError::TooLong);
+        }
         let about = RuntimeEntry::Override { rule: rule.into(), subject, limits: Vec::new() };
-        self.inner.take_back(&about).await
+        self.inner.take_back(about, &self.note()).await
     }
 
     /// Returns the overrides set as runtime changes, in the order in which they were set. Those of
@@ -118,7 +147,7 @@ impl Limiter {
         let table = control.table.lock();
         let live = table.live(control.now_us()).into_iter();
         let listed = live.filter_map(|(id, entry)| {
-            let Some(RuntimeEntry::Override { rule, subject, limits }) = &entry.what else {
+            let RuntimeEntry::Override { rule, subject, limits } = &entry.what else {
                 return None;
             };
             Some(Override {
@@ -163,13 +192,13 @@ impl Limiter {
         let policy = self.policy();
         policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
         let set = |_| RuntimeEntry::Mode { rule: rule.into(), mode };
-        self.inner.set(set, expires_at).await
+        self.inner.set(set, expires_at, &self.note()).await
     }
 
     /// Removes a mode that was set as a runtime change. The mode of the policy file applies again.
     pub async fn clear_mode(&self, rule: &str) -> Result<Written, ControlError> {
         let about = RuntimeEntry::Mode { rule: rule.into(), mode: Mode::Off };
-        self.inner.take_back(&about).await
+        self.inner.take_back(about, &self.note()).await
     }
 
     /// Returns the mode of each rule in file order, followed by modes set for rules that are gone.
@@ -179,7 +208,7 @@ impl Limiter {
         let policy = self.policy();
         let mut modes: Vec<RuleMode> = policy.rules().map(|rule| mode_of(&policy, rule)).collect();
         for (_, entry) in table.live(control.now_us()) {
-            let Some(RuntimeEntry::Mode { rule, mode }) = &entry.what else { continue };
+            let RuntimeEntry::Mode { rule, mode } = &entry.what else { continue };
             let runtime = Some(*mode);
             let expires_at = entry.expires_at_us.map(system_time);
             match modes.iter_mut().find(|known| known.rule == *rule) {
@@ -218,175 +247,11 @@ impl Limiter {
         policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
         // The generation is part of the keys, so a new one makes all old state unreachable at once.
         let set = |number| RuntimeEntry::Generation { rule: rule.into(), number };
-        self.inner.set(set, None).await
+        self.inner.set(set, None, &self.note()).await
     }
 
-    /// Resets the counters of a rule for one subject, given by the rule's key attributes in
-    /// `subject`.
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
-    ///
-    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
-    /// let policy = Policy::builder().rule(api).build()?;
-    /// let limiter = Limiter::builder().policy(policy).build().await?;
-    /// let ada = Request::new().with("user", "ada");
-    /// assert!(limiter.check(&ada.clone().costing(2)).await.allowed());
-    ///
-    /// limiter.reset("api", &ada).await?;
-    /// assert_eq!(limiter.peek(&ada).await.remaining(), Some(2));
-    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
-    /// ```
-    pub async fn reset(&self, rule: &str, subject: &Request<'_>) -> Result<(), ControlError> {
-        let policy = self.policy();
-        let found = rule_of(&policy, rule, subject)?;
-        let limits = policy.limits_ever_in_force(found, subject);
-        #[cfg(feature = "redis")]
-        keys_of(found, subject, &self.inner.secret).for_each(|key| self.inner.leases.end_of(key));
-        for key in keys_of(found, subject, &self.inner.secret) {
-            let reset = self.inner.engine.reset(key, &limits).await;
-            self.inner.note_room();
-            reset.map_err(ControlError::Store)?;
-        }
-        Ok(())
-    }
-
-    /// Returns the state of a rule's counters for one subject, given by the rule's key attributes.
-    /// Nothing is written. It works for rules in any mode.
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
-    ///
-    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
-    /// let policy = Policy::builder().rule(api).build()?;
-    /// let limiter = Limiter::builder().policy(policy).build().await?;
-    /// let ada = Request::new().with("user", "ada");
-    /// assert_eq!(limiter.state("api", &ada).await?.remaining(), Some(2));
-    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
-    /// ```
-    pub async fn state(&self, rule: &str, subject: &Request<'_>) -> Result<Decision, ControlError> {
-        let policy = self.policy();
-        let mut plan = self.inner.plan_of(&policy, rule, subject)?;
-        let bound = if plan.asks() {
-            Some(self.inner.engine.decide_one(&plan.transaction).await)
-        } else {
-            None
-        };
-        let judged = match bound {
-            None => plan.counters,
-            Some(reply) => {
-                let reply = reply.map_err(ControlError::Store)?;
-                let (_, mut answers) = plan.split();
-                reply.counters.into_iter().for_each(|reply| answers.take(reply));
-                plan.counters
-            }
-        };
-        Ok(Decision::new(judged, Names::Policy(Arc::clone(&policy))))
-    }
-
-    /// Charges a rule's counters for one subject by force, each up to twice its capacity. Returns
-    /// their state after it.
-    ///
-    /// Counters are charged one by one, so an error may leave some charged.
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
-    ///
-    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
-    /// let policy = Policy::builder().rule(api).build()?;
-    /// let limiter = Limiter::builder().policy(policy).build().await?;
-    /// let ada = Request::new().with("user", "ada");
-    /// let state = limiter.charge("api", &ada, 3).await?;
-    /// assert_eq!(state.remaining(), Some(0), "more than the limit allows");
-    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
-    /// ```
-    pub async fn charge<'a>(
-        &self,
-        rule: &str,
-        subject: &Request<'_>,
-        cost: impl Into<Cost<'a>>,
-    ) -> Result<Decision, ControlError> {
-        self.change(rule, subject, &cost.into(), Change::Force).await
-    }
-
-    /// Refunds to a rule's counters for one subject, until they are full. Returns their state after
-    /// it.
-    ///
-    /// It may admit more than the limit allows. Counters are refunded one by one, so an error may
-    /// leave some refunded.
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
-    ///
-    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
-    /// let policy = Policy::builder().rule(api).build()?;
-    /// let limiter = Limiter::builder().policy(policy).build().await?;
-    /// let ada = Request::new().with("user", "ada");
-    /// assert!(limiter.check(&ada.clone().costing(2)).await.allowed());
-    /// let state = limiter.refund("api", &ada, 1).await?;
-    /// assert_eq!(state.remaining(), Some(1));
-    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
-    /// ```
-    pub async fn refund<'a>(
-        &self,
-        rule: &str,
-        subject: &Request<'_>,
-        cost: impl Into<Cost<'a>>,
-    ) -> Result<Decision, ControlError> {
-        let refund = |amount| Change::Refund(Refund::Amount(amount));
-        self.change(rule, subject, &cost.into(), refund).await
-    }
-
-    async fn change(
-        &self,
-        rule: &str,
-        subject: &Request<'_>,
-        cost: &Cost<'_>,
-        change: impl Fn(u64) -> Change,
-    ) -> Result<Decision, ControlError> {
-        let policy = self.policy();
-        let plan = self.inner.plan_of(&policy, rule, subject)?;
-        for counter in &plan.transaction.counters {
-            let amount = cost.of(counter.limit.limit().unit());
-            if amount > 0 {
-                let changed = self.inner.engine.change(counter, change(amount)).await;
-                self.inner.note_room();
-                let (given_back, _) = changed.map_err(ControlError::Store)?;
-                self.inner.note_given_back(given_back);
-            }
-        }
-        self.state(rule, subject).await
-    }
-}
-
-impl Inner {
-    fn plan_of(
-        &self,
-        policy: &Policy,
-        rule: &str,
-        subject: &Request<'_>,
-    ) -> Result<Box<Plan>, ControlError> {
-        let rule = rule_of(policy, rule, subject)?;
-        let matched = policy.met_by_subject(rule, subject);
-        let matched = matched.expect("the rule is the policy's");
-        Ok(Box::new(Plan::of_subject(&matched, subject, &self.secret)))
-    }
-}
-
-/// Returns the rule if the subject has every attribute of its key.
-fn rule_of<'p>(
-    policy: &'p Policy,
-    rule: &str,
-    subject: &Request<'_>,
-) -> Result<&'p Rule, ControlError> {
-    let found = policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
-    match found.missing_from(subject) {
-        None => Ok(found),
-        Some(missing) => Err(ControlError::MissingAttribute(missing.to_owned())),
+    fn note(&self) -> ChangeNote {
+        self.note.as_deref().cloned().unwrap_or_default()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
@@ -16,6 +17,7 @@ use super::Problem;
 use super::instant::Instant;
 use super::rules::written;
 use super::subject::{Query, subject};
+use super::tokens::Holder;
 use crate::app::App;
 use crate::door::http::json::{List, Named, Object, Text};
 use crate::door::http::limit::LimitFields;
@@ -34,6 +36,8 @@ pub(super) struct OverrideFields<'a> {
     pub(super) subject: Named<'a, Attribute<'a>>,
     pub(super) limits: List<LimitField, LIMITS_MAX>,
     pub(super) expires_at: Option<Instant>,
+    #[serde(borrow)]
+    reason: Option<Text<'a>>,
 }
 
 /// A quota, or a limit field by field, as in the policy file.
@@ -59,7 +63,7 @@ struct OverrideAnswer<'o> {
 }
 
 #[derive(Serialize)]
-struct LimitAnswer<'o> {
+pub(super) struct LimitAnswer<'o> {
     quota: &'o str,
     #[serde(skip_serializing_if = "Option::is_none")]
     burst: Option<u64>,
@@ -81,19 +85,29 @@ pub(super) async fn list(State(app): State<App>) -> Response {
     answer::json(&answer, answer::ANSWER_BYTES * (1 + overrides.len()))
 }
 
-pub(super) async fn set(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(super) async fn set(
+    State(app): State<App>,
+    Extension(holder): Extension<Holder>,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = body::read(body).await?;
     let Object(fields): Object<OverrideFields<'_>> = json::parse(&body)?;
     let limits = fields.limits.0.into_iter().map(|LimitField(limit)| limit);
     let expires_at = fields.expires_at.map(|Instant(instant)| instant);
     let subject = subject(&fields.subject);
-    let set = app.limiter().set_override(&fields.rule.0, &subject, limits, expires_at);
-    Ok(written(&set.await?))
+    let note = holder.note(fields.reason.as_ref().map(|Text(reason)| &**reason))?;
+    let limiter = app.limiter().with_note(note);
+    Ok(written(&limiter.set_override(&fields.rule.0, &subject, limits, expires_at).await?))
 }
 
-pub(super) async fn remove(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+pub(super) async fn remove(
+    State(app): State<App>,
+    Extension(holder): Extension<Holder>,
+    uri: Uri,
+) -> Result<Response, Problem> {
     let query = Query::of(&uri)?;
-    Ok(written(&app.limiter().remove_override(&query.rule, &query.subject).await?))
+    let limiter = app.limiter().with_note(holder.note(query.reason.as_deref())?);
+    Ok(written(&limiter.remove_override(&query.rule, &query.subject).await?))
 }
 
 impl<'de> Deserialize<'de> for LimitField {
@@ -135,7 +149,7 @@ impl<'o> OverrideAnswer<'o> {
 }
 
 impl<'o> LimitAnswer<'o> {
-    fn of(limit: &'o LimitSpec) -> LimitAnswer<'o> {
+    pub(super) fn of(limit: &'o LimitSpec) -> LimitAnswer<'o> {
         LimitAnswer {
             quota: &limit.quota,
             burst: limit.burst,

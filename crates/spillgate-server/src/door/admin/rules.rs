@@ -1,5 +1,6 @@
 //! Lists the rules in force, and sets their modes: the kill switch.
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -9,6 +10,8 @@ use serde::Serialize;
 use spillgate::{Limit, Mode, Rule, RuleMode, Written};
 
 use super::instant::Instant;
+use super::subject::reason_in;
+use super::tokens::Holder;
 use super::{PATHS, Problem};
 use crate::app::App;
 use crate::door::http::json::{Object, Text};
@@ -75,6 +78,8 @@ pub(super) struct ModeFields<'a> {
     #[serde(borrow)]
     mode: Text<'a>,
     pub(super) expires_at: Option<Instant>,
+    #[serde(borrow)]
+    reason: Option<Text<'a>>,
 }
 
 pub(super) async fn list(State(app): State<App>) -> Response {
@@ -89,6 +94,7 @@ pub(super) async fn list(State(app): State<App>) -> Response {
 
 pub(super) async fn set_mode(
     State(app): State<App>,
+    Extension(holder): Extension<Holder>,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
     body: Body,
@@ -98,17 +104,20 @@ pub(super) async fn set_mode(
     let Object(fields): Object<ModeFields<'_>> = json::parse(&body)?;
     let mode = Mode::named(&fields.mode.0).ok_or_else(|| Problem::in_field("mode", NO_MODE))?;
     let expires_at = fields.expires_at.map(|Instant(instant)| instant);
-    Ok(written(&app.limiter().set_mode(&rule, mode, expires_at).await?))
+    let note = holder.note(fields.reason.as_ref().map(|Text(reason)| &**reason))?;
+    Ok(written(&app.limiter().with_note(note).set_mode(&rule, mode, expires_at).await?))
 }
 
 /// Removes the mode that was set at run time, so that the policy file's mode is in force again.
 pub(super) async fn clear_mode(
     State(app): State<App>,
+    Extension(holder): Extension<Holder>,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let rule = rule_in(path, &uri)?;
-    Ok(written(&app.limiter().clear_mode(&rule).await?))
+    let note = holder.note(reason_in(&uri)?.as_deref())?;
+    Ok(written(&app.limiter().with_note(note).clear_mode(&rule).await?))
 }
 
 /// Answers a runtime change, which is in force here. The status is 202 if some shards get it later.

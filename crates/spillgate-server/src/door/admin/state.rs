@@ -1,5 +1,6 @@
 //! Shows the limits of a rule for one subject, and lets operators charge, refund and reset them.
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
@@ -8,6 +9,7 @@ use hyper::Uri;
 use super::Problem;
 use super::rules::written;
 use super::subject::{Query, subject};
+use super::tokens::Holder;
 use crate::app::App;
 use crate::door::http::json::{Named, Object, Text};
 use crate::door::http::question::{Attribute, CostField};
@@ -27,6 +29,8 @@ pub(super) struct ChangeFields<'a> {
     charge: Option<CostField<'a>>,
     #[serde(borrow)]
     refund: Option<CostField<'a>>,
+    #[serde(borrow)]
+    reason: Option<Text<'a>>,
 }
 
 pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
@@ -34,13 +38,19 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
     Ok(answer::to_one(&app.limiter().state(&query.rule, &query.subject).await?, None))
 }
 
-pub(super) async fn change(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+pub(super) async fn change(
+    State(app): State<App>,
+    Extension(holder): Extension<Holder>,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = body::read(body).await?;
     let Object(fields): Object<ChangeFields<'_>> = json::parse(&body)?;
     let (rule, subject) = (&fields.rule.0, subject(&fields.subject));
+    let note = holder.note(fields.reason.as_ref().map(|Text(reason)| &**reason))?;
+    let limiter = app.limiter().with_note(note);
     let state = match (&fields.charge, &fields.refund) {
-        (Some(cost), None) => app.limiter().charge(rule, &subject, cost.cost()).await?,
-        (None, Some(cost)) => app.limiter().refund(rule, &subject, cost.cost()).await?,
+        (Some(cost), None) => limiter.charge(rule, &subject, cost.cost()).await?,
+        (None, Some(cost)) => limiter.refund(rule, &subject, cost.cost()).await?,
         (None, None) => return Err(Problem::in_field("charge", NOTHING_TO_DO)),
         (Some(_), Some(_)) => return Err(Problem::in_field("refund", ONE_OF_TWO)),
     };
@@ -48,15 +58,20 @@ pub(super) async fn change(State(app): State<App>, body: Body) -> Result<Respons
 }
 
 /// Resets one subject, or with `all=true` all subjects of a rule.
-pub(super) async fn forget(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+pub(super) async fn forget(
+    State(app): State<App>,
+    Extension(holder): Extension<Holder>,
+    uri: Uri,
+) -> Result<Response, Problem> {
     let query = Query::of(&uri)?;
+    let limiter = app.limiter().with_note(holder.note(query.reason.as_deref())?);
     if query.all {
         if query.subject.attributes().next().is_some() {
             return Err(Problem::in_field("all", ALL_OR_ONE));
         }
-        return Ok(written(&app.limiter().reset_rule(&query.rule).await?));
+        return Ok(written(&limiter.reset_rule(&query.rule).await?));
     }
-    app.limiter().reset(&query.rule, &query.subject).await?;
+    limiter.reset(&query.rule, &query.subject).await?;
     Ok(written(&spillgate::Written::default()))
 }
 

@@ -17,11 +17,14 @@ pub(super) struct Query<'u> {
     /// `&all=true`: all subjects of the rule. It must be explicit, so that a forgotten attribute resets no other
     /// subject.
     pub(super) all: bool,
+    /// `&reason=…`: the reason of a change.
+    pub(super) reason: Option<Cow<'u, str>>,
 }
 
 impl<'u> Query<'u> {
     pub(super) fn of(uri: &'u Uri) -> Result<Query<'u>, Problem> {
         let (mut rule, mut all, mut subject) = (None, false, Request::new());
+        let mut reason = None;
         for (name, value) in parameters(uri) {
             let is_repeated = match name.as_ref() {
                 _ if name.starts_with("attr.") => {
@@ -29,6 +32,7 @@ impl<'u> Query<'u> {
                     false
                 }
                 "rule" => rule.replace(value).is_some(),
+                "reason" => reason.replace(value).is_some(),
                 "all" => {
                     all = value == "true";
                     false
@@ -40,8 +44,22 @@ impl<'u> Query<'u> {
             }
         }
         let rule = rule.ok_or_else(|| Problem::in_field("rule", NO_RULE))?;
-        Ok(Query { rule, subject, all })
+        Ok(Query { rule, subject, all, reason })
     }
+}
+
+/// Returns the reason of a change that has no other parameter.
+pub(super) fn reason_in(uri: &Uri) -> Result<Option<Cow<'_, str>>, Problem> {
+    let mut reason = None;
+    for (name, value) in parameters(uri) {
+        if name != "reason" {
+            return Err(Problem::in_field(&name, ONLY_A_REASON));
+        }
+        if reason.replace(value).is_some() {
+            return Err(Problem::in_field(&name, TWICE));
+        }
+    }
+    Ok(reason)
 }
 
 /// Returns the parameters of a query, in their order.
@@ -78,7 +96,8 @@ pub(super) fn subject<'a>(attributes: &'a Named<'_, Attribute<'_>>) -> Request<'
 
 const TWICE: &str = "given twice; give it once";
 const NO_SUCH_PARAMETER: &str =
-    "no such parameter; there are rule, attr.NAME for each attribute, and all";
+    "no such parameter; there are rule, attr.NAME for each attribute, all and reason";
+const ONLY_A_REASON: &str = "no such parameter; there is reason";
 const NO_NAME: &str = "the name of an attribute has 1 to 64 bytes; write attr.NAME=VALUE";
 const TOO_MANY: &str = "more than 32 attributes; name only those of the rule's key";
 const NO_RULE: &str = "missing; add ?rule=NAME, and &attr.NAME=VALUE for each attribute of its key";

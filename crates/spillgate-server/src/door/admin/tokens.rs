@@ -5,9 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, RwLock};
 
+use spillgate::ChangeNote;
 use subtle::ConstantTimeEq;
 
-use crate::config::Problem;
+use super::Problem;
+use crate::config;
 use crate::door::token::{is_token, random_token};
 
 /// The tokens of a file, compared in constant time. Clones share them, also when they are read again.
@@ -41,7 +43,7 @@ impl Tokens {
     /// # Errors
     ///
     /// If the file cannot be read, has no token, or has a malformed line.
-    pub(crate) fn read(setting: &str, file: &Path) -> Result<Tokens, Problem> {
+    pub(crate) fn read(setting: &str, file: &Path) -> Result<Tokens, config::Problem> {
         Ok(Tokens::from(tokens_of(setting, file)?))
     }
 
@@ -61,7 +63,7 @@ impl Tokens {
     /// # Errors
     ///
     /// As [`Tokens::read`].
-    pub(crate) fn read_again(&self, setting: &str, file: &Path) -> Result<(), Problem> {
+    pub(crate) fn read_again(&self, setting: &str, file: &Path) -> Result<(), config::Problem> {
         let read = tokens_of(setting, file)?;
         *self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = read.into();
         Ok(())
@@ -88,6 +90,16 @@ impl From<Vec<Token>> for Tokens {
 }
 
 impl Holder {
+    /// Returns the note of a change by this holder.
+    pub(super) fn note(&self, reason: Option<&str>) -> Result<ChangeNote, Problem> {
+        let note = ChangeNote::by(&self.name);
+        match reason {
+            None => Ok(note),
+            Some(reason) if reason.chars().count() <= REASON_MAX => Ok(note.because(reason)),
+            Some(_) => Err(Problem::in_field("reason", LONG_REASON)),
+        }
+    }
+
     /// A program of this machine, where no token is asked for.
     pub(crate) fn local() -> Holder {
         Holder { name: LOCAL.into(), role: Role::Operator }
@@ -100,11 +112,12 @@ impl Role {
     }
 }
 
-fn tokens_of(setting: &str, file: &Path) -> Result<Vec<Token>, Problem> {
+fn tokens_of(setting: &str, file: &Path) -> Result<Vec<Token>, config::Problem> {
     let read = fs::read_to_string(file).map_err(|error| error.to_string());
     let tokens = read.and_then(|text| tokens_in(&text));
-    tokens
-        .map_err(|why| Problem::of_setting(setting, format!("{}: {why}; {REMEDY}", file.display())))
+    tokens.map_err(|why| {
+        config::Problem::of_setting(setting, format!("{}: {why}; {REMEDY}", file.display()))
+    })
 }
 
 /// Reads the lines of a file. Empty lines and comments are left out.
@@ -160,6 +173,9 @@ const GENERATED: &str = "generated";
 /// The actor of changes without a token.
 const LOCAL: &str = "local";
 const NAME_MAX: usize = 64;
+/// The most characters of a reason, as the library keeps them.
+const REASON_MAX: usize = 500;
+const LONG_REASON: &str = "more than 500 characters; shorten it";
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,5 @@
-//! Writes runtime changes: stamps an entry, puts it in force with the policy, and passes it on to
-//! the shards.
+//! Writes runtime changes: stamps an entry, puts it in force with the policy, records it in the
+//! audit, and passes it on to the shards.
 
 use std::sync::Arc;
 #[cfg(feature = "redis")]
@@ -13,7 +13,10 @@ use super::super::{InForce, Inner};
 use super::watch::Watch;
 #[cfg(feature = "redis")]
 use crate::control::Copies;
-use crate::control::{ControlError, Entry, EntryId, Stamp, Table, Written, id_of, random};
+use crate::control::{
+    Audit, AuditRecord, ChangeNote, ControlError, Effect, Entry, EntryId, Stamp, SubjectsInLog,
+    Table, Written, id_of, random,
+};
 use crate::policy::RuntimeEntry;
 use crate::subject::Secret;
 use crate::time::Clock;
@@ -25,6 +28,9 @@ use crate::time::boottime_us;
 pub(crate) struct Control {
     /// Held while entries are put in force, and never across an await.
     pub(super) table: Mutex<Table>,
+    /// Locked after the table, if both are.
+    pub(super) audit: Mutex<Audit>,
+    subjects_in_log: SubjectsInLog,
     pub(super) watch: Watch,
     #[cfg(feature = "redis")]
     pub(super) copies: Copies,
@@ -49,22 +55,30 @@ impl Inner {
         self: &Arc<Self>,
         what: impl Fn(u64) -> RuntimeEntry,
         expires_at: Option<SystemTime>,
+        note: &ChangeNote,
     ) -> Result<Written, ControlError> {
         let expires_at_us = expires_at.map(us_since_epoch);
         if expires_at_us.is_some_and(|end| end <= self.control.now_us()) {
             return Err(ControlError::Expired);
         }
         let id = id_of(&what(0), &self.secret);
-        let entry = |stamp: Stamp| Entry { stamp, expires_at_us, what: Some(what(stamp.time_us)) };
+        let entry = |stamp: Stamp| Entry {
+            stamp,
+            expires_at_us,
+            what: what(stamp.time_us),
+            effect: Effect::Set,
+            note: note.clone(),
+        };
         self.write(id, entry).await
     }
 
     /// Removes the change to the same rule and subject.
     pub(super) async fn take_back(
         self: &Arc<Self>,
-        about: &RuntimeEntry,
+        about: RuntimeEntry,
+        note: &ChangeNote,
     ) -> Result<Written, ControlError> {
-        let id = id_of(about, &self.secret);
+        let id = id_of(&about, &self.secret);
         let control = &self.control;
         // Another instance may have made the change a moment ago. If no shard answers, this cannot
         // be known, so the change is removed all the same.
@@ -74,7 +88,14 @@ impl Inner {
         {
             return Err(ControlError::NotSet);
         }
-        self.write(id, |stamp| Entry { stamp, expires_at_us: None, what: None }).await
+        let entry = |stamp| Entry {
+            stamp,
+            expires_at_us: None,
+            what: about.clone(),
+            effect: Effect::Removed,
+            note: note.clone(),
+        };
+        self.write(id, entry).await
     }
 
     /// Puts an entry in force here at once, then passes it on to the shards. A shard that is out of
@@ -100,9 +121,11 @@ impl Inner {
 
 impl Control {
     #[cfg_attr(not(feature = "redis"), expect(unused_variables, reason = "nothing is sealed"))]
-    pub(crate) fn new(clock: Clock, secret: &Secret) -> Control {
+    pub(crate) fn new(clock: Clock, secret: &Secret, subjects_in_log: SubjectsInLog) -> Control {
         Control {
             table: Mutex::default(),
+            audit: Mutex::default(),
+            subjects_in_log,
             watch: Watch::default(),
             #[cfg(feature = "redis")]
             copies: Copies::new(secret),
@@ -135,7 +158,7 @@ impl Control {
         self.table.lock().entry(id).is_some_and(|entry| entry.is_live(now_us))
     }
 
-    /// Adds entries to the table, and puts them in force if any is new.
+    /// Adds entries to the table, records those that are new in the audit, and puts them in force.
     pub(super) fn learn(
         &self,
         entries: impl IntoIterator<Item = (EntryId, Entry)>,
@@ -144,20 +167,30 @@ impl Control {
         let mut table = self.table.lock();
         let mut news = 0;
         for (id, entry) in entries {
-            // Copied before the merge, since the log needs the entry that it replaces.
-            let reply = (news < TOLD_MAX).then(|| (table.entry(id).cloned(), entry.clone()));
+            let (stamp, record) = (entry.stamp, AuditRecord::of_entry(&entry));
             if table.merge(id, entry) {
                 news += 1;
-                reply.inspect(|(before, entry)| tell(before.as_ref(), entry));
+                if news <= LOGGED_MAX {
+                    record.log(self.subjects_in_log);
+                }
+                self.audit.lock().add(stamp, record);
             }
         }
-        if news > TOLD_MAX {
-            let more = news - TOLD_MAX;
+        if news > LOGGED_MAX {
+            let more = news - LOGGED_MAX;
             tracing::info!(target: "spillgate", more, "further runtime changes");
         }
         if news > 0 || table.is_outdated(self.now_us()) {
             self.publish(&mut table, &in_force.load(), in_force);
         }
+    }
+
+    /// Logs a change that is no entry, and adds it to the audit. `record` gets its time.
+    pub(super) fn record(&self, record: impl FnOnce(u64) -> AuditRecord) {
+        let stamp = self.table.lock().stamp(self.now_us(), random());
+        let record = record(stamp.time_us);
+        record.log(self.subjects_in_log);
+        self.audit.lock().add(stamp, record);
     }
 
     /// Returns the time in microseconds since the epoch, by the clock that stamps and expiry use:
@@ -193,7 +226,7 @@ impl Control {
     fn publish(&self, table: &mut Table, new: &InForce, in_force: &ArcSwap<InForce>) {
         let now_us = self.now_us();
         let live = table.live(now_us);
-        let entries = live.iter().filter_map(|(_, entry)| entry.what.as_ref());
+        let entries = live.iter().map(|(_, entry)| &entry.what);
         let (policy, held) = new.policy.with_entries(entries);
         let ids: Vec<EntryId> = live.iter().map(|(id, _)| *id).collect();
         table.published(ids.into_iter().zip(held), now_us);
@@ -222,39 +255,12 @@ impl StoreTime {
         }
     }
 }
-/// Logs a change or its removal. Subject values are not logged, only attribute names.
-fn tell(before: Option<&Entry>, entry: &Entry) {
-    let Some(what) = entry.what.as_ref().or_else(|| before?.what.as_ref()) else { return };
-    let (rule, taken_back) = (what.rule(), entry.what.is_none());
-    match what {
-        RuntimeEntry::Mode { .. } if taken_back => {
-            tracing::info!(target: "spillgate", rule, "the rule's runtime mode was removed");
-        }
-        RuntimeEntry::Mode { mode, .. } => {
-            tracing::warn!(target: "spillgate", rule, mode = mode.name(), "an operator set the rule's mode");
-        }
-        RuntimeEntry::Override { subject, .. } => {
-            let names: Vec<&str> = subject.iter().map(|(name, _)| &**name).collect();
-            let of = names.join(",");
-            match taken_back {
-                true => tracing::info!(target: "spillgate", rule, of, "an override was removed"),
-                false => {
-                    tracing::info!(target: "spillgate", rule, of, "an operator set an override")
-                }
-            }
-        }
-        RuntimeEntry::Generation { .. } => {
-            tracing::warn!(target: "spillgate", rule, "an operator reset all counters of the rule");
-        }
-    }
-}
-
 /// How often a change is stamped, at most. If a shard has a newer version of the entry, the clocks of
 /// two instances differ by more than the time between their changes. The second stamp is later than
 /// that version's.
 const STAMPS: usize = 2;
 /// The most changes to log at once. An instance that starts learns all of them together.
-const TOLD_MAX: usize = 16;
+const LOGGED_MAX: usize = 16;
 
 fn us_since_epoch(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use spillgate_testkit::RedisServer;
 
-use crate::control::{Copies, Entry, EntryId, Seal, Stamp, Table, random as drawn};
+use crate::control::{
+    ChangeNote, Copies, Effect, Entry, EntryId, Seal, Stamp, Table, random as drawn,
+};
 use crate::engine::redis::ShardTag;
 use crate::engine::redis::control::{Exchange, Exchanged, StoredEntry};
 use crate::policy::{Mode, RuntimeEntry};
@@ -96,11 +98,20 @@ fn writing(now_us: u64, params: &mut Random) -> (EntryId, Entry) {
     // forgotten.
     let time_us = [now_us, now_us + 1, now_us + 2, now_us / 2][params.below(4) as usize];
     let random = params.below(3);
-    let rule = || format!("rule {time_us} {random}").into();
-    let mode = [None, Some(Mode::Off), Some(Mode::Shadow)][random as usize];
-    let what = mode.map(|mode| RuntimeEntry::Mode { rule: rule(), mode });
+    let what = RuntimeEntry::Mode {
+        rule: format!("rule {time_us} {random}").into(),
+        mode: [Mode::Enforce, Mode::Off, Mode::Shadow][random as usize],
+    };
+    let effect = if random == 0 { Effect::Removed } else { Effect::Set };
     let expires_at_us = (random == 1).then_some(time_us + 1_000_000);
-    (id, Entry { stamp: Stamp { time_us, random }, expires_at_us, what })
+    let (stamp, note) = (Stamp { time_us, random }, ChangeNote::by(format!("{random}")));
+    (id, Entry { stamp, expires_at_us, what, effect, note })
+}
+
+/// Returns an entry about the rule `api` that never expires.
+fn about_api(stamp: Stamp, mode: Mode, effect: Effect) -> Entry {
+    let what = RuntimeEntry::Mode { rule: "api".into(), mode };
+    Entry { stamp, expires_at_us: None, what, effect, note: ChangeNote::default() }
 }
 
 #[test]
@@ -153,8 +164,7 @@ fn a_copy_forgets_entries_only_when_due_by_its_own_clock() {
     let server = RedisServer::start();
     let mut copy = Copy::new(&server);
     let now_us = copy.exchange(b"", &[], &[]).now_us;
-    let entry =
-        |time_us| Entry { stamp: Stamp { time_us, random: 0 }, expires_at_us: None, what: None };
+    let entry = |time_us| about_api(Stamp { time_us, random: 0 }, Mode::Off, Effect::Removed);
     let (fresh, old) = (entry(now_us), entry(now_us - WEEK_US + 300_000));
     let reply = [(1, fresh.clone()), (2, old)];
     assert_eq!(copy.exchange(b"", &reply, &[]).unseen.len(), 2);
@@ -220,8 +230,7 @@ fn all_instances_and_shards_end_with_the_same_entries() {
                     let stamp =
                         Stamp { time_us: now_us + params.below(100), random: round * 20 + step };
                     let mode = [Mode::Off, Mode::Shadow][params.below(2) as usize];
-                    let what = Some(RuntimeEntry::Mode { rule: "api".into(), mode });
-                    let writing = (id, Entry { stamp, expires_at_us: None, what });
+                    let writing = (id, about_api(stamp, mode, Effect::Set));
                     // In half of the cases no shard is in reach.
                     nodes[node].table.merge(writing.0, writing.1.clone());
                     if params.below(2) == 0 {

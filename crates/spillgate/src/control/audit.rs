@@ -1,0 +1,228 @@
+//! The audit: the last changes of operators, each with its actor, reason and time.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::note::ChangeNote;
+use super::table::{Effect, Entry, Stamp};
+use crate::limit::LimitSpec;
+use crate::policy::{Mode, RuntimeEntry, Subject};
+use crate::request::Cost;
+
+/// A change in the audit.
+#[derive(Clone, Debug)]
+pub struct AuditRecord {
+    pub(crate) at_us: u64,
+    pub(crate) note: ChangeNote,
+    pub(crate) rule: Box<str>,
+    pub(crate) subject: Subject,
+    pub(crate) action: AuditedAction,
+    pub(crate) expires_at_us: Option<u64>,
+}
+
+/// The action of a change in the audit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AuditedAction {
+    /// Set the mode of a rule.
+    SetMode(Mode),
+    /// Removed a mode: the policy file's applies again.
+    ClearMode,
+    /// Set other limits for a subject; `"block"` blocks it.
+    SetOverride(Vec<LimitSpec>),
+    /// Removed an override.
+    RemoveOverride,
+    /// Reset the counters of a rule for all subjects.
+    ResetRule,
+    /// Reset the counters of a rule for one subject.
+    ResetSubject,
+    /// Charged the counters of a subject.
+    Charge(Cost<'static>),
+    /// Refunded to the counters of a subject.
+    Refund(Cost<'static>),
+}
+
+/// The parts of a subject that the log has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SubjectsInLog {
+    /// The names of attributes.
+    #[default]
+    Names,
+    /// Names and values.
+    Values,
+}
+
+/// The last changes that this instance made or learned of, by their time.
+#[derive(Debug, Default)]
+pub(crate) struct Audit(BTreeMap<Stamp, AuditRecord>);
+
+impl AuditRecord {
+    pub(crate) fn of_entry(entry: &Entry) -> AuditRecord {
+        let is_set = entry.effect == Effect::Set;
+        let (subject, action) = match &entry.what {
+            RuntimeEntry::Mode { mode, .. } if is_set => {
+                (Subject::default(), AuditedAction::SetMode(*mode))
+            }
+            RuntimeEntry::Mode { .. } => (Subject::default(), AuditedAction::ClearMode),
+            RuntimeEntry::Override { subject, limits, .. } if is_set => {
+                (subject.clone(), AuditedAction::SetOverride(limits.clone()))
+            }
+            RuntimeEntry::Override { subject, .. } => {
+                (subject.clone(), AuditedAction::RemoveOverride)
+            }
+            RuntimeEntry::Generation { .. } => (Subject::default(), AuditedAction::ResetRule),
+        };
+        AuditRecord {
+            at_us: entry.stamp.time_us,
+            note: entry.note.clone(),
+            rule: entry.what.rule().into(),
+            subject,
+            action,
+            expires_at_us: entry.expires_at_us,
+        }
+    }
+
+    /// Returns the time of the change.
+    pub fn at(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_micros(self.at_us)
+    }
+
+    /// Returns the actor, if the change has one.
+    pub fn actor(&self) -> Option<&str> {
+        self.note.actor()
+    }
+
+    /// Returns the reason, if one was given.
+    pub fn reason(&self) -> Option<&str> {
+        self.note.reason()
+    }
+
+    /// Returns the rule that was changed.
+    pub fn rule(&self) -> &str {
+        &self.rule
+    }
+
+    /// Returns the attributes of the subject, sorted by name; none if the change is about the rule.
+    pub fn subject(&self) -> impl ExactSizeIterator<Item = (&str, &[u8])> {
+        self.subject.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    /// Returns the action.
+    pub fn action(&self) -> &AuditedAction {
+        &self.action
+    }
+
+    /// Returns the time at which the change expires, if it does.
+    pub fn expires_at(&self) -> Option<SystemTime> {
+        self.expires_at_us.map(|us| UNIX_EPOCH + Duration::from_micros(us))
+    }
+
+    /// Logs the change.
+    pub(crate) fn log(&self, subjects: SubjectsInLog) {
+        let (rule, actor, reason) = (self.rule(), self.actor(), self.reason());
+        let of: Vec<&str> = self.subject().map(|(name, _)| name).collect();
+        let of = of.join(",");
+        let subject = (subjects == SubjectsInLog::Values).then(|| self.values());
+        let subject = subject.as_deref();
+        match &self.action {
+            AuditedAction::SetMode(mode) => {
+                let mode = mode.name();
+                tracing::warn!(target: "spillgate", rule, mode, actor, reason, "an operator set the rule's mode");
+            }
+            AuditedAction::ClearMode => {
+                tracing::info!(target: "spillgate", rule, actor, reason, "the rule's runtime mode was removed");
+            }
+            AuditedAction::SetOverride(_) => {
+                tracing::info!(target: "spillgate", rule, of, subject, actor, reason, "an operator set an override");
+            }
+            AuditedAction::RemoveOverride => {
+                tracing::info!(target: "spillgate", rule, of, subject, actor, reason, "an override was removed");
+            }
+            AuditedAction::ResetRule => {
+                tracing::warn!(target: "spillgate", rule, actor, reason, "an operator reset all counters of the rule");
+            }
+            AuditedAction::ResetSubject => {
+                tracing::info!(target: "spillgate", rule, of, subject, actor, reason, "an operator reset a subject");
+            }
+            AuditedAction::Charge(cost) => {
+                let cost = text_of(cost);
+                tracing::info!(target: "spillgate", rule, of, subject, cost, actor, reason, "an operator charged a subject");
+            }
+            AuditedAction::Refund(cost) => {
+                let cost = text_of(cost);
+                tracing::info!(target: "spillgate", rule, of, subject, cost, actor, reason, "an operator refunded a subject");
+            }
+        }
+    }
+
+    fn values(&self) -> String {
+        let pair =
+            |(name, value): (&str, &[u8])| format!("{name}={}", String::from_utf8_lossy(value));
+        self.subject().map(pair).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl AuditedAction {
+    /// Returns the name of the action, as the admin API has it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            AuditedAction::SetMode(_) => "set-mode",
+            AuditedAction::ClearMode => "clear-mode",
+            AuditedAction::SetOverride(_) => "set-override",
+            AuditedAction::RemoveOverride => "remove-override",
+            AuditedAction::ResetRule => "reset-rule",
+            AuditedAction::ResetSubject => "reset-subject",
+            AuditedAction::Charge(_) => "charge",
+            AuditedAction::Refund(_) => "refund",
+        }
+    }
+}
+
+impl Audit {
+    /// Adds a change. Beyond the largest number the oldest goes.
+    pub(crate) fn add(&mut self, stamp: Stamp, record: AuditRecord) {
+        self.0.insert(stamp, record);
+        if self.0.len() > RECORDS_MAX {
+            self.0.pop_first();
+        }
+    }
+
+    pub(crate) fn newest_first(&self) -> Vec<AuditRecord> {
+        self.0.values().rev().cloned().collect()
+    }
+}
+
+fn text_of(cost: &Cost<'_>) -> String {
+    let amounts = cost.amounts().map(|(unit, amount)| format!("{unit}={amount}"));
+    amounts.collect::<Vec<_>>().join(",")
+}
+
+/// The most changes that are kept: 9 MB at most, and a few hundred kilobytes in practice.
+const RECORDS_MAX: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(at_us: u64) -> AuditRecord {
+        AuditRecord {
+            at_us,
+            note: ChangeNote::by("ann"),
+            rule: "api".into(),
+            subject: Subject::default(),
+            action: AuditedAction::ResetRule,
+            expires_at_us: None,
+        }
+    }
+
+    #[test]
+    fn the_last_thousand_are_kept_in_whatever_order_they_come() {
+        let mut audit = Audit::default();
+        // An instance that starts learns earlier changes in any order.
+        for time_us in (0..1_500).map(|at| at * 7 % 1_500) {
+            audit.add(Stamp { time_us, random: 0 }, record(time_us));
+        }
+        let times: Vec<u64> = audit.newest_first().iter().map(|record| record.at_us).collect();
+        assert_eq!(times, (500..1_500).rev().collect::<Vec<u64>>());
+    }
+}

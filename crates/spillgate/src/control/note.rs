@@ -1,0 +1,70 @@
+//! The note that goes with a change: its actor and reason.
+
+/// The note that goes with the changes of an operator: the actor, and the reason if one was given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChangeNote {
+    /// Never empty.
+    actor: Option<Box<str>>,
+    /// Never empty.
+    reason: Option<Box<str>>,
+}
+
+impl ChangeNote {
+    /// Makes the note of an actor, such as the name of an operator's token. Characters beyond the
+    /// 64th are cut.
+    pub fn by(actor: impl AsRef<str>) -> ChangeNote {
+        ChangeNote { actor: some(cut(actor.as_ref(), ACTOR_MAX)), reason: None }
+    }
+
+    /// Adds the reason. Characters beyond the 500th are cut.
+    pub fn because(self, reason: impl AsRef<str>) -> ChangeNote {
+        ChangeNote { reason: some(cut(reason.as_ref(), REASON_MAX)), ..self }
+    }
+
+    /// Returns the actor.
+    pub fn actor(&self) -> Option<&str> {
+        self.actor.as_deref()
+    }
+
+    /// Returns the reason.
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
+    /// Returns actor and reason as texts. An empty one stands for `None`.
+    #[cfg(feature = "redis")]
+    pub(crate) fn texts(&self) -> [&str; 2] {
+        [self.actor(), self.reason()].map(Option::unwrap_or_default)
+    }
+
+    /// Makes a note of such texts.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_texts([actor, reason]: [Box<str>; 2]) -> ChangeNote {
+        ChangeNote { actor: some(&actor), reason: some(&reason) }
+    }
+}
+
+fn some(text: &str) -> Option<Box<str>> {
+    (!text.is_empty()).then(|| text.into())
+}
+
+fn cut(text: &str, characters: usize) -> &str {
+    let end = text.char_indices().nth(characters).map_or(text.len(), |(end, _)| end);
+    &text[..end]
+}
+
+const ACTOR_MAX: usize = 64;
+const REASON_MAX: usize = 500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_cut_between_characters_and_an_empty_part_is_none() {
+        let note = ChangeNote::by("é".repeat(70)).because("é".repeat(600));
+        assert_eq!(note.actor(), Some(&*"é".repeat(64)));
+        assert_eq!(note.reason(), Some(&*"é".repeat(500)));
+        assert_eq!(ChangeNote::by("").because(""), ChangeNote::default());
+    }
+}

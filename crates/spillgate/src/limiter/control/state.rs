@@ -1,0 +1,209 @@
+//! Shows and changes the state of one subject, for operators.
+
+use std::sync::Arc;
+
+use super::super::{Inner, Limiter};
+use super::named_by;
+use crate::algorithm::Refund;
+use crate::control::{AuditRecord, AuditedAction, ControlError};
+use crate::counter::Change;
+use crate::decision::{Decision, Names};
+use crate::plan::{Plan, keys_of};
+use crate::policy::{Policy, Rule};
+use crate::request::{Cost, Request};
+
+/// The state of one subject. These calls need the store.
+impl Limiter {
+    /// Resets the counters of a rule for one subject, given by the rule's key attributes in
+    /// `subject`.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let limiter = Limiter::builder().policy(policy).build().await?;
+    /// let ada = Request::new().with("user", "ada");
+    /// assert!(limiter.check(&ada.clone().costing(2)).await.allowed());
+    ///
+    /// limiter.reset("api", &ada).await?;
+    /// assert_eq!(limiter.peek(&ada).await.remaining(), Some(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub async fn reset(&self, rule: &str, subject: &Request<'_>) -> Result<(), ControlError> {
+        let policy = self.policy();
+        let found = rule_of(&policy, rule, subject)?;
+        let limits = policy.limits_ever_in_force(found, subject);
+        #[cfg(feature = "redis")]
+        keys_of(found, subject, &self.inner.secret).for_each(|key| self.inner.leases.end_of(key));
+        for key in keys_of(found, subject, &self.inner.secret) {
+            let reset = self.inner.engine.reset(key, &limits).await;
+            self.inner.note_room();
+            reset.map_err(ControlError::Store)?;
+        }
+        self.record(rule, subject, AuditedAction::ResetSubject);
+        Ok(())
+    }
+
+    /// Returns the state of a rule's counters for one subject, given by the rule's key attributes.
+    /// Nothing is written. It works for rules in any mode.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let limiter = Limiter::builder().policy(policy).build().await?;
+    /// let ada = Request::new().with("user", "ada");
+    /// assert_eq!(limiter.state("api", &ada).await?.remaining(), Some(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub async fn state(&self, rule: &str, subject: &Request<'_>) -> Result<Decision, ControlError> {
+        let policy = self.policy();
+        let mut plan = self.inner.plan_of(&policy, rule, subject)?;
+        let bound = if plan.asks() {
+            Some(self.inner.engine.decide_one(&plan.transaction).await)
+        } else {
+            None
+        };
+        let judged = match bound {
+            None => plan.counters,
+            Some(reply) => {
+                let reply = reply.map_err(ControlError::Store)?;
+                let (_, mut answers) = plan.split();
+                reply.counters.into_iter().for_each(|reply| answers.take(reply));
+                plan.counters
+            }
+        };
+        Ok(Decision::new(judged, Names::Policy(Arc::clone(&policy))))
+    }
+
+    /// Charges a rule's counters for one subject by force, each up to twice its capacity. Returns
+    /// their state after it.
+    ///
+    /// Counters are charged one by one, so an error may leave some charged.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let limiter = Limiter::builder().policy(policy).build().await?;
+    /// let ada = Request::new().with("user", "ada");
+    /// let state = limiter.charge("api", &ada, 3).await?;
+    /// assert_eq!(state.remaining(), Some(0), "more than the limit allows");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub async fn charge<'a>(
+        &self,
+        rule: &str,
+        subject: &Request<'_>,
+        cost: impl Into<Cost<'a>>,
+    ) -> Result<Decision, ControlError> {
+        let cost = cost.into();
+        let action = AuditedAction::Charge(owned(&cost));
+        self.change(rule, subject, &cost, Change::Force, action).await
+    }
+
+    /// Refunds to a rule's counters for one subject, until they are full. Returns their state after
+    /// it.
+    ///
+    /// It may admit more than the limit allows. Counters are refunded one by one, so an error may
+    /// leave some refunded.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let limiter = Limiter::builder().policy(policy).build().await?;
+    /// let ada = Request::new().with("user", "ada");
+    /// assert!(limiter.check(&ada.clone().costing(2)).await.allowed());
+    /// let state = limiter.refund("api", &ada, 1).await?;
+    /// assert_eq!(state.remaining(), Some(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub async fn refund<'a>(
+        &self,
+        rule: &str,
+        subject: &Request<'_>,
+        cost: impl Into<Cost<'a>>,
+    ) -> Result<Decision, ControlError> {
+        let cost = cost.into();
+        let action = AuditedAction::Refund(owned(&cost));
+        let refund = |amount| Change::Refund(Refund::Amount(amount));
+        self.change(rule, subject, &cost, refund, action).await
+    }
+
+    async fn change(
+        &self,
+        rule: &str,
+        subject: &Request<'_>,
+        cost: &Cost<'_>,
+        change: impl Fn(u64) -> Change,
+        action: AuditedAction,
+    ) -> Result<Decision, ControlError> {
+        let policy = self.policy();
+        let plan = self.inner.plan_of(&policy, rule, subject)?;
+        for counter in &plan.transaction.counters {
+            let amount = cost.of(counter.limit.limit().unit());
+            if amount > 0 {
+                let changed = self.inner.engine.change(counter, change(amount)).await;
+                self.inner.note_room();
+                let (given_back, _) = changed.map_err(ControlError::Store)?;
+                self.inner.note_given_back(given_back);
+            }
+        }
+        self.record(rule, subject, action);
+        self.state(rule, subject).await
+    }
+
+    /// Records a change of one subject's state.
+    fn record(&self, rule: &str, subject: &Request<'_>, action: AuditedAction) {
+        self.inner.control.record(|at_us| AuditRecord {
+            at_us,
+            note: self.note(),
+            rule: rule.into(),
+            subject: named_by(subject),
+            action,
+            expires_at_us: None,
+        });
+    }
+}
+
+impl Inner {
+    fn plan_of(
+        &self,
+        policy: &Policy,
+        rule: &str,
+        subject: &Request<'_>,
+    ) -> Result<Box<Plan>, ControlError> {
+        let rule = rule_of(policy, rule, subject)?;
+        let matched = policy.met_by_subject(rule, subject);
+        let matched = matched.expect("the rule is the policy's");
+        Ok(Box::new(Plan::of_subject(&matched, subject, &self.secret)))
+    }
+}
+
+/// Returns the rule if the subject has every attribute of its key.
+fn rule_of<'p>(
+    policy: &'p Policy,
+    rule: &str,
+    subject: &Request<'_>,
+) -> Result<&'p Rule, ControlError> {
+    let found = policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
+    match found.missing_from(subject) {
+        None => Ok(found),
+        Some(missing) => Err(ControlError::MissingAttribute(missing.to_owned())),
+    }
+}
+
+fn owned(cost: &Cost<'_>) -> Cost<'static> {
+    let mut owned = Cost::requests(0);
+    owned.add(cost);
+    owned
+}
