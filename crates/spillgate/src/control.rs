@@ -21,7 +21,7 @@ pub use audit::{AuditRecord, AuditedAction};
 #[cfg(feature = "redis")]
 pub(crate) use copies::Copies;
 pub use error::ControlError;
-pub use listing::{Missed, Override, RuleMode, Written};
+pub use listing::{Override, PendingShard, RuleMode, WriteReport};
 pub use note::ChangeNote;
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use sealed::Seal;

@@ -57,7 +57,8 @@ pub mod tower;
 mod waiting;
 
 pub use control::{
-    AuditRecord, AuditedAction, ChangeNote, ControlError, Missed, Override, RuleMode, Written,
+    AuditRecord, AuditedAction, ChangeNote, ControlError, Override, PendingShard, RuleMode,
+    WriteReport,
 };
 pub use decision::{Decision, Denial, LimitDecision, Reason, Source};
 pub use error::{BuildError, StoreError};

@@ -15,7 +15,7 @@ pub struct Override {
     pub(crate) written_at: SystemTime,
     pub(crate) expires_at: Option<SystemTime>,
     pub(crate) not_in_force: Option<InvalidChange>,
-    pub(crate) lacking: Vec<String>,
+    pub(crate) pending_shards: Vec<String>,
 }
 
 /// The mode of a rule and its origin.
@@ -30,16 +30,31 @@ pub struct RuleMode {
 
 /// The shards that a runtime change has reached. It is in force at this instance in any case. A
 /// pending shard gets it later, from this instance or any other that knows it.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use spillgate::{Limit, Limiter, Mode, Policy, Rule};
+///
+/// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
+/// let policy = Policy::builder().rule(api).build()?;
+/// let limiter = Limiter::builder().policy(policy).build().await?;
+/// let report = limiter.set_mode("api", Mode::Shadow, None).await?;
+/// for pending in report.pending_shards() {
+///     println!("{} gets the change later: {}", pending.shard(), pending.why());
+/// }
+/// assert!(report.is_everywhere(), "with state in memory there is no shard to wait for");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, Default)]
-pub struct Written {
+pub struct WriteReport {
     /// The number of shards; 0 if state is in memory.
     pub(crate) shards: usize,
-    pub(crate) missed: Vec<Missed>,
+    pub(crate) pending: Vec<PendingShard>,
 }
 
 /// A shard that a runtime change did not reach.
 #[derive(Clone, Debug)]
-pub struct Missed {
+pub struct PendingShard {
     pub(crate) shard: String,
     pub(crate) why: String,
 }
@@ -78,8 +93,8 @@ impl Override {
 
     /// Returns the shards that are not known to have it yet. This instance keeps sending it to
     /// them.
-    pub fn lacking(&self) -> &[String] {
-        &self.lacking
+    pub fn pending_shards(&self) -> &[String] {
+        &self.pending_shards
     }
 }
 
@@ -110,24 +125,24 @@ impl RuleMode {
     }
 }
 
-impl Written {
+impl WriteReport {
     /// Returns the shards that the change has not reached.
-    pub fn missed(&self) -> &[Missed] {
-        &self.missed
+    pub fn pending_shards(&self) -> &[PendingShard] {
+        &self.pending
     }
 
     /// Returns whether every shard has the change.
-    pub fn everywhere(&self) -> bool {
-        self.missed.is_empty()
+    pub fn is_everywhere(&self) -> bool {
+        self.pending.is_empty()
     }
 
     /// Returns whether there are shards and none was reached.
     pub(crate) fn reached_no_shard(&self) -> bool {
-        self.shards > 0 && self.missed.len() == self.shards
+        self.shards > 0 && self.pending.len() == self.shards
     }
 }
 
-impl Missed {
+impl PendingShard {
     /// Returns the name of the shard, without credentials.
     pub fn shard(&self) -> &str {
         &self.shard
@@ -139,7 +154,7 @@ impl Missed {
     }
 }
 
-impl fmt::Display for Missed {
+impl fmt::Display for PendingShard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.shard, self.why)
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Limiter;
 use crate::control::{
-    AuditRecord, ChangeNote, ControlError, Override, RuleMode, SUBJECT_BYTES_MAX, Written,
+    AuditRecord, ChangeNote, ControlError, Override, RuleMode, SUBJECT_BYTES_MAX, WriteReport,
 };
 use crate::limit::LimitSpec;
 use crate::policy::{Mode, Policy, Rule, RuntimeEntry, Subject};
@@ -96,7 +96,7 @@ impl Limiter {
         subject: &Request<'_>,
         limits: impl IntoIterator<Item: Into<LimitSpec>>,
         expires_at: Option<SystemTime>,
-    ) -> Result<Written, ControlError> {
+    ) -> Result<WriteReport, ControlError> {
         let subject = named_by(subject);
         let limits: Vec<LimitSpec> = limits.into_iter().map(Into::into).collect();
         self.policy().pairs(rule, &subject, &limits)?;
@@ -116,7 +116,7 @@ impl Limiter {
         &self,
         rule: &str,
         subject: &Request<'_>,
-    ) -> Result<Written, ControlError> {
+    ) -> Result<WriteReport, ControlError> {
         let subject = named_by(subject);
         if length(&subject, &[]) > SUBJECT_BYTES_MAX {
             return Err(ControlError::TooLong);
@@ -157,7 +157,7 @@ impl Limiter {
                 written_at: system_time(entry.stamp.time_us),
                 expires_at: entry.expires_at_us.map(system_time),
                 not_in_force: table.why_not(id).cloned(),
-                lacking: control.lacking(id, entry),
+                pending_shards: control.lacking(id, entry),
             })
         });
         listed.collect()
@@ -188,7 +188,7 @@ impl Limiter {
         rule: &str,
         mode: Mode,
         expires_at: Option<SystemTime>,
-    ) -> Result<Written, ControlError> {
+    ) -> Result<WriteReport, ControlError> {
         let policy = self.policy();
         policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
         let set = |_| RuntimeEntry::Mode { rule: rule.into(), mode };
@@ -196,7 +196,7 @@ impl Limiter {
     }
 
     /// Removes a mode that was set as a runtime change. The mode of the policy file applies again.
-    pub async fn clear_mode(&self, rule: &str) -> Result<Written, ControlError> {
+    pub async fn clear_mode(&self, rule: &str) -> Result<WriteReport, ControlError> {
         let about = RuntimeEntry::Mode { rule: rule.into(), mode: Mode::Off };
         self.inner.take_back(about, &self.note()).await
     }
@@ -242,7 +242,7 @@ impl Limiter {
     /// assert_eq!(limiter.peek(&ada).await.remaining(), Some(2));
     /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
     /// ```
-    pub async fn reset_rule(&self, rule: &str) -> Result<Written, ControlError> {
+    pub async fn reset_rule(&self, rule: &str) -> Result<WriteReport, ControlError> {
         let policy = self.policy();
         policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
         // The generation is part of the keys, so a new one makes all old state unreachable at once.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spillgate::{
     Decision, Limiter, LimiterBuilder, OnStateLoss, Request, Ring, SHARED_SECRET, ShardStatus,
-    Written, simulation,
+    WriteReport, simulation,
 };
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
@@ -254,7 +254,8 @@ impl World {
         self.ledger.note(|| format!("at p{life} a limit of {most} is set"));
         let set =
             limiter.set_override(SWITCHED, &some_request(), [format!("{most}/day")], None).await;
-        self.ledger.always(set.as_ref().is_ok_and(Written::everywhere), || format!("{set:?}"));
+        self.ledger
+            .always(set.as_ref().is_ok_and(WriteReport::is_everywhere), || format!("{set:?}"));
         sleep(HOLDS_AFTER).await;
         self.operator_limit_holds().await;
         self.ledger.sometimes("a change by an operator");

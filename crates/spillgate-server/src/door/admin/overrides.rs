@@ -143,7 +143,7 @@ impl<'o> OverrideAnswer<'o> {
             written_at: Instant(set.written_at()),
             expires_at: set.expires_at().map(Instant),
             not_in_force: set.not_in_force().map(ToString::to_string),
-            pending_shards: set.lacking(),
+            pending_shards: set.pending_shards(),
         }
     }
 }

@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use hyper::{StatusCode, Uri};
 use serde::Serialize;
-use spillgate::{Limit, Mode, Rule, RuleMode, Written};
+use spillgate::{Limit, Mode, Rule, RuleMode, WriteReport};
 
 use super::instant::Instant;
 use super::subject::reason_in;
@@ -61,13 +61,13 @@ struct LimitAnswer<'p> {
 
 /// The result of a runtime change.
 #[derive(Serialize)]
-struct WrittenAnswer<'w> {
+struct WriteAnswer<'w> {
     result: &'static str,
-    pending_shards: Vec<PendingShard<'w>>,
+    pending_shards: Vec<PendingAnswer<'w>>,
 }
 
 #[derive(Serialize)]
-struct PendingShard<'w> {
+struct PendingAnswer<'w> {
     shard: &'w str,
     why: &'w str,
 }
@@ -121,12 +121,12 @@ pub(super) async fn clear_mode(
 }
 
 /// Answers a runtime change, which is in force here. The status is 202 if some shards get it later.
-pub(super) fn written(written: &Written) -> Response {
-    let pending = written.missed().iter();
-    let pending = pending.map(|shard| PendingShard { shard: shard.shard(), why: shard.why() });
-    let answer = WrittenAnswer { result: "done", pending_shards: pending.collect() };
+pub(super) fn written(report: &WriteReport) -> Response {
+    let pending = report.pending_shards().iter();
+    let pending = pending.map(|shard| PendingAnswer { shard: shard.shard(), why: shard.why() });
+    let answer = WriteAnswer { result: "done", pending_shards: pending.collect() };
     let mut response = answer::json(&answer, answer::ANSWER_BYTES);
-    if !written.everywhere() {
+    if !report.is_everywhere() {
         *response.status_mut() = StatusCode::ACCEPTED;
     }
     response

@@ -4,8 +4,8 @@
 use super::super::Inner;
 use super::writing::Control;
 #[cfg(feature = "redis")]
-use crate::control::Missed;
-use crate::control::{Entry, EntryId, Written};
+use crate::control::PendingShard;
+use crate::control::{Entry, EntryId, WriteReport};
 #[cfg(feature = "redis")]
 use crate::engine::{Engine, Redis};
 #[cfg(feature = "redis")]
@@ -25,10 +25,10 @@ pub(super) enum Look {
 impl Inner {
     /// Exchanges with every shard once, to write an entry or to complete the copies. Returns which
     /// shards have the entry.
-    pub(super) async fn exchange(&self, writing: Option<(EntryId, &Entry)>) -> Written {
-        let Engine::Redis(redis) = &self.engine else { return Written::default() };
+    pub(super) async fn exchange(&self, writing: Option<(EntryId, &Entry)>) -> WriteReport {
+        let Engine::Redis(redis) = &self.engine else { return WriteReport::default() };
         let answers = self.exchange_with(redis, writing, |_| true).await;
-        let mut written = Written { shards: answers.len(), missed: Vec::new() };
+        let mut report = WriteReport { shards: answers.len(), pending: Vec::new() };
         for (shard, answer) in answers {
             let has = |(id, entry)| self.control.copies.has(&shard, id, entry);
             let why = match answer {
@@ -36,9 +36,9 @@ impl Inner {
                 Ok(()) if writing.is_none_or(has) => continue,
                 Ok(()) => "its copy is full; it gets this entry when others end".into(),
             };
-            written.missed.push(Missed { shard, why });
+            report.pending.push(PendingShard { shard, why });
         }
-        written
+        report
     }
 
     /// Looks for new entries on the shards, and completes the copies that lack some. Returns whether
@@ -114,8 +114,8 @@ impl Inner {
 /// Does nothing, since without a store there are no copies.
 #[cfg(not(feature = "redis"))]
 impl Inner {
-    pub(super) async fn exchange(&self, _: Option<(EntryId, &Entry)>) -> Written {
-        Written::default()
+    pub(super) async fn exchange(&self, _: Option<(EntryId, &Entry)>) -> WriteReport {
+        WriteReport::default()
     }
 
     pub(super) async fn follow(&self, _: Look) -> bool {

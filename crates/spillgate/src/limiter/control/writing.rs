@@ -15,7 +15,7 @@ use super::watch::Watch;
 use crate::control::Copies;
 use crate::control::{
     Audit, AuditRecord, ChangeNote, ControlError, Effect, Entry, EntryId, Stamp, SubjectsInLog,
-    Table, Written, id_of, random,
+    Table, WriteReport, id_of, random,
 };
 use crate::policy::RuntimeEntry;
 use crate::subject::Secret;
@@ -56,7 +56,7 @@ impl Inner {
         what: impl Fn(u64) -> RuntimeEntry,
         expires_at: Option<SystemTime>,
         note: &ChangeNote,
-    ) -> Result<Written, ControlError> {
+    ) -> Result<WriteReport, ControlError> {
         let expires_at_us = expires_at.map(us_since_epoch);
         if expires_at_us.is_some_and(|end| end <= self.control.now_us()) {
             return Err(ControlError::Expired);
@@ -77,7 +77,7 @@ impl Inner {
         self: &Arc<Self>,
         about: RuntimeEntry,
         note: &ChangeNote,
-    ) -> Result<Written, ControlError> {
+    ) -> Result<WriteReport, ControlError> {
         let id = id_of(&about, &self.secret);
         let control = &self.control;
         // Another instance may have made the change a moment ago. If no shard answers, this cannot
@@ -104,18 +104,18 @@ impl Inner {
         self: &Arc<Self>,
         id: EntryId,
         entry: impl Fn(Stamp) -> Entry,
-    ) -> Result<Written, ControlError> {
-        let mut written = Written::default();
+    ) -> Result<WriteReport, ControlError> {
+        let mut report = WriteReport::default();
         for _ in 0..STAMPS {
             let entry = self.control.stamped(id, &entry)?;
             self.control.learn([(id, entry.clone())], &self.in_force);
             self.watch();
-            written = self.exchange(Some((id, &entry))).await;
+            report = self.exchange(Some((id, &entry))).await;
             if !self.control.table.lock().has_newer(id, &entry) {
                 break;
             }
         }
-        Ok(written)
+        Ok(report)
     }
 }
 

@@ -79,11 +79,11 @@ fn a_kill_switch_and_a_block_hold_here_at_once_and_everywhere_after_the_outage()
             until_degraded(&other).await;
 
             let set = one.set_mode("login", Mode::Off, None).await.unwrap();
-            assert!(!set.everywhere(), "{outage:?}: {set:?}");
-            assert_eq!(set.missed()[0].shard(), server.url(), "{outage:?}");
+            assert!(!set.is_everywhere(), "{outage:?}: {set:?}");
+            assert_eq!(set.pending_shards()[0].shard(), server.url(), "{outage:?}");
             assert!(login_is_off(&one).await && !login_is_off(&other).await, "{outage:?}");
             one.set_override("api", &acme(), ["block"], None).await.unwrap();
-            assert_eq!(one.overrides()[0].lacking(), [server.url()], "{outage:?}");
+            assert_eq!(one.overrides()[0].pending_shards(), [server.url()], "{outage:?}");
             assert!(acme_is_blocked(&one).await && !acme_is_blocked(&other).await, "{outage:?}");
 
             outage.end(&mut server);
@@ -97,7 +97,8 @@ fn a_kill_switch_and_a_block_hold_here_at_once_and_everywhere_after_the_outage()
             // One second is promised; the rest is for a machine with every core busy.
             let at_most = Duration::from_secs(if evidence() { 1 } else { 5 });
             assert!(took < at_most, "{outage:?}: {took:?}");
-            until("no shard is pending", async || one.overrides()[0].lacking().is_empty()).await;
+            until("no shard is pending", async || one.overrides()[0].pending_shards().is_empty())
+                .await;
         });
     }
 }

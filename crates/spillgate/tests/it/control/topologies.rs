@@ -49,7 +49,7 @@ fn holds_everywhere(servers: &[RedisServer], on: &dyn Fn(LimiterBuilder) -> Limi
             let quota = 20 + round;
             let set =
                 one.set_override("api", &acme(), [format!("{quota}/day")], None).await.unwrap();
-            assert!(set.everywhere(), "{set:?}");
+            assert!(set.is_everywhere(), "{set:?}");
             longest = longest.max(holds(&other, Some(quota)).await);
             one.set_mode("api", Mode::Off, None).await.unwrap();
             longest = longest.max(holds(&other, None).await);
