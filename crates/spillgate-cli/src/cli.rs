@@ -6,6 +6,10 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use spillgate_tools::{BenchArgs, ImportArgs, SimulateArgs, attribute};
 
+mod admin;
+
+pub(crate) use admin::{Action, AdminArgs, AuditArgs, Expiry, NewMode, Note, Subject};
+
 /// Spillgate: one exact rate limit across all your instances, with a stated bound for outages.
 #[derive(Debug, Parser)]
 #[command(name = "spillgate", version, after_help = EXAMPLES, arg_required_else_help = true)]
@@ -19,6 +23,7 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     Check(CheckArgs),
     Explain(ExplainArgs),
+    Admin(AdminArgs),
     Top(TopArgs),
     Validate(ValidateArgs),
     Simulate(Box<SimulateArgs>),
@@ -36,6 +41,7 @@ impl Command {
         match self {
             Command::Check(args) => args.json,
             Command::Explain(args) => args.json,
+            Command::Admin(args) => args.json,
             Command::Top(args) => args.json,
             Command::Validate(args) => args.json,
             Command::Simulate(args) => args.json,
@@ -154,7 +160,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8082")]
     pub(crate) url: String,
 
-    /// The file with the token of the admin API, if it needs one
+    /// The file with the token of the admin API [default: the token in SPILLGATE_ADMIN_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
@@ -198,7 +204,7 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8082")]
     pub(crate) url: String,
 
-    /// The file with the token of the admin API, if it needs one
+    /// The file with the token of the admin API [default: the token in SPILLGATE_ADMIN_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
@@ -352,12 +358,14 @@ Examples:
   spillgate serve --redis redis://127.0.0.1:6379 --config limits.toml
   spillgate check --key u1 --quota 5/minute
   spillgate explain ip=203.0.113.7
+  spillgate admin mode api off
   spillgate validate limits.toml
   spillgate simulate --config limits.toml access.log
   spillgate bench zipf --redis redis://127.0.0.1:6379 --against evalsha
   spillgate doctor --redis redis://127.0.0.1:6379
 
-Exit codes: 0 done, 2 error; the help of `check`, `validate`, `simulate` and `doctor` lists theirs.";
+Exit codes: 0 done, 2 error; the help of `check`, `admin`, `validate`, `simulate` and `doctor` lists
+theirs.";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:

@@ -20,11 +20,23 @@ use tokio::time::timeout;
 
 /// Sends a request to the server at `url`. The path of the request is appended to that of the URL.
 pub(crate) async fn ask(url: &str, request: Builder, body: Vec<u8>) -> Result<Bytes, Failure> {
-    let sent = timeout(TIMEOUT, send(url, request, body)).await;
-    let (status, reply) = sent
-        .map_err(|_| format!("{url} did not answer within {} s", TIMEOUT.as_secs()))?
-        .map_err(|error| format!("{url}: {error}"))?;
+    let (status, reply) = send_in_time(url, request, body).await?;
     answer_or_problem(status, reply)
+}
+
+/// Sends a request to the admin API at `url`, with the token of a file if one is named, else with that of the
+/// environment if it has one.
+pub(crate) async fn ask_as_operator(
+    url: &str,
+    token_file: Option<&Path>,
+    request: Builder,
+    body: Vec<u8>,
+) -> Result<Bytes, Failure> {
+    let request = with_token(request, token_file)?;
+    match send_in_time(url, request, body).await? {
+        (StatusCode::UNAUTHORIZED, _) => Err(NO_TOKEN.into()),
+        (status, reply) => answer_or_problem(status, reply),
+    }
 }
 
 /// Sends a request to routes of this process.
@@ -37,12 +49,26 @@ pub(crate) async fn ask_in_process(
     answer_or_problem(status, response.into_body().collect().await?.to_bytes())
 }
 
-/// Adds the token of a file to a request, if a file is named.
-pub(crate) fn with_token(request: Builder, file: Option<&Path>) -> Result<Builder, Failure> {
-    Ok(match token(file)? {
+fn with_token(request: Builder, file: Option<&Path>) -> Result<Builder, Failure> {
+    let in_environment = || {
+        let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty())?;
+        Some(format!("Bearer {token}"))
+    };
+    Ok(match token(file)?.or_else(in_environment) {
         Some(token) => request.header(AUTHORIZATION, token),
         None => request,
     })
+}
+
+async fn send_in_time(
+    url: &str,
+    request: Builder,
+    body: Vec<u8>,
+) -> Result<(StatusCode, Bytes), Failure> {
+    let sent = timeout(TIMEOUT, send(url, request, body)).await;
+    let answer =
+        sent.map_err(|_| format!("{url} did not answer within {} s", TIMEOUT.as_secs()))?;
+    Ok(answer.map_err(|error| format!("{url}: {error}"))?)
 }
 
 async fn send(url: &str, request: Builder, body: Vec<u8>) -> Result<(StatusCode, Bytes), Failure> {
@@ -68,7 +94,8 @@ async fn send(url: &str, request: Builder, body: Vec<u8>) -> Result<(StatusCode,
 }
 
 fn answer_or_problem(status: StatusCode, reply: Bytes) -> Result<Bytes, Failure> {
-    if status == StatusCode::OK {
+    // A change that some shards get later is accepted.
+    if matches!(status, StatusCode::OK | StatusCode::ACCEPTED) {
         return Ok(reply);
     }
     let problem: serde_json::Value = serde_json::from_slice(&reply).unwrap_or_default();
@@ -80,6 +107,12 @@ fn answer_or_problem(status: StatusCode, reply: Bytes) -> Result<Bytes, Failure>
         }
     }
 }
+
+/// The token of commands that name no file. It is no setting of the service.
+const TOKEN_VARIABLE: &str = "SPILLGATE_ADMIN_TOKEN";
+
+const NO_TOKEN: &str = "no token or a wrong one; name its file with --token-file, or put the token into the environment \
+     as SPILLGATE_ADMIN_TOKEN";
 
 /// The longest wait for an answer. A server decides in milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(10);

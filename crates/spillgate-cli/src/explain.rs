@@ -19,8 +19,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let reply = Runtime::new()?.block_on(async {
         match &args.redis {
             None => {
-                let request = client::with_token(Request::get(path), args.token_file.as_deref())?;
-                client::ask(&args.url, request, Vec::new()).await
+                let (token_file, request) = (args.token_file.as_deref(), Request::get(path));
+                client::ask_as_operator(&args.url, token_file, request, Vec::new()).await
             }
             Some(store) => ask_store(args, store, &path).await,
         }

@@ -9,6 +9,7 @@ use spillgate_tools::{import, say};
 
 use cli::{Cli, Command};
 
+mod admin;
 mod bench;
 mod check;
 mod cli;
@@ -39,6 +40,7 @@ fn run(command: Command) -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Admin(args) => admin::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Simulate(args) => simulate::run(&args),

@@ -42,8 +42,7 @@ async fn ask(args: &TopArgs) -> Result<hyper::body::Bytes, Failure> {
         query.append_pair("rule", rule);
     }
     let request = Request::get(format!("/admin/v1/top?{}", query.finish()));
-    let request = client::with_token(request, args.token_file.as_deref())?;
-    client::ask(&args.url, request, Vec::new()).await
+    client::ask_as_operator(&args.url, args.token_file.as_deref(), request, Vec::new()).await
 }
 
 #[derive(Deserialize)]
@@ -110,7 +109,7 @@ fn subjects(f: &mut fmt::Formatter<'_>, head: &str, subjects: &[Subject]) -> fmt
 }
 
 /// Replaces control characters, so that a value that a caller sent cannot steer the terminal.
-fn printable(value: &str) -> String {
+pub(crate) fn printable(value: &str) -> String {
     value.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect()
 }
 

@@ -1,6 +1,7 @@
 //! The admin API, as operators and probes use it.
 
 mod audit;
+mod commands;
 mod dashboard;
 mod explain;
 mod guard;

@@ -4,11 +4,19 @@ use std::fs;
 
 use crate::server::run;
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 24] = [
     "",
     "serve",
     "check",
     "explain",
+    "admin",
+    "admin mode",
+    "admin override",
+    "admin block",
+    "admin unblock",
+    "admin refund",
+    "admin reset",
+    "admin audit",
     "top",
     "validate",
     "simulate",

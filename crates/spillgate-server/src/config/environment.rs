@@ -15,8 +15,8 @@ pub(super) fn settings_in(
     for (variable, value) in variables {
         let Ok(variable) = variable.into_string() else { continue };
         let Some(rest) = variable.strip_prefix(PREFIX) else { continue };
-        // Some launchers pass an unset variable as an empty one.
-        if value.is_empty() {
+        // Some launchers pass an unset variable as an empty one. Commands of operators read the token.
+        if value.is_empty() || rest == TOKEN_OF_COMMANDS {
             continue;
         }
         let name = rest.replace("__", ".").to_lowercase();
@@ -87,6 +87,7 @@ fn closest(variable: &str) -> String {
 }
 
 const PREFIX: &str = "SPILLGATE_";
+const TOKEN_OF_COMMANDS: &str = "ADMIN_TOKEN";
 
 #[cfg(test)]
 mod tests {
@@ -113,6 +114,8 @@ mod tests {
         }
         assert!(read("SPILLGATE_STORE_URL", "").1.is_empty(), "set to nothing is not set");
         assert!(read("SPILLGATE", "x").1.is_empty());
+        let (given, problems) = read("SPILLGATE_ADMIN_TOKEN", "x");
+        assert!(given.is_empty() && problems.is_empty(), "for commands of operators");
     }
 
     #[test]

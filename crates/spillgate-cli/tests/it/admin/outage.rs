@@ -7,7 +7,7 @@ use super::{api_rule, decision, expect_ok};
 use crate::server::{LISTENING, Server, spillgate};
 
 /// Starts an instance that notices an outage soon.
-fn start_on(store: &RedisServer, file: &str) -> Server {
+pub(super) fn start_on(store: &RedisServer, file: &str) -> Server {
     let store = store.url();
     let arguments = ["serve", "--redis", &store, "--config", file];
     let mut command = spillgate(&[&arguments[..], &LISTENING].concat());

@@ -1,0 +1,352 @@
+//! `spillgate admin`: changes rules and subjects through the admin API of one or several servers.
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::process::ExitCode;
+
+use form_urlencoded::{Serializer, byte_serialize};
+use hyper::{Method, Request};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use spillgate_server::complain;
+use spillgate_tools::{Failure, say};
+use tokio::runtime::Runtime;
+
+use crate::ERROR;
+use crate::cli::{Action, AdminArgs, AuditArgs, Cost, Expiry, NewMode, Note, Subject};
+use crate::client;
+use crate::top::printable;
+
+pub(crate) fn run(args: &AdminArgs) -> Result<ExitCode, Failure> {
+    let default = [URL.to_owned()];
+    let servers = if args.url.is_empty() { &default[..] } else { &args.url[..] };
+    if matches!(args.action, Action::Refund(_)) && servers.len() > 1 {
+        return Err(ONE_REFUND.into());
+    }
+    let call = Call::of(&args.action, Timestamp::now());
+    let answers = Runtime::new()?.block_on(async {
+        let mut answers = Vec::with_capacity(servers.len());
+        for server in servers {
+            let result = call.send(server, args).await.map_err(|error| error.to_string());
+            answers.push(Answer { server, result });
+        }
+        answers
+    });
+    // The error of a single server is that of the command.
+    if let [Answer { result: Err(error), .. }] = &answers[..] {
+        return Err(error.as_str().into());
+    }
+    match &args.action {
+        Action::Audit(wanted) => show_audit(wanted, &answers, args.json)?,
+        _ if args.json => say(&results(&answers))?,
+        _ => answers.iter().filter(|answer| answer.result.is_ok()).try_for_each(say)?,
+    }
+    let failures: Vec<String> = answers.iter().filter_map(Answer::failure).collect();
+    failures.iter().for_each(complain);
+    Ok(match answers.iter().any(Answer::is_pending) {
+        _ if !failures.is_empty() => ExitCode::from(ERROR),
+        true => ExitCode::from(PENDING),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// One call of the admin API, the same for each server.
+struct Call {
+    method: Method,
+    path: String,
+    /// Null for none.
+    body: Value,
+}
+
+/// The answer of one server.
+struct Answer<'s> {
+    server: &'s str,
+    result: Result<Value, String>,
+}
+
+impl Call {
+    fn of(action: &Action, now: Timestamp) -> Call {
+        match action {
+            Action::Mode(args) => {
+                let rule: String = byte_serialize(args.rule.as_bytes()).collect();
+                let path = format!("/admin/v1/rules/{rule}/mode");
+                let mode = match args.mode {
+                    NewMode::Enforce => "enforce",
+                    NewMode::Shadow => "shadow",
+                    NewMode::Off => "off",
+                    NewMode::File => {
+                        let query = with_reason(Serializer::new(String::new()), &args.note);
+                        return Call::without_body(Method::DELETE, format!("{path}?{query}"));
+                    }
+                };
+                let expires_at = expires_at(&args.expiry, now);
+                let body =
+                    json!({"mode": mode, "expires_at": expires_at, "reason": args.note.reason});
+                Call { method: Method::PUT, path, body }
+            }
+            Action::Override(args) => {
+                let mut limits: Vec<Value> = args.limit.iter().map(|text| limit(text)).collect();
+                if let (Some(burst), Some(first)) = (args.burst, limits.first_mut()) {
+                    first["burst"] = burst.into();
+                }
+                Call::to_override(&args.subject, limits, expires_at(&args.expiry, now), &args.note)
+            }
+            Action::Block(args) => {
+                let (limits, ends) = (vec![json!("block")], expires_at(&args.expiry, now));
+                Call::to_override(&args.subject, limits, ends, &args.note)
+            }
+            Action::Unblock(args) => {
+                let Subject { rule, attributes } = &args.subject;
+                let query = with_reason(query(rule, attributes), &args.note);
+                Call::without_body(Method::DELETE, format!("/admin/v1/overrides?{query}"))
+            }
+            Action::Refund(args) => {
+                let Subject { rule, .. } = &args.subject;
+                let refund = match &args.cost {
+                    Cost::Requests(amount) => json!(amount),
+                    Cost::ByUnit(amounts) => amounts.iter().cloned().collect(),
+                };
+                let subject = attributes(&args.subject);
+                let reason = &args.note.reason;
+                let body =
+                    json!({"rule": rule, "subject": subject, "refund": refund, "reason": reason});
+                Call { method: Method::POST, path: "/admin/v1/state".to_owned(), body }
+            }
+            Action::Reset(args) => {
+                let mut query = query(&args.rule, &args.attributes);
+                if args.all {
+                    query.append_pair("all", "true");
+                }
+                let query = with_reason(query, &args.note);
+                Call::without_body(Method::DELETE, format!("/admin/v1/state?{query}"))
+            }
+            Action::Audit(AuditArgs { rule, number }) => {
+                let mut query = Serializer::new(String::new());
+                query.append_pair("n", &number.to_string());
+                if let Some(rule) = rule {
+                    query.append_pair("rule", rule);
+                }
+                Call::without_body(Method::GET, format!("/admin/v1/audit?{}", query.finish()))
+            }
+        }
+    }
+
+    fn without_body(method: Method, path: String) -> Call {
+        Call { method, path, body: Value::Null }
+    }
+
+    fn to_override(
+        subject: &Subject,
+        limits: Vec<Value>,
+        expires_at: Option<String>,
+        note: &Note,
+    ) -> Call {
+        let body = json!({
+            "rule": subject.rule, "subject": attributes(subject), "limits": limits,
+            "expires_at": expires_at, "reason": note.reason,
+        });
+        Call { method: Method::PUT, path: "/admin/v1/overrides".to_owned(), body }
+    }
+
+    async fn send(&self, server: &str, args: &AdminArgs) -> Result<Value, Failure> {
+        let request = Request::builder().method(&self.method).uri(&self.path);
+        let body = if self.body.is_null() { String::new() } else { self.body.to_string() };
+        let token_file = args.token_file.as_deref();
+        let reply = client::ask_as_operator(server, token_file, request, body.into_bytes()).await?;
+        serde_json::from_slice(&reply)
+            .map_err(|error| format!("the answer is not from Spillgate: {error}").into())
+    }
+}
+
+impl Answer<'_> {
+    /// Returns the error, with the server that it is about.
+    fn failure(&self) -> Option<String> {
+        let error = self.result.as_ref().err()?;
+        match error.starts_with(self.server) {
+            true => Some(error.clone()),
+            false => Some(format!("{}: {error}", self.server)),
+        }
+    }
+
+    /// Returns the shards that get the change later.
+    fn pending_shards(&self) -> Vec<&str> {
+        let answer = self.result.as_ref().ok();
+        let shards = answer.and_then(|answer| answer["pending_shards"].as_array());
+        shards.into_iter().flatten().filter_map(|pending| pending["shard"].as_str()).collect()
+    }
+
+    fn is_pending(&self) -> bool {
+        !self.pending_shards().is_empty()
+    }
+}
+
+impl fmt::Display for Answer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pending = self.pending_shards();
+        match pending.is_empty() {
+            true => write!(f, "{}: done", self.server)?,
+            false => write!(
+                f,
+                "{}: in force here; it gets to {} once the store is back",
+                self.server,
+                pending.join(", ")
+            )?,
+        }
+        let limits = self.result.as_ref().ok().and_then(|answer| answer["limits"].as_array());
+        for limit in limits.into_iter().flatten() {
+            let text = |name: &str| limit[name].as_str().unwrap_or_default();
+            write!(f, "\n  {}/{}: ", text("rule"), text("limit"))?;
+            match (&limit["remaining"], &limit["capacity"]) {
+                (Value::Null, _) | (_, Value::Null) => f.write_str("unknown")?,
+                (remaining, capacity) => {
+                    write!(f, "{remaining} of {capacity} {} left", text("unit"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the answers of all servers, for programs.
+fn results(answers: &[Answer<'_>]) -> Value {
+    let result = |answer: &Answer<'_>| match &answer.result {
+        Ok(value) => json!({"url": answer.server, "answer": value}),
+        Err(error) => json!({"url": answer.server, "error": error}),
+    };
+    json!({"results": answers.iter().map(result).collect::<Vec<Value>>()})
+}
+
+/// Prints the changes that any server lists, each once.
+fn show_audit(wanted: &AuditArgs, answers: &[Answer<'_>], as_json: bool) -> Result<(), Failure> {
+    let mut changes = Vec::new();
+    for change in answers.iter().filter_map(|it| it.result.as_ref().ok()?["changes"].as_array()) {
+        for change in change {
+            let at = change["at"].as_str().unwrap_or_default().parse::<Timestamp>();
+            let at = at.map_err(|error| format!("the answer is not from Spillgate: {error}"))?;
+            changes.push((at, change));
+        }
+    }
+    changes.sort_by_key(|(at, _)| Reverse(*at));
+    // Servers that share a store list the same changes.
+    changes.dedup();
+    changes.truncate(wanted.number.into());
+    if as_json {
+        let changes: Vec<&Value> = changes.into_iter().map(|(_, change)| change).collect();
+        let failed = |answer: &Answer<'_>| {
+            let error = answer.result.as_ref().err()?;
+            Some(json!({"url": answer.server, "error": error}))
+        };
+        let errors: Vec<Value> = answers.iter().filter_map(failed).collect();
+        return Ok(say(&json!({"changes": changes, "errors": errors}))?);
+    }
+    if changes.is_empty() {
+        say(&"no changes")?;
+    }
+    for (at, change) in changes {
+        say(&printable(&line(at, change)))?;
+    }
+    Ok(())
+}
+
+/// Returns the line of a change: `2030-01-31T18:00:00Z  ann  set-mode api off  (incident 4711)`.
+fn line(at: Timestamp, change: &Value) -> String {
+    let text = |name: &str| change[name].as_str();
+    let actor = text("actor").unwrap_or("unknown");
+    let mut line = format!("{}  {actor}", at.strftime("%Y-%m-%dT%H:%M:%SZ"));
+    line +=
+        &format!("  {} {}", text("action").unwrap_or_default(), text("rule").unwrap_or_default());
+    for (name, value) in change["subject"].as_object().into_iter().flatten() {
+        line += &format!(" {name}={}", value.as_str().unwrap_or_default());
+    }
+    if let Some(mode) = text("mode") {
+        line += &format!(" {mode}");
+    }
+    for limit in change["limits"].as_array().into_iter().flatten() {
+        line += &format!(" {}", limit["quota"].as_str().unwrap_or_default());
+    }
+    for (unit, amount) in change["cost"].as_object().into_iter().flatten() {
+        line += &format!(" {amount} {unit}");
+    }
+    if let Some(end) = text("expires_at") {
+        line += &format!(" until {end}");
+    }
+    if let Some(reason) = text("reason") {
+        line += &format!("  ({reason})");
+    }
+    line
+}
+
+fn expires_at(expiry: &Expiry, now: Timestamp) -> Option<String> {
+    expiry.at(now).map(|end| end.to_string())
+}
+
+/// Reads `1000/minute`, or `NAME=1000/minute`.
+fn limit(text: &str) -> Value {
+    match text.split_once('=') {
+        None => json!({"quota": text}),
+        Some((name, quota)) => json!({"name": name, "quota": quota}),
+    }
+}
+
+fn attributes(subject: &Subject) -> Value {
+    subject.attributes.iter().map(|(name, value)| (name.clone(), json!(value))).collect()
+}
+
+fn query(rule: &str, attributes: &[(String, String)]) -> Serializer<'static, String> {
+    let mut query = Serializer::new(String::new());
+    query.append_pair("rule", rule);
+    for (name, value) in attributes {
+        query.append_pair(&format!("attr.{name}"), value);
+    }
+    query
+}
+
+fn with_reason(mut query: Serializer<'_, String>, note: &Note) -> String {
+    if let Some(reason) = &note.reason {
+        query.append_pair("reason", reason);
+    }
+    query.finish()
+}
+
+const URL: &str = "http://127.0.0.1:8082";
+const ONE_REFUND: &str =
+    "--url: name one server; servers that share a store would each refund the same subject";
+
+/// The exit code if a shard gets the change later.
+const PENDING: u8 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_audit_has_all_parts_and_cannot_steer_the_terminal() {
+        let change = json!({
+            "at": "2030-01-31T18:00:00.25Z", "actor": "ann", "reason": "a\u{1b}b", "action": "set-override",
+            "rule": "api", "subject": {"tenant": "acme"}, "mode": null,
+            "limits": [{"quota": "block"}], "cost": null, "expires_at": "2030-02-01T00:00:00Z",
+        });
+        let at = "2030-01-31T18:00:00.25Z".parse().unwrap();
+        assert_eq!(
+            printable(&line(at, &change)),
+            "2030-01-31T18:00:00Z  ann  set-override api tenant=acme block until 2030-02-01T00:00:00Z  (a\u{FFFD}b)"
+        );
+    }
+
+    #[test]
+    fn an_answer_names_pending_shards_and_shows_limits() {
+        let shown = |answer: Value| Answer { server: "http://h", result: Ok(answer) }.to_string();
+        assert_eq!(shown(json!({"result": "done", "pending_shards": []})), "http://h: done");
+        let pending =
+            json!({"result": "done", "pending_shards": [{"shard": "redis://r", "why": "x"}]});
+        assert_eq!(
+            shown(pending),
+            "http://h: in force here; it gets to redis://r once the store is back"
+        );
+        let limit = json!({"rule": "api", "limit": "0", "remaining": 7, "capacity": 10, "unit": "requests"});
+        assert_eq!(
+            shown(json!({"limits": [limit]})),
+            "http://h: done\n  api/0: 7 of 10 requests left"
+        );
+    }
+}

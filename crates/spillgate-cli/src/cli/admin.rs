@@ -1,0 +1,247 @@
+//! The command line of `spillgate admin`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use jiff::{SignedDuration, Timestamp};
+use spillgate_tools::attribute;
+
+use super::{Cost, cost};
+
+/// Changes rules and subjects of running servers, and lists who changed what.
+///
+/// A change reaches every server on the same store within a second. While the store is down it is
+/// in force at once at the servers asked, and everywhere after the store is back: then name each
+/// server with --url. The audit lists each change with its actor, which is the name of the token.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment, arg_required_else_help = true)]
+pub(crate) struct AdminArgs {
+    #[command(subcommand)]
+    pub(crate) action: Action,
+
+    /// The admin API of a server; repeatable [default: http://127.0.0.1:8082]
+    #[arg(long, value_name = "URL", global = true)]
+    pub(crate) url: Vec<String>,
+
+    /// The file with the token [default: the token in SPILLGATE_ADMIN_TOKEN]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Action {
+    /// Sets the mode of a rule; `off` is the kill switch
+    Mode(ModeArgs),
+    /// Gives a subject other limits
+    Override(OverrideArgs),
+    /// Blocks a subject: nothing is allowed
+    Block(BlockArgs),
+    /// Removes the block or the other limits of a subject
+    Unblock(UnblockArgs),
+    /// Returns quota to a subject
+    Refund(RefundArgs),
+    /// Resets the counters of a subject, or of a whole rule
+    Reset(ResetArgs),
+    /// Lists the last changes, the newest first
+    Audit(AuditArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ModeArgs {
+    /// The name of the rule
+    pub(crate) rule: String,
+
+    /// The mode; `file` is that of the policy file
+    pub(crate) mode: NewMode,
+
+    #[command(flatten)]
+    pub(crate) expiry: Expiry,
+
+    #[command(flatten)]
+    pub(crate) note: Note,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NewMode {
+    Enforce,
+    Shadow,
+    Off,
+    File,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct OverrideArgs {
+    #[command(flatten)]
+    pub(crate) subject: Subject,
+
+    /// 1000/minute, or NAME=1000/minute for a named limit; repeatable
+    #[arg(long, value_name = "QUOTA", required = true)]
+    pub(crate) limit: Vec<String>,
+
+    /// The most that the first limit allows at once; token buckets only
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) burst: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) expiry: Expiry,
+
+    #[command(flatten)]
+    pub(crate) note: Note,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BlockArgs {
+    #[command(flatten)]
+    pub(crate) subject: Subject,
+
+    #[command(flatten)]
+    pub(crate) expiry: Expiry,
+
+    #[command(flatten)]
+    pub(crate) note: Note,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct UnblockArgs {
+    #[command(flatten)]
+    pub(crate) subject: Subject,
+
+    #[command(flatten)]
+    pub(crate) note: Note,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RefundArgs {
+    #[command(flatten)]
+    pub(crate) subject: Subject,
+
+    /// Requests to return, or numbers by unit: tokens=900
+    #[arg(long, value_parser = cost, default_value = "1")]
+    pub(crate) cost: Cost,
+
+    #[command(flatten)]
+    pub(crate) note: Note,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ResetArgs {
+    /// The name of the rule
+    pub(crate) rule: String,
+
+    /// Attributes of the subject: ip=203.0.113.7
+    #[arg(value_name = "NAME=VALUE", value_parser = attribute, required_unless_present = "all")]
+    pub(crate) attributes: Vec<(String, String)>,
+
+    /// All subjects of the rule
+    #[arg(long, conflicts_with = "attributes")]
+    pub(crate) all: bool,
+
+    #[command(flatten)]
+    pub(crate) note: Note,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AuditArgs {
+    /// Only changes of this rule
+    #[arg(long, value_name = "NAME")]
+    pub(crate) rule: Option<String>,
+
+    /// The most changes to list
+    #[arg(short, long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) number: u16,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Subject {
+    /// The name of the rule
+    pub(crate) rule: String,
+
+    /// Attributes of the subject: ip=203.0.113.7
+    #[arg(value_name = "NAME=VALUE", value_parser = attribute, required = true)]
+    pub(crate) attributes: Vec<(String, String)>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Expiry {
+    /// How long it holds: 90s, 30m, 2h or 7d [default: until it is removed]
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(crate) lasting: Option<SignedDuration>,
+
+    /// When it ends: 2030-01-31T18:00:00Z
+    #[arg(long, value_name = "INSTANT", conflicts_with = "lasting", value_parser = instant)]
+    pub(crate) until: Option<Timestamp>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Note {
+    /// Why, for the audit and the log
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+}
+
+impl Expiry {
+    /// Returns the instant of the end, if there is one.
+    pub(crate) fn at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.until.or_else(|| now.checked_add(self.lasting?).ok())
+    }
+}
+
+fn duration(text: &str) -> Result<SignedDuration, String> {
+    let seconds = || {
+        let unit = match text.chars().last()? {
+            's' => 1,
+            'm' => 60,
+            'h' => 3_600,
+            'd' => 86_400,
+            _ => return None,
+        };
+        let digits = &text[..text.len() - 1];
+        let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number = i64::from(digits.parse::<u32>().ok().filter(|_| is_whole)?);
+        Some(number * unit).filter(|seconds| (1..=LASTING_MAX_S).contains(seconds))
+    };
+    seconds()
+        .map(SignedDuration::from_secs)
+        .ok_or_else(|| "write a time up to 366d such as 90s, 30m, 2h or 7d".to_owned())
+}
+
+fn instant(text: &str) -> Result<Timestamp, String> {
+    text.parse().map_err(|_| "write an instant such as 2030-01-31T18:00:00Z".to_owned())
+}
+
+/// Longer changes belong into the policy file.
+const LASTING_MAX_S: i64 = 366 * 86_400;
+
+const EXAMPLES: &str = "\
+Examples:
+  spillgate admin mode api off --reason 'incident 4711'
+  spillgate admin mode api file
+  spillgate admin override api tenant=acme --limit 1000/minute --for 1h
+  spillgate admin block login ip=203.0.113.7 --for 30m --reason scraper
+  spillgate admin unblock login ip=203.0.113.7
+  spillgate admin refund api tenant=acme --cost tokens=900
+  spillgate admin reset api tenant=acme
+  spillgate admin audit -n 5
+  spillgate admin mode api off --url http://10.0.0.7:8082 --url http://10.0.0.8:8082
+
+Exit codes: 0 done everywhere, 1 in force where asked but a shard gets it later, 2 error.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_whole_number_and_its_unit() {
+        for (text, seconds) in [("90s", 90), ("30m", 1_800), ("2h", 7_200), ("366d", LASTING_MAX_S)]
+        {
+            assert_eq!(duration(text), Ok(SignedDuration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "s", "0s", "5", "1.5h", "-1h", "+1h", "1w", "367d", "1é"] {
+            assert!(duration(text).is_err(), "{text:?}");
+        }
+    }
+}

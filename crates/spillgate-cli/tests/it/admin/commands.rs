@@ -1,0 +1,167 @@
+//! `spillgate admin`, as operators run it.
+
+use std::process::Output;
+
+use serde_json::Value;
+use spillgate_testkit::{RedisServer, eventually, free_port};
+
+use super::outage::start_on;
+use super::{api_rule, decision};
+use crate::server::{Server, TempFile, on_both_engines, run, spillgate};
+
+fn url(server: &Server) -> String {
+    format!("http://127.0.0.1:{}", server.admin_port.unwrap())
+}
+
+/// Runs a command, and returns its exit code with both outputs.
+#[track_caller]
+fn admin(words: &[&str]) -> (i32, String, String) {
+    ended(&run(&[&["admin"], words].concat()))
+}
+
+fn ended(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Runs a command that must be done everywhere, and returns its output.
+#[track_caller]
+fn done(words: &[&str]) -> String {
+    let (code, output, errors) = admin(words);
+    assert_eq!((code, errors.as_str()), (0, ""), "{words:?}: {output}");
+    output
+}
+
+#[test]
+fn an_operator_blocks_raises_refunds_resets_and_reads_the_audit() {
+    let file = api_rule();
+    on_both_engines(&["--config", file.path()], |server| {
+        let url = url(server);
+        let act = |words: &[&str]| done(&[words, &["--url", &url]].concat());
+        let at = format!("{url}: done\n");
+        let acme = "tenant=acme";
+
+        assert_eq!(act(&["block", "api", acme, "--for", "30m", "--reason", "scraper"]), at);
+        assert_eq!(decision(server), "blocked");
+        assert_eq!(act(&["unblock", "api", acme]), at);
+        while decision(server) == "allowed" {}
+        assert_eq!(act(&["mode", "api", "off"]), at);
+        assert_eq!(decision(server), "allowed");
+        assert_eq!(act(&["mode", "api", "file"]), at);
+        assert_eq!(decision(server), "limit-exceeded");
+        assert_eq!(act(&["override", "api", acme, "--limit", "0=9/hour", "--burst", "20"]), at);
+        assert_eq!(decision(server), "allowed");
+        act(&["unblock", "api", acme]);
+        assert_eq!(decision(server), "limit-exceeded");
+        assert_eq!(act(&["reset", "api", acme, "user=ann"]), at);
+        while decision(server) == "allowed" {}
+        let refunded = act(&["refund", "api", acme, "user=ann"]);
+        assert_eq!(refunded, format!("{at}  api/0: 1 of 2 requests left\n"));
+        assert_eq!(decision(server), "allowed");
+        assert_eq!(act(&["reset", "api", "--all", "--reason", "fresh start"]), at);
+        assert_eq!(decision(server), "allowed");
+
+        let audit = act(&["audit", "-n", "12"]);
+        let lines: Vec<&str> = audit.lines().collect();
+        let told: Vec<&str> = lines.iter().map(|line| &line[22..]).collect();
+        assert_eq!(told[0], "local  reset-rule api  (fresh start)");
+        assert_eq!(told[1], "local  refund api tenant=acme user=ann 1 requests");
+        assert_eq!(told[4], "local  set-override api tenant=acme 9/hour");
+        assert_eq!(told[5], "local  clear-mode api");
+        assert_eq!(told[6], "local  set-mode api off");
+        let block = told[8];
+        assert!(block.starts_with("local  set-override api tenant=acme block until 2"), "{block}");
+        assert!(block.ends_with("Z  (scraper)"), "{block}");
+        assert_eq!(act(&["audit", "--rule", "other"]), "no changes\n");
+    });
+}
+
+#[test]
+fn during_an_outage_each_server_asked_takes_the_change_and_the_exit_code_says_pending() {
+    let file = api_rule();
+    let mut store = RedisServer::start();
+    let servers = [start_on(&store, file.path()), start_on(&store, file.path())];
+    store.kill();
+    let [one, other] = servers.each_ref().map(url);
+    let block = ["block", "api", "tenant=acme", "--url", &one, "--url", &other];
+    let (code, output, errors) = admin(&block);
+    let later = format!("in force here; it gets to {} once the store is back", store.url());
+    assert_eq!(output, format!("{one}: {later}\n{other}: {later}\n"), "{errors}");
+    assert_eq!(code, 1, "{errors}");
+    for server in &servers {
+        assert_eq!(decision(server), "blocked");
+    }
+    store.restart();
+    let unblock = ["unblock", "api", "tenant=acme", "--url", &one];
+    eventually(|| admin(&["mode", "api", "enforce", "--url", &other]).0 == 0);
+    eventually(|| admin(&["mode", "api", "enforce", "--url", &one]).0 == 0);
+    assert_eq!(done(&unblock), format!("{one}: done\n"));
+    eventually(|| servers.iter().all(|server| decision(server) != "blocked"));
+
+    // Both know all changes, and each is listed once.
+    let listed = || {
+        let audit = done(&["audit", "--json", "--url", &one, "--url", &other]);
+        let audit: Value = serde_json::from_str(&audit).unwrap();
+        let changes = audit["changes"].as_array().unwrap().clone();
+        let removed = changes.iter().filter(|it| it["action"] == "remove-override");
+        removed.count()
+    };
+    eventually(|| listed() == 1);
+}
+
+#[test]
+fn a_server_that_fails_is_named_and_the_others_are_asked_all_the_same() {
+    let file = api_rule();
+    let server = Server::start(&["--config", file.path()]);
+    let (here, gone) = (url(&server), format!("http://127.0.0.1:{}", free_port()));
+    let off = ["mode", "api", "off", "--url", &gone, "--url", &here];
+    let (code, output, errors) = admin(&off);
+    assert_eq!((code, output), (2, format!("{here}: done\n")), "{errors}");
+    assert!(errors.starts_with(&format!("spillgate: {gone}: ")), "{errors}");
+    assert!(errors.contains("or name another with --url"), "{errors}");
+    let (code, output, _) = admin(&[&off[..], &["--json"]].concat());
+    let report: Value = serde_json::from_str(&output).unwrap();
+    assert_eq!((code, &report["results"][0]["url"]), (2, &Value::from(gone.clone())));
+    assert!(report["results"][0]["error"].is_string(), "{report}");
+    assert_eq!(report["results"][1]["answer"]["result"], "done");
+
+    let refund = ["refund", "api", "tenant=a", "user=b", "--url", &gone, "--url", &here];
+    let (code, _, errors) = admin(&refund);
+    assert!(code == 2 && errors.contains("would each refund"), "{errors}");
+    let (code, _, errors) = admin(&["mode", "apy", "off", "--url", &here]);
+    assert!(code == 2 && errors.contains("did you mean \"api\"?"), "{errors}");
+    let (code, _, errors) = admin(&["mode", "a b", "off", "--url", &here]);
+    assert!(code == 2 && errors.contains("there is no rule"), "{errors}");
+    let (code, _, errors) = admin(&["block", "api", "tenant=a", "--for", "soon", "--url", &here]);
+    assert!(code == 2 && errors.contains("30m, 2h or 7d"), "{errors}");
+}
+
+#[test]
+fn the_token_comes_from_a_file_or_the_environment_and_a_viewer_reads_only() {
+    let [ann, eve] = ["0123456789abcdef", "fedcba9876543210"];
+    let tokens = TempFile::new("tokens", &format!("ann:operator:{ann}\neve:viewer:{eve}\n"));
+    let rule = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"5/minute\"]\n";
+    let file = format!("[server]\nadmin_token_file = \"{}\"\n{rule}", tokens.path());
+    let file = TempFile::new("limits.toml", &file);
+    let server = Server::start(&["--config", file.path()]);
+    let url = url(&server);
+    let off = ["admin", "mode", "api", "off", "--url", &url];
+
+    let (code, _, errors) = ended(&run(&off));
+    assert_eq!(code, 2, "{errors}");
+    assert!(
+        errors.contains("--token-file") && errors.contains("SPILLGATE_ADMIN_TOKEN"),
+        "{errors}"
+    );
+    let with = |token: &str, words: &[&str]| {
+        ended(&spillgate(words).env("SPILLGATE_ADMIN_TOKEN", token).output().unwrap())
+    };
+    assert_eq!(with(ann, &off), (0, format!("{url}: done\n"), String::new()));
+    let (code, _, errors) = with(eve, &off);
+    assert!(code == 2 && errors.contains("the token eve is a viewer's"), "{errors}");
+    let line = TempFile::new("line", &format!("eve:viewer:{eve}\n"));
+    let audit = ["admin", "audit", "--url", &url, "--token-file", line.path()];
+    let (code, output, errors) = with("another", &audit);
+    assert_eq!(code, 0, "the file wins: {errors}");
+    assert!(output.ends_with("Z  ann  set-mode api off\n"), "{output}");
+}
