@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderValue};
-use spillgate::ByIp;
+use spillgate::http::ByIp;
 
 /// Panics if these lines name a client that they must not name.
 pub fn holds(input: &[u8]) {

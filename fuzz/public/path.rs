@@ -1,6 +1,6 @@
 //! Checks the normalisation of any path.
 
-use spillgate::normalised_path;
+use spillgate::http::normalised_path;
 
 /// Panics if a path has two normal forms, or one that a rule could not match.
 pub fn holds(input: &[u8]) {

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use spillgate::{ByIp, HeaderStyle, Policy};
+use spillgate::{Policy, http};
 
 mod auth;
 mod closest;
@@ -59,7 +59,7 @@ pub struct Settings {
     /// Makes exposed listeners that no setting guards ask for a generated token: `--expose`.
     pub(crate) generates_tokens: bool,
     /// The proxies whose `X-Forwarded-For` names the client's address.
-    pub(crate) trusted_proxies: ByIp,
+    pub(crate) trusted_proxies: http::ByIp,
     pub(crate) auth: Auth,
     pub(crate) tls: Tls,
     /// The store that holds the counters.
@@ -318,7 +318,7 @@ impl Default for Settings {
             data_token_file: None,
             admin_token_file: None,
             generates_tokens: false,
-            trusted_proxies: ByIp::direct(),
+            trusted_proxies: http::ByIp::direct(),
             auth: Auth::default(),
             tls: Tls::default(),
             store: Store::default(),
@@ -355,7 +355,7 @@ impl Settings {
                 self.envoy.on_outage_deny = value::choice(text, &ON_OUTAGE_DENY)?;
             }
             "server.grpc.headers" => {
-                let styles = HeaderStyle::ALL.map(|style| (style.name(), style));
+                let styles = http::HeaderStyle::ALL.map(|style| (style.name(), style));
                 self.envoy.headers = value::choice(text, &styles)?;
             }
             "server.domains" => self.domains = value::choice(text, &DOMAINS)?,

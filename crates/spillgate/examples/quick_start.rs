@@ -7,8 +7,9 @@ use std::error::Error;
 use std::net::SocketAddr;
 
 use axum::{Router, routing::get};
+use spillgate::http::ByIp;
 use spillgate::tower::RateLimitLayer;
-use spillgate::{ByIp, Limiter, Policy};
+use spillgate::{Limiter, Policy};
 use tokio::net::TcpListener;
 
 #[tokio::main]

@@ -8,8 +8,9 @@ use std::net::SocketAddr;
 
 use axum::Router;
 use axum::routing::{post, put};
+use spillgate::http::ByIp;
 use spillgate::tower::RateLimitLayer;
-use spillgate::{ByIp, Limiter, Policy, PolicyError};
+use spillgate::{Limiter, Policy, PolicyError};
 use tokio::net::TcpListener;
 
 #[tokio::main]

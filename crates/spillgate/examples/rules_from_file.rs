@@ -6,8 +6,9 @@ use std::error::Error;
 use std::net::SocketAddr;
 
 use axum::{Router, routing::get, routing::post};
+use spillgate::http::ByIp;
 use spillgate::tower::{RateLimitLayer, from_header, from_matched_path, from_method};
-use spillgate::{ByIp, Cost, Limiter, Policy};
+use spillgate::{Cost, Limiter, Policy};
 use tokio::net::TcpListener;
 
 #[tokio::main]

@@ -4,8 +4,9 @@
 
 use std::error::Error;
 
+use spillgate::http::ByIp;
 use spillgate::tower::{RateLimitLayer, from_path};
-use spillgate::{ByIp, Limiter, Policy};
+use spillgate::{Limiter, Policy};
 use tonic::transport::Server;
 
 const RULES: &str = r#"

@@ -1,8 +1,13 @@
-//! The data of runtime changes: entries and their merge, the copies on the shards, their seal, the
-//! audit, and the lists that operators see.
+//! Runtime changes by operators: overrides, blocks and rule modes, without an edit of the policy.
 //!
-//! The limiter's `control` module stamps entries, puts them in force and exchanges them with the
-//! shards.
+//! [`Limiter::set_override`](crate::Limiter::set_override) and
+//! [`Limiter::set_mode`](crate::Limiter::set_mode) make them, and return a [`WriteReport`].
+//! [`Limiter::overrides`](crate::Limiter::overrides), [`Limiter::modes`](crate::Limiter::modes) and
+//! [`Limiter::audit`](crate::Limiter::audit) list them.
+
+// This module has the data: entries and their merge, the copies on the shards, their seal, and the
+// lists that operators see. The limiter's `control` module stamps entries, puts them in force and
+// exchanges them with the shards.
 
 use std::hash::{BuildHasher, RandomState};
 

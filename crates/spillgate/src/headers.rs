@@ -73,7 +73,7 @@ impl HeaderStyle {
     /// Returns the style with this name, if there is one.
     ///
     /// ```
-    /// # use spillgate::HeaderStyle;
+    /// # use spillgate::http::HeaderStyle;
     /// assert_eq!(HeaderStyle::named("draft-7"), Some(HeaderStyle::Draft7));
     /// assert_eq!(HeaderStyle::named("draft-5"), None);
     /// ```

@@ -27,7 +27,7 @@ pub(crate) use text::AddressText;
 ///
 /// ```
 /// use http::HeaderMap;
-/// use spillgate::ByIp;
+/// use spillgate::http::ByIp;
 ///
 /// let by_ip = ByIp::trusting(["10.0.0.0/8"]);
 /// let mut headers = HeaderMap::new();
@@ -69,7 +69,7 @@ impl ByIp {
     /// network.
     ///
     /// ```
-    /// # use spillgate::ByIp;
+    /// # use spillgate::http::ByIp;
     /// let error = ByIp::try_trusting(["10.0.0.0/33"]).unwrap_err().to_string();
     /// assert!(error.starts_with("\"10.0.0.0/33\" is no network; write"), "{error}");
     /// ```

@@ -10,9 +10,9 @@
     )
 )]
 
-use spillgate_core::{algorithm, calendar, counter, limit, policy, request, subject};
+use spillgate_core::{algorithm, calendar, counter, limit, request, subject};
 
-mod control;
+pub mod control;
 mod decision;
 #[cfg(feature = "redis")]
 mod denial_cache;
@@ -56,38 +56,49 @@ mod time;
 pub mod tower;
 mod waiting;
 
-pub use control::{
-    AuditRecord, AuditedAction, ChangeNote, ControlError, Override, PendingShard, RuleMode,
-    WriteReport,
-};
 pub use decision::{Decision, Denial, LimitDecision, Reason, Source};
 pub use error::{BuildError, StoreError};
-#[cfg(feature = "http")]
-pub use headers::HeaderStyle;
-#[cfg(feature = "http")]
-pub use identity::{ByIp, CidrError};
-pub use limiter::{
-    AtomicDecision, ExplainedLimit, ExplainedRule, Explanation, Limiter, LimiterBuilder,
-    OverriddenBy, Raise, Stats,
-};
+pub use limiter::{AtomicDecision, Limiter, LimiterBuilder, Stats};
 #[cfg(feature = "metrics")]
 pub use metrics::{Top, TopOfRule, TopSubject};
 #[cfg(feature = "redis")]
 pub use probe::acl_rules;
 pub use probe::{ServerFacts, ServerProbe, StoreProbe};
-#[cfg(feature = "http")]
-pub use refusal::Refusal;
 pub use reservation::{Ended, Outcome, Receipt, ReceiptError, ReservationError, Reserve, Usage};
-#[cfg(feature = "http")]
-pub use spillgate_core::path::{normalised_host, normalised_path};
 pub use spillgate_core::{
-    Algorithm, Cost, InvalidChange, LeaseSpec, LeaseTerms, Limit, LimitError, LimitSpec, Mode,
-    NotMatched, OnOutage, Pattern, Policy, PolicyBuilder, PolicyError, Request, Rule, RuleSpec,
-    Value,
+    Algorithm, Cost, Limit, LimitError, LimitSpec, Mode, OnOutage, Policy, PolicyError, Request,
+    Rule, Value,
 };
 #[cfg(feature = "redis")]
 pub use store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls};
 pub use subject::SHARED_SECRET;
+
+/// Rules built in code, and what a policy shows of its rules.
+///
+/// [`Policy`] and [`Rule`] are at the root of the crate.
+pub mod policy {
+    pub(crate) use spillgate_core::policy::*;
+    pub use spillgate_core::policy::{
+        InvalidChange, LeaseSpec, LeaseTerms, NotMatched, Pattern, PolicyBuilder, RuleSpec,
+    };
+}
+
+/// The parts of an [`Explanation`](explain::Explanation), which [`Limiter::explain`] returns.
+pub mod explain {
+    pub use crate::limiter::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
+}
+
+/// What HTTP services need without a framework: the client's address, header fields and denials.
+///
+/// The module [`tower`] has layers that use it.
+#[cfg(feature = "http")]
+pub mod http {
+    pub use spillgate_core::path::{normalised_host, normalised_path};
+
+    pub use crate::headers::HeaderStyle;
+    pub use crate::identity::{ByIp, CidrError};
+    pub use crate::refusal::Refusal;
+}
 
 /// Items for the integration tests and benches. They are not stable.
 #[doc(hidden)]
@@ -113,7 +124,7 @@ pub mod internals {
         pub use crate::limit::{NamedLimit, RecordName};
     }
     pub mod policy {
-        pub use crate::policy::first_dot_too_many;
+        pub use spillgate_core::policy::first_dot_too_many;
     }
     #[cfg(feature = "redis")]
     pub mod store {

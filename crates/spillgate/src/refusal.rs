@@ -17,7 +17,8 @@ pub(crate) mod fuzzed;
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// use spillgate::{HeaderStyle, Limiter, Policy, Refusal, Request};
+/// use spillgate::http::{HeaderStyle, Refusal};
+/// use spillgate::{Limiter, Policy, Request};
 ///
 /// let rule = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"1/minute\"]";
 /// let policy = Policy::from_toml(rule).unwrap();
@@ -158,7 +159,8 @@ impl Decision {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use http::HeaderMap;
-    /// use spillgate::{HeaderStyle, Limiter, Policy, Request};
+    /// use spillgate::http::HeaderStyle;
+    /// use spillgate::{Limiter, Policy, Request};
     ///
     /// let rule = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"5/minute\"]";
     /// let policy = Policy::from_toml(rule).unwrap();

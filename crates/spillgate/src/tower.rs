@@ -88,7 +88,7 @@ impl RateLimitLayer {
         RateLimitLayer { settings: Arc::new(Settings::of(limiter)) }
     }
 
-    /// Sets the attribute `ip`, from a [`ByIp`](crate::ByIp).
+    /// Sets the attribute `ip`, from a [`ByIp`](crate::http::ByIp).
     pub fn identify(self, identity: impl Into<Identity>) -> RateLimitLayer {
         self.with("ip", identity)
     }

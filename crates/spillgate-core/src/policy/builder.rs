@@ -27,7 +27,8 @@ pub struct PolicyBuilder {
 /// ```
 /// # use spillgate_core as spillgate;
 /// use std::time::Duration;
-/// use spillgate::{LeaseSpec, Limit, Mode, OnOutage, Policy, Rule};
+/// use spillgate::policy::LeaseSpec;
+/// use spillgate::{Limit, Mode, OnOutage, Policy, Rule};
 ///
 /// let uploads = Rule::new("uploads")
 ///     .domain("web")

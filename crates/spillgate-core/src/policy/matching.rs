@@ -58,7 +58,8 @@ impl Rule {
     ///
     /// ```
     /// # use spillgate_core as spillgate;
-    /// use spillgate::{Pattern, Policy};
+    /// use spillgate::policy::Pattern;
+    /// use spillgate::Policy;
     /// let policy = Policy::from_toml(r#"
     ///     [[rule]]
     ///     name = "api"

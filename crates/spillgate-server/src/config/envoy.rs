@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::HeaderStyle;
+use spillgate::http::HeaderStyle;
 
 /// The settings of Envoy's gRPC API.
 #[derive(Clone, Copy)]

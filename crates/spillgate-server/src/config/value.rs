@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use spillgate::ByIp;
+use spillgate::http::ByIp;
 
 use super::{Listen, Sample};
 

@@ -13,7 +13,8 @@ use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use hyper::{HeaderMap, StatusCode, Uri};
-use spillgate::{ByIp, Decision, HeaderStyle, Reason, Refusal, Value, normalised_host};
+use spillgate::http::{ByIp, HeaderStyle, Refusal, normalised_host};
+use spillgate::{Decision, Reason, Value};
 
 use super::Peer;
 use super::http::problem::Problem;

@@ -1,6 +1,7 @@
 //! Relations between rules: which one matches the requests of another, and which ones share a call.
 
-use spillgate::{Mode, Pattern, Rule};
+use spillgate::policy::Pattern;
+use spillgate::{Mode, Rule};
 
 /// Returns whether the rule can deny a request.
 pub(super) fn decides(rule: &Rule) -> bool {

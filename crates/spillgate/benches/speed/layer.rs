@@ -13,8 +13,9 @@ use std::time::Instant;
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response};
+use spillgate::http::{ByIp, HeaderStyle};
 use spillgate::tower::RateLimitLayer;
-use spillgate::{ByIp, HeaderStyle, Limiter, Policy};
+use spillgate::{Limiter, Policy};
 use tower::{Layer, Service, service_fn};
 
 use crate::Outcome;

@@ -41,7 +41,8 @@ impl Limiter {
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{ChangeNote, Limiter, Mode, Policy};
+    /// use spillgate::control::ChangeNote;
+    /// use spillgate::{Limiter, Mode, Policy};
     /// let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"10/second\"]";
     /// let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
     /// let ann = limiter.with_note(ChangeNote::by("ann").because("incident 4711"));

@@ -7,10 +7,10 @@ mod topologies;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use spillgate::control::ControlError;
 use spillgate::internals::time::Clock;
-use spillgate::{
-    ControlError, Decision, InvalidChange, LimitSpec, Limiter, Mode, Policy, Reason, Request,
-};
+use spillgate::policy::InvalidChange;
+use spillgate::{Decision, LimitSpec, Limiter, Mode, Policy, Reason, Request};
 
 use crate::limiter::on_each;
 
@@ -105,7 +105,7 @@ fn a_mode_is_a_kill_switch_that_survives_a_new_policy() {
         let watched = limiter.check(&all).await;
         assert!(watched.allowed() && counter(&watched, "api").is_some());
         limiter.set_mode("watched", Mode::Enforce, None).await.unwrap();
-        let name = |mode: &spillgate::RuleMode| {
+        let name = |mode: &spillgate::control::RuleMode| {
             (mode.rule().to_owned(), mode.in_force(), mode.written(), mode.runtime())
         };
         let modes: Vec<_> = limiter.modes().iter().map(name).collect();

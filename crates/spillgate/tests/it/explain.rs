@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use spillgate::{Cost, Limiter, Mode, NotMatched, OverriddenBy, Policy, Reason, Request};
+use spillgate::explain::OverriddenBy;
+use spillgate::policy::NotMatched;
+use spillgate::{Cost, Limiter, Mode, Policy, Reason, Request};
 use spillgate_testkit::RedisServer;
 
 use crate::limiter::on_each;

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use spillgate::control::WriteReport;
 use spillgate::{
     Decision, Limiter, LimiterBuilder, OnStateLoss, Request, Ring, SHARED_SECRET, ShardStatus,
-    WriteReport, simulation,
+    simulation,
 };
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};

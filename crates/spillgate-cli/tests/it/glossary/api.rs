@@ -22,13 +22,14 @@ pub(super) fn names() -> Vec<Seen> {
     names.into_iter().map(seen).collect()
 }
 
-/// The types, functions and constants that an application can name: those that `lib.rs` and the module `tower` export.
+/// The types, functions and constants that an application can name: those that `lib.rs` and the modules `control` and
+/// `tower` export.
 fn exported(items: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<String> {
     let mut exported = BTreeSet::new();
-    for file in ["lib.rs", "tower.rs"] {
+    for file in ["lib.rs", "control.rs", "tower.rs"] {
         let text = fs::read_to_string(library().join(file)).unwrap();
         let public = text.split("\n#[doc(hidden)]\n#[allow(missing_docs").next().unwrap();
-        for uses in public.split("\npub use ").skip(1) {
+        for uses in public.split("pub use ").skip(1) {
             let uses = uses.split(';').next().unwrap();
             let names =
                 uses.split(|character: char| !character.is_alphanumeric() && character != '_');

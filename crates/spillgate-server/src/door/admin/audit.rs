@@ -7,7 +7,8 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::Uri;
 use serde::{Serialize, Serializer};
-use spillgate::{AuditRecord, AuditedAction, Cost, LimitSpec, Mode};
+use spillgate::control::{AuditRecord, AuditedAction};
+use spillgate::{Cost, LimitSpec, Mode};
 
 use super::Problem;
 use super::instant::Instant;

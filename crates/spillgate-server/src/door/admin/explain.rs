@@ -4,10 +4,8 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::Uri;
 use serde::Serialize;
-use spillgate::{
-    Cost, Decision, ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise, Reason,
-    Request,
-};
+use spillgate::explain::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
+use spillgate::{Cost, Decision, Reason, Request};
 
 use super::Problem;
 use super::subject::{attribute, parameters};

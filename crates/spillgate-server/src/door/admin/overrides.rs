@@ -11,7 +11,8 @@ use hyper::Uri;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde::{Serialize, Serializer};
-use spillgate::{LimitSpec, Override};
+use spillgate::LimitSpec;
+use spillgate::control::Override;
 
 use super::Problem;
 use super::instant::Instant;

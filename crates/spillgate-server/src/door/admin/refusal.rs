@@ -1,7 +1,8 @@
 //! Errors of runtime changes, as problem details.
 
 use hyper::StatusCode;
-use spillgate::{ControlError, InvalidChange};
+use spillgate::control::ControlError;
+use spillgate::policy::InvalidChange;
 
 use super::Problem;
 

@@ -7,7 +7,8 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use hyper::{StatusCode, Uri};
 use serde::Serialize;
-use spillgate::{Limit, Mode, Rule, RuleMode, WriteReport};
+use spillgate::control::{RuleMode, WriteReport};
+use spillgate::{Limit, Mode, Rule};
 
 use super::instant::Instant;
 use super::subject::reason_in;

@@ -72,7 +72,7 @@ pub(super) async fn forget(
         return Ok(written(&limiter.reset_rule(&query.rule).await?));
     }
     limiter.reset(&query.rule, &query.subject).await?;
-    Ok(written(&spillgate::WriteReport::default()))
+    Ok(written(&spillgate::control::WriteReport::default()))
 }
 
 const NOTHING_TO_DO: &str = "missing; add \"charge\": 1 to take, or \"refund\": 1 to return";

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, RwLock};
 
-use spillgate::ChangeNote;
+use spillgate::control::ChangeNote;
 use subtle::ConstantTimeEq;
 
 use super::Problem;

@@ -8,7 +8,8 @@ use std::sync::{LazyLock, Once};
 use axum::body::Body;
 use axum::extract::Request;
 use hyper::header::{HeaderName, HeaderValue};
-use spillgate::{ByIp, Policy, normalised_path};
+use spillgate::Policy;
+use spillgate::http::{ByIp, normalised_path};
 
 use super::Gate;
 use super::original::{X_FORWARDED, X_ORIGINAL, upper_case};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use axum::extract::Request;
 use hyper::header::{HOST, HeaderMap};
-use spillgate::normalised_path;
+use spillgate::http::normalised_path;
 
 use crate::config::Original;
 

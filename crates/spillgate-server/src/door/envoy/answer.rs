@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode};
-use spillgate::{Algorithm, AtomicDecision, Decision, HeaderStyle, Limit, LimitDecision, Refusal};
+use spillgate::http::{HeaderStyle, Refusal};
+use spillgate::{Algorithm, AtomicDecision, Decision, Limit, LimitDecision};
 
 use super::proto::envoy::config::core::v3::HeaderValue;
 use super::rls::RateLimitResponse;

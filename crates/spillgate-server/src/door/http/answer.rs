@@ -6,7 +6,8 @@ use std::time::Duration;
 use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Serialize;
-use spillgate::{Decision, HeaderStyle, LimitDecision, Reason};
+use spillgate::http::HeaderStyle;
+use spillgate::{Decision, LimitDecision, Reason};
 
 /// Answers one check, with ready-made header fields if a style is given.
 pub(in crate::door) fn to_one<B: From<Vec<u8>>>(

@@ -6,7 +6,8 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor};
-use spillgate::{Cost, HeaderStyle, Limit, Request, Reserve, Value};
+use spillgate::http::HeaderStyle;
+use spillgate::{Cost, Limit, Request, Reserve, Value};
 
 use super::json::{List, Name, Named, NamedVisitor, Object, Text};
 use super::limit::LimitFields;

@@ -54,7 +54,7 @@ fn line_holds(reader: &Reader, line: &[u8], wanted: &Wanted, words: &Vocabulary)
         assert!(!value.is_empty() || may_be_empty);
         match words.name(attribute) {
             "method" => assert!(!value.iter().any(u8::is_ascii_lowercase)),
-            "path" => assert_eq!(spillgate::normalised_path(value).as_bytes(), value),
+            "path" => assert_eq!(spillgate::http::normalised_path(value).as_bytes(), value),
             "host" => assert!(!value.iter().any(u8::is_ascii_uppercase)),
             _ => {}
         }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use spillgate::{ByIp, normalised_host, normalised_path};
+use spillgate::http::{ByIp, normalised_host, normalised_path};
 
 use crate::simulate::event::Event;
 

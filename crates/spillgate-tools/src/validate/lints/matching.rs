@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use spillgate::{ByIp, Pattern, normalised_path};
+use spillgate::http::{ByIp, normalised_path};
+use spillgate::policy::Pattern;
 
 use super::super::finding::Level;
 use super::super::rules::{decides, holds};

@@ -1,6 +1,6 @@
 //! Finds overrides without effect.
 
-use spillgate::Pattern;
+use spillgate::policy::Pattern;
 
 use super::super::rules::holds;
 use super::{Checked, Found};

@@ -9,8 +9,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use http::Request;
+use spillgate::http::ByIp;
 use spillgate::tower::RateLimitLayer;
-use spillgate::{ByIp, Limiter, LimiterBuilder, Policy};
+use spillgate::{Limiter, LimiterBuilder, Policy};
 use spillgate_testkit::{Process, RedisServer};
 use tower::{Layer, Service, ServiceExt};
 

@@ -5,8 +5,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
+use spillgate::control::ControlError;
 use spillgate::internals::time::{Clock, monotonic_us};
-use spillgate::{ControlError, LimitSpec, Limiter, LimiterBuilder, Mode, Policy, Reason, Request};
+use spillgate::{LimitSpec, Limiter, LimiterBuilder, Mode, Policy, Reason, Request};
 use spillgate_testkit::RedisServer;
 
 use super::{API, acme, ann, capacity, until};

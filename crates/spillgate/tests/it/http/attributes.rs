@@ -6,11 +6,12 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use spillgate::http::ByIp;
 use spillgate::tower::{
     Identity, RateLimitLayer, constant, from_header, from_matched_path, from_method, from_path,
     from_path_parameter, from_path_segment, from_request,
 };
-use spillgate::{ByIp, Decision, Limiter, Policy};
+use spillgate::{Decision, Limiter, Policy};
 use tower::{Layer, service_fn};
 
 use super::client::{Client, Served, serve, threads};

@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use http::{Request, Response};
+use spillgate::http::ByIp;
 use spillgate::tower::{RateLimitLayer, from_method};
-use spillgate::{ByIp, Limiter, Policy};
+use spillgate::{Limiter, Policy};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::world::runtime;

@@ -5,9 +5,10 @@ use std::convert::Infallible;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
+use spillgate::http::HeaderStyle;
 use spillgate::internals::time::Clock;
 use spillgate::tower::RateLimitLayer;
-use spillgate::{HeaderStyle, Limiter, Policy};
+use spillgate::{Limiter, Policy};
 use spillgate_testkit::free_port;
 use tower::{Layer, ServiceExt, service_fn};
 

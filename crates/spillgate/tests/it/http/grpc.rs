@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use spillgate::http::ByIp;
 use spillgate::tower::{RateLimitLayer, from_path};
-use spillgate::{ByIp, Cost, Limiter, LimiterBuilder, Policy};
+use spillgate::{Cost, Limiter, LimiterBuilder, Policy};
 use spillgate_testkit::free_port;
 use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Server};

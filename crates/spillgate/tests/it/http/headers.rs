@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use proptest::prelude::*;
+use spillgate::http::{HeaderStyle, Refusal};
 use spillgate::internals::time::Clock;
-use spillgate::{Cost, Decision, HeaderStyle, Limiter, Policy, Reason, Refusal, Request};
+use spillgate::{Cost, Decision, Limiter, Policy, Reason, Request};
 use spillgate_testkit::free_port;
 
 use super::fields::{LimitItem, PolicyItem, read};

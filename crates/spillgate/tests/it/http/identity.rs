@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName};
 use proptest::prelude::*;
-use spillgate::ByIp;
+use spillgate::http::ByIp;
 
 /// Returns the client, given the lines of the field as they arrive from 10.0.0.1.
 fn client(by_ip: &ByIp, field: HeaderName, lines: &[&str]) -> String {

@@ -6,8 +6,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{Request, Response};
+use spillgate::http::{ByIp, HeaderStyle};
 use spillgate::tower::{RateLimitLayer, from_header};
-use spillgate::{ByIp, Cost, HeaderStyle, Limiter, Policy, Reason};
+use spillgate::{Cost, Limiter, Policy, Reason};
 use spillgate_testkit::{RedisServer, free_port};
 use tower::{Layer, Service, ServiceExt};
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use proptest::prelude::*;
-use spillgate::{normalised_host, normalised_path};
+use spillgate::http::{normalised_host, normalised_path};
 
 #[test]
 fn each_path_has_one_spelling() {
