@@ -32,6 +32,20 @@ use crate::time::Clock;
 use crate::waiting::Waiting;
 
 /// Builds a [`Limiter`]. Every setting has a default.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use spillgate::{Limit, Limiter, Policy, Rule};
+///
+/// let login = Rule::new("login").key(["ip"]).limit(Limit::per_minute(5));
+/// let limiter = Limiter::builder()
+///     .policy(Policy::builder().rule(login).build()?)
+///     .max_keys(100_000)
+///     .build()
+///     .await?;
+/// # let _ = limiter;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Debug, Default)]
 pub struct LimiterBuilder {
     policy: Policy,
@@ -78,6 +92,20 @@ impl LimiterBuilder {
     ///
     /// The URL is `redis://user:password@host:port/database`, `rediss://` for TLS, or
     /// `unix:///path?db=0`.
+    ///
+    /// A limiter starts without its store, and uses it as soon as it answers:
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Request};
+    ///
+    /// // No server listens on this port, so this instance enforces its local share.
+    /// let limiter = Limiter::builder().redis("redis://127.0.0.1:1").build().await?;
+    /// let request = Request::keyed("user:42", Limit::per_minute(100));
+    /// let decision = limiter.check(&request).await;
+    /// assert!(decision.allowed() && decision.degraded());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     #[cfg(feature = "redis")]
     pub fn redis(self, url: impl Into<String>) -> LimiterBuilder {
         LimiterBuilder { store: Some(Store::Url(url.into())), ..self }
