@@ -127,7 +127,7 @@ spillgate() {{
     serve*) [ $BASHPID = $$ ] || exec "$SPILLGATE" "$@" ;;
     *--redis*) ;;
     check*) url=(--url http://127.0.0.1:{http}) ;;
-    top* | explain*) url=(--url http://127.0.0.1:{admin}) ;;
+    admin* | top* | explain*) url=(--url http://127.0.0.1:{admin}) ;;
   esac
   "$SPILLGATE" "$@" ${{url[@]+"${{url[@]}}"}}
 }}
