@@ -28,7 +28,7 @@ impl Inner {
         let began = self.metrics.begin();
         if !bound.is_plain() {
             let mut plan = self.plan_to_charge(&bound);
-            let evaluated = evaluate_in(memory, &mut plan);
+            let evaluated = self.evaluate_in(memory, &mut plan);
             self.metrics.end(began);
             return self.answer(bound, evaluated);
         }

@@ -7,10 +7,10 @@ use std::mem;
 use std::sync::Arc;
 
 use super::Inner;
-use crate::counter::LimitHandle;
+use crate::counter::{Change, LimitHandle};
 use crate::decision::{CounterOutcome, CounterOutcomes};
 use crate::engine::{Engine, Memory};
-use crate::plan::Plan;
+use crate::plan::{FollowUp, Plan};
 use crate::policy::Policy;
 use crate::reservation::{Noted, Opening};
 
@@ -42,7 +42,7 @@ impl Inner {
         match &self.engine {
             Engine::Memory(memory) => {
                 let _ = policy;
-                evaluate_in(memory, &mut plan)
+                self.evaluate_in(memory, &mut plan)
             }
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => self.evaluate_on(redis, plan, policy).await,
@@ -57,11 +57,22 @@ impl Inner {
     ) -> Vec<Evaluated> {
         match &self.engine {
             Engine::Memory(memory) => {
-                plans.into_iter().map(|(mut plan, _)| evaluate_in(memory, &mut plan)).collect()
+                plans.into_iter().map(|(mut plan, _)| self.evaluate_in(memory, &mut plan)).collect()
             }
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => Box::pin(self.evaluate_each_on(redis, plans)).await,
         }
+    }
+
+    /// Evaluates a plan in memory, and lets waiting callers try again if it refunds.
+    pub(super) fn evaluate_in(&self, memory: &Memory, plan: &mut Plan) -> Evaluated {
+        let is_refund = |follow_up: &FollowUp<_>| matches!(follow_up.change, Change::Refund(_));
+        let refunds = plan.follow_ups.iter().any(is_refund);
+        let evaluated = evaluate_in(memory, plan);
+        if refunds {
+            self.note_room();
+        }
+        evaluated
     }
 }
 

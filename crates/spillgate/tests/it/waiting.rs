@@ -75,6 +75,22 @@ fn ten_thousand_waiting_callers_of_one_subject_are_admitted_in_order_at_the_exac
 }
 
 #[test]
+fn a_refund_by_a_request_admits_a_waiting_caller_at_once() {
+    in_virtual_time(async {
+        let scene = Scene::new("[\"unlimited\"]").await;
+        let job = || Request::keyed("job", Limit::per_hour(1));
+        assert!(scene.limiter.check(&job()).await.allowed());
+        let limiter = scene.limiter.clone();
+        let waiter = spawn_local(async move { limiter.acquire(&job(), 2 * HOUR).await });
+        sleep(Duration::from_secs(1)).await;
+        assert!(!waiter.is_finished());
+        assert!(scene.limiter.check(&job().refunding()).await.allowed());
+        assert!(waiter.await.unwrap().allowed());
+        assert!(scene.began.elapsed() < Duration::from_secs(2), "{:?}", scene.began.elapsed());
+    });
+}
+
+#[test]
 fn a_cancelled_wait_frees_its_position_and_charges_nothing() {
     in_virtual_time(async {
         let scene = Scene::new(r#"[{ quota = "10/second", burst = 1 }]"#).await;
