@@ -170,11 +170,10 @@ fn the_commands_of_the_page_work_as_described() {
     let top = run(&["top", "--once", "--rule", "address-next", "--url", &url]);
     let top = String::from_utf8_lossy(&top.stdout).into_owned();
     assert!(top.contains("203.0.113.7"), "{top}");
-    let command = page.lines().find_map(|line| line.strip_prefix("    curl -X PUT ")).unwrap();
-    let command = command.replace("localhost:8082", &operator);
-    let command = format!("curl --silent --fail --noproxy '*' -X PUT {command}");
-    let output = Command::new("sh").args(["-c", &command]).output().unwrap();
-    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    let admin = page.lines().find_map(|line| line.strip_prefix("    spillgate admin ")).unwrap();
+    let words: Vec<&str> = ["admin"].into_iter().chain(admin.split(' ')).collect();
+    let output = run(&[&words[..], &["--url", &url]].concat());
+    assert!(output.status.success(), "{admin}: {}", String::from_utf8_lossy(&output.stderr));
     let refused = server.check(r#"{"attributes":{"ip":"203.0.113.7"}}"#);
     assert_eq!(
         (&refused["reason"], &refused["rule"]),
