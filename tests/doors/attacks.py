@@ -116,7 +116,8 @@ class Service:
         for listener in ("http", "grpc", "resp", "admin"):
             command += [f"--{listener}", "127.0.0.1:0"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE)
-        line = self.process.stderr.readline().decode()
+        # The dashboard's address and findings about the rules come before the line with all addresses.
+        line = next((line for line in map(bytes.decode, self.process.stderr) if "HTTP on" in line), "")
         found = {
             name: re.search(name + r" on (?:http://)?([0-9.]+:[0-9]+)", line)
             for name in ("HTTP", "gRPC", "RESP", "admin")
