@@ -8,6 +8,7 @@ pub mod calendar;
 pub mod counter;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
+pub mod ip;
 pub mod limit;
 pub mod path;
 pub mod policy;
@@ -15,9 +16,10 @@ pub mod request;
 pub mod subject;
 pub mod time;
 
+pub use ip::Network;
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec};
 pub use policy::{
-    InvalidChange, LeaseSpec, LeaseTerms, Mode, NotMatched, OnOutage, Pattern, Policy,
-    PolicyBuilder, PolicyError, Rule, RuleSpec,
+    Glob, InvalidChange, LeaseSpec, LeaseTerms, Mode, NotMatched, OnOutage, Pattern, Policy,
+    PolicyBuilder, PolicyError, Rule, RuleSpec, Subject,
 };
 pub use request::{Cost, Request, Value};

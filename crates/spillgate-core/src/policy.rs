@@ -1,8 +1,10 @@
-//! The policy. `file`, `limits`, `rule` and `overrides` read it from TOML, with the line of every
-//! mistake. `matching` and `overrides` find the rules and limits of a request. `runtime` joins it
-//! with runtime changes.
+//! The policy. `file`, `types`, `limits`, `rule` and `overrides` read it from TOML, with the line
+//! of every mistake. `types` gives a request's values one spelling; `matching` and `overrides` find
+//! its rules and limits. `runtime` joins the file with runtime changes.
 //!
 //! A policy is data: it holds no state of subjects, does no I/O and reads no clock.
+//!
+//! Longer than 450 lines because one reader shows how a file becomes a policy, and how a request finds its rules.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,6 +20,7 @@ mod builder;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
+mod glob;
 mod leasing;
 mod limits;
 mod matching;
@@ -27,10 +30,12 @@ mod problem;
 mod rule;
 mod runtime;
 mod share;
+mod types;
 mod unmet;
 
 pub use builder::{LeaseSpec, PolicyBuilder, RuleSpec};
 use file::{Piece, Place, Table, pieces, text_in};
+pub use glob::Glob;
 pub use leasing::LeaseTerms;
 pub use leasing::is_leasable;
 use matching::Index;
@@ -43,6 +48,8 @@ pub use rule::{Mode, OnOutage, Rule};
 pub use runtime::InvalidChange;
 pub use runtime::{RuntimeEntry, Subject};
 pub use share::Share;
+pub use types::TypedRequest;
+use types::Types;
 pub use unmet::NotMatched;
 
 #[doc = include_str!("policy.md")]
@@ -54,6 +61,7 @@ pub struct Policy {
     /// changes make of one file.
     written: Arc<[Rule]>,
     places_by_name: Arc<HashMap<Arc<str>, u32>>,
+    types: Arc<Types>,
     index: Arc<Index>,
     overrides: Arc<Overrides>,
     /// The overrides that are runtime changes.
@@ -69,6 +77,8 @@ struct Rules {
     places_by_name: HashMap<Arc<str>, u32>,
     /// The place of `rules = []` in the file.
     none_at: Option<usize>,
+    /// The number of rules that are tried for every request of their domain.
+    tried_always: usize,
 }
 
 /// A rule that matches a request.
@@ -177,6 +187,20 @@ impl Policy {
         self.overrides.count()
     }
 
+    /// Gives the values of a request the spelling of their attributes' types, by which rules match
+    /// them and subjects are named. All other functions expect requests in this form.
+    ///
+    /// ```
+    /// # use spillgate_core::{Policy, Request};
+    /// let request = Request::new().with("ip", "2001:DB8::7");
+    /// let typed = Policy::default().typed(&request);
+    /// assert_eq!(typed.attribute("ip"), Some(b"2001:db8::/64".as_slice()));
+    /// ```
+    #[inline]
+    pub fn typed<'r, 'a>(&self, request: &'r Request<'a>) -> TypedRequest<'r, 'a> {
+        self.types.apply(request)
+    }
+
     /// Returns the rules that match a request, in file order, without those that are off.
     pub fn matched<'p>(&'p self, request: &Request<'_>) -> SmallVec<[Matched<'p>; 4]> {
         let mut matched = SmallVec::new();
@@ -187,7 +211,7 @@ impl Policy {
             }
         };
         // A domain without conditions needs no index.
-        match self.index.unconditional(request.domain()) {
+        match self.index.unindexed(request.domain()) {
             Some(rules) => rules.iter().for_each(|rule_index| note(*rule_index)),
             None => self.index.candidates(request).into_iter().for_each(note),
         }
@@ -269,14 +293,14 @@ impl Policy {
         Matched { rule, rule_index, overridden, limits: self.limits_in_force(rule, overridden) }
     }
 
-    /// Returns the override that applies to a subject. The one with more attributes wins, and
-    /// between the file and a runtime change the latter. Indexes of runtime changes follow those of
-    /// the file.
+    /// Returns the override that applies to a subject. The one with more attributes wins, then the
+    /// smaller network of the same attribute, then a runtime change. Indexes of runtime changes
+    /// follow those of the file.
     fn override_of(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<u32> {
         let written = self.overrides.of(rule_index, rule, request);
         let runtime = self.runtime.of(rule_index, rule, request);
         match (written, runtime) {
-            (Some(written), Some(runtime)) if written.attributes > runtime.attributes => {
+            (Some(written), Some(runtime)) if written.is_narrower_than(&runtime) => {
                 Some(written.limits)
             }
             (_, Some(runtime)) => Some(self.overrides.places() + runtime.limits),
@@ -311,9 +335,10 @@ impl Policy {
             problems.note(too_nested(at));
             return Policy::default();
         }
+        let types = read_types(&pieces, problems);
         let mut rules = Rules::default();
         for piece in &pieces {
-            rules.read(piece, problems);
+            rules.read(piece, &types, problems);
         }
         if let Some(at) = rules.none_at.filter(|_| !rules.in_order.is_empty()) {
             problems.note(not_empty(at, rules.in_order.len()));
@@ -321,7 +346,7 @@ impl Policy {
         if !problems.is_empty() {
             return Policy::default();
         }
-        let mut reading = overrides::Reading::new(&rules.in_order, &rules.places_by_name);
+        let mut reading = overrides::Reading::new(&rules.in_order, &rules.places_by_name, &types);
         for piece in &pieces {
             read_overrides(piece, &mut reading, problems);
         }
@@ -332,6 +357,7 @@ impl Policy {
             rules: Arc::clone(&written),
             written,
             places_by_name: Arc::new(rules.places_by_name),
+            types: Arc::new(types),
             index,
             overrides,
             is_empty_on_purpose: rules.none_at.is_some(),
@@ -341,7 +367,7 @@ impl Policy {
 }
 
 impl Rules {
-    fn read(&mut self, piece: &Piece<'_>, problems: &mut Problems<'_>) {
+    fn read(&mut self, piece: &Piece<'_>, types: &Types, problems: &mut Problems<'_>) {
         let Some(tree) = piece.parse(problems) else { return };
         let file = Table::of_piece(&tree, piece);
         file.refuse_unknown(&SECTIONS, problems);
@@ -355,7 +381,7 @@ impl Rules {
             if problems.are_plenty() {
                 return;
             }
-            if let Some(rule) = Rule::read(&table, problems) {
+            if let Some(rule) = Rule::read(&table, types, problems) {
                 self.add(rule, &table, problems);
             }
         }
@@ -367,6 +393,12 @@ impl Rules {
             problems.note(
                 table.wrong("name", "another rule further up has this name; give each its own"),
             );
+        }
+        if rule.is_tried_always() {
+            self.tried_always += 1;
+            if self.tried_always > TRIED_ALWAYS_MAX {
+                problems.note(table.wrong("match", too_many_tried_always()));
+            }
         }
         self.in_order.push(rule);
     }
@@ -380,6 +412,19 @@ impl fmt::Debug for Policy {
             .field("overrides", &counts.1)
             .finish_non_exhaustive()
     }
+}
+
+/// Reads the types of attributes, which rules need while they are read. Only pieces that can have
+/// one are parsed.
+fn read_types(pieces: &[Piece<'_>], problems: &mut Problems<'_>) -> Types {
+    let (mut types, mut declared) = (Types::default(), Vec::new());
+    for piece in pieces.iter().filter(|piece| piece.has(types::SECTION)) {
+        // The piece is parsed again for its rules, and its syntax reported then.
+        if let Some(tree) = piece.parse(&mut Problems::in_text("")) {
+            types.read(&Table::of_piece(&tree, piece), &mut declared, problems);
+        }
+    }
+    types
 }
 
 fn read_overrides(
@@ -417,8 +462,17 @@ fn not_empty(at: usize, rules: usize) -> Problem {
     Problem { at, place: String::new(), field: NO_RULES.to_owned(), message }
 }
 
+fn too_many_tried_always() -> String {
+    format!(
+        "nothing here finds the rule by a value: not, absent and a * at the start are tried for every request, and {TRIED_ALWAYS_MAX} rules of this kind are the most; add an attribute with a value, a beginning or a network"
+    )
+}
+
 /// The tables of a file: the policy's and the service's.
-const SECTIONS: [&str; 6] = ["rule", NO_RULES, "override", "server", "store", "telemetry"];
+const SECTIONS: [&str; 7] =
+    ["attribute", "rule", NO_RULES, "override", "server", "store", "telemetry"];
+/// The most rules that are tried for every request. They take some 10 µs.
+const TRIED_ALWAYS_MAX: usize = 256;
 /// The field whose empty list declares that a file has no rules on purpose.
 const NO_RULES: &str = "rules";
 const ONLY_EMPTY: &str = "only an empty list is accepted here, which means that the file has no rules on \

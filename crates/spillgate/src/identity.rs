@@ -1,20 +1,17 @@
-//! Determines the client of a request by address: the rightmost hop that is not a trusted proxy,
-//! shortened to a prefix.
+//! Determines the client of a request by address: the rightmost hop that is not a trusted proxy.
 //!
 //! Everything left of that hop can be forged by the client, and is ignored.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
-use ipnet::{IpNet, Ipv4Net};
+use spillgate_core::ip::{AddressText, Network};
 
 mod hops;
-mod text;
 
 use hops::{forwarded, x_forwarded_for};
-pub(crate) use text::AddressText;
 
 /// Determines the client's address, as the value of an attribute.
 ///
@@ -22,8 +19,9 @@ pub(crate) use text::AddressText;
 /// the right, over all lines of `X-Forwarded-For`, up to the first that is not trusted. A hop
 /// without an address (`unknown`, `_hidden`, junk) ends the search at the proxy that reported it.
 ///
-/// An IPv6 client is identified by its /64, which one home or machine usually has. An IPv4-mapped
-/// address counts as the IPv4 address.
+/// The policy cuts the address to the prefix that counts as one client, by default the /64 of an
+/// IPv6 address. An IPv4-mapped address counts as the IPv4 address. Give the attribute the name `ip`,
+/// or declare `[attribute.NAME]` with `type = "ip"`: only values of that type are cut.
 ///
 /// ```
 /// use http::HeaderMap;
@@ -35,21 +33,19 @@ pub(crate) use text::AddressText;
 /// headers.append("x-forwarded-for", "10.0.0.9".parse()?);
 ///
 /// let client = by_ip.client("10.0.0.1".parse()?, &headers);
-/// assert_eq!(by_ip.attribute(client), "2001:db8::/64");
+/// assert_eq!(by_ip.attribute(client), "2001:db8::7");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct ByIp {
-    trusted: Vec<IpNet>,
+    trusted: Vec<Network>,
     field: HeaderName,
-    ipv4_prefix: u8,
-    ipv6_prefix: u8,
 }
 
 impl ByIp {
     /// Uses the address of the peer. No proxy is trusted.
     pub fn direct() -> ByIp {
-        ByIp { trusted: Vec::new(), field: X_FORWARDED_FOR, ipv4_prefix: 32, ipv6_prefix: 64 }
+        ByIp { trusted: Vec::new(), field: X_FORWARDED_FOR }
     }
 
     /// Trusts the `X-Forwarded-For` of proxies in these networks: `10.0.0.0/8`, `2001:db8::/32`, or
@@ -76,8 +72,11 @@ impl ByIp {
     pub fn try_trusting<C: AsRef<str>>(
         networks: impl IntoIterator<Item = C>,
     ) -> Result<ByIp, CidrError> {
-        let trusted: Result<_, _> =
-            networks.into_iter().map(|text| network(text.as_ref())).collect();
+        let network = |text: C| {
+            let text = text.as_ref();
+            Network::parse(text).ok_or_else(|| CidrError(text.to_owned()))
+        };
+        let trusted: Result<_, _> = networks.into_iter().map(network).collect();
         Ok(ByIp { trusted: trusted?, ..ByIp::direct() })
     }
 
@@ -87,31 +86,10 @@ impl ByIp {
         ByIp { field: FORWARDED, ..self }
     }
 
-    /// Sets the number of leading bits that identify an IPv6 client, 64 by default. Use 56 or 48 if
-    /// clients get more than a /64, and 128 for single addresses.
-    ///
-    /// # Panics
-    /// If `bits` is above 128.
-    #[track_caller]
-    pub fn ipv6_prefix(self, bits: u8) -> ByIp {
-        assert!(bits <= 128, "an IPv6 address has 128 bits, got {bits}");
-        ByIp { ipv6_prefix: bits, ..self }
-    }
-
-    /// Sets the number of leading bits that identify an IPv4 client, 32 by default.
-    ///
-    /// # Panics
-    /// If `bits` is above 32.
-    #[track_caller]
-    pub fn ipv4_prefix(self, bits: u8) -> ByIp {
-        assert!(bits <= 32, "an IPv4 address has 32 bits, got {bits}");
-        ByIp { ipv4_prefix: bits, ..self }
-    }
-
     /// Returns whether an address is a trusted proxy.
     pub fn trusts(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.trusted.iter().any(|network| network.contains(&address))
+        self.trusted.iter().any(|network| network.has(address))
     }
 
     /// Returns whether no proxy is trusted.
@@ -123,7 +101,7 @@ impl ByIp {
     /// Returns whether every address is a trusted proxy. Then a client can forge its address.
     #[cfg(feature = "tower")]
     pub(crate) fn trusts_everyone(&self) -> bool {
-        self.trusted.iter().any(|network| network.prefix_len() == 0)
+        self.trusted.iter().any(|network| network.prefix() == 0)
     }
 
     /// Returns the name of the header field that is read.
@@ -145,19 +123,14 @@ impl ByIp {
         }
     }
 
-    /// Returns an address as the value of an attribute: `203.0.113.7`, or `2001:db8::/64` if a
-    /// prefix identifies the client.
+    /// Returns an address as the value of an attribute. A policy cuts it by the attribute's type.
     pub fn attribute(&self, client: IpAddr) -> String {
         self.attribute_text(client).as_str().to_owned()
     }
 
     /// Returns the same text as [`ByIp::attribute`], without allocating.
     pub(crate) fn attribute_text(&self, client: IpAddr) -> AddressText {
-        let (network, prefix, whole) = match client.to_canonical() {
-            IpAddr::V4(address) => (IpAddr::V4(self.shortened_v4(address)), self.ipv4_prefix, 32),
-            IpAddr::V6(address) => (IpAddr::V6(self.shortened_v6(address)), self.ipv6_prefix, 128),
-        };
-        AddressText::of(network, Some(prefix).filter(|prefix| *prefix < whole))
+        Network::from(client).text()
     }
 
     /// Follows the hops from the right. Each was reported by the one before it.
@@ -171,16 +144,6 @@ impl ByIp {
             }
         }
         client
-    }
-
-    fn shortened_v4(&self, address: Ipv4Addr) -> Ipv4Addr {
-        let mask = u32::MAX.checked_shl(32 - u32::from(self.ipv4_prefix)).unwrap_or(0);
-        Ipv4Addr::from_bits(address.to_bits() & mask)
-    }
-
-    fn shortened_v6(&self, address: Ipv6Addr) -> Ipv6Addr {
-        let mask = u128::MAX.checked_shl(128 - u32::from(self.ipv6_prefix)).unwrap_or(0);
-        Ipv6Addr::from_bits(address.to_bits() & mask)
     }
 }
 
@@ -200,23 +163,4 @@ impl fmt::Display for CidrError {
 
 impl std::error::Error for CidrError {}
 
-/// Parses a network. One of IPv4-mapped addresses becomes the IPv4 network, since clients'
-/// addresses are converted likewise.
-fn network(text: &str) -> Result<IpNet, CidrError> {
-    let wrong = || CidrError(text.to_owned());
-    let network = match text.parse::<IpNet>() {
-        Ok(network) => network,
-        Err(_) => text.parse::<IpAddr>().map(IpNet::from).map_err(|_| wrong())?,
-    };
-    let IpNet::V6(mapped) = network else { return Ok(network) };
-    match (mapped.addr().to_ipv4_mapped(), mapped.prefix_len().checked_sub(MAPPED_PREFIX)) {
-        (Some(address), Some(prefix)) => {
-            Ipv4Net::new(address, prefix).map(IpNet::V4).map_err(|_| wrong())
-        }
-        _ => Ok(network),
-    }
-}
-
 pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// `::ffff:0:0/96` holds the IPv4-mapped addresses.
-const MAPPED_PREFIX: u8 = 96;

@@ -77,9 +77,11 @@ pub use subject::SHARED_SECRET;
 ///
 /// [`Policy`] and [`Rule`] are at the root of the crate.
 pub mod policy {
+    pub use spillgate_core::ip::Network;
     pub(crate) use spillgate_core::policy::*;
     pub use spillgate_core::policy::{
-        InvalidChange, LeaseSpec, LeaseTerms, NotMatched, Pattern, PolicyBuilder, RuleSpec,
+        Glob, InvalidChange, LeaseSpec, LeaseTerms, NotMatched, Pattern, PolicyBuilder, RuleSpec,
+        Subject,
     };
 }
 

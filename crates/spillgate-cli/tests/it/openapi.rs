@@ -16,15 +16,21 @@ fn document(server: &Server) -> Value {
 
 /// Method, path in the document, path of the call, body, status.
 const CALLS: &[(&str, &str, &str, &str, u16)] = &[
-    ("POST", "/v1/check", "/v1/check", r#"{"attributes":{"ip":"a"}}"#, 200),
+    ("POST", "/v1/check", "/v1/check", r#"{"attributes":{"ip":"192.0.2.1"}}"#, 200),
     ("POST", "/v1/check", "/v1/check", r#"{"key":"k","limit":{"quota":"5/minute"},"cost":9}"#, 200),
     ("POST", "/v1/check", "/v1/check", "{}", 200),
     ("POST", "/v1/check", "/v1/check", r#"{"cost":-1}"#, 400),
     ("POST", "/v1/check", "/v1/check", "", 400),
-    ("POST", "/v1/check/batch", "/v1/check/batch", r#"[{},{"attributes":{"ip":"a"}}]"#, 200),
+    (
+        "POST",
+        "/v1/check/batch",
+        "/v1/check/batch",
+        r#"[{},{"attributes":{"ip":"192.0.2.1"}}]"#,
+        200,
+    ),
     ("POST", "/v1/check/batch", "/v1/check/batch", "[{},7]", 400),
-    ("POST", "/v1/reserve", "/v1/reserve", r#"{"attributes":{"ip":"r"},"id":"j"}"#, 200),
-    ("POST", "/v1/reserve", "/v1/reserve", r#"{"attributes":{"ip":"s"},"id":"j"}"#, 409),
+    ("POST", "/v1/reserve", "/v1/reserve", r#"{"attributes":{"ip":"192.0.2.7"},"id":"j"}"#, 200),
+    ("POST", "/v1/reserve", "/v1/reserve", r#"{"attributes":{"ip":"192.0.2.8"},"id":"j"}"#, 409),
     ("POST", "/v1/reserve", "/v1/reserve", r#"{"ttl_ms":0}"#, 400),
     ("POST", "/v1/settle", "/v1/settle", SETTLED, 200),
     ("POST", "/v1/settle", "/v1/settle", r#"{"receipt":"x","cost":1}"#, 400),
@@ -44,35 +50,41 @@ const CALLS: &[(&str, &str, &str, &str, u16)] = &[
     ("PUT", "/admin/v1/rules/{name}/mode", "/admin/v1/rules/i/mode", r#"{"mode":"shadow"}"#, 404),
     ("GET", "/admin/v1/rules", "/admin/v1/rules", "", 200),
     ("DELETE", "/admin/v1/rules/{name}/mode", "/admin/v1/rules/ip/mode", "", 200),
-    ("GET", "/admin/v1/state", "/admin/v1/state?rule=ip&attr.ip=a", "", 200),
+    ("GET", "/admin/v1/state", "/admin/v1/state?rule=ip&attr.ip=192.0.2.1", "", 200),
     ("GET", "/admin/v1/state", "/admin/v1/state?rule=ip", "", 400),
     (
         "POST",
         "/admin/v1/state",
         "/admin/v1/state",
-        r#"{"rule":"ip","subject":{"ip":"a"},"charge":1}"#,
+        r#"{"rule":"ip","subject":{"ip":"192.0.2.1"},"charge":1}"#,
         200,
     ),
-    ("DELETE", "/admin/v1/state", "/admin/v1/state?rule=ip&attr.ip=a", "", 200),
+    ("DELETE", "/admin/v1/state", "/admin/v1/state?rule=ip&attr.ip=192.0.2.1", "", 200),
     (
         "PUT",
         "/admin/v1/overrides",
         "/admin/v1/overrides",
-        r#"{"rule":"ip","subject":{"ip":"a"},"limits":[{"quota":"7/s","burst":9}],"expires_at":"2199-01-01T00:00:00Z"}"#,
+        r#"{"rule":"ip","subject":{"ip":"192.0.2.1"},"limits":[{"quota":"7/s","burst":9}],"expires_at":"2199-01-01T00:00:00Z"}"#,
         200,
     ),
     ("GET", "/admin/v1/overrides", "/admin/v1/overrides", "", 200),
-    ("GET", "/admin/v1/explain", "/admin/v1/explain?attr.ip=a&cost=2", "", 200),
+    ("GET", "/admin/v1/explain", "/admin/v1/explain?attr.ip=192.0.2.1&cost=2", "", 200),
     ("GET", "/admin/v1/explain", "/admin/v1/explain?attr.user=a", "", 200),
     ("GET", "/admin/v1/explain", "/admin/v1/explain?cost=many", "", 400),
     ("GET", "/admin/v1/top", "/admin/v1/top?rule=ip&n=5", "", 200),
     ("GET", "/admin/v1/top", "/admin/v1/top?n=0", "", 400),
     ("GET", "/admin/v1/top", "/admin/v1/top?rule=none", "", 404),
-    ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=a&reason=over", "", 200),
+    (
+        "DELETE",
+        "/admin/v1/overrides",
+        "/admin/v1/overrides?rule=ip&attr.ip=192.0.2.1&reason=over",
+        "",
+        200,
+    ),
     ("GET", "/admin/v1/audit", "/admin/v1/audit", "", 200),
     ("GET", "/admin/v1/audit", "/admin/v1/audit?rule=ip&n=2", "", 200),
     ("GET", "/admin/v1/audit", "/admin/v1/audit?n=1001", "", 400),
-    ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=a", "", 404),
+    ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=192.0.2.1", "", 404),
 ];
 
 /// A valid receipt that no server issued: the calls are answered, and nothing is done. All zero except the version.
@@ -111,7 +123,8 @@ fn answers_in_an_outage_fit_the_document() {
     let document = document(&server);
     let auth = server.client().send("GET", "/v1/auth", b"").unwrap();
     agrees(&document, &document["paths"]["/v1/auth"]["get"], &auth, "auth");
-    let state = server.operator().send("GET", "/admin/v1/state?rule=ip&attr.ip=a", b"").unwrap();
+    let state =
+        server.operator().send("GET", "/admin/v1/state?rule=ip&attr.ip=192.0.2.1", b"").unwrap();
     agrees(&document, &document["paths"]["/admin/v1/state"]["get"], &state, "state");
     let path = "/admin/v1/rules/ip/mode";
     let off = server.operator().send("PUT", path, br#"{"mode":"off"}"#).unwrap();

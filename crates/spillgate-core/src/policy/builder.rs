@@ -135,7 +135,7 @@ impl RuleSpec {
         self.with("domain", domain.into().to_toml_value())
     }
 
-    /// Adds a condition: the attribute must match this pattern. A final `*` matches anything, so
+    /// Adds a condition: the attribute must match this pattern. Each `*` stands for any text, so
     /// `"/api/*"` matches every value that starts with `/api/`, and `"*"` every value.
     ///
     /// If one attribute has several patterns, one of them must match.
@@ -406,8 +406,8 @@ mod tests {
             (login().local_share(f64::NAN), "rule \"login\", field `local_share`: must be greater"),
             (login().lease(no_whole_ms), "rule \"login\", field `ttl`: \"10.5ms\" is no length"),
             (
-                login().matching("route", "/*/a"),
-                "rule \"login\", field `match`: only a * at the end",
+                login().matching("route", "/**"),
+                "rule \"login\", field `match`: \"/**\" has two * side by side",
             ),
         ] {
             let error = Policy::builder().rule(rule).build().unwrap_err();

@@ -1,5 +1,8 @@
 //! Reads the policy file as TOML. Tables keep their places, so that every problem has a line.
+//!
+//! Longer than 450 lines because a table of the file has one method for each kind of value.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
@@ -40,6 +43,11 @@ fn end_of_piece(rest: &[u8], bytes: usize) -> Option<usize> {
 }
 
 impl<'t> Piece<'t> {
+    /// Returns whether a text occurs in the piece.
+    pub(super) fn has(&self, text: &str) -> bool {
+        self.text.contains(text)
+    }
+
     pub(super) fn is_too_long(&self) -> bool {
         self.text.len() > TREE_MAX
     }
@@ -119,6 +127,8 @@ pub(super) enum Place<'t> {
     Rule(Option<&'t str>),
     /// An override, with the rule's name if it has one.
     Override(Option<&'t str>),
+    /// The type of an attribute.
+    Attribute(&'t str),
 }
 
 /// A limit of a rule or override, by its name or else its position.
@@ -194,6 +204,26 @@ impl<'t> Table<'t> {
             array.iter().map(entry).collect()
         });
         problems.noting(entries.ok_or(wrong)).unwrap_or_default()
+    }
+
+    /// Returns the tables `[name.KEY]` of the file, by their keys.
+    pub(super) fn tables(
+        self,
+        name: &'static str,
+        place: fn(&'t str) -> Place<'t>,
+        problems: &mut Problems<'_>,
+    ) -> Vec<(&'t str, Table<'t>)> {
+        let Some(value) = self.fields.get(name) else { return Vec::new() };
+        let wrong = self.wrong(name, format!("write a table for each, such as [{name}.client]"));
+        let tables: Option<Vec<_>> = value.get_ref().as_table().and_then(|table| {
+            let of_key = |(key, value): (&'t Spanned<Cow<'t, str>>, &'t Spanned<DeValue<'t>>)| {
+                let (key, head): (&'t str, _) = (key.get_ref(), self.at(key.span()));
+                let fields = value.get_ref().as_table()?;
+                Some((key, Table { fields, head, place: place(key), ..self }))
+            };
+            table.iter().map(of_key).collect()
+        });
+        problems.noting(tables.ok_or(wrong)).unwrap_or_default()
     }
 
     /// Makes a problem of a field, at the field, or at the table if it is missing.
@@ -410,6 +440,7 @@ impl fmt::Display for Place<'_> {
             Place::Rule(Some(name)) => write!(f, "rule {name:?}"),
             Place::Override(None) => f.write_str("override of no rule"),
             Place::Override(Some(rule)) => write!(f, "override of {rule:?}"),
+            Place::Attribute(name) => write!(f, "attribute {name:?}"),
         }
     }
 }

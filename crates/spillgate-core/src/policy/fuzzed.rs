@@ -24,7 +24,7 @@ pub fn holds(input: &[u8]) {
         assert_eq!(policy.rule(rule.name()).map(|found| found.name()), Some(rule.name()));
         let request = Request::new().in_domain(rule.domain());
         let request = rule.needs().fold(request, |request, name| request.with(name, "x"));
-        let matched = policy.matched(&request);
+        let matched = policy.matched(&policy.typed(&request));
         assert!(matched.iter().all(|matched| (1..=64).contains(&matched.limits.len())));
         assert!(matched.is_sorted_by_key(|matched| matched.rule_index));
     }

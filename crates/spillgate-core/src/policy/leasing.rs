@@ -11,6 +11,7 @@ use super::file::Table;
 use super::problem::{Problem, Problems};
 use super::rule::Rule;
 use super::share::Share;
+use super::types::{Named, Types};
 use crate::limit::{Algorithm, Limit, NamedLimit, length_us};
 use crate::request::Request;
 
@@ -62,6 +63,7 @@ impl LeaseTerms {
     pub(super) fn read(
         table: &Table<'_>,
         key: Option<&[Box<str>]>,
+        types: &Types,
         limits: &[NamedLimit],
         problems: &mut Problems<'_>,
     ) -> Option<(LeaseTerms, HotSubjects)> {
@@ -94,7 +96,8 @@ impl LeaseTerms {
             );
             problems.note(table.wrong(FIELD, message));
         }
-        let hot = key.map(|key| HotSubjects::read(&lease, key, problems)).unwrap_or_default();
+        let hot = key.map(|key| HotSubjects::read(&lease, key, types, problems));
+        let hot = hot.unwrap_or_default();
         Some((LeaseTerms { share: share?, ttl_us: ttl_us? }, hot))
     }
 
@@ -110,11 +113,16 @@ impl LeaseTerms {
 pub(super) struct HotSubjects(Box<[HotSubject]>);
 
 /// Each attribute of the rule's key, with its value.
-type HotSubject = Box<[(Box<str>, Box<str>)]>;
+type HotSubject = Box<[(Box<str>, Box<[u8]>)]>;
 
 impl HotSubjects {
     /// Reads the hot subjects of a rule with this key.
-    fn read(lease: &Table<'_>, key: &[Box<str>], problems: &mut Problems<'_>) -> HotSubjects {
+    fn read(
+        lease: &Table<'_>,
+        key: &[Box<str>],
+        types: &Types,
+        problems: &mut Problems<'_>,
+    ) -> HotSubjects {
         let Some(list) = lease.list(HOT, problems) else { return HotSubjects::default() };
         if list.len() > HOT_MAX {
             let message = format!(
@@ -123,7 +131,7 @@ impl HotSubjects {
             );
             problems.note(lease.wrong(HOT, message));
         }
-        let read = |subject| problems.noting(read_hot(lease, subject, key));
+        let read = |subject| problems.noting(read_hot(lease, subject, key, types));
         HotSubjects(list.iter().filter_map(read).collect())
     }
 
@@ -148,6 +156,7 @@ fn read_hot<'t>(
     lease: &Table<'t>,
     subject: &'t Spanned<DeValue<'t>>,
     key: &[Box<str>],
+    types: &Types,
 ) -> Result<HotSubject, Problem> {
     let wrong = |message: String| lease.wrong_at(lease.at(subject.span()), HOT, message);
     let fields = subject.get_ref().as_table();
@@ -163,7 +172,14 @@ fn read_hot<'t>(
         let value = fields.get(name).ok_or_else(|| {
             wrong(format!("a subject has each attribute of the rule's key; {name:?} is missing"))
         })?;
-        Ok((name.into(), lease.text_of(HOT, value)?.text.into()))
+        let text = lease.text_of(HOT, value)?.text;
+        match types.of(name).named(text.as_bytes()) {
+            Ok(Named::Value(value)) => Ok((name.into(), value)),
+            Ok(Named::Network(_)) => {
+                Err(wrong(format!("{text:?} is a network; name each address that is hot")))
+            }
+            Err(problem) => Err(wrong(problem.message(text.as_bytes()))),
+        }
     };
     key.iter().map(|name| of_key(name)).collect()
 }

@@ -4,23 +4,60 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
-use toml::Spanned;
-use toml::de::DeValue;
 
-use super::file::{Entry, Table};
-use super::problem::{Problem, Problems};
+use super::glob::Glob;
 use super::rule::Rule;
+use crate::ip::{Network, Networks};
 use crate::request::Request;
 use crate::subject::DEFAULT_DOMAIN;
 
-/// A condition on one attribute: it is present and matches one of the patterns.
+mod reading;
+
+pub(super) use reading::{read_conditions, read_literal};
+
+/// A condition on one attribute.
 #[derive(Clone, Debug)]
 pub(super) struct Condition {
     attribute: Box<str>,
+    any_of: AnyOf,
+}
+
+/// Patterns of which one must hold.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AnyOf {
     /// The exact values, sorted.
     exact: Vec<Box<[u8]>>,
-    /// The prefixes. The empty one, written as `"*"`, matches every value.
-    prefixes: Vec<Box<[u8]>>,
+    globs: Vec<Glob>,
+    networks: Networks<()>,
+    /// Whether a request without the attribute matches.
+    absent: bool,
+    /// Patterns of which none may hold.
+    not: Vec<AnyOf>,
+}
+
+/// A pattern of a rule's `match` for one attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pattern<'p> {
+    /// The value is equal to this.
+    Exact(&'p [u8]),
+    /// The value has this form.
+    Glob(&'p Glob),
+    /// The value is an address of this network.
+    Network(Network),
+    /// The request does not have the attribute.
+    Absent,
+    /// None of these holds. A request without the attribute matches, unless one of them is
+    /// `Absent`.
+    Not(Vec<Pattern<'p>>),
+}
+
+/// The part of a pattern by which the index finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Key<'p> {
+    Exact(&'p [u8]),
+    Head(&'p [u8]),
+    Network(Network),
 }
 
 impl Condition {
@@ -29,26 +66,59 @@ impl Condition {
     }
 
     pub(super) fn holds(&self, request: &Request<'_>) -> bool {
-        request.attribute(&self.attribute).is_some_and(|value| {
-            self.exact.binary_search_by(|known| known.as_ref().cmp(value)).is_ok()
-                || self.prefixes.iter().any(|prefix| value.starts_with(prefix))
-        })
+        self.any_of.holds(request.attribute(&self.attribute))
+    }
+
+    /// Returns whether a request needs the attribute.
+    pub(super) fn needs_value(&self) -> bool {
+        !self.any_of.holds(None)
     }
 
     /// Describes the patterns for people. A long list is abbreviated.
     pub(super) fn wants(&self) -> String {
-        let mut wants: Vec<String> =
-            self.patterns().take(SHOWN_MAX).map(Pattern::describe).collect();
-        let hidden = (self.exact.len() + self.prefixes.len()).saturating_sub(SHOWN_MAX);
-        if hidden > 0 {
-            wants.push(format!("{hidden} more"));
-        }
-        wants.join(" or ")
+        described(self.any_of.patterns())
+    }
+}
+
+impl AnyOf {
+    fn holds(&self, value: Option<&[u8]>) -> bool {
+        value.map_or(self.absent, |value| self.has(value))
+            || self.not.iter().any(|not| !not.holds(value))
     }
 
-    pub(super) fn patterns(&self) -> impl Iterator<Item = Pattern<'_>> {
+    fn has(&self, value: &[u8]) -> bool {
+        self.exact.binary_search_by(|known| known.as_ref().cmp(value)).is_ok()
+            || self.globs.iter().any(|glob| glob.matches(value))
+            || network_of(&self.networks, value)
+                .is_some_and(|address| self.networks.around(address).is_some())
+    }
+
+    fn patterns(&self) -> impl Iterator<Item = Pattern<'_>> {
         let exact = self.exact.iter().map(|value| Pattern::Exact(value));
-        exact.chain(self.prefixes.iter().map(|prefix| Pattern::Prefix(prefix)))
+        let globs = self.globs.iter().map(Pattern::Glob);
+        let networks = self.networks.iter().map(|(network, ())| Pattern::Network(network));
+        let absent = self.absent.then_some(Pattern::Absent);
+        let not = self.not.iter().map(|not| Pattern::Not(not.patterns().collect()));
+        exact.chain(globs).chain(networks).chain(absent).chain(not)
+    }
+
+    /// Returns whether every value that matches can be found by its beginning or its network.
+    fn is_indexed(&self) -> bool {
+        let by_head = |glob: &Glob| !glob.head().is_empty() || glob.is_any();
+        !self.absent && self.not.is_empty() && self.globs.iter().all(by_head)
+    }
+
+    fn keys(&self) -> impl Iterator<Item = Key<'_>> {
+        let exact = self.exact.iter().map(|value| Key::Exact(value));
+        let heads = self.globs.iter().map(|glob| Key::Head(glob.head()));
+        exact.chain(heads).chain(self.networks.iter().map(|(network, ())| Key::Network(network)))
+    }
+
+    /// Returns how few values match: the shortest beginning, or the widest network.
+    fn precision(&self) -> usize {
+        let heads = self.globs.iter().map(|glob| glob.head().len());
+        let networks = self.networks.iter().map(|(network, ())| usize::from(network.prefix()));
+        heads.chain(networks).min().unwrap_or(usize::MAX)
     }
 }
 
@@ -63,118 +133,64 @@ impl Rule {
     /// let policy = Policy::from_toml(r#"
     ///     [[rule]]
     ///     name = "api"
-    ///     match = { path = "/api/*" }
+    ///     match = { method = ["GET", "HEAD"] }
     ///     key = ["user"]
     ///     limits = ["5/minute"]
     /// "#)?;
     /// let (attribute, mut patterns) = policy.rule("api").unwrap().matches().next().unwrap();
-    /// assert_eq!((attribute, patterns.next()), ("path", Some(Pattern::Prefix(b"/api/"))));
+    /// assert_eq!((attribute, patterns.next()), ("method", Some(Pattern::Exact(b"GET"))));
     /// # Ok::<(), spillgate::PolicyError>(())
     /// ```
     pub fn matches(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = Pattern<'_>>)> {
-        self.conditions().iter().map(|condition| (condition.attribute(), condition.patterns()))
+        self.conditions()
+            .iter()
+            .map(|condition| (condition.attribute(), condition.any_of.patterns()))
     }
-}
 
-/// A pattern of a rule's `match` for one attribute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Pattern<'t> {
-    /// The value must be equal to this.
-    Exact(&'t [u8]),
-    /// The value must start with this. The empty prefix matches any value.
-    Prefix(&'t [u8]),
+    /// Returns whether the index must offer the rule to every request of its domain although it has
+    /// conditions.
+    pub(super) fn is_tried_always(&self) -> bool {
+        let conditions = self.conditions();
+        !conditions.is_empty() && !conditions.iter().any(|condition| condition.any_of.is_indexed())
+    }
 }
 
 impl Pattern<'_> {
-    fn describe(self) -> String {
+    /// Describes the pattern for people.
+    pub fn describe(&self) -> String {
         match self {
             Pattern::Exact(value) => format!("{:?}", String::from_utf8_lossy(value)),
-            Pattern::Prefix(b"") => "anything".to_owned(),
-            Pattern::Prefix(prefix) => {
-                format!("\"{}*\"", String::from_utf8_lossy(prefix).escape_debug())
+            Pattern::Glob(glob) if glob.is_any() => "anything".to_owned(),
+            Pattern::Glob(glob) => format!("\"{glob}\""),
+            Pattern::Network(network) => format!("in {network}"),
+            Pattern::Absent => "absent".to_owned(),
+            Pattern::Not(patterns) => {
+                format!("anything but {}", described(patterns.iter().cloned()))
             }
         }
     }
+}
+
+fn described<'p>(mut patterns: impl Iterator<Item = Pattern<'p>>) -> String {
+    let first = patterns.by_ref().take(SHOWN_MAX);
+    let mut wants: Vec<String> = first.map(|pattern| pattern.describe()).collect();
+    let hidden = patterns.count();
+    if hidden > 0 {
+        wants.push(format!("{hidden} more"));
+    }
+    wants.join(" or ")
+}
+
+/// Returns the address in a value of type ip, unless no network asks for it.
+fn network_of<T>(networks: &Networks<T>, value: &[u8]) -> Option<Network> {
+    if networks.is_empty() {
+        return None;
+    }
+    Network::of_value(value)
 }
 
 /// The most patterns in a description.
 const SHOWN_MAX: usize = 4;
-
-/// Reads the conditions of a rule from its field `match`.
-pub(super) fn read_conditions(table: &Table<'_>, problems: &mut Problems<'_>) -> Vec<Condition> {
-    let mut conditions = Vec::new();
-    for (attribute, value) in table.attributes("match", problems).unwrap_or_default() {
-        let mut condition =
-            Condition { attribute: attribute.into(), exact: Vec::new(), prefixes: Vec::new() };
-        let list = value.get_ref().as_array();
-        let alone = std::slice::from_ref(value);
-        if list.is_some_and(|list| list.is_empty()) {
-            let message = format!(
-                "an empty list, which nothing matches; write a value, or leave {attribute:?} out"
-            );
-            problems.note(table.wrong_at(table.at(value.span()), "match", message));
-        }
-        for value in list.map_or(alone, |list| list) {
-            match problems.noting(read_pattern(table, "match", attribute, value)) {
-                None => {}
-                Some(Pattern::Exact(value)) => condition.exact.push(value.into()),
-                Some(Pattern::Prefix(prefix)) => condition.prefixes.push(prefix.into()),
-            }
-        }
-        condition.exact.sort_unstable();
-        conditions.push(condition);
-    }
-    conditions
-}
-
-/// Reads a pattern: a text, in which a final `*` matches anything, or a table that takes its text
-/// literally.
-fn read_pattern<'t>(
-    table: &Table<'t>,
-    field: &str,
-    attribute: &str,
-    value: &'t Spanned<DeValue<'t>>,
-) -> Result<Pattern<'t>, Problem> {
-    let at = table.at(value.span());
-    if let DeValue::Table(_) = value.get_ref() {
-        return read_literal(table, field, attribute, value);
-    }
-    let text = table.text_of(field, value)?.text;
-    let prefix = text.strip_suffix('*');
-    if prefix.unwrap_or(text).contains('*') {
-        let message = format!(
-            "only a * at the end is special, and {text:?} has another; write {{ exact = {text:?} }} to take it literally, or {{ prefix = \"...\" }} to match values by their start"
-        );
-        return Err(table.wrong_at(at, field, message));
-    }
-    Ok(prefix.map_or(Pattern::Exact(text.as_bytes()), |prefix| Pattern::Prefix(prefix.as_bytes())))
-}
-
-/// Reads `{ exact = "..." }` or `{ prefix = "..." }`.
-pub(super) fn read_literal<'t>(
-    table: &Table<'t>,
-    field: &str,
-    attribute: &str,
-    value: &'t Spanned<DeValue<'t>>,
-) -> Result<Pattern<'t>, Problem> {
-    let literal = value.get_ref().as_table().into_iter().flatten();
-    let entries: Vec<Entry<'t>> =
-        literal.map(|(key, value)| (key.get_ref().as_ref(), value)).collect();
-    let message = match entries[..] {
-        [("exact", value)] => {
-            return Ok(Pattern::Exact(table.text_of(field, value)?.text.as_bytes()));
-        }
-        [("prefix", value)] => {
-            return Ok(Pattern::Prefix(table.text_of(field, value)?.text.as_bytes()));
-        }
-        [(key, _)] => format!(
-            "the value of {attribute:?} is a table; write one of exact and prefix in it, or put the attribute's name in quotes if it has a dot: {:?}",
-            format!("{attribute}.{key}")
-        ),
-        _ => "write { exact = \"...\" } or { prefix = \"...\" }, and nothing else in it".to_owned(),
-    };
-    Err(table.wrong_at(table.at(value.span()), field, message))
-}
 
 /// Finds the rules that a request can match. Each rule is entered under the patterns of one of its
 /// conditions: the one that the fewest other rules of its domain share.
@@ -188,16 +204,17 @@ pub(super) struct Index {
 #[derive(Clone, Debug, Default)]
 struct Domain {
     attributes: HashMap<Box<str>, Attribute>,
-    /// The rules without a condition.
-    unconditional: Vec<u32>,
+    /// The rules without a condition that can be indexed.
+    always: Vec<u32>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Attribute {
     exact: HashMap<Box<[u8]>, Vec<u32>>,
-    prefixes: HashMap<Box<[u8]>, Vec<u32>>,
-    /// The lengths of the prefixes, each once.
-    prefix_lengths: Vec<usize>,
+    heads: HashMap<Box<[u8]>, Vec<u32>>,
+    /// The lengths of the heads, each once.
+    head_lengths: Vec<usize>,
+    networks: Networks<Vec<u32>>,
 }
 
 /// Rules by their indexes in the file.
@@ -205,37 +222,38 @@ pub(super) type Candidates = SmallVec<[u32; 8]>;
 
 impl Index {
     pub(super) fn of(rules: &[Rule]) -> Index {
-        let mut sharing: HashMap<(&str, &str, Pattern<'_>), usize> = HashMap::new();
+        let mut sharing: HashMap<(&str, &str, Key<'_>), usize> = HashMap::new();
         for rule in rules {
             for condition in rule.conditions() {
-                for pattern in condition.patterns() {
-                    *sharing.entry((rule.domain(), &condition.attribute, pattern)).or_default() +=
-                        1;
+                for key in condition.any_of.keys() {
+                    *sharing.entry((rule.domain(), &condition.attribute, key)).or_default() += 1;
                 }
             }
         }
         let mut index = Index::default();
         for (place, rule) in (0..).zip(rules) {
-            // The more rules share a pattern, the more candidates it gives. Short prefixes match
-            // more values, so among equals the longest shortest prefix wins.
+            // The more rules share a pattern, the more candidates it gives. Short heads and wide
+            // networks match more values, so among equals the most precise wins.
             let shared_by = |condition: &&Condition| {
                 let others = condition
-                    .patterns()
-                    .map(|pattern| sharing[&(rule.domain(), &*condition.attribute, pattern)]);
-                let shortest_prefix = condition.prefixes.iter().map(|prefix| prefix.len()).min();
-                (others.max(), Reverse(shortest_prefix.unwrap_or(usize::MAX)))
+                    .any_of
+                    .keys()
+                    .map(|key| sharing[&(rule.domain(), &*condition.attribute, key)]);
+                (others.max(), Reverse(condition.any_of.precision()))
             };
             let domain = match rule.domain() {
                 DEFAULT_DOMAIN => &mut index.default,
                 other => index.others.entry(other.into()).or_default(),
             };
-            match rule.conditions().iter().min_by_key(shared_by) {
+            let conditions = rule.conditions().iter();
+            let indexed = conditions.filter(|condition| condition.any_of.is_indexed());
+            match indexed.min_by_key(shared_by) {
                 Some(condition) => {
                     let attribute =
                         domain.attributes.entry(condition.attribute.clone()).or_default();
-                    attribute.enter(condition, place);
+                    condition.any_of.keys().for_each(|key| attribute.enter(key, place));
                 }
-                None => domain.unconditional.push(place),
+                None => domain.always.push(place),
             }
         }
         index
@@ -248,17 +266,17 @@ impl Index {
         }
     }
 
-    /// Returns all rules of a domain if none has a condition, else `None`.
+    /// Returns all rules of a domain if none of them is indexed, else `None`.
     #[inline]
-    pub(super) fn unconditional(&self, domain: &str) -> Option<&[u32]> {
+    pub(super) fn unindexed(&self, domain: &str) -> Option<&[u32]> {
         let domain = self.domain(domain)?;
-        domain.attributes.is_empty().then_some(&domain.unconditional)
+        domain.attributes.is_empty().then_some(&domain.always)
     }
 
     /// Returns every rule that can match the request, and few others, in file order.
     pub(super) fn candidates(&self, request: &Request<'_>) -> Candidates {
         let Some(domain) = self.domain(request.domain()) else { return Candidates::new() };
-        let mut candidates = Candidates::from_slice(&domain.unconditional);
+        let mut candidates = Candidates::from_slice(&domain.always);
         for (name, value) in request.attributes() {
             if let Some(attribute) = domain.attributes.get(name) {
                 attribute.find(value, &mut candidates);
@@ -279,27 +297,31 @@ impl Index {
 
 impl Domain {
     fn is_empty(&self) -> bool {
-        self.attributes.is_empty() && self.unconditional.is_empty()
+        self.attributes.is_empty() && self.always.is_empty()
     }
 }
 
 impl Attribute {
-    fn enter(&mut self, condition: &Condition, rule: u32) {
-        for value in &condition.exact {
-            self.exact.entry(value.clone()).or_default().push(rule);
-        }
-        for prefix in &condition.prefixes {
-            self.prefixes.entry(prefix.clone()).or_default().push(rule);
-            if !self.prefix_lengths.contains(&prefix.len()) {
-                self.prefix_lengths.push(prefix.len());
+    fn enter(&mut self, key: Key<'_>, rule: u32) {
+        match key {
+            Key::Exact(value) => self.exact.entry(value.into()).or_default().push(rule),
+            Key::Network(network) => self.networks.entry(network).push(rule),
+            Key::Head(head) => {
+                self.heads.entry(head.into()).or_default().push(rule);
+                if !self.head_lengths.contains(&head.len()) {
+                    self.head_lengths.push(head.len());
+                }
             }
         }
     }
 
     fn find(&self, value: &[u8], candidates: &mut Candidates) {
         let exact = self.exact.get(value);
-        let heads = self.prefix_lengths.iter().filter_map(|length| value.get(..*length));
-        let by_prefix = heads.filter_map(|head| self.prefixes.get(head));
-        exact.into_iter().chain(by_prefix).for_each(|rules| candidates.extend_from_slice(rules));
+        let heads = self.head_lengths.iter().filter_map(|length| value.get(..*length));
+        let by_head = heads.filter_map(|head| self.heads.get(head));
+        let address = network_of(&self.networks, value).into_iter();
+        let by_network = address.flat_map(|address| self.networks.all_around(address));
+        let found = exact.into_iter().chain(by_head).chain(by_network);
+        found.for_each(|rules| candidates.extend_from_slice(rules));
     }
 }

@@ -1,11 +1,13 @@
-//! Overrides: other limits for some subjects of a rule, found by value. The one with most
-//! attributes wins.
+//! Overrides: other limits for some subjects of a rule, found by value or by network. The one with
+//! most attributes wins, and of one attribute the smallest network.
 
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
 use super::rule::Rule;
+use super::types::{AttributeType, Named, NoAddress};
+use crate::ip::{Network, Networks};
 use crate::limit::NamedLimit;
 use crate::request::Request;
 use crate::subject::Encoding;
@@ -19,21 +21,31 @@ pub(super) use reading::{Reading, place_in};
 /// shared.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overrides {
-    /// The sets by the rule's index, those with most attributes first.
-    by_rule: Vec<SmallVec<[SetOfAttributes; 1]>>,
+    /// The sets by the rule's index, those with most attributes first, and those with the same
+    /// attributes side by side.
+    by_rule: Vec<SmallVec<[Set; 1]>>,
     limits: Vec<Box<[NamedLimit]>>,
 }
 
-/// The overrides of one rule that name the same attributes.
+/// The overrides of one rule that name the same attributes, and a network of the same one.
 #[derive(Clone, Debug)]
-struct SetOfAttributes {
+struct Set {
+    /// The attributes that they name.
     attributes: Attributes,
-    /// The overrides by their values, encoded in the order of the rule's key.
-    by_values: HashMap<Box<[u8]>, Override>,
+    covers: Covers,
+}
+
+/// The subjects that the overrides of a set cover.
+#[derive(Clone, Debug)]
+enum Covers {
+    /// By their values, encoded in the order of the rule's key.
+    Values(HashMap<Box<[u8]>, Override>),
+    /// By the networks of one attribute, for each encoding of the other attributes' values.
+    Networks { place: usize, by_others: HashMap<Box<[u8]>, Networks<Override>> },
 }
 
 /// A subset of a rule's key attributes: one bit for each position.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Attributes(u32);
 
 #[derive(Clone, Copy, Debug)]
@@ -49,37 +61,56 @@ struct Override {
 pub(super) struct Found {
     /// The index of its limits.
     pub(super) limits: u32,
-    /// The number of attributes that it names.
-    pub(super) attributes: u32,
+    attributes: Attributes,
+    /// The prefix of its network; [`ONE_VALUE`] if it names none.
+    prefix: u8,
     at: u32,
 }
 
-/// The attributes that an override names, and their values encoded in the order of the rule's key.
-type Subject = (Attributes, Encoding);
+/// The subjects that an override covers.
+#[derive(Clone, Debug)]
+struct Subject {
+    attributes: Attributes,
+    /// The values of these attributes but the one with a network, encoded in the order of the key.
+    values: Encoding,
+    /// The attribute with a network, by its place in the key.
+    network: Option<(usize, Network)>,
+}
+
+/// The reason why attributes and values name no subjects of a rule.
+#[derive(Clone, Debug)]
+enum NoSubject<'a> {
+    /// The attribute is not in the rule's key.
+    Foreign(&'a str),
+    /// The attribute never has this value.
+    NoAddress { attribute: &'a str, value: &'a [u8], problem: NoAddress },
+    /// Two attributes have a network.
+    TwoNetworks(&'a str),
+}
 
 /// The error that a rule's overrides name the largest number of attribute sets already.
 #[derive(Clone, Copy, Debug)]
 struct TooManySets;
 
 impl Overrides {
-    /// Returns the override that applies to a subject: the one with most attributes, and the last
-    /// of those. In a file two cannot tie.
+    /// Returns the override that applies to a subject: the one with most attributes, of those that
+    /// name the same attributes the one with the smallest network, and the last of the rest. In a
+    /// file two cannot tie.
     pub(super) fn of(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<Found> {
         let sets = self.by_rule.get(rule_index as usize).filter(|sets| !sets.is_empty())?;
         let values: SmallVec<[&[u8]; 4]> =
             rule.key().map(|attribute| request.attribute(attribute).unwrap_or_default()).collect();
         let mut winner: Option<Found> = None;
-        for set in sets {
-            let attributes = set.attributes.count();
+        for same in sets.chunk_by(|one, next| one.attributes == next.attributes) {
             // Sets are sorted, so no later one names more attributes.
-            if winner.is_some_and(|winner| winner.attributes > attributes) {
+            let count = same[0].attributes.count();
+            if winner.is_some_and(|winner| winner.attributes.count() > count) {
                 break;
             }
-            let Some(found) = set.by_values.get(set.attributes.encode(&values).as_bytes()) else {
-                continue;
-            };
+            let found = same.iter().filter_map(|set| set.of(&values));
+            let Some(found) = found.max_by_key(|found| (found.prefix, found.at)) else { continue };
             if winner.is_none_or(|winner| winner.at < found.at) {
-                winner = Some(Found { limits: found.limits, attributes, at: found.at });
+                winner = Some(found);
             }
         }
         winner
@@ -97,7 +128,7 @@ impl Overrides {
 
     /// Returns the number of overrides.
     pub(super) fn count(&self) -> usize {
-        self.by_rule.iter().flatten().map(|set| set.by_values.len()).sum()
+        self.by_rule.iter().flatten().map(Set::count).sum()
     }
 
     fn add_limits(&mut self, limits: Box<[NamedLimit]>) -> u32 {
@@ -109,32 +140,150 @@ impl Overrides {
     fn insert(
         &mut self,
         rule_index: u32,
-        (attributes, values): &Subject,
+        subject: &Subject,
         entered: Override,
     ) -> Result<Option<Override>, TooManySets> {
         let sets = &mut self.by_rule[rule_index as usize];
-        let known = sets.iter().position(|set| set.attributes == *attributes);
+        let known = sets.iter().position(|set| set.is_for(subject));
         if known.is_none() && sets.len() == SETS_MAX {
             return Err(TooManySets);
         }
         let place = known.unwrap_or_else(|| {
-            sets.push(SetOfAttributes { attributes: *attributes, by_values: HashMap::new() });
+            sets.push(Set::new(subject));
             sets.len() - 1
         });
-        Ok(sets[place].by_values.insert(values.as_bytes().into(), entered))
+        Ok(sets[place].insert(subject, entered))
     }
 
     /// Sorts the sets of each rule in the order in which they are looked up.
     fn sort(&mut self) {
         for sets in &mut self.by_rule {
-            sets.sort_by_key(|set| std::cmp::Reverse(set.attributes.count()));
+            sets.sort_by_key(|set| {
+                (std::cmp::Reverse(set.attributes.count()), set.attributes, set.network_at())
+            });
         }
+    }
+}
+
+impl Set {
+    fn new(subject: &Subject) -> Set {
+        let covers = match subject.network {
+            None => Covers::Values(HashMap::new()),
+            Some((place, _)) => Covers::Networks { place, by_others: HashMap::new() },
+        };
+        Set { attributes: subject.attributes, covers }
+    }
+
+    fn is_for(&self, subject: &Subject) -> bool {
+        self.attributes == subject.attributes
+            && self.network_at() == subject.network.map(|(place, _)| place)
+    }
+
+    /// Returns the place of the attribute with networks.
+    fn network_at(&self) -> Option<usize> {
+        match self.covers {
+            Covers::Values(_) => None,
+            Covers::Networks { place, .. } => Some(place),
+        }
+    }
+
+    /// Returns the attributes with a single value.
+    fn with_values(&self) -> Attributes {
+        self.network_at().map_or(self.attributes, |place| self.attributes.without(place))
+    }
+
+    fn insert(&mut self, subject: &Subject, entered: Override) -> Option<Override> {
+        let values = subject.values.as_bytes();
+        match (&mut self.covers, subject.network) {
+            (Covers::Networks { by_others, .. }, Some((_, network))) => {
+                by_others.entry(values.into()).or_default().insert(network, entered)
+            }
+            (Covers::Values(by_values), _) => by_values.insert(values.into(), entered),
+            (Covers::Networks { .. }, None) => None,
+        }
+    }
+
+    /// Returns the override for a subject with these values.
+    fn of(&self, key_values: &[&[u8]]) -> Option<Found> {
+        let values = self.with_values().encode(key_values);
+        let (found, prefix) = match &self.covers {
+            Covers::Values(by_values) => (by_values.get(values.as_bytes())?, ONE_VALUE),
+            Covers::Networks { place, by_others } => {
+                let networks = by_others.get(values.as_bytes())?;
+                let address = Network::of_value(key_values.get(*place)?)?;
+                let (network, found) = networks.around(address)?;
+                (found, network.prefix())
+            }
+        };
+        let Override { limits, at } = *found;
+        Some(Found { limits, attributes: self.attributes, prefix, at })
+    }
+
+    fn count(&self) -> usize {
+        match &self.covers {
+            Covers::Values(by_values) => by_values.len(),
+            Covers::Networks { by_others, .. } => by_others.values().map(Networks::len).sum(),
+        }
+    }
+
+    /// Returns each override, with the encoding of its single values.
+    fn iter(&self) -> Box<dyn Iterator<Item = (&[u8], &Override)> + '_> {
+        match &self.covers {
+            Covers::Values(by_values) => {
+                Box::new(by_values.iter().map(|(values, found)| (&**values, found)))
+            }
+            Covers::Networks { by_others, .. } => {
+                Box::new(by_others.iter().flat_map(|(values, networks)| {
+                    networks.iter().map(move |(_, found)| (&**values, found))
+                }))
+            }
+        }
+    }
+}
+
+impl Found {
+    /// Returns whether it covers fewer subjects than the other: it names more attributes, or a
+    /// smaller network of the same.
+    pub(super) fn is_narrower_than(&self, other: &Found) -> bool {
+        self.attributes.count() > other.attributes.count()
+            || self.attributes == other.attributes && self.prefix > other.prefix
+    }
+}
+
+impl Subject {
+    /// Makes the subjects with these values.
+    fn new<'a>(
+        rule: &Rule,
+        named: impl IntoIterator<Item = (&'a str, &'a [u8], AttributeType)>,
+    ) -> Result<Subject, NoSubject<'a>> {
+        let (mut attributes, mut network) = (Attributes::default(), None);
+        let mut key_values: SmallVec<[Box<[u8]>; 4]> = rule.key().map(|_| Box::default()).collect();
+        for (attribute, value, of_type) in named {
+            let place = rule.key().position(|known| known == attribute);
+            let place = place.ok_or(NoSubject::Foreign(attribute))?;
+            attributes = attributes.with(place);
+            match of_type.named(value) {
+                Ok(Named::Value(value)) => key_values[place] = value,
+                Ok(Named::Network(_)) if network.is_some() => {
+                    return Err(NoSubject::TwoNetworks(attribute));
+                }
+                Ok(Named::Network(found)) => network = Some((place, found)),
+                Err(problem) => return Err(NoSubject::NoAddress { attribute, value, problem }),
+            }
+        }
+        let with_values = network.map_or(attributes, |(place, _)| attributes.without(place));
+        let key_values: SmallVec<[&[u8]; 4]> = key_values.iter().map(|value| &**value).collect();
+        Ok(Subject { attributes, values: with_values.encode(&key_values), network })
     }
 }
 
 impl Attributes {
     fn with(self, place: usize) -> Attributes {
         Attributes(self.0 | 1 << place)
+    }
+
+    fn without(self, place: usize) -> Attributes {
+        Attributes(self.0 & !(1 << place))
     }
 
     fn has(self, place: usize) -> bool {
@@ -187,35 +336,37 @@ struct Tie {
     earlier: u32,
 }
 
-/// Returns the first tie in the file for each two sets that have one.
-fn ties(sets: &[SetOfAttributes]) -> impl Iterator<Item = Tie> {
+/// Returns the first tie in the file for each two sets that have one. Sets with the same attributes
+/// have none, since the smaller network wins.
+fn ties(sets: &[Set]) -> impl Iterator<Item = Tie> {
     let pairs = sets
         .iter()
         .enumerate()
         .flat_map(|(i, one)| sets[i + 1..].iter().map(move |other| (one, other)));
-    pairs.filter_map(|(one, other)| {
-        (one.attributes.count() == other.attributes.count())
-            .then(|| first_tie(one, other))
-            .flatten()
-    })
+    let equally_many = |(one, other): &(&Set, &Set)| {
+        one.attributes != other.attributes && one.attributes.count() == other.attributes.count()
+    };
+    pairs.filter(equally_many).filter_map(|(one, other)| first_tie(one, other))
 }
 
 /// Returns the first tie of two sets. Two overrides can cover one subject if they agree on the
-/// attributes that both name.
-fn first_tie(one: &SetOfAttributes, other: &SetOfAttributes) -> Option<Tie> {
-    let shared = one.attributes.shared_with(other.attributes);
+/// attributes for which both have a single value. Networks count as if all had a common address.
+fn first_tie(one: &Set, other: &Set) -> Option<Tie> {
+    let shared = one.with_values().shared_with(other.with_values());
     let mut first: HashMap<Vec<u8>, u32> = HashMap::new();
-    for (values, found) in &one.by_values {
-        let at = first.entry(one.attributes.project(values, shared)).or_insert(found.at);
+    for (values, found) in one.iter() {
+        let at = first.entry(one.with_values().project(values, shared)).or_insert(found.at);
         *at = found.at.min(*at);
     }
-    let agreeing = other.by_values.iter().filter_map(|(values, found)| {
-        let at = first.get(&other.attributes.project(values, shared))?;
+    let agreeing = other.iter().filter_map(|(values, found)| {
+        let at = first.get(&other.with_values().project(values, shared))?;
         Some(Tie { later: found.at.max(*at), earlier: found.at.min(*at) })
     });
     agreeing.min()
 }
 
+/// The prefix of an override without a network: longer than that of any network.
+const ONE_VALUE: u8 = u8::MAX;
 /// The most sets of one rule. Each costs every request of the rule one look-up. It is enough for
 /// all subsets of six attributes.
 const SETS_MAX: usize = 64;

@@ -1,4 +1,6 @@
 //! Rules: the requests that they match, their subjects and their limits.
+//!
+//! Longer than 450 lines because a rule has one method for each of its fields.
 
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use super::limits;
 use super::matching::{Condition, read_conditions};
 use super::problem::Problems;
 use super::share::Share;
+use super::types::Types;
 use crate::limit::{Limit, LimitError, LimitSpec, NamedLimit, checked_name};
 use crate::request::Request;
 use crate::subject::DEFAULT_DOMAIN;
@@ -131,7 +134,8 @@ impl Rule {
     /// # Ok::<(), spillgate::PolicyError>(())
     /// ```
     pub fn needs(&self) -> impl Iterator<Item = &str> {
-        self.conditions.iter().map(Condition::attribute).chain(self.key())
+        let with_value = self.conditions.iter().filter(|condition| condition.needs_value());
+        with_value.map(Condition::attribute).chain(self.key())
     }
 
     /// Returns the attributes of its anchor, sorted by name, if it has one. Subjects with equal anchor values share a
@@ -239,7 +243,11 @@ impl Rule {
     }
 
     /// Reads a rule from a table, unless something is missing or wrong.
-    pub(super) fn read(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<Rule> {
+    pub(super) fn read(
+        table: &Table<'_>,
+        types: &Types,
+        problems: &mut Problems<'_>,
+    ) -> Option<Rule> {
         table.refuse_unknown(&FIELDS, problems);
         for (field, example) in REQUIRED {
             table.require(field, example, problems);
@@ -249,7 +257,7 @@ impl Rule {
             problems.noting(checked_name("name", name).map_err(wrong))
         });
         let domain = read_domain(table, problems);
-        let conditions = read_conditions(table, problems);
+        let conditions = read_conditions(table, types, problems);
         let key = read_key(table, problems);
         let anchor = read_anchor(table, key.as_deref(), problems);
         let mode = table.choice("mode", &MODES, problems).unwrap_or_default();
@@ -261,7 +269,7 @@ impl Rule {
         let negative_hits = truth("negative_hits", problems);
         let request_limit = truth("request_limit", problems);
         let (limits, specs) = read_limits(table, problems)?;
-        let lease = LeaseTerms::read(table, key.as_deref(), &limits, problems);
+        let lease = LeaseTerms::read(table, key.as_deref(), types, &limits, problems);
         if postpaid && lease.is_some() {
             problems.note(LeaseTerms::refused_postpaid(table));
         }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use super::limits::{LIMITS_MAX, build_in_place_of};
 use super::overrides::{Overrides, place_in};
 use super::rule::{Mode, Rule};
+use super::types::Named;
 use super::{Policy, problem::nearest};
 use crate::limit::{LimitError, LimitSpec, NamedLimit};
+use crate::request::Request;
 
 /// One runtime change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +40,8 @@ pub enum RuntimeEntry {
     },
 }
 
-/// Some attributes with their exact values, sorted by name.
+/// Some attributes with their values, sorted by name. A value may be the text of a network. Without
+/// attributes it is every subject of the rule.
 pub type Subject = Box<[(Box<str>, Box<[u8]>)]>;
 
 /// The reason why a runtime change is invalid under the policy.
@@ -59,8 +62,13 @@ pub enum InvalidChange {
         /// The attributes of the key.
         key: Vec<String>,
     },
-    /// The subject has no attribute.
-    EmptySubject,
+    /// A value of the subject is no address, or a network that an override cannot name.
+    NoSubject {
+        /// The attribute.
+        attribute: String,
+        /// The problem and its remedy.
+        message: String,
+    },
     /// A limit pairs with none of the rule's, or is invalid in its place.
     Limit {
         /// Its name, or else its position in the list.
@@ -104,7 +112,7 @@ impl Policy {
                 RuntimeEntry::Override { subject, limits, .. } => {
                     let rule = &self.written[rule_index as usize];
                     let limits = paired(rule, limits)?;
-                    runtime.enter(rule_index, rule, subject, limits, at)?;
+                    runtime.enter(rule_index, rule, &self.types, subject, limits, at)?;
                 }
             }
             Ok(())
@@ -130,7 +138,19 @@ impl Policy {
         let rule_index = self.index_of(rule)?;
         let rule = &self.written[rule_index as usize];
         paired(rule, limits)?;
-        self.runtime.has_room_for(rule_index, rule, subject)
+        self.runtime.has_room_for(rule_index, rule, &self.types, subject)
+    }
+
+    /// Returns the subjects that a runtime change covers, in their one spelling: a network, or the
+    /// subject that has an address. Values that name no subject stay as they are.
+    pub fn named_subject(&self, subject: &Request<'_>) -> Subject {
+        let spelled = |(name, value): (&str, &[u8])| {
+            let named = self.types.of(name).named(value);
+            (name.into(), named.map_or_else(|_| value.into(), Named::into_text))
+        };
+        let mut named: Vec<_> = subject.attributes().map(spelled).collect();
+        named.sort_unstable();
+        named.into()
     }
 
     /// Returns the mode of a rule in the file.
@@ -207,9 +227,9 @@ impl fmt::Display for InvalidChange {
                 f,
                 "subject: {attribute:?} is not in the rule's key; name one or more of {key:?}"
             ),
-            InvalidChange::EmptySubject => f.write_str(
-                "subject: no attribute is named; give one or more of the rule's key attributes, or change the rule itself",
-            ),
+            InvalidChange::NoSubject { attribute, message } => {
+                write!(f, "subject: {attribute:?}: {message}")
+            }
             InvalidChange::Limit { limit, error } => write!(f, "limit {limit:?}: {error}"),
             InvalidChange::TooManySets => f.write_str(
                 "subject: this rule's overrides name too many different sets of attributes already, and each is looked up in turn; name the attributes that another override names",

@@ -1,3 +1,7 @@
+//! What a policy file means: rules, keys, overrides and their networks.
+//!
+//! Longer than 450 lines because each rule of the file format has its claim here.
+
 use std::collections::BTreeSet;
 
 use super::file::TREE_MAX;
@@ -327,4 +331,135 @@ fn an_empty_list_declares_that_a_file_has_no_rules() {
     let problems = Policy::problems_in("f", &both);
     assert_eq!((problems.len(), problems[0].line(), problems[0].field()), (1, 1, "rules"));
     assert!(problems[0].message().contains("on purpose, but it has 1"), "{}", problems[0]);
+}
+
+const BY_ADDRESS: &str = r#"
+    [[rule]]
+    name = "login"
+    key = ["ip"]
+    limits = ["5/minute"]
+"#;
+
+/// Returns the limit in force for an address, with overrides by their subjects and quotas.
+fn limit_of(address: &str, overrides: &[(&str, &str)]) -> String {
+    let entry = |(subject, quota): &(&str, &str)| {
+        format!("[[override]]\nrule = 'login'\nsubject = {{ {subject} }}\nlimits = ['{quota}']\n")
+    };
+    let policy =
+        policy(&format!("{BY_ADDRESS}{}", overrides.iter().map(entry).collect::<String>()));
+    let request = Request::new().with("ip", address);
+    in_force(&policy, &policy.typed(&request)).join(" ")
+}
+
+// Found by an operator: the block was accepted, and blocked no client.
+#[test]
+fn a_network_covers_every_subject_inside_and_the_smallest_wins() {
+    let overrides = [
+        ("", "1/day"),
+        ("ip = '203.0.113.0/24'", "block"),
+        ("ip = '203.0.113.128/25'", "2/day"),
+        ("ip = '203.0.113.129'", "unlimited"),
+        ("ip = '2001:db8::/32'", "3/day"),
+        ("ip = '2001:db8:1:2:3:4:5:6'", "4/day"),
+        ("ip = 'unknown'", "6/day"),
+    ];
+    for (address, expected) in [
+        ("203.0.113.7", "block"),
+        ("::ffff:203.0.113.7", "block"),
+        ("203.0.113.200", "2/1d"),
+        ("203.0.113.129", "unlimited"),
+        ("198.51.100.1", "1/1d"),
+        ("2001:db8::1", "3/1d"),
+        ("2001:db8:1:2::99", "4/1d"),
+        ("2001:db9::1", "1/1d"),
+        ("nonsense", "6/1d"),
+    ] {
+        assert_eq!(limit_of(address, &overrides), expected, "{address}");
+    }
+}
+
+#[test]
+fn more_attributes_win_over_a_smaller_network() {
+    let policy = policy(
+        "[[rule]]\nname = 'r'\nkey = ['ip', 'tenant']\nlimits = ['9/day']\n\
+         [[override]]\nrule = 'r'\nsubject = { tenant = 'a', ip = '10.0.0.0/8' }\nlimits = ['1/day']\n\
+         [[override]]\nrule = 'r'\nsubject = { ip = '10.1.0.0/16' }\nlimits = ['2/day']\n",
+    );
+    for (tenant, address, expected) in
+        [("a", "10.1.0.1", "1/1d"), ("b", "10.1.0.1", "2/1d"), ("a", "11.0.0.1", "9/1d")]
+    {
+        let request = Request::new().with("tenant", tenant).with("ip", address);
+        assert_eq!(in_force(&policy, &request), [expected], "{tenant} {address}");
+    }
+}
+
+#[test]
+fn a_hundred_thousand_networks_are_found_as_fast_as_one() {
+    let network = |i: u32| {
+        let [_, a, b, c] = i.to_be_bytes();
+        format!(
+            "[[override]]\nrule = 'login'\nsubject.ip = '{}.{b}.{c}.0/24'\nlimits = ['1/day']\n",
+            10 + a
+        )
+    };
+    let text: String = (0..100_000).map(network).collect();
+    let policy = policy(&format!("{BY_ADDRESS}{text}"));
+    assert_eq!(policy.override_count(), 100_000);
+    let of = |address: &'static str| in_force(&policy, &Request::new().with("ip", address));
+    assert_eq!(
+        (of("11.134.159.1"), of("11.134.160.1")),
+        (vec!["1/1d".into()], vec!["5/1m".into()])
+    );
+}
+
+#[test]
+fn conditions_by_network_path_absence_and_negation() {
+    let rule = |name: &str, wanted: &str| {
+        format!("[[rule]]\nname = '{name}'\nkey = []\nlimits = ['1/s']\nmatch = {{ {wanted} }}\n")
+    };
+    let policy = policy(
+        &[
+            "[attribute.path]\ntype = 'path'\n".to_owned(),
+            rule("inside", "ip = { cidr = ['10.0.0.0/8', '2001:db8::/32'] }"),
+            rule("outside", "ip = { not = { cidr = ['10.0.0.0/8', '2001:db8::/32'] } }"),
+            rule("anonymous", "user = { absent = true }"),
+            rule("others", "user = { not = ['ann', 'b*'] }"),
+            rule("images", "path = '*.png'"),
+            rule("user", "path = '/users/{id}'"),
+            rule("below", "path = '/users/{id}/*'"),
+            rule("middle", "path = '/a*z'"),
+        ]
+        .concat(),
+    );
+    for (attributes, expected) in [
+        (&[][..], &["outside", "anonymous", "others"][..]),
+        (&[("ip", "10.1.2.3"), ("user", "ann")], &["inside"]),
+        (&[("ip", "2001:db8::7"), ("user", "bob")], &["inside"]),
+        (&[("ip", "nonsense"), ("user", "cid")], &["outside", "others"]),
+        (&[("ip", "10.1.2.3"), ("user", "ann"), ("path", "/a/b.png")], &["inside", "images"]),
+        (&[("ip", "10.1.2.3"), ("user", "ann"), ("path", "/users//7")], &["inside", "user"]),
+        (&[("ip", "10.1.2.3"), ("user", "ann"), ("path", "/users/7/a/b")], &["inside", "below"]),
+        (&[("ip", "10.1.2.3"), ("user", "ann"), ("path", "/axz")], &["inside", "middle"]),
+        (&[("ip", "10.1.2.3"), ("user", "ann"), ("path", "/users/")], &["inside"]),
+    ] {
+        let request = attributes
+            .iter()
+            .fold(Request::new(), |request, (name, value)| request.with(*name, *value));
+        assert_eq!(names_met(&policy, &policy.typed(&request)), expected, "{attributes:?}");
+    }
+}
+
+#[test]
+fn rules_that_no_value_finds_are_few() {
+    let rule = |i: u32| {
+        let wanted =
+            ["user = { not = 'a' }", "user = { absent = true }", "user = '*b'"][i as usize % 3];
+        format!("[[rule]]\nname = 'r{i}'\nkey = []\nlimits = ['1/s']\nmatch = {{ {wanted} }}\n")
+    };
+    let text: String = (0..256).map(rule).collect();
+    assert_eq!(policy(&text).rules().len(), 256);
+    let error = Policy::from_toml(&format!("{text}{}", rule(256))).unwrap_err().to_string();
+    assert!(error.contains("rule \"r256\", field `match`: nothing here finds the rule"), "{error}");
+    let found = "[[rule]]\nname = 'x'\nkey = []\nlimits = ['1/s']\nmatch = { user = { not = 'a' }, path = '/a' }\n";
+    assert_eq!(policy(&format!("{text}{found}")).rules().len(), 257, "the path finds it");
 }

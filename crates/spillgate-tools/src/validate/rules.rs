@@ -1,6 +1,6 @@
 //! Relations between rules: which one matches the requests of another, and which ones share a call.
 
-use spillgate::policy::Pattern;
+use spillgate::policy::{Network, Pattern};
 use spillgate::{Mode, Rule};
 
 /// Returns whether the rule can deny a request.
@@ -17,12 +17,12 @@ pub(super) fn covers(wide: &Rule, narrow: &Rule, lacking: Option<&str>) -> bool 
         && wide.key().all(has)
         && wide.matches().all(|(attribute, wanted)| {
             let wanted: Vec<Pattern<'_>> = wanted.collect();
-            let any_value = wanted.contains(&Pattern::Prefix(b""));
+            let any_value = wanted.iter().any(is_any);
             let narrow_patterns = narrow.matches().find(|(name, _)| *name == attribute);
             has(attribute)
                 && (any_value
                     || narrow_patterns.is_some_and(|(_, mut patterns)| {
-                        patterns.all(|pattern| wanted.iter().any(|wanted| holds(*wanted, pattern)))
+                        patterns.all(|pattern| wanted.iter().any(|wanted| holds(wanted, &pattern)))
                     }))
         })
 }
@@ -32,21 +32,46 @@ pub(super) fn can_meet(one: &Rule, other: &Rule) -> bool {
     let apart = |(attribute, patterns): (&str, Vec<Pattern<'_>>)| {
         let others = other.matches().find(|(name, _)| *name == attribute);
         others.is_some_and(|(_, mut others)| {
-            others.all(|other| !patterns.iter().any(|one| holds(*one, other) || holds(other, *one)))
+            others.all(|other| patterns.iter().all(|one| excludes(one, &other)))
         })
     };
     one.domain() == other.domain()
         && !one.matches().map(|(attribute, patterns)| (attribute, patterns.collect())).any(apart)
 }
 
-/// Returns whether every value that matches `narrow` matches `wide`.
-pub(super) fn holds(wide: Pattern<'_>, narrow: Pattern<'_>) -> bool {
+/// Returns whether every value matches.
+fn is_any(pattern: &Pattern<'_>) -> bool {
+    matches!(pattern, Pattern::Glob(glob) if glob.is_any())
+}
+
+/// Returns whether surely every value that matches `narrow` matches `wide`.
+pub(super) fn holds(wide: &Pattern<'_>, narrow: &Pattern<'_>) -> bool {
     match (wide, narrow) {
-        (Pattern::Exact(wide), Pattern::Exact(narrow)) => wide == narrow,
-        (Pattern::Prefix(wide), Pattern::Exact(narrow) | Pattern::Prefix(narrow)) => {
-            narrow.starts_with(wide)
+        (Pattern::Glob(wide), Pattern::Exact(narrow)) => wide.matches(narrow),
+        (Pattern::Glob(wide), Pattern::Glob(narrow)) if wide.is_prefix() => {
+            narrow.head().starts_with(wide.head())
         }
-        (Pattern::Exact(_), Pattern::Prefix(_)) => false,
+        (Pattern::Network(wide), Pattern::Network(narrow)) => wide.contains(*narrow),
+        (Pattern::Network(wide), Pattern::Exact(narrow)) => {
+            Network::of_value(narrow).is_some_and(|narrow| wide.contains(narrow))
+        }
+        (wide, Pattern::Network(_)) if is_any(wide) => true,
+        (wide, narrow) => wide == narrow,
+    }
+}
+
+/// Returns whether surely no value matches both.
+fn excludes(one: &Pattern<'_>, other: &Pattern<'_>) -> bool {
+    match (one, other) {
+        (Pattern::Exact(_), Pattern::Exact(_)) => one != other,
+        (Pattern::Glob(one), Pattern::Glob(other)) => {
+            !one.head().starts_with(other.head()) && !other.head().starts_with(one.head())
+        }
+        (Pattern::Glob(_), Pattern::Exact(_)) => !holds(one, other),
+        (Pattern::Exact(_), Pattern::Glob(_)) => !holds(other, one),
+        (Pattern::Network(_), Pattern::Network(_) | Pattern::Exact(_))
+        | (Pattern::Exact(_), Pattern::Network(_)) => !holds(one, other) && !holds(other, one),
+        _ => false,
     }
 }
 

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use http::HeaderMap;
 use http::header::FORWARDED;
 use smallvec::{SmallVec, smallvec};
+use spillgate_core::ip::address;
 
 use super::X_FORWARDED_FOR;
 
@@ -79,35 +80,4 @@ fn split_outside_quotes(text: &[u8], separator: u8) -> Option<SmallVec<[&[u8]; 4
 
 fn unquoted(text: &[u8]) -> &[u8] {
     text.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(text)
-}
-
-/// Parses `203.0.113.7`, `203.0.113.7:80`, `2001:db8::1`, `[2001:db8::1]:80`, `fe80::1%eth0`.
-fn address(hop: &[u8]) -> Option<IpAddr> {
-    let hop = std::str::from_utf8(hop).ok()?;
-    let (host, port) = match hop.strip_prefix('[') {
-        Some(rest) => {
-            let (host, port) = rest.split_once(']')?;
-            (host, if port.is_empty() { None } else { Some(port.strip_prefix(':')?) })
-        }
-        None => match hop.split_once(':') {
-            Some((host, port)) if !port.contains(':') => (host, Some(port)),
-            _ => (hop, None),
-        },
-    };
-    if !port.is_none_or(is_port) {
-        return None;
-    }
-    let without_zone = host.split_once('%').filter(|(host, _)| host.contains(':'));
-    let host = without_zone.map_or(host, |(host, _)| host);
-    host.parse::<IpAddr>().ok().map(|address| address.to_canonical())
-}
-
-/// Returns whether a text is a port number, or hidden as `_name`.
-fn is_port(port: &str) -> bool {
-    match port.strip_prefix('_') {
-        Some(name) => {
-            name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
-        }
-        None => port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok(),
-    }
 }

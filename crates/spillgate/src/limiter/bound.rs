@@ -13,14 +13,14 @@ use crate::decision::{CounterOutcome, Names};
 use crate::limit::{Algorithm, NamedLimit};
 use crate::metrics::Meters;
 use crate::plan::{LimitHandleFrom, Plan, PlanMode, SharedMatch};
-use crate::policy::{Matched, Mode, Policy};
+use crate::policy::{Matched, Mode, Policy, TypedRequest};
 use crate::request::{Cost, Request};
 use crate::reservation::{Opening, random_id};
 use crate::subject::Secret;
 
 /// A request with the policy or the inline limit that decides it.
 pub(super) enum BoundRequest<'q, 'a> {
-    ByPolicy { request: &'q Request<'a>, in_force: Guard<Arc<InForce>> },
+    ByPolicy { request: TypedRequest<'q, 'a>, in_force: Guard<Arc<InForce>> },
     Inline { request: &'q Request<'a>, key: &'q str, limit: NamedLimit },
 }
 
@@ -29,7 +29,11 @@ impl Inner {
     #[inline]
     pub(super) fn bind<'q, 'a>(&self, request: &'q Request<'a>) -> BoundRequest<'q, 'a> {
         match request.inline_limit() {
-            None => BoundRequest::ByPolicy { request, in_force: self.in_force.load() },
+            None => {
+                let in_force = self.in_force.load();
+                let request = in_force.policy.typed(request);
+                BoundRequest::ByPolicy { request, in_force }
+            }
             Some((key, limit)) => {
                 BoundRequest::Inline { request, key, limit: NamedLimit::new(limit.clone(), 0) }
             }
@@ -114,11 +118,10 @@ impl Inner {
 impl<'q, 'a> BoundRequest<'q, 'a> {
     /// Returns the request.
     #[inline]
-    pub(super) fn request(&self) -> &'q Request<'a> {
-        match *self {
-            BoundRequest::ByPolicy { request, .. } | BoundRequest::Inline { request, .. } => {
-                request
-            }
+    pub(super) fn request(&self) -> &Request<'a> {
+        match self {
+            BoundRequest::ByPolicy { request, .. } => request,
+            BoundRequest::Inline { request, .. } => request,
         }
     }
 

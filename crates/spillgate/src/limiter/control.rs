@@ -67,9 +67,15 @@ impl Limiter {
     /// Sets other limits for a subject of a rule, until they are removed or expire. The quota
     /// `"block"` blocks the subject.
     ///
-    /// The subject is one or more of the rule's key attributes, and covers every subject that has
-    /// them. If several overrides apply, the one with more attributes wins. With equally many, a
-    /// runtime change wins over the policy file, and the newest runtime change over others.
+    /// The subject is some of the rule's key attributes, and covers every subject that has them.
+    /// Without attributes it covers every subject of the rule. For one attribute of type ip it may
+    /// be a network, `203.0.113.0/24`: each subject inside has the limits by itself. An address
+    /// covers the subject that it belongs to, usually the /64 of an IPv6 address;
+    /// [`Policy::named_subject`] returns it.
+    ///
+    /// If several overrides apply, the one with more attributes wins, then the smallest network of
+    /// the same attribute. Else a runtime change wins over the policy file, and the newest runtime
+    /// change over others.
     ///
     /// Limits pair with the rule's limits by name, else by position; unset fields are the rule's.
     /// Used quota stays used.
@@ -98,9 +104,10 @@ impl Limiter {
         limits: impl IntoIterator<Item: Into<LimitSpec>>,
         expires_at: Option<SystemTime>,
     ) -> Result<WriteReport, ControlError> {
-        let subject = named_by(subject);
+        let policy = self.policy();
+        let subject = policy.named_subject(subject);
         let limits: Vec<LimitSpec> = limits.into_iter().map(Into::into).collect();
-        self.policy().pairs(rule, &subject, &limits)?;
+        policy.pairs(rule, &subject, &limits)?;
         if length(&subject, &limits) > SUBJECT_BYTES_MAX {
             return Err(ControlError::TooLong);
         }
@@ -112,18 +119,24 @@ impl Limiter {
         self.inner.set(set, expires_at, &self.note()).await
     }
 
-    /// Removes an override that was set as a runtime change, even if its rule is gone.
+    /// Removes an override that was set as a runtime change, even if its rule is gone. Any address
+    /// of a subject names its override, as for [`Limiter::set_override`].
     pub async fn remove_override(
         &self,
         rule: &str,
         subject: &Request<'_>,
     ) -> Result<WriteReport, ControlError> {
-        let subject = named_by(subject);
-        if length(&subject, &[]) > SUBJECT_BYTES_MAX {
+        let (named, written) = (self.policy().named_subject(subject), named_by(subject));
+        if length(&written, &[]) > SUBJECT_BYTES_MAX {
             return Err(ControlError::TooLong);
         }
-        let about = RuntimeEntry::Override { rule: rule.into(), subject, limits: Vec::new() };
-        self.inner.take_back(about, &self.note()).await
+        let about =
+            |subject| RuntimeEntry::Override { rule: rule.into(), subject, limits: Vec::new() };
+        match self.inner.take_back(about(named), &self.note()).await {
+            // It may have been set under another type of an attribute, and is listed as it was set.
+            Err(ControlError::NotSet) => self.inner.take_back(about(written), &self.note()).await,
+            taken_back => taken_back,
+        }
     }
 
     /// Returns the overrides set as runtime changes, in the order in which they were set. Those of

@@ -109,8 +109,10 @@ impl Limiter {
             .zip(raises)
             .map(|(counter, raise)| Notes { cost: cost.of_limit(counter.definition()), raise });
         let counters = notes.collect();
-        let (rules, left_out) =
-            bound.policy().map(|policy| explained_rules(policy, request)).unwrap_or_default();
+        let (rules, left_out) = bound
+            .policy()
+            .map(|policy| explained_rules(policy, bound.request()))
+            .unwrap_or_default();
         let domain = request.domain().to_owned();
         Explanation { decision: decided, remembered, leased, rules, left_out, domain, counters }
     }

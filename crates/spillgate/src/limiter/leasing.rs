@@ -99,6 +99,7 @@ pub(super) async fn warm_up(inner: &Arc<Inner>) {
     let mut are_expected = false;
     for rule in policy.rules().filter(|rule| rule.mode() == Mode::Enforce) {
         for subject in rule.hot() {
+            let subject = policy.typed(&subject);
             let Some(matched) = policy.met_by_subject(rule, &subject) else { continue };
             let plan: Plan = Plan::of_subject(&matched, &subject, &inner.secret);
             for counter in &plan.transaction.counters {

@@ -195,6 +195,7 @@ impl Tops {
         counters: &[CounterOutcome],
         allowed: bool,
     ) {
+        let request = &*policy.typed(request);
         let mut windows = self.windows.lock();
         windows.turn(counter_ns());
         for of_rule in counters.chunk_by(|one, next| one.rule == next.rule) {

@@ -98,7 +98,9 @@ impl<'p> SharedMatch<'p> {
                 SharedMatch::known_or_new(&mut all, limits, keys).add(number, request, mode);
                 continue;
             }
-            for matched in policy.into_iter().flat_map(|policy| policy.matched(request)) {
+            let Some(policy) = policy else { continue };
+            let request = &*policy.typed(request);
+            for matched in policy.matched(request) {
                 let keys = keys_of(matched.rule, request, secret).collect();
                 let limits = MatchedLimits::Rule { matched, narrowed: None };
                 SharedMatch::known_or_new(&mut all, limits, keys).add(number, request, mode);

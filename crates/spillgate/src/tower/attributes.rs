@@ -8,7 +8,8 @@ use http::header::HeaderName;
 
 use super::Head;
 use super::diagnostics::{Diagnostic, Diagnostics};
-use crate::identity::{AddressText, ByIp};
+use crate::identity::ByIp;
+use spillgate_core::ip::AddressText;
 use spillgate_core::path::normalised_path;
 
 /// The source of an attribute's value: [`ByIp`], or one of the functions of this module.

@@ -189,7 +189,6 @@ fn an_invalid_change_is_rejected_and_changes_nothing() {
                 None,
                 r#"rule: there is no rule "apis"; did you mean "api"?"#,
             ),
-            ("api", &Request::new(), "9/day", None, "subject: no attribute is named"),
             ("api", &stranger, "9/day", None, r#"subject: "ip" is not in the rule's key"#),
             ("api", &acme(), "9/fortnight", None, r#"limit "0": quota: "fortnight""#),
             ("api", &acme(), "0/day", None, r#"limit "0": quota: a count of 0"#),

@@ -20,10 +20,13 @@ fn the_reference_has_every_setting_and_field_with_its_default() {
 
     let schema: Value = serde_json::from_slice(&run(&["validate", "--schema"]).stdout).unwrap();
     let (rule, overriding) = (&schema["properties"]["rule"], &schema["properties"]["override"]);
-    let limit = &schema["definitions"]["limits"];
-    let fields = [("rule", rule), ("override", overriding), ("limits", limit)];
+    let limit = &schema["definitions"]["limits"]["items"];
+    let attribute = &schema["properties"]["attribute"]["additionalProperties"];
+    let (rule, overriding) = (&rule["items"], &overriding["items"]);
+    let fields =
+        [("attribute", attribute), ("rule", rule), ("override", overriding), ("limits", limit)];
     let fields = fields.into_iter().flat_map(|(table, node)| {
-        let names = properties(&node["items"]).keys();
+        let names = properties(node).keys();
         names.map(move |name| format!("{table}.{name}"))
     });
     let known: BTreeSet<String> = every_setting().into_iter().chain(fields).collect();
@@ -50,6 +53,7 @@ fn default_of<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
     let (first, rest) = name.split_once('.').unwrap();
     let mut node = match first {
         "limits" => &schema["definitions"]["limits"]["items"],
+        "attribute" => &schema["properties"][first]["additionalProperties"],
         "rule" | "override" => &schema["properties"][first]["items"],
         _ => &schema["properties"][first],
     };

@@ -47,13 +47,18 @@ pub(super) fn json_of_commands() -> Vec<Seen> {
         let command = format!("{} --json", arguments[0]);
         seen.extend(of_json(&command, &stdout(&[arguments, &["--json"]].concat())));
     };
-    let requests: [&[&str]; 5] =
-        [&["ip=a"], &["ip=a", "--cost", "9"], &["ip=a", "--cost", "2"], &["plan=free"], &["x=y"]];
+    let requests: [&[&str]; 5] = [
+        &["ip=192.0.2.1"],
+        &["ip=192.0.2.1", "--cost", "9"],
+        &["ip=192.0.2.1", "--cost", "2"],
+        &["plan=free"],
+        &["x=y"],
+    ];
     for request in requests {
         add(&[&["check", "--url", &url], request].concat());
         add(&[&["explain", "--url", &admin], request].concat());
     }
-    add(&["explain", "--redis", &redis.url(), "--config", file.path(), "ip=a"]);
+    add(&["explain", "--redis", &redis.url(), "--config", file.path(), "ip=192.0.2.1"]);
     add(&["top", "--url", &admin]);
     add(&["doctor", "--redis", &redis.url()]);
     for policy in crate::validate::policies() {
@@ -61,7 +66,7 @@ pub(super) fn json_of_commands() -> Vec<Seen> {
     }
     let old = TempFile::new("old.toml", &RULES.replace("login", "sign-in"));
     add(&["validate", "--against", old.path(), file.path()]);
-    let simulated = ["--pattern", "bursty", "--with", "ip=a", "--fail-if", "malformed>1"];
+    let simulated = ["--pattern", "bursty", "--with", "ip=192.0.2.1", "--fail-if", "malformed>1"];
     add(&[&["simulate", "--config", file.path(), "--against", old.path()], &simulated[..]].concat());
     add(&["bench", "--rate", "500", "--duration", "200ms", "--timeout", "30s"]);
     seen
@@ -144,8 +149,8 @@ pub(super) fn metrics() -> Vec<Seen> {
     let arguments = ["--config", file.path()];
     let mut seen = Vec::new();
     for server in [Server::start(&arguments), Server::start_on(&redis, &arguments)] {
-        server.check(r#"{"attributes":{"ip":"a"}}"#);
-        server.check(r#"{"attributes":{"ip":"a"},"cost":9}"#);
+        server.check(r#"{"attributes":{"ip":"192.0.2.1"}}"#);
+        server.check(r#"{"attributes":{"ip":"192.0.2.1"},"cost":9}"#);
         let text = server.operator().send("GET", "/metrics", b"").unwrap().body;
         for line in text.lines().filter(|line| !line.starts_with("# TYPE")) {
             // A name, its labels and their values, each by itself; or the sentence of a help text.

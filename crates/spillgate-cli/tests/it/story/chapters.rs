@@ -1,12 +1,13 @@
 //! The chapters of the story. Each has rules of its own, found by the path.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::thread::sleep;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use spillgate_testkit::eventually;
 
-use super::Scene;
+use super::{Check, Scene};
 
 pub(crate) const RULES: &str = r#"
 [server]
@@ -43,6 +44,12 @@ key = ["ip"]
 limits = ["2/hour"]
 
 [[rule]]
+name = "blocks"
+match = { path = "/blocks" }
+key = ["ip"]
+limits = ["1000000/hour"]
+
+[[rule]]
 name = "reload"
 match = { path = "/reload" }
 key = ["ip"]
@@ -68,6 +75,7 @@ pub(crate) const CHAPTERS: &[(&str, Chapter)] = &[
     ("override with expiry", override_with_expiry),
     ("shadow", shadow),
     ("kill switch", kill_switch),
+    ("blocks of addresses and networks", blocks),
 ];
 
 fn exhaust(scene: &Scene<'_>) {
@@ -168,6 +176,97 @@ fn kill_switch(scene: &Scene<'_>) {
     operate(scene, "DELETE", mode, &Value::Null);
     assert_eq!(scene.decision("/operated"), "denied");
 }
+
+/// An operator blocks what an access log shows, in the spelling of the log, and every API denies it.
+#[expect(clippy::print_stdout, reason = "the seed of a failure")]
+fn blocks(scene: &Scene<'_>) {
+    let seed = Random::seed();
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    for _ in 0..4 {
+        let (v4, v6) = (random.v4(), random.v6());
+        let mapped = v4.to_ipv6_mapped();
+        let [a, b, c, _] = v4.octets();
+        let [one, two, three, four, ..] = v6.segments();
+        let (in_24, in_64) =
+            (Ipv4Addr::new(a, b, c, random.next() as u8), v6.to_bits() ^ u128::from(random.next()));
+        let in_48 = Ipv6Addr::new(one, two, three, !four, 1, 2, 3, 4);
+        let outside_48 = Ipv6Addr::new(one, two, !three, four, 1, 2, 3, 4);
+        let outside_24 = Ipv4Addr::new(a, b, !c, 1);
+        let in_64 = Ipv6Addr::from_bits(in_64);
+        // What is blocked, what it is called in the answer, an address inside, and one outside.
+        let of_24 = (format!("{v4}/24"), format!("{a}.{b}.{c}.0/24"));
+        let net_48 = format!("{}/48", Ipv6Addr::new(one, two, three, 0, 0, 0, 0, 0));
+        let net_64 = format!("{}/64", Ipv6Addr::new(one, two, three, four, 0, 0, 0, 0));
+        for ((blocked, named), inside, outside) in [
+            (of_24, in_24.to_string(), outside_24.to_string()),
+            ((v6.to_string(), net_64), in_64.to_string(), in_48.to_string()),
+            ((mapped.to_string(), v4.to_string()), v4.to_string(), outside_24.to_string()),
+            ((format!("{v6}/48"), net_48), in_48.to_string(), outside_48.to_string()),
+        ] {
+            let body = |address: &str| json!({"rule": "blocks", "subject": {"ip": address}, "limits": ["block"]});
+            let answer = operate(scene, "PUT", OVERRIDES, &body(&blocked));
+            assert_eq!(answer["subject"], json!({"ip": named}), "{blocked}");
+            for (address, decision, reason) in
+                [(&inside, "denied for good", json!("blocked")), (&outside, "allowed", Value::Null)]
+            {
+                assert_eq!(decision_of(scene, address), decision, "{address} under {blocked}");
+                let path = format!("/admin/v1/explain?attr.path=/blocks&attr.ip={address}");
+                let explained = operate(scene, "GET", &path, &Value::Null);
+                assert_eq!(explained["reason"], reason, "explain of {address} under {blocked}");
+            }
+            // The list shows it under the name of the answer, and that name takes it back.
+            let listed = operate(scene, "GET", OVERRIDES, &Value::Null);
+            assert_eq!(listed["overrides"][0]["subject"], json!({"ip": named}));
+            let name = if random.next() % 2 == 0 { &named } else { &blocked };
+            let path = format!("{OVERRIDES}?rule=blocks&attr.ip={name}");
+            operate(scene, "DELETE", &path, &Value::Null);
+            assert_eq!(decision_of(scene, &inside), "allowed", "{inside} after {blocked}");
+        }
+    }
+    let narrow =
+        json!({"rule": "blocks", "subject": {"ip": "2001:db8::7/96"}, "limits": ["block"]});
+    let mut operator = scene.server.operator();
+    let reply = operator.send("PUT", OVERRIDES, narrow.to_string().as_bytes()).unwrap();
+    assert_eq!(reply.status, 400, "{reply:?}");
+    assert!(reply.body.contains("2001:db8::/64"), "it names the subject: {}", reply.body);
+}
+
+#[track_caller]
+fn decision_of(scene: &Scene<'_>, ip: &str) -> &'static str {
+    let check = Check { ip, path: "/blocks", cost: &[("requests", 1)] };
+    (scene.api.ask)(scene.server, &check).decision
+}
+
+/// Numbers from a seed (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn seed() -> u64 {
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap();
+        since.as_nanos() as u64
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// Returns an address that no network of a proxy has.
+    fn v4(&mut self) -> Ipv4Addr {
+        let [a, b, c, d, ..] = self.next().to_le_bytes();
+        Ipv4Addr::new(200 + a % 20, b, c, d)
+    }
+
+    fn v6(&mut self) -> Ipv6Addr {
+        let bits = u128::from(self.next()) << 64 | u128::from(self.next());
+        Ipv6Addr::from_bits(0x2001 << 112 | bits >> 16)
+    }
+}
+
+const OVERRIDES: &str = "/admin/v1/overrides";
 
 #[track_caller]
 fn exhausted(scene: &Scene<'_>, path: &str) {

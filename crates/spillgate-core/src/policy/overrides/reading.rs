@@ -7,19 +7,21 @@ use smallvec::SmallVec;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::{Attributes, Override, Overrides, SETS_MAX, Subject, TooManySets, ties};
+use super::{NoSubject, Override, Overrides, SETS_MAX, Subject, TooManySets, ties};
 use crate::limit::{LimitSpec, NamedLimit};
 use crate::policy::file::{Place, Table};
 use crate::policy::limits;
-use crate::policy::matching::{Pattern, read_literal};
+use crate::policy::matching::read_literal;
 use crate::policy::problem::{Problem, Problems, nearest};
 use crate::policy::rule::Rule;
+use crate::policy::types::Types;
 
 /// The overrides while they are read.
 #[derive(Debug)]
 pub(in crate::policy) struct Reading<'r> {
     rules: &'r [Rule],
     rules_by_name: &'r HashMap<Arc<str>, u32>,
+    types: &'r Types,
     overrides: Overrides,
     /// For each rule, the index of its limits by their source text.
     limits_by_wording: Vec<HashMap<Box<str>, u32>>,
@@ -29,12 +31,14 @@ impl<'r> Reading<'r> {
     pub(in crate::policy) fn new(
         rules: &'r [Rule],
         rules_by_name: &'r HashMap<Arc<str>, u32>,
+        types: &'r Types,
     ) -> Reading<'r> {
         let overrides =
             Overrides { by_rule: vec![SmallVec::new(); rules.len()], limits: Vec::new() };
         Reading {
             rules,
             rules_by_name,
+            types,
             overrides,
             limits_by_wording: vec![HashMap::new(); rules.len()],
         }
@@ -48,7 +52,7 @@ impl<'r> Reading<'r> {
         }
         let Some(rule_index) = self.read_rule(table, problems) else { return };
         let rule = &self.rules[rule_index as usize];
-        let subject = read_subject(table, rule, problems);
+        let subject = read_subject(table, rule, self.types, problems);
         let limits = self.read_limits(table, rule_index, problems);
         if let (Some(subject), Some(limits)) = (subject, limits) {
             let inserted = self.insert(table, rule_index, subject, limits, problems);
@@ -138,50 +142,56 @@ impl<'r> Reading<'r> {
     }
 }
 
-fn read_subject(table: &Table<'_>, rule: &Rule, problems: &mut Problems<'_>) -> Option<Subject> {
-    let mut attributes = Attributes::default();
-    let mut key_values: SmallVec<[&[u8]; 4]> = rule.key().map(|_| &[][..]).collect();
-    let entries = table.attributes("subject", problems)?;
-    if entries.is_empty() {
-        problems.note(table.wrong("subject", "no attribute is named; write for example subject = { tenant = \"acme\" }, or change the rule's own limits"));
-        return None;
+/// Reads the subjects that an override covers; without attributes, every subject of the rule.
+fn read_subject(
+    table: &Table<'_>,
+    rule: &Rule,
+    types: &Types,
+    problems: &mut Problems<'_>,
+) -> Option<Subject> {
+    let entries = table.attributes(FIELD, problems)?;
+    let mut named = Vec::with_capacity(entries.len());
+    for (attribute, value) in &entries {
+        let text = problems.noting(read_value(table, attribute, value))?;
+        named.push((*attribute, text.as_bytes(), types.of(attribute)));
     }
-    for (attribute, value) in entries {
-        let Some(place) = rule.key().position(|known| known == attribute) else {
-            let key: Vec<&str> = rule.key().collect();
-            let message =
-                format!("{attribute:?} is not in the rule's key; name one or more of {key:?}");
-            problems.note(table.wrong_at(table.at(value.span()), "subject", message));
-            continue;
+    let subject = Subject::new(rule, named).map_err(|wrong| {
+        let (attribute, message) = match wrong {
+            NoSubject::Foreign(attribute) => {
+                let key: Vec<&str> = rule.key().collect();
+                let message =
+                    format!("{attribute:?} is not in the rule's key; name one or more of {key:?}");
+                (attribute, message)
+            }
+            NoSubject::NoAddress { attribute, value, problem } => {
+                (attribute, problem.message(value))
+            }
+            NoSubject::TwoNetworks(attribute) => (attribute, TWO_NETWORKS.to_owned()),
         };
-        attributes = attributes.with(place);
-        key_values[place] = problems.noting(read_value(table, attribute, value))?;
-    }
-    Some((attributes, attributes.encode(&key_values)))
+        let at = entries.iter().find(|(name, _)| *name == attribute);
+        let at = at.map_or(table.place_of(FIELD), |(_, value)| table.at(value.span()));
+        table.wrong_at(at, FIELD, message)
+    });
+    problems.noting(subject)
 }
 
-/// Reads an exact value. A `*` is only allowed in the literal form.
+/// Reads one value. A `*` is only allowed in the literal form.
 fn read_value<'t>(
     table: &Table<'t>,
     attribute: &str,
     value: &'t Spanned<DeValue<'t>>,
-) -> Result<&'t [u8], Problem> {
-    let wrong = |message: String| Err(table.wrong_at(table.at(value.span()), "subject", message));
+) -> Result<&'t str, Problem> {
     if let DeValue::Table(_) = value.get_ref() {
-        return match read_literal(table, "subject", attribute, value)? {
-            Pattern::Exact(value) => Ok(value),
-            Pattern::Prefix(_) => {
-                wrong("an override is for exact values; write { exact = \"...\" }".to_owned())
-            }
-        };
+        return read_literal(table, FIELD, attribute, value);
     }
-    let text = table.text_of("subject", value)?.text;
+    let text = table.text_of(FIELD, value)?.text;
     if text.contains('*') {
-        return wrong(format!(
-            "an override is for exact values, and {text:?} has a *; write {{ exact = {text:?} }} to take it literally"
-        ));
+        let message = format!(
+            "an override is for exact values and networks, and {text:?} has a *; write {{ exact = {text:?} }} to take it literally"
+        );
+        return Err(table.wrong_at(table.at(value.span()), FIELD, message));
     }
-    Ok(text.as_bytes())
+    Ok(text)
 }
 
 /// Returns the rule's limits, with those of the override in their places.
@@ -231,7 +241,10 @@ pub(in crate::policy) fn place_in(
     }
 }
 
-const FIELDS: [&str; 3] = ["rule", "subject", "limits"];
+const FIELD: &str = "subject";
+pub(super) const TWO_NETWORKS: &str =
+    "only one attribute of an override can be a network; write one address of the others";
+const FIELDS: [&str; 3] = ["rule", FIELD, "limits"];
 const REQUIRED: [(&str, &str); 3] = [
     ("rule", "rule = \"login\""),
     ("subject", "subject = { tenant = \"acme\" }"),

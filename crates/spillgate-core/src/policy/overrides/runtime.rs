@@ -2,10 +2,12 @@
 
 use smallvec::SmallVec;
 
-use super::{Attributes, Override, Overrides, SETS_MAX, Subject, TooManySets};
+use super::reading::TWO_NETWORKS;
+use super::{NoSubject, Override, Overrides, SETS_MAX, Subject, TooManySets};
 use crate::limit::NamedLimit;
 use crate::policy::rule::Rule;
 use crate::policy::runtime::{self, InvalidChange};
+use crate::policy::types::Types;
 
 impl Overrides {
     /// Enters one override of a subject that has none yet. `at` is its number.
@@ -13,11 +15,12 @@ impl Overrides {
         &mut self,
         rule_index: u32,
         rule: &Rule,
+        types: &Types,
         subject: &runtime::Subject,
         limits: Box<[NamedLimit]>,
         at: u32,
     ) -> Result<(), InvalidChange> {
-        let subject = encoded(rule, subject)?;
+        let subject = subject_of(rule, types, subject)?;
         let rules = self.by_rule.len().max(rule_index as usize + 1);
         self.by_rule.resize_with(rules, SmallVec::new);
         let limits = self.add_limits(limits);
@@ -32,11 +35,12 @@ impl Overrides {
         &self,
         rule_index: u32,
         rule: &Rule,
+        types: &Types,
         subject: &runtime::Subject,
     ) -> Result<(), InvalidChange> {
-        let (attributes, _) = encoded(rule, subject)?;
+        let subject = subject_of(rule, types, subject)?;
         let sets = self.by_rule.get(rule_index as usize).map_or(&[][..], |sets| sets);
-        if sets.len() < SETS_MAX || sets.iter().any(|set| set.attributes == attributes) {
+        if sets.len() < SETS_MAX || sets.iter().any(|set| set.is_for(&subject)) {
             return Ok(());
         }
         Err(InvalidChange::TooManySets)
@@ -48,19 +52,27 @@ impl Overrides {
     }
 }
 
-fn encoded(rule: &Rule, subject: &runtime::Subject) -> Result<Subject, InvalidChange> {
-    if subject.is_empty() {
-        return Err(InvalidChange::EmptySubject);
-    }
-    let mut attributes = Attributes::default();
-    let mut key_values: SmallVec<[&[u8]; 4]> = rule.key().map(|_| &[][..]).collect();
-    for (attribute, value) in subject {
-        let Some(place) = rule.key().position(|known| known == &**attribute) else {
-            let key = rule.key().map(str::to_owned).collect();
-            return Err(InvalidChange::ForeignAttribute { attribute: attribute.to_string(), key });
-        };
-        attributes = attributes.with(place);
-        key_values[place] = value;
-    }
-    Ok((attributes, attributes.encode(&key_values)))
+fn subject_of(
+    rule: &Rule,
+    types: &Types,
+    subject: &runtime::Subject,
+) -> Result<Subject, InvalidChange> {
+    let named = subject.iter().map(|(attribute, value)| {
+        let of_type = types.of(attribute);
+        (&**attribute, &**value, of_type)
+    });
+    Subject::new(rule, named).map_err(|wrong| match wrong {
+        NoSubject::Foreign(attribute) => InvalidChange::ForeignAttribute {
+            attribute: attribute.to_owned(),
+            key: rule.key().map(str::to_owned).collect(),
+        },
+        NoSubject::NoAddress { attribute, value, problem } => InvalidChange::NoSubject {
+            attribute: attribute.to_owned(),
+            message: problem.message(value),
+        },
+        NoSubject::TwoNetworks(attribute) => InvalidChange::NoSubject {
+            attribute: attribute.to_owned(),
+            message: TWO_NETWORKS.to_owned(),
+        },
+    })
 }

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use crate::ip::Network;
 use crate::policy::Policy;
 use crate::request::Request;
 
@@ -14,6 +15,10 @@ type Values = [Option<&'static str>; 4];
 enum Pattern {
     Exact(&'static str),
     Prefix(&'static str),
+    Suffix(&'static str),
+    Around(&'static str, &'static str),
+    Absent,
+    Not(&'static str),
 }
 
 #[derive(Clone, Debug)]
@@ -26,13 +31,9 @@ struct Rule {
 
 impl Rule {
     fn is_met_by(&self, domain: &str, values: &Values) -> bool {
-        let holds = |i: usize| match (&self.conditions[i], values[i]) {
-            (None, _) => true,
-            (Some(_), None) => false,
-            (Some(any_of), Some(value)) => any_of.iter().any(|pattern| match pattern {
-                Pattern::Exact(exact) => value == *exact,
-                Pattern::Prefix(prefix) => value.starts_with(prefix),
-            }),
+        let holds = |i: usize| {
+            let any_of = self.conditions[i].as_ref();
+            any_of.is_none_or(|any_of| any_of.iter().any(|pattern| pattern.holds(values[i])))
         };
         let complete = (0..4).all(|i| !self.key[i] || values[i].is_some());
         !self.off && self.domain == domain && complete && (0..4).all(holds)
@@ -55,18 +56,41 @@ impl Rule {
 }
 
 impl Pattern {
+    fn holds(&self, value: Option<&str>) -> bool {
+        let is = |check: &dyn Fn(&str) -> bool| value.is_some_and(check);
+        match self {
+            Pattern::Exact(exact) => value == Some(*exact),
+            Pattern::Prefix(prefix) => is(&|value| value.starts_with(prefix)),
+            Pattern::Suffix(suffix) => is(&|value| value.ends_with(suffix)),
+            Pattern::Around(head, tail) => is(&|value| {
+                let is_long_enough = value.len() >= head.len() + tail.len();
+                is_long_enough && value.starts_with(head) && value.ends_with(tail)
+            }),
+            Pattern::Absent => value.is_none(),
+            Pattern::Not(exact) => value != Some(*exact),
+        }
+    }
+
     fn write(&self) -> String {
         match self {
             Pattern::Exact(text) if text.contains('*') => format!("{{ exact = '{text}' }}"),
             Pattern::Prefix(text) if text.contains('*') => format!("{{ prefix = '{text}' }}"),
             Pattern::Exact(text) => format!("'{text}'"),
             Pattern::Prefix(text) => format!("'{text}*'"),
+            Pattern::Suffix(text) => format!("'*{text}'"),
+            Pattern::Around(head, tail) => format!("'{head}*{tail}'"),
+            Pattern::Absent => "{ absent = true }".to_owned(),
+            Pattern::Not(text) => format!("{{ not = {{ exact = '{text}' }} }}"),
         }
     }
 }
 
 fn value() -> impl Strategy<Value = &'static str> {
     proptest::sample::select(vec!["", "x", "y", "*", "xy", "x*", "yx", "xyx", "x*y"])
+}
+
+fn text() -> impl Strategy<Value = &'static str> {
+    proptest::sample::select(vec!["", "x", "y", "xy"])
 }
 
 fn values() -> impl Strategy<Value = Values> {
@@ -78,7 +102,14 @@ fn domain() -> impl Strategy<Value = &'static str> {
 }
 
 fn rule() -> impl Strategy<Value = Rule> {
-    let pattern = prop_oneof![value().prop_map(Pattern::Exact), value().prop_map(Pattern::Prefix)];
+    let pattern = prop_oneof![
+        3 => value().prop_map(Pattern::Exact),
+        3 => value().prop_map(Pattern::Prefix),
+        1 => text().prop_map(Pattern::Suffix),
+        1 => (text(), text()).prop_map(|(head, tail)| Pattern::Around(head, tail)),
+        1 => Just(Pattern::Absent),
+        1 => value().prop_map(Pattern::Not),
+    ];
     let condition = proptest::option::weighted(0.4, proptest::collection::vec(pattern, 1..4));
     let keyed = proptest::array::uniform4(proptest::bool::weighted(0.2));
     let parts =
@@ -119,7 +150,77 @@ fn policy_with(overrides: &[Values]) -> String {
     text
 }
 
+/// An override of a rule by tenant and address: its tenant and its network, if it names them.
+type ByNetwork = (Option<&'static str>, Option<Network>);
+
+fn address() -> impl Strategy<Value = Network> {
+    let texts =
+        ["10.0.0.1", "10.0.0.2", "10.0.1.1", "10.1.0.1", "11.0.0.1", "2001:db8::/64", "::/64"];
+    proptest::sample::select(texts.map(|text| Network::parse(text).unwrap()).to_vec())
+}
+
+fn network() -> impl Strategy<Value = Network> {
+    let texts = [
+        "0.0.0.0/0",
+        "10.0.0.0/8",
+        "10.0.0.0/16",
+        "10.0.0.0/24",
+        "10.0.1.0/24",
+        "::/0",
+        "2001:db8::/48",
+    ];
+    let wide = proptest::sample::select(texts.map(|text| Network::parse(text).unwrap()).to_vec());
+    prop_oneof![wide, address()]
+}
+
+fn tenant() -> impl Strategy<Value = &'static str> {
+    proptest::sample::select(vec!["a", "b"])
+}
+
 proptest! {
+    #[test]
+    fn the_smallest_network_of_the_most_attributes_wins(
+        overrides in proptest::collection::vec(
+            (proptest::option::of(tenant()), proptest::option::of(network())), 0..8,
+        ),
+        subjects in proptest::collection::vec((tenant(), address()), 1..8),
+    ) {
+        let mut text = String::from("[[rule]]\nname = 'r'\nkey = ['tenant', 'ip']\nlimits = ['1000/day']\n");
+        for (i, (tenant, network)) in overrides.iter().enumerate() {
+            text += &format!("[[override]]\nrule = 'r'\nlimits = ['{}/day']\nsubject = {{ ", i + 1);
+            let tenant = tenant.map(|tenant| format!("tenant = '{tenant}'"));
+            let network = network.map(|network| format!("ip = '{network}'"));
+            text += &tenant.into_iter().chain(network).collect::<Vec<_>>().join(", ");
+            text += " }\n";
+        }
+        let alike = |one: &ByNetwork, other: &ByNetwork| {
+            let one_attribute = |of: &ByNetwork| of.0.is_some() != of.1.is_some();
+            let apart = one.0.is_some() != other.0.is_some();
+            one == other || one_attribute(one) && one_attribute(other) && apart
+        };
+        let ties = (0..overrides.len())
+            .any(|i| overrides[..i].iter().any(|earlier| alike(earlier, &overrides[i])));
+        let policy = Policy::from_toml(&text);
+        prop_assert_eq!(policy.is_err(), ties, "{}", text);
+        let Ok(policy) = policy else { return Ok(()) };
+        for (tenant, address) in subjects {
+            let covers = |(of, network): &ByNetwork| {
+                of.is_none_or(|of| of == tenant) && network.is_none_or(|of| of.contains(address))
+            };
+            let rank = |(of, network): &ByNetwork| {
+                let named = usize::from(of.is_some()) + usize::from(network.is_some());
+                (named, network.map(Network::prefix))
+            };
+            let winner = (0..overrides.len())
+                .filter(|i| covers(&overrides[*i]))
+                .max_by_key(|i| rank(&overrides[*i]));
+            let request = Request::new().with("tenant", tenant).with("ip", address.to_string());
+            let matched = policy.matched(&policy.typed(&request));
+            let expected = winner.map_or(1_000, |i| i as u64 + 1);
+            prop_assert_eq!(matched[0].limits[0].limit().capacity(), Some(expected), "{} {}\n{}", tenant, address, text);
+        }
+    }
+
     #[test]
     fn a_request_matches_the_rules_that_a_linear_search_finds(
         rules in proptest::collection::vec(rule(), 0..12),

@@ -149,7 +149,7 @@ name = "a""#,
     refuses(
         r#"[databases]
 url = "x""#,
-        "1: field `databases`: there is no such field; those that exist here are rule, rules, override, server, store, telemetry",
+        "1: field `databases`: there is no such field; those that exist here are attribute, rule, rules, override, server, store, telemetry",
     );
 }
 
@@ -306,24 +306,40 @@ fn rejects_ambiguous_conditions() {
         r#"3: rule "a", field `match`: this is a whole number; write a text, in quotes"#,
     );
     refuses_rule(
-        r#"match = { route = "/a/*/b" }"#,
-        r#"2: rule "a", field `match`: only a * at the end is special, and "/a/*/b" has another; write { exact = "/a/*/b" } to take it literally, or { prefix = "..." } to match values by their start"#,
-    );
-    refuses_rule(
-        r#"match = { route = "**" }"#,
-        r#"2: rule "a", field `match`: only a * at the end is special, and "**" has another; write { exact = "**" } to take it literally, or { prefix = "..." } to match values by their start"#,
-    );
-    refuses_rule(
-        r#"match = { route = ["/a", "*b"] }"#,
-        r#"2: rule "a", field `match`: only a * at the end is special, and "*b" has another; write { exact = "*b" } to take it literally, or { prefix = "..." } to match values by their start"#,
+        r#"match = { route = ["/a", "b**"] }"#,
+        r#"2: rule "a", field `match`: "b**" has two * side by side; write one of them, or { exact = "b**" } to take them literally"#,
     );
     refuses_rule(
         r#"match.user.role = "admin""#,
-        r#"2: rule "a", field `match`: the value of "user" is a table; write one of exact and prefix in it, or put the attribute's name in quotes if it has a dot: "user.role""#,
+        r#"2: rule "a", field `match`: the value of "user" is a table; write one of exact, prefix, cidr, absent, not in it, or put the attribute's name in quotes if it has a dot: "user.role""#,
     );
     refuses_rule(
         r#"match = { route = { exact = "a", prefix = "b" } }"#,
-        r#"2: rule "a", field `match`: write { exact = "..." } or { prefix = "..." }, and nothing else in it"#,
+        r#"2: rule "a", field `match`: write one of exact, prefix, cidr, absent, not in it, and nothing else"#,
+    );
+    refuses_rule(
+        "match = { route = { absent = false } }",
+        r#"2: rule "a", field `match`: write { absent = true }"#,
+    );
+    refuses_rule(
+        "match = { ip = { cidr = [] } }",
+        r#"2: rule "a", field `match`: an empty list, which nothing matches; write a network"#,
+    );
+    refuses_rule(
+        r#"match = { ip = "10.*" }"#,
+        r#"2: rule "a", field `match`: addresses are matched by network; write for example { cidr = ["10.0.0.0/8"] }"#,
+    );
+    refuses_rule(
+        r#"match = { ip = "localhost" }"#,
+        r#"2: rule "a", field `match`: "localhost" is no address; write one such as "203.0.113.7", or a network such as "203.0.113.0/24""#,
+    );
+    refuses_rule(
+        r#"match = { ip = { not = "2001:db8::/80" } }"#,
+        r#"2: rule "a", field `match`: "2001:db8::/80" is only a part of 2001:db8::/64, which counts as one client; write "2001:db8::/64" to cover it"#,
+    );
+    refuses_rule(
+        r#"match = { user = { cidr = ["10.0.0.0/8"] } }"#,
+        r#"2: rule "a", field `match`: "user" has no addresses; declare them: [attribute."user"] with type = "ip""#,
     );
     refuses_rule(
         "match = { route = { prefix = 5 } }",

@@ -16,7 +16,7 @@ use spillgate::control::Override;
 
 use super::Problem;
 use super::instant::Instant;
-use super::rules::written;
+use super::rules::{written, written_for};
 use super::subject::{Query, subject};
 use super::tokens::Holder;
 use crate::app::App;
@@ -98,7 +98,8 @@ pub(super) async fn set(
     let subject = subject(&fields.subject);
     let note = holder.note(fields.reason.as_ref().map(|Text(reason)| &**reason))?;
     let limiter = app.limiter().with_note(note);
-    Ok(written(&limiter.set_override(&fields.rule.0, &subject, limits, expires_at).await?))
+    let set = limiter.set_override(&fields.rule.0, &subject, limits, expires_at).await?;
+    Ok(written_for(&set, Some(&limiter.policy().named_subject(&subject))))
 }
 
 pub(super) async fn remove(

@@ -1,5 +1,7 @@
 //! Lists the rules in force, and sets their modes: the kill switch.
 
+use std::collections::BTreeMap;
+
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
@@ -8,6 +10,7 @@ use axum::response::Response;
 use hyper::{StatusCode, Uri};
 use serde::Serialize;
 use spillgate::control::{RuleMode, WriteReport};
+use spillgate::policy::Subject;
 use spillgate::{Limit, Mode, Rule};
 
 use super::instant::Instant;
@@ -64,6 +67,9 @@ struct LimitAnswer<'p> {
 #[derive(Serialize)]
 struct WriteAnswer<'w> {
     result: &'static str,
+    /// The subjects that an override covers, each value in the spelling by which it is listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: Option<BTreeMap<String, String>>,
     pending_shards: Vec<PendingAnswer<'w>>,
 }
 
@@ -123,9 +129,18 @@ pub(super) async fn clear_mode(
 
 /// Answers a runtime change, which is in force here. The status is 202 if some shards get it later.
 pub(super) fn written(report: &WriteReport) -> Response {
+    written_for(report, None)
+}
+
+/// Answers a runtime change of the limits of some subjects.
+pub(super) fn written_for(report: &WriteReport, subject: Option<&Subject>) -> Response {
     let pending = report.pending_shards().iter();
     let pending = pending.map(|shard| PendingAnswer { shard: shard.shard(), why: shard.why() });
-    let answer = WriteAnswer { result: "done", pending_shards: pending.collect() };
+    let text = |(name, value): &(Box<str>, Box<[u8]>)| {
+        (name.to_string(), String::from_utf8_lossy(value).into_owned())
+    };
+    let subject = subject.map(|subject| subject.iter().map(text).collect());
+    let answer = WriteAnswer { result: "done", subject, pending_shards: pending.collect() };
     let mut response = answer::json(&answer, answer::ANSWER_BYTES);
     if !report.is_everywhere() {
         *response.status_mut() = StatusCode::ACCEPTED;

@@ -39,6 +39,16 @@ pub(super) fn write(tree: &Tree, notes: &mut Vec<Note>) -> String {
         }
     }
     let mut policy = String::from(HEAD);
+    for name in ADDRESSES {
+        let node = nodes.iter().find(|node| node.entries.iter().any(|entry| entry.key == name));
+        let Some(node) = node else { continue };
+        policy += &format!("\n[attribute.{name}]\ntype = \"string\"\n");
+        let message = format!(
+            "{name} is compared as text, and each IPv6 address has a counter of its own, as in envoyproxy/ratelimit; \
+             leave [attribute.{name}] out to count a client by its /64"
+        );
+        notes.push(Note::remark(node.line, message));
+    }
     rules.iter().for_each(|rule| rule.write(&tree.domain, &mut policy));
     policy
 }
@@ -60,14 +70,13 @@ fn note_other_rules(rules: &[Rule<'_>], own: &Rule<'_>, node: &Node, notes: &mut
 /// Returns whether a rule can match the node's values, and notes the limit that is left out if none can.
 fn is_expressible(node: &Node, notes: &mut Vec<Note>) -> bool {
     let wildcard = node.entries.iter().find_map(|entry| match &entry.value {
-        Value::Wildcard(written) => Some(written),
-        Value::Any | Value::Exact(_) | Value::Prefix { .. } => None,
+        Value::WildKey(written) => Some(written),
+        Value::Any | Value::Exact(_) | Value::Prefix { .. } | Value::Glob { .. } => None,
     });
     let Some(written) = wildcard else { return true };
     let lost = if node.limit == Limit::Unlimited { "exemption" } else { "limit" };
     let message = format!(
-        "the {lost} of {} is left out: {written} has a * before its end, and a match has exact values and values with \
-         a * at the end; list the values, or choose a longer or shorter prefix",
+        "the {lost} of {} is left out: {written} has a *, and a rule names its attributes; write an entry for each key",
         path(&node.entries)
     );
     notes.push(Note::difference(node.line, message));
@@ -94,12 +103,11 @@ impl<'t> Rule<'t> {
 
     /// Makes a node an override of the rule, or returns why it cannot be one.
     fn add_override(&mut self, node: &'t Node) -> Result<(), &'static str> {
-        let is_prefix = |entry: &Entry| matches!(entry.value, Value::Prefix { .. });
-        let is_shared = |entry: &Entry| matches!(entry.value, Value::Prefix { shared: true, .. });
-        if node.entries.iter().any(is_prefix) {
+        let is_pattern = |entry: &Entry| !matches!(entry.value, Value::Any | Value::Exact(_));
+        if node.entries.iter().any(is_pattern) {
             return Err("an override has exact values");
         }
-        if self.node.entries.iter().any(is_shared) {
+        if self.node.entries.iter().any(|entry| entry.value.is_shared()) {
             return Err("the rule has one counter for all values");
         }
         // Shadow mode does not matter to an exemption.
@@ -124,7 +132,10 @@ impl<'t> Rule<'t> {
         let mut key = Vec::new();
         for Entry { key: name, value } in entries {
             match value {
-                Value::Any | Value::Wildcard(_) => {}
+                Value::Any | Value::WildKey(_) => {}
+                Value::Glob { text, .. } => {
+                    matches.push(format!("{} = {}", quoted(name), quoted(text)));
+                }
                 Value::Exact(value) => {
                     matches.push(format!("{} = {}", quoted(name), literal(value)))
                 }
@@ -132,7 +143,7 @@ impl<'t> Rule<'t> {
                     matches.push(format!("{} = {{ prefix = {} }}", quoted(name), quoted(text)));
                 }
             }
-            if !matches!(value, Value::Prefix { shared: true, .. }) {
+            if !value.is_shared() {
                 key.push(quoted(name));
             }
         }
@@ -145,7 +156,7 @@ impl<'t> Rule<'t> {
         for node in &self.overrides {
             let exact = |entry: &Entry| match &entry.value {
                 Value::Exact(value) => Some(format!("{} = {}", quoted(&entry.key), literal(value))),
-                Value::Any | Value::Prefix { .. } | Value::Wildcard(_) => None,
+                _ => None,
             };
             let subject: Vec<String> = node.entries.iter().filter_map(exact).collect();
             policy.extend([
@@ -171,10 +182,53 @@ fn is_base_of(base: &Node, node: &Node) -> bool {
 fn covers(general: &Value, special: &Value) -> bool {
     match (general, special) {
         (Value::Any, _) => true,
-        (Value::Prefix { text, .. }, Value::Exact(value) | Value::Prefix { text: value, .. }) => {
-            value.starts_with(text.as_str())
+        (Value::Prefix { .. } | Value::Glob { .. }, Value::Exact(value)) => general.matches(value),
+        (Value::Prefix { text, .. }, Value::Prefix { .. } | Value::Glob { .. }) => {
+            special.ends().0.starts_with(text.as_str())
         }
         (general, special) => general == special,
+    }
+}
+
+impl Value {
+    /// Returns whether all values of the pattern share one counter.
+    fn is_shared(&self) -> bool {
+        matches!(self, Value::Prefix { shared: true, .. } | Value::Glob { shared: true, .. })
+    }
+
+    /// Returns the texts with which each value of the pattern begins and ends.
+    fn ends(&self) -> (&str, &str) {
+        match self {
+            Value::Exact(text) => (text, text),
+            Value::Prefix { text, .. } => (text, ""),
+            Value::Glob { text, .. } => {
+                let (head, rest) = text.split_once('*').unwrap_or((text, ""));
+                (head, rest.rsplit('*').next().unwrap_or_default())
+            }
+            Value::Any | Value::WildKey(_) => ("", ""),
+        }
+    }
+
+    /// Returns whether a value matches the pattern.
+    fn matches(&self, value: &str) -> bool {
+        let (head, tail) = self.ends();
+        match self {
+            Value::Any => true,
+            Value::Exact(exact) => exact == value,
+            Value::WildKey(_) => false,
+            Value::Prefix { .. } => value.starts_with(head),
+            Value::Glob { text, .. } => {
+                let middle = text.get(head.len() + 1..text.len() - tail.len());
+                let middle = middle.unwrap_or_default().split('*').filter(|part| !part.is_empty());
+                let Some(mut rest) = value.strip_prefix(head) else { return false };
+                // The first place of each part leaves most for those after it.
+                for part in middle {
+                    let Some((_, after)) = rest.split_once(part) else { return false };
+                    rest = after;
+                }
+                rest.ends_with(tail)
+            }
+        }
     }
 }
 
@@ -196,7 +250,8 @@ fn note_hidden(nodes: &[&Node], place: usize, node: &Node, notes: &mut Vec<Note>
             known.entries.starts_with(&node.entries[..=at])
                 && known.entries[at + 1..] == other.entries[at + 1..]
         };
-        if nodes.iter().any(|known| replaces(&known)) {
+        // Two patterns that only overlap become two rules.
+        if covers(&hidden.value, &entry.value) && nodes.iter().any(|known| replaces(&known)) {
             continue;
         }
         let note = Note::difference(
@@ -217,10 +272,13 @@ fn note_hidden(nodes: &[&Node], place: usize, node: &Node, notes: &mut Vec<Note>
 /// Returns whether envoyproxy/ratelimit prefers `value` to `other` for requests that match both.
 fn precedes(value: &Value, other: &Value, is_earlier: bool) -> bool {
     match (value, other) {
-        (Value::Exact(_) | Value::Prefix { .. }, Value::Any) => true,
-        (Value::Exact(value), Value::Prefix { text, .. }) => value.starts_with(text.as_str()),
-        (Value::Prefix { text, .. }, Value::Prefix { text: other, .. }) => {
-            is_earlier && (text.starts_with(other.as_str()) || other.starts_with(text.as_str()))
+        (Value::Exact(_) | Value::Prefix { .. } | Value::Glob { .. }, Value::Any) => true,
+        (Value::Exact(value), Value::Prefix { .. } | Value::Glob { .. }) => other.matches(value),
+        (Value::Prefix { .. } | Value::Glob { .. }, Value::Prefix { .. } | Value::Glob { .. }) => {
+            let ((head, tail), (other_head, other_tail)) = (value.ends(), other.ends());
+            let heads_agree = head.starts_with(other_head) || other_head.starts_with(head);
+            let tails_agree = tail.ends_with(other_tail) || other_tail.ends_with(tail);
+            is_earlier && heads_agree && tails_agree
         }
         _ => false,
     }
@@ -245,8 +303,12 @@ fn limit(limit: &Limit) -> String {
 /// Returns a path in one line: `message_type.marketing/to_number`.
 fn path(entries: &[Entry]) -> String {
     let step = |entry: &Entry| match &entry.value {
-        Value::Any | Value::Wildcard(_) => entry.key.clone(),
-        Value::Exact(value) | Value::Prefix { text: value, .. } => format!("{}.{value}", entry.key),
+        Value::Any | Value::WildKey(_) => entry.key.clone(),
+        Value::Exact(value)
+        | Value::Prefix { text: value, .. }
+        | Value::Glob { text: value, .. } => {
+            format!("{}.{value}", entry.key)
+        }
     };
     entries.iter().map(step).collect::<Vec<_>>().join("/")
 }
@@ -285,6 +347,8 @@ const HEAD: &str = "\
 # The rules of a configuration of envoyproxy/ratelimit. `envoy.entries` lists the keys of a
 # descriptor, so each rule matches descriptors with exactly its entries.
 ";
+/// The attributes that are addresses unless a policy declares them otherwise.
+const ADDRESSES: [&str; 2] = ["ip", "remote_address"];
 /// The attribute of the gRPC API that lists the keys of a descriptor's entries.
 const ENTRIES: &str = "envoy.entries";
 /// A name may have 64 bytes.

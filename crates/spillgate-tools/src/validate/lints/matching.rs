@@ -1,8 +1,6 @@
 //! Finds rules that no request matches, and patterns without effect.
 
-use std::net::IpAddr;
-
-use spillgate::http::{ByIp, normalised_path};
+use spillgate::http::normalised_path;
 use spillgate::policy::Pattern;
 
 use super::super::finding::Level;
@@ -29,10 +27,10 @@ pub(super) fn never_matches(checked: &Checked<'_>) -> Vec<Found> {
         }
         for (attribute, patterns) in written.rule.matches() {
             for pattern in patterns {
-                let Some(spelling) = why_never(attribute, pattern) else { continue };
+                let Some(spelling) = why_never(attribute, &pattern) else { continue };
                 let problem = format!(
                     "{attribute} is never {}: proxies and the middleware normalise it",
-                    shown(pattern)
+                    pattern.describe()
                 );
                 found.push(written.warning(written.entry.line_of("match"), problem, spelling));
             }
@@ -49,13 +47,13 @@ pub(super) fn pattern_covered(checked: &Checked<'_>) -> Vec<Found> {
             for (at, pattern) in patterns.iter().enumerate() {
                 let wider = patterns.iter().enumerate().find(|(other_at, other)| {
                     let same = *other == pattern;
-                    holds(**other, *pattern) && if same { *other_at < at } else { true }
+                    holds(other, pattern) && if same { *other_at < at } else { true }
                 });
                 if let Some((_, wider)) = wider {
                     let problem = format!(
                         "{} of {attribute} is part of {} already",
-                        shown(*pattern),
-                        shown(*wider)
+                        pattern.describe(),
+                        wider.describe()
                     );
                     let line = written.entry.line_of("match");
                     found.push(written.note(line, problem, "leave it out"));
@@ -92,8 +90,12 @@ pub(super) fn not_compared(checked: &Checked<'_>) -> Vec<Found> {
 }
 
 /// Returns how to write a value that the normalised attribute never has; `None` if it can have it.
-fn why_never(attribute: &str, pattern: Pattern<'_>) -> Option<&'static str> {
-    let (Pattern::Exact(bytes) | Pattern::Prefix(bytes)) = pattern;
+fn why_never(attribute: &str, pattern: &Pattern<'_>) -> Option<&'static str> {
+    let (bytes, is_whole) = match pattern {
+        Pattern::Exact(bytes) => (*bytes, true),
+        Pattern::Glob(glob) => (glob.head(), false),
+        _ => return None,
+    };
     let text = std::str::from_utf8(bytes).ok()?;
     if text.is_empty() {
         return None;
@@ -102,12 +104,8 @@ fn why_never(attribute: &str, pattern: Pattern<'_>) -> Option<&'static str> {
         "method" => (text.bytes().any(|byte| byte.is_ascii_lowercase()), "write it in upper case"),
         "host" => (!is_host(text), "write it in lower case, without port and without a dot behind"),
         "path" => (
-            !is_path(text, pattern),
+            !is_path(text, is_whole),
             "write it as a path from / on, without query, dots and escapes",
-        ),
-        "ip" => (
-            !is_address(text, pattern),
-            "write one address such as \"203.0.113.7\", or of IPv6 the network, such as \"2001:db8::/64\"",
         ),
         _ => return None,
     };
@@ -119,26 +117,8 @@ fn is_host(text: &str) -> bool {
     !port && !text.ends_with('.') && !text.bytes().any(|byte| byte.is_ascii_uppercase())
 }
 
-fn is_path(text: &str, pattern: Pattern<'_>) -> bool {
+fn is_path(text: &str, is_whole: bool) -> bool {
     // A prefix may end within a segment: "/.w*" is the beginning of "/.well-known".
-    let whole = match pattern {
-        Pattern::Exact(_) => text,
-        Pattern::Prefix(_) => &text[..text.rfind('/').map_or(0, |slash| slash + 1)],
-    };
+    let whole = if is_whole { text } else { &text[..text.rfind('/').map_or(0, |slash| slash + 1)] };
     text.starts_with('/') && !text.contains(['?', '#']) && normalised_path(whole) == whole
-}
-
-fn is_address(text: &str, pattern: Pattern<'_>) -> bool {
-    if let Pattern::Prefix(_) = pattern {
-        return text.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':'));
-    }
-    let address = text.split('/').next().unwrap_or_default().parse::<IpAddr>();
-    address.is_ok_and(|address| ByIp::direct().attribute(address) == text)
-}
-
-fn shown(pattern: Pattern<'_>) -> String {
-    match pattern {
-        Pattern::Exact(value) => format!("{:?}", String::from_utf8_lossy(value)),
-        Pattern::Prefix(value) => format!("\"{}*\"", String::from_utf8_lossy(value).escape_debug()),
-    }
 }

@@ -1,6 +1,7 @@
 //! Finds overrides without effect.
 
-use spillgate::policy::Pattern;
+use spillgate::Request;
+use spillgate::policy::{Network, Pattern};
 
 use super::super::rules::holds;
 use super::{Checked, Found};
@@ -11,8 +12,10 @@ pub(super) fn never_met(checked: &Checked<'_>) -> Vec<Found> {
         for entry in checked.overrides_of(written.rule) {
             let misfit = entry.subject.iter().find(|(attribute, value)| {
                 let wanted = written.rule.matches().find(|(name, _)| **name == **attribute);
-                wanted.is_some_and(|(_, mut patterns)| {
-                    !patterns.any(|pattern| holds(pattern, Pattern::Exact(value.as_bytes())))
+                let request = Request::new().with(&**attribute, &**value);
+                let named = checked.policy.named_subject(&request);
+                wanted.is_some_and(|(_, patterns)| {
+                    !patterns.into_iter().any(|pattern| can_hold(&pattern, &named[0].1))
                 })
             });
             if let Some((attribute, value)) = misfit {
@@ -25,6 +28,20 @@ pub(super) fn never_met(checked: &Checked<'_>) -> Vec<Found> {
         }
     }
     found
+}
+
+/// Returns whether a subject with this value, or within this network, can match the pattern.
+fn can_hold(pattern: &Pattern<'_>, named: &[u8]) -> bool {
+    match (pattern, Network::of_value(named)) {
+        (Pattern::Exact(value), Some(network)) => {
+            Network::of_value(value).is_some_and(|value| network.contains(value))
+        }
+        (Pattern::Network(wanted), Some(network)) => {
+            wanted.contains(network) || network.contains(*wanted)
+        }
+        (Pattern::Not(_), _) => true,
+        _ => holds(pattern, &Pattern::Exact(named)),
+    }
 }
 
 pub(super) fn changes_nothing(checked: &Checked<'_>) -> Vec<Found> {

@@ -33,6 +33,7 @@ impl Limiter {
     /// ```
     pub async fn reset(&self, rule: &str, subject: &Request<'_>) -> Result<(), ControlError> {
         let policy = self.policy();
+        let subject = &*policy.typed(subject);
         let found = rule_of(&policy, rule, subject)?;
         let limits = policy.limits_ever_in_force(found, subject);
         #[cfg(feature = "redis")]
@@ -182,6 +183,7 @@ impl Inner {
         rule: &str,
         subject: &Request<'_>,
     ) -> Result<Box<Plan>, ControlError> {
+        let subject = &*policy.typed(subject);
         let rule = rule_of(policy, rule, subject)?;
         let matched = policy.met_by_subject(rule, subject);
         let matched = matched.expect("the rule is the policy's");

@@ -18,11 +18,15 @@ use super::client::{Client, Served, serve, threads};
 
 /// A service that admits each value of an attribute `times` times.
 fn limited_by(identity: impl Into<Identity>, times: u32) -> Served {
+    limited_by_attribute("client", identity, times)
+}
+
+fn limited_by_attribute(name: &str, identity: impl Into<Identity>, times: u32) -> Served {
     let runtime = threads();
-    let policy = format!("[[rule]]\nname = \"r\"\nkey = [\"client\"]\nlimits = [\"{times}/day\"]");
+    let policy = format!("[[rule]]\nname = \"r\"\nkey = [\"{name}\"]\nlimits = [\"{times}/day\"]");
     let builder = Limiter::builder().policy(Policy::from_toml(&policy).unwrap());
     let limiter = runtime.block_on(builder.build()).unwrap();
-    let layer = RateLimitLayer::new(limiter).with("client", identity);
+    let layer = RateLimitLayer::new(limiter).with(name, identity);
     let within = Router::new().route("/posts/{post}", get(async || "post"));
     let app = Router::new()
         .route("/users/{user}", get(async || "user"))
@@ -129,7 +133,7 @@ fn a_closure_returns_any_attribute() {
 
 #[test]
 fn clients_behind_a_trusted_proxy_are_distinguished() {
-    let served = limited_by(ByIp::trusting(["127.0.0.0/8"]), 1);
+    let served = limited_by_attribute("ip", ByIp::trusting(["127.0.0.0/8"]), 1);
     let from = |client: &'static str| [("x-forwarded-for", client)];
     let (first, second) = (from("203.0.113.7"), from("2001:db8::1"));
     let neighbour = from("6.6.6.6, [2001:db8::2]:80, 127.0.0.3");

@@ -31,10 +31,10 @@ fn a_hot_key_is_decided_by_its_lease_and_every_admission_is_charged() {
 /// Each waiting check used to call the store, although the instance held a lease.
 #[test]
 fn a_waiting_check_spends_a_lease_as_a_check_does() {
-    let hot =
-        rule("1000000/366d").replace("ttl = \"1s\" }", "ttl = \"10s\", hot = [{ ip = \"hot\" }] }");
+    let hot = rule("1000000/366d")
+        .replace("ttl = \"1s\" }", "ttl = \"10s\", hot = [{ user = \"hot\" }] }");
     let scene = Scene::new(&hot);
-    let request = Request::new().with("ip", "hot");
+    let request = Request::new().with("user", "hot");
     for _ in 0..100 {
         let decision = scene.run(scene.limiter.acquire(&request, Duration::from_secs(1)));
         assert!(decision.allowed());
@@ -65,7 +65,7 @@ fn a_key_that_is_checked_once_is_not_leased() {
 /// A subject that is not named must be checked often first.
 #[test]
 fn a_subject_named_as_hot_is_decided_by_its_lease_from_the_first_request_on() {
-    let hot = "hot = [{ ip = \"hot\" }, { ip = \"also hot\" }] }";
+    let hot = "hot = [{ user = \"hot\" }, { user = \"also hot\" }] }";
     let scene = Scene::new(
         &rule("1000000/366d").replace("ttl = \"1s\" }", &format!("ttl = \"10s\", {hot}")),
     );
@@ -83,18 +83,18 @@ fn a_subject_named_as_hot_is_decided_by_its_lease_from_the_first_request_on() {
 #[test]
 fn an_unavailable_store_delays_the_start_with_hot_subjects_only_briefly() {
     let unreachable = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
-    let policy = rule("1000/day").replace("\"1s\" }", "\"1s\", hot = [{ ip = \"hot\" }] }");
+    let policy = rule("1000/day").replace("\"1s\" }", "\"1s\", hot = [{ user = \"hot\" }] }");
     let builder = Limiter::builder().policy(Policy::from_toml(&policy).unwrap()).redis(unreachable);
     let runtime = runtime();
     let built = runtime.block_on(async { tokio::time::timeout(PATIENCE, builder.build()).await });
     let limiter = built.expect("the start does not wait for the store").unwrap();
-    let decision = runtime.block_on(limiter.check(&Request::new().with("ip", "hot")));
+    let decision = runtime.block_on(limiter.check(&Request::new().with("user", "hot")));
     assert!(decision.allowed() && decision.degraded(), "{decision:?}");
 }
 
 #[test]
 fn hot_subjects_are_not_printed_with_the_policy() {
-    let policy = rule("1000/day").replace("\"1s\" }", "\"1s\", hot = [{ ip = \"canary\" }] }");
+    let policy = rule("1000/day").replace("\"1s\" }", "\"1s\", hot = [{ user = \"canary\" }] }");
     let printed = format!("{:?}", Policy::from_toml(&policy).unwrap().rule("api"));
     assert!(printed.contains("HotSubjects(1)") && !printed.contains("canary"), "{printed}");
 }
@@ -143,11 +143,11 @@ fn a_decision_by_a_lease_shows_only_known_numbers() {
 
 #[test]
 fn a_denied_mixed_decision_returns_tokens_to_the_lease() {
-    let strict = "[[rule]]\nname = \"strict\"\nkey = [\"ip\"]\nlimits = [\"5/366d\"]\n\
+    let strict = "[[rule]]\nname = \"strict\"\nkey = [\"user\"]\nlimits = [\"5/366d\"]\n\
         match = { route = \"both\" }\n";
     let scene = Scene::new(&format!("{}{strict}", rule("1000000/366d")));
     scene.warm("hot");
-    let both = Request::new().with("ip", "hot").with("route", "both");
+    let both = Request::new().with("user", "hot").with("route", "both");
     let mut sources = Vec::new();
     for _ in 0..200 {
         let _ = scene.leased("hot");
@@ -175,7 +175,7 @@ fn a_changed_limit_ends_earlier_leases() {
     // An override ends them as well.
     scene.limiter.set_policy(Policy::from_toml(&rule("1000000/366d")).unwrap());
     scene.warm("hot");
-    let hot = Request::new().with("ip", "hot");
+    let hot = Request::new().with("user", "hot");
     scene.run(scene.limiter.set_override("api", &hot, ["block"], None)).unwrap();
     assert_eq!(scene.check("hot").reason(), Some(Reason::Blocked));
 }
@@ -195,7 +195,7 @@ fn a_shadow_rule_spends_no_lease() {
 fn a_reset_ends_leases() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
-    let hot = Request::new().with("ip", "hot");
+    let hot = Request::new().with("user", "hot");
     scene.run(scene.limiter.reset("api", &hot)).unwrap();
     // By the store, or by a lease taken since.
     assert!(scene.check("hot").allowed());
@@ -219,7 +219,7 @@ fn state_loss_ends_granted_leases() {
 fn peeks_and_reservations_go_to_the_store() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
-    let hot = Request::new().with("ip", "hot");
+    let hot = Request::new().with("user", "hot");
     for _ in 0..20 {
         let _ = scene.leased("hot");
         assert_eq!(scene.peek("hot").source(), Source::Store);
@@ -232,7 +232,7 @@ fn peeks_and_reservations_go_to_the_store() {
 fn an_explanation_equals_the_next_check() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
-    let hot = Request::new().with("ip", "hot");
+    let hot = Request::new().with("user", "hot");
     let _ = scene.leased("hot");
     let explained = scene.run(scene.limiter.explain(&hot));
     let leased = explained.leased().expect("a lease existed a moment ago");
@@ -246,7 +246,7 @@ fn an_explanation_equals_the_next_check() {
 fn several_requests_at_once_spend_a_lease_as_one_does() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
-    let hot = Request::new().with("ip", "hot");
+    let hot = Request::new().with("user", "hot");
     let requests = vec![hot.clone(); 10];
     let _ = scene.leased("hot");
     let decisions = scene.run(scene.limiter.check_batch(&requests));
@@ -278,7 +278,7 @@ fn metrics_show_leased_tokens_and_their_overshoot_bound() {
 
 fn rule(quota: &str) -> String {
     format!(
-        "[[rule]]\nname = \"api\"\nkey = [\"ip\"]\nlimits = [\"{quota}\"]\n\
+        "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"{quota}\"]\n\
          lease = {{ share = 0.05, ttl = \"1s\" }}\n"
     )
 }
@@ -299,11 +299,11 @@ impl Scene {
     }
 
     fn check(&self, ip: &str) -> Decision {
-        self.run(self.limiter.check(&Request::new().with("ip", ip)))
+        self.run(self.limiter.check(&Request::new().with("user", ip)))
     }
 
     fn peek(&self, ip: &str) -> Decision {
-        self.run(self.limiter.peek(&Request::new().with("ip", ip)))
+        self.run(self.limiter.peek(&Request::new().with("user", ip)))
     }
 
     /// Checks until a lease pays, and returns that decision.

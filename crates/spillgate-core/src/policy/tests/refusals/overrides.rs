@@ -53,12 +53,6 @@ expires_at = "x""#,
 fn rejects_invalid_subjects() {
     refuses_override(
         r#"rule = "api"
-subject = {}
-limits = ["9/second"]"#,
-        r#"7: override of "api", field `subject`: no attribute is named; write for example subject = { tenant = "acme" }, or change the rule's own limits"#,
-    );
-    refuses_override(
-        r#"rule = "api"
 subject = "u"
 limits = ["9/second"]"#,
         r#"7: override of "api", field `subject`: this is a text; write a table of attributes: subject = { ip = "203.0.113.7" }"#,
@@ -79,19 +73,41 @@ limits = ["9/second"]"#,
         r#"rule = "api"
 subject = { user = "u*" }
 limits = ["9/second"]"#,
-        r#"7: override of "api", field `subject`: an override is for exact values, and "u*" has a *; write { exact = "u*" } to take it literally"#,
+        r#"7: override of "api", field `subject`: an override is for exact values and networks, and "u*" has a *; write { exact = "u*" } to take it literally"#,
     );
     refuses_override(
         r#"rule = "api"
 subject = { user = { prefix = "u" } }
 limits = ["9/second"]"#,
-        r#"7: override of "api", field `subject`: an override is for exact values; write { exact = "..." }"#,
+        r#"7: override of "api", field `subject`: the value of "user" is a table; write one of exact in it, or put the attribute's name in quotes if it has a dot: "user.prefix""#,
     );
     refuses_override(
         r#"rule = "api"
 subject = { user = { like = "u" } }
 limits = ["9/second"]"#,
-        r#"7: override of "api", field `subject`: the value of "user" is a table; write one of exact and prefix in it, or put the attribute's name in quotes if it has a dot: "user.like""#,
+        r#"7: override of "api", field `subject`: the value of "user" is a table; write one of exact in it, or put the attribute's name in quotes if it has a dot: "user.like""#,
+    );
+}
+
+#[test]
+fn rejects_values_that_are_no_subject() {
+    let by_address = |subject: &str, message: &str| {
+        let rule = "[[rule]]\nname = 'r'\nkey = ['ip', 'remote_address']\nlimits = ['5/s']";
+        let text =
+            format!("{rule}\n[[override]]\nrule = 'r'\nlimits = ['9/s']\nsubject = {subject}");
+        refuses(&text, &format!("8: override of \"r\", field `subject`: {message}"));
+    };
+    by_address(
+        "{ ip = 'localhost' }",
+        r#""localhost" is no address; write one such as "203.0.113.7", or a network such as "203.0.113.0/24""#,
+    );
+    by_address(
+        "{ ip = '2001:db8::1:0/112' }",
+        r#""2001:db8::1:0/112" is only a part of 2001:db8::/64, which counts as one client; write "2001:db8::/64" to cover it"#,
+    );
+    by_address(
+        "{ ip = '10.0.0.0/8', remote_address = '10.0.0.0/8' }",
+        "only one attribute of an override can be a network; write one address of the others",
     );
 }
 

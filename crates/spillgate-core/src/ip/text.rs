@@ -1,10 +1,11 @@
-//! Writes an address and a prefix as text, without `fmt` and without allocating, since every
-//! request needs one.
+//! Writes an address and a prefix as text, without `fmt` and without allocating, since most
+//! requests need one.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// The text of an address or a network.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AddressText {
+pub struct AddressText {
     bytes: [u8; LENGTH_MAX],
     length: usize,
 }
@@ -25,11 +26,13 @@ impl AddressText {
         text
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    /// Returns the text as bytes.
+    pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
-    pub(super) fn as_str(&self) -> &str {
+    /// Returns the text.
+    pub fn as_str(&self) -> &str {
         std::str::from_utf8(self.as_bytes()).expect("only text was written")
     }
 

@@ -1,0 +1,294 @@
+//! Types of attributes: values that mean the same get one spelling, so that a client has one
+//! subject however its address or path is written.
+
+use std::borrow::Cow;
+use std::ops::Deref;
+
+use super::file::{Place, Table};
+use super::problem::{Problem, Problems};
+use crate::ip::{Network, SubjectPrefix, address};
+use crate::path::normalised_path;
+use crate::request::Request;
+
+/// The types of all attributes. An attribute without a type is a text.
+#[derive(Clone, Debug)]
+pub(super) struct Types {
+    /// Sorted by name.
+    named: Vec<(Box<str>, AttributeType)>,
+}
+
+/// The type of an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AttributeType {
+    /// Values are compared byte by byte.
+    Text,
+    /// Values are addresses, cut to the prefix of a subject.
+    Ip(SubjectPrefix),
+    /// Values are paths in their normal form.
+    Path(PathForm),
+}
+
+/// Differences between paths that have no meaning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PathForm {
+    ignore_trailing_slash: bool,
+    ignore_case: bool,
+}
+
+/// A value of an override's subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    /// One value of the attribute, in its one spelling.
+    Value(Box<[u8]>),
+    /// Every address of a network.
+    Network(Network),
+}
+
+/// The reason why an attribute of type ip never has a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoAddress {
+    /// It is neither an address nor a network.
+    Unreadable,
+    /// The network is a part of this subject.
+    PartOf(Network),
+}
+
+/// A request with one spelling for values that mean the same.
+#[derive(Debug)]
+pub enum TypedRequest<'r, 'a> {
+    /// Every value has that spelling already.
+    Given(&'r Request<'a>),
+    /// Some values were written anew.
+    Respelled(Box<Request<'a>>),
+}
+
+impl<'a> Deref for TypedRequest<'_, 'a> {
+    type Target = Request<'a>;
+
+    #[inline]
+    fn deref(&self) -> &Request<'a> {
+        match self {
+            TypedRequest::Given(request) => request,
+            TypedRequest::Respelled(request) => request,
+        }
+    }
+}
+
+impl Default for Types {
+    /// The attributes that hold an address at forward auth, in the layers and in Envoy.
+    fn default() -> Types {
+        let ip = AttributeType::Ip(SubjectPrefix::default());
+        Types { named: ADDRESSES.map(|name| (name.into(), ip)).into() }
+    }
+}
+
+impl Types {
+    /// Reads the tables `[attribute.NAME]` of a piece of the file. `declared` has those of earlier
+    /// pieces.
+    pub(super) fn read(
+        &mut self,
+        file: &Table<'_>,
+        declared: &mut Vec<Box<str>>,
+        problems: &mut Problems<'_>,
+    ) {
+        for (name, table) in file.tables(SECTION, Place::Attribute, problems) {
+            if declared.iter().any(|known| **known == *name) {
+                problems.note(table.wrong("type", "declared twice; keep one of the tables"));
+            }
+            declared.push(name.into());
+            let Some(of_type) = AttributeType::read(&table, problems) else { continue };
+            match self.place_of(name) {
+                Ok(place) => self.named[place].1 = of_type,
+                Err(place) => self.named.insert(place, (name.into(), of_type)),
+            }
+        }
+    }
+
+    /// Returns the type of an attribute.
+    #[inline]
+    pub(super) fn of(&self, name: &str) -> AttributeType {
+        self.place_of(name).map_or(AttributeType::Text, |place| self.named[place].1)
+    }
+
+    /// Gives each value of a request its one spelling. Nothing is copied if all have it, as most
+    /// requests do.
+    #[inline]
+    pub(super) fn apply<'r, 'a>(&self, request: &'r Request<'a>) -> TypedRequest<'r, 'a> {
+        let mut respelled: Option<Box<Request<'a>>> = None;
+        for (name, value) in request.attributes() {
+            if let Some(value) = self.of(name).respelled(value) {
+                let copy = respelled.get_or_insert_with(|| Box::new(request.clone()));
+                copy.set(name.to_owned(), value);
+            }
+        }
+        respelled.map_or(TypedRequest::Given(request), TypedRequest::Respelled)
+    }
+
+    #[inline]
+    fn place_of(&self, name: &str) -> Result<usize, usize> {
+        self.named.binary_search_by(|(known, _)| (**known).cmp(name))
+    }
+}
+
+impl AttributeType {
+    fn read(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<AttributeType> {
+        table.refuse_unknown(&FIELDS, problems);
+        table.require("type", "type = \"ip\"", problems);
+        let kind = table.choice("type", &KINDS, problems)?;
+        let strangers = OPTIONS.iter().filter(|(field, of)| *of != kind && table.has(field));
+        for (field, of) in strangers {
+            let message = format!("is for attributes of type {of}; leave it out");
+            problems.note(table.wrong(field, message));
+        }
+        Some(match kind {
+            "ip" => AttributeType::Ip(read_prefix(table, problems)?),
+            "path" => AttributeType::Path(PathForm {
+                ignore_trailing_slash: table.truth(TRAILING_SLASH, problems).unwrap_or_default(),
+                ignore_case: table.truth(CASE, problems).unwrap_or_default(),
+            }),
+            _ => AttributeType::Text,
+        })
+    }
+
+    /// Returns the one spelling of a value, unless the value has it.
+    ///
+    /// An attribute of type ip whose value is no address has the value [`UNKNOWN`]: all such
+    /// requests share a subject, so that a client gets no further limit by odd values.
+    #[inline]
+    pub(super) fn respelled(self, value: &[u8]) -> Option<Vec<u8>> {
+        match self {
+            AttributeType::Text => None,
+            AttributeType::Ip(prefix) if prefix.is_own_text(value) => None,
+            AttributeType::Ip(prefix) => {
+                let subject = subject_in(prefix, value).map(Network::text);
+                let text = subject.as_ref().map_or(UNKNOWN, |text| text.as_bytes());
+                (text != value).then(|| text.to_vec())
+            }
+            AttributeType::Path(form) => {
+                let path = form.of(value);
+                (path.as_bytes() != value).then(|| path.into_owned().into_bytes())
+            }
+        }
+    }
+
+    /// Returns the values that an override names.
+    pub(super) fn named(self, value: &[u8]) -> Result<Named, NoAddress> {
+        let AttributeType::Ip(prefix) = self else {
+            return Ok(Named::Value(self.respelled(value).unwrap_or_else(|| value.into()).into()));
+        };
+        if let Some(address) = address(value) {
+            return Ok(Named::Value(prefix.subject(address).text().as_bytes().into()));
+        }
+        if value == UNKNOWN {
+            return Ok(Named::Value(UNKNOWN.into()));
+        }
+        let network = Network::of_value(value).ok_or(NoAddress::Unreadable)?;
+        match prefix.subject_with(network) {
+            None => Ok(Named::Network(network)),
+            Some(subject) if subject == network => {
+                Ok(Named::Value(subject.text().as_bytes().into()))
+            }
+            Some(subject) => Err(NoAddress::PartOf(subject)),
+        }
+    }
+}
+
+impl Named {
+    /// Returns its text, by which it is stored, listed and removed.
+    pub(super) fn into_text(self) -> Box<[u8]> {
+        match self {
+            Named::Value(value) => value,
+            Named::Network(network) => network.text().as_bytes().into(),
+        }
+    }
+}
+
+impl NoAddress {
+    /// Describes the problem of a value and its remedy.
+    pub(super) fn message(self, value: &[u8]) -> String {
+        let value = String::from_utf8_lossy(value);
+        match self {
+            NoAddress::Unreadable => format!(
+                "{value:?} is no address; write one such as \"203.0.113.7\", or a network such as \"203.0.113.0/24\""
+            ),
+            NoAddress::PartOf(subject) => format!(
+                "{value:?} is only a part of {subject}, which counts as one client; write {:?} to cover it",
+                subject.to_string()
+            ),
+        }
+    }
+}
+
+impl PathForm {
+    /// Returns a text in the case that values have.
+    pub(super) fn cased(self, text: &str) -> String {
+        if self.ignore_case { text.to_ascii_lowercase() } else { text.to_owned() }
+    }
+
+    /// Returns a pattern for whole paths as values are spelled.
+    pub(super) fn pattern(self, text: &str) -> String {
+        let mut pattern = self.cased(text);
+        if self.ignore_trailing_slash && pattern.len() > 1 && pattern.ends_with('/') {
+            pattern.pop();
+        }
+        pattern
+    }
+
+    fn of(self, value: &[u8]) -> Cow<'_, str> {
+        let mut path = normalised_path(value);
+        if self.ignore_case && path.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            path = Cow::Owned(path.to_ascii_lowercase());
+        }
+        if self.ignore_trailing_slash && path.len() > 1 && path.ends_with('/') {
+            path = match path {
+                Cow::Borrowed(path) => Cow::Borrowed(&path[..path.len() - 1]),
+                Cow::Owned(mut path) => {
+                    path.pop();
+                    Cow::Owned(path)
+                }
+            };
+        }
+        path
+    }
+}
+
+/// Returns the subject of a value: an address, or the text of a subject that was cut before.
+#[inline]
+fn subject_in(prefix: SubjectPrefix, value: &[u8]) -> Option<Network> {
+    match address(value) {
+        Some(address) => Some(prefix.subject(address)),
+        None => prefix.subject_with(Network::of_value(value)?),
+    }
+}
+
+fn read_prefix(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<SubjectPrefix> {
+    let mut bits = |field: &str, default: u8, most: u8| -> Option<u8> {
+        if !table.has(field) {
+            return Some(default);
+        }
+        let number = table.whole_number(field, problems)?;
+        let bits = u8::try_from(number).ok().filter(|bits| *bits <= most);
+        let wrong = || -> Problem {
+            table.wrong(field, format!("such an address has {most} bits; write 0 to {most}"))
+        };
+        problems.noting(bits.ok_or_else(wrong))
+    };
+    let (v4, v6) = (bits("ipv4_prefix", 32, 32), bits("ipv6_prefix", 64, 128));
+    SubjectPrefix::new(v4?, v6?)
+}
+
+pub(super) const SECTION: &str = "attribute";
+/// The attributes of type ip unless the file declares them otherwise, sorted.
+const ADDRESSES: [&str; 2] = ["ip", "remote_address"];
+/// The value of an attribute of type ip that is no address.
+pub(super) const UNKNOWN: &[u8] = b"unknown";
+const KINDS: [(&str, &str); 3] = [("string", "string"), ("ip", "ip"), ("path", "path")];
+const TRAILING_SLASH: &str = "ignore_trailing_slash";
+const CASE: &str = "ignore_case";
+const FIELDS: [&str; 5] = ["type", "ipv4_prefix", "ipv6_prefix", TRAILING_SLASH, CASE];
+/// The fields that belong to one type.
+const OPTIONS: [(&str, &str); 4] =
+    [("ipv4_prefix", "ip"), ("ipv6_prefix", "ip"), (TRAILING_SLASH, "path"), (CASE, "path")];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::Policy;
+
+fn types(text: &str) -> Policy {
+    Policy::from_toml(text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Returns the value that a rule sees.
+fn spelled(policy: &Policy, attribute: &str, value: &str) -> String {
+    let request = Request::new().with(attribute.to_owned(), value);
+    let typed = policy.typed(&request);
+    String::from_utf8(typed.attribute(attribute).unwrap().to_vec()).unwrap()
+}
+
+#[test]
+fn addresses_and_paths_have_one_spelling_and_texts_stay() {
+    let policy = types(
+        "[attribute.client]\ntype = 'ip'\nipv6_prefix = 48\n\
+         [attribute.block]\ntype = 'ip'\nipv4_prefix = 24\n\
+         [attribute.path]\ntype = 'path'\nignore_trailing_slash = true\nignore_case = true\n\
+         [attribute.target]\ntype = 'path'\n[attribute.remote_address]\ntype = 'string'\n",
+    );
+    for (attribute, value, expected) in [
+        ("ip", "203.0.113.7", "203.0.113.7"),
+        ("ip", "::ffff:203.0.113.7", "203.0.113.7"),
+        ("ip", "[2001:DB8:1:2::7]:443", "2001:db8:1:2::/64"),
+        ("ip", "2001:db8:1:2::/64", "2001:db8:1:2::/64"),
+        ("ip", "2001:db8:1:2::7/128", "2001:db8:1:2::/64"),
+        ("client", "2001:db8:1:2::7", "2001:db8:1::/48"),
+        ("client", "2001:db8:1:2::/64", "2001:db8:1::/48"),
+        ("block", "203.0.113.7", "203.0.113.0/24"),
+        ("path", "/A//b/./C/", "/a/b/c"),
+        ("path", "/", "/"),
+        ("target", "/A//b/./C/?x", "/A/b/C/"),
+        ("remote_address", "2001:DB8::7", "2001:DB8::7"),
+        ("user", "2001:DB8::7", "2001:DB8::7"),
+    ] {
+        assert_eq!(spelled(&policy, attribute, value), expected, "{attribute} = {value}");
+    }
+}
+
+#[test]
+fn odd_values_are_one_subject_so_that_no_client_gets_another_limit_by_them() {
+    for odd in ["", "x", "203.0.113.256", "010.0.0.1", "10.0.0.0/8", "::/0", "1.2.3.4:x", "unknown"]
+    {
+        assert_eq!(spelled(&Policy::default(), "ip", odd), "unknown", "{odd}");
+    }
+    let request = Request::new().with("ip", &b"\xff\xfe"[..]);
+    assert_eq!(Policy::default().typed(&request).attribute("ip"), Some(UNKNOWN));
+}
+
+#[test]
+fn a_request_in_the_one_spelling_is_not_copied() {
+    let policy = Policy::default();
+    for address in ["203.0.113.7", "2001:db8::/64", "unknown"] {
+        let request = Request::new().with("ip", address).with("user", "ann");
+        assert!(matches!(policy.typed(&request), TypedRequest::Given(_)), "{address}");
+    }
+}
+
+#[test]
+fn types_that_cannot_be_read_are_refused() {
+    for (text, message) in [
+        ("attribute = 5", "field `attribute`: write a table for each, such as [attribute.client]"),
+        ("[attribute.a]", r#"attribute "a", field `type`: missing; write for example type = "ip""#),
+        (
+            "[attribute.a]\ntype = 'text'",
+            r#"attribute "a", field `type`: "text" is none of string, ip, path; write one of these"#,
+        ),
+        (
+            "[attribute.a]\ntype = 'ip'\nipv6_prefix = 129",
+            r#"attribute "a", field `ipv6_prefix`: such an address has 128 bits; write 0 to 128"#,
+        ),
+        (
+            "[attribute.a]\ntype = 'path'\nipv6_prefix = 64",
+            r#"attribute "a", field `ipv6_prefix`: is for attributes of type ip; leave it out"#,
+        ),
+        (
+            "[attribute.a]\ntype = 'ip'\n[[rule]]\nname = 'r'\nkey = []\nlimits = ['1/s']\n[attribute.a]\ntype = 'ip'",
+            r#"attribute "a", field `type`: declared twice; keep one of the tables"#,
+        ),
+    ] {
+        let error = Policy::in_pieces_of(0, text).expect_err(text).to_string();
+        let (_, told) = error.split_once(": ").unwrap();
+        assert_eq!(told, message, "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_one_spelling_is_its_own(
+        value in "[0-9a-f:.\\[\\]/%]{0,24}|[0-9]{1,3}(\\.[0-9]{1,3}){3}|([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|(/[A-Za-z.%2]{0,4}){0,5}",
+        (case, slash) in (any::<bool>(), any::<bool>()), v4 in 0u8..=32, v6 in 0u8..=128,
+    ) {
+        let form = PathForm { ignore_trailing_slash: slash, ignore_case: case };
+        let prefix = SubjectPrefix::new(v4, v6).unwrap();
+        for of_type in [AttributeType::Ip(prefix), AttributeType::Path(form)] {
+            let Some(once) = of_type.respelled(value.as_bytes()) else { continue };
+            prop_assert_eq!(of_type.respelled(&once), None, "{} {:?}", value, of_type);
+            // An operator can name each subject by the text that a list of subjects shows.
+            let named = of_type.named(&once).unwrap();
+            prop_assert_eq!(named, Named::Value(once.into()));
+        }
+    }
+
+    #[test]
+    fn an_address_and_its_subject_name_the_same(bits: u128, v4: u32) {
+        let address = core::net::Ipv6Addr::from_bits(bits);
+        prop_assume!(address.to_ipv4_mapped().is_none());
+        let of_type = AttributeType::Ip(SubjectPrefix::default());
+        let subject = of_type.respelled(address.to_string().as_bytes()).unwrap();
+        let named = |text: String| of_type.named(text.as_bytes());
+        prop_assert_eq!(named(address.to_string()), Ok(Named::Value(subject.into())));
+        let v4 = core::net::Ipv4Addr::from_bits(v4);
+        let plain = Named::Value(v4.to_string().into_bytes().into());
+        prop_assert_eq!(named(v4.to_ipv6_mapped().to_string()), Ok(plain));
+    }
+}
