@@ -10,8 +10,11 @@ pub struct Glob {
     /// The text before the first gap.
     head: Box<[u8]>,
     /// Each gap, with the text between it and the next.
-    gaps: Box<[(Gap, Box<[u8]>)]>,
+    gaps: Box<[Step]>,
 }
+
+/// A gap, and the text between it and the next.
+type Step = (Gap, Box<[u8]>);
 
 /// The bytes that may stand in a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -106,7 +109,7 @@ impl Glob {
         let Some(mut rest) = value.strip_prefix(&*self.head) else { return false };
         let mut gaps = &*self.gaps;
         // The last `*`, and the bytes from where it may take one more.
-        let mut retry: Option<(&[(Gap, Box<[u8]>)], &[u8])> = None;
+        let mut retry: Option<(&[Step], &[u8])> = None;
         loop {
             let next = match gaps {
                 [] => rest.is_empty().then_some((gaps, rest)),

@@ -95,7 +95,8 @@ impl<'t> Reader<'_, 't> {
     fn text(self, value: Written<'t>, any_of: &mut AnyOf) -> Result<(), Problem> {
         let text = self.table.text_of(FIELD, value)?.text;
         let is_path = matches!(self.of_type, AttributeType::Path(_));
-        if !text.contains('*') && !(is_path && text.contains('{')) {
+        let has_gaps = text.contains('*') || is_path && text.contains('{');
+        if !has_gaps {
             match self.of_type.named(text.as_bytes()) {
                 Ok(Named::Value(exact)) => any_of.exact.push(exact),
                 Ok(Named::Network(network)) => {

@@ -1,3 +1,5 @@
+use std::slice::from_ref;
+
 use super::*;
 use crate::request::Request;
 
@@ -192,10 +194,10 @@ fn between_the_file_and_a_runtime_change_the_smaller_network_wins() {
         capacity == Some(0)
     };
     let network = set(&[("ip", "10.0.0.0/8")], "block");
-    assert!(!blocked(&[network.clone()], "10.0.0.7"), "the file exempts this address");
+    assert!(!blocked(from_ref(&network), "10.0.0.7"), "the file exempts this address");
     assert!(blocked(&[network], "10.0.0.8"));
     let everyone = set(&[], "block");
-    assert!(blocked(&[everyone.clone()], "11.0.0.1") && !blocked(&[everyone], "10.0.0.7"));
+    assert!(blocked(from_ref(&everyone), "11.0.0.1") && !blocked(&[everyone], "10.0.0.7"));
     let tenant = set(&[("tenant", "acme")], "block");
     assert!(blocked(&[tenant], "10.0.0.7"), "of other attributes the runtime change wins");
 }
