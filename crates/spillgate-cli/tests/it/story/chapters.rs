@@ -1,5 +1,6 @@
 //! The chapters of the story. Each has rules of its own, found by the path.
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::thread::sleep;
 use std::time::Duration;
@@ -218,7 +219,7 @@ fn blocks(scene: &Scene<'_>) {
             // The list shows it under the name of the answer, and that name takes it back.
             let listed = operate(scene, "GET", OVERRIDES, &Value::Null);
             assert_eq!(listed["overrides"][0]["subject"], json!({"ip": named}));
-            let name = if random.next() % 2 == 0 { &named } else { &blocked };
+            let name = if random.next().is_multiple_of(2) { &named } else { &blocked };
             let path = format!("{OVERRIDES}?rule=blocks&attr.ip={name}");
             operate(scene, "DELETE", &path, &Value::Null);
             assert_eq!(decision_of(scene, &inside), "allowed", "{inside} after {blocked}");
@@ -243,8 +244,7 @@ struct Random(u64);
 
 impl Random {
     fn seed() -> u64 {
-        let since = std::time::UNIX_EPOCH.elapsed().unwrap();
-        since.as_nanos() as u64
+        RandomState::new().hash_one(0)
     }
 
     fn next(&mut self) -> u64 {
