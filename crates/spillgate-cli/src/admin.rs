@@ -28,7 +28,7 @@ pub(crate) fn run(args: &AdminArgs) -> Result<ExitCode, Failure> {
         let mut answers = Vec::with_capacity(servers.len());
         for server in servers {
             let result = call.send(server, args).await.map_err(|error| error.to_string());
-            answers.push(Answer { server, result });
+            answers.push(Answer { server, asked: &call.body["subject"], result });
         }
         answers
     });
@@ -61,6 +61,8 @@ struct Call {
 /// The answer of one server.
 struct Answer<'s> {
     server: &'s str,
+    /// The subject of the call, if it names one.
+    asked: &'s Value,
     result: Result<Value, String>,
 }
 
@@ -192,7 +194,17 @@ impl fmt::Display for Answer<'_> {
                 pending.join(", ")
             )?,
         }
-        let limits = self.result.as_ref().ok().and_then(|answer| answer["limits"].as_array());
+        let Ok(answer) = &self.result else { return Ok(()) };
+        // The address of an IPv6 client stands for its whole network.
+        if let Some(subject) = answer["subject"].as_object()
+            && answer["subject"] != *self.asked
+        {
+            f.write_str("\n  it applies to")?;
+            for (name, value) in subject {
+                write!(f, " {name}={}", printable(value.as_str().unwrap_or_default()))?;
+            }
+        }
+        let limits = answer["limits"].as_array();
         for limit in limits.into_iter().flatten() {
             let text = |name: &str| limit[name].as_str().unwrap_or_default();
             write!(f, "\n  {}/{}: ", text("rule"), text("limit"))?;
@@ -334,14 +346,22 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_names_pending_shards_and_shows_limits() {
-        let shown = |answer: Value| Answer { server: "http://h", result: Ok(answer) }.to_string();
+    fn an_answer_names_pending_shards_a_wider_subject_and_limits() {
+        let asked = json!({"ip": "2001:db8::7"});
+        let shown = |answer: Value| {
+            Answer { server: "http://h", asked: &asked, result: Ok(answer) }.to_string()
+        };
         assert_eq!(shown(json!({"result": "done", "pending_shards": []})), "http://h: done");
         let pending =
             json!({"result": "done", "pending_shards": [{"shard": "redis://r", "why": "x"}]});
         assert_eq!(
             shown(pending),
             "http://h: in force here; it gets to redis://r once the store is back"
+        );
+        assert_eq!(shown(json!({"result": "done", "subject": asked})), "http://h: done");
+        assert_eq!(
+            shown(json!({"result": "done", "subject": {"ip": "2001:db8::/64"}})),
+            "http://h: done\n  it applies to ip=2001:db8::/64"
         );
         let limit = json!({"rule": "api", "limit": "0", "remaining": 7, "capacity": 10, "unit": "requests"});
         assert_eq!(

@@ -63,16 +63,31 @@ fn an_operator_blocks_raises_refunds_resets_and_reads_the_audit() {
 
         let audit = act(&["audit", "-n", "12"]);
         let lines: Vec<&str> = audit.lines().collect();
-        let told: Vec<&str> = lines.iter().map(|line| &line[22..]).collect();
-        assert_eq!(told[0], "local  reset-rule api  (fresh start)");
-        assert_eq!(told[1], "local  refund api tenant=acme user=ann 1 requests");
-        assert_eq!(told[4], "local  set-override api tenant=acme 9/hour");
-        assert_eq!(told[5], "local  clear-mode api");
-        assert_eq!(told[6], "local  set-mode api off");
-        let block = told[8];
+        let entries: Vec<&str> = lines.iter().map(|line| &line[22..]).collect();
+        assert_eq!(entries[0], "local  reset-rule api  (fresh start)");
+        assert_eq!(entries[1], "local  refund api tenant=acme user=ann 1 requests");
+        assert_eq!(entries[4], "local  set-override api tenant=acme 9/hour");
+        assert_eq!(entries[5], "local  clear-mode api");
+        assert_eq!(entries[6], "local  set-mode api off");
+        let block = entries[8];
         assert!(block.starts_with("local  set-override api tenant=acme block until 2"), "{block}");
         assert!(block.ends_with("Z  (scraper)"), "{block}");
         assert_eq!(act(&["audit", "--rule", "other"]), "no changes\n");
+    });
+}
+
+#[test]
+fn blocking_one_address_of_ipv6_names_the_network_that_is_blocked() {
+    let file = TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"5/minute\"]\n",
+    );
+    on_both_engines(&["--config", file.path()], |server| {
+        let url = url(server);
+        let blocked = done(&["block", "login", "ip=2001:db8::7", "--url", &url]);
+        assert_eq!(blocked, format!("{url}: done\n  it applies to ip=2001:db8::/64\n"));
+        let unblocked = done(&["unblock", "login", "ip=2001:db8::9", "--url", &url]);
+        assert_eq!(unblocked, format!("{url}: done\n"));
     });
 }
 

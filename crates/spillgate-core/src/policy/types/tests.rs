@@ -83,8 +83,8 @@ fn types_that_cannot_be_read_are_refused() {
         ),
     ] {
         let error = Policy::in_pieces_of(0, text).expect_err(text).to_string();
-        let (_, told) = error.split_once(": ").unwrap();
-        assert_eq!(told, message, "{text}");
+        let (_, shown) = error.split_once(": ").unwrap();
+        assert_eq!(shown, message, "{text}");
     }
 }
 
