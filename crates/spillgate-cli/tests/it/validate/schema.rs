@@ -65,7 +65,7 @@ fn the_schema_refuses_what_the_parser_refuses_as_unknown() {
         "[[rule]]\nname = \"a b\"\nkey = []\nlimits = [\"1/s\"]\n",
         "[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"1/s\"]\nmode = \"on\"\n",
         "[[rule]]\nname = \"a\"\nlimits = [\"1/s\"]\n",
-        "[[rule]]\nname = \"a\"\nkey = []\nmatch = { a = \"*b\" }\nlimits = [\"1/s\"]\n",
+        "[[rule]]\nname = \"a\"\nkey = []\nmatch = { a = 1 }\nlimits = [\"1/s\"]\n",
         "[server.auth]\ndeny_status = 302\n",
         "[store]\nurl = \"http://127.0.0.1\"\n",
     ];
