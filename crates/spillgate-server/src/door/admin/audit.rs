@@ -13,7 +13,7 @@ use spillgate::{Cost, LimitSpec, Mode};
 use super::Problem;
 use super::instant::Instant;
 use super::overrides::LimitAnswer;
-use super::subject::parameters;
+use super::subject::{Listed, listing};
 use crate::app::App;
 use crate::door::http::answer;
 
@@ -39,18 +39,8 @@ struct ChangeAnswer<'a> {
 }
 
 pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
-    let (mut rule, mut n) = (None, N_MAX);
-    for (name, value) in parameters(&uri) {
-        match name.as_ref() {
-            // Changes of a rule that the file no longer has are listed too.
-            "rule" => rule = Some(value),
-            "n" => {
-                let asked = value.parse().ok().filter(|n| (1..=N_MAX).contains(n));
-                n = asked.ok_or_else(|| Problem::in_field("n", NO_N))?;
-            }
-            _ => return Err(Problem::in_field(&name, NO_SUCH_PARAMETER)),
-        }
-    }
+    // Changes of a rule that the file no longer has are listed too.
+    let (rule, n) = listing(&uri, Listed { unless_given: N_MAX, max: N_MAX })?;
     let records = app.limiter().audit();
     let of_rule =
         records.iter().filter(|record| rule.as_ref().is_none_or(|rule| rule == record.rule()));
@@ -106,5 +96,3 @@ fn attributes<S: Serializer>(record: &&AuditRecord, serializer: S) -> Result<S::
 
 /// The changes that an instance keeps.
 const N_MAX: usize = 1_000;
-const NO_N: &str = "no number from 1 to 1000; write for example n=20";
-const NO_SUCH_PARAMETER: &str = "no such parameter; there are rule and n";

@@ -67,6 +67,33 @@ pub(super) fn parameters(uri: &Uri) -> form_urlencoded::Parse<'_> {
     form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
 }
 
+/// The number of entries that an answer lists.
+pub(super) struct Listed {
+    pub(super) unless_given: usize,
+    pub(super) max: usize,
+}
+
+/// Returns the parameters `rule` and `n` of a list: the only rule to list, and the number of entries.
+pub(super) fn listing(uri: &Uri, listed: Listed) -> Result<(Option<Cow<'_, str>>, usize), Problem> {
+    let Listed { unless_given, max } = listed;
+    let (mut rule, mut n) = (None, unless_given);
+    for (name, value) in parameters(uri) {
+        match name.as_ref() {
+            "rule" => rule = Some(value),
+            "n" => {
+                let asked = value.parse().ok().filter(|n| (1..=max).contains(n));
+                let no_n = || format!("no number from 1 to {max}; write for example n=20");
+                n = asked.ok_or_else(|| Problem::in_field("n", &no_n()))?;
+            }
+            _ => {
+                let only = "no such parameter; there are rule and n";
+                return Err(Problem::in_field(&name, only));
+            }
+        }
+    }
+    Ok((rule, n))
+}
+
 /// Adds the attribute of a parameter `attr.NAME=VALUE` to a subject.
 pub(super) fn attribute<'u>(
     subject: Request<'u>,

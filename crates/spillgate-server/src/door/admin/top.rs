@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use spillgate::{Top, TopOfRule, TopSubject};
 
 use super::Problem;
-use super::subject::parameters;
+use super::subject::{Listed, listing};
 use crate::app::App;
 use crate::door::http::answer;
 
@@ -41,17 +41,7 @@ struct SubjectAnswer<'t> {
 }
 
 pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
-    let (mut rule, mut n) = (None, N);
-    for (name, value) in parameters(&uri) {
-        match name.as_ref() {
-            "rule" => rule = Some(value),
-            "n" => {
-                let asked = value.parse().ok().filter(|n| (1..=N_MAX).contains(n));
-                n = asked.ok_or_else(|| Problem::in_field("n", NO_N))?;
-            }
-            _ => return Err(Problem::in_field(&name, NO_SUCH_PARAMETER)),
-        }
-    }
+    let (rule, n) = listing(&uri, Listed { unless_given: N, max: N_MAX })?;
     if let Some(rule) = &rule
         && app.limiter().policy().rule(rule).is_none()
     {
@@ -105,5 +95,3 @@ const N: usize = 10;
 const N_MAX: usize = 100;
 /// The estimated bytes of a subject and its count.
 const SUBJECT_BYTES: usize = 96;
-const NO_N: &str = "no number from 1 to 100; write for example n=20";
-const NO_SUCH_PARAMETER: &str = "no such parameter; there are rule and n";
