@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use axum::{Router, routing::get};
 use spillgate::http::ByIp;
-use spillgate::tower::RateLimitLayer;
+use spillgate::tower::{RateLimitLayer, from_matched_path};
 use spillgate::{Limiter, Policy};
 use tokio::net::TcpListener;
 
@@ -21,9 +21,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limiter = Limiter::builder().policy(policy).redis(&redis).build().await?;
 
     let metrics = limiter.clone();
+    let limits =
+        RateLimitLayer::new(limiter).identify(ByIp::direct()).with("route", from_matched_path());
     let app = Router::new()
         .route("/", get(async || "welcome\n"))
-        .layer(RateLimitLayer::new(limiter).identify(ByIp::direct()))
+        .layer(limits)
         .route("/metrics", get(async move || metrics.metrics_text()));
     let port = std::env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
