@@ -3,7 +3,9 @@
 
 mod lists;
 mod metrics;
+mod openapi;
 mod page;
+mod protocols;
 mod tables;
 mod typed;
 

@@ -1,7 +1,7 @@
 //! Envoy's rate limit service, called over real sockets.
 
 pub(crate) mod client;
-mod connections;
+pub(crate) mod connections;
 mod contract;
 mod floods;
 mod grpcio;

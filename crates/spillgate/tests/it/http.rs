@@ -5,6 +5,7 @@
 mod attributes;
 pub(crate) mod client;
 mod diagnostics;
+mod errors_page;
 mod examples;
 mod fields;
 mod goldens;

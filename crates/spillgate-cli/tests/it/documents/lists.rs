@@ -1,13 +1,13 @@
-//! Pages that list everything of a kind: each command with its options, call, and event of the log.
+//! Pages that list everything of a kind: commands with their options, events of the log, errors of the library.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
-
-use super::page::{Page, read, root};
-use crate::server::{Server, run};
+use super::openapi::arguments;
+use super::page::{Page, assert_same, read, root, spans};
+use crate::glossary::api::exported;
+use crate::server::run;
 
 #[test]
 fn the_page_on_the_command_line_lists_every_command_and_option() {
@@ -39,29 +39,8 @@ fn the_page_on_the_command_line_lists_every_command_and_option() {
 }
 
 #[test]
-fn the_page_on_http_lists_every_call_and_field() {
-    let page = Page::of("reference/http").text;
-    let server = Server::start(&[]);
-    let described = server.client().send("GET", "/v1/openapi.json", b"").unwrap().body;
-    let described: Value = serde_json::from_str(&described).unwrap();
-    let paths = described["paths"].as_object().unwrap();
-    for path in paths.keys().filter(|path| path.starts_with("/v1/")) {
-        assert!(page.contains(&format!("{path}`")), "no call {path}");
-    }
-    let schemas = &described["components"]["schemas"];
-    for name in ["Check", "Reservation", "Answer"] {
-        for field in schemas[name]["properties"].as_object().unwrap().keys() {
-            assert!(page.contains(&format!("`{field}`")), "no field {field} of {name}");
-        }
-    }
-}
-
-#[test]
 fn every_event_of_the_page_on_the_log_is_in_the_source() {
-    let mut sources = String::new();
-    for folder in ["crates/spillgate/src", "crates/spillgate-server/src"] {
-        gather(&root().join(folder), &mut sources);
-    }
+    let sources = sources();
     let page = Page::of("reference/log");
     let rows = page.rows();
     assert!(rows.len() > 15, "{}", rows.len());
@@ -70,6 +49,79 @@ fn every_event_of_the_page_on_the_log_is_in_the_source() {
         assert!(sources.contains(event), "nothing logs {event:?}");
     }
     assert!(read("docs/reference/log.md").contains("A test holds"));
+}
+
+#[test]
+fn every_event_of_the_source_is_on_the_page_on_the_log() {
+    let page = Page::of("reference/log");
+    let rows = page.rows();
+    let listed: Vec<&str> = rows.iter().map(|row| row[0].trim_matches('`')).collect();
+    let sources = sources();
+    let events = events(&sources);
+    assert!(events.len() > 20, "{events:?}");
+    let is_missing = |event: &&String| !listed.iter().any(|part| event.contains(part));
+    let missing: Vec<&String> = events.iter().filter(is_missing).collect();
+    assert!(missing.is_empty(), "docs/reference/log.md has no row for {missing:#?}");
+}
+
+/// The texts that the sources log, except those that consist of a value.
+fn events(sources: &str) -> Vec<String> {
+    let calls = ["info", "warn", "error"].into_iter().flat_map(|level| {
+        let call = format!("tracing::{level}!(");
+        let found = sources.match_indices(&call).map(|(at, call)| at + call.len());
+        found.collect::<Vec<usize>>()
+    });
+    let texts = calls.map(|at| {
+        // The message is the last text of the call. A backslash joins its lines.
+        let text = arguments(&sources[at..]).rsplit('"').nth(1).unwrap();
+        let lines = text.split("\\\n").map(str::trim_start);
+        lines.collect::<String>()
+    });
+    texts.filter(|text| has_words_of_its_own(text)).collect()
+}
+
+/// Returns whether a format text has letters outside its placeholders.
+fn has_words_of_its_own(text: &str) -> bool {
+    let mut parts = text.split('{');
+    let first = parts.next().unwrap_or_default();
+    let after = parts.filter_map(|part| part.split_once('}')).map(|(_, after)| after);
+    std::iter::once(first).chain(after).any(|part| part.contains(char::is_alphabetic))
+}
+
+#[test]
+fn every_message_of_the_page_on_errors_is_in_the_source() {
+    let sources = sources();
+    let page = Page::of("reference/errors").section("Start-up errors");
+    for row in page.rows() {
+        let message = spans(row[0]).next().unwrap();
+        assert!(sources.contains(message), "no error contains {message:?}");
+    }
+}
+
+#[test]
+fn the_page_on_errors_has_the_errors_of_the_library_with_their_variants() {
+    let page = Page::of("reference/errors").section("Errors of the library");
+    let listed = page.rows().into_iter().flat_map(|row| {
+        let error = row[0].trim_matches('`');
+        let variants = spans(row[1]).map(move |variant| format!("{error}::{variant}"));
+        std::iter::once(error.to_owned()).chain(variants)
+    });
+    let errors = exported().into_iter().filter(|(name, _)| name.ends_with("Error"));
+    let known = errors.flat_map(|(name, item)| {
+        let variants = item.parts.iter().filter(|part| part.starts_with(char::is_uppercase));
+        let variants: Vec<String> = variants.map(|part| format!("{name}::{part}")).collect();
+        std::iter::once(name).chain(variants)
+    });
+    assert_same("errors of the library", listed, known);
+}
+
+/// The sources of all crates, without their integration tests.
+fn sources() -> String {
+    let mut sources = String::new();
+    for folder in fs::read_dir(root().join("crates")).unwrap() {
+        gather(&folder.unwrap().path().join("src"), &mut sources);
+    }
+    sources
 }
 
 fn gather(folder: &Path, sources: &mut String) {

@@ -1,5 +1,6 @@
 //! A document of the project as its blocks and tables.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -41,10 +42,34 @@ impl Page {
             if !line.starts_with('|') || line.starts_with("|---") || is_head {
                 continue;
             }
-            rows.push(line.trim_matches('|').split(" | ").map(str::trim).collect());
+            // A bar within a cell has a backslash before it.
+            rows.push(line.trim_matches('|').split(" |").map(str::trim).collect());
         }
         rows
     }
+}
+
+/// Returns the texts in back quotes.
+pub(super) fn spans(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Asserts that a page lists exactly the things that the program has.
+#[track_caller]
+pub(super) fn assert_same<P: Into<String>, K: Into<String>>(
+    place: &str,
+    page: impl IntoIterator<Item = P>,
+    program: impl IntoIterator<Item = K>,
+) {
+    let page: BTreeSet<String> = page.into_iter().map(Into::into).collect();
+    let program: BTreeSet<String> = program.into_iter().map(Into::into).collect();
+    assert!(!program.is_empty(), "{place}: this test finds nothing in the program");
+    let gone: Vec<&String> = page.difference(&program).collect();
+    let missing: Vec<&String> = program.difference(&page).collect();
+    assert!(
+        gone.is_empty() && missing.is_empty(),
+        "{place}: only on the page: {gone:?}; only in the program: {missing:?}"
+    );
 }
 
 /// Returns the root of the project.
@@ -60,8 +85,8 @@ pub(super) fn read(path: &str) -> String {
 
 #[test]
 fn a_page_is_split_into_sections_blocks_and_rows() {
-    let text = "# A\n\n## B\n\n```sh\none\n```\n\n```text\ntwo\n```\n\n| h | i |\n|---|---|\n| `a` | b |\n\n## C\n";
+    let text = "# A\n\n## B\n\n```sh\none\n```\n\n```text\ntwo\n```\n\n| h | i |\n|---|---|\n| `a` | b |\n| `c \\| d` | |\n\n## C\n";
     let page = Page { text: text.to_owned() }.section("B");
     assert_eq!(page.all_blocks().collect::<Vec<_>>(), [("sh", "one"), ("text", "two")]);
-    assert_eq!(page.rows(), [["`a`", "b"]]);
+    assert_eq!(page.rows(), [["`a`", "b"], ["`c \\| d`", ""]]);
 }

@@ -71,30 +71,29 @@ fn calls_in_progress_at_the_end_are_answered() {
 fn reflection_lists_the_services() {
     let server = Server::start(&[]);
     let caller = Caller::of(&server);
+    let names = services(&caller);
+    let has = |name: &str| names.iter().any(|of| of == name);
+    assert!(has(SERVICE) && has("grpc.health.v1.Health"), "{names:?}");
+    let file = reflect(&caller, MessageRequest::FileContainingSymbol(SERVICE.to_owned()));
+    assert!(matches!(file, MessageResponse::FileDescriptorResponse(_)), "{file:?}");
+}
+
+/// Returns the names of the services that reflection lists.
+pub(crate) fn services(caller: &Caller) -> Vec<String> {
+    let answer = reflect(caller, MessageRequest::ListServices(String::new()));
+    let MessageResponse::ListServicesResponse(list) = answer else { panic!("{answer:?}") };
+    list.service.into_iter().map(|service| service.name).collect()
+}
+
+fn reflect(caller: &Caller, message: MessageRequest) -> MessageResponse {
     let mut reflection = ServerReflectionClient::new(caller.channel());
-    let ask =
-        |message| ServerReflectionRequest { host: String::new(), message_request: Some(message) };
-    let requests = [
-        ask(MessageRequest::ListServices(String::new())),
-        ask(MessageRequest::FileContainingSymbol(SERVICE.to_owned())),
-    ];
-    let answers = caller.run(async {
-        let mut answers = reflection
-            .server_reflection_info(tonic::codegen::tokio_stream::iter(requests))
-            .await
-            .unwrap()
-            .into_inner();
-        [answers.message().await.unwrap().unwrap(), answers.message().await.unwrap().unwrap()]
+    let request = ServerReflectionRequest { host: String::new(), message_request: Some(message) };
+    let answer = caller.run(async {
+        let requests = tonic::codegen::tokio_stream::iter([request]);
+        let answers = reflection.server_reflection_info(requests).await.unwrap();
+        answers.into_inner().message().await.unwrap().unwrap()
     });
-    let [
-        Some(MessageResponse::ListServicesResponse(list)),
-        Some(MessageResponse::FileDescriptorResponse(_)),
-    ] = answers.map(|answer| answer.message_response)
-    else {
-        panic!("another kind of answer");
-    };
-    let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
-    assert!(names.contains(&SERVICE) && names.contains(&"grpc.health.v1.Health"), "{names:?}");
+    answer.message_response.unwrap()
 }
 
 #[test]

@@ -7,13 +7,17 @@ use std::path::{Path, PathBuf};
 
 use super::Seen;
 
+/// A public item: the names of its public fields, variants and methods.
+#[derive(Default)]
+pub(crate) struct Item {
+    pub(crate) parts: BTreeSet<String>,
+}
+
 pub(super) fn names() -> Vec<Seen> {
-    let items = items();
-    let exported = exported(&items);
     let mut names = BTreeSet::new();
-    for (item, parts) in items.iter().filter(|(item, _)| exported.contains(*item)) {
-        names.insert(item.clone());
-        names.extend(parts.iter().map(|part| format!("{item}::{part}")));
+    for (name, item) in exported() {
+        names.extend(item.parts.iter().map(|part| format!("{name}::{part}")));
+        names.insert(name);
     }
     let seen = |name: String| {
         let text = name.rsplit("::").next().unwrap().to_owned();
@@ -22,11 +26,11 @@ pub(super) fn names() -> Vec<Seen> {
     names.into_iter().map(seen).collect()
 }
 
-/// The types, functions and constants that an application can name: those that `lib.rs` and the modules `control` and
-/// `tower` export.
-fn exported(items: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<String> {
+/// The types, functions and constants that an application can name: those that `lib.rs` and its public modules export.
+pub(crate) fn exported() -> BTreeMap<String, Item> {
+    let mut items = items();
     let mut exported = BTreeSet::new();
-    for file in ["lib.rs", "control.rs", "tower.rs"] {
+    for file in ["lib.rs", "control.rs", "testing.rs", "tower.rs"] {
         let text = fs::read_to_string(library().join(file)).unwrap();
         let public = text.split("\n#[doc(hidden)]\n#[allow(missing_docs").next().unwrap();
         for uses in public.split("pub use ").skip(1) {
@@ -35,7 +39,7 @@ fn exported(items: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<String> {
                 uses.split(|character: char| !character.is_alphanumeric() && character != '_');
             exported.extend(names.filter(|name| items.contains_key(*name)).map(str::to_owned));
         }
-        if file == "tower.rs" {
+        if file != "lib.rs" {
             exported.extend(
                 public
                     .lines()
@@ -45,16 +49,14 @@ fn exported(items: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<String> {
         }
     }
     assert!(exported.len() > 50, "{exported:?}");
-    exported
+    items.retain(|name, _| exported.contains(name));
+    items
 }
 
-/// Each public item at the left edge of a source, with the names of its public fields, variants and methods.
-fn items() -> BTreeMap<String, BTreeSet<String>> {
-    let mut items: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let mut files = Vec::new();
-    gather(&library(), &mut files);
-    gather(&library().join("../../spillgate-core/src"), &mut files);
-    for file in files {
+/// Each public item at the left edge of a source.
+fn items() -> BTreeMap<String, Item> {
+    let mut items: BTreeMap<String, Item> = BTreeMap::new();
+    for file in files() {
         let (mut open, mut is_enum, mut is_hidden) = (None, false, false);
         for line in fs::read_to_string(&file).unwrap().lines() {
             let inner = line.strip_prefix("    ").filter(|inner| !inner.starts_with(' '));
@@ -65,7 +67,8 @@ fn items() -> BTreeMap<String, BTreeSet<String>> {
                     (is_enum && variant.starts_with(char::is_uppercase)).then(|| variant.to_owned())
                 });
                 if let (Some(item), Some(part), false) = (&open, part, is_hidden) {
-                    items.entry(String::clone(item)).or_default().insert(part);
+                    let item = items.entry(String::clone(item)).or_default();
+                    item.parts.insert(part);
                 }
                 let is_about_next = inner.starts_with('#') || inner.starts_with("//");
                 is_hidden = inner == "#[doc(hidden)]" || is_hidden && is_about_next;
@@ -101,6 +104,14 @@ fn item_of(line: &str) -> Option<(&str, String)> {
 /// The name of a method or a field without its `pub`.
 fn part_of(line: &str) -> Option<String> {
     item_of(line).map(|(_, name)| name)
+}
+
+/// The sources of the crates whose items the library exports.
+fn files() -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    gather(&library(), &mut files);
+    gather(&library().join("../../spillgate-core/src"), &mut files);
+    files
 }
 
 fn gather(folder: &Path, files: &mut Vec<PathBuf>) {
