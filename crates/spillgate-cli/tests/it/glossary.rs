@@ -1,7 +1,7 @@
 //! No surface of the program has a word that docs/explain/glossary.md replaced: the OpenAPI file, the schema of the policy,
 //! `--json` of each command, answers over RESP, metrics, and the names of the library.
 
-mod api;
+pub(crate) mod api;
 mod surfaces;
 
 use std::collections::BTreeSet;
@@ -15,8 +15,9 @@ struct Seen {
 
 /// Words and phrases that are old in every text, and their replacements. A phrase is found in names too: `let in` in
 /// `let_in` and in `LetIn`.
-const OLD: [(&str, &str); 38] = [
+const OLD: [(&str, &str); 48] = [
     ("ad hoc", "inline limit"),
+    ("combined", "atomic"),
     ("crowd", "coalesced batch"),
     ("crowds", "coalesced batches"),
     ("debt", "deferred charge"),
@@ -24,6 +25,7 @@ const OLD: [(&str, &str); 38] = [
     ("door", "API or listener"),
     ("doors", "APIs or listeners"),
     ("dues", "deferred charges"),
+    ("epoch change", "state loss"),
     ("epoch changes", "state losses"),
     ("everybody", "the clients, callers or instances"),
     ("excess", "overshoot"),
@@ -32,6 +34,7 @@ const OLD: [(&str, &str); 38] = [
     ("give back", "refund"),
     ("given back", "refunded"),
     ("gives back", "refunds"),
+    ("heard", "received"),
     ("keys max", "max_keys"),
     ("ladder", "degraded mode"),
     ("let in", "admitted"),
@@ -39,12 +42,18 @@ const OLD: [(&str, &str); 38] = [
     ("mend", "fix"),
     ("mended", "fixed"),
     ("mends", "fixes"),
+    ("missed", "pending"),
     ("nobody", "the client, caller, operator or instance"),
+    ("of late", "recently"),
     ("owed", "deferred"),
+    ("rung", "the step of degraded mode"),
+    ("said", "returned or reported"),
     ("slots", "permits"),
+    ("so long", "the time"),
     ("so many", "the number"),
     ("somebody", "the client, caller, operator or instance"),
     ("stand in", "local fallback"),
+    ("tells", "reports or returns"),
     ("tier", "limit or counter"),
     ("tiers", "limits or counters"),
     ("told", "reported or returned"),
@@ -53,6 +62,7 @@ const OLD: [(&str, &str); 38] = [
     ("verdict", "decision"),
     ("verdicts", "decisions"),
     ("whoever", "the client, caller, operator or instance"),
+    ("why not", "the reason"),
     ("yardstick", "baseline"),
 ];
 

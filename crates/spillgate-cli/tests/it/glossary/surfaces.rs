@@ -59,6 +59,19 @@ pub(super) fn json_of_commands() -> Vec<Seen> {
         add(&[&["explain", "--url", &admin], request].concat());
     }
     add(&["explain", "--redis", &redis.url(), "--config", file.path(), "ip=192.0.2.1"]);
+    let changes: [&[&str]; 8] = [
+        &["mode", "watched", "enforce", "--for", "1h"],
+        &["mode", "watched", "file"],
+        &["override", "login", "ip=192.0.2.1", "--limit", "3/hour", "--reason", "a customer asked"],
+        &["unblock", "login", "ip=192.0.2.1"],
+        &["block", "login", "ip=192.0.2.0/24"],
+        &["refund", "login", "ip=192.0.2.1"],
+        &["reset", "login", "ip=192.0.2.1"],
+        &["audit"],
+    ];
+    for change in changes {
+        add(&[&["admin", change[0], "--url", &admin], &change[1..]].concat());
+    }
     add(&["top", "--url", &admin]);
     add(&["doctor", "--redis", &redis.url()]);
     for policy in crate::validate::policies() {
