@@ -19,7 +19,7 @@ pub mod time;
 pub use ip::Network;
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec};
 pub use policy::{
-    Glob, InvalidChange, LeaseSpec, LeaseTerms, Mode, NotMatched, OnOutage, Pattern, Policy,
-    PolicyBuilder, PolicyError, Rule, RuleSpec, Subject,
+    DenialBody, DenialSpec, Glob, InvalidChange, LeaseSpec, LeaseTerms, Mode, NotMatched, OnOutage,
+    Pattern, Policy, PolicyBuilder, PolicyError, Rule, RuleDenial, RuleSpec, Subject,
 };
 pub use request::{Cost, Request, Value};

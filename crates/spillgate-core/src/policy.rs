@@ -17,10 +17,12 @@ use crate::limit::{Limit, NamedLimit};
 use crate::request::Request;
 
 mod builder;
+mod denial;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
 mod glob;
+mod json;
 mod leasing;
 mod limits;
 mod matching;
@@ -33,7 +35,8 @@ mod share;
 mod types;
 mod unmet;
 
-pub use builder::{LeaseSpec, PolicyBuilder, RuleSpec};
+pub use builder::{DenialSpec, LeaseSpec, PolicyBuilder, RuleSpec};
+pub use denial::{DenialBody, RuleDenial};
 use file::{Piece, Place, Table, pieces, text_in};
 pub use glob::Glob;
 pub use leasing::LeaseTerms;

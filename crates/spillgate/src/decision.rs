@@ -8,6 +8,8 @@ use smallvec::SmallVec;
 
 use crate::algorithm::Charge;
 use crate::limit::{Algorithm, Limit};
+#[cfg(feature = "http")]
+use crate::policy::RuleDenial;
 use crate::policy::{LimitPlace, Policy};
 use crate::reservation::Receipt;
 
@@ -288,6 +290,16 @@ impl<'d> LimitDecision<'d> {
     pub fn position(&self) -> (usize, usize) {
         let LimitPlace { rule, limit, .. } = self.index();
         (rule as usize, limit as usize)
+    }
+
+    /// Returns the rule's own response to denials, if the limit is that of a rule and the rule has one.
+    #[cfg(feature = "http")]
+    pub(crate) fn rule_denial(&self) -> Option<&'d RuleDenial> {
+        let rule = self.counter.rule.number()?;
+        match self.names {
+            Names::Policy(policy) => policy.rule_at(rule).denial(),
+            Names::Inline(_) => None,
+        }
     }
 
     /// Returns the cached header text of the limit, unless the request brought the limit or a local

@@ -80,8 +80,8 @@ pub mod policy {
     pub use spillgate_core::ip::Network;
     pub(crate) use spillgate_core::policy::*;
     pub use spillgate_core::policy::{
-        Glob, InvalidChange, LeaseSpec, LeaseTerms, NotMatched, Pattern, PolicyBuilder, RuleSpec,
-        Subject,
+        DenialBody, DenialSpec, Glob, InvalidChange, LeaseSpec, LeaseTerms, NotMatched, Pattern,
+        PolicyBuilder, RuleDenial, RuleSpec, Subject,
     };
 }
 

@@ -1,14 +1,16 @@
 //! Writes a denial as an HTTP response: a status, `Retry-After` if the wait is known, and problem details
-//! (RFC 9457).
+//! (RFC 9457). A rule can replace status and body, and add header fields.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
 use crate::decision::{Decision, LimitDecision, Reason};
 use crate::headers::{Fields, HeaderStyle, PolicyName, enforced_counters, whole_seconds};
 use crate::limit::Algorithm;
+use crate::policy::{DenialBody, RuleDenial};
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
@@ -59,14 +61,35 @@ impl<'d> Refusal<'d> {
         self.decision
     }
 
-    /// Returns the status: 429 if a limit denies, 403 if it blocks, 503 if the store is unavailable or
-    /// overloaded. [`Refusal::with_status`] replaces it.
+    /// Returns the status: that of the rule's [`denial`](crate::Rule::denial), else 429 if a limit denies, 403 if it
+    /// blocks, 503 if the store is unavailable or overloaded. [`Refusal::with_status`] replaces it.
     pub fn status(&self) -> StatusCode {
-        self.status.unwrap_or(match self.reason {
+        let of_rule = || StatusCode::from_u16(self.rule_denial()?.status()?).ok();
+        self.status.or_else(of_rule).unwrap_or(match self.reason {
             Reason::LimitExceeded | Reason::CostExceedsLimit => StatusCode::TOO_MANY_REQUESTS,
             Reason::Blocked => StatusCode::FORBIDDEN,
             Reason::StoreUnavailable | Reason::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         })
+    }
+
+    /// Returns the type of the body as `Content-Type`, and the header fields of the rule's denial.
+    pub fn headers(&self) -> HeaderMap {
+        let media_type = match self.rule_denial().and_then(RuleDenial::body) {
+            Some(DenialBody::Text(_)) => "text/plain; charset=utf-8",
+            Some(DenialBody::Json(_)) => "application/json",
+            Some(DenialBody::Problem(_)) | None => "application/problem+json",
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        for (name, value) in self.rule_denial().into_iter().flat_map(RuleDenial::headers) {
+            // A policy has only valid fields.
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::try_from(name), HeaderValue::try_from(value))
+            {
+                headers.insert(name, value);
+            }
+        }
+        headers
     }
 
     /// Returns the value of `Retry-After`: the longest known wait in whole seconds, rounded up. A
@@ -80,13 +103,22 @@ impl<'d> Refusal<'d> {
         self.refusing().map(|(_, name)| name.parts().collect())
     }
 
-    /// Returns the problem details as JSON, to be sent as `application/problem+json`.
+    /// Returns the body: that of the rule's denial, else problem details as JSON. [`Refusal::headers`] has its type.
     pub fn body(&self) -> String {
         self.body_for(self.status())
     }
 
-    /// Returns the problem details for a response that has another status than [`Refusal::status`].
+    /// Returns the body for a response that has another status than [`Refusal::status`].
     pub fn body_for(&self, status: StatusCode) -> String {
+        match self.rule_denial().and_then(RuleDenial::body) {
+            Some(DenialBody::Text(text) | DenialBody::Json(text)) => text.to_string(),
+            Some(DenialBody::Problem(members)) => self.problem(status, members),
+            None => self.problem(status, &[]),
+        }
+    }
+
+    /// Returns the problem details. `own` are the members of the rule: names and values as JSON.
+    fn problem(&self, status: StatusCode, own: &[(Box<str>, Box<str>)]) -> String {
         let (problem, title) = match self.reason {
             Reason::Blocked | Reason::CostExceedsLimit | Reason::LimitExceeded => {
                 ("quota-exceeded", "Quota exceeded")
@@ -102,22 +134,50 @@ impl<'d> Refusal<'d> {
         // No text here needs escaping: names are A-Z a-z 0-9 _ . / -, and the rest is ours.
         let names: Vec<String> =
             self.violated_policies().map(|name| format!("\"{name}\"")).collect();
-        format!(
-            "{{\"type\":\"{PROBLEM_TYPES}{problem}\",\"title\":\"{title}\",\"status\":{},\
-             \"detail\":\"{detail}\",\"violated-policies\":[{}]}}",
-            status.as_u16(),
-            names.join(",")
-        )
+        let usual = [
+            ("type", format!("\"{PROBLEM_TYPES}{problem}\"")),
+            ("title", format!("\"{title}\"")),
+            ("status", status.as_str().to_owned()),
+            ("detail", format!("\"{detail}\"")),
+            ("violated-policies", format!("[{}]", names.join(","))),
+        ];
+        let replacing = |name: &str| own.iter().find(|(known, _)| **known == *name);
+        let mut members: Vec<String> = Vec::with_capacity(usual.len() + own.len());
+        for (name, value) in &usual {
+            let value = replacing(name).map_or(&**value, |(_, own)| &**own);
+            members.push(format!("\"{name}\":{value}"));
+        }
+        for (name, value) in
+            own.iter().filter(|(name, _)| usual.iter().all(|(known, _)| **known != **name))
+        {
+            members.push(format!("\"{name}\":{value}"));
+        }
+        format!("{{{}}}", members.join(","))
     }
 
     /// Returns the whole response, with the fields of `style`.
     pub fn response(&self, style: HeaderStyle) -> Response<Vec<u8>> {
         let mut response = Response::new(self.body().into_bytes());
         *response.status_mut() = self.status();
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        self.decision.write_headers(style, headers);
+        *response.headers_mut() = self.headers();
+        self.decision.write_headers(style, response.headers_mut());
         response
+    }
+
+    /// Returns the denial of the rule that decides, if it has one. An outage has the usual response, since the rule's is
+    /// about its limits.
+    ///
+    /// Of several rules, that of the deciding limit decides. If the store did not answer for some limit, it is the
+    /// deciding one of the others.
+    fn rule_denial(&self) -> Option<&'d RuleDenial> {
+        if matches!(self.reason, Reason::StoreUnavailable | Reason::Overloaded) {
+            return None;
+        }
+        let denying = self.refusing().map(|(counter, _)| counter);
+        let denying =
+            denying.filter(|counter| counter.reason() == Some(self.reason) && !counter.advisory());
+        let wait = |counter: &LimitDecision<'_>| counter.retry_after().unwrap_or(Duration::MAX);
+        denying.min_by_key(|counter| Reverse(wait(counter)))?.rule_denial()
     }
 
     pub(crate) fn wait(&self) -> Option<Duration> {
@@ -187,3 +247,35 @@ impl Decision {
 const PROBLEM_TYPES: &str = "https://iana.org/assignments/http-problem-types#";
 /// The longest time between two attempts of a circuit breaker to reach the store.
 const OUTAGE_WAIT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::decision::{CounterOutcome, Names};
+    use crate::policy::Policy;
+
+    #[test]
+    fn a_rule_that_the_store_did_not_answer_leaves_the_response_to_the_other() {
+        let rule = |name: &str, status: u16| {
+            format!(
+                "[[rule]]\nname = \"{name}\"\nkey = []\nlimits = [\"1/s\"]\ndenial.status = {status}\n"
+            )
+        };
+        let policy = Policy::from_toml(&(rule("away", 402) + &rule("full", 420))).unwrap();
+        let names = Names::Policy(Arc::new(policy));
+        let outcome = |rule: u32, reason, retry_after_us: Option<u64>| CounterOutcome {
+            rule: Some(rule).into(),
+            denied: Some(reason),
+            retry_after_us: retry_after_us.into(),
+            ..CounterOutcome::inline()
+        };
+        let away = outcome(0, Reason::StoreUnavailable, None);
+        let full = outcome(1, Reason::LimitExceeded, Some(1));
+        let decision = Decision::new([away, full].into_iter().collect(), names);
+        assert_eq!(decision.rule(), Some("away"), "its wait is unknown, which is longest");
+        let refusal = Refusal::of(&decision).unwrap();
+        assert_eq!((refusal.reason(), refusal.status().as_u16()), (Reason::LimitExceeded, 420));
+    }
+}

@@ -175,8 +175,9 @@ impl RateLimitLayer {
         self
     }
 
-    /// Replaces the responses to denied requests, including those during an outage.
+    /// Replaces the responses to denied requests, including those during an outage and those that a rule sets.
     ///
+    /// The function can use the status, body and header fields of the refusal, which are the rule's if it sets them.
     /// The fields of the style and `Retry-After` are added. gRPC requests still get a gRPC status,
     /// since their clients understand nothing else.
     ///

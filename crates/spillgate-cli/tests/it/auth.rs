@@ -1,5 +1,6 @@
 //! Forward auth: the request that a proxy describes, and the answer to the proxy.
 
+mod denials;
 mod forged;
 mod proxies;
 mod spelling;

@@ -27,6 +27,11 @@ fn the_commands_of_the_first_limit_print_the_promised_output() {
 }
 
 #[test]
+fn the_commands_about_denials_print_the_promised_output() {
+    typed::check("how-to/denials");
+}
+
+#[test]
 fn the_checklist_for_production_prints_the_promised_output() {
     typed::check("how-to/production");
 }

@@ -27,7 +27,7 @@ pub struct PolicyBuilder {
 /// ```
 /// # use spillgate_core as spillgate;
 /// use std::time::Duration;
-/// use spillgate::policy::LeaseSpec;
+/// use spillgate::policy::{DenialSpec, LeaseSpec};
 /// use spillgate::{Limit, Mode, OnOutage, Policy, Rule};
 ///
 /// let uploads = Rule::new("uploads")
@@ -42,6 +42,7 @@ pub struct PolicyBuilder {
 ///     .lease(LeaseSpec::new(0.05, Duration::from_secs(1)).hot([("tenant", "acme"), ("user", "ann")]))
 ///     .on_outage(OnOutage::Deny)
 ///     .local_share(0.25)
+///     .denial(DenialSpec::new().status(402).text("Your free uploads are used up."))
 ///     .mode(Mode::Shadow);
 /// let policy = Policy::builder().rule(uploads).build()?;
 /// assert_eq!(policy.rule("uploads").unwrap().limits().len(), 2);
@@ -65,6 +66,15 @@ pub struct LeaseSpec {
     share: f64,
     ttl: Duration,
     hot: Vec<BTreeMap<String, String>>,
+}
+
+/// The denial of a rule as written, not checked yet. See [`RuleSpec::denial`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "a denial has an effect only in a rule"]
+pub struct DenialSpec {
+    /// Status and body, as values of the policy file.
+    fields: BTreeMap<&'static str, String>,
+    headers: BTreeMap<String, String>,
 }
 
 impl Policy {
@@ -193,6 +203,11 @@ impl RuleSpec {
         self.with("lease", lease.to_toml())
     }
 
+    /// Sets the response to the requests that the rule denies, where it differs from the usual one.
+    pub fn denial(self, denial: DenialSpec) -> RuleSpec {
+        self.with("denial", denial.to_toml())
+    }
+
     /// Sends the rule's leg at the same time as those of the request's other rules, if all of them
     /// say so.
     pub fn parallel(self) -> RuleSpec {
@@ -281,6 +296,58 @@ impl LeaseSpec {
     }
 }
 
+impl DenialSpec {
+    /// Begins a denial that is the usual response.
+    pub fn new() -> DenialSpec {
+        DenialSpec::default()
+    }
+
+    /// Sets the status, from 400 to 599. Without it the status goes by the reason.
+    pub fn status(self, status: u16) -> DenialSpec {
+        self.with("status", status.to_toml_value())
+    }
+
+    /// Sets the body: a text, sent as `text/plain` unless a header says otherwise.
+    pub fn text(self, text: impl Into<String>) -> DenialSpec {
+        self.with("text", text.into().to_toml_value())
+    }
+
+    /// Sets the body: a JSON object with these texts.
+    pub fn json<N: Into<String>, V: Into<String>>(
+        self,
+        members: impl IntoIterator<Item = (N, V)>,
+    ) -> DenialSpec {
+        self.with("json", table_of(members))
+    }
+
+    /// Sets members of the problem details, in place of the usual ones of these names or beside them.
+    pub fn problem<N: Into<String>, V: Into<String>>(
+        self,
+        members: impl IntoIterator<Item = (N, V)>,
+    ) -> DenialSpec {
+        self.with("problem", table_of(members))
+    }
+
+    /// Adds a header field. `Content-Type` replaces the type that goes with the body.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> DenialSpec {
+        self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    fn with(mut self, field: &'static str, value: String) -> DenialSpec {
+        self.fields.insert(field, value);
+        self
+    }
+
+    fn to_toml(&self) -> String {
+        let mut fields = self.fields.clone();
+        if !self.headers.is_empty() {
+            fields.insert("headers", self.headers.to_toml_value());
+        }
+        inline_table(fields.into_iter().map(|(field, value)| (field.to_owned(), value)))
+    }
+}
+
 /// Shows the name alone, since conditions and hot subjects may hold values of clients.
 impl fmt::Debug for RuleSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -315,6 +382,11 @@ fn limit_to_toml(limit: &LimitSpec) -> String {
 fn list_of(texts: impl IntoIterator<Item: Into<String>>) -> String {
     let texts: Vec<String> = texts.into_iter().map(Into::into).collect();
     texts.to_toml_value()
+}
+
+fn table_of<N: Into<String>, V: Into<String>>(members: impl IntoIterator<Item = (N, V)>) -> String {
+    let owned = members.into_iter().map(|(name, value)| (name.into(), value.into()));
+    owned.collect::<BTreeMap<String, String>>().to_toml_value()
 }
 
 fn inline_table(fields: impl IntoIterator<Item = (String, String)>) -> String {
@@ -356,12 +428,22 @@ mod tests {
             .on_outage(OnOutage::Allow)
             .local_share(0.25)
             .mode(Mode::Shadow)
+            .denial(
+                DenialSpec::new()
+                    .status(402)
+                    .json([("error", "\"quota\""), ("plan", "free")])
+                    .header("X-Plan", "free"),
+            )
             .parallel()
             .negative_hits()
             .request_limit();
         let paid = Rule::new("paid").key([] as [&str; 0]).limit("5/minute").postpaid();
+        let text = Rule::new("text").key(["ip"]).limit("5/minute");
+        let text = text.denial(DenialSpec::new().text("Slow down.\nPlease."));
+        let problem = Rule::new("problem").key(["ip"]).limit("5/minute");
+        let problem = problem.denial(DenialSpec::new().problem([("title", "Too many")]));
         equals(
-            Policy::builder().rule(all).rule(paid),
+            Policy::builder().rule(all).rule(paid).rule(text).rule(problem),
             r#"
             [[rule]]
             name = "all"
@@ -377,6 +459,7 @@ mod tests {
             on_outage = "allow"
             local_share = 0.25
             mode = "shadow"
+            denial = { status = 402, json = { error = '"quota"', plan = "free" }, headers = { x-plan = "free" } }
             parallel = true
             negative_hits = true
             request_limit = true
@@ -386,6 +469,19 @@ mod tests {
             key = []
             limits = [{ quota = "5/minute" }]
             postpaid = true
+
+            [[rule]]
+            name = "text"
+            key = ["ip"]
+            limits = ["5/minute"]
+            denial.text = "Slow down.\nPlease."
+
+            [[rule]]
+            name = "problem"
+            key = ["ip"]
+            limits = ["5/minute"]
+            [rule.denial.problem]
+            title = "Too many"
             "#,
         );
     }
@@ -405,6 +501,10 @@ mod tests {
             ),
             (login().local_share(f64::NAN), "rule \"login\", field `local_share`: must be greater"),
             (login().lease(no_whole_ms), "rule \"login\", field `ttl`: \"10.5ms\" is no length"),
+            (
+                login().denial(DenialSpec::new().status(200)),
+                "rule \"login\", field `status`: must be from 400 to 599, got 200",
+            ),
             (
                 login().matching("route", "/**"),
                 "rule \"login\", field `match`: \"/**\" has two * side by side",

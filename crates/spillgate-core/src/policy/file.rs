@@ -296,7 +296,13 @@ impl<'t> Table<'t> {
         problems.noting(self.text_of(field, value)).map(|text| text.text)
     }
 
-    pub(super) fn whole_number(&self, field: &str, problems: &mut Problems<'_>) -> Option<u64> {
+    /// Reads a whole number. `example` is one that fits.
+    pub(super) fn whole_number(
+        &self,
+        field: &str,
+        example: u16,
+        problems: &mut Problems<'_>,
+    ) -> Option<u64> {
         let value = self.fields.get(field)?;
         let number = match value.get_ref() {
             DeValue::Integer(digits) => u64::from_str_radix(digits.as_str(), digits.radix()).ok(),
@@ -305,7 +311,7 @@ impl<'t> Table<'t> {
         let wrong = || {
             self.wrong(
                 field,
-                format!("this is no whole number from 0 up; write for example {field} = 200"),
+                format!("this is no whole number from 0 up; write for example {field} = {example}"),
             )
         };
         problems.noting(number.ok_or_else(wrong))
@@ -376,6 +382,11 @@ impl<'t> Table<'t> {
         let wrong = || self.wrong_kind(at, field, value.get_ref(), &format!("a table: {example}"));
         let fields = problems.noting(value.get_ref().as_table().ok_or_else(wrong))?;
         Some(Table { fields, head: at, ..*self })
+    }
+
+    /// Returns the keys of this table with their values.
+    pub(super) fn members(self) -> impl Iterator<Item = Entry<'t>> {
+        self.fields.iter().map(|(key, value)| (&**key.get_ref(), value))
     }
 
     /// Reads a list of texts.

@@ -84,7 +84,7 @@ fn read_spec(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<LimitSpec
     let mut owned = |field: &str| table.text(field, problems).map(str::to_owned);
     let [quota, name, algorithm, unit, time_zone, max_hold] =
         ["quota", "name", "algorithm", "unit", "time_zone", "max_hold"].map(&mut owned);
-    let burst = table.whole_number("burst", problems);
+    let burst = table.whole_number("burst", 200, problems);
     if !all_known {
         // The unknown field may stand for one that the limit lacks: what else is wrong shows once it has its right name.
         return None;

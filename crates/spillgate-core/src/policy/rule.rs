@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use siphasher::sip128::SipHasher13;
 
+use super::denial::RuleDenial;
 use super::file::Table;
 use super::leasing::{HotSubjects, LeaseTerms};
 use super::limits;
@@ -87,6 +88,7 @@ pub struct Rule {
     parallel: bool,
     local_share: Option<Share>,
     pub(super) lease: Option<(LeaseTerms, HotSubjects)>,
+    denial: Option<Arc<RuleDenial>>,
     /// The hash of domain, name and generation.
     id: u128,
     /// The cached header text of each limit, which is the same for every request.
@@ -173,6 +175,11 @@ impl Rule {
     /// Returns its lease terms, if instances may lease its limits.
     pub fn lease(&self) -> Option<&LeaseTerms> {
         self.lease.as_ref().map(|(terms, _)| terms)
+    }
+
+    /// Returns its response to the requests that it denies, if it has one of its own.
+    pub fn denial(&self) -> Option<&RuleDenial> {
+        self.denial.as_deref()
     }
 
     /// Returns whether it is post-paid. Then it is charged whether it has room or not, and whatever other rules
@@ -268,6 +275,7 @@ impl Rule {
         let postpaid = truth("postpaid", problems);
         let negative_hits = truth("negative_hits", problems);
         let request_limit = truth("request_limit", problems);
+        let denial = RuleDenial::read(table, problems).map(Arc::new);
         let (limits, specs) = read_limits(table, problems)?;
         let lease = LeaseTerms::read(table, key.as_deref(), types, &limits, problems);
         if postpaid && lease.is_some() {
@@ -294,6 +302,7 @@ impl Rule {
             parallel,
             local_share,
             lease,
+            denial,
             id,
             written,
         })
@@ -423,7 +432,7 @@ fn word_for<T: PartialEq>(choice: T, choices: &[(&'static str, T)]) -> &'static 
     choices.iter().find(|(_, known)| *known == choice).map_or("", |(word, _)| word)
 }
 
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
     "name",
     "domain",
     "match",
@@ -438,6 +447,7 @@ const FIELDS: [&str; 14] = [
     "negative_hits",
     "request_limit",
     "lease",
+    "denial",
 ];
 const REQUIRED: [(&str, &str); 3] = [
     ("name", "name = \"login\""),

@@ -11,6 +11,7 @@ use crate::limit::{Algorithm, Limit};
 use crate::request::Request;
 use crate::subject::{SHARED_SECRET, Secret, SubjectKey};
 
+mod denials;
 mod differential;
 mod refusals;
 

@@ -266,7 +266,7 @@ fn read_prefix(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<Subject
         if !table.has(field) {
             return Some(default);
         }
-        let number = table.whole_number(field, problems)?;
+        let number = table.whole_number(field, default.into(), problems)?;
         let bits = u8::try_from(number).ok().filter(|bits| *bits <= most);
         let wrong = || -> Problem {
             table.wrong(field, format!("such an address has {most} bits; write 0 to {most}"))

@@ -14,7 +14,7 @@ pub(crate) struct Auth {
     pub(crate) headers: Vec<HeaderName>,
     /// The query parameters that become attributes.
     pub(crate) query: Vec<String>,
-    /// The status of a denial, in place of 429 and 503.
+    /// The status of denials, in place of every other but 403.
     pub(crate) deny_status: Option<StatusCode>,
 }
 

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use hyper::{HeaderMap, StatusCode, Uri};
 use spillgate::http::{ByIp, HeaderStyle, Refusal, normalised_host};
-use spillgate::{Decision, Reason, Value};
+use spillgate::{Decision, Value};
 
 use super::Peer;
 use super::http::problem::Problem;
@@ -119,8 +119,10 @@ impl Gate {
             return response;
         };
         let refusal = match self.deny_status(uri) {
-            // A block is 403 already, which every proxy understands.
-            Some(status) if refusal.reason() != Reason::Blocked => refusal.with_status(status),
+            // Every proxy understands 403: that of a block, or of a rule.
+            Some(status) if refusal.status() != StatusCode::FORBIDDEN => {
+                refusal.with_status(status)
+            }
             Some(_) | None => refusal,
         };
         refusal.response(HeaderStyle::Ietf).map(Body::from)

@@ -4,6 +4,7 @@
 
 mod attributes;
 pub(crate) mod client;
+mod denials;
 mod diagnostics;
 mod errors_page;
 mod examples;

@@ -52,6 +52,18 @@ const POLICY: &str = r#"
     limits = ["1/day"]
 
     [[rule]]
+    name = "sold-out"
+    key = ["sold_out"]
+    limits = ["block"]
+    denial = { status = 402, text = "No tickets left.", headers = { X-Reason = "sold-out" } }
+
+    [[rule]]
+    name = "explained"
+    key = ["explained"]
+    limits = ["block"]
+    denial.problem = { title = "No tickets left", event = 7 }
+
+    [[rule]]
     name = "web"
     domain = "web"
     key = ["remote_address"]
@@ -118,6 +130,26 @@ fn a_status_has_the_limit_and_whole_seconds_rounded_up() {
         );
         let free = caller.ask(&[descriptor(&[("free", "x")])]).statuses.remove(0);
         assert_eq!((free.limit_remaining, free.current_limit), (u32::MAX, None));
+    });
+}
+
+#[test]
+fn a_denial_has_the_body_and_the_fields_of_its_rule() {
+    on_both(|caller| {
+        let refused = caller.ask(&[descriptor(&[("sold_out", "yes")])]);
+        assert_eq!(refused.overall_code(), Code::OverLimit);
+        assert_eq!(refused.raw_body, b"No tickets left.");
+        assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
+        assert_eq!(refused.header("x-reason"), Some("sold-out"));
+        assert_eq!(refused.header("ratelimit"), Some("\"sold-out\";r=0"));
+
+        let explained = caller.ask(&[descriptor(&[("explained", "yes")])]);
+        assert_eq!(explained.header("content-type"), Some("application/problem+json"));
+        let problem: Value = serde_json::from_slice(&explained.raw_body).unwrap();
+        // The status that Envoy sends, which the protocol cannot set.
+        assert_eq!((&problem["status"], &problem["event"]), (&429.into(), &7.into()));
+        assert_eq!(problem["title"], "No tickets left");
+        assert_eq!(problem["violated-policies"], serde_json::json!(["explained"]));
     });
 }
 

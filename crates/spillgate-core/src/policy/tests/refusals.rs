@@ -2,6 +2,7 @@
 
 use crate::policy::Policy;
 
+mod denials;
 mod limits;
 mod overrides;
 
@@ -188,7 +189,7 @@ fn rejects_unknown_and_wrong_fields_of_rules() {
     );
     refuses_rule(
         r#"colour = "red""#,
-        r#"2: rule "a", field `colour`: there is no such field; those that exist here are name, domain, match, key, limits, on_outage, mode, anchor, parallel, local_share, postpaid, negative_hits, request_limit, lease"#,
+        r#"2: rule "a", field `colour`: there is no such field; those that exist here are name, domain, match, key, limits, on_outage, mode, anchor, parallel, local_share, postpaid, negative_hits, request_limit, lease, denial"#,
     );
     refuses_rule(
         r#"leases = { share = 0.05, ttl = "1s" }"#,

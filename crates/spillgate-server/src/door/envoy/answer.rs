@@ -14,7 +14,8 @@ use super::rls::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
 pub(super) fn to(combined: &AtomicDecision, style: HeaderStyle) -> RateLimitResponse {
     let whole = combined.whole();
-    let mut headers = HeaderMap::new();
+    let refusal = Refusal::of(whole);
+    let mut headers = refusal.map_or_else(HeaderMap::new, |refusal| refusal.headers());
     whole.write_headers(style, &mut headers);
     let mut response = RateLimitResponse {
         overall_code: code(whole.allowed()).into(),
@@ -22,15 +23,12 @@ pub(super) fn to(combined: &AtomicDecision, style: HeaderStyle) -> RateLimitResp
         response_headers_to_add: headers.iter().filter_map(header).collect(),
         ..RateLimitResponse::default()
     };
-    if let Some(refusal) = Refusal::of(whole) {
-        // The body names the status that Envoy sends by default, for every reason of a denial.
+    if let Some(refusal) = refusal {
+        // The body names the status that Envoy sends by default. The protocol has no place for another.
         response.raw_body = refusal.body_for(StatusCode::TOO_MANY_REQUESTS).into_bytes();
-        let mut add = |key: &str, value: &str| {
-            response.response_headers_to_add.push(named(key, value));
-        };
-        add("content-type", "application/problem+json");
         if whole.degraded() {
-            add("x-spillgate-source", whole.source().name());
+            let source = named("x-spillgate-source", whole.source().name());
+            response.response_headers_to_add.push(source);
         }
     }
     response
