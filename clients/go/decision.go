@@ -59,6 +59,13 @@ type Limit struct {
 	Shadow       bool   `json:"shadow"`
 }
 
+// A Denial is the response that a rule sets for its denials. A decision has it if the rule sets one and the request asks
+// for Headers; the header fields of the decision belong to it.
+type Denial struct {
+	Status int    `json:"status"`
+	Body   string `json:"body"`
+}
+
 // A Decision is one answer. Unknown numbers are nil, unknown names empty.
 type Decision struct {
 	Allowed      bool              `json:"allowed"`
@@ -74,6 +81,7 @@ type Decision struct {
 	Matched      bool              `json:"matched"`
 	Receipt      string            `json:"receipt"`
 	Headers      map[string]string `json:"headers"`
+	Denial       *Denial           `json:"denial"`
 	Limits       []Limit           `json:"limits"`
 
 	// Err is why the server's answer is missing, if Source is SourceClient.

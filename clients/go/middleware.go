@@ -95,13 +95,17 @@ func (l *RateLimit) request(address *ClientAddress, r *http.Request) (Request, b
 	return request, true
 }
 
-// deny answers with problem details (RFC 9457).
+// deny answers as the rule sets it, else with problem details (RFC 9457).
 func deny(w http.ResponseWriter, decision Decision) {
 	problem := problemOf(decision)
+	status := problem.Status
 	body, err := json.Marshal(problem)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
+	}
+	if decision.Denial != nil {
+		status, body = decision.Denial.Status, []byte(decision.Denial.Body)
 	}
 	header := w.Header()
 	header.Set("Content-Type", "application/problem+json")
@@ -111,7 +115,7 @@ func deny(w http.ResponseWriter, decision Decision) {
 	if decision.Source == SourceClient {
 		header.Set("Retry-After", "1")
 	}
-	w.WriteHeader(problem.Status)
+	w.WriteHeader(status)
 	// A client that is gone needs no answer.
 	_, _ = w.Write(body)
 }

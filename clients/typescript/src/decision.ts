@@ -61,6 +61,8 @@ export interface Decision {
   matched: boolean;
   receipt?: string;
   headers?: Record<string, string>;
+  /** The response that the rule sets for its denials, if it sets one and `headers` was asked for. */
+  denial?: { status: number; body: string };
   limits: Limit[];
   /** Why the server's answer is missing, if `source` is `client`. */
   error?: Error;

@@ -26,7 +26,7 @@ export interface Seen {
 }
 
 export interface Denial {
-  status: 403 | 429 | 503;
+  status: number;
   headers: Record<string, string>;
   body: string;
 }
@@ -66,8 +66,9 @@ export class Gate<R> {
   }
 }
 
-/** The response to a denied request: problem details (RFC 9457). */
+/** The response to a denied request: that of the rule, else problem details (RFC 9457). */
 export function denial(decision: Decision): Denial {
+  if (decision.denial !== undefined) return { ...decision.denial, headers: fieldsOf(decision) };
   const status = statusOf(decision);
   const body = { ...problemOf(decision, status), "violated-policies": violatedPolicies(decision) };
   const headers = { "content-type": "application/problem+json", ...fieldsOf(decision) };

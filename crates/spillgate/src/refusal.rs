@@ -61,6 +61,11 @@ impl<'d> Refusal<'d> {
         self.decision
     }
 
+    /// Returns whether the rule sets any part of the response.
+    pub fn is_of_rule(&self) -> bool {
+        self.rule_denial().is_some()
+    }
+
     /// Returns the status: that of the rule's [`denial`](crate::Rule::denial), else 429 if a limit denies, 403 if it
     /// blocks, 503 if the store is unavailable or overloaded. [`Refusal::with_status`] replaces it.
     pub fn status(&self) -> StatusCode {

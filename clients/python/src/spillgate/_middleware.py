@@ -70,11 +70,16 @@ class Middleware(Generic[App, Client, Source]):
 
 
 def denial(decision: Decision, method: str) -> tuple[int, list[tuple[str, str]], bytes]:
-    """The response to a denied request: status, header fields, and problem details (RFC 9457)."""
-    status = _status_of(decision)
-    body = _problem(decision, status)
-    fields = [("Content-Type", "application/problem+json"), ("Content-Length", str(len(body)))]
-    return status, fields + list(fields_of(decision).items()), b"" if method == "HEAD" else body
+    """The response to a denied request: that of the rule, else problem details (RFC 9457)."""
+    fields = dict(fields_of(decision))
+    if decision.denial is not None:
+        status, body = int(decision.denial["status"]), str(decision.denial["body"]).encode()
+    else:
+        status = _status_of(decision)
+        body = _problem(decision, status)
+        fields["content-type"] = "application/problem+json"
+    fields["content-length"] = str(len(body))
+    return status, list(fields.items()), b"" if method == "HEAD" else body
 
 
 def fields_of(decision: Decision) -> Mapping[str, str]:

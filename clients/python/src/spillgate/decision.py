@@ -32,6 +32,7 @@ class Decision:
     """One answer. Unknown values are ``None``.
 
     ``source`` is ``"client"`` where the server did not answer and ``on_failure`` decided; ``error`` then has the cause.
+    ``denial`` is the ``status`` and ``body`` that the rule sets for its denials, if it sets them and ``headers`` was asked for.
     """
 
     allowed: bool
@@ -47,6 +48,7 @@ class Decision:
     matched: bool = False
     receipt: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    denial: Mapping[str, Any] | None = None
     limits: tuple[Limit, ...] = ()
     error: Exception | None = None
 

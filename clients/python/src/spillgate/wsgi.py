@@ -41,7 +41,8 @@ class RateLimit(Base):
             fields = fields_of(decision)
             return self.app(environ, _adding(fields, start_response) if fields else start_response)
         status, headers, body = denial(decision, method)
-        start_response(f"{status} {responses[status]}", headers)
+        # A rule may set a status that has no name.
+        start_response(f"{status} {responses.get(status, 'Denied')}", headers)
         return [body] if body else []
 
 

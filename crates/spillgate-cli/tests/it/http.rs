@@ -150,6 +150,31 @@ fn cost_0_peeks_and_a_cost_above_capacity_is_denied_for_good() {
 }
 
 #[test]
+fn the_response_of_a_rule_comes_with_the_header_fields() {
+    let rules = "[[rule]]\nname = \"free\"\nkey = [\"user\"]\nlimits = [\"1/day\"]\n\
+                 denial = { status = 402, text = \"Pay\", headers = { X-Plan = \"free\" } }\n\
+                 [[rule]]\nname = \"usual\"\nkey = [\"ip\"]\nlimits = [\"block\"]\n";
+    let file = TempFile::new("denials.toml", rules);
+    on_both_engines(&["--config", file.path()], |server| {
+        let check = |headers: bool| {
+            server.check(&format!(r#"{{"attributes":{{"user":"ada"}},"headers":{headers}}}"#))
+        };
+        let allowed = check(true);
+        assert_eq!((&allowed["allowed"], allowed.get("denial")), (&json!(true), None));
+        assert_eq!(allowed["headers"].get("x-plan"), None);
+        let denied = check(true);
+        assert_eq!(denied["denial"], json!({"status": 402, "body": "Pay"}));
+        assert_eq!(denied["headers"]["content-type"], "text/plain; charset=utf-8");
+        assert_eq!(denied["headers"]["x-plan"], "free");
+        assert!(denied["headers"]["retry-after"].is_string(), "{denied}");
+        assert_eq!(check(false).get("denial"), None);
+        let usual = server.check(r#"{"attributes":{"ip":"::1"},"headers":true}"#);
+        assert_eq!((&usual["allowed"], usual.get("denial")), (&json!(false), None));
+        assert_eq!(usual["headers"].get("content-type"), None);
+    });
+}
+
+#[test]
 fn header_fields_come_in_the_requested_style() {
     on_both_engines(&[], |server| {
         let check = |headers: &str| {

@@ -19,6 +19,7 @@ const CALLS: &[(&str, &str, &str, &str, u16)] = &[
     ("POST", "/v1/check", "/v1/check", r#"{"attributes":{"ip":"192.0.2.1"}}"#, 200),
     ("POST", "/v1/check", "/v1/check", r#"{"key":"k","limit":{"quota":"5/minute"},"cost":9}"#, 200),
     ("POST", "/v1/check", "/v1/check", "{}", 200),
+    ("POST", "/v1/check", "/v1/check", r#"{"attributes":{"plan":"free"},"headers":true}"#, 200),
     ("POST", "/v1/check", "/v1/check", r#"{"cost":-1}"#, 400),
     ("POST", "/v1/check", "/v1/check", "", 400),
     (
@@ -98,7 +99,8 @@ fn every_answer_fits_the_document() {
     let file = TempFile::new(
         "limits.toml",
         "[[rule]]\nname = \"ip\"\nkey = [\"ip\"]\nlimits = [\"1/hour\"]\n\
-         [[rule]]\nname = \"watched\"\nkey = [\"ip\"]\nmode = \"shadow\"\nlimits = [\"1/hour\"]\n",
+         [[rule]]\nname = \"watched\"\nkey = [\"ip\"]\nmode = \"shadow\"\nlimits = [\"1/hour\"]\n\
+         [[rule]]\nname = \"paid\"\nkey = [\"plan\"]\nlimits = [\"block\"]\ndenial.status = 402\n",
     );
     let server = Server::start(&["--config", file.path()]);
     let document = document(&server);

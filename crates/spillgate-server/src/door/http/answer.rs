@@ -6,8 +6,15 @@ use std::time::Duration;
 use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Serialize;
-use spillgate::http::HeaderStyle;
+use spillgate::http::{HeaderStyle, Refusal};
 use spillgate::{Decision, LimitDecision, Reason};
+
+/// The response that a rule sets for a middleware, beside its header fields.
+#[derive(Serialize)]
+struct Denial {
+    status: u16,
+    body: String,
+}
 
 /// Answers one check, with ready-made header fields if a style is given.
 pub(in crate::door) fn to_one<B: From<Vec<u8>>>(
@@ -63,16 +70,22 @@ fn write_decision(bytes: &mut Vec<u8>, decision: &Decision, headers: Option<Head
     bytes.extend_from_slice(b"}");
 }
 
-/// Writes the header fields that a middleware copies to its own response.
+/// Writes the header fields that a middleware copies to its own response, and the rest of the response if a rule sets
+/// it.
 fn write_headers(bytes: &mut Vec<u8>, decision: &Decision, style: HeaderStyle) {
-    let mut headers = HeaderMap::new();
+    let of_rule = Refusal::of(decision).filter(Refusal::is_of_rule);
+    let mut headers = of_rule.map_or_else(HeaderMap::new, |refusal| refusal.headers());
     decision.write_headers(style, &mut headers);
     let fields = headers
         .iter()
         .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
         .collect::<BTreeMap<_, _>>();
     bytes.extend_from_slice(br#","headers":"#);
-    serde_json::to_writer(bytes, &fields).expect("strings always make JSON, and memory takes them");
+    write_json(bytes, &fields);
+    if let Some(refusal) = of_rule {
+        bytes.extend_from_slice(br#","denial":"#);
+        write_json(bytes, &Denial { status: refusal.status().as_u16(), body: refusal.body() });
+    }
 }
 
 fn write_limit(bytes: &mut Vec<u8>, limit: LimitDecision<'_>) {
@@ -146,9 +159,13 @@ pub(in crate::door) fn ms_up(duration: Duration) -> u64 {
 /// Returns any answer as JSON. `capacity` is the estimated number of its bytes.
 pub(in crate::door) fn json(answer: &impl Serialize, capacity: usize) -> Response {
     let mut bytes = Vec::with_capacity(capacity);
-    serde_json::to_writer(&mut bytes, answer)
-        .expect("strings and numbers always make JSON, and memory takes them");
+    write_json(&mut bytes, answer);
     response(bytes)
+}
+
+fn write_json(bytes: &mut Vec<u8>, value: &impl Serialize) {
+    serde_json::to_writer(bytes, value)
+        .expect("strings and numbers always make JSON, and memory takes them");
 }
 
 fn response<B: From<Vec<u8>>>(json: Vec<u8>) -> Response<B> {
