@@ -60,7 +60,7 @@ pub use decision::{Decision, Denial, LimitDecision, Reason, Source};
 pub use error::{BuildError, StoreError};
 pub use limiter::{AtomicDecision, Limiter, LimiterBuilder, Stats};
 #[cfg(feature = "metrics")]
-pub use metrics::{Top, TopOfRule, TopSubject};
+pub use metrics::{Counts, Durations, RuleCounts, ShardCounts, Top, TopOfRule, TopSubject};
 #[cfg(feature = "redis")]
 pub use probe::acl_rules;
 pub use probe::{ServerFacts, ServerProbe, StoreProbe};

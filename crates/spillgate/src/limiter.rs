@@ -13,6 +13,7 @@ use crate::decision::Decision;
 #[cfg(feature = "redis")]
 use crate::denial_cache::DenialCache;
 use crate::engine::Engine;
+use crate::engine::memory::Evictions;
 #[cfg(feature = "redis")]
 use crate::fallback::{Fallback, INSTANCES_UNKNOWN};
 #[cfg(feature = "redis")]
@@ -340,7 +341,17 @@ impl Inner {
     }
 
     fn stats(&self) -> Stats {
-        let stats = Stats { waiting: self.waiting.count(), ..self.counters.read() };
+        let evictions = match &self.engine {
+            Engine::Memory(memory) => memory.evictions(),
+            #[cfg(feature = "redis")]
+            Engine::Redis(_) => Evictions::default(),
+        };
+        let stats = Stats {
+            waiting: self.waiting.count(),
+            evictions: evictions.live,
+            overflows: evictions.overflowed,
+            ..self.counters.read()
+        };
         #[cfg(feature = "redis")]
         let stats = Stats {
             store_errors: self.fallback.store_errors(),

@@ -10,6 +10,7 @@ use crate::request::Request;
 use crate::subject::{Secret, SubjectKey};
 use crate::time::counter_ns;
 
+mod counts;
 mod histogram;
 mod meter;
 mod rates;
@@ -20,6 +21,8 @@ mod text;
 mod top;
 mod wanted;
 
+pub use counts::{Counts, RuleCounts, ShardCounts};
+pub use histogram::Durations;
 use histogram::Histogram;
 pub(crate) use meter::Meters;
 #[cfg(feature = "redis")]
@@ -121,6 +124,16 @@ impl Metrics {
     /// Returns the subjects with the most use and those with the most denials, `n` of each for each rule.
     pub(crate) fn top(&self, rule: Option<&str>, n: usize) -> Top {
         self.tops.read(rule, n, counter_ns())
+    }
+
+    /// Returns the counts of rules and decisions. Shards have meters of their own.
+    pub(crate) fn read(&self, rules: &Meters) -> Counts {
+        Counts {
+            rules: rules.all().chain([&self.inline]).map(Meter::read).collect(),
+            unmatched: self.unmatched.load(Ordering::Relaxed),
+            decisions: self.decision.read(),
+            shards: Vec::new(),
+        }
     }
 
     /// Counts a decision once for each of its rules; a shadow rule as if it were enforced. Without the meters of rules

@@ -35,6 +35,10 @@ pub struct Stats {
     pub leased_counters: usize,
     /// Leased tokens that this instance holds, neither spent nor returned.
     pub lease_outstanding: u64,
+    /// Counters that the memory store evicted for want of room, though they still limited.
+    pub evictions: u64,
+    /// Charges to an overflow counter of the full memory store.
+    pub overflows: u64,
 }
 
 #[derive(Debug, Default)]
@@ -80,6 +84,8 @@ impl Counters {
             waiting: 0,
             leased_counters: 0,
             lease_outstanding: 0,
+            evictions: 0,
+            overflows: 0,
         }
     }
 }

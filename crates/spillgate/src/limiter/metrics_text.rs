@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::engine::memory::RecordsHeld;
 #[cfg(feature = "redis")]
 use crate::metrics::RULES_MAX;
-use crate::metrics::{Kind, Text, Top};
+use crate::metrics::{Counts, Kind, Text, Top};
 #[cfg(feature = "redis")]
 use crate::policy::Policy;
 #[cfg(feature = "redis")]
@@ -33,6 +33,33 @@ impl Limiter {
     /// ```
     pub fn top(&self, rule: Option<&str>, n: usize) -> Top {
         self.inner.metrics.top(rule, n)
+    }
+
+    /// Returns the counts of each rule and shard since the limiter was built, for the application's own graphs.
+    /// [`Limiter::metrics_text`] has the same numbers in Prometheus's format.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limiter, Policy, Reason, Request};
+    /// let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"1/minute\"]";
+    /// let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
+    /// for _ in 0..3 {
+    ///     limiter.check(&Request::new().with("user", "ann")).await;
+    /// }
+    /// let api = &limiter.counts().rules[0];
+    /// assert_eq!((api.rule(), api.allowed(), api.denied(Reason::LimitExceeded)), ("api", 1, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub fn counts(&self) -> Counts {
+        let counts = self.inner.metrics.read(&self.inner.in_force.load().meters);
+        match &self.inner.engine {
+            Engine::Memory(_) => counts,
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => {
+                let shards = redis.meters().iter().map(|meter| meter.read()).collect();
+                Counts { shards, ..counts }
+            }
+        }
     }
 
     /// Returns the metrics of this limiter in Prometheus's text format, `text/plain; version=0.0.4`.

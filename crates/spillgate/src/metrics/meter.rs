@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::counts::{NOT_ASKED, RESULTS, RuleCounts, SOURCES, index};
 use super::is_near_limit;
 use crate::decision::{CounterOutcome, Reason, Source};
 use crate::policy::Rule;
@@ -11,8 +12,8 @@ use crate::policy::Rule;
 /// Counts the decisions of one rule.
 #[derive(Debug)]
 pub(super) struct Meter {
-    pub(super) domain: Box<str>,
-    pub(super) rule: Box<str>,
+    pub(super) domain: Arc<str>,
+    pub(super) rule: Arc<str>,
     /// By result, then by source.
     decisions: [[AtomicU64; SOURCES.len()]; RESULTS.len()],
     near_limit: AtomicU64,
@@ -34,8 +35,7 @@ impl Meter {
     /// Counts the counters of one decision as one result: with the first reason and the worst source.
     pub(super) fn count(&self, counters: &[CounterOutcome]) {
         let reason = counters.iter().filter_map(|counter| counter.denied).min();
-        let source = counters.iter().map(|counter| counter.source).max().unwrap_or(Source::Store);
-        self.decisions[index(reason)][source as usize].fetch_add(1, Ordering::Relaxed);
+        self.decisions[index(reason)][source_of(counters)].fetch_add(1, Ordering::Relaxed);
         if counters.iter().any(is_near_limit) {
             self.near_limit.fetch_add(1, Ordering::Relaxed);
         }
@@ -45,14 +45,32 @@ impl Meter {
     }
 
     /// Returns how many decisions had each reason (`None` is allowed) and source, without zeros.
-    pub(super) fn decisions(&self) -> impl Iterator<Item = (Option<Reason>, Source, u64)> {
-        let each =
-            RESULTS.iter().flat_map(|reason| SOURCES.iter().map(|source| (*reason, *source)));
-        let counted = each.map(|(reason, source)| {
-            let count = &self.decisions[index(reason)][source as usize];
-            (reason, source, count.load(Ordering::Relaxed))
+    pub(super) fn decisions(&self) -> impl Iterator<Item = (Option<Reason>, &'static str, u64)> {
+        let results = RESULTS.into_iter().zip(&self.decisions);
+        let each = results.flat_map(|(reason, counts)| {
+            let by_source = SOURCES.into_iter().zip(counts);
+            by_source.map(move |(source, count)| (reason, source, count.load(Ordering::Relaxed)))
         });
-        counted.filter(|(_, _, count)| *count > 0)
+        each.filter(|(_, _, count)| *count > 0)
+    }
+
+    /// Returns the counts now.
+    pub(super) fn read(&self) -> RuleCounts {
+        let mut counts = RuleCounts {
+            domain: Arc::clone(&self.domain),
+            rule: Arc::clone(&self.rule),
+            by_result: [0; RESULTS.len()],
+            by_source: [0; SOURCES.len()],
+            near_limit: self.near_limit(),
+        };
+        for (result, of_result) in self.decisions.iter().enumerate() {
+            for (source, count) in of_result.iter().enumerate() {
+                let count = count.load(Ordering::Relaxed);
+                counts.by_result[result] += count;
+                counts.by_source[source] += count;
+            }
+        }
+        counts
     }
 
     /// Returns how many decisions allowed and how many denied, as [`DECISIONS`] names them.
@@ -66,8 +84,9 @@ impl Meter {
 
     /// Returns how many decisions were made without the store.
     pub(super) fn fallback(&self) -> u64 {
-        let degraded = self.decisions().filter(|(_, source, _)| *source >= Source::Fallback);
-        degraded.map(|(_, _, count)| count).sum()
+        let sources = Source::Fallback as usize..=Source::OutagePolicy as usize;
+        let degraded = self.decisions.iter().flat_map(|counts| &counts[sources.clone()]);
+        degraded.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns how many decisions `on_outage` made though the store was healthy.
@@ -87,7 +106,7 @@ pub(crate) struct Meters(Arc<[Arc<Meter>]>);
 impl Meters {
     /// Returns the meters of the rules of a policy. A rule that the policy before had keeps its meter.
     pub(crate) fn of<'r>(rules: impl Iterator<Item = &'r Rule>, before: &Meters) -> Meters {
-        let names = |meter: &Meter| (meter.domain.clone(), meter.rule.clone());
+        let names = |meter: &Meter| (Arc::clone(&meter.domain), Arc::clone(&meter.rule));
         let known: HashMap<_, _> =
             before.0.iter().map(|meter| (names(meter), Arc::clone(meter))).collect();
         let meter = |domain: &str, rule: &str| {
@@ -112,44 +131,21 @@ impl Meters {
     }
 }
 
-/// Returns the place of a result in [`RESULTS`].
-fn index(reason: Option<Reason>) -> usize {
-    reason.map_or(0, |reason| reason as usize + 1)
+/// Returns the place in [`SOURCES`] of the worst source of a rule's counters.
+fn source_of(counters: &[CounterOutcome]) -> usize {
+    let worst = counters.iter().map(|counter| counter.source).max().unwrap_or(Source::Store);
+    let is_known = |counter: &CounterOutcome| counter.reset_after_us.number().is_none();
+    match worst {
+        Source::Store if counters.iter().all(is_known) => NOT_ASKED,
+        worst => worst as usize,
+    }
 }
 
 /// Values of the label `decision`.
 pub(super) const DECISIONS: [&str; 2] = ["allowed", "denied"];
-
-/// Allowed, then each reason of a denial in the order of its enum.
-const RESULTS: [Option<Reason>; 6] = [
-    None,
-    Some(Reason::Blocked),
-    Some(Reason::CostExceedsLimit),
-    Some(Reason::LimitExceeded),
-    Some(Reason::StoreUnavailable),
-    Some(Reason::Overloaded),
-];
-
-const SOURCES: [Source; 5] =
-    [Source::Store, Source::Lease, Source::DenialCache, Source::Fallback, Source::OutagePolicy];
 
 /// Domain and rule of counts that have no labels of their own.
 pub(super) const OTHER: &str = "other";
 
 /// More series than this are a burden for Prometheus: the rules beyond share one meter.
 pub(crate) const RULES_MAX: usize = 1_000;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_result_has_the_place_that_its_index_says() {
-        for (place, reason) in RESULTS.into_iter().enumerate() {
-            assert_eq!(index(reason), place);
-        }
-        for (place, source) in SOURCES.into_iter().enumerate() {
-            assert_eq!(source as usize, place);
-        }
-    }
-}

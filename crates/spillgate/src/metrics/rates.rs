@@ -1,6 +1,7 @@
 //! Decisions per second: the growth of the counts since a look at them ten seconds ago or more.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -17,7 +18,7 @@ struct Look {
 }
 
 /// Domain and rule.
-type Names = [Box<str>; 2];
+type Names = [Arc<str>; 2];
 
 impl Rates {
     /// Returns domain, rule and decision with their rates as text; nothing at the first look.

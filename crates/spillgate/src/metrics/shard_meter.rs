@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Began, Histogram};
+use super::{Began, Histogram, ShardCounts};
 use crate::time::counter_ns;
 
 /// Counts the calls to one shard.
@@ -34,12 +34,27 @@ impl ShardMeter {
         Began(Some(counter_ns()))
     }
 
-    pub(crate) fn end(&self, began: Began, error: impl FnOnce() -> Option<ErrorClass>) {
+    /// Counts the time of a call that was sent. The time of a call that was not sent shows nothing about the shard.
+    pub(crate) fn end(&self, began: Began) {
         if let Began(Some(began_ns)) = began {
             self.seconds.add_ns(counter_ns().saturating_sub(began_ns), 1);
         }
-        if let Some(class) = error() {
-            self.errors[class as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a call without an answer.
+    pub(crate) fn fail(&self, class: ErrorClass) {
+        self.errors[class as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the counts now.
+    pub(crate) fn read(&self) -> ShardCounts {
+        let errors = self.errors.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let unsent = errors[ErrorClass::NotSent as usize];
+        ShardCounts {
+            shard: self.shard.clone(),
+            calls: self.seconds.read(),
+            failed: errors.iter().sum::<u64>() - unsent,
+            unsent,
         }
     }
 

@@ -25,7 +25,7 @@ impl Metrics {
                     ("rule", &*meter.rule),
                     ("decision", DECISIONS[usize::from(reason.is_some())]),
                     ("reason", reason.map_or("", Reason::as_str)),
-                    ("source", source.name()),
+                    ("source", source),
                 ];
                 text.sample("decisions_total", &labels, count);
             }

@@ -98,6 +98,43 @@ fn decisions_without_the_store_and_store_errors_are_counted() {
     assert!(metrics.contains("spillgate_store_seconds_count{shard="), "{metrics}");
 }
 
+/// Once, blocked requests and calls that were not sent counted as the store's.
+#[test]
+fn with_the_breaker_open_nothing_counts_as_answered_by_the_store() {
+    let file = TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"2/hour\"]\n\
+         [[rule]]\nname = \"banned\"\nmatch = { user = \"mallory\" }\nkey = []\nlimits = [\"block\"]\n",
+    );
+    let mut redis = RedisServer::start();
+    let server = Server::start(&["--config", file.path(), "--redis", &redis.url()]);
+    redis.kill();
+    spillgate_testkit::eventually(|| {
+        decision(&server);
+        let metrics = metrics(&server);
+        metrics
+            .lines()
+            .any(|line| line.starts_with("spillgate_breaker_open{") && line.ends_with(" 1"))
+    });
+    let sent = |metrics: &str| {
+        let of = |line: &&str| line.starts_with("spillgate_store_seconds_count{");
+        metrics.lines().find(of).unwrap().to_owned()
+    };
+    let before = metrics(&server);
+    for _ in 0..20 {
+        server.check(r#"{"attributes":{"tenant":"acme","user":"mallory"}}"#);
+    }
+    let blocked = "spillgate_decisions_total{domain=\"default\",rule=\"banned\",decision=\"denied\",\
+                   reason=\"blocked\",source=\"none\"} 20";
+    // Scrapes within a second share a rendering.
+    spillgate_testkit::eventually(|| metrics(&server).contains(blocked));
+    let after = metrics(&server);
+    assert_eq!(sent(&after), sent(&before));
+    assert!(
+        !after.contains("rule=\"banned\",decision=\"denied\",reason=\"blocked\",source=\"store\"")
+    );
+}
+
 /// Once, gRPC calls and waiting checks were missing in `decision_seconds`.
 #[test]
 fn every_api_counts_its_decisions_in_decision_seconds() {

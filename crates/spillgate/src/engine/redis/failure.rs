@@ -116,6 +116,14 @@ impl Failure {
         }
     }
 
+    /// Returns whether the call may have reached a server.
+    pub(super) fn was_sent(&self) -> bool {
+        !matches!(
+            self,
+            Failure::NotSent(_) | Failure::Hasty(_) | Failure::Overloaded { sent: false, .. }
+        )
+    }
+
     /// Returns the reason as text.
     pub(super) fn why(&self) -> &str {
         match self {

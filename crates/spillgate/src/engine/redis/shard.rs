@@ -107,7 +107,12 @@ impl Shard {
             let call = build(self.header(terms)?).guarded(guard);
             let (began, sent_us) = (self.meter.begin(), monotonic_us());
             let reply = self.link.run(&call, terms.redirect, terms.deadline, held.take()).await;
-            self.meter.end(began, || reply.as_ref().err().map(Failure::class));
+            if reply.as_ref().err().is_none_or(Failure::was_sent) {
+                self.meter.end(began);
+            }
+            if let Err(failure) = &reply {
+                self.meter.fail(failure.class());
+            }
             if matches!(reply, Err(Failure::Silent(_))) {
                 // Queued callers would wait for the same silent server, so they fail now.
                 self.batches.release();
@@ -129,7 +134,7 @@ impl Shard {
 
     /// Counts a call that was given up before it was sent.
     pub(super) fn count(&self, failure: Failure) -> Failure {
-        self.meter.end(self.meter.begin(), || Some(failure.class()));
+        self.meter.fail(failure.class());
         failure
     }
 
