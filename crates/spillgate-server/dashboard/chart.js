@@ -1,103 +1,160 @@
-// Charts as SVG: stacked areas for shares of a whole, lines for values that do not add up.
+// Charts as SVG: stacked areas for shares of a whole, lines for values that do not add up. A cursor shows the same time on
+// all charts.
+
+import { ceiling, ticks } from './axis.js';
+import { el } from './dom.js';
+import { clock } from './words.js';
 
 const NS = 'http://www.w3.org/2000/svg';
-const TALL = 190, LEFT = 46, RIGHT = 6, TOP = 8, BOTTOM = 20;
+const TALL = 190, LEFT = 50, RIGHT = 8, TOP = 16, BOTTOM = 32;
 
-/** A chart in `place` of `series` ({name, label}), over the last `span` seconds; `format` writes a value. */
-export function chart(place, { series, span, kind, format }) {
-  const svg = node('svg', { role: 'img' });
-  const legend = document.createElement('ul');
-  legend.className = 'legend';
+const charts = new Set();
+const readers = new Set();
+let cursor = null;
+
+/** Shows a time on all charts; null shows the latest. */
+export function pointAt(at) {
+  cursor = at;
+  charts.forEach(draw => draw());
+  readers.forEach(read => read(at));
+}
+
+/** Calls `read` with the time under the cursor, or null. Returns a function that ends it. */
+export function onCursor(read) {
+  readers.add(read);
+  return () => readers.delete(read);
+}
+
+/** A chart in `place` of `series` ({name, label}); `format` writes a value, `none` is shown without any. */
+export function chart(place, { label, series, kind, format, none }) {
+  place.classList.add('chart');
+  const svg = node('svg', { role: 'img', tabindex: 0 });
   const values = new Map();
-  for (const { name, label } of series) {
-    const item = document.createElement('li');
-    const mark = document.createElement('i');
-    mark.className = name;
-    const value = document.createElement('b');
-    item.append(mark, label, value);
-    legend.append(item);
+  const legend = el('ul', { className: 'legend' }, ...series.map(({ name, label }) => {
+    const value = el('b');
     values.set(name, value);
-  }
-  place.append(svg, legend);
-  let samples = [], pointed = null;
+    return el('li', {}, el('i', { className: name }), label, value);
+  }));
+  place.replaceChildren(svg, legend);
+  let points = [], span = 900, events = [], scale = null;
 
-  function draw() {
-    const wide = Math.max(place.clientWidth, 200);
-    const tall = svg.clientHeight || TALL;
-    svg.setAttribute('viewBox', `0 0 ${wide} ${tall}`);
-    const now = samples.length ? samples[samples.length - 1].at : 0;
-    const x = at => wide - RIGHT - (now - at) / span * (wide - LEFT - RIGHT);
-    const shown = samples.filter(sample => sample.at >= now - span);
-    const heights = shown.map(sample => kind === 'stack'
-      ? series.reduce((sum, { name }) => sum + (sample[name] ?? 0), 0)
-      : Math.max(0, ...series.map(({ name }) => sample[name] ?? 0)));
-    const top = ceiling(Math.max(0, ...heights));
+  /** Draws the curves: after new points and a new size. */
+  function paint() {
+    const wide = Math.max(place.clientWidth, 200), tall = svg.clientHeight || TALL;
+    const to = points.at(-1)?.at ?? Date.now() / 1000, from = to - span;
+    const top = ceiling(Math.max(0, ...points.map(point => height(point))));
+    const x = at => LEFT + (at - from) / span * (wide - LEFT - RIGHT);
     const y = value => tall - BOTTOM - value / top * (tall - TOP - BOTTOM);
-    const parts = [];
-    for (const part of [0, 0.5, 1]) {
-      const line = y(top * part);
-      parts.push(node('line', { class: 'grid', x1: LEFT, x2: wide - RIGHT, y1: line, y2: line }));
-      parts.push(text(format(top * part), { x: LEFT - 6, y: line + 4, 'text-anchor': 'end' }));
+    scale = { wide, tall, from, to, x };
+    svg.setAttribute('viewBox', `0 0 ${wide} ${tall}`);
+    const parts = [0, 0.5, 1].flatMap(part => [
+      node('line', { class: 'grid', x1: LEFT, x2: wide - RIGHT, y1: y(top * part), y2: y(top * part) }),
+      text(format(top * part), { x: LEFT - 6, y: y(top * part) + 4, 'text-anchor': 'end' }),
+    ]);
+    for (const { at, text: time, date } of ticks(from, to, wide - LEFT - RIGHT)) {
+      const anchor = x(at) > wide - 30 ? 'end' : x(at) < LEFT + 12 ? 'start' : 'middle';
+      parts.push(text(time, { x: x(at), y: tall - 17, 'text-anchor': anchor }));
+      if (date) parts.push(text(date, { x: x(at), y: tall - 4, 'text-anchor': anchor }));
     }
-    for (let minutes = 0; minutes * 60 <= span; minutes += 1) {
-      const at = now - minutes * 60;
-      const label = minutes ? `−${minutes} min` : 'now';
-      const anchor = minutes * 60 === span ? 'start' : minutes ? 'middle' : 'end';
-      parts.push(text(label, { x: x(at), y: tall - 4, 'text-anchor': anchor }));
-    }
-    const floor = shown.map(() => 0);
+    const isEmpty = !points.some(point => series.some(({ name }) => point[name]));
+    if (isEmpty && none) parts.push(text(none, { class: 'none', x: (LEFT + wide) / 2, y: tall / 2 - 8, 'text-anchor': 'middle' }));
+    else parts.push(...(kind === 'stack' ? areas(x, y) : lines(x, y)));
+    for (const event of events.filter(event => event.at >= from && event.at <= to)) parts.push(mark(event, x(event.at), tall));
+    svg.replaceChildren(...parts, node('g', { class: 'pointer' }));
+    draw();
+  }
+
+  const height = point => (kind === 'stack'
+    ? series.reduce((sum, { name }) => sum + (point[name] ?? 0), 0)
+    : Math.max(0, ...series.map(({ name }) => point[name] ?? 0)));
+
+  /** The ends of a point's interval: the first point is drawn from its beginning. */
+  const along = points => points.flatMap((point, i) => (i ? [[point.at, point]] : [[point.at - point.seconds, point], [point.at, point]]));
+
+  function areas(x, y) {
+    const path = along(points), floor = path.map(() => 0), drawn = [];
     for (const { name } of series) {
-      if (kind === 'stack') {
-        const low = floor.slice();
-        shown.forEach((sample, i) => { floor[i] += sample[name] ?? 0; });
-        if (!shown.some(sample => sample[name])) continue;
-        const up = shown.map((sample, i) => `${x(sample.at)} ${y(floor[i])}`);
-        const down = shown.map((sample, i) => `${x(sample.at)} ${y(low[i])}`).reverse();
-        parts.push(node('path', { class: `area ${name}`, d: `M${up.concat(down).join('L')}Z` }));
-      } else {
-        const known = shown.filter(sample => sample[name] !== undefined);
-        const d = known.map((sample, i) => `${i ? 'L' : 'M'}${x(sample.at)} ${y(sample[name])}`);
-        if (known.length > 1) parts.push(node('path', { class: `line ${name}`, d: d.join('') }));
-      }
+      const low = floor.slice();
+      path.forEach(([, point], i) => { floor[i] += point[name] ?? 0; });
+      if (!points.some(point => point[name])) continue;
+      const up = path.map(([at], i) => `${x(at).toFixed(1)} ${y(floor[i]).toFixed(1)}`);
+      const down = path.map(([at], i) => `${x(at).toFixed(1)} ${y(low[i]).toFixed(1)}`).reverse();
+      drawn.push(node('path', { class: `area ${name}`, d: `M${up.concat(down).join('L')}Z` }));
     }
-    const at = pointed === null ? null : now - (wide - RIGHT - pointed) / (wide - LEFT - RIGHT) * span;
-    const sample = at === null ? shown[shown.length - 1] : nearest(shown, at);
-    if (at !== null && sample) {
-      parts.push(node('line', { class: 'cursor', x1: x(sample.at), x2: x(sample.at), y1: TOP, y2: tall - BOTTOM }));
+    return drawn;
+  }
+
+  function lines(x, y) {
+    return series.map(({ name }) => {
+      const known = along(points.filter(point => point[name] !== undefined));
+      const d = known.map(([at, point], i) => `${i ? 'L' : 'M'}${x(at).toFixed(1)} ${y(point[name]).toFixed(1)}`);
+      return d.length ? node('path', { class: `line ${name}`, d: d.join('') }) : null;
+    }).filter(Boolean);
+  }
+
+  /** Draws the cursor, and the values at its time. */
+  function draw() {
+    if (!scale) return;
+    const { tall, wide, x } = scale;
+    const point = cursor === null ? points.at(-1) : nearest(points, cursor);
+    const pointer = svg.querySelector('.pointer');
+    pointer?.replaceChildren();
+    if (cursor !== null && point && pointer) {
+      const at = x(point.at), anchor = at > wide - 60 ? 'end' : at < LEFT + 30 ? 'start' : 'middle';
+      pointer.append(node('line', { class: 'cursor', x1: at, x2: at, y1: TOP, y2: tall - BOTTOM }), text(clock(point.at), { class: 'time', x: at, y: TOP - 4, 'text-anchor': anchor }));
     }
     for (const { name } of series) {
-      const value = sample?.[name];
+      const value = point?.[name];
       values.get(name).textContent = value === undefined ? '–' : format(value);
     }
-    svg.replaceChildren(...parts);
-    svg.setAttribute('aria-label', series.map(({ name, label }) => `${label} ${values.get(name).textContent}`).join(', '));
+    const shown = series.map(({ name, label }) => `${label} ${values.get(name).textContent}`).join(', ');
+    svg.setAttribute('aria-label', `${label}${point ? ` at ${clock(point.at)}` : ''}: ${shown}`);
   }
 
   svg.addEventListener('pointermove', event => {
-    pointed = event.clientX - svg.getBoundingClientRect().left;
-    draw();
+    if (!scale || !points.length) return;
+    const part = (event.clientX - svg.getBoundingClientRect().left - LEFT) / (scale.wide - LEFT - RIGHT);
+    pointAt(nearest(points, scale.from + part * span).at);
   });
-  svg.addEventListener('pointerleave', () => { pointed = null; draw(); });
-  new ResizeObserver(draw).observe(place);
+  svg.addEventListener('pointerleave', () => pointAt(null));
+  svg.addEventListener('blur', () => pointAt(null));
+  svg.addEventListener('keydown', event => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity }[event.key];
+    if (event.key === 'Escape') pointAt(null);
+    if (step === undefined || !points.length) return;
+    event.preventDefault();
+    const at = points.indexOf(nearest(points, cursor ?? points.at(-1).at));
+    pointAt(points[Math.min(points.length - 1, Math.max(0, at + step))].at);
+  });
+  const resized = new ResizeObserver(paint);
+  resized.observe(place);
+  charts.add(draw);
   return {
-    /** Adds a sample ({at, name: value}). */
-    add(sample) {
-      samples = samples.filter(old => old.at >= sample.at - 2 * span && old.at < sample.at);
-      samples.push(sample);
-      draw();
+    /** Shows a history. */
+    show(history) {
+      ({ points, span, events } = history);
+      paint();
+    },
+    close() {
+      resized.disconnect();
+      charts.delete(draw);
     },
   };
 }
 
-function nearest(samples, at) {
-  return samples.reduce((best, sample) => !best || Math.abs(sample.at - at) < Math.abs(best.at - at) ? sample : best, null);
+function nearest(points, at) {
+  return points.reduce((best, point) => (!best || Math.abs(point.at - at) < Math.abs(best.at - at) ? point : best), null);
 }
 
-/** The next round number above a value, so that the scale changes rarely. */
-function ceiling(value) {
-  if (value <= 0) return 1;
-  const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10].map(step => step * power).find(round => round >= value * 1.05) ?? 20 * power;
+/** A line for an event, with its text as a tooltip. */
+function mark(event, x, tall) {
+  const line = node('line', { x1: x, x2: x, y1: TOP, y2: tall - BOTTOM });
+  const head = node('path', { d: `M${x - 4} ${TOP - 5}L${x + 4} ${TOP - 5}L${x} ${TOP + 2}Z` });
+  const title = node('title', {});
+  title.textContent = `${clock(event.at)} ${event.text}`;
+  const group = node('g', { class: `event ${event.kind}` });
+  group.append(title, line, head);
+  return group;
 }
 
 function node(name, attributes) {

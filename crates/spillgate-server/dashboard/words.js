@@ -1,4 +1,4 @@
-// Formats numbers and subjects for people.
+// Formats numbers, times and subjects for people.
 
 /** A number with thin spaces between thousands and at most `digits` decimals. */
 export function number(value, digits = 0) {
@@ -10,7 +10,7 @@ export function rate(value) {
   if (value >= 1e6) return `${number(value / 1e6, 2)} M`;
   if (value >= 1e5) return `${number(value / 1e3, 0)} k`;
   if (value >= 1e4) return `${number(value / 1e3, 1)} k`;
-  return number(value, value < 10 ? 1 : 0);
+  return number(value, value < 1 ? 2 : value < 10 ? 1 : 0);
 }
 
 /** Seconds, in a fitting unit. */
@@ -22,7 +22,26 @@ export function duration(seconds) {
   if (seconds < 120) return `${number(seconds, seconds < 10 ? 1 : 0)} s`;
   if (seconds < 7200) return `${number(Math.floor(seconds / 60))} min`;
   if (seconds < 172800) return `${number(Math.floor(seconds / 3600))} h`;
-  return `${number(Math.floor(seconds / 86400))} d`;
+  return `${number(Math.floor(seconds / 86400))} days`;
+}
+
+const time = { hour: '2-digit', minute: '2-digit' };
+
+/** The time of day of seconds since 1970, in the browser's zone: 02:10, or 02:10:07. */
+export function clock(at, withSeconds = true) {
+  return new Date(at * 1000).toLocaleTimeString('en-GB', withSeconds ? { ...time, second: '2-digit' } : time);
+}
+
+/** Their date: 25 Nov. */
+export const day = at => new Date(at * 1000).toLocaleDateString('en-GB', { day: 'numeric', month: 'short' });
+
+/** Date and time of day: 25 Nov 02:10:07. */
+export const moment = at => `${day(at)} ${clock(at)}`;
+
+/** The name of the browser's time zone. */
+export function zone() {
+  const parts = new Intl.DateTimeFormat('en-GB', { timeZoneName: 'short' }).formatToParts(new Date());
+  return parts.find(part => part.type === 'timeZoneName')?.value ?? 'local time';
 }
 
 /** A subject as text: `tenant=acme user="ann b"`. */
@@ -40,4 +59,17 @@ export function attributes(text) {
   });
   if (rest.trim()) throw new Error(`${JSON.stringify(rest.trim())} is no attribute; write name=value`);
   return found;
+}
+
+/** A limit as text: `5/1m`, or `9/1h tokens`. */
+export const quota = ({ quota, unit }) => (!unit || unit === 'requests' ? quota : `${quota} ${unit}`);
+
+/** The key of a rule as text. */
+export const byKey = rule => (rule.key.length ? `by ${rule.key.join(' and ')}` : 'one counter for all');
+
+/** The time until an instant, as text. */
+export function ends(at) {
+  if (!at) return 'no end';
+  const seconds = (new Date(at) - Date.now()) / 1000;
+  return seconds > 0 ? `in ${duration(seconds)}` : 'now';
 }

@@ -12,6 +12,7 @@ use spillgate::{
 };
 
 use crate::config::{ConfigError, Domains, Problem, Settings, Store, StoreTls};
+use crate::history::History;
 use crate::metrics::{Process, Reloads, UnsafeStore};
 use crate::telemetry::{Traces, sink};
 
@@ -24,6 +25,7 @@ pub(crate) use domains::UnknownDomain;
 pub struct App {
     limiter: Limiter,
     pub(crate) reloads: Arc<Reloads>,
+    pub(crate) history: Arc<History>,
     pub(crate) unsafe_store: Arc<UnsafeStore>,
     process: Process,
     /// The name of the store, without credentials.
@@ -84,6 +86,7 @@ impl App {
         Ok(App {
             limiter,
             reloads: Arc::default(),
+            history: Arc::default(),
             unsafe_store: Arc::default(),
             process: Process::started_now(),
             store: store.topology.to_string().into(),

@@ -12,9 +12,11 @@ pub mod doctor;
 mod door;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
+mod history;
 mod metrics;
 mod reload;
 mod serve;
+mod status;
 mod systemd;
 mod telemetry;
 

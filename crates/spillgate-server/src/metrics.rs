@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use spillgate::InstanceMismatch;
 
 use crate::doctor::{self, Finding, Level};
+use crate::history::now_ms;
 
 mod process;
 
@@ -17,33 +18,50 @@ pub(crate) use process::Process;
 #[derive(Default)]
 pub(crate) struct Reloads {
     applied: AtomicU64,
-    refused: AtomicU64,
+    refusals: AtomicU64,
     /// The warning about the file in force.
     warning: Mutex<Option<Arc<str>>>,
+    /// The file that was refused last, unless another is in force since.
+    refused: Mutex<Option<Refused>>,
+}
+
+/// A policy file that was refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    /// Since 1970-01-01 00:00 UTC.
+    pub(crate) at_ms: u64,
+    pub(crate) why: Arc<str>,
 }
 
 impl Reloads {
     /// Counts a file that is in force now. Its warning, if it has one, stands until the next file is in force.
     pub(crate) fn count_applied(&self, warning: Option<&str>) {
         self.applied.fetch_add(1, Ordering::Relaxed);
-        let mut standing = self.warning.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        *standing = warning.map(Arc::from);
+        *locked(&self.warning) = warning.map(Arc::from);
+        *locked(&self.refused) = None;
     }
 
     /// Returns the warning that stands.
     pub(crate) fn warning(&self) -> Option<Arc<str>> {
-        self.warning.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+        locked(&self.warning).clone()
     }
 
-    pub(crate) fn count_refused(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
+    /// Counts a file that was refused for this reason.
+    pub(crate) fn count_refused(&self, why: &str) {
+        self.refusals.fetch_add(1, Ordering::Relaxed);
+        *locked(&self.refused) = Some(Refused { at_ms: now_ms(), why: why.into() });
+    }
+
+    /// Returns the file that was refused, as long as no other is in force since.
+    pub(crate) fn refused(&self) -> Option<Refused> {
+        locked(&self.refused).clone()
     }
 
     /// Returns the family in the text format of Prometheus.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         family(&mut text, Kind::Counter, "spillgate_reloads_total", RELOADS);
-        for (result, count) in [("applied", &self.applied), ("refused", &self.refused)] {
+        for (result, count) in [("applied", &self.applied), ("refused", &self.refusals)] {
             let count = count.load(Ordering::Relaxed);
             sample(&mut text, "spillgate_reloads_total", &[("result", result)], count);
         }
@@ -58,21 +76,29 @@ pub(crate) struct UnsafeStore(Mutex<BTreeSet<&'static str>>);
 impl UnsafeStore {
     pub(crate) fn note(&self, findings: &[Finding]) {
         let reasons = findings.iter().filter(|finding| finding.level == Level::Unsafe);
-        let mut known = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        *known = reasons.map(|finding| finding.check).collect();
+        *locked(&self.0) = reasons.map(|finding| finding.check).collect();
+    }
+
+    /// Returns the names of the checks.
+    pub(crate) fn known(&self) -> BTreeSet<&'static str> {
+        locked(&self.0).clone()
     }
 
     /// Returns the family in the text format of Prometheus, with the instances that differ now.
     pub(crate) fn text(&self, mismatch: InstanceMismatch) -> String {
         let mut text = String::new();
         family(&mut text, Kind::Gauge, "spillgate_store_unsafe", STORE_UNSAFE);
-        let known = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let known = self.known();
         let differing = doctor::mismatches(mismatch).map(|(check, _)| check);
-        for reason in known.iter().copied().chain(differing) {
+        for reason in known.into_iter().chain(differing) {
             sample(&mut text, "spillgate_store_unsafe", &[("reason", reason)], 1);
         }
         text
     }
+}
+
+fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// The type of a family.

@@ -17,6 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use crate::app::App;
 use crate::config::{self, Change, ConfigError, Problem, Version};
 use crate::counted::counted;
+use crate::history::EventKind;
 use crate::systemd::Manager;
 
 mod gone;
@@ -178,6 +179,7 @@ impl Followed {
         app.set_policy(policy);
         app.reloads.count_applied(warning.as_deref());
         let in_force = format!("{}: {} in force", self.name(), counted(rules, "rule"));
+        app.history.note(EventKind::Reload, &in_force);
         tracing::info!(target: "spillgate", "{in_force}");
         if other_settings {
             tracing::warn!(
@@ -197,7 +199,9 @@ impl Followed {
     }
 
     fn refuse(&self, error: &dyn std::fmt::Display, app: &App) -> String {
-        app.reloads.count_refused();
+        let why = error.to_string();
+        app.reloads.count_refused(&why);
+        app.history.note(EventKind::ReloadRefused, &format!("policy file refused: {why}"));
         tracing::error!(target: "spillgate", "{error}\nthe policy in force stays");
         format!("the policy in force stays: {error}")
     }

@@ -22,6 +22,7 @@ use crate::door::envoy::{self, Grpc};
 use crate::door::http::{self, Http};
 use crate::door::resp::Resp;
 use crate::door::{self, Browsers, Capacity, Cores, Protocol, Shares, Strangers, Tls, Token};
+use crate::history;
 use crate::reload::Followed;
 use crate::systemd::Manager;
 use crate::telemetry::Telemetry;
@@ -94,6 +95,7 @@ async fn keep(
         complain(&NO_RESERVATIONS);
     }
     tokio::spawn(warn_of_store(app.clone(), settings));
+    tokio::spawn(history::keep(app.history.clone(), app.limiter().clone()));
     if let Some(followed) = &followed {
         followed.warn_of_no_rules(&app);
     }

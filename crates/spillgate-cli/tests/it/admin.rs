@@ -6,6 +6,7 @@ mod dashboard;
 mod explain;
 mod guard;
 mod health;
+mod history;
 mod metrics;
 mod outage;
 mod overrides;

@@ -75,6 +75,10 @@ const CALLS: &[(&str, &str, &str, &str, u16)] = &[
     ("GET", "/admin/v1/top", "/admin/v1/top?rule=ip&n=5", "", 200),
     ("GET", "/admin/v1/top", "/admin/v1/top?n=0", "", 400),
     ("GET", "/admin/v1/top", "/admin/v1/top?rule=none", "", 404),
+    ("GET", "/admin/v1/history", "/admin/v1/history", "", 200),
+    ("GET", "/admin/v1/history", "/admin/v1/history?range=24h&rule=ip", "", 200),
+    ("GET", "/admin/v1/history", "/admin/v1/history?range=5m", "", 400),
+    ("GET", "/admin/v1/history", "/admin/v1/history?rule=none", "", 404),
     (
         "DELETE",
         "/admin/v1/overrides",

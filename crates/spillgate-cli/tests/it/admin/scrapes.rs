@@ -161,7 +161,8 @@ fn a_verbose_probe_shows_store_addresses_only_to_operators() {
         assert_eq!(reply.status, 200);
         reply.body
     };
-    let expected = "ok\npolicy: 0 rules\nstore: answers\nshard 1: answers\n";
+    let expected = "ok\npolicy: 0 rules\nstore: answers\nshard 1: answers\n\
+        status: no rules\nwarning: no-rules\n";
     assert_eq!(probe(&[("Host", "localhost")]), expected);
     let bearer = "Bearer 0123456789abcdef0123456789abcdef";
     let shown = probe(&[("Host", "localhost"), ("Authorization", bearer)]);

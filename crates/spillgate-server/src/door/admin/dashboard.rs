@@ -11,14 +11,30 @@ use hyper::header::{
 };
 
 /// Path, type and contents of each file.
-const FILES: [(&str, &str, &str); 8] = [
+const FILES: [(&str, &str, &str); 24] = [
     ("/", "text/html; charset=utf-8", include_str!("../../../dashboard/index.html")),
     ("/dashboard.css", "text/css; charset=utf-8", include_str!("../../../dashboard/dashboard.css")),
     ("/dashboard.svg", "image/svg+xml", include_str!("../../../dashboard/dashboard.svg")),
-    ("/dashboard.js", JAVASCRIPT, include_str!("../../../dashboard/dashboard.js")),
+    ("/actions.js", JAVASCRIPT, include_str!("../../../dashboard/actions.js")),
+    ("/axis.js", JAVASCRIPT, include_str!("../../../dashboard/axis.js")),
+    ("/change.js", JAVASCRIPT, include_str!("../../../dashboard/change.js")),
     ("/chart.js", JAVASCRIPT, include_str!("../../../dashboard/chart.js")),
-    ("/panels.js", JAVASCRIPT, include_str!("../../../dashboard/panels.js")),
+    ("/dashboard.js", JAVASCRIPT, include_str!("../../../dashboard/dashboard.js")),
+    ("/dialogs.js", JAVASCRIPT, include_str!("../../../dashboard/dialogs.js")),
+    ("/dom.js", JAVASCRIPT, include_str!("../../../dashboard/dom.js")),
+    ("/history.js", JAVASCRIPT, include_str!("../../../dashboard/history.js")),
+    ("/live.js", JAVASCRIPT, include_str!("../../../dashboard/live.js")),
+    ("/overrides.js", JAVASCRIPT, include_str!("../../../dashboard/overrides.js")),
+    ("/overview.js", JAVASCRIPT, include_str!("../../../dashboard/overview.js")),
+    ("/ranges.js", JAVASCRIPT, include_str!("../../../dashboard/ranges.js")),
+    ("/rule.js", JAVASCRIPT, include_str!("../../../dashboard/rule.js")),
+    ("/rules.js", JAVASCRIPT, include_str!("../../../dashboard/rules.js")),
     ("/server.js", JAVASCRIPT, include_str!("../../../dashboard/server.js")),
+    ("/status.js", JAVASCRIPT, include_str!("../../../dashboard/status.js")),
+    ("/store.js", JAVASCRIPT, include_str!("../../../dashboard/store.js")),
+    ("/subject.js", JAVASCRIPT, include_str!("../../../dashboard/subject.js")),
+    ("/subjects.js", JAVASCRIPT, include_str!("../../../dashboard/subjects.js")),
+    ("/table.js", JAVASCRIPT, include_str!("../../../dashboard/table.js")),
     ("/words.js", JAVASCRIPT, include_str!("../../../dashboard/words.js")),
 ];
 

@@ -19,8 +19,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Problem;
 use super::health::Health;
+use super::history::Points;
 use super::top::TopAnswer;
 use crate::door::http::answer;
+use crate::history::{Decisions, Latest, Rate};
+use crate::status::{Facts, Status};
 
 /// The state behind the events. Clones share it.
 #[derive(Clone)]
@@ -33,17 +36,20 @@ pub(crate) struct Events {
 
 #[derive(Serialize)]
 struct Event<'e> {
-    /// The time since the process started, by a clock that never steps.
+    /// The time by the wall clock, since 1970.
     at_ms: u64,
     up_ms: u64,
     version: &'static str,
     store: &'e str,
     rules: usize,
-    /// The warning about the policy file that stands.
-    warning: Option<&'e str>,
+    status: Status,
     shards: Vec<ShardAnswer<'e>>,
+    facts: FactsAnswer,
+    /// The last second, as columns of one point; null before the first second.
+    point: Option<Points>,
+    /// The decisions of the last second, of each rule that decided.
+    rates: Vec<RateAnswer<'e>>,
     top: TopAnswer<'e>,
-    metrics: &'e str,
 }
 
 #[derive(Serialize)]
@@ -52,6 +58,31 @@ struct ShardAnswer<'e> {
     asked: bool,
     degraded: bool,
     trouble: Option<&'e str>,
+    clock_ahead_us: i64,
+    /// The calls of the last second.
+    calls: u64,
+    failed: u64,
+    unsent: u64,
+    p99_ns: Option<u64>,
+}
+
+/// Counts since the start of the process.
+#[derive(Serialize)]
+struct FactsAnswer {
+    live_instances: u32,
+    unmatched: u64,
+    state_losses: u64,
+    clock_steps: u64,
+    evictions: u64,
+    overflows: u64,
+}
+
+#[derive(Serialize)]
+struct RateAnswer<'e> {
+    rule: &'e str,
+    allowed: u32,
+    denied: u64,
+    near_limit: u32,
 }
 
 impl Events {
@@ -66,30 +97,41 @@ impl Events {
         match &*last {
             Some((at, event)) if at.elapsed() < EVERY / 2 => event.clone(),
             _ => {
-                let metrics = self.health.scrapes.text(EVERY / 2).await;
-                let event = self.event(std::str::from_utf8(&metrics).expect("metrics are text"));
+                let event = self.event();
                 *last = Some((Instant::now(), event.clone()));
                 event
             }
         }
     }
 
-    fn event(&self, metrics: &str) -> Bytes {
+    fn event(&self) -> Bytes {
         let app = &self.health.app;
         let limiter = app.limiter();
-        let (shards, top) = (limiter.shards(), limiter.top(None, TOP));
-        let warning = app.reloads.warning();
-        let at_ms = answer::ms_up(self.began.elapsed());
+        let (shards, top, stats) = (limiter.shards(), limiter.top(None, TOP), limiter.stats());
+        let latest = app.history.latest();
+        let facts = Facts::of(app);
+        let rates = latest.iter().flat_map(|latest| &latest.rates);
         let event = Event {
-            at_ms,
-            up_ms: at_ms,
+            at_ms: facts.now_ms,
+            up_ms: answer::ms_up(self.began.elapsed()),
             version: concat!("version ", env!("CARGO_PKG_VERSION")),
             store: &app.store,
-            rules: limiter.policy().rules().len(),
-            warning: warning.as_deref(),
-            shards: shards.iter().map(ShardAnswer::of).collect(),
+            rules: facts.rules,
+            status: facts.status(),
+            shards: shards.iter().map(|shard| ShardAnswer::of(shard, latest.as_ref())).collect(),
+            facts: FactsAnswer {
+                live_instances: stats.live_instances,
+                unmatched: stats.unmatched,
+                state_losses: stats.state_losses,
+                clock_steps: stats.clock_steps,
+                evictions: stats.evictions,
+                overflows: stats.overflows,
+            },
+            point: latest
+                .as_ref()
+                .map(|latest| Points::new(&[latest.column], &[latest.decisions], true)),
+            rates: rates.map(RateAnswer::of).collect(),
             top: TopAnswer::of(&top),
-            metrics,
         };
         let mut bytes = b"data: ".to_vec();
         serde_json::to_writer(&mut bytes, &event)
@@ -141,9 +183,33 @@ impl Drop for Place {
 }
 
 impl<'e> ShardAnswer<'e> {
-    fn of(shard: &'e ShardStatus) -> ShardAnswer<'e> {
-        let ShardStatus { name, asked, degraded, trouble, .. } = shard;
-        ShardAnswer { name, asked: *asked, degraded: *degraded, trouble: trouble.as_deref() }
+    fn of(shard: &'e ShardStatus, latest: Option<&Latest>) -> ShardAnswer<'e> {
+        let ShardStatus { name, asked, degraded, trouble, clock_ahead_us, .. } = shard;
+        let rate = latest.and_then(|latest| latest.shards.iter().find(|rate| rate.shard == *name));
+        let p99 = rate.and_then(|rate| rate.p99);
+        ShardAnswer {
+            name,
+            asked: *asked,
+            degraded: *degraded,
+            trouble: trouble.as_deref(),
+            clock_ahead_us: *clock_ahead_us,
+            calls: rate.map_or(0, |rate| rate.calls),
+            failed: rate.map_or(0, |rate| rate.failed),
+            unsent: rate.map_or(0, |rate| rate.unsent),
+            p99_ns: p99.map(|p99| u64::try_from(p99.as_nanos()).unwrap_or(u64::MAX)),
+        }
+    }
+}
+
+impl<'e> RateAnswer<'e> {
+    fn of(rate: &'e Rate) -> RateAnswer<'e> {
+        let Decisions { results, near_limit } = rate.decisions;
+        RateAnswer {
+            rule: &rate.rule,
+            allowed: results[0],
+            denied: rate.decisions.all() - u64::from(results[0]),
+            near_limit,
+        }
     }
 }
 

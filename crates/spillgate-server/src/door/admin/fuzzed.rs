@@ -6,6 +6,7 @@ use hyper::Uri;
 use spillgate::Request;
 
 use super::explain::request_in;
+use super::history::asked_in;
 use super::instant::Instant;
 use super::overrides::{LIMITS_MAX, OverrideFields};
 use super::rules::ModeFields;
@@ -45,6 +46,9 @@ pub fn holds(input: &[u8]) {
 
 fn query(text: &[u8]) {
     let Ok(uri) = Uri::try_from([b"/?", text].concat()) else { return };
+    if let Err(problem) = asked_in(&uri) {
+        is_short(&problem);
+    }
     match request_in(&uri) {
         Ok(request) => is_bounded(&request),
         Err(problem) => is_short(&problem),

@@ -15,8 +15,8 @@ use super::guard::Guard;
 use super::scrapes::Scrapes;
 use crate::app::App;
 use crate::counted::counted;
-use crate::doctor;
 use crate::door::Tries;
+use crate::status::Facts;
 
 /// The state behind the probes.
 #[derive(Clone)]
@@ -41,8 +41,8 @@ pub(super) async fn live() -> Response {
 }
 
 /// Answers whether the process is ready, with the warning about the policy file if one stands. With `?verbose` the
-/// answer also has the number of rules and the last known state of the store; no command is sent to the store. Only
-/// operators see the names and troubles of shards, which hold addresses.
+/// answer also has the number of rules, the last known state of the store and the status; no command is sent to the
+/// store. Only operators see the names of rules and shards, and the troubles of shards, which hold addresses.
 pub(super) async fn ready(
     State(health): State<Health>,
     Extension(tries): Extension<Tries>,
@@ -54,10 +54,11 @@ pub(super) async fn ready(
         false => (StatusCode::OK, "ok\n".to_owned()),
         true => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_owned()),
     };
-    if let Some(warning) = health.app.reloads.warning() {
-        text.push_str(&format!("warning: {warning}\n"));
-    }
-    if uri.query() == Some("verbose") {
+    if uri.query() != Some("verbose") {
+        if let Some(warning) = health.app.reloads.warning() {
+            text.push_str(&format!("warning: {warning}\n"));
+        }
+    } else {
         let rules = health.app.limiter().policy().rules().len();
         let shards = health.app.limiter().shards();
         let is_operator = health.guard.holder(&headers, &tries).await.is_some();
@@ -67,10 +68,23 @@ pub(super) async fn ready(
                 false => (1..).zip(&shards).try_for_each(|shard| write_for_all(&mut text, shard)),
             });
         written.expect("a string takes all text");
-        let mismatch = health.app.limiter().instance_mismatch();
-        text.extend(doctor::mismatches(mismatch).map(|(_, text)| format!("unsafe: {text}\n")));
+        text.push_str(&conditions(&Facts::of(&health.app), is_operator));
     }
     plain(status, text)
+}
+
+/// Returns a line with the status, and a line for each condition.
+fn conditions(facts: &Facts, is_operator: bool) -> String {
+    let status = facts.status();
+    let mut text = format!("status: {}\n", status.word);
+    for condition in &status.conditions {
+        let shown = match is_operator {
+            true => condition.line(facts.now_ms),
+            false => condition.kind.name().to_owned(),
+        };
+        text.push_str(&format!("{}: {shown}\n", condition.level.name()));
+    }
+    text
 }
 
 fn store(shards: &[ShardStatus]) -> String {

@@ -1,6 +1,6 @@
 //! Lists the rules in force, and sets their modes: the kill switch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use axum::Extension;
 use axum::body::Body;
@@ -92,8 +92,10 @@ pub(super) struct ModeFields<'a> {
 pub(super) async fn list(State(app): State<App>) -> Response {
     let policy = app.limiter().policy();
     let modes = app.limiter().modes();
-    let mode_of = |rule: &Rule| modes.iter().find(|mode| mode.rule() == rule.name());
-    let rules = policy.rules().filter_map(|rule| Some(RuleAnswer::of(rule, mode_of(rule)?)));
+    let by_rule: HashMap<&str, &RuleMode> = modes.iter().map(|mode| (mode.rule(), mode)).collect();
+    let rules = policy
+        .rules()
+        .filter_map(|rule| Some(RuleAnswer::of(rule, by_rule.get(rule.name()).copied()?)));
     let gone = modes.iter().filter(|mode| mode.written().is_none());
     let answer = Rules { rules: rules.collect(), without_rule: gone.map(ModeAnswer::of).collect() };
     answer::json(&answer, answer::ANSWER_BYTES * (1 + answer.rules.len()))

@@ -1,0 +1,103 @@
+//! The history of an instance.
+
+use serde_json::{Value, json};
+use spillgate_testkit::eventually;
+
+use super::{api_rule, decision, expect_ok, refused};
+use crate::server::{Server, on_both_engines};
+
+#[track_caller]
+fn history(server: &Server, query: &str) -> Value {
+    expect_ok(server, "GET", &format!("/admin/v1/history{query}"), &Value::Null)
+}
+
+fn sum(list: &Value) -> u64 {
+    list.as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum()
+}
+
+fn texts(history: &Value) -> Vec<&str> {
+    history["events"].as_array().unwrap().iter().map(|it| it["text"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn points_have_the_decisions_of_known_traffic() {
+    let file = api_rule();
+    on_both_engines(&["--config", file.path()], |server| {
+        for _ in 0..5 {
+            decision(server);
+        }
+        server.check("{}");
+        let is_counted = |range: &str| {
+            let found = history(server, &format!("?range={range}"));
+            let (requests, of_rules) = (&found["instance"]["requests"], &found["decisions"]);
+            let counts = [
+                sum(&requests["allowed"]),
+                sum(&requests["denied"]),
+                sum(&requests["unmatched"]),
+                sum(&of_rules["allowed"]),
+                sum(&of_rules["limit-exceeded"]),
+            ];
+            counts == [3, 3, 1, 2, 3]
+        };
+        for range in ["3m", "15m", "1h", "24h"] {
+            eventually(|| is_counted(range));
+        }
+        let api = history(server, "?range=24h&rule=api");
+        assert_eq!((&api["kept"], &api["kept_since_ms"]), (&json!(true), &Value::Null));
+        assert_eq!(api["instance"], Value::Null);
+        assert_eq!(sum(&api["decisions"]["limit-exceeded"]), 3);
+        let points = api["at_ms"].as_array().unwrap().len();
+        for list in ["lasted_ms", "near_limit"] {
+            assert_eq!(api[list].as_array().unwrap().len(), points, "{list}");
+        }
+    });
+}
+
+#[test]
+fn events_are_the_changes_with_their_times() {
+    let file = api_rule();
+    let server = Server::start(&["--config", file.path()]);
+    eventually(|| texts(&history(&server, "")).len() == 1);
+    let off = json!({"mode": "off", "reason": "incident 4711"});
+    expect_ok(&server, "PUT", "/admin/v1/rules/api/mode", &off);
+    let changed = history(&server, "");
+    assert_eq!(texts(&changed)[1], "local set api to off (incident 4711)", "{changed}");
+    let rules = std::fs::read_to_string(file.path()).unwrap();
+    std::fs::write(file.path(), "[[rule]\n").unwrap();
+    let refused =
+        |found: &Value| texts(found).iter().any(|it| it.starts_with("policy file refused"));
+    eventually(|| refused(&history(&server, "")));
+    std::fs::write(file.path(), rules.replace("2/hour", "3/hour")).unwrap();
+    let applied = |found: &Value| texts(found).iter().any(|it| it.ends_with(": 1 rule in force"));
+    eventually(|| applied(&history(&server, "?range=24h&rule=api")));
+    let found = history(&server, "?range=24h");
+    let kinds = found["events"].as_array().unwrap().iter().map(|event| &event["kind"]);
+    assert_eq!(kinds.collect::<Vec<_>>(), ["start", "change", "reload-refused", "reload"]);
+    assert_eq!(found["events"][1]["rule"], "api");
+    assert!(found["events"][0]["at"].as_str().unwrap().ends_with('Z'), "{found}");
+}
+
+#[test]
+fn an_invalid_query_names_its_field() {
+    let file = api_rule();
+    let server = Server::start(&["--config", file.path()]);
+    let long = format!("?range={}", "9".repeat(5_000));
+    for (query, status, field, part) in [
+        ("?range=5m", 400, "range", "write 3m, 15m, 1h or 24h"),
+        ("?range=", 400, "range", "write 3m"),
+        ("?range=-1", 400, "range", "write 3m"),
+        ("?range=15M", 400, "range", "write 3m"),
+        ("?range=%00", 400, "range", "write 3m"),
+        (long.as_str(), 400, "range", "write 3m"),
+        ("?range=3m&range=3m", 400, "range", "given twice"),
+        ("?rule=api&rule=api", 400, "rule", "given twice"),
+        ("?since=0", 400, "since", "there are range and rule"),
+        ("?rule=none", 404, "rule", "there is no rule"),
+        ("?rule=", 404, "rule", "there is no rule"),
+    ] {
+        let path = format!("/admin/v1/history{query}");
+        let (answered, named, detail) = refused(&server, "GET", &path, "");
+        assert_eq!((answered, named.as_str()), (status, field), "{query:.40}: {detail}");
+        assert!(detail.contains(part), "{query:.40}: {detail}");
+    }
+}

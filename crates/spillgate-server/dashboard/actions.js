@@ -1,0 +1,118 @@
+// What an operator can change: modes, overrides, blocks, and the state of a subject.
+
+import { change } from './change.js';
+import { live } from './live.js';
+import { ask, subjectQuery } from './server.js';
+import { duration, subject as shown } from './words.js';
+
+/** The times that a change can last: [seconds, label]. */
+export const LASTING = [['900', '15 minutes'], ['3600', '1 hour'], ['86400', '1 day'], ['', 'no end']];
+const EFFECTS = {
+  off: 'The rule limits no request', shadow: 'The rule counts and denies nothing', enforce: 'The rule denies requests over its limits',
+};
+
+const pathOf = rule => `admin/v1/rules/${rule.split('/').map(encodeURIComponent).join('/')}/mode`;
+
+const until = seconds => (seconds ? { expires_at: new Date(Date.now() + seconds * 1000).toISOString() } : {});
+
+/** The reason as a field of a body or a parameter of a query; none if it is empty. */
+const because = reason => (reason ? { reason } : {});
+
+const lasting = seconds => (seconds ? `for ${duration(Number(seconds))}` : 'until it is set back');
+
+/** Ignores a 404: there was nothing to remove. */
+function gone(problem) {
+  if (problem.status !== 404) throw problem;
+  return {};
+}
+
+/** Sets the mode of a rule. */
+export function setMode(rule, mode, seconds = 0) {
+  const before = rule.mode, path = pathOf(rule.name);
+  const clear = reason => ask('DELETE', `${path}?${new URLSearchParams(because(reason))}`).catch(gone);
+  const isWritten = mode === before.written && !seconds;
+  return change({
+    title: `Set ${rule.name} to ${mode}?`,
+    effect: `${EFFECTS[mode]}, on every instance, ${isWritten ? 'as the policy file has it' : lasting(seconds)}.`,
+    act: reason => (isWritten ? clear(reason) : ask('PUT', path, { mode, ...until(seconds), ...because(reason) })),
+    done: `${rule.name} is set to ${mode}.`,
+    undo: reason => (before.runtime ? ask('PUT', path, { mode: before.runtime, ...ending(before), ...because(reason) }) : clear(reason)),
+  });
+}
+
+/** The end of a mode or an override that is listed. */
+const ending = one => (one.expires_at ? { expires_at: one.expires_at } : {});
+
+/** Writes an override as it is listed. */
+const put = (one, reason) => ask('PUT', 'admin/v1/overrides', {
+  rule: one.rule, subject: one.subject, limits: one.limits, ...ending(one), ...because(reason),
+});
+
+const remove = (rule, subject, reason) => ask('DELETE', `admin/v1/overrides?${subjectQuery(rule, subject, because(reason))}`);
+
+/** The subjects of an override as text. */
+const named = (rule, subject) => (Object.keys(subject).length ? shown(subject) : `every subject of ${rule}`);
+
+/** The override of exactly this subject, if there is one. */
+export function overrideOf(rule, subject) {
+  const text = shown(Object.fromEntries(Object.entries(subject).sort()));
+  return live.overrides.find(one => one.rule === rule && shown(Object.fromEntries(Object.entries(one.subject).sort())) === text);
+}
+
+/** Sets other limits for a subject. */
+export function setOverride(rule, subject, limits, seconds) {
+  const before = overrideOf(rule, subject), isBlock = limits.length === 1 && limits[0] === 'block';
+  const isAll = !Object.keys(subject).length;
+  const effect = isBlock ? `denies all requests of ${isAll ? 'every subject' : 'it'}` : `limits ${isAll ? 'each subject' : 'it'} to ${limits.join(', ')}`;
+  return change({
+    title: `${isBlock ? 'Block' : 'Set other limits for'} ${named(rule, subject)}?`,
+    effect: `${rule} ${effect}, on every instance, ${lasting(seconds)}.`,
+    act: reason => ask('PUT', 'admin/v1/overrides', { rule, subject, limits, ...until(seconds), ...because(reason) }),
+    // The server answers with the subjects that the override covers: an IPv6 address becomes its /64.
+    done: answer => `${named(rule, answer.subject)} is ${isBlock ? 'blocked' : `limited to ${limits.join(', ')}`} by ${rule}.`,
+    undo: reason => (before ? put(before, reason) : remove(rule, subject, reason).catch(gone)),
+  });
+}
+
+/** Removes an override. */
+export function removeOverride(one) {
+  return change({
+    title: `Remove the override for ${named(one.rule, one.subject)}?`,
+    effect: `The limits of ${one.rule} apply again, on every instance.`,
+    act: reason => remove(one.rule, one.subject, reason),
+    done: `The override for ${named(one.rule, one.subject)} is removed.`,
+    undo: reason => put(one, reason),
+  });
+}
+
+/** Refunds an amount of a unit to a subject. */
+export function refund(rule, subject, amount, unit) {
+  const post = (what, reason) => ask('POST', 'admin/v1/state', { rule, subject, ...what, ...because(reason) });
+  return change({
+    title: `Refund ${amount} ${unit} to ${shown(subject)}?`,
+    effect: `Each limit of ${rule} in ${unit} gets up to ${amount} back.`,
+    act: reason => post({ refund: { [unit]: amount } }, reason),
+    done: `${amount} ${unit} are refunded to ${shown(subject)}.`,
+    undo: reason => post({ charge: { [unit]: amount } }, reason),
+  });
+}
+
+/** Resets the counters of a subject. */
+export function reset(rule, subject) {
+  return change({
+    title: `Reset ${shown(subject)}?`,
+    effect: `The limits of ${rule} begin unused for it.`,
+    act: reason => ask('DELETE', `admin/v1/state?${subjectQuery(rule, subject, because(reason))}`),
+    done: `The counters of ${rule} for ${shown(subject)} are reset.`,
+  });
+}
+
+/** Resets the counters of a rule for all subjects. */
+export function resetRule(rule) {
+  return change({
+    title: `Reset all subjects of ${rule}?`,
+    effect: 'Each subject begins with unused limits, on every instance.',
+    act: reason => ask('DELETE', `admin/v1/state?${new URLSearchParams({ rule, all: 'true', ...because(reason) })}`),
+    done: `All counters of ${rule} are reset.`,
+  });
+}

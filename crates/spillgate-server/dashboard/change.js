@@ -1,0 +1,58 @@
+// Changes: each is confirmed first, and can be undone afterwards.
+
+import { confirmed } from './dialogs.js';
+import { $, el } from './dom.js';
+import { refresh } from './live.js';
+
+const KEPT = 3, SHOWN_MS = 60000;
+
+/**
+ * Asks with `title` and `effect`, calls `act` with the reason that the operator gave, and reports `done` with a button that
+ * calls `undo`. Without `undo` the question warns that there is none.
+ */
+export async function change({ title, effect, act, done, undo }) {
+  const answer = await confirmed(title, undo ? effect : `${effect} This cannot be undone.`);
+  if (!answer) return false;
+  const succeeded = await attempt(() => act(answer.reason), done, undo && (() => undo('undone')));
+  await refresh().catch(() => {});
+  return succeeded;
+}
+
+async function attempt(act, done, undo) {
+  try {
+    const answer = await act();
+    report('good', `${typeof done === 'function' ? done(answer) : done} ${reach(answer)}`, undo);
+    return true;
+  } catch (problem) {
+    report('bad', problem.message);
+    return false;
+  }
+}
+
+/** The part of the fleet that has a change. */
+function reach(answer) {
+  const pending = answer?.pending_shards ?? [];
+  if (!pending.length) return '';
+  return `In force here, and not yet on ${pending.map(({ shard }) => shard).join(', ')}.`;
+}
+
+/** Shows the result of a change, with a button that undoes it. */
+export function report(level, text, undo) {
+  const item = el('div', { className: `notice ${level}` }, el('p', {}, text.trim()));
+  const button = (label, press) => {
+    const made = el('button', { type: 'button', className: 'quiet' }, label);
+    made.addEventListener('click', press);
+    item.append(made);
+  };
+  if (undo) {
+    button('Undo', async () => {
+      item.remove();
+      await attempt(undo, 'Undone.');
+      await refresh().catch(() => {});
+    });
+  }
+  button('Close', () => item.remove());
+  $('changes').prepend(item);
+  [...$('changes').children].slice(KEPT).forEach(old => old.remove());
+  if (level === 'good') setTimeout(() => { if (!item.contains(document.activeElement)) item.remove(); }, SHOWN_MS);
+}

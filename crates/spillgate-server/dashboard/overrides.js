@@ -1,0 +1,83 @@
+// Overrides and blocks that operators set: all of them, searched, with their ends.
+
+import { removeOverride } from './actions.js';
+import { el, labelled, section, select, write } from './dom.js';
+import { live } from './live.js';
+import { overrideForm } from './rule.js';
+import { rulePageOf } from './rules.js';
+import { pageOf } from './subjects.js';
+import { table } from './table.js';
+import { ends, moment, number, quota, subject as text } from './words.js';
+
+export function overridesPage(place) {
+  const search = el('input', { type: 'search', name: 'search', placeholder: 'rule, subject or limit', spellcheck: false });
+  const filter = el('form', { className: 'filter', role: 'search' }, labelled('Search', search, 'grow'));
+  filter.addEventListener('submit', event => event.preventDefault());
+  const count = el('p', { className: 'note', role: 'status' });
+  const list = overrideTable();
+  const rule = select('rule', [], '');
+  const form = overrideForm(() => live.rules.find(one => one.name === rule.value));
+  form.form.prepend(labelled('Rule', rule));
+  place.append(section('Set an override', 'full', form.element), section('Overrides', 'full', filter, count, list.element));
+
+  function update() {
+    const names = live.rules.map(one => one.name);
+    if (names.join('\n') !== [...rule.options].map(option => option.value).join('\n')) {
+      const chosen = rule.value;
+      rule.replaceChildren(...names.map(name => el('option', { value: name }, name)));
+      if (names.includes(chosen)) rule.value = chosen;
+    }
+    form.update();
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = live.overrides.filter(one => words.every(word => `${one.rule} ${text(one.subject)} ${one.limits.map(quota).join(' ')}`.toLowerCase().includes(word)));
+    write(count, live.overrides.length ? `${number(found.length)} of ${number(live.overrides.length)} overrides.` : '');
+    list.show(found, live.overrides.length ? 'No override fits the search.' : 'None is set: the policy file decides. Set one above, or on the page of a subject.');
+  }
+  filter.addEventListener('input', update);
+  rule.addEventListener('change', update);
+  return { title: 'Overrides', update, close() {} };
+}
+
+/** A table of overrides, with a button to remove each. */
+export function overrideTable() {
+  let none = '';
+  const made = table({
+    label: 'Overrides in force', key: one => `${one.rule} ${text(one.subject)}`, none: () => none,
+    columns: [
+      { label: 'Rule', className: 'name', value: one => one.rule, state: one => `${one.rule} ${why(one)}`, show: ruleOf },
+      { label: 'Subject', value: one => text(one.subject), state: one => text(one.subject), show: subjectOf },
+      { label: 'Limits', show: one => one.limits.map(limit => (limit.quota === 'block' ? 'blocked' : quota(limit))).join(', ') },
+      { label: 'Set', value: one => one.written_at, show: one => moment(new Date(one.written_at) / 1000) },
+      { label: 'Ends', value: one => one.expires_at ?? '~', show: one => ends(one.expires_at) },
+      { label: 'Change', state: one => JSON.stringify(one), show: removal },
+    ],
+  });
+  return {
+    element: made.element,
+    show(overrides, empty) {
+      none = empty;
+      made.show(overrides);
+    },
+  };
+}
+
+/** The reason for which an override is not in force everywhere, if there is one. */
+function why(one) {
+  return one.not_in_force ?? (one.pending_shards.length ? `not yet on ${one.pending_shards.join(', ')}` : '');
+}
+
+function ruleOf(one) {
+  const reason = why(one);
+  return el('span', {}, el('a', { href: rulePageOf(one.rule) }, one.rule), reason ? el('small', {}, reason) : null);
+}
+
+function subjectOf(one) {
+  if (!Object.keys(one.subject).length) return 'every subject';
+  return el('a', { href: pageOf(one.rule, one.subject) }, text(one.subject));
+}
+
+function removal(one) {
+  const button = el('button', { type: 'button', className: 'quiet', 'aria-label': `Remove the override of ${one.rule} for ${text(one.subject)}` }, 'Remove');
+  button.addEventListener('click', () => removeOverride(one));
+  return button;
+}

@@ -1,0 +1,130 @@
+// One rule: its limits, rates, history, subjects and overrides, and what an operator can change about it.
+
+import { LASTING, resetRule, setMode, setOverride } from './actions.js';
+import { el, labelled, section, select, write } from './dom.js';
+import { REASONS, watchHistory } from './history.js';
+import { live, ratesOf } from './live.js';
+import { overrideTable } from './overrides.js';
+import { plot } from './overview.js';
+import { eventList, rangeBar } from './ranges.js';
+import { modeOf } from './rules.js';
+import { ask } from './server.js';
+import { heaviest, ranking } from './subjects.js';
+import { attributes, byKey, duration, moment, quota, rate } from './words.js';
+
+const TOP_EVERY_MS = 3000;
+
+export function rulePage(place, query) {
+  const name = query.get('name') ?? '', find = () => live.rules.find(rule => rule.name === name);
+  const head = headOf(name, find), range = rangeBar();
+  const note = el('p', { className: 'note full', role: 'status' });
+  const plots = [
+    plot('Decisions per second', 'half', {
+      kind: 'stack', format: rate, none: 'This rule has decided nothing in this time.', series: [{ name: 'allowed', label: 'allowed' }, { name: 'denied', label: 'denied' }],
+    }),
+    plot('Denials by reason', 'half', {
+      kind: 'stack', format: rate, none: 'This rule has denied nothing in this time.', series: REASONS.map(name => ({ name, label: name.replaceAll('-', ' ') })),
+    }),
+  ];
+  const events = eventList('Events', 'full'), overrides = overrideTable();
+  const denied = ranking('No denials in the last minute.'), consumers = ranking('No use in the last minute.');
+  const form = overrideForm(find);
+  place.append(head.element, range.element, note, ...plots.map(one => one.element),
+    section('Most denials in the last minute', 'half', denied.element), section('Most use in the last minute', 'half', consumers.element),
+    section('Overrides of this rule', 'full', overrides.element, form.element), events.element);
+  const stop = watchHistory(name, history => {
+    write(note, missing(history));
+    [range, events, ...plots].forEach(one => one.show(history));
+  });
+  const loadTop = () => ask('GET', `admin/v1/top?${new URLSearchParams({ rule: name, n: 20 })}`).then(top => {
+    denied.show(heaviest(top, 'most_denied', 20));
+    consumers.show(heaviest(top, 'consumers', 20));
+  }, () => {});
+  const timer = setInterval(loadTop, TOP_EVERY_MS);
+  loadTop();
+  return {
+    title: name,
+    update() {
+      head.update();
+      form.update();
+      overrides.show(live.overrides.filter(one => one.rule === name), 'None is set: the limits above apply to every subject.');
+    },
+    close() {
+      stop();
+      clearInterval(timer);
+      range.close();
+      plots.forEach(one => one.close());
+    },
+  };
+}
+
+/** Name, limits, rates and mode. */
+function headOf(name, find) {
+  const about = el('p', { className: 'note' }), mode = el('span'), rates = el('p', { className: 'rates' });
+  const limits = el('ul', { className: 'limits' });
+  const lasting = select('lasting', [...LASTING].reverse(), '');
+  const buttons = ['enforce', 'shadow', 'off'].map(mode => {
+    const button = el('button', { type: 'button', className: 'quiet', value: mode }, mode.charAt(0).toUpperCase() + mode.slice(1));
+    button.addEventListener('click', () => setMode(find(), mode, Number(lasting.value)));
+    return button;
+  });
+  const reset = el('button', { type: 'button', className: 'quiet' }, 'Reset all subjects');
+  reset.addEventListener('click', () => resetRule(name));
+  const actions = el('div', { className: 'actions', role: 'group', 'aria-label': `Mode of ${name}` }, ...buttons, labelled('For', lasting), reset);
+  let shown = '';
+  return {
+    element: el('section', { className: 'full head', 'aria-label': name }, el('h2', { className: 'title' }, name, ' ', mode), about, limits, rates, actions),
+    update() {
+      const rule = find();
+      actions.hidden = !rule;
+      if (!rule) return write(about, live.loaded ? 'The policy has no rule with this name any more. Its past is below.' : '');
+      write(about, `Domain ${rule.domain} · ${byKey(rule)} · on_outage ${rule.on_outage}${rule.anchor ? ` · anchored by ${rule.anchor.join(' and ')}` : ''}`);
+      const { allowed, denied } = ratesOf(name);
+      write(rates, `${rate(allowed)} allowed and ${rate(denied)} denied per second, on this instance`);
+      const now = JSON.stringify([rule.mode, rule.limits]);
+      if (now === shown) return;
+      shown = now;
+      mode.replaceChildren(modeOf(rule));
+      buttons.forEach(button => button.setAttribute('aria-pressed', String(button.value === rule.mode.in_force)));
+      limits.replaceChildren(...rule.limits.map(limit => el('li', {}, el('b', {}, quota(limit)), ` ${limit.algorithm}${limit.window_ms ? `, full again after ${duration(limit.window_ms / 1000)}` : ''}`)));
+    },
+  };
+}
+
+/** The points that the history of a rule lacks, as a sentence. */
+function missing({ kept, keptSince, points }) {
+  if (!kept) return 'This rule is not among the 64 busiest, so its past is only in the sums of the overview. Its rates are right.';
+  if (keptSince === null || !points.length || keptSince <= points[0].at) return '';
+  return `This rule is among the 64 busiest since ${moment(keptSince)}. Its earlier decisions are only in the sums of the overview.`;
+}
+
+/** A form that sets an override of the rule that `find` returns. */
+export function overrideForm(find) {
+  const subject = el('input', { name: 'subject', spellcheck: false });
+  const limits = el('input', { name: 'limits', required: true, spellcheck: false, placeholder: '10/minute, or block' });
+  const lasting = select('for', LASTING, '3600');
+  const result = el('p', { className: 'result bad', role: 'alert' }), of = labelled('Subject', subject, 'grow');
+  const form = el('form', { className: 'override', autocomplete: 'off' }, of, labelled('Limit, or block', limits, 'grow'), labelled('For', lasting), el('button', {}, 'Set'));
+  form.addEventListener('submit', async event => {
+    event.preventDefault();
+    write(result, '');
+    try {
+      await setOverride(find().name, attributes(subject.value), limits.value.split(',').map(limit => limit.trim()), Number(lasting.value));
+    } catch (problem) {
+      write(result, problem.message);
+    }
+  });
+  return {
+    element: el('div', {}, form, result),
+    form,
+    update() {
+      const rule = find();
+      form.hidden = !rule;
+      if (!rule) return;
+      // A rule without a key has one counter for all requests.
+      of.hidden = !rule.key.length;
+      if (of.hidden) subject.value = '';
+      subject.placeholder = `${rule.key.map(name => `${name}=…`).join(' ')}; empty: every subject`;
+    },
+  };
+}

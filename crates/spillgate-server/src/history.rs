@@ -1,0 +1,365 @@
+//! The history of this instance: a point each second for 15 minutes, a point each minute for 24 hours, and events.
+//!
+//! A task samples the limiter's counters once a second, off the threads that decide. Memory is bounded by construction:
+//! a ring of fixed size for each of the busiest rules, one ring for all other rules together, and a bounded list of
+//! events. Changes by operators come from the limiter's audit.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use spillgate::{Counts, Durations, Limiter, ShardStatus, Stats};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+mod changes;
+mod event;
+mod rules;
+mod watch;
+mod window;
+
+use event::Events;
+pub(crate) use event::{Event, EventKind};
+pub(crate) use rules::Rate;
+use rules::Rules;
+pub(crate) use watch::Switched;
+use watch::Watch;
+use window::Window;
+pub(crate) use window::{Column, Decisions, RESULTS, SOURCES};
+
+/// The history of an instance.
+pub(crate) struct History(Mutex<Kept>);
+
+struct Kept {
+    seconds: Window,
+    minutes: Window,
+    rules: Rules,
+    events: Events,
+    watch: Watch,
+    /// The totals at the last sample, and at the first of the present minute.
+    before: Totals,
+    minute_began: Totals,
+    /// By rule and by shard, the growth between the last two samples.
+    rates: Vec<Rate>,
+    shards: Vec<ShardRate>,
+}
+
+/// The counts of the whole instance at a sample.
+#[derive(Clone, Default)]
+struct Totals {
+    allowed: u64,
+    denied: u64,
+    unmatched: u64,
+    decisions: Durations,
+    shards: Vec<spillgate::ShardCounts>,
+}
+
+/// The instant of a sample.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At {
+    /// By the wall clock, in milliseconds since 1970-01-01 00:00 UTC.
+    pub(crate) wall_ms: u64,
+    /// The time since the sample before, by a clock that never steps.
+    pub(crate) lasted: Duration,
+}
+
+/// The calls to one shard between two samples.
+#[derive(Clone, Debug)]
+pub(crate) struct ShardRate {
+    pub(crate) shard: String,
+    pub(crate) calls: u64,
+    pub(crate) failed: u64,
+    pub(crate) unsent: u64,
+    pub(crate) p99: Option<Duration>,
+}
+
+/// The time that an answer covers, and the number of its points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) name: &'static str,
+    pub(crate) points: usize,
+    step: Step,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Second,
+    Minute,
+}
+
+/// The points and events of a range, the oldest first.
+pub(crate) struct Extract {
+    pub(crate) columns: Vec<Column>,
+    /// By point: of the rule that was asked for, or of all rules.
+    pub(crate) decisions: Vec<Decisions>,
+    pub(crate) series: Series,
+    pub(crate) events: Vec<Event>,
+}
+
+/// The series that the points of an answer come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Series {
+    /// The sums over all rules.
+    Sums,
+    /// The rule's own series. Earlier decisions are only in the sums; `None` if it has all of them.
+    Own { since_ms: Option<u64> },
+    /// None: the rule is not among the busiest, and its decisions are only in the sums.
+    Absent,
+}
+
+/// The latest sample.
+pub(crate) struct Latest {
+    pub(crate) column: Column,
+    pub(crate) decisions: Decisions,
+    pub(crate) rates: Vec<Rate>,
+    pub(crate) shards: Vec<ShardRate>,
+}
+
+/// The conditions that the history watches, with their beginnings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watched {
+    /// The rules that are not enforced.
+    pub(crate) switched: Vec<Switched>,
+    /// The shards that decisions are made without, and since when.
+    pub(crate) degraded: Vec<(String, u64)>,
+    /// The last time that a shard lost its data.
+    pub(crate) lost_at_ms: Option<u64>,
+    /// The decisions of the last minute by a local share, and by an outage policy.
+    pub(crate) by_fallback: u64,
+    pub(crate) by_outage_policy: u64,
+    /// All decisions of the last minute.
+    pub(crate) decisions: u64,
+}
+
+impl Range {
+    const ALL: [Range; 4] = [
+        Range { name: "3m", points: 180, step: Step::Second },
+        Range { name: "15m", points: SECONDS, step: Step::Second },
+        Range { name: "1h", points: 60, step: Step::Minute },
+        Range { name: "24h", points: MINUTES, step: Step::Minute },
+    ];
+
+    /// Returns the range with this name.
+    pub(crate) fn named(name: &str) -> Option<Range> {
+        Range::ALL.into_iter().find(|range| range.name == name)
+    }
+
+    /// Returns the time between two points.
+    pub(crate) fn step_ms(self) -> u64 {
+        match self.step {
+            Step::Second => 1_000,
+            Step::Minute => 60_000,
+        }
+    }
+
+    fn span_ms(self) -> u64 {
+        self.step_ms() * self.points as u64
+    }
+}
+
+impl Default for Range {
+    fn default() -> Range {
+        Range::ALL[1]
+    }
+}
+
+impl Default for History {
+    fn default() -> History {
+        History(Mutex::new(Kept {
+            seconds: Window::new(SECONDS),
+            minutes: Window::new(MINUTES),
+            rules: Rules::default(),
+            events: Events::default(),
+            watch: Watch::default(),
+            before: Totals::default(),
+            minute_began: Totals::default(),
+            rates: Vec::new(),
+            shards: Vec::new(),
+        }))
+    }
+}
+
+impl History {
+    /// Adds a point to each series, and the events since the last sample.
+    pub(crate) fn sample(&self, limiter: &Limiter, at: At) {
+        let (counts, stats, shards) = (limiter.counts(), limiter.stats(), limiter.shards());
+        let mut kept = self.lock();
+        let Kept { watch, events, .. } = &mut *kept;
+        watch.look(limiter, &stats, &shards, at.wall_ms, events);
+        kept.add(counts, &stats, &shards, at);
+    }
+
+    /// Adds an event of now.
+    pub(crate) fn note(&self, kind: EventKind, text: &str) {
+        self.lock().events.add(Event::new(now_ms(), kind, None, text));
+    }
+
+    /// Returns the points and events of a range: of one rule, or of all.
+    pub(crate) fn extract(&self, limiter: &Limiter, range: Range, rule: Option<&str>) -> Extract {
+        let changes = changes::of_audit(&limiter.audit(), now_ms());
+        let kept = self.lock();
+        let window = match range.step {
+            Step::Second => &kept.seconds,
+            Step::Minute => &kept.minutes,
+        };
+        let own = rule.and_then(|rule| kept.rules.series_of(rule));
+        let series = match (rule, own) {
+            (None, _) => Series::Sums,
+            (Some(_), Some(own)) => Series::Own { since_ms: own.since_ms },
+            (Some(_), None) => Series::Absent,
+        };
+        let columns: Vec<Column> = window.last(range.points).map(|at| window.column(at)).collect();
+        let decisions = window.last(range.points).map(|at| match (series, own) {
+            (Series::Sums, _) => window.sum(at),
+            (_, Some(own)) => window.of(own.slot, at),
+            (_, None) => Decisions::default(),
+        });
+        let end_ms = columns.last().map_or(0, |last| last.at_ms);
+        let began_ms = end_ms.saturating_sub(range.span_ms());
+        let is_shown = |event: &Event| event.at_ms >= began_ms && event.concerns(rule);
+        let mut events: Vec<Event> =
+            kept.events.all().cloned().chain(changes).filter(is_shown).collect();
+        events.sort_by_key(|event| event.at_ms);
+        Extract { decisions: decisions.collect(), series, events, columns }
+    }
+
+    /// Returns the latest point with the growth of each count; `None` before the first sample.
+    pub(crate) fn latest(&self) -> Option<Latest> {
+        let kept = self.lock();
+        let at = kept.seconds.last(1).next()?;
+        Some(Latest {
+            column: kept.seconds.column(at),
+            decisions: kept.seconds.sum(at),
+            rates: kept.rates.clone(),
+            shards: kept.shards.clone(),
+        })
+    }
+
+    /// Returns the conditions as of the last sample.
+    pub(crate) fn watched(&self) -> Watched {
+        let kept = self.lock();
+        let sum = |source: usize| {
+            let last = kept.seconds.last(60).map(|at| kept.seconds.column(at).sources[source]);
+            last.map(u64::from).sum()
+        };
+        Watched {
+            switched: kept.watch.switched().collect(),
+            degraded: kept.watch.degraded().collect(),
+            lost_at_ms: kept.watch.lost_at_ms(),
+            by_fallback: sum(window::FALLBACK),
+            by_outage_policy: sum(window::OUTAGE_POLICY),
+            decisions: (0..SOURCES.len()).map(sum).sum(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Kept {
+    fn add(&mut self, counts: Counts, stats: &Stats, shards: &[ShardStatus], at: At) {
+        let degraded = shards.iter().filter(|shard| shard.degraded).count();
+        let now = Totals {
+            allowed: stats.allowed,
+            denied: stats.denied,
+            unmatched: stats.unmatched,
+            decisions: counts.decisions,
+            shards: counts.shards,
+        };
+        let begins_a_minute = self.minutes.is_over(at.wall_ms);
+        self.seconds.turn();
+        if begins_a_minute {
+            self.minutes.turn();
+            self.minute_began = self.before.clone();
+        }
+        let growth = self.rules.note(&counts.rules, &mut self.seconds, &mut self.minutes);
+        if begins_a_minute {
+            self.rules.choose_busiest(&mut self.seconds, &mut self.minutes, at.wall_ms);
+        }
+        let mut second = now.since(&self.before);
+        (second.at_ms, second.sources) = (at.wall_ms, growth.sources);
+        second.lasted_ms = u32::try_from(at.lasted.as_millis()).unwrap_or(u32::MAX).max(1);
+        second.degraded = u32::try_from(degraded).unwrap_or(u32::MAX);
+        let minute = now.since(&self.minute_began);
+        self.seconds.present().add(&second);
+        self.minutes.present().add(&second);
+        // Percentiles of a minute are not sums of those of its seconds.
+        self.seconds.present().times = second.times;
+        self.minutes.present().times = minute.times;
+        self.rates = growth.rates;
+        self.shards = now.shards_since(&self.before);
+        self.before = now;
+    }
+}
+
+impl Totals {
+    /// Returns the growth since `before`.
+    fn since(&self, before: &Totals) -> Column {
+        let grown = |now: u64, before: u64| window::small(now.saturating_sub(before));
+        let shards = self.shards_since(before);
+        let times = self.decisions.since(&before.decisions);
+        let of_calls = shards_times(self).since(&shards_times(before));
+        Column {
+            allowed: grown(self.allowed, before.allowed),
+            denied: grown(self.denied, before.denied),
+            unmatched: grown(self.unmatched, before.unmatched),
+            calls: window::small(shards.iter().map(|shard| shard.calls).sum()),
+            failed: window::small(shards.iter().map(|shard| shard.failed).sum()),
+            unsent: window::small(shards.iter().map(|shard| shard.unsent).sum()),
+            times: window::Times {
+                p50: times.percentile(50),
+                p99: times.percentile(99),
+                store_p99: of_calls.percentile(99),
+            },
+            ..Column::default()
+        }
+    }
+
+    /// Returns the growth of each shard's counts. Shards can join and leave a Cluster.
+    fn shards_since(&self, before: &Totals) -> Vec<ShardRate> {
+        let rate = |now: &spillgate::ShardCounts| {
+            let known = before.shards.iter().find(|before| before.shard == now.shard);
+            let calls = known.map_or(now.calls, |before| now.calls.since(&before.calls));
+            let grown = |now: u64, before: Option<u64>| now.saturating_sub(before.unwrap_or(0));
+            ShardRate {
+                shard: now.shard.clone(),
+                calls: calls.count(),
+                failed: grown(now.failed, known.map(|known| known.failed)),
+                unsent: grown(now.unsent, known.map(|known| known.unsent)),
+                p99: calls.percentile(99),
+            }
+        };
+        self.shards.iter().map(rate).collect()
+    }
+}
+
+fn shards_times(totals: &Totals) -> Durations {
+    totals.shards.iter().fold(Durations::default(), |all, shard| all.and(&shard.calls))
+}
+
+/// Samples a limiter once a second, for as long as the service runs.
+pub(crate) async fn keep(history: Arc<History>, limiter: Limiter) {
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut before = Instant::now();
+    loop {
+        let now = ticks.tick().await;
+        let lasted = now.saturating_duration_since(before);
+        before = now;
+        history.sample(&limiter, At { wall_ms: now_ms(), lasted });
+    }
+}
+
+/// Returns the wall clock's time in milliseconds since 1970-01-01 00:00 UTC.
+pub(crate) fn now_ms() -> u64 {
+    u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0)
+}
+
+const EVERY: Duration = Duration::from_secs(1);
+/// The points of a second each.
+const SECONDS: usize = 900;
+/// The points of a minute each.
+const MINUTES: usize = 1_440;
+
+#[cfg(test)]
+mod tests;

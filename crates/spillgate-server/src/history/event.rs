@@ -1,0 +1,77 @@
+//! Events with the wall clock's time: what changed, and when.
+
+use std::collections::VecDeque;
+
+/// A start, a reload, a change by an operator, or a turn of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// Since 1970-01-01 00:00 UTC.
+    pub(crate) at_ms: u64,
+    pub(crate) kind: EventKind,
+    /// The rule that it is about; `None` if it is about all.
+    pub(crate) rule: Option<Box<str>>,
+    pub(crate) text: Box<str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    Start,
+    Reload,
+    ReloadRefused,
+    /// An operator changed something, or such a change has expired.
+    Change,
+    Degraded,
+    Recovered,
+    StateLoss,
+}
+
+/// The last events, the newest last, without changes by operators.
+#[derive(Default)]
+pub(super) struct Events(VecDeque<Event>);
+
+impl Event {
+    pub(crate) fn new(at_ms: u64, kind: EventKind, rule: Option<&str>, text: &str) -> Event {
+        let end = text.char_indices().nth(TEXT_MAX).map_or(text.len(), |(end, _)| end);
+        Event { at_ms, kind, rule: rule.map(Box::from), text: text[..end].into() }
+    }
+
+    /// Returns whether the event matters to a rule: it is about the rule, or about all.
+    pub(super) fn concerns(&self, rule: Option<&str>) -> bool {
+        rule.is_none() || self.rule.is_none() || self.rule.as_deref() == rule
+    }
+}
+
+impl EventKind {
+    /// Returns the kind as the admin API spells it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            EventKind::Start => "start",
+            EventKind::Reload => "reload",
+            EventKind::ReloadRefused => "reload-refused",
+            EventKind::Change => "change",
+            EventKind::Degraded => "degraded",
+            EventKind::Recovered => "recovered",
+            EventKind::StateLoss => "state-loss",
+        }
+    }
+}
+
+impl Events {
+    /// Adds an event. At the bound the oldest one goes.
+    pub(super) fn add(&mut self, event: Event) {
+        if self.0.len() == EVENTS_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(event);
+    }
+
+    /// Returns the events, the newest last.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Event> {
+        self.0.iter()
+    }
+}
+
+/// More than a day has, unless a shard comes and goes all the time.
+const EVENTS_MAX: usize = 1_000;
+/// The most characters of a text.
+const TEXT_MAX: usize = 300;

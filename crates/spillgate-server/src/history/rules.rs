@@ -1,0 +1,196 @@
+//! Which rules have a series of their own: the busiest. All others share one series, so that sums stay right.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use spillgate::{Reason, RuleCounts};
+
+use super::window::{Decisions, OTHERS, RESULTS, SLOTS, SOURCES, Window, small};
+
+/// The rules that have decided, and the slots of those with a series.
+pub(super) struct Rules {
+    /// By domain and name.
+    known: HashMap<String, Known>,
+    free: Vec<usize>,
+    samples: u64,
+}
+
+struct Known {
+    rule: Arc<str>,
+    before: Option<RuleCounts>,
+    own: Option<Own>,
+    /// Decisions of the present minute.
+    minute: u64,
+    /// Decisions of the minutes before, each counting half as much as the next.
+    busy: u64,
+    /// The last sample that had the rule.
+    seen: u64,
+}
+
+/// The series of a rule.
+#[derive(Clone, Copy)]
+pub(super) struct Own {
+    pub(super) slot: usize,
+    /// The time from which it has the rule's decisions; `None` if from the first.
+    pub(super) since_ms: Option<u64>,
+}
+
+/// The decisions of one rule between two samples.
+#[derive(Clone, Debug)]
+pub(crate) struct Rate {
+    pub(crate) rule: Arc<str>,
+    pub(crate) decisions: Decisions,
+}
+
+/// The growth of all rules' counts between two samples.
+#[derive(Default)]
+pub(super) struct Growth {
+    pub(super) rates: Vec<Rate>,
+    pub(super) sources: [u32; SOURCES.len()],
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules { known: HashMap::new(), free: (0..SLOTS).rev().collect(), samples: 0 }
+    }
+}
+
+impl Rules {
+    /// Counts the growth of each rule in both windows.
+    pub(super) fn note(
+        &mut self,
+        rules: &[RuleCounts],
+        seconds: &mut Window,
+        minutes: &mut Window,
+    ) -> Growth {
+        self.samples += 1;
+        let mut growth = Growth::default();
+        let mut name = String::new();
+        for counts in rules {
+            name.clear();
+            name.extend([counts.domain(), "\0", counts.rule()]);
+            let Some(known) = self.known_as(&name, counts) else { continue };
+            let decisions = decisions_of(counts, known.before.as_ref());
+            if decisions.all() == 0 {
+                continue;
+            }
+            known.minute += decisions.all();
+            let before = known.before.replace(counts.clone());
+            add_sources(&mut growth.sources, counts, before.as_ref());
+            let slot = known.own.map_or(OTHERS, |own| own.slot);
+            seconds.count(slot, decisions);
+            minutes.count(slot, decisions);
+            growth.rates.push(Rate { rule: Arc::clone(&known.rule), decisions });
+        }
+        // A rule that is gone keeps its series until another rule needs the slot. Its counts are gone: if it comes back,
+        // they begin anew.
+        let samples = self.samples;
+        self.known.retain(|_, known| {
+            let is_there = known.seen == samples;
+            if !is_there {
+                known.before = None;
+            }
+            is_there || known.own.is_some()
+        });
+        growth
+    }
+
+    /// Returns the series of a rule, if it has one.
+    pub(super) fn series_of(&self, rule: &str) -> Option<Own> {
+        self.known.values().find(|known| &*known.rule == rule)?.own
+    }
+
+    /// Returns a rule; `None` as long as it has decided nothing.
+    fn known_as(&mut self, name: &str, counts: &RuleCounts) -> Option<&mut Known> {
+        if !self.known.contains_key(name) {
+            if decisions_of(counts, None).all() == 0 {
+                return None;
+            }
+            let own = self.free.pop().map(|slot| Own { slot, since_ms: None });
+            let (rule, before) = (counts.shared_rule(), None);
+            let known = Known { rule, before, own, minute: 0, busy: 0, seen: 0 };
+            self.known.insert(name.to_owned(), known);
+        }
+        let known = self.known.get_mut(name)?;
+        known.seen = self.samples;
+        Some(known)
+    }
+
+    /// At the end of a minute, gives the slots of idle rules to busier rules. A rule must be twice as busy, so that equal
+    /// rules do not take turns.
+    pub(super) fn choose_busiest(
+        &mut self,
+        seconds: &mut Window,
+        minutes: &mut Window,
+        now_ms: u64,
+    ) {
+        for known in self.known.values_mut() {
+            known.busy = known.busy / 2 + std::mem::take(&mut known.minute);
+        }
+        for _ in 0..SLOTS {
+            let with = self.known.iter().filter(|(_, known)| known.own.is_some());
+            let idlest = with.min_by_key(|(_, known)| known.busy);
+            let without = self.known.iter().filter(|(_, known)| known.own.is_none());
+            let busiest = without.max_by_key(|(_, known)| known.busy);
+            let (Some((idle, idlest)), Some((busy, busiest))) = (idlest, busiest) else { return };
+            if busiest.busy <= 2 * idlest.busy {
+                return;
+            }
+            let (idle, busy) = (idle.clone(), busy.clone());
+            let freed = self.known.get_mut(&idle).and_then(|idlest| idlest.own.take());
+            let own = freed.map(|own| Own { since_ms: Some(now_ms), ..own });
+            if let Some(Own { slot, .. }) = own {
+                seconds.free(slot);
+                minutes.free(slot);
+            }
+            if let Some(busiest) = self.known.get_mut(&busy) {
+                busiest.own = own;
+            }
+        }
+    }
+}
+
+/// Returns the decisions of a rule since `before`.
+fn decisions_of(now: &RuleCounts, before: Option<&RuleCounts>) -> Decisions {
+    let count = |of: &dyn Fn(&RuleCounts) -> u64| small(grown(of(now), before.map_or(0, of)));
+    let mut results = [0; RESULTS.len()];
+    results[0] = count(&RuleCounts::allowed);
+    for (result, reason) in results.iter_mut().skip(1).zip(REASONS) {
+        *result = count(&|counts| counts.denied(reason));
+    }
+    Decisions { results, near_limit: count(&RuleCounts::near_limit) }
+}
+
+fn add_sources(sums: &mut [u32; SOURCES.len()], now: &RuleCounts, before: Option<&RuleCounts>) {
+    let before = before.into_iter().flat_map(RuleCounts::by_source).map(|(_, count)| count);
+    let before = before.chain(std::iter::repeat(0));
+    for ((sum, (_, now)), before) in sums.iter_mut().zip(now.by_source()).zip(before) {
+        *sum = sum.saturating_add(small(grown(now, before)));
+    }
+}
+
+/// Returns the growth of a counter. One that is smaller than before began anew.
+fn grown(now: u64, before: u64) -> u64 {
+    now.checked_sub(before).unwrap_or(now)
+}
+
+/// The reasons in the order of [`RESULTS`].
+const REASONS: [Reason; 5] = [
+    Reason::LimitExceeded,
+    Reason::CostExceedsLimit,
+    Reason::Blocked,
+    Reason::StoreUnavailable,
+    Reason::Overloaded,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_have_the_order_of_their_names() {
+        for (reason, name) in REASONS.into_iter().zip(&RESULTS[1..]) {
+            assert_eq!(reason.as_str(), *name);
+        }
+    }
+}
