@@ -51,6 +51,8 @@ enum BroughtLimit<'a> {
 }
 
 /// The value of an attribute, of any bytes.
+///
+/// `Request::with` takes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value<'a>(Cow<'a, [u8]>);
 
@@ -98,6 +100,15 @@ impl<'a> Request<'a> {
     }
 
     /// Adds an attribute in place, or replaces the one of this name.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::Request;
+    ///
+    /// let mut request = Request::new();
+    /// request.set("ip", "203.0.113.7");
+    /// assert_eq!(request.attribute("ip"), Some(&b"203.0.113.7"[..]));
+    /// ```
     #[inline]
     pub fn set(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Value<'a>>) {
         let (name, value) = (name.into(), value.into());

@@ -160,6 +160,8 @@ impl Encoding {
 const WORD: usize = 8;
 /// The secret used if none is set. It is the same everywhere, so that a fleet agrees without
 /// settings.
+///
+/// `LimiterBuilder::previous_key_secret` takes it from a fleet that had no secret.
 pub const SHARED_SECRET: [u8; 16] = *b"spillgate shared";
 
 #[cfg(test)]

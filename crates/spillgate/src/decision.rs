@@ -27,6 +27,24 @@ pub use words::{Denial, Reason, Source};
 /// The decision's own numbers are those of its deciding limit: among denying counters the one with
 /// the longest wait, else the one with the least quota left. Unknown numbers are `None`, never
 /// invented.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use std::time::Duration;
+/// use spillgate::{Limit, Limiter, Request, Source};
+///
+/// let limiter = Limiter::builder().build().await.unwrap();
+/// let decision = limiter.check(&Request::keyed("user:42", Limit::per_minute(5))).await;
+/// assert!(decision.allowed());
+/// assert_eq!((decision.capacity(), decision.remaining()), (Some(5), Some(4)));
+/// assert_eq!(decision.retry_after(), Some(Duration::ZERO));
+/// assert_eq!(decision.reset_after(), Some(Duration::from_secs(12)));
+/// assert_eq!(decision.source(), Source::Store);
+/// for limit in decision.limits() {
+///     println!("limit {}: {:?} of {:?} left", limit.limit(), limit.remaining(), limit.capacity());
+/// }
+/// # });
+/// ```
 #[derive(Clone)]
 #[must_use = "a denied request must not proceed"]
 pub struct Decision {
@@ -48,6 +66,8 @@ pub(crate) enum Names {
 }
 
 /// One counter of a decision: one limit of one rule for one subject.
+///
+/// `Decision::limits` lists them.
 #[derive(Clone, Copy)]
 pub struct LimitDecision<'d> {
     counter: &'d CounterOutcome,

@@ -6,6 +6,8 @@ use std::fmt;
 use std::time::Duration;
 
 /// The reason why a limiter could not be built.
+///
+/// `LimiterBuilder::build` and `Limiter::set_store_access` return it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -66,6 +68,8 @@ impl fmt::Display for BuildError {
 impl std::error::Error for BuildError {}
 
 /// The reason why a store gave no answer. It tells callers whether the call may have been executed.
+///
+/// `Limiter::state` returns it in `ControlError::Store`.
 #[derive(Clone, Debug)]
 pub enum StoreError {
     /// The store rejected the call or was never reached. Nothing was charged.

@@ -44,6 +44,15 @@ pub struct ByIp {
 
 impl ByIp {
     /// Uses the address of the peer. No proxy is trusted.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use spillgate::http::ByIp;
+    ///
+    /// let client = ByIp::direct().client("203.0.113.7".parse()?, &HeaderMap::new());
+    /// assert_eq!(client.to_string(), "203.0.113.7");
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
     pub fn direct() -> ByIp {
         ByIp { trusted: Vec::new(), field: X_FORWARDED_FOR }
     }
@@ -82,11 +91,30 @@ impl ByIp {
 
     /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Reading both would let a client
     /// choose one.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use spillgate::http::ByIp;
+    ///
+    /// let by_ip = ByIp::trusting(["10.0.0.0/8"]).by_forwarded();
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("forwarded", "for=203.0.113.7".parse()?);
+    /// assert_eq!(by_ip.client("10.0.0.1".parse()?, &headers).to_string(), "203.0.113.7");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn by_forwarded(self) -> ByIp {
         ByIp { field: FORWARDED, ..self }
     }
 
     /// Returns whether an address is a trusted proxy.
+    ///
+    /// ```
+    /// use spillgate::http::ByIp;
+    ///
+    /// let by_ip = ByIp::trusting(["10.0.0.0/8"]);
+    /// assert!(by_ip.trusts("10.1.2.3".parse()?) && !by_ip.trusts("203.0.113.7".parse()?));
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
     pub fn trusts(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.trusted.iter().any(|network| network.has(address))
@@ -148,6 +176,8 @@ impl ByIp {
 }
 
 /// The error that a text is not a network.
+///
+/// [`ByIp::try_trusting`] returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CidrError(String);
 

@@ -76,6 +76,8 @@ pub enum Presence {
 }
 
 /// The state to assume on a server that lost its data, because it restarted empty or was flushed.
+///
+/// `LimiterBuilder::on_state_loss` takes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStateLoss {
     /// Assumes unused limits. Each subject may get one allowance more.
@@ -119,6 +121,8 @@ pub(crate) struct RingNode {
 }
 
 /// The certificates for `rediss://` connections. By default the system's authorities are trusted.
+///
+/// `LimiterBuilder::tls` takes it.
 #[derive(Clone, Default)]
 pub struct Tls {
     pub(crate) ca: Option<Vec<u8>>,
@@ -133,6 +137,8 @@ pub(crate) struct ClientCertificate {
 }
 
 /// One server of the store, as this instance sees it.
+///
+/// `Limiter::shards` lists them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShardStatus {
@@ -156,6 +162,8 @@ pub struct ShardStatus {
 ///
 /// An instance that names the secret or ring of another as its previous one does not differ from
 /// it.
+///
+/// `Limiter::instance_mismatch` returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InstanceMismatch {

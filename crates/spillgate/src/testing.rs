@@ -41,6 +41,14 @@ impl ManualClock {
     }
 
     /// Sets the clock to a time since 1970-01-01T00:00:00Z, forward or back.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use spillgate::testing::ManualClock;
+    ///
+    /// let clock = ManualClock::new();
+    /// clock.set(Duration::from_secs(1_800_000_000)); // 2027-01-15T08:00:00Z
+    /// ```
     pub fn set(&self, since_epoch: Duration) {
         self.0.set(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX));
     }

@@ -5,6 +5,8 @@ use std::fmt;
 use super::Algorithm;
 
 /// The reason why a limit is invalid: the field, the problem, and an accepted value.
+///
+/// `Limit::parse` and `LimitSpec::build` return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitError {
     field: &'static str,

@@ -15,6 +15,8 @@ use super::rule::{Mode, OnOutage, Rule};
 use crate::limit::LimitSpec;
 
 /// Collects the rules of a policy. Made by [`Policy::builder`].
+///
+/// `Policy::builder` makes it.
 #[derive(Clone, Debug, Default)]
 #[must_use = "the builder makes a policy only when it is built"]
 pub struct PolicyBuilder {
@@ -60,6 +62,8 @@ pub struct RuleSpec {
 }
 
 /// The lease terms of a rule as written, not checked yet. See [`RuleSpec::lease`].
+///
+/// `RuleSpec::lease` takes it.
 #[derive(Clone)]
 #[must_use = "a lease has an effect only in a rule"]
 pub struct LeaseSpec {
@@ -155,6 +159,14 @@ impl RuleSpec {
 
     /// Adds a condition like [`RuleSpec::matching`]: the attribute must be equal to this value, in
     /// which a `*` is not special.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::{Limit, Rule};
+    ///
+    /// // The value is the text `a*b`, not a pattern.
+    /// let rule = Rule::new("files").matching_exactly("file", "a*b").limit(Limit::per_minute(5));
+    /// ```
     pub fn matching_exactly(
         self,
         attribute: impl Into<String>,
@@ -210,23 +222,51 @@ impl RuleSpec {
 
     /// Sends the rule's leg at the same time as those of the request's other rules, if all of them
     /// say so.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::{Limit, Rule};
+    ///
+    /// let rule = Rule::new("api").key(["user"]).limit(Limit::per_minute(5)).parallel();
+    /// ```
     pub fn parallel(self) -> RuleSpec {
         self.with("parallel", true.to_toml_value())
     }
 
     /// Makes the rule post-paid: it is charged whether it has room or not, and whatever other rules
     /// decide. Only peeks are denied.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::{Limit, Rule};
+    ///
+    /// let rule = Rule::new("bytes").key(["user"]).limit(Limit::per_minute(5)).postpaid();
+    /// ```
     pub fn postpaid(self) -> RuleSpec {
         self.with("postpaid", true.to_toml_value())
     }
 
     /// Lets requests refund without a receipt, by [`Request::refunding`](crate::Request::refunding).
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::{Limit, Rule};
+    ///
+    /// let rule = Rule::new("api").key(["user"]).limit(Limit::per_minute(5)).negative_hits();
+    /// ```
     pub fn negative_hits(self) -> RuleSpec {
         self.with("negative_hits", true.to_toml_value())
     }
 
     /// Lets requests add a limit of their own, by
     /// [`Request::narrowed_to`](crate::Request::narrowed_to).
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::{Limit, Rule};
+    ///
+    /// let rule = Rule::new("api").key(["user"]).limit(Limit::per_minute(5)).request_limit();
+    /// ```
     pub fn request_limit(self) -> RuleSpec {
         self.with("request_limit", true.to_toml_value())
     }

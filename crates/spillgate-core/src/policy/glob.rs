@@ -5,6 +5,8 @@ use std::fmt;
 use crate::path::normalised_path;
 
 /// A form of values: `/api/*`, `*.png`, `/users/{id}/posts`.
+///
+/// `RuleSpec::matching` and the policy file take it as a text with `*`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Glob {
     /// The text before the first gap.

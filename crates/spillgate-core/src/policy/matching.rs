@@ -36,6 +36,8 @@ pub(super) struct AnyOf {
 }
 
 /// A pattern of a rule's `match` for one attribute.
+///
+/// `RuleSpec::matching` takes it, or a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pattern<'p> {

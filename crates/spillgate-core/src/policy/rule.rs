@@ -51,6 +51,8 @@ impl Mode {
 }
 
 /// The behaviour of a rule while the store is out of reach.
+///
+/// `RuleSpec::on_outage` takes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnOutage {
     /// Each instance enforces its local share of the limit.

@@ -42,9 +42,13 @@ pub enum RuntimeEntry {
 
 /// Some attributes with their values, sorted by name. A value may be the text of a network. Without
 /// attributes it is every subject of the rule.
+///
+/// `Limiter::overrides` lists them.
 pub type Subject = Box<[(Box<str>, Box<[u8]>)]>;
 
 /// The reason why a runtime change is invalid under the policy.
+///
+/// `Limiter::set_override` returns it in `ControlError::Refused`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidChange {

@@ -6,6 +6,8 @@ use super::rule::{Mode, Rule};
 use crate::request::Request;
 
 /// The reason why a request does not match a rule of its domain.
+///
+/// `Rule::matches` returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotMatched {

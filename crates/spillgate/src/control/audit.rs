@@ -10,6 +10,8 @@ use crate::policy::{Mode, RuntimeEntry, Subject};
 use crate::request::Cost;
 
 /// A change in the audit.
+///
+/// [`Limiter::audit`](crate::Limiter::audit) lists them.
 #[derive(Clone, Debug)]
 pub struct AuditRecord {
     pub(crate) at_us: u64,
@@ -21,6 +23,8 @@ pub struct AuditRecord {
 }
 
 /// The action of a change in the audit.
+///
+/// `Limiter::audit` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AuditedAction {

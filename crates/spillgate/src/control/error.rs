@@ -9,6 +9,8 @@ use crate::policy::InvalidChange;
 
 /// The reason why an operator's call failed. A store that is out of reach is no reason to refuse a
 /// runtime change: it is in force at the instance asked, and reaches the store later.
+///
+/// `Limiter::set_override` and the other calls of operators return it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ControlError {

@@ -7,6 +7,8 @@ use crate::limit::LimitSpec;
 use crate::policy::{InvalidChange, Mode, Subject};
 
 /// An override that was set as a runtime change.
+///
+/// [`Limiter::overrides`](crate::Limiter::overrides) lists them.
 #[derive(Clone, Debug)]
 pub struct Override {
     pub(crate) rule: Box<str>,
@@ -19,6 +21,8 @@ pub struct Override {
 }
 
 /// The mode of a rule and its origin.
+///
+/// [`Limiter::modes`](crate::Limiter::modes) lists them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleMode {
     pub(crate) rule: Box<str>,
@@ -53,6 +57,8 @@ pub struct WriteReport {
 }
 
 /// A shard that a runtime change did not reach.
+///
+/// [`WriteReport::pending_shards`] lists them.
 #[derive(Clone, Debug)]
 pub struct PendingShard {
     pub(crate) shard: String,

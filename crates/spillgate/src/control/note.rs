@@ -1,6 +1,8 @@
 //! The note that goes with a change: its actor and reason.
 
 /// The note that goes with the changes of an operator: the actor, and the reason if one was given.
+///
+/// `Limiter::with_note` takes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangeNote {
     /// Never empty.

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 /// The reason of a denial, and the time to wait.
+///
+/// `Decision::denial` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
@@ -14,6 +16,8 @@ pub struct Denial {
 }
 
 /// The reason of a denial. If several apply, a decision has the first in this order.
+///
+/// `Decision::reason` and `Decision::denial` return it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Reason {
@@ -48,6 +52,8 @@ impl Reason {
 }
 
 /// The part of Spillgate that made a decision, the worst last.
+///
+/// `Decision::source` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
     /// The store, or this process if state is in memory.

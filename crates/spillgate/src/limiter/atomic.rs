@@ -9,6 +9,8 @@ use crate::plan::{Plan, PlanMode, SharedMatch};
 use crate::request::Request;
 
 /// The decision on several requests as one: all are charged, or none is.
+///
+/// [`Limiter::check_atomic`] returns it.
 #[derive(Clone, Debug)]
 #[must_use = "denied requests must not proceed"]
 pub struct AtomicDecision {

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::decision::Decision;
 
 /// Counts since the limiter was built, and its state now.
+///
+/// [`Limiter::stats`](crate::Limiter::stats) returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

@@ -17,6 +17,8 @@ mod sentence;
 pub(crate) mod wait;
 
 /// The answer that a request would get, with the reasons.
+///
+/// [`Limiter::explain`] returns it.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     decision: Decision,
@@ -29,6 +31,8 @@ pub struct Explanation {
 }
 
 /// One rule of the request's domain.
+///
+/// [`Limiter::explain`] shows each.
 #[derive(Clone, Debug)]
 pub struct ExplainedRule {
     name: String,
@@ -38,6 +42,8 @@ pub struct ExplainedRule {
 }
 
 /// The origin of an override that replaces a rule's limits for a subject.
+///
+/// [`Limiter::explain`] shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverriddenBy {
     /// The policy file.
@@ -47,6 +53,8 @@ pub enum OverriddenBy {
 }
 
 /// One counter of the decision, with the notes on it.
+///
+/// [`Limiter::explain`] shows each counter.
 #[derive(Clone, Copy, Debug)]
 pub struct ExplainedLimit<'e> {
     decision: LimitDecision<'e>,
@@ -54,6 +62,8 @@ pub struct ExplainedLimit<'e> {
 }
 
 /// The state of a counter under twice its limit.
+///
+/// [`Limiter::explain`] shows it for a denied request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Raise {
     quota: String,

@@ -23,6 +23,16 @@ impl Limiter {
     /// stops.
     ///
     /// Waits at most 1 second. Tokens that could not be returned by then stay charged.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::Limiter;
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// // At the end of the process, after the last check:
+    /// limiter.end_leases().await;
+    /// # });
+    /// ```
     pub async fn end_leases(&self) {
         let inner = &self.inner;
         let Engine::Redis(redis) = &inner.engine else { return };

@@ -6,6 +6,8 @@ use super::Durations;
 use crate::decision::Reason;
 
 /// The counts of a limiter since it was built.
+///
+/// [`Limiter::counts`](crate::Limiter::counts) returns it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Counts {
@@ -21,6 +23,8 @@ pub struct Counts {
 }
 
 /// The decisions of one rule. A shadow rule counts as if it were enforced.
+///
+/// [`Limiter::counts`](crate::Limiter::counts) has one for each rule.
 #[derive(Clone, Debug)]
 pub struct RuleCounts {
     pub(super) domain: Arc<str>,
@@ -31,6 +35,8 @@ pub struct RuleCounts {
 }
 
 /// The calls to one shard of the store.
+///
+/// [`Limiter::counts`](crate::Limiter::counts) has one for each shard.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ShardCounts {

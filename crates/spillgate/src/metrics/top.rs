@@ -21,6 +21,8 @@ use crate::subject::Secret;
 use crate::time::counter_ns;
 
 /// The subjects with the most use and with the most denials, as one instance saw them in the last minute or two.
+///
+/// [`Limiter::top`](crate::Limiter::top) returns it.
 #[derive(Clone, Debug)]
 pub struct Top {
     window: Duration,
@@ -29,6 +31,8 @@ pub struct Top {
 }
 
 /// The subjects of one rule with the most use and with the most denials.
+///
+/// [`Limiter::top`](crate::Limiter::top) has one for each rule.
 #[derive(Clone, Debug)]
 pub struct TopOfRule {
     rule: Option<String>,
@@ -40,6 +44,8 @@ pub struct TopOfRule {
 }
 
 /// One subject and its count.
+///
+/// [`Limiter::top`](crate::Limiter::top) lists them.
 #[derive(Clone, Debug)]
 pub struct TopSubject {
     attributes: Vec<(String, Vec<u8>)>,

@@ -3,6 +3,8 @@
 use std::fmt;
 
 /// The way in which a reservation ended. A later call with its id gets this answer.
+///
+/// `Limiter::reserve` returns it in `ReservationError::Ended`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Ended {

@@ -6,6 +6,8 @@ use std::time::Duration;
 use super::Ended;
 
 /// The reason why a call about a reservation failed.
+///
+/// `Limiter::reserve`, `settle`, `cancel`, `release` and `renew` return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReservationError {
@@ -62,6 +64,8 @@ impl fmt::Display for ReservationError {
 impl std::error::Error for ReservationError {}
 
 /// The error that a text is not a receipt.
+///
+/// `Receipt` returns it when it is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiptError;
 

@@ -46,6 +46,20 @@ pub(crate) struct Seal {
 
 impl Receipt {
     /// Returns the text of the receipt: ASCII, at most 512 bytes.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Receipt, Request, Reserve};
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// let request = Request::keyed("user:42", Limit::per_minute(5));
+    /// let decision = limiter.reserve(&request, &Reserve::default()).await.unwrap();
+    /// // Keep the text, or pass it on: any process of the fleet can settle with it.
+    /// let text = decision.receipt().unwrap().as_str();
+    /// let receipt: Receipt = text.parse().unwrap();
+    /// assert!(!receipt.is_local());
+    /// # });
+    /// ```
     pub fn as_str(&self) -> &str {
         &self.0.text
     }

@@ -13,6 +13,8 @@ use spillgate_core::ip::AddressText;
 use spillgate_core::path::normalised_path;
 
 /// The source of an attribute's value: [`ByIp`], or one of the functions of this module.
+///
+/// [`RateLimitLayer::with`](super::RateLimitLayer::with) takes it.
 #[derive(Clone)]
 pub struct Identity(Kind);
 
@@ -47,6 +49,13 @@ pub(super) enum Found<'r> {
 ///
 /// # Panics
 /// If `name` is not a valid header name.
+///
+/// ```
+/// # use spillgate::tower::{RateLimitLayer, from_header};
+/// # fn with_attribute(layer: RateLimitLayer) -> RateLimitLayer {
+/// layer.with("api_key", from_header("x-api-key"))
+/// # }
+/// ```
 #[track_caller]
 pub fn from_header(name: &str) -> Identity {
     match HeaderName::try_from(name) {
@@ -56,35 +65,77 @@ pub fn from_header(name: &str) -> Identity {
 }
 
 /// Takes the method, in upper case as it is sent.
+///
+/// ```
+/// # use spillgate::tower::{RateLimitLayer, from_method};
+/// # fn with_attribute(layer: RateLimitLayer) -> RateLimitLayer {
+/// layer.with("method", from_method())
+/// # }
+/// ```
 pub fn from_method() -> Identity {
     Identity(Kind::Method)
 }
 
 /// Takes the path in its [normal form](normalised_path).
+///
+/// ```
+/// # use spillgate::tower::{RateLimitLayer, from_path};
+/// # fn with_attribute(layer: RateLimitLayer) -> RateLimitLayer {
+/// layer.with("path", from_path())
+/// # }
+/// ```
 pub fn from_path() -> Identity {
     Identity(Kind::Path)
 }
 
 /// Takes one segment of the path in its normal form, counted from 0. Segment 1 of `/users/42/posts`
 /// is `42`. There is no value beyond the last segment.
+///
+/// ```
+/// # use spillgate::tower::{RateLimitLayer, from_path_segment};
+/// # fn with_attribute(layer: RateLimitLayer) -> RateLimitLayer {
+/// layer.with("user", from_path_segment(1))
+/// # }
+/// ```
 pub fn from_path_segment(place: usize) -> Identity {
     Identity(Kind::PathSegment(place))
 }
 
 /// Takes the path template of axum's router, for example `/users/{id}`. There is no value if no
 /// route matched.
+///
+/// ```
+/// # use spillgate::tower::{RateLimitLayer, from_matched_path};
+/// # fn with_attribute(layer: RateLimitLayer) -> RateLimitLayer {
+/// layer.with("route", from_matched_path())
+/// # }
+/// ```
 #[cfg(feature = "axum")]
 pub fn from_matched_path() -> Identity {
     Identity(Kind::MatchedPath)
 }
 
 /// Takes a parameter of the path that axum's router matched, decoded: `id` of `/users/{id}`.
+///
+/// ```
+/// # use spillgate::tower::{RateLimitLayer, from_path_parameter};
+/// # fn with_attribute(layer: RateLimitLayer) -> RateLimitLayer {
+/// layer.with("user", from_path_parameter("id"))
+/// # }
+/// ```
 #[cfg(feature = "axum")]
 pub fn from_path_parameter(name: &str) -> Identity {
     Identity(Kind::PathParameter(name.into()))
 }
 
 /// Gives every request the same value.
+///
+/// ```
+/// # use spillgate::tower::{RateLimitLayer, constant};
+/// # fn with_attribute(layer: RateLimitLayer) -> RateLimitLayer {
+/// layer.with("service", constant("checkout"))
+/// # }
+/// ```
 pub fn constant(value: &str) -> Identity {
     Identity(Kind::Constant(value.as_bytes().into()))
 }

@@ -3,6 +3,8 @@
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 
 /// A request without its body.
+///
+/// [`RateLimitLayer::cost`](super::RateLimitLayer::cost) and other closures take it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Head<'r> {

@@ -74,6 +74,8 @@ struct Settings {
 }
 
 /// The reason why a call has no response.
+///
+/// A client behind a [`PaceLayer`] returns it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PaceError<E> {

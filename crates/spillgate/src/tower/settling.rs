@@ -14,6 +14,8 @@ use crate::limiter::Limiter;
 use crate::reservation::{Receipt, ReservationError, Reserve, Usage};
 
 /// The outcome of an admitted request.
+///
+/// [`RateLimitLayer::settle`](super::RateLimitLayer::settle) takes a closure over it.
 #[derive(Clone, Debug, Default)]
 pub struct Served {
     head: Option<Parts>,
