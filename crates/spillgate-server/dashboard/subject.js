@@ -120,9 +120,9 @@ function statePanel(rule, known) {
   };
 }
 
-/** Twice a quota, as a start for a raise. */
+/** Twice a quota, as a start for a raise. The rest of the text, such as a burst or a time zone, is inherited from the rule. */
 function twice({ quota }) {
-  return quota.replace(/^(\d+)/, (_, count) => String(Number(count) * 2)).replace(/burst (\d+)/, '').trim();
+  return quota.split(' ')[0].replace(/^\d+/, count => String(Number(count) * 2));
 }
 
 /** A line about one limit: the part that is used, and the waits. */

@@ -2,7 +2,8 @@
 
 /** A number with thin spaces between thousands and at most `digits` decimals. */
 export function number(value, digits = 0) {
-  return value.toLocaleString('en', { maximumFractionDigits: digits }).replaceAll(',', '\u2009');
+  // Adding 0 makes 0 of -0.
+  return (Number(value.toFixed(digits)) + 0).toLocaleString('en', { maximumFractionDigits: digits }).replaceAll(',', '\u2009');
 }
 
 /** A number per second, shortened. */
