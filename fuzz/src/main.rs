@@ -21,6 +21,7 @@ static TARGET: LazyLock<Target> = LazyLock::new(|| {
         public::TARGETS
             .into_iter()
             .chain(spillgate_core::fuzzed::TARGETS)
+            .chain(spillgate_redis::fuzzed::TARGETS)
             .chain(spillgate::fuzzed::TARGETS)
             .chain(spillgate_server::fuzzed::TARGETS)
             .chain(spillgate_tools::fuzzed::TARGETS)

@@ -4,26 +4,25 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use spillgate::Policy;
-use spillgate::internals::engine::{Engine, redis};
+use spillgate::{Policy, Scripts};
 use spillgate_server::config::{Config, Flags, Store};
 use spillgate_server::{App, complain};
 use spillgate_tools::{Failure, say, write};
 use tokio::runtime::Runtime;
 
-use crate::cli::{Scripts, ScriptsArgs};
+use crate::cli::{Scripts as Command, ScriptsArgs};
 use crate::store_settings;
 
 pub(crate) fn run(args: &ScriptsArgs) -> Result<ExitCode, Failure> {
     match &args.command {
-        Scripts::Print { plain, leases } => {
-            let [decides, of_leases] = redis::script_of_server(!plain);
-            let (text, sha) = if *leases { of_leases } else { decides };
+        Command::Print { plain, leases } => {
+            let scripts = if *plain { Scripts::plain() } else { Scripts::marked() };
+            let script = if *leases { scripts.leases } else { scripts.decisions };
             // Printed without a further line feed, because another byte would give another SHA1.
-            write(&text)?;
-            complain(&format!("its SHA1 is {sha}"));
+            write(&script.text)?;
+            complain(&format!("its SHA1 is {}", script.sha1));
         }
-        Scripts::Load { redis, config } => {
+        Command::Load { redis, config } => {
             Runtime::new()?.block_on(load(&stores(redis, config.as_deref())?))?;
         }
     }
@@ -47,8 +46,7 @@ async fn load(stores: &[Store]) -> Result<(), Failure> {
     let (mut servers, mut failed) = (0, 0);
     for store in stores {
         let app = App::open_to_look(store, Policy::default()).await?;
-        let Engine::Redis(redis) = app.limiter().engine() else { continue };
-        for (server, answer) in redis.load_scripts().await {
+        for (server, answer) in app.limiter().load_scripts().await {
             servers += 1;
             match answer {
                 Ok([decides, leases]) => {

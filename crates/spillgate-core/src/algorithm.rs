@@ -1,6 +1,6 @@
 //! The five algorithms: pure, with `now` as an argument, and integers only.
 //!
-//! Each has a Lua file with its name in the crate `spillgate`, below `engine/redis/algorithm/`. [`step`] decides over
+//! Each has a Lua file with its name in the crate `spillgate-redis`, below `lua/algorithm/`. [`step`] decides over
 //! loaded counters; `check.lua` does the same in Redis. Nothing here reads a clock, does I/O or logs.
 //!
 //! A counter's stored state is a [`State`]. [`View::of`] computes the counter at an instant, under the

@@ -21,8 +21,8 @@ pub struct PlannedCharge<L = NamedLimit> {
     /// An earlier admission of this instance that the store does not know of. It is charged by
     /// force before the cost. In memory it is always 0.
     pub deferred: u64,
-    /// The group that is charged all or none: 0 for enforced rules, another number for each shadow
-    /// rule.
+    /// The group that is charged all or none: 0 for enforced rules. Each other number is an
+    /// advisory group, which cannot deny: a shadow rule, a post-paid rule, or a refund.
     pub group: u16,
     /// The index of the counter in the decision.
     pub index: u16,

@@ -6,16 +6,24 @@
 pub mod algorithm;
 pub mod calendar;
 pub mod counter;
+pub mod decision;
+pub mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
+pub mod histogram;
 pub mod ip;
 pub mod limit;
+pub mod memory;
 pub mod path;
+pub mod plan;
 pub mod policy;
 pub mod request;
+pub mod reservation;
 pub mod subject;
 pub mod time;
 
+pub use decision::{Decision, Denial, LimitDecision, Reason, Source};
+pub use error::{BuildError, StoreError};
 pub use ip::Network;
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec};
 pub use policy::{
@@ -23,3 +31,4 @@ pub use policy::{
     Pattern, Policy, PolicyBuilder, PolicyError, Rule, RuleDenial, RuleSpec, Subject,
 };
 pub use request::{Cost, Request, Value};
+pub use reservation::{Ended, Outcome, Receipt, ReceiptError, ReservationError, Usage};

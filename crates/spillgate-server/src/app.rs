@@ -56,7 +56,10 @@ impl App {
     ///
     /// As [`App::open`].
     pub fn open_to_look(store: &Store, policy: Policy) -> Opening<'_> {
-        Box::pin(App::open_with(store, Limiter::builder().policy(policy).top(false).onlooker()))
+        Box::pin(App::open_with(
+            store,
+            Limiter::builder().policy(policy).top(false).without_heartbeat(),
+        ))
     }
 
     /// Opens the store for the service, with metrics, `top` and the log of changes as the settings say.

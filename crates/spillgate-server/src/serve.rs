@@ -168,7 +168,8 @@ impl Doors {
                 .with_browsers(browsers_at(address, settings));
             // The fast path for checks goes around the router, and a layer of the router opens the spans. So it is off
             // while requests are traced.
-            let http = if app.traces.are_made() { http } else { http.with_checks_by(app.clone()) };
+            let http =
+                if app.traces.are_made() { http } else { http.with_fast_checks(app.clone()) };
             doors.add(name, address, "--http", http, tls, capacity.clone()).await?;
         }
         if let Some(address) = settings.grpc {

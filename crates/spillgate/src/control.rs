@@ -36,7 +36,7 @@ pub(crate) use table::{Effect, Entry, EntryId, Stamp, Table, id_of};
 /// keys are random.
 pub(crate) fn random() -> u64 {
     #[cfg(feature = "simulation")]
-    if let Some(number) = crate::simulation::random() {
+    if let Some(number) = spillgate_redis::simulation::random() {
         return number >> 16;
     }
     RandomState::new().hash_one(0) >> 16

@@ -4,31 +4,23 @@
 
 use crate::error::StoreError;
 use crate::limit::NamedLimit;
-use crate::probe::StoreProbe;
 use crate::subject::SubjectKey;
 
-pub mod memory;
+pub(crate) use crate::counter::{Change, ChargeReply, PlannedCharge};
+pub(crate) use crate::plan::{Transaction, TransactionReply};
+pub(crate) use spillgate_core::memory::Memory;
 #[cfg(feature = "redis")]
-pub mod redis;
-
+pub(crate) use spillgate_core::memory::takes_permits;
 #[cfg(feature = "redis")]
-pub use crate::counter::AS_CHARGED;
-pub(crate) use crate::counter::COUNTERS_INLINE;
-pub use crate::counter::{Change, ChargeReply, PlannedCharge};
-pub use crate::plan::{RecordAction, Transaction, TransactionReply};
-pub use memory::Memory;
+pub(crate) use spillgate_redis::Redis;
 #[cfg(feature = "redis")]
-pub(crate) use memory::takes_permits;
+pub(crate) use spillgate_redis::jitter::jittered;
 #[cfg(feature = "redis")]
-pub use redis::Redis;
-#[cfg(feature = "redis")]
-pub(crate) use redis::jitter::jittered;
-#[cfg(feature = "redis")]
-pub(crate) use redis::spread::{ShardFallback, StoreCall, decide, decide_each};
+pub(crate) use spillgate_redis::spread::{StoreCall, decide, decide_each};
 
 /// The engine of a limiter.
 #[derive(Debug)]
-pub enum Engine {
+pub(crate) enum Engine {
     /// State in this process.
     Memory(Memory),
     /// State in a store that several instances share.
@@ -37,22 +29,21 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Decides several transactions, in order, each by itself.
-    pub async fn decide(
-        &self,
-        transactions: &[Transaction],
-    ) -> Vec<Result<TransactionReply, StoreError>> {
+    /// Returns whether state is in this process, so that decisions never wait.
+    pub(crate) fn is_memory(&self) -> bool {
+        self.memory().is_some()
+    }
+
+    pub(crate) fn memory(&self) -> Option<&Memory> {
         match self {
-            Engine::Memory(memory) => {
-                transactions.iter().map(|transaction| Ok(memory.decide(transaction))).collect()
-            }
+            Engine::Memory(memory) => Some(memory),
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => redis.decide(transactions).await,
+            Engine::Redis(_) => None,
         }
     }
 
     /// Decides one transaction.
-    pub async fn decide_one(
+    pub(crate) async fn decide_one(
         &self,
         transaction: &Transaction,
     ) -> Result<TransactionReply, StoreError> {
@@ -64,7 +55,7 @@ impl Engine {
     }
 
     /// Changes one counter without a decision. Returns the whole units refunded, and the counter's state afterwards.
-    pub async fn change(
+    pub(crate) async fn change(
         &self,
         counter: &PlannedCharge,
         change: Change,
@@ -76,17 +67,12 @@ impl Engine {
         }
     }
 
-    /// Examines every server of the store; memory has none.
-    pub async fn probe(&self, samples: usize) -> StoreProbe {
-        match self {
-            Engine::Memory(_) => StoreProbe::default(),
-            #[cfg(feature = "redis")]
-            Engine::Redis(redis) => redis.probe(samples).await,
-        }
-    }
-
     /// Deletes all that these limits hold for a subject.
-    pub async fn reset(&self, key: SubjectKey, limits: &[NamedLimit]) -> Result<(), StoreError> {
+    pub(crate) async fn reset(
+        &self,
+        key: SubjectKey,
+        limits: &[NamedLimit],
+    ) -> Result<(), StoreError> {
         match self {
             Engine::Memory(memory) => {
                 memory.reset(key, limits);

@@ -5,14 +5,13 @@
 //! a file beside its parser. The checks of public parsers are in `fuzz/public.rs`.
 
 pub use crate::control::sealed::fuzzed::holds as sealed;
-pub use crate::engine::redis::fuzzed::holds as replies;
 pub use crate::refusal::fuzzed::holds as fields;
 
 /// A fuzzed parser: the name of its corpus, and the check of every input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The parsers, by the names of their corpora.
-pub const TARGETS: [Target; 3] = [("fields", fields), ("replies", replies), ("sealed", sealed)];
+pub const TARGETS: [Target; 2] = [("fields", fields), ("sealed", sealed)];
 
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]

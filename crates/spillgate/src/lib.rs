@@ -10,16 +10,12 @@
     )
 )]
 
-use spillgate_core::{algorithm, calendar, counter, limit, request, subject};
+use spillgate_core::{algorithm, counter, decision, error, limit, plan, request, subject, time};
+#[cfg(feature = "redis")]
+use spillgate_redis::{denial_cache, fallback, lease, store};
 
 pub mod control;
-mod decision;
-#[cfg(feature = "redis")]
-mod denial_cache;
 mod engine;
-mod error;
-#[cfg(feature = "redis")]
-mod fallback;
 #[cfg(all(any(test, fuzzing), feature = "http", feature = "redis"))]
 #[doc(hidden)]
 pub mod fuzzed;
@@ -27,8 +23,6 @@ pub mod fuzzed;
 mod headers;
 #[cfg(feature = "http")]
 mod identity;
-#[cfg(feature = "redis")]
-mod lease;
 mod limiter;
 #[cfg_attr(
     not(feature = "metrics"),
@@ -40,37 +34,31 @@ mod limiter;
     )
 )]
 mod metrics;
-mod plan;
-mod probe;
 #[cfg(feature = "http")]
 mod refusal;
 mod reservation;
-#[cfg(feature = "simulation")]
-#[doc(hidden)]
-pub mod simulation;
-#[cfg(feature = "redis")]
-mod store;
 pub mod testing;
-mod time;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod waiting;
 
-pub use decision::{Decision, Denial, LimitDecision, Reason, Source};
-pub use error::{BuildError, StoreError};
-pub use limiter::{AtomicDecision, Limiter, LimiterBuilder, Stats};
+pub use limiter::{AtomicDecision, Limiter, LimiterBuilder, MemoryStats, Stats};
+#[cfg(feature = "redis")]
+pub use limiter::{Script, Scripts};
 #[cfg(feature = "metrics")]
 pub use metrics::{Counts, Durations, RuleCounts, ShardCounts, Top, TopOfRule, TopSubject};
-#[cfg(feature = "redis")]
-pub use probe::acl_rules;
-pub use probe::{ServerFacts, ServerProbe, StoreProbe};
-pub use reservation::{Ended, Outcome, Receipt, ReceiptError, ReservationError, Reserve, Usage};
+pub use reservation::Reserve;
 pub use spillgate_core::{
-    Algorithm, Cost, Limit, LimitError, LimitSpec, Mode, OnOutage, Policy, PolicyError, Request,
-    Rule, Value,
+    Algorithm, BuildError, Cost, Decision, Denial, Ended, Limit, LimitDecision, LimitError,
+    LimitSpec, Mode, OnOutage, Outcome, Policy, PolicyError, Reason, Receipt, ReceiptError,
+    Request, ReservationError, Rule, Source, StoreError, Usage, Value,
 };
 #[cfg(feature = "redis")]
-pub use store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls};
+pub use spillgate_redis::{
+    acl::acl_rules,
+    probe::{ServerFacts, ServerProbe, StoreProbe},
+    store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls},
+};
 pub use subject::SHARED_SECRET;
 
 /// Rules built in code, and what a policy shows of its rules.
@@ -100,42 +88,4 @@ pub mod http {
     pub use crate::headers::HeaderStyle;
     pub use crate::identity::{ByIp, CidrError};
     pub use crate::refusal::Refusal;
-}
-
-/// Items for the integration tests and benches. They are not stable.
-#[doc(hidden)]
-#[allow(missing_docs, reason = "each is documented where it stands")]
-pub mod internals {
-    pub mod algorithm {
-        pub use crate::algorithm::*;
-    }
-    pub mod calendar {
-        pub use crate::calendar::*;
-    }
-    pub mod engine {
-        pub use crate::engine::*;
-    }
-    pub mod explain {
-        pub use crate::limiter::explain::wait::Wait;
-    }
-    #[cfg(feature = "redis")]
-    pub mod lease {
-        pub use crate::lease::{ALL, Asked, Close, Exchange, Granted, Holder, Ledger};
-    }
-    pub mod limit {
-        pub use crate::limit::{NamedLimit, RecordName};
-    }
-    pub mod policy {
-        pub use spillgate_core::policy::first_dot_too_many;
-    }
-    #[cfg(feature = "redis")]
-    pub mod store {
-        pub use crate::store::{Presence, Store, StoreOptions};
-    }
-    pub mod subject {
-        pub use crate::subject::*;
-    }
-    pub mod time {
-        pub use crate::time::*;
-    }
 }

@@ -13,22 +13,21 @@ use crate::decision::Decision;
 #[cfg(feature = "redis")]
 use crate::denial_cache::DenialCache;
 use crate::engine::Engine;
-use crate::engine::memory::Evictions;
 #[cfg(feature = "redis")]
-use crate::fallback::{Fallback, INSTANCES_UNKNOWN};
+use crate::fallback::Fallback;
 #[cfg(feature = "redis")]
 use crate::lease::Leases;
 use crate::limit::{Limit, NamedLimit};
 use crate::metrics::Metrics;
 use crate::plan::Plan;
 use crate::policy::Policy;
-use crate::probe::StoreProbe;
 use crate::request::{Cost, Request};
 use crate::reservation::Seal;
 #[cfg(feature = "redis")]
-use crate::store::{InstanceMismatch, ShardStatus};
+use crate::store::InstanceMismatch;
 use crate::subject::Secret;
 use crate::waiting::Waiting;
+use spillgate_core::memory::Evictions;
 
 #[cfg(feature = "redis")]
 mod access;
@@ -44,9 +43,14 @@ pub(crate) mod explain;
 mod in_force;
 #[cfg(feature = "redis")]
 mod leasing;
+mod memory_stats;
 #[cfg(feature = "metrics")]
 mod metrics_text;
 mod reserving;
+#[cfg(feature = "redis")]
+mod scripts;
+#[cfg(feature = "redis")]
+mod store;
 #[cfg(feature = "redis")]
 mod upkeep;
 
@@ -58,6 +62,9 @@ pub use counters::Stats;
 use evaluate::Evaluated;
 pub use explain::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
 pub(crate) use in_force::InForce;
+pub use memory_stats::MemoryStats;
+#[cfg(feature = "redis")]
+pub use scripts::{Script, Scripts};
 
 /// Decides whether a request may proceed now, by the rules of a policy or by an inline limit.
 ///
@@ -283,44 +290,6 @@ impl Limiter {
     pub fn stats(&self) -> Stats {
         self.inner.stats()
     }
-
-    /// Returns the shards of the store as this instance sees them; none if state is in memory.
-    #[cfg(feature = "redis")]
-    pub fn shards(&self) -> Vec<ShardStatus> {
-        match &self.inner.engine {
-            Engine::Memory(_) => Vec::new(),
-            Engine::Redis(redis) => redis.shards(),
-        }
-    }
-
-    /// Returns the number of live instances on the store that differ from this one in key secret,
-    /// ring or schema.
-    ///
-    /// The numbers come from the last heartbeat and are 0 if state is in memory. A stopped instance
-    /// is counted for 5 seconds more.
-    #[cfg(feature = "redis")]
-    pub fn instance_mismatch(&self) -> InstanceMismatch {
-        *self.inner.mismatch.lock()
-    }
-
-    /// Examines every shard of the store: its settings, whether the script decides correctly there,
-    /// and how long each of `samples` calls takes.
-    pub async fn probe(&self, samples: usize) -> StoreProbe {
-        let probe = self.inner.engine.probe(samples).await;
-        #[cfg(feature = "redis")]
-        let probe = StoreProbe {
-            shares: self.inner.fallback.expected_instances().unwrap_or(INSTANCES_UNKNOWN),
-            share_is_guessed: self.inner.fallback.expected_instances().is_none(),
-            ..probe
-        };
-        probe
-    }
-
-    /// Returns the engine that holds the state.
-    #[doc(hidden)]
-    pub fn engine(&self) -> &Engine {
-        &self.inner.engine
-    }
 }
 
 impl Inner {
@@ -353,21 +322,7 @@ impl Inner {
             ..self.counters.read()
         };
         #[cfg(feature = "redis")]
-        let stats = Stats {
-            store_errors: self.fallback.store_errors(),
-            state_losses: match &self.engine {
-                Engine::Memory(_) => 0,
-                Engine::Redis(redis) => redis.epoch_changes(),
-            },
-            clock_steps: match &self.engine {
-                Engine::Memory(_) => 0,
-                Engine::Redis(redis) => redis.clock_steps(),
-            },
-            live_instances: self.fallback.nodes(),
-            leased_counters: self.leases.counters(),
-            lease_outstanding: self.leases.outstanding(crate::time::boottime_us()),
-            ..stats
-        };
+        let stats = self.store_stats(stats);
         stats
     }
 
@@ -380,7 +335,7 @@ impl Inner {
     }
 
     /// Counts an amount that an operator refunded.
-    pub(crate) fn note_given_back(&self, amount: u64) {
+    pub(crate) fn note_refunded(&self, amount: u64) {
         self.counters.refunded.fetch_add(amount, Ordering::Relaxed);
     }
 }

@@ -4,6 +4,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use spillgate_core::histogram::Durations;
+use spillgate_core::histogram::Histogram;
+
 use crate::decision::CounterOutcome;
 use crate::policy::Policy;
 use crate::request::Request;
@@ -11,26 +14,19 @@ use crate::subject::{Secret, SubjectKey};
 use crate::time::counter_ns;
 
 mod counts;
-mod histogram;
 mod meter;
 mod rates;
-#[cfg(feature = "redis")]
-mod shard_meter;
 mod sketch;
 mod text;
 mod top;
 mod wanted;
 
 pub use counts::{Counts, RuleCounts, ShardCounts};
-pub use histogram::Durations;
-use histogram::Histogram;
 pub(crate) use meter::Meters;
 #[cfg(feature = "redis")]
 pub(crate) use meter::RULES_MAX;
 use meter::{Meter, OTHER};
 use rates::Rates;
-#[cfg(feature = "redis")]
-pub(crate) use shard_meter::{ErrorClass, ShardMeter};
 pub(crate) use text::{Kind, Text};
 use top::Tops;
 pub use top::{Top, TopOfRule, TopSubject};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
-use crate::decision::{Decision, LimitDecision, Reason};
+use crate::decision::{self, Decision, LimitDecision, Reason};
 use crate::headers::{Fields, HeaderStyle, PolicyName, enforced_counters, whole_seconds};
 use crate::limit::Algorithm;
 use crate::policy::{DenialBody, RuleDenial};
@@ -71,9 +71,9 @@ impl<'d> Refusal<'d> {
     pub fn status(&self) -> StatusCode {
         let of_rule = || StatusCode::from_u16(self.rule_denial()?.status()?).ok();
         self.status.or_else(of_rule).unwrap_or(match self.reason {
-            Reason::LimitExceeded | Reason::CostExceedsLimit => StatusCode::TOO_MANY_REQUESTS,
             Reason::Blocked => StatusCode::FORBIDDEN,
             Reason::StoreUnavailable | Reason::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::TOO_MANY_REQUESTS,
         })
     }
 
@@ -125,12 +125,10 @@ impl<'d> Refusal<'d> {
     /// Returns the problem details. `own` are the members of the rule: names and values as JSON.
     fn problem(&self, status: StatusCode, own: &[(Box<str>, Box<str>)]) -> String {
         let (problem, title) = match self.reason {
-            Reason::Blocked | Reason::CostExceedsLimit | Reason::LimitExceeded => {
-                ("quota-exceeded", "Quota exceeded")
-            }
             Reason::StoreUnavailable | Reason::Overloaded => {
                 ("temporary-reduced-capacity", "Temporarily reduced capacity")
             }
+            _ => ("quota-exceeded", "Quota exceeded"),
         };
         let detail = match (self.reason, self.retry_after_seconds()) {
             (Reason::LimitExceeded, Some(seconds)) => format!("Try again in {seconds} s."),
@@ -165,7 +163,7 @@ impl<'d> Refusal<'d> {
         let mut response = Response::new(self.body().into_bytes());
         *response.status_mut() = self.status();
         *response.headers_mut() = self.headers();
-        self.decision.write_headers(style, response.headers_mut());
+        style.write(self.decision, response.headers_mut());
         response
     }
 
@@ -182,14 +180,14 @@ impl<'d> Refusal<'d> {
         let denying =
             denying.filter(|counter| counter.reason() == Some(self.reason) && !counter.advisory());
         let wait = |counter: &LimitDecision<'_>| counter.retry_after().unwrap_or(Duration::MAX);
-        denying.min_by_key(|counter| Reverse(wait(counter)))?.rule_denial()
+        decision::rule_denial(&denying.min_by_key(|counter| Reverse(wait(counter)))?)
     }
 
     pub(crate) fn wait(&self) -> Option<Duration> {
         match self.reason {
             Reason::Blocked | Reason::CostExceedsLimit => None,
             Reason::StoreUnavailable | Reason::Overloaded => Some(OUTAGE_WAIT),
-            Reason::LimitExceeded => {
+            _ => {
                 let timed =
                     |counter: &LimitDecision<'_>| counter.algorithm() != Algorithm::Concurrency;
                 let refusing = self.refusing().map(|(counter, _)| counter).filter(timed);
@@ -208,15 +206,15 @@ pub(crate) fn description(reason: Reason) -> &'static str {
     match reason {
         Reason::Blocked => "Requests like this one are blocked.",
         Reason::CostExceedsLimit => "The cost is larger than the limit can ever hold.",
-        Reason::LimitExceeded => "The limit has no room at the moment.",
         Reason::StoreUnavailable => "The rate limiter cannot reach its store.",
         Reason::Overloaded => "The rate limiter is overloaded.",
+        _ => "The limit has no room at the moment.",
     }
 }
 
-impl Decision {
-    /// Adds the fields of a style, and `Retry-After` if the decision is denied and its wait is
-    /// known.
+impl HeaderStyle {
+    /// Adds the fields of this style for a decision, and `Retry-After` if the decision is denied
+    /// and its wait is known.
     ///
     /// Fields that exist already stay and are not repeated, since the service that wrote them knows
     /// more.
@@ -233,14 +231,14 @@ impl Decision {
     ///
     /// let decision = limiter.check(&Request::new().with("ip", "203.0.113.7")).await;
     /// let mut headers = HeaderMap::new();
-    /// decision.write_headers(HeaderStyle::Ietf, &mut headers);
+    /// HeaderStyle::Ietf.write(&decision, &mut headers);
     /// assert_eq!(headers["ratelimit-policy"], "\"login\";q=5;w=60");
     /// assert_eq!(headers["ratelimit"], "\"login\";r=4;t=12");
     /// # });
     /// ```
-    pub fn write_headers(&self, style: HeaderStyle, headers: &mut HeaderMap) {
-        Fields::of(style, self, &[]).add_to(headers);
-        let retry_after = Refusal::of(self).and_then(|refusal| refusal.retry_after_seconds());
+    pub fn write(self, decision: &Decision, headers: &mut HeaderMap) {
+        Fields::of(self, decision, &[]).add_to(headers);
+        let retry_after = Refusal::of(decision).and_then(|refusal| refusal.retry_after_seconds());
         if let Some(seconds) = retry_after
             && !headers.contains_key(RETRY_AFTER)
         {
@@ -278,7 +276,7 @@ mod tests {
         };
         let away = outcome(0, Reason::StoreUnavailable, None);
         let full = outcome(1, Reason::LimitExceeded, Some(1));
-        let decision = Decision::new([away, full].into_iter().collect(), names);
+        let decision = decision::from_counters([away, full].into_iter().collect(), names);
         assert_eq!(decision.rule(), Some("away"), "its wait is unknown, which is longest");
         let refusal = Refusal::of(&decision).unwrap();
         assert_eq!((refusal.reason(), refusal.status().as_u16()), (Reason::LimitExceeded, 420));

@@ -53,6 +53,11 @@ impl ManualClock {
         self.0.set(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX));
     }
 
+    /// Returns the time since 1970-01-01T00:00:00Z.
+    pub fn now(&self) -> Duration {
+        Duration::from_micros(self.0.now_us())
+    }
+
     pub(crate) fn clock(&self) -> Clock {
         self.0.clone()
     }

@@ -12,7 +12,6 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::decision::Decision;
-use crate::engine::Engine;
 use crate::headers::{Fields, HeaderStyle};
 use crate::limiter::Limiter;
 use crate::refusal::Refusal;
@@ -246,7 +245,7 @@ where
 impl<S> RateLimit<S> {
     /// Returns whether decisions need no waiting. Then no future has to be boxed.
     fn answers_at_once(&self) -> bool {
-        matches!(self.settings.limiter.engine(), Engine::Memory(_))
+        self.settings.limiter.inner.engine.is_memory()
     }
 
     fn decide(&self, head: Head<'_>) -> Decision {
@@ -395,7 +394,7 @@ impl Settings {
             None => refusal.response(HeaderStyle::None),
         };
         fields.add_to(response.headers_mut());
-        decision.write_headers(HeaderStyle::None, response.headers_mut());
+        HeaderStyle::None.write(decision, response.headers_mut());
         response
     }
 }

@@ -10,10 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout_at};
 
-use crate::algorithm::LimitParams;
-use crate::time::Deadline;
+use crate::algorithm::{Intent, LimitParams};
+use crate::counter::{LimitHandle, PlannedCharge};
+use crate::plan::Plan;
 
 /// All waiting callers of this instance.
 #[derive(Debug, Default)]
@@ -28,7 +31,7 @@ pub(crate) struct Waiting {
 /// The time that a caller is willing to wait.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    deadline: Deadline,
+    deadline: Instant,
     ended: watch::Receiver<bool>,
 }
 
@@ -64,7 +67,7 @@ pub(crate) struct Refusal {
     /// The limit that has no room.
     pub(crate) params: LimitParams,
     /// The time at which the limit has room for the first caller.
-    pub(crate) until: Deadline,
+    pub(crate) until: Instant,
 }
 
 /// A counter in which a caller needs room.
@@ -72,6 +75,20 @@ pub(crate) struct Refusal {
 pub(crate) struct Wanted {
     pub(crate) counter: u128,
     pub(crate) cost: u64,
+}
+
+impl Wanted {
+    /// Returns the enforced counters of a plan that need room, with their indexes; none if the plan
+    /// can never have room.
+    pub(crate) fn all_of<L: LimitHandle>(plan: &Plan<L>) -> SmallVec<[(usize, Wanted); 4]> {
+        if plan.transaction.intent == Intent::Peek {
+            return SmallVec::new();
+        }
+        let enforced = plan.transaction.counters.iter().filter(|counter| counter.group == 0);
+        let wanted =
+            |counter: &PlannedCharge<L>| Wanted { counter: counter.name(), cost: counter.cost };
+        enforced.map(|counter| (usize::from(counter.index), wanted(counter))).collect()
+    }
 }
 
 /// A place in a queue. Dropping it gives it up, and the next caller moves up.
@@ -110,7 +127,7 @@ impl Waiting {
     }
 
     /// Returns the patience of a caller that waits until `deadline`, or until all waiting ends.
-    pub(crate) fn patience(&self, deadline: Deadline) -> Patience {
+    pub(crate) fn patience(&self, deadline: Instant) -> Patience {
         Patience { deadline, ended: self.ended.subscribe() }
     }
 
@@ -133,11 +150,15 @@ impl Waiting {
 impl Patience {
     /// Returns the time left, or zero once all waiting has ended.
     pub(crate) fn left(&self) -> Duration {
-        if *self.ended.borrow() { Duration::ZERO } else { self.deadline.left() }
+        if *self.ended.borrow() {
+            Duration::ZERO
+        } else {
+            self.deadline.saturating_duration_since(Instant::now())
+        }
     }
 
     /// Returns whether the caller would wait until `instant`.
-    pub(crate) fn lasts_until(&self, instant: Deadline) -> bool {
+    pub(crate) fn lasts_until(&self, instant: Instant) -> bool {
         instant <= self.deadline && !*self.ended.borrow()
     }
 
@@ -145,7 +166,7 @@ impl Patience {
     pub(crate) async fn bound<F: Future>(&mut self, future: F) -> Option<F::Output> {
         let Patience { deadline, ended } = self;
         tokio::select! {
-            output = deadline.bound(future) => output,
+            output = timeout_at(*deadline, future) => output.ok(),
             _ = ended.wait_for(|ended| *ended) => None,
         }
     }
@@ -224,7 +245,7 @@ impl Place<'_> {
 
     /// Returns the earliest time at which this caller can be admitted, if it has just joined and no
     /// caller before it leaves. `None` while the denial of the first caller is unknown.
-    pub(crate) fn earliest(&self) -> Option<Deadline> {
+    pub(crate) fn earliest(&self) -> Option<Instant> {
         let lines = self.waiting.lines.lock();
         let line = lines.by_counter.get(&self.counter)?;
         let refusal = line.refusal.as_ref()?;
@@ -232,7 +253,7 @@ impl Place<'_> {
         // the queue's cost, which the limit frees over time.
         let first = line.waiters.front()?.cost;
         let after_us = refusal.params.spaced_us(first, line.cost);
-        refusal.until.later(Duration::from_micros(after_us))
+        refusal.until.checked_add(Duration::from_micros(after_us))
     }
 }
 
@@ -308,12 +329,12 @@ mod tests {
             let waiting = Waiting::default();
             let first = waiting.join(wanted(1)).unwrap();
             assert_eq!(first.earliest(), None, "the denial of the first caller is unknown");
-            let until = Deadline::after(Duration::from_secs(5));
+            let until = Instant::now() + Duration::from_secs(5);
             first.note(Refusal { params, until });
             assert_eq!(first.earliest(), Some(until));
             let _second = waiting.join(wanted(1)).unwrap();
             let third = waiting.join(wanted(1)).unwrap();
-            assert_eq!(third.earliest(), until.later(Duration::from_secs(after)));
+            assert_eq!(third.earliest(), until.checked_add(Duration::from_secs(after)));
         }
     }
 

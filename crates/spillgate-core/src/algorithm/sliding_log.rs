@@ -4,7 +4,7 @@
 //! before the head have expired or were refunded. Each write moves the head; only an admission frees entries
 //! before it, a few chunks at a time.
 //!
-//! State of other parameters is judged by the new period over the entries from the head on. It is gone at the
+//! State of other parameters is counted by the new period over the entries from the head on. It is gone at the
 //! latest when it would have been under its own period, which is also when the store deletes it. No write
 //! marks the change, so every call computes the same.
 //!

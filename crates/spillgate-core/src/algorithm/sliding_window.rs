@@ -4,7 +4,7 @@
 //! its part in the period that ends now. Windows are aligned to the epoch. Costs are whole, so comparing the
 //! use, rounded up, equals comparing the products.
 //!
-//! State of another period is judged by that period against the count in force. The next charge turns the use into the
+//! State of another period is compared by that period with the count in force. The next charge turns the use into the
 //! count of the current window of the new period.
 
 use std::fmt;
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn another_period_is_judged_by_the_old_one_until_it_is_charged() {
+    fn another_period_counts_by_the_old_one_until_it_is_charged() {
         let mut stored = per_hour(10);
         assert!(stored.allows(8, NOON));
         stored.params = params(10, DAY);

@@ -11,7 +11,8 @@ pub struct StepCounter<'a> {
     pub params: &'a LimitParams,
     /// The cost that this decision charges; 0 only reads the counter.
     pub cost: u64,
-    /// 0 is enforced. Each other number is one shadow rule, which is decided by itself.
+    /// 0 is enforced. Each other number is an advisory group, such as a shadow rule, which is
+    /// decided by itself.
     pub group: u16,
     /// The stored state; changed in place.
     pub state: Option<State>,
@@ -78,7 +79,7 @@ impl<'a> StepCounter<'a> {
     /// Computes the counter at an instant, and records whether the cost has room.
     fn view(&mut self, now_us: u64) -> View<'a> {
         let view = View::of(self.state.as_ref(), self.params, now_us);
-        self.fits = view.has_room(self.judged_cost());
+        self.fits = view.has_room(self.tested_cost());
         view
     }
 
@@ -94,15 +95,15 @@ impl<'a> StepCounter<'a> {
                 self.changed = true;
             }
         }
-        self.reading = view.reading(self.state.as_ref(), self.judged_cost());
+        self.reading = view.reading(self.state.as_ref(), self.tested_cost());
         if self.fits {
             // The charge may have used up the room, but an allowed request need not wait.
             self.reading.retry_after_us = Some(0);
         }
     }
 
-    /// Returns the cost to judge: a peek tests a cost of 1.
-    fn judged_cost(&self) -> u64 {
+    /// Returns the cost to test for room: a peek tests a cost of 1.
+    fn tested_cost(&self) -> u64 {
         self.cost.max(1)
     }
 }

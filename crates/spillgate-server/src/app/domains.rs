@@ -13,15 +13,15 @@ pub(crate) struct UnknownDomain(String);
 
 impl App {
     /// Checks whether requests of this domain are answered.
-    pub(crate) fn answers_domain(&self, domain: &str) -> Result<(), UnknownDomain> {
+    pub(crate) fn require_domain(&self, domain: &str) -> Result<(), UnknownDomain> {
         let known = self.domains == Domains::Open || self.limiter().policy().has_domain(domain);
         if known { Ok(()) } else { Err(UnknownDomain(domain.to_owned())) }
     }
 
     /// Checks whether a request is answered. An inline limit needs no rule, so it has no domain to check.
-    pub(crate) fn answers(&self, request: &Request<'_>) -> Result<(), UnknownDomain> {
+    pub(crate) fn require_domain_of(&self, request: &Request<'_>) -> Result<(), UnknownDomain> {
         match request.inline_limit() {
-            None => self.answers_domain(request.domain()),
+            None => self.require_domain(request.domain()),
             Some(_) => Ok(()),
         }
     }

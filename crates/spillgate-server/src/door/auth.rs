@@ -59,7 +59,7 @@ async fn answer(
     request: Request,
 ) -> Response {
     let asked = gate.request(peer, &request);
-    if let Err(unknown) = gate.app.answers(&asked) {
+    if let Err(unknown) = gate.app.require_domain_of(&asked) {
         // A mistake of the operator and not of the client: all requests of this API have one domain.
         let problem = Problem::from(unknown).with_status(StatusCode::INTERNAL_SERVER_ERROR);
         return problem.into_response();
@@ -115,7 +115,7 @@ impl Gate {
     fn response(&self, decision: &Decision, uri: &Uri) -> Response {
         let Some(refusal) = Refusal::of(decision) else {
             let mut response = Response::new(Body::empty());
-            decision.write_headers(HeaderStyle::Ietf, response.headers_mut());
+            HeaderStyle::Ietf.write(decision, response.headers_mut());
             return response;
         };
         let refusal = match self.deny_status(uri) {

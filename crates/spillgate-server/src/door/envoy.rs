@@ -60,7 +60,7 @@ impl RateLimitService for Envoy {
     ) -> Result<Response<rls::RateLimitResponse>, Status> {
         let within = question::store_timeout(request.metadata(), self.choices.timeout);
         let request = request.get_ref();
-        let known = self.app.answers_domain(question::domain(request));
+        let known = self.app.require_domain(question::domain(request));
         known.map_err(|unknown| Status::not_found(unknown.to_string()))?;
         let requests = question::requests(request)?;
         let combined = self.app.check_atomic(&requests, within).await;

@@ -61,7 +61,7 @@ where
     let body = body::read(body).await?;
     let check: Check<'_> = json::parse(&body)?;
     let (request, wait) = (check.request()?, check.wait()?);
-    app.answers(&request)?;
+    app.require_domain_of(&request)?;
     let decision = match wait {
         Duration::ZERO => app.check(&request).await,
         wait => app.acquire(&request, wait).await,
@@ -79,7 +79,7 @@ async fn check_batch(
     let requests = batch.requests()?;
     body::room_for(&seat, body.len() + requests.len() * ANSWER_OF_ONE).await?;
     for (index, request) in requests.iter().enumerate() {
-        app.answers(request).map_err(|unknown| Problem::from(unknown).in_item(index))?;
+        app.require_domain_of(request).map_err(|unknown| Problem::from(unknown).in_item(index))?;
     }
     let decisions = app.check_batch(&requests).await;
     Ok(answer::to_many(&decisions, batch.headers()))

@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn served(place: &Place) {
-        Call::on(place.seat()).is_whole();
+        Call::on(place.seat()).note_whole();
     }
 
     fn victim(places: &Places) -> Option<Arc<Seat>> {
@@ -145,7 +145,7 @@ mod tests {
         let all = taken(&places, 4).await;
         served(&all[0]);
         let call = Call::on(all[1].seat());
-        call.is_whole();
+        call.note_whole();
         assert!(Arc::ptr_eq(&victim(&places).unwrap(), all[2].seat()));
     }
 
@@ -165,7 +165,7 @@ mod tests {
         let places = Arc::new(Places::new(2));
         let all = taken(&places, 2).await;
         let calls: Vec<Call> = all.iter().map(|place| Call::on(place.seat())).collect();
-        calls.iter().for_each(Call::is_whole);
+        calls.iter().for_each(Call::note_whole);
         assert!(places.take().await.is_none());
         drop(calls);
         assert!(victim(&places).is_some());

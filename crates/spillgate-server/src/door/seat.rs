@@ -166,12 +166,12 @@ impl Seat {
     }
 
     /// Notes that the head of a message has arrived.
-    pub(crate) fn calls(&self) {
+    pub(crate) fn note_call(&self) {
         self.phase.store(Phase::Call as u8, Ordering::Relaxed);
     }
 
     /// Notes that the answer to the message is ready.
-    pub(crate) fn answers(&self) {
+    pub(crate) fn note_answer(&self) {
         self.phase.store(Phase::Answer as u8, Ordering::Relaxed);
     }
 
@@ -220,7 +220,7 @@ impl Call {
     }
 
     /// Notes that the call has arrived whole. Until it ends, its connection is not closed for another.
-    pub(crate) fn is_whole(&self) {
+    pub(crate) fn note_whole(&self) {
         if !self.0.whole.swap(true, Ordering::Relaxed) {
             self.0.seat.calls.fetch_add(1, Ordering::Relaxed);
         }

@@ -7,7 +7,6 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use spillgate::internals::engine::Engine;
 use spillgate::testing::ManualClock;
 use spillgate::{Limiter, Policy, Reason};
 
@@ -167,21 +166,18 @@ impl Judge {
         self.tally.note(event, &decision, words);
         #[cfg(test)]
         self.verdicts.push(super::tests::answer(event.at_us, &decision));
-        (decision.reason(), decision.top().map(|tier| tier.position().0))
+        (decision.reason(), decision.top().map(|counter| counter.rule_index()))
     }
 
     /// Notes how many counters are held. It is called now and then, since it sums over the engine's tables.
     fn note_counters(&mut self) {
-        if let Engine::Memory(memory) = self.limiter.engine() {
-            self.max_counters = self.max_counters.max(memory.len());
-        }
+        let counters = self.limiter.memory_stats().map_or(0, |memory| memory.counters);
+        self.max_counters = self.max_counters.max(counters);
     }
 
     fn end(self) -> Judged {
-        let evicted = match self.limiter.engine() {
-            Engine::Memory(memory) => memory.evictions().live + memory.evictions().overflowed,
-            Engine::Redis(_) => 0,
-        };
+        let memory = self.limiter.memory_stats().unwrap_or_default();
+        let evicted = memory.evicted + memory.overflowed;
         Judged {
             name: self.name,
             tally: self.tally,

@@ -94,15 +94,15 @@ impl Tally {
         self.denied += u64::from(!allowed);
         self.cost_exceeds_limit += u64::from(decision.reason() == Some(Reason::CostExceedsLimit));
         self.over_time.add(event.at_us, [1, u64::from(!allowed)]);
-        let mut tiers = decision.limits().peekable();
-        if tiers.peek().is_none() {
+        let mut counters = decision.limits().peekable();
+        if counters.peek().is_none() {
             self.unmatched += 1;
         }
-        while let Some(tier) = tiers.peek() {
-            let (number, _) = tier.position();
+        while let Some(counter) = counters.peek() {
+            let number = counter.rule_index();
             let mut outcome = Outcome::default();
-            while let Some(tier) = tiers.next_if(|tier| tier.position().0 == number) {
-                self.note_tier(event, &tier, allowed, words, &mut outcome);
+            while let Some(counter) = counters.next_if(|counter| counter.rule_index() == number) {
+                self.note_counter(event, &counter, allowed, words, &mut outcome);
             }
             self.note_rule(number, event, outcome);
         }
@@ -119,40 +119,40 @@ impl Tally {
         self.followed.iter_mut().for_each(|followed| followed.advance(at_us));
     }
 
-    fn note_tier(
+    fn note_counter(
         &mut self,
         event: &Event,
-        tier: &LimitDecision<'_>,
+        counter: &LimitDecision<'_>,
         allowed: bool,
         words: &Vocabulary,
         outcome: &mut Outcome,
     ) {
-        let (number, place) = tier.position();
-        let cost = event.cost_in(tier.unit(), words);
+        let (number, place) = (counter.rule_index(), counter.limit_index());
+        let cost = event.cost_in(counter.unit(), words);
         let rule = &mut self.rules[number];
         while rule.limits.len() <= place {
             rule.limits.push(LimitTally { denied: 0, charged: 0, fill: vec![0; FILL_STEPS + 1] });
         }
         let limit = &mut rule.limits[place];
-        let denies = !tier.allowed();
+        let denies = !counter.allowed();
         // Shadow rules count only if the enforced decision is allowed.
-        if tier.shadow() || tier.advisory() {
+        if counter.shadow() || counter.advisory() {
             outcome.would_deny |= denies && allowed;
         } else {
             outcome.denies |= denies;
-            outcome.cost_exceeds_limit |= tier.reason() == Some(Reason::CostExceedsLimit);
+            outcome.cost_exceeds_limit |= counter.reason() == Some(Reason::CostExceedsLimit);
             limit.denied += u64::from(denies);
         }
-        let charged = allowed && (!denies || tier.advisory());
+        let charged = allowed && (!denies || counter.advisory());
         if charged {
             limit.charged = limit.charged.saturating_add(cost);
         }
-        if let (Some(capacity @ 1..), Some(remaining)) = (tier.capacity(), tier.remaining()) {
+        if let (Some(capacity @ 1..), Some(remaining)) = (counter.capacity(), counter.remaining()) {
             let used = u128::from(capacity.saturating_sub(remaining)) * FILL_STEPS as u128;
             limit.fill[(used / u128::from(capacity)) as usize] += 1;
         }
         if cost > 0 && self.is_followed(number, event) {
-            self.note_followed(event, tier, cost, charged);
+            self.note_followed(event, counter, cost, charged);
         }
     }
 
@@ -177,11 +177,17 @@ impl Tally {
         })
     }
 
-    fn note_followed(&mut self, event: &Event, tier: &LimitDecision<'_>, cost: u64, charged: bool) {
-        let place = tier.position();
+    fn note_followed(
+        &mut self,
+        event: &Event,
+        counter: &LimitDecision<'_>,
+        cost: u64,
+        charged: bool,
+    ) {
+        let place = (counter.rule_index(), counter.limit_index());
         let known = self.followed.iter().position(|known| (known.rule, known.limit) == place);
         let known = known.or_else(|| {
-            let (window, capacity) = (tier.definition().window()?, tier.capacity()?);
+            let (window, capacity) = (counter.definition().window()?, counter.capacity()?);
             let window_us = u64::try_from(window.as_micros()).ok()?;
             let subject = self.rules[place.0].subject(event);
             let followed = Followed::new(place, subject, capacity, window_us);

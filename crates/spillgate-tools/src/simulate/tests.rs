@@ -19,7 +19,13 @@ pub(super) type Answer = (u64, Option<Reason>, Option<usize>, Option<u64>, Optio
 pub(super) fn answer(at_us: u64, decision: &Decision) -> Answer {
     let top = decision.top();
     let retry_us = decision.retry_after().map(|wait| wait.as_micros() as u64);
-    (at_us, decision.reason(), top.map(|tier| tier.position().0), decision.remaining(), retry_us)
+    (
+        at_us,
+        decision.reason(),
+        top.map(|counter| counter.rule_index()),
+        decision.remaining(),
+        retry_us,
+    )
 }
 
 /// One made-up request.

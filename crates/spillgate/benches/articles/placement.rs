@@ -1,6 +1,6 @@
 //! How many keys move when a node joins.
 
-use spillgate::internals::engine::redis::ring::Points;
+use spillgate_redis::ring::Points;
 
 use crate::grid::{Grid, percent};
 use crate::{Job, Outcome};

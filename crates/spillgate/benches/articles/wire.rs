@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::{AsyncConnectionConfig, Client, cmd};
-use spillgate::internals::engine::redis::script_text;
+use spillgate_redis::script_text;
 use spillgate_testkit::RedisServer;
 
 use crate::baseline::TOKEN_BUCKET;

@@ -1,6 +1,5 @@
 //! Bytes per subject of a token bucket, in this process and in Redis.
 
-use spillgate::internals::engine::Engine;
 use spillgate::{Limit, Limiter, Request};
 use spillgate_testkit::{RedisServer, Reply};
 
@@ -26,10 +25,7 @@ pub fn in_memory(_: Effort) -> Outcome {
         // At one token per hour nothing is swept before the measurement ends.
         runtime.block_on(charge_each(&limiter, &Limit::per_hour(1), subjects));
         let grown = before.and_then(|before| own_bytes()?.checked_sub(before));
-        let tables = match limiter.engine() {
-            Engine::Memory(memory) => Some(memory.bytes() as u64),
-            Engine::Redis(_) => None,
-        };
+        let tables = limiter.memory_stats().map(|memory| memory.counter_bytes as u64);
         for (kind, bytes) in [("tables", tables), ("process", grown)] {
             let Some(bytes) = bytes else { continue };
             let each = bytes as f64 / subjects as f64;

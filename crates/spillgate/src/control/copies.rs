@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use super::random;
 use super::sealed::Seal;
 use super::table::{ENTRIES_MAX, Entry, EntryId, Stamp, Table, id_of};
-use crate::engine::redis::control::{Exchange, Exchanged, StoredEntry};
 use crate::subject::Secret;
+use spillgate_redis::control::{Exchange, Exchanged, StoredEntry};
 
 /// The copies, by their shards' names.
 #[derive(Debug)]

@@ -7,10 +7,10 @@ use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 
 use super::note::ChangeNote;
 use super::table::{Effect, Entry, EntryId, Stamp};
-use crate::engine::redis::control::StoredEntry;
 use crate::limit::LimitSpec;
 use crate::policy::{Mode, RuntimeEntry, Subject};
 use crate::subject::{Encoding, Secret};
+use spillgate_redis::control::StoredEntry;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;

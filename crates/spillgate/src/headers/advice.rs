@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::decision::{Decision, LimitDecision, Reason, Source};
+use crate::decision::{self, Decision, LimitDecision, Reason, Source};
 use crate::limit::{Algorithm, Limit, REQUESTS};
 
 /// An enforced counter with known numbers.
@@ -100,7 +100,7 @@ impl<'d> Advice<'d> {
     /// Returns the cache of the limit's text in `RateLimit-Policy`, if the rule's own limit is in
     /// force.
     pub(super) fn kept(&self) -> Option<&'d OnceLock<Bytes>> {
-        self.counter.written_limit(self.name.limit.is_some())
+        decision::written_limit(&self.counter, self.name.limit.is_some())
     }
 
     /// Returns the period that the capacity applies to.
@@ -146,7 +146,8 @@ impl<'d> Advice<'d> {
         let used = self.capacity.checked_sub(self.remaining).filter(|used| *used > 0)?;
         // A local share drains at another rate.
         let by_its_numbers = self.counter.source() < Source::Fallback;
-        let reset_after_us = self.counter.reset_after_us().filter(|_| by_its_numbers)?;
+        let reset_after = self.counter.reset_after().filter(|_| by_its_numbers)?;
+        let reset_after_us = u64::try_from(reset_after.as_micros()).ok()?;
         match self.limit.algorithm() {
             Algorithm::FixedWindow => Some(reset_after_us),
             _ => {

@@ -23,8 +23,10 @@ impl Limiter {
     /// # });
     /// ```
     pub fn set_store_access(&self, builder: &LimiterBuilder) -> Result<(), BuildError> {
-        match (&self.inner.engine, &builder.store) {
-            (Engine::Redis(redis), Some(store)) => redis.set_access(store, builder.tls.as_ref()),
+        match (&self.inner.engine, &builder.store.address) {
+            (Engine::Redis(redis), Some(store)) => {
+                redis.set_access(store, builder.store.tls.as_ref())
+            }
             (Engine::Memory(_), None) => Ok(()),
             _ => Err(BuildError::OtherStore),
         }

@@ -4,19 +4,19 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use super::bound::BoundRequest;
 use super::evaluate::Evaluated;
 use super::{Inner, Limiter};
 use crate::algorithm::LimitParams;
-use crate::decision::{Decision, Reason};
+use crate::decision::{self, Decision, Reason};
 #[cfg(feature = "redis")]
 use crate::engine::Engine;
 use crate::limit::{Algorithm, Kind};
 use crate::metrics::{Metrics, Took};
 use crate::plan::PlanMode;
 use crate::request::Request;
-use crate::time::Deadline;
 use crate::waiting::{Refusal, TooMany, Wanted};
 
 impl Limiter {
@@ -65,7 +65,7 @@ impl Limiter {
     pub async fn acquire(&self, request: &Request<'_>, within: Duration) -> Decision {
         let inner = &self.inner;
         // Patience counts from here: it bounds every wait below, the calls to the store included.
-        let mut patience = inner.waiting.patience(Deadline::after(within));
+        let mut patience = inner.waiting.patience(Instant::now() + within);
         let wanted = inner.wanted(request);
         // Callers that find a queue join it without a claim of their own. Otherwise a newcomer
         // could take the quota that the first in the queue waits for.
@@ -102,7 +102,7 @@ impl Limiter {
                 return inner.answer_claim(claim);
             };
             // Callers behind this one derive their earliest turn from it.
-            place.note(Refusal { params: pause.params, until: Deadline::after(pause.wait) });
+            place.note(Refusal { params: pause.params, until: Instant::now() + pause.wait });
             if patience.bound(place.pause(pause.wait)).await.is_none() {
                 return inner.answer_claim(claim);
             }
@@ -154,7 +154,7 @@ impl Inner {
         let plan = self.plan_to_charge(&bound);
         let evaluated = self.evaluate(plan, bound.policy()).await;
         let took = Metrics::stop(began);
-        let decision = Decision::new(evaluated.counters.clone(), bound.names());
+        let decision = decision::from_counters(evaluated.counters.clone(), bound.names());
         Claim { decision, bound, evaluated, took }
     }
 
@@ -166,7 +166,7 @@ impl Inner {
 
     /// Returns the counters that the request needs room in; none if it can never have room.
     fn wanted(&self, request: &Request<'_>) -> Wants {
-        self.plan(&self.bind(request), PlanMode::Charge).wanted()
+        Wanted::all_of(&self.plan(&self.bind(request), PlanMode::Charge))
     }
 
     /// Denies a request whose turn comes too late. The answer has the counters' current numbers,
@@ -176,7 +176,7 @@ impl Inner {
         request: &Request<'_>,
         wanted: &Wants,
         counter: u128,
-        earliest: Option<Deadline>,
+        earliest: Option<Instant>,
     ) -> Decision {
         let began = self.metrics.begin();
         let bound = self.bind(request);
@@ -189,8 +189,8 @@ impl Inner {
         let place = place.min(evaluated.counters.len().saturating_sub(1));
         if let Some(refusing) = evaluated.counters.get_mut(place) {
             refusing.denied.get_or_insert(Reason::LimitExceeded);
-            let wait_us =
-                earliest.and_then(|earliest| u64::try_from(earliest.left().as_micros()).ok());
+            let wait = earliest.map(|at| at.saturating_duration_since(Instant::now()));
+            let wait_us = wait.and_then(|wait| u64::try_from(wait.as_micros()).ok());
             refusing.retry_after_us = wait_us.into();
         }
         self.answer(bound, evaluated)

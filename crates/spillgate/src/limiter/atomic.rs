@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Inner, Limiter};
-use crate::decision::{Decision, Denial, Names};
+use crate::decision::{self, Decision, Denial, Names};
 use crate::plan::{Plan, PlanMode, SharedMatch};
 use crate::request::Request;
 
@@ -122,7 +122,7 @@ impl Inner {
             } else if !request.refunds() {
                 self.metrics.watch(policy, request, &self.secret, &counters, || whole.allowed());
             }
-            Decision::new(counters, names())
+            decision::from_counters(counters, names())
         });
         let by_request = each.collect();
         AtomicDecision { whole, by_request }

@@ -84,7 +84,7 @@ impl Inner {
 
     /// Makes a plan that charges permits open a record.
     pub(super) fn open_permits<L: LimitHandle>(&self, plan: &mut Plan<L>) {
-        if let Some(max_hold_us) = plan.holds_slots_us() {
+        if let Some(max_hold_us) = plan.max_hold_us() {
             self.open_held(plan, Opening::new(random_id(), 0, max_hold_us));
         }
     }
@@ -151,9 +151,14 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
         rules: &[Matched<'p>],
         secret: &Secret,
     ) -> Option<PlannedCharge<&'p NamedLimit>> {
-        let (limit, cost, attributes) = match (self, rules) {
-            (BoundRequest::Inline { request, limit, .. }, _) => {
-                (limit, request.cost().of_limit(limit.limit()), 1)
+        // A previous secret means two charges.
+        if secret.previous().is_some() {
+            return None;
+        }
+        let (key, limit, cost, attributes) = match (self, rules) {
+            (BoundRequest::Inline { request, key, limit }, _) => {
+                let cost = plain_cost(limit, request.cost())?;
+                (secret.inline_key_in(request.domain(), key), limit, cost, 1)
             }
             (BoundRequest::ByPolicy { request, .. }, [matched]) => {
                 let [limit] = matched.limits else { return None };
@@ -161,26 +166,10 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
                 if matched.rule.mode() != Mode::Enforce || matched.rule.postpaid() {
                     return None;
                 }
+                let cost = plain_cost(limit, request.cost())?;
                 // A rule has a few attributes.
-                (limit, request.cost().of_limit(limit.limit()), matched.rule.key().len() as u8)
-            }
-            (BoundRequest::ByPolicy { .. }, _) => return None,
-        };
-        let params = limit.params()?;
-        let is_in_bounds = (1..=params.capacity()).contains(&cost);
-        // A previous secret means two charges, and a permit needs a record.
-        if !is_in_bounds
-            || limit.algorithm() == Algorithm::Concurrency
-            || secret.previous().is_some()
-        {
-            return None;
-        }
-        let key = match (self, rules) {
-            (BoundRequest::ByPolicy { request, .. }, [matched]) => {
-                matched.rule.subject_key(request, secret)
-            }
-            (BoundRequest::Inline { request, key, .. }, _) => {
-                secret.inline_key_in(request.domain(), key)
+                let attributes = matched.rule.key().len() as u8;
+                (matched.rule.subject_key(request, secret), limit, cost, attributes)
             }
             (BoundRequest::ByPolicy { .. }, _) => return None,
         };
@@ -220,4 +209,13 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
             BoundRequest::Inline { limit, .. } => Names::Inline(limit.limit().clone()),
         }
     }
+}
+
+/// Returns the cost under a limit if it is within the capacity and time alone refills the limit. A
+/// permit needs a record, which only a plan opens.
+#[inline]
+fn plain_cost(limit: &NamedLimit, cost: &Cost<'_>) -> Option<u64> {
+    let cost = cost.of_limit(limit.limit());
+    let is_in_bounds = (1..=limit.params()?.capacity()).contains(&cost);
+    (is_in_bounds && limit.algorithm() != Algorithm::Concurrency).then_some(cost)
 }

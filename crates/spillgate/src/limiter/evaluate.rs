@@ -10,7 +10,7 @@ use super::Inner;
 use crate::counter::{Change, LimitHandle};
 use crate::decision::{CounterOutcome, CounterOutcomes};
 use crate::engine::{Engine, Memory};
-use crate::plan::{FollowUp, Plan};
+use crate::plan::{ChargeOutcome, FollowUp, Plan};
 use crate::policy::Policy;
 use crate::reservation::{Noted, Opening};
 
@@ -42,7 +42,7 @@ impl Inner {
         match &self.engine {
             Engine::Memory(memory) => {
                 let _ = policy;
-                self.evaluate_in(memory, &mut plan)
+                self.evaluate_noting_room(memory, &mut plan)
             }
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => self.evaluate_on(redis, plan, policy).await,
@@ -56,16 +56,17 @@ impl Inner {
         plans: Vec<(Box<Plan>, Option<&Policy>)>,
     ) -> Vec<Evaluated> {
         match &self.engine {
-            Engine::Memory(memory) => {
-                plans.into_iter().map(|(mut plan, _)| self.evaluate_in(memory, &mut plan)).collect()
-            }
+            Engine::Memory(memory) => plans
+                .into_iter()
+                .map(|(mut plan, _)| self.evaluate_noting_room(memory, &mut plan))
+                .collect(),
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => Box::pin(self.evaluate_each_on(redis, plans)).await,
         }
     }
 
     /// Evaluates a plan in memory, and lets waiting callers try again if it refunds.
-    pub(super) fn evaluate_in(&self, memory: &Memory, plan: &mut Plan) -> Evaluated {
+    pub(super) fn evaluate_noting_room(&self, memory: &Memory, plan: &mut Plan) -> Evaluated {
         let is_refund = |follow_up: &FollowUp<_>| matches!(follow_up.change, Change::Refund(_));
         let refunds = plan.follow_ups.iter().any(is_refund);
         let evaluated = evaluate_in(memory, plan);
@@ -81,7 +82,7 @@ impl Inner {
 pub(super) fn evaluate_in<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) -> Evaluated {
     if plan.asks() {
         let (transaction, mut answers) = plan.split();
-        memory.decide_each(transaction, |reply| answers.take(reply));
+        memory.decide_each(transaction, |reply| answers.take(ChargeOutcome::Store(reply)));
     }
     if !plan.follow_ups.is_empty() || plan.opening.is_some() {
         follow_up(memory, plan);

@@ -4,7 +4,7 @@
 use super::{Inner, Limiter};
 use crate::algorithm::Intent;
 use crate::counter::PlannedCharge;
-use crate::decision::{CounterOutcomes, Decision, LimitDecision};
+use crate::decision::{self, CounterOutcomes, Decision, LimitDecision};
 use crate::engine::Engine;
 #[cfg(feature = "redis")]
 use crate::engine::Redis;
@@ -104,7 +104,7 @@ impl Limiter {
         let inner = &self.inner;
         let bound = inner.bind(request);
         let plan = || inner.plan(&bound, PlanMode::Charge);
-        let decision = |judged| Decision::new(judged, bound.names());
+        let decision = |counters| decision::from_counters(counters, bound.names());
         let remembered = inner.remembered(plan()).map(decision);
         #[cfg(feature = "redis")]
         let leased = inner.would_pay(plan(), bound.policy()).map(decision);

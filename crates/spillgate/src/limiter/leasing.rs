@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
+use tokio::time::{Instant, timeout};
 
 use super::{Inner, Limiter};
 use crate::counter::PlannedCharge;
@@ -13,7 +14,7 @@ use crate::engine::{Engine, Redis, jittered};
 use crate::lease::{Asked, Candidate, Exchange, Spent, Wanted};
 use crate::plan::Plan;
 use crate::policy::{Mode, Policy};
-use crate::time::{Deadline, boottime_us};
+use crate::time::boottime_us;
 
 /// The charges that leases paid for one decision.
 pub(super) type Paid = SmallVec<[Spent; 2]>;
@@ -37,8 +38,8 @@ impl Limiter {
         let inner = &self.inner;
         let Engine::Redis(redis) = &inner.engine else { return };
         inner.leases.stop();
-        let deadline = Deadline::after(STOP);
-        while inner.leases.are_any() && !deadline.has_passed() {
+        let deadline = Instant::now() + STOP;
+        while inner.leases.are_any() && Instant::now() < deadline {
             inner.exchange_all(redis).await;
             tokio::time::sleep(STOPPING).await;
         }
@@ -72,9 +73,9 @@ impl Inner {
     }
 
     /// Puts the leases' tokens back if the decision denies.
-    pub(super) fn settle_paid(&self, paid: Paid, judged: &CounterOutcomes) {
+    pub(super) fn settle_paid(&self, paid: Paid, counters: &CounterOutcomes) {
         let refuses = |counter: &CounterOutcome| counter.decides() && !counter.allows();
-        if !paid.is_empty() && judged.iter().any(refuses) {
+        if !paid.is_empty() && counters.iter().any(refuses) {
             paid.into_iter().for_each(|spent| self.leases.put_back(spent));
         }
     }
@@ -124,7 +125,7 @@ pub(super) async fn warm_up(inner: &Arc<Inner>) {
                 inner.exchange_all(redis).await;
             }
         });
-        let _ = Deadline::after(WARM_UP).bound(taken).await;
+        let _ = timeout(WARM_UP, taken).await;
     }
 }
 
@@ -142,7 +143,7 @@ async fn keep(inner: Weak<Inner>) {
     loop {
         let Some(strong) = inner.upgrade() else { return };
         let Engine::Redis(redis) = &strong.engine else { return };
-        let known = redis.epoch_changes();
+        let known = redis.state_losses();
         // A store that lost its data has lost the charges of all leases.
         if epoch.replace(known).is_some_and(|before| before != known) {
             strong.leases.void();
@@ -156,7 +157,7 @@ async fn keep(inner: Weak<Inner>) {
         };
         let wants = Arc::clone(&strong.leases.wants);
         drop(strong);
-        let _ = Deadline::after(pause).bound(wants.notified()).await;
+        let _ = timeout(pause, wants.notified()).await;
     }
 }
 
@@ -179,11 +180,11 @@ impl Inner {
             ttl_us: *ttl_us,
         };
         // A loss of state during the call would leave a lease whose charge the store no longer has.
-        let epoch = redis.epoch_changes();
+        let epoch = redis.state_losses();
         let answer = redis.lease(&Exchange { counter, asked }).await;
         let now_us = boottime_us();
         match answer {
-            Ok(granted) if redis.epoch_changes() == epoch => {
+            Ok(granted) if redis.state_losses() == epoch => {
                 let remaining = granted.reading.remaining;
                 self.leases.answered(wanted, granted.amount, granted.lasts_us, remaining, now_us);
                 // Returned tokens make room for callers that were denied.

@@ -2,16 +2,16 @@
 
 use super::Limiter;
 use crate::engine::Engine;
-use crate::engine::memory::RecordsHeld;
-#[cfg(feature = "redis")]
-use crate::metrics::RULES_MAX;
 use crate::metrics::{Counts, Kind, Text, Top};
+#[cfg(feature = "redis")]
+use crate::metrics::{RULES_MAX, ShardCounts};
 #[cfg(feature = "redis")]
 use crate::policy::Policy;
 #[cfg(feature = "redis")]
 use crate::store::ShardStatus;
 #[cfg(feature = "redis")]
 use crate::time::boottime_us;
+use spillgate_core::memory::RecordsHeld;
 
 impl Limiter {
     /// Returns the subjects with the most use and those with the most denials, `n` of each for each rule or for one
@@ -56,7 +56,7 @@ impl Limiter {
             Engine::Memory(_) => counts,
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => {
-                let shards = redis.meters().iter().map(|meter| meter.read()).collect();
+                let shards = redis.meters().iter().map(|meter| ShardCounts::of(meter)).collect();
                 Counts { shards, ..counts }
             }
         }

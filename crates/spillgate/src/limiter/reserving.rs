@@ -6,14 +6,13 @@ use std::time::Duration;
 use super::bound::BoundRequest;
 use super::evaluate::ChargedHere;
 use super::{Inner, Limiter};
-use crate::algorithm::Intent;
 use crate::counter::LimitHandle;
-use crate::decision::Decision;
+use crate::decision::{self, Decision};
 use crate::engine::Engine;
 #[cfg(feature = "redis")]
 use crate::engine::takes_permits;
 use crate::limit::Limit;
-use crate::plan::{Plan, PlanMode, RecordAction};
+use crate::plan::{Plan, PlanMode};
 use crate::request::{Cost, Request};
 #[cfg(feature = "redis")]
 use crate::reservation::GROUPS_MAX;
@@ -232,7 +231,7 @@ impl Inner {
             // before anything is charged.
             let locations = redis.locations(&plan.transaction);
             if locations > GROUPS_MAX {
-                return Err(ReservationError::TooManyPlaces { places: locations });
+                return Err(ReservationError::TooManyLocations { locations });
             }
         }
         #[cfg(feature = "redis")]
@@ -284,7 +283,7 @@ impl Inner {
         let noted = opening.noted();
         let node = self.keep_here(opening, charged_here, &noted);
         let contents = Contents { id: opening.id, node, groups: noted.groups };
-        decision.with_receipt(self.receipts.receipt(contents))
+        decision::with_receipt(decision, self.receipts.receipt(contents))
     }
 
     /// Keeps a record of the charges that this instance made itself. Returns the instance's number
@@ -370,26 +369,5 @@ fn encode_cost(cost: &Cost<'_>, body: &mut Encoding) {
     for (unit, amount) in amounts {
         body.part(unit.as_bytes());
         body.part(&amount.to_le_bytes());
-    }
-}
-
-impl<L: LimitHandle> Plan<L> {
-    /// Makes the plan open a record, unless its denial is certain.
-    pub(super) fn open(&mut self, opening: Arc<Opening>) {
-        // A plan that was turned into a peek charges nothing, so it needs no record. The nonce
-        // becomes the incarnation of new states, by which a refund recognises them; 0 is none.
-        if self.transaction.intent == Intent::Charge {
-            self.transaction.intent = Intent::Reserve { nonce: (random_id() as u64 >> 16).max(1) };
-            self.transaction.record = RecordAction::Open(Arc::clone(&opening));
-        }
-        self.opening = Some(opening);
-    }
-
-    /// Makes the plan only peek.
-    #[cfg(feature = "redis")]
-    pub(super) fn look(&mut self) {
-        self.transaction.intent = Intent::Peek;
-        self.transaction.record = RecordAction::None;
-        self.follow_ups.clear();
     }
 }

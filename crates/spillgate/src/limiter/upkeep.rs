@@ -21,7 +21,7 @@ async fn keep_up(inner: Weak<Inner>) {
     let mut degraded = BTreeMap::new();
     while let Some(inner) = inner.upgrade() {
         if let Engine::Redis(redis) = &inner.engine {
-            tell_degraded(&redis.shards(), &mut degraded);
+            report_degraded(&redis.shards(), &mut degraded);
             redis.sample_clocks().await;
             if let Some(living) = redis.heartbeat().await {
                 inner.fallback.note_live_instances(living.count, monotonic_us());
@@ -40,7 +40,7 @@ async fn keep_up(inner: Weak<Inner>) {
 
 /// Logs once when a shard goes out of reach, and once when it is back. `since_us` has the start of
 /// each outage.
-fn tell_degraded(shards: &[ShardStatus], since_us: &mut BTreeMap<String, u64>) {
+fn report_degraded(shards: &[ShardStatus], since_us: &mut BTreeMap<String, u64>) {
     for ShardStatus { name: shard, degraded, trouble, .. } in shards {
         match (degraded, since_us.contains_key(shard)) {
             (true, false) => {

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "redis")]
+use spillgate_redis::meter::ShardMeter;
+
 use super::Durations;
 use crate::decision::Reason;
 
@@ -48,6 +51,19 @@ pub struct ShardCounts {
     pub failed: u64,
     /// The calls that were not sent, because there was no connection.
     pub unsent: u64,
+}
+
+#[cfg(feature = "redis")]
+impl ShardCounts {
+    /// Reads the counts of a shard's meter.
+    pub(crate) fn of(meter: &ShardMeter) -> ShardCounts {
+        ShardCounts {
+            shard: meter.shard.clone(),
+            calls: meter.seconds.read(),
+            failed: meter.failed(),
+            unsent: meter.unsent(),
+        }
+    }
 }
 
 impl RuleCounts {

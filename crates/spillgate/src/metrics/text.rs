@@ -5,13 +5,13 @@ use std::fmt::{Display, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-#[cfg(feature = "redis")]
-use super::ShardMeter;
-use super::histogram::Histogram;
 use super::meter::{DECISIONS, Meter};
 use super::{Meters, Metrics};
 use crate::decision::Reason;
 use crate::time::counter_ns;
+use spillgate_core::histogram::Histogram;
+#[cfg(feature = "redis")]
+use spillgate_redis::meter::ShardMeter;
 
 impl Metrics {
     /// Writes the families about decisions, from the meters of all rules in force.

@@ -9,18 +9,18 @@ use http::HeaderMap;
 use sfv::Parser;
 
 use super::Refusal;
-use crate::decision::{CounterOutcome, CounterOutcomes, Decision, Names, Reason, Source};
+use crate::decision::{self, CounterOutcome, CounterOutcomes, Names, Reason, Source};
 use crate::headers::HeaderStyle;
 use crate::policy::Policy;
 
 /// Panics if a field is not a valid structured field, or is written twice.
 pub fn holds(input: &[u8]) {
     let counters: CounterOutcomes =
-        input.as_chunks().0.iter().take(COUNTERS_MAX).map(judged).collect();
-    let decision = Decision::new(counters, Names::Policy(Arc::clone(&POLICY)));
+        input.as_chunks().0.iter().take(COUNTERS_MAX).map(outcome).collect();
+    let decision = decision::from_counters(counters, Names::Policy(Arc::clone(&POLICY)));
     for style in HeaderStyle::ALL {
         let mut headers = HeaderMap::new();
-        decision.write_headers(style, &mut headers);
+        style.write(&decision, &mut headers);
         for (name, value) in &headers {
             let parser = || Parser::new(value.as_bytes());
             let reads = match (style, name.as_str()) {
@@ -31,7 +31,7 @@ pub fn holds(input: &[u8]) {
             assert!(reads, "{style:?}: {name}: {value:?}");
         }
         let once = headers.clone();
-        decision.write_headers(style, &mut headers);
+        style.write(&decision, &mut headers);
         assert_eq!(headers, once, "{style:?}");
     }
     if let Some(refusal) = Refusal::of(&decision) {
@@ -42,8 +42,8 @@ pub fn holds(input: &[u8]) {
     }
 }
 
-fn judged(bytes: &[u8; COUNTER_BYTES]) -> CounterOutcome {
-    let [place, known, judged, more, params @ ..] = bytes;
+fn outcome(bytes: &[u8; COUNTER_BYTES]) -> CounterOutcome {
+    let [place, known, result, more, params @ ..] = bytes;
     let (rule, limit) = PLACES[usize::from(*place) % PLACES.len()];
     let number = |at: usize| {
         let (_, from) = params.split_at(at);
@@ -63,8 +63,8 @@ fn judged(bytes: &[u8; COUNTER_BYTES]) -> CounterOutcome {
         retry_after_us: knows(4).then_some(us(6)).into(),
         reset_after_us: knows(8).then_some(us(14)).into(),
         denied: [None, Some(Reason::LimitExceeded), Some(Reason::CostExceedsLimit)]
-            [usize::from(judged % 3)],
-        source: SOURCES[usize::from(judged >> 4) % SOURCES.len()],
+            [usize::from(result % 3)],
+        source: SOURCES[usize::from(result >> 4) % SOURCES.len()],
         ..CounterOutcome::inline()
     }
 }

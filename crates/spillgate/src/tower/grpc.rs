@@ -21,9 +21,9 @@ pub(super) fn is_asked_for(head: Head<'_>) -> bool {
 /// Makes a response of headers alone, which servers send for errors before the first message.
 pub(super) fn response(refusal: &Refusal<'_>, head: Head<'_>) -> Response<Vec<u8>> {
     let code = match refusal.reason() {
-        Reason::LimitExceeded | Reason::CostExceedsLimit => RESOURCE_EXHAUSTED,
         Reason::Blocked => PERMISSION_DENIED,
         Reason::StoreUnavailable | Reason::Overloaded => UNAVAILABLE,
+        _ => RESOURCE_EXHAUSTED,
     };
     let message = description(refusal.reason());
     let details = STANDARD_NO_PAD.encode(status(code, message, refusal));

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::{Request as HttpRequest, Response};
 use parking_lot::Mutex;
+use tokio::time::{Instant, sleep_until};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -20,7 +21,7 @@ use super::{Attributes, CostOf, Head};
 use crate::decision::Decision;
 use crate::limiter::Limiter;
 use crate::request::Cost;
-use crate::time::{Clock, Deadline};
+use crate::time::Clock;
 
 mod reply;
 
@@ -122,12 +123,12 @@ impl PaceLayer {
     }
 
     async fn wait_for_room(&self, head: Head<'_>) -> Result<(), Unsent> {
-        let deadline = Deadline::after(self.settings.within);
+        let deadline = Instant::now() + self.settings.within;
         self.holds.wait(host(head), deadline).await?;
         let Settings { attributes, diagnostics, .. } = &*self.settings;
         let found = attributes.find(head, diagnostics);
         let request = attributes.request(&found, head);
-        let decision = self.limiter.acquire(&request, deadline.left()).await;
+        let decision = self.limiter.acquire(&request, left(deadline)).await;
         if !decision.allowed() {
             return Err(Unsent::Refused(Box::new(decision)));
         }
@@ -171,7 +172,7 @@ where
             let answer = answer.map_err(PaceError::Client)?;
             let now_s = Clock::System.now_us() / 1_000_000;
             if let Some(wait) = requested_wait(answer.status(), answer.headers(), now_s) {
-                layer.holds.note(host, Deadline::after(wait));
+                layer.holds.note(host, Instant::now() + wait);
             }
             Ok(answer)
         })
@@ -198,39 +199,43 @@ impl<E> From<Unsent> for PaceError<E> {
     }
 }
 
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
 /// The times until which hosts asked clients to wait.
 #[derive(Debug, Default)]
-struct Holds(Mutex<HashMap<Box<str>, Deadline>>);
+struct Holds(Mutex<HashMap<Box<str>, Instant>>);
 
 impl Holds {
     /// Waits until the host accepts calls again. Returns an error at once if that is after
     /// `deadline`.
-    async fn wait(&self, host: &str, deadline: Deadline) -> Result<(), Unsent> {
+    async fn wait(&self, host: &str, deadline: Instant) -> Result<(), Unsent> {
         // The host may ask for more while a caller waits.
         while let Some(until) = self.of(host) {
             if until > deadline {
-                return Err(Unsent::HeldOff(until.left()));
+                return Err(Unsent::HeldOff(left(until)));
             }
-            until.bound(std::future::pending::<()>()).await;
+            sleep_until(until).await;
         }
         Ok(())
     }
 
-    fn of(&self, host: &str) -> Option<Deadline> {
+    fn of(&self, host: &str) -> Option<Instant> {
         let mut holds = self.0.lock();
         let until = *holds.get(host)?;
-        if until.left().is_zero() {
+        if left(until).is_zero() {
             holds.remove(host);
             return None;
         }
         Some(until)
     }
 
-    fn note(&self, host: Box<str>, until: Deadline) {
+    fn note(&self, host: Box<str>, until: Instant) {
         let mut holds = self.0.lock();
         if holds.len() >= HOSTS_MAX && !holds.contains_key(&host) {
             // Expired waits are removed only when the map is full.
-            holds.retain(|_, until| !until.left().is_zero());
+            holds.retain(|_, until| !left(*until).is_zero());
         }
         if holds.len() < HOSTS_MAX || holds.contains_key(&host) {
             let known = holds.entry(host).or_insert(until);

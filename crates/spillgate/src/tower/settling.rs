@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use http::response::Parts;
 
-use crate::engine::Engine;
 use crate::limiter::Limiter;
 use crate::reservation::{Receipt, ReservationError, Reserve, Usage};
 
@@ -82,7 +81,7 @@ impl Drop for Unsettled {
         let Some(receipt) = self.receipt.take() else { return };
         let usage = self.settle.take().map(|settle| (settle.usage)(&self.served));
         let limiter = self.limiter.clone();
-        let in_memory = matches!(limiter.engine(), Engine::Memory(_));
+        let in_memory = limiter.inner.engine.is_memory();
         let settling = settle(limiter, receipt, usage);
         if in_memory {
             // The memory engine never waits.

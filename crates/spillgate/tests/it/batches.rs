@@ -4,9 +4,10 @@
 //! others lie between them and continue from the same state.
 
 use spillgate::LimitSpec;
-use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::{PlannedCharge, RecordAction, Transaction, TransactionReply};
-use spillgate::internals::limit::NamedLimit;
+use spillgate_core::algorithm::Intent;
+use spillgate_core::counter::PlannedCharge;
+use spillgate_core::limit::NamedLimit;
+use spillgate_core::plan::{RecordAction, Transaction, TransactionReply};
 
 use crate::support::random::Random;
 use crate::support::world::{World, subject};

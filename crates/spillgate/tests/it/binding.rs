@@ -1,11 +1,13 @@
 //! If [`Limit::never_refuses_beside`] returns true, the limit denies no call that the other admits. For pairs
 //! where the method is exact, a false result means that the limit denies some call.
 
-use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::{ChargeReply, Memory, PlannedCharge, RecordAction, Transaction};
-use spillgate::internals::limit::NamedLimit;
-use spillgate::internals::time::Clock;
 use spillgate::{Algorithm, Limit, LimitSpec};
+use spillgate_core::algorithm::Intent;
+use spillgate_core::counter::{ChargeReply, PlannedCharge};
+use spillgate_core::limit::NamedLimit;
+use spillgate_core::memory::Memory;
+use spillgate_core::plan::{RecordAction, Transaction};
+use spillgate_core::time::Clock;
 
 use crate::support::random::Random;
 use crate::support::target::{params, subject};

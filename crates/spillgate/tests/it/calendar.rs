@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
-use spillgate::internals::calendar::Calendar;
-use spillgate::internals::calendar::CalendarUnit::{self, Day, Month, Week, Year};
+use spillgate_core::calendar::Calendar;
+use spillgate_core::calendar::CalendarUnit::{self, Day, Month, Week, Year};
 
 /// Asserts the four boundaries around every instant of the window between the middle two.
 #[track_caller]

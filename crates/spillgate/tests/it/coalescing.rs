@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::{PlannedCharge, RecordAction, Transaction, TransactionReply};
-use spillgate::internals::limit::NamedLimit;
 use spillgate::{Algorithm, Limit, LimitSpec};
+use spillgate_core::algorithm::Intent;
+use spillgate_core::counter::PlannedCharge;
+use spillgate_core::limit::NamedLimit;
+use spillgate_core::plan::{RecordAction, Transaction, TransactionReply};
 use spillgate_testkit::RedisServer;
 use tokio::task::JoinSet;
 

@@ -1,9 +1,9 @@
 //! The memory engine reads the exact clock only where it matters. Here the coarse clock lags by up to a tick:
 //! no decision, no number except the reset, and no stored state may depend on it.
 
-use spillgate::internals::limit::NamedLimit;
-use spillgate::internals::time::Clock;
 use spillgate::{Limit, LimitSpec};
+use spillgate_core::limit::NamedLimit;
+use spillgate_core::time::Clock;
 
 use crate::support::random::Random;
 use crate::support::target::{Act, OnEngine, Target, params, subject};

@@ -8,9 +8,9 @@ mod topologies;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use spillgate::control::ControlError;
-use spillgate::internals::time::Clock;
 use spillgate::policy::InvalidChange;
 use spillgate::{Decision, LimitSpec, Limiter, Mode, Policy, Reason, Request};
+use spillgate_core::time::Clock;
 
 use crate::limiter::on_each;
 

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use spillgate::internals::algorithm::Intent;
-use spillgate::internals::limit::NamedLimit;
-use spillgate::internals::subject::{SHARED_SECRET, Secret};
 use spillgate::{Decision, Limit, Limiter, Policy, Reason, Request, Source};
+use spillgate_core::algorithm::Intent;
+use spillgate_core::limit::NamedLimit;
+use spillgate_core::subject::{SHARED_SECRET, Secret};
+use spillgate_redis::Redis;
 use spillgate_testkit::{RedisServer, eventually};
 use tokio::runtime::Runtime;
 
@@ -132,7 +133,7 @@ fn every_denial_from_the_cache_is_one_the_store_would_make() {
         let cost = 1 + random.spread(6);
         let mut peek = crate::support::world::transaction(Intent::Peek, &[(0, limit, cost)]);
         peek.counters[0].key = secret.inline_key(key);
-        let fitted = scene.runtime.block_on(scene.onlooker.engine().decide_one(&peek)).unwrap();
+        let fitted = scene.runtime.block_on(scene.onlooker.decide_one(&peek)).unwrap();
         let decision = scene.check(key, limit.limit(), cost);
         allowed += u64::from(decision.allowed());
         if decision.source() == Source::DenialCache {
@@ -146,7 +147,7 @@ fn every_denial_from_the_cache_is_one_the_store_would_make() {
 
 struct Scene {
     limiter: Limiter,
-    onlooker: Limiter,
+    onlooker: Redis,
     runtime: Runtime,
     server: RedisServer,
 }
@@ -157,12 +158,10 @@ impl Scene {
         let policy = || {
             Policy::from_toml("[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"2/366d\"]")
         };
-        let built = |remembers| {
-            let builder = Limiter::builder().policy(policy().unwrap()).redis(server.url());
-            let builder = builder.timeout(PATIENCE).denial_cache(remembers);
-            runtime.block_on(builder.build()).unwrap()
-        };
-        let (limiter, onlooker) = (built(remembers), built(false));
+        let builder = Limiter::builder().policy(policy().unwrap()).redis(server.url());
+        let builder = builder.timeout(PATIENCE).denial_cache(remembers);
+        let limiter = runtime.block_on(builder.build()).unwrap();
+        let onlooker = runtime.block_on(Redis::connect(&server.url(), PATIENCE)).unwrap();
         Scene { limiter, onlooker, runtime, server }
     }
 

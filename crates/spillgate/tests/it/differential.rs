@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use spillgate::internals::limit::NamedLimit;
 use spillgate::{Algorithm, Limit, LimitSpec};
+use spillgate_core::limit::NamedLimit;
 use spillgate_testkit::RedisServer;
 
 use crate::oracle::oracle;

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{Parser, Value};
-use spillgate::internals::algorithm::{self, Intent, LimitParams, State, StepCounter};
-use spillgate::internals::limit::NamedLimit;
-use spillgate::internals::time::Clock;
 use spillgate::{Decision, LimitSpec, Limiter, Request, Source};
+use spillgate_core::algorithm::{self, Intent, LimitParams, State, StepCounter};
+use spillgate_core::limit::NamedLimit;
+use spillgate_core::time::Clock;
 use spillgate_testkit::RedisServer;
 use tokio::task::JoinSet;
 

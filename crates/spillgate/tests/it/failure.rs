@@ -7,6 +7,8 @@ use spillgate::{Decision, Limit, Limiter, LimiterBuilder, Request, Source};
 use spillgate_testkit::{FaultProxy, RedisServer, Reply, eventually, poll};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::support::clock::Clock;
+
 mod clocks;
 mod cluster;
 mod connections;
@@ -99,7 +101,18 @@ pub(crate) fn limit() -> Limit {
 /// Returns what the store has counted for a key, read directly, past the fault.
 #[track_caller]
 pub(crate) fn counted_by(server: &RedisServer, key: &str, limit: &Limit) -> u64 {
-    let onlooker = Patient::built(Limiter::builder().redis(server.url()).timeout(CEILING));
+    counted(Limiter::builder().redis(server.url()), key, limit)
+}
+
+/// Returns what the store has counted for a key at the time of `clock`.
+#[track_caller]
+pub(crate) fn counted_at(clock: &Clock, server: &RedisServer, key: &str, limit: &Limit) -> u64 {
+    counted(Limiter::builder().redis(server.url()).manual_clock(clock.manual()), key, limit)
+}
+
+#[track_caller]
+fn counted(builder: LimiterBuilder, key: &str, limit: &Limit) -> u64 {
+    let onlooker = Patient::built(builder.timeout(CEILING));
     let seen = onlooker.run(onlooker.limiter.check(&Request::keyed(key, limit).costing(0)));
     assert_eq!(seen.source(), Source::Store);
     limit.capacity().unwrap() - seen.remaining().unwrap()

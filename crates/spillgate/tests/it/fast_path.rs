@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use spillgate::internals::algorithm::{self, Intent, State, StepCounter};
-use spillgate::internals::limit::NamedLimit;
-use spillgate::internals::time::Clock;
 use spillgate::{Cost, Decision, Limit, Limiter, Policy, Reason, Request, Source};
+use spillgate_core::algorithm::{self, Intent, State, StepCounter};
+use spillgate_core::limit::NamedLimit;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::support::clock::Clock;
 use crate::support::random::Random;
 use crate::support::target::params;
 
@@ -21,7 +21,7 @@ fn runtime() -> Runtime {
 
 fn limiter(runtime: &Runtime, policy: &str, clock: &Clock) -> Limiter {
     let builder = Limiter::builder().policy(Policy::from_toml(policy).unwrap());
-    runtime.block_on(builder.clock(clock.clone()).build()).unwrap()
+    runtime.block_on(builder.manual_clock(clock.manual()).build()).unwrap()
 }
 
 /// The counters of one subject after another, by the pure algorithms, and the number of decisions of each
@@ -158,11 +158,11 @@ fn shown_text(decision: &Decision) -> String {
             counter.shadow(),
             counter.advisory(),
             params,
-            counter.position(),
+            (counter.rule_index(), counter.limit_index()),
         )
     });
     let counters: Vec<_> = counters.collect();
-    let top = decision.top().map(|top| top.position());
+    let top = decision.top().map(|top| (top.rule_index(), top.limit_index()));
     let params = (decision.capacity(), decision.remaining(), decision.reset_after());
     format!(
         "{:?}",
@@ -206,7 +206,7 @@ fn a_request_gets_the_algorithms_numbers_and_is_counted_once() {
             for limiter in [&alone, &indexed] {
                 let reply = runtime.block_on(limiter.check(&request()));
                 assert_eq!(shown_text(&reply), expected, "seed {seed}, check {number}: {limits:?}");
-                let deciding = reply.top().map(|top| top.position().1.to_string());
+                let deciding = reply.top().map(|top| top.limit_index().to_string());
                 assert_eq!((reply.rule(), reply.limit()), (Some("api"), deciding.as_deref()));
                 allowed += u32::from(reply.allowed());
             }

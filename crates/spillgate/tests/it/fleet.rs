@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use spillgate::Algorithm;
-use spillgate::internals::algorithm::Intent;
-use spillgate::internals::limit::NamedLimit;
+use spillgate_core::algorithm::Intent;
+use spillgate_core::limit::NamedLimit;
 use spillgate_testkit::{Connection, Process, RedisServer};
 use tokio::runtime::Runtime;
 

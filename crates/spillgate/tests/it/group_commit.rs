@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use spillgate::StoreError;
-use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::{Transaction, TransactionReply};
-use spillgate::internals::limit::NamedLimit;
 use spillgate::{Algorithm, Limit, Request, Source};
+use spillgate_core::algorithm::Intent;
+use spillgate_core::limit::NamedLimit;
+use spillgate_core::plan::{Transaction, TransactionReply};
 use spillgate_testkit::RedisServer;
 use tokio::task::JoinSet;
 

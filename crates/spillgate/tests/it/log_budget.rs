@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use spillgate::LimitSpec;
-use spillgate::internals::engine::redis::script_text;
-use spillgate::internals::limit::NamedLimit;
+use spillgate_core::limit::NamedLimit;
+use spillgate_redis::script_text;
 use spillgate_testkit::{Connection, RedisServer, Reply};
 
 use crate::support::script::packed;

@@ -10,8 +10,8 @@ mod sliding_window;
 mod token_bucket;
 
 use spillgate::Algorithm;
-use spillgate::internals::algorithm::{LimitParams, Reading};
-use spillgate::internals::limit::NamedLimit;
+use spillgate_core::algorithm::{LimitParams, Reading};
+use spillgate_core::limit::NamedLimit;
 
 use crate::support::target::{Act, Answer, Target, cost_of, params};
 

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use spillgate::internals::time::Clock;
 use spillgate::{Limit, Limiter, Policy, Request};
 use spillgate_testkit::RedisServer;
+
+use crate::support::clock::Clock;
 
 const WITHIN: Duration = Duration::from_secs(10);
 const TODAY_US: u64 = 1_795_000_000_000_000;
@@ -20,7 +21,7 @@ fn on_each<F: Future<Output = ()>>(policy: &str, story: impl Fn(Limiter, Clock) 
         for builder in [patient(), patient().redis(server.url())] {
             let clock = Clock::given(TODAY_US);
             let builder = builder.policy(Policy::from_toml(policy).unwrap());
-            let limiter = builder.every_clock(clock.clone()).build().await.unwrap();
+            let limiter = builder.manual_clock(clock.manual()).build().await.unwrap();
             story(limiter, clock).await;
         }
     });

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use spillgate::Algorithm;
-use spillgate::internals::algorithm::{self, Intent, State, StepCounter};
-use spillgate::internals::engine::Transaction;
-use spillgate::internals::limit::NamedLimit;
+use spillgate_core::algorithm::{self, Intent, State, StepCounter};
+use spillgate_core::limit::NamedLimit;
+use spillgate_core::plan::Transaction;
 use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;

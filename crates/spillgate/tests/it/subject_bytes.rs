@@ -1,6 +1,5 @@
 //! The bytes of a subject by algorithm, as documented in docs/explain/algorithms.md.
 
-use spillgate::internals::engine::Engine;
 use spillgate::{Algorithm, Limiter, Policy, Request};
 use spillgate_testkit::RedisServer;
 
@@ -48,9 +47,9 @@ fn a_subject_takes_no_more_bytes_than_documented() {
             let before = resident();
             admit_all(&limiter).await;
             let grown = resident().saturating_sub(before) / SUBJECTS;
-            let Engine::Memory(memory) = limiter.engine() else { panic!("state is in memory") };
-            let records = memory.records().bytes;
-            let counted = (memory.bytes() as u64 + records) / SUBJECTS;
+            let memory = limiter.memory_stats().expect("state is in memory");
+            let records = memory.reservation_bytes;
+            let counted = (memory.counter_bytes as u64 + records) / SUBJECTS;
             server.command(&["FLUSHALL"]);
             let used = || server.info("memory", "used_memory").parse::<u64>().unwrap();
             let builder = Limiter::builder().policy(policy(algorithm)).redis(server.url());

@@ -1,5 +1,7 @@
 //! Helpers that the suites share: operations on counters, and the targets that perform them.
 
+pub(crate) mod clock;
+pub(crate) mod engine;
 pub(crate) mod given;
 pub(crate) mod limits;
 pub mod random;

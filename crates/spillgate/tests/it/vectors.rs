@@ -1,9 +1,9 @@
 //! Runs the vectors of `tests/vectors`, written by an independent program, through every implementation:
 //! oracle, pure algorithm, memory engine, Lua in a real Redis, and Redis engine.
 
-use spillgate::internals::algorithm::Reading;
-use spillgate::internals::limit::NamedLimit;
 use spillgate::{Algorithm, LimitSpec};
+use spillgate_core::algorithm::Reading;
+use spillgate_core::limit::NamedLimit;
 use spillgate_testkit::RedisServer;
 
 use crate::oracle::oracle;

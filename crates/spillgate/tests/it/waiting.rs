@@ -5,12 +5,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use spillgate::internals::time::Clock;
 use spillgate::{Limit, Limiter, Policy, Reason, Request};
 use spillgate_testkit::RedisServer;
 use tokio::task::{JoinHandle, LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, sleep};
 
+use crate::support::clock::Clock;
 use crate::support::world::runtime;
 
 /// Caller, decision, and the time in ms since the scene began.
@@ -29,7 +29,8 @@ impl Scene {
         let clock = Clock::given(BEGIN_US);
         let policy = format!("[[rule]]\nname = \"all\"\nkey = [\"user\"]\nlimits = {limits}");
         let policy = Policy::from_toml(&policy).unwrap();
-        let limiter = Limiter::builder().policy(policy).clock(clock.clone()).build().await.unwrap();
+        let limiter =
+            Limiter::builder().policy(policy).manual_clock(clock.manual()).build().await.unwrap();
         let began = Instant::now();
         spawn_local(async move {
             loop {

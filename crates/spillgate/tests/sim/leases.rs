@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use spillgate::{Decision, Limiter, Policy, Request, Source, simulation};
+use spillgate::{Decision, Limiter, Policy, Request, Source};
+use spillgate_redis::simulation;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 

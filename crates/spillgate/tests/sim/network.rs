@@ -7,7 +7,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use spillgate::simulation::Dial;
+use spillgate_redis::simulation::Dial;
 use spillgate_testkit::Reply;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{Notify, mpsc, oneshot};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use spillgate::control::WriteReport;
 use spillgate::{
     Decision, Limiter, LimiterBuilder, OnStateLoss, Request, Ring, SHARED_SECRET, ShardStatus,
-    simulation,
 };
+use spillgate_redis::simulation;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 

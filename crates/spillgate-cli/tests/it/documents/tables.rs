@@ -69,7 +69,8 @@ fn default_of<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
 #[test]
 fn the_reference_names_every_setting_of_the_library() {
     let section = Page::of("reference/library").text;
-    let source = read("crates/spillgate/src/limiter/builder.rs");
+    let builder = ["builder.rs", "builder/store.rs"];
+    let source = builder.map(|file| read(&format!("crates/spillgate/src/limiter/{file}"))).concat();
     let mut hidden = false;
     let mut named = 0;
     for line in source.lines().map(str::trim) {

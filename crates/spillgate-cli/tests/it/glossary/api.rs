@@ -32,8 +32,7 @@ pub(crate) fn exported() -> BTreeMap<String, Item> {
     let mut exported = BTreeSet::new();
     for file in ["lib.rs", "control.rs", "testing.rs", "tower.rs"] {
         let text = fs::read_to_string(library().join(file)).unwrap();
-        let public = text.split("\n#[doc(hidden)]\n#[allow(missing_docs").next().unwrap();
-        for uses in public.split("pub use ").skip(1) {
+        for uses in text.split("pub use ").skip(1) {
             let uses = uses.split(';').next().unwrap();
             let names =
                 uses.split(|character: char| !character.is_alphanumeric() && character != '_');
@@ -41,8 +40,7 @@ pub(crate) fn exported() -> BTreeMap<String, Item> {
         }
         if file != "lib.rs" {
             exported.extend(
-                public
-                    .lines()
+                text.lines()
                     .filter_map(|line| item_of(line.strip_prefix("pub ")?))
                     .map(|(_, name)| name),
             );
@@ -110,7 +108,9 @@ fn part_of(line: &str) -> Option<String> {
 fn files() -> Vec<PathBuf> {
     let mut files = Vec::new();
     gather(&library(), &mut files);
-    gather(&library().join("../../spillgate-core/src"), &mut files);
+    for below in ["spillgate-core", "spillgate-redis"] {
+        gather(&library().join("../..").join(below).join("src"), &mut files);
+    }
     files
 }
 

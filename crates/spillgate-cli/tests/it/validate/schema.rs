@@ -24,12 +24,13 @@ fn every_policy_of_the_project_fits_the_schema() {
     {
         files.extend(folder(path));
     }
-    let blocks: Vec<TempFile> = ["README.md", "docs", "crates/spillgate/src"]
-        .iter()
-        .flat_map(|path| documents(&root.join(path)))
-        .flat_map(|document| blocks(&fs::read_to_string(document).unwrap()))
-        .map(|block| TempFile::new("block.toml", &block))
-        .collect();
+    let blocks: Vec<TempFile> =
+        ["README.md", "docs", "crates/spillgate/src", "crates/spillgate-core/src"]
+            .iter()
+            .flat_map(|path| documents(&root.join(path)))
+            .flat_map(|document| blocks(&fs::read_to_string(document).unwrap()))
+            .map(|block| TempFile::new("block.toml", &block))
+            .collect();
     assert!(blocks.len() > 3, "only {} blocks of TOML in the documents", blocks.len());
     files.extend(blocks.iter().map(|block| PathBuf::from(block.path())));
     for (file, problems) in validated(&python, &files) {

@@ -20,7 +20,8 @@ impl View<'_> {
         let is_plain = self.tracked.is_none() && self.gone_after_us.is_none() && !self.rebased;
         let has_room = cost > 0 && self.has_room(cost);
         let none_drains = drained_in(now.tick_us) < n;
-        // A bucket that was charged since the tick would show its reset a tick too late, which rounds up to a second.
+        // A bucket that was full at the tick would be a tick late with its `reset_after`, and a header in whole
+        // seconds would then show one second more.
         let has_drained = self.level.drained > 0;
         let stays_in_use = drained_in(now.late_us) < self.level.tokens.saturating_mul(n);
         is_plain && has_room && has_drained && none_drains && stays_in_use

@@ -93,7 +93,7 @@ struct RuleAnswer<'e> {
 
 pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     let request = request_in(&uri)?;
-    app.answers(&request)?;
+    app.require_domain_of(&request)?;
     let explained = app.limiter().explain(&request).await;
     let answer = ExplainedAnswer::of(&explained);
     let items = 1 + answer.limits.len() + answer.rules.len();

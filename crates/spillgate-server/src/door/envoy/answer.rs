@@ -16,7 +16,7 @@ pub(super) fn to(combined: &AtomicDecision, style: HeaderStyle) -> RateLimitResp
     let whole = combined.whole();
     let refusal = Refusal::of(whole);
     let mut headers = refusal.map_or_else(HeaderMap::new, |refusal| refusal.headers());
-    whole.write_headers(style, &mut headers);
+    style.write(whole, &mut headers);
     let mut response = RateLimitResponse {
         overall_code: code(whole.allowed()).into(),
         statuses: combined.by_request().iter().map(status).collect(),

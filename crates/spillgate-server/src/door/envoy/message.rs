@@ -47,7 +47,7 @@ impl Messages {
         if ended > 0 {
             self.deadline = None;
             if let Some(call) = &self.call {
-                call.is_whole();
+                call.note_whole();
             }
         }
         self.count(self.prefixes.unfinished());

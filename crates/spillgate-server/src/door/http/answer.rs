@@ -75,7 +75,7 @@ fn write_decision(bytes: &mut Vec<u8>, decision: &Decision, headers: Option<Head
 fn write_headers(bytes: &mut Vec<u8>, decision: &Decision, style: HeaderStyle) {
     let of_rule = Refusal::of(decision).filter(Refusal::is_of_rule);
     let mut headers = of_rule.map_or_else(HeaderMap::new, |refusal| refusal.headers());
-    decision.write_headers(style, &mut headers);
+    style.write(decision, &mut headers);
     let fields = headers
         .iter()
         .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))

@@ -41,7 +41,7 @@ pub(crate) struct Http {
 /// The way in which a request is answered.
 enum Answering<F> {
     Refusal(Problem, Shown),
-    Check(Arc<App>, Arriving),
+    Check(Arc<App>, CountedBody),
     ByRoutes(F),
 }
 
@@ -58,7 +58,7 @@ impl Http {
 
     /// Returns this protocol with the fast path for checks, which goes around the router. A router takes a tenth of the
     /// time of a check.
-    pub(crate) fn with_checks_by(self, app: App) -> Http {
+    pub(crate) fn with_fast_checks(self, app: App) -> Http {
         Http { checks: Some(Arc::new(app)), ..self }
     }
 }
@@ -72,9 +72,9 @@ impl Protocol for Http {
         let Http { routes, checks, token, browsers, strangers } = self;
         let tries = strangers.tries(peer.0, connection.stage());
         let service = service_fn(move |request: Request<Incoming>| {
-            seat.calls();
+            seat.note_call();
             let call = Call::on(&seat);
-            let mut request = request.map(|body| Arriving::of(&call, body));
+            let mut request = request.map(|body| CountedBody::of(&call, body));
             let shown = shown(token.as_ref(), &tries, request.headers());
             let refusal = match browsers.admit(&request, port) {
                 _ if shown != Shown::Right => Some(Problem::no_token()),
@@ -111,8 +111,8 @@ impl Protocol for Http {
                 if *stage.borrow() != Stage::Open || tries.are_over() {
                     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
-                call.is_whole();
-                call.seat().answers();
+                call.note_whole();
+                call.seat().note_answer();
                 Ok::<Response<Either<Full<Bytes>, Body>>, Infallible>(answer)
             }
         });
@@ -149,21 +149,21 @@ impl Protocol for Http {
 }
 
 /// The body of a request. When it ends, the request has arrived whole, which the call notes.
-struct Arriving {
+struct CountedBody {
     body: Incoming,
     call: Call,
 }
 
-impl Arriving {
-    fn of(call: &Call, body: Incoming) -> Arriving {
+impl CountedBody {
+    fn of(call: &Call, body: Incoming) -> CountedBody {
         if body.is_end_stream() {
-            call.is_whole();
+            call.note_whole();
         }
-        Arriving { body, call: call.clone() }
+        CountedBody { body, call: call.clone() }
     }
 }
 
-impl HttpBody for Arriving {
+impl HttpBody for CountedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -173,7 +173,7 @@ impl HttpBody for Arriving {
     ) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if frame.is_none() || self.body.is_end_stream() {
-            self.call.is_whole();
+            self.call.note_whole();
         }
         Poll::Ready(frame)
     }
@@ -259,7 +259,7 @@ mod tests {
         let (peer, seat) = (Peer(peer.ip()), Seat::alone());
         let connection = Connection::open(stream, peer, None, stages, seat).await.unwrap();
         let http = Http::new(routes(app.clone()), None, Strangers::at("HTTP"));
-        http.with_checks_by(app).serve(connection).await;
+        http.with_fast_checks(app).serve(connection).await;
         client.read_to_end(&mut Vec::new()).await.unwrap();
         began.elapsed()
     }

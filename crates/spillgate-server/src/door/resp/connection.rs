@@ -125,10 +125,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
             let access = self.session.access();
             let mut batch = Batch::of(&self.received.bytes()[answered..], access, most);
             if !batch.entries.is_empty() {
-                call.is_whole();
+                call.note_whole();
             }
             if self.app.domains == Domains::Known {
-                batch.refuse(|request| self.app.answers(request).err());
+                batch.refuse(|request| self.app.require_domain_of(request).err());
             }
             let decisions = match batch.requests.as_slice() {
                 [] => Vec::new(),

@@ -69,7 +69,7 @@ impl Reservation<'_> {
         }
         let outcome = match self {
             Reservation::Reserve { request, reserve } => {
-                if let Err(why) = app.answers(request) {
+                if let Err(why) = app.require_domain_of(request) {
                     return replies.error(&format!("ERR domain: {why}"));
                 }
                 return match app.reserve(request, reserve).await {

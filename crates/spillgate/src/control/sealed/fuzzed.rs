@@ -2,8 +2,8 @@
 
 use super::{Seal, decoded, encoded};
 use crate::control::table::Stamp;
-use crate::engine::redis::control::StoredEntry;
 use crate::subject::{SHARED_SECRET, Secret};
+use spillgate_redis::control::StoredEntry;
 
 /// Panics if a decoded entry is not encoded the same way, or if a forgery is opened.
 pub fn holds(text: &[u8]) {

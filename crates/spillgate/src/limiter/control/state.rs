@@ -7,8 +7,8 @@ use super::named_by;
 use crate::algorithm::Refund;
 use crate::control::{AuditRecord, AuditedAction, ControlError};
 use crate::counter::Change;
-use crate::decision::{Decision, Names};
-use crate::plan::{Plan, keys_of};
+use crate::decision::{self, Decision, Names};
+use crate::plan::{ChargeOutcome, Plan, keys_of};
 use crate::policy::{Policy, Rule};
 use crate::request::{Cost, Request};
 
@@ -64,21 +64,22 @@ impl Limiter {
     pub async fn state(&self, rule: &str, subject: &Request<'_>) -> Result<Decision, ControlError> {
         let policy = self.policy();
         let mut plan = self.inner.plan_of(&policy, rule, subject)?;
-        let bound = if plan.asks() {
+        let reply = if plan.asks() {
             Some(self.inner.engine.decide_one(&plan.transaction).await)
         } else {
             None
         };
-        let judged = match bound {
+        let counters = match reply {
             None => plan.counters,
             Some(reply) => {
                 let reply = reply.map_err(ControlError::Store)?;
                 let (_, mut answers) = plan.split();
-                reply.counters.into_iter().for_each(|reply| answers.take(reply));
+                let outcomes = reply.counters.into_iter().map(ChargeOutcome::Store);
+                outcomes.for_each(|outcome| answers.take(outcome));
                 plan.counters
             }
         };
-        Ok(Decision::new(judged, Names::Policy(Arc::clone(&policy))))
+        Ok(decision::from_counters(counters, Names::Policy(Arc::clone(&policy))))
     }
 
     /// Charges a rule's counters for one subject by force, each up to twice its capacity. Returns
@@ -155,8 +156,8 @@ impl Limiter {
             if amount > 0 {
                 let changed = self.inner.engine.change(counter, change(amount)).await;
                 self.inner.note_room();
-                let (given_back, _) = changed.map_err(ControlError::Store)?;
-                self.inner.note_given_back(given_back);
+                let (refunded, _) = changed.map_err(ControlError::Store)?;
+                self.inner.note_refunded(refunded);
             }
         }
         self.record(rule, subject, action);

@@ -12,7 +12,6 @@ use tokio::task::AbortHandle;
 use super::super::Inner;
 use super::exchange::Look;
 use crate::control::random;
-use crate::engine::Engine;
 
 /// The handle of the task, if it runs.
 #[derive(Debug, Default)]
@@ -30,7 +29,7 @@ impl Inner {
     /// Starts the task if there is anything to watch and it does not run. The runtime of the last
     /// task may have ended.
     pub(crate) fn watch(self: &Arc<Self>) {
-        let memory = matches!(self.engine, Engine::Memory(_));
+        let memory = self.engine.is_memory();
         if memory && !self.control.table.lock().will_expire() {
             return;
         }

@@ -63,14 +63,14 @@ impl Inner {
         redis: &Redis,
         plans: Vec<(Box<Plan>, Option<&Policy>)>,
     ) -> Vec<Evaluated> {
-        // One reading for all plans: it is before every call, so no denial is used for too long.
+        // The time is read before any call is sent, so each denial expires early rather than late.
         let sent = self.denials.begin(redis);
         let mut each: Vec<(Prepared, Option<&Policy>)> = plans
             .into_iter()
             .map(|(plan, policy)| (self.prepare(redis, plan, policy, sent), policy))
             .collect();
-        let mode = each.iter_mut().filter(|(prepared, _)| prepared.asks());
-        let calls: Vec<_> = mode
+        let asking = each.iter_mut().filter(|(prepared, _)| prepared.asks());
+        let calls: Vec<_> = asking
             .map(|(prepared, policy)| self.fallback.store_call(&mut prepared.plan, *policy))
             .collect();
         let outcomes = engine::decide_each(redis, &calls).await;

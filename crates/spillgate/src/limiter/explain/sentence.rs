@@ -22,7 +22,7 @@ pub(super) fn of_all(explained: &Explanation) -> String {
         Some(Reason::StoreUnavailable | Reason::Overloaded) => {
             format!("Denied by {by}, since the store gave no answer.")
         }
-        Some(Reason::LimitExceeded) => match answer.retry_after() {
+        Some(_) => match answer.retry_after() {
             Some(wait) => format!("Denied by {by}, for {}.", Wait(wait)),
             None => format!("Denied by {by}; how long is unknown."),
         },

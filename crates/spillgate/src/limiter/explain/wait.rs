@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// A wait in the unit that fits, rounded up.
 #[derive(Clone, Copy, Debug)]
-pub struct Wait(pub Duration);
+pub(super) struct Wait(pub(super) Duration);
 
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

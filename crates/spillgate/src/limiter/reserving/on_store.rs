@@ -3,7 +3,7 @@
 use super::super::Inner;
 use super::super::bound::BoundRequest;
 use super::check_sound;
-use crate::decision::{CounterOutcome, Decision};
+use crate::decision::{self, CounterOutcome, Decision};
 use crate::engine::Redis;
 use crate::fallback::Alone;
 use crate::metrics::Began;
@@ -96,7 +96,7 @@ impl Inner {
         let decision = self.decision(counters, bound.meters(), bound.names());
         let contents =
             Contents { id: opening.id, node: Some(redis.node()), groups: alone.elsewhere };
-        Ok(decision.with_receipt(self.receipts.receipt(contents)))
+        Ok(decision::with_receipt(decision, self.receipts.receipt(contents)))
     }
 
     pub(super) async fn end_in(

@@ -1,8 +1,8 @@
 //! Which calls are charged, how much, and what the reply reports.
 
-use spillgate::internals::algorithm::{Intent, Reading};
-use spillgate::internals::limit::NamedLimit;
 use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Reason, Request};
+use spillgate_core::algorithm::{Intent, Reading};
+use spillgate_core::limit::NamedLimit;
 use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;

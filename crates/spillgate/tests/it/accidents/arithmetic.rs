@@ -1,11 +1,11 @@
 //! Intervals cut to milliseconds, floats, fourteen digits, and numbers beyond 2^53.
 
-use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::Memory;
-use spillgate::internals::engine::redis::script_text;
-use spillgate::internals::limit::NamedLimit;
-use spillgate::internals::time::Clock;
 use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Reason, Request};
+use spillgate_core::algorithm::Intent;
+use spillgate_core::limit::NamedLimit;
+use spillgate_core::memory::Memory;
+use spillgate_core::time::Clock;
+use spillgate_redis::script_text;
 use spillgate_testkit::{RedisServer, Reply};
 
 use crate::support::random::Random;
@@ -295,8 +295,7 @@ struct Arrivals {
 
 impl Arrivals {
     fn new(limit: &NamedLimit, calls: u64) -> Arrivals {
-        let Some(spillgate::internals::algorithm::LimitParams::TokenBucket(params)) =
-            limit.params()
+        let Some(spillgate_core::algorithm::LimitParams::TokenBucket(params)) = limit.params()
         else {
             panic!("no bucket")
         };

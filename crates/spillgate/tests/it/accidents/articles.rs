@@ -1,8 +1,8 @@
 //! Mistakes in well-read articles on rate limiting.
 
-use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::Redis;
 use spillgate::{Algorithm, Limit, Limiter, Policy, Request, Source};
+use spillgate_core::algorithm::Intent;
+use spillgate_redis::Redis;
 use spillgate_testkit::{RedisServer, Reply};
 
 use crate::support::storm;

@@ -4,12 +4,13 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::{Engine, Redis};
-use spillgate::internals::limit::NamedLimit;
 use spillgate::{Algorithm, Limit, Limiter, Request, Source};
+use spillgate_core::algorithm::Intent;
+use spillgate_core::limit::NamedLimit;
+use spillgate_redis::Redis;
 use spillgate_testkit::{RedisServer, Reply, eventually};
 
+use crate::support::engine::Engine;
 use crate::support::random::Random;
 use crate::support::script::Script;
 use crate::support::storm;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
 
-use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::redis::script_text;
 use spillgate::{Limit, Limiter, Policy, Request};
+use spillgate_core::algorithm::Intent;
+use spillgate_redis::script_text;
 use spillgate_testkit::{RedisServer, Reply};
 
 use crate::support::storm;

@@ -1,9 +1,9 @@
 //! Clocks that disagree.
 
-use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::Redis;
-use spillgate::internals::time::Clock;
 use spillgate::{Algorithm, Limit, Limiter, Request, Source};
+use spillgate_core::algorithm::Intent;
+use spillgate_core::time::Clock;
+use spillgate_redis::Redis;
 use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;

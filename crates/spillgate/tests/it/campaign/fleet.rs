@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use spillgate::internals::time::{Clock, boottime_us};
 use spillgate::{Limiter, Request, Ring};
+use spillgate_core::time::{Clock, boottime_us};
 use spillgate_testkit::{Process, Sentinels, poll};
 
 use super::bounds::{Admission, History, Limits};

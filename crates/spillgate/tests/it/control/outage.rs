@@ -6,8 +6,9 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use spillgate::control::ControlError;
-use spillgate::internals::time::{Clock, monotonic_us};
+use spillgate::testing::ManualClock;
 use spillgate::{LimitSpec, Limiter, LimiterBuilder, Mode, Policy, Reason, Request};
+use spillgate_core::time::{Clock, monotonic_us};
 use spillgate_testkit::RedisServer;
 
 use super::{API, acme, ann, capacity, until};
@@ -187,7 +188,9 @@ fn a_later_change_wins_over_earlier_ones_whatever_the_clock_of_the_instance_show
     let mut server = RedisServer::start();
     run(async {
         let one = start(&server).await;
-        let wrong = on(&server).clock(Clock::given(1_000_000)).build().await.unwrap();
+        let clock = ManualClock::new();
+        clock.set(Duration::from_secs(1));
+        let wrong = on(&server).manual_clock(&clock).build().await.unwrap();
         one.set_mode("login", Mode::Shadow, None).await.unwrap();
         until("the change is known", async || wrong.modes()[2].runtime().is_some()).await;
         Outage::Gone.begin(&mut server);

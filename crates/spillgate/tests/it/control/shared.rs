@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use spillgate::internals::time::Clock;
 use spillgate::{Limiter, LimiterBuilder, Mode, Policy, Request, Source};
+use spillgate_core::time::Clock;
 use spillgate_testkit::{Process, RedisServer, Reply};
 
 use super::{API, acme, ann, capacity, until};

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use spillgate::internals::time::monotonic_us;
 use spillgate::{Limiter, LimiterBuilder, Mode, Policy};
+use spillgate_core::time::monotonic_us;
 use spillgate_testkit::{Cluster, RedisServer, Sentinels};
 
 use super::{API, acme, ann, capacity, until};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use spillgate::internals::time::monotonic_us;
 use spillgate::{Limit, Limiter, Request, Source};
+use spillgate_core::time::monotonic_us;
 use spillgate_testkit::{Cluster, Node, Sentinels, eventually, poll};
 use tokio::task::JoinHandle;
 

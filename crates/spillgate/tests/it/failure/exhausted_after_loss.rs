@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use spillgate::internals::limit::NamedLimit;
-use spillgate::internals::store::{Store, StoreOptions};
 use spillgate::{Algorithm, Limit, Limiter, LimiterBuilder, OnStateLoss};
+use spillgate_core::limit::NamedLimit;
+use spillgate_redis::store::{Store, StoreOptions};
 use spillgate_testkit::{RedisServer, eventually};
 
 use super::{ALL, Patient, SHARE, TIMEOUT, limit};

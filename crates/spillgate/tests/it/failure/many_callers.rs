@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use spillgate::internals::time::monotonic_us;
 use spillgate::{Limit, Limiter, Request, Source};
+use spillgate_core::time::monotonic_us;
 use spillgate_testkit::{Fault, FaultProxy, RedisServer, poll};
 use tokio::runtime::Runtime;
 

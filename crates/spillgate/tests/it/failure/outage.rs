@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use spillgate::internals::time::Clock;
 use spillgate::{BuildError, Limit, LimitSpec, Limiter, Policy, Reason, Request, Source};
 use spillgate_testkit::{Fault, FaultProxy, RedisServer};
 
-use super::{ALL, CEILING, Patient, SHARE, counted_by, limit};
+use super::{ALL, CEILING, Patient, SHARE, counted_at, counted_by, limit};
+use crate::support::clock::Clock;
 use crate::support::world::{TODAY_US, runtime};
 
 /// ACCIDENTS 43, A11. Every process enforced the whole limit by itself: ten processes admitted ten times the
@@ -109,7 +109,8 @@ fn after_an_outage_of_a_day_only_charges_that_have_not_drained_are_sent() {
     let mut server = RedisServer::start();
     server.kill();
     let clock = Clock::given(TODAY_US);
-    let patient = Patient::built(Limiter::builder().redis(server.url()).clock(clock.clone()));
+    let patient =
+        Patient::built(Limiter::builder().redis(server.url()).manual_clock(clock.manual()));
     let bucket = Limit::per(ALL, Duration::from_secs(3_600));
     let mut local = 0;
     for minute in 0..24 * 60 {
@@ -123,7 +124,7 @@ fn after_an_outage_of_a_day_only_charges_that_have_not_drained_are_sent() {
     server.restart();
     patient.heals();
     assert!(patient.check("me", &bucket).allowed());
-    let counted = counted_by(&server, "me", &bucket);
+    let counted = counted_at(&clock, &server, "me", &bucket);
     println!("{counted} counted by the store afterwards");
     assert!((2..=SHARE + 1).contains(&counted), "{counted}");
 }
@@ -136,7 +137,8 @@ fn charges_of_a_window_that_ended_during_the_partition_do_not_land_in_the_next()
     let proxy = FaultProxy::before(server.port());
     proxy.set(Fault::BlackHole);
     let clock = Clock::given(TODAY_US);
-    let patient = Patient::built(Limiter::builder().redis(proxy.url()).clock(clock.clone()));
+    let patient =
+        Patient::built(Limiter::builder().redis(proxy.url()).manual_clock(clock.manual()));
     let spec = LimitSpec::new(format!("{ALL}/hour")).algorithm("fixed-window");
     let window = spec.build().unwrap();
     patient.falls_back();
@@ -147,7 +149,7 @@ fn charges_of_a_window_that_ended_during_the_partition_do_not_land_in_the_next()
     patient.heals();
     assert!(patient.check("me", &window).allowed());
     assert_eq!(
-        counted_by(&server, "me", &window),
+        counted_at(&clock, &server, "me", &window),
         4,
         "three locally in this window, and one since"
     );

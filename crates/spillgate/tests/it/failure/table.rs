@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use spillgate::internals::time::monotonic_us;
 use spillgate::{Limit, Limiter, Request, Source};
+use spillgate_core::time::monotonic_us;
 use spillgate_testkit::{Direction, Fault, FaultProxy, RedisServer};
 
 use super::{CEILING, Patient, evidence};

@@ -6,12 +6,12 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use spillgate::http::HeaderStyle;
-use spillgate::internals::time::Clock;
 use spillgate::tower::RateLimitLayer;
 use spillgate::{Limiter, Policy};
 use spillgate_testkit::free_port;
 use tower::{Layer, ServiceExt, service_fn};
 
+use crate::support::clock::Clock;
 use crate::support::world::{TODAY_US, runtime};
 
 /// The response to `GET /` of a service that returns `status`, through these layers, the outermost last.
@@ -55,7 +55,7 @@ async fn written<B: BodyExt<Data = Bytes, Error = Infallible>>(
 /// A layer over rules in memory, with a stopped clock.
 fn layer(policy: &str) -> RateLimitLayer {
     let builder = Limiter::builder().policy(Policy::from_toml(policy).unwrap());
-    let limiter = builder.clock(Clock::given(TODAY_US)).build();
+    let limiter = builder.manual_clock(Clock::given(TODAY_US).manual()).build();
     RateLimitLayer::new(runtime().block_on(limiter).unwrap())
 }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode};
 use proptest::prelude::*;
 use spillgate::http::{HeaderStyle, Refusal};
-use spillgate::internals::time::Clock;
 use spillgate::{Cost, Decision, Limiter, Policy, Reason, Request};
 use spillgate_testkit::free_port;
 
 use super::fields::{LimitItem, PolicyItem, read};
+use crate::support::clock::Clock;
 use crate::support::world::{TODAY_US, runtime};
 
 /// A limiter in memory with a clock that moves only by [`Bench::after`].
@@ -23,7 +23,7 @@ impl Bench {
     fn new(policy: &str) -> Bench {
         let (clock, runtime) = (Clock::given(TODAY_US), runtime());
         let builder = Limiter::builder().policy(Policy::from_toml(policy).unwrap());
-        let limiter = runtime.block_on(builder.clock(clock.clone()).build()).unwrap();
+        let limiter = runtime.block_on(builder.manual_clock(clock.manual()).build()).unwrap();
         Bench { limiter, clock, runtime }
     }
 
@@ -40,7 +40,7 @@ impl Bench {
 
 fn headers(decision: &Decision, style: HeaderStyle) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    decision.write_headers(style, &mut headers);
+    style.write(decision, &mut headers);
     headers
 }
 
@@ -356,7 +356,7 @@ fn existing_fields_are_kept() {
     let mut headers = HeaderMap::new();
     headers.insert("ratelimit", "\"upstream\";r=1;t=7".parse().unwrap());
     headers.insert("retry-after", "120".parse().unwrap());
-    denied.write_headers(HeaderStyle::Ietf, &mut headers);
+    HeaderStyle::Ietf.write(&denied, &mut headers);
     assert_eq!(lines(&headers), ["ratelimit: \"upstream\";r=1;t=7", "retry-after: 120"]);
 }
 

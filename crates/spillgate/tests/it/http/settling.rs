@@ -11,12 +11,12 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame};
-use spillgate::internals::time::Clock;
 use spillgate::tower::{RateLimitLayer, from_header};
 use spillgate::{Cost, Limiter, LimiterBuilder, Policy, Request as CheckRequest, Usage};
 use spillgate_testkit::RedisServer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
+use crate::support::clock::Clock;
 use crate::support::random::Random;
 use crate::support::world::TODAY_US;
 
@@ -73,7 +73,7 @@ fn left(peeked: &spillgate::Decision) -> Vec<u64> {
 async fn thousand_streams(builder: LimiterBuilder, seed: u64) {
     let mut random = Random::new(seed);
     let builder = builder.timeout(Duration::from_secs(10)).denial_cache(false);
-    let builder = builder.every_clock(Clock::given(TODAY_US));
+    let builder = builder.manual_clock(Clock::given(TODAY_US).manual());
     let limiter = builder.policy(Policy::from_toml(STREAMS).unwrap()).build().await.unwrap();
     let layer = RateLimitLayer::new(limiter.clone())
         .with("user", from_header("x-user"))

@@ -2,12 +2,12 @@
 //! to its counter.
 
 use spillgate::Algorithm;
-use spillgate::internals::algorithm::{self, Intent, State, StepCounter};
-use spillgate::internals::engine::Engine;
-use spillgate::internals::lease::{ALL, Asked, Close, Exchange, Granted, Ledger};
-use spillgate::internals::limit::NamedLimit;
+use spillgate_core::algorithm::{self, Intent, State, StepCounter};
+use spillgate_core::limit::NamedLimit;
+use spillgate_redis::lease::{ALL, Asked, Close, Exchange, Granted, Ledger};
 use spillgate_testkit::RedisServer;
 
+use crate::support::engine::Engine;
 use crate::support::random::Random;
 use crate::support::target::params;
 use crate::support::world::{ME, PERIOD_US, TODAY_US, World, keys, limit, transaction};

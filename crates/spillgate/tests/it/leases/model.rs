@@ -10,8 +10,8 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use spillgate::internals::algorithm::{LimitParams, State, token_bucket};
-use spillgate::internals::lease::{Asked, Close, Holder, Ledger};
+use spillgate_core::algorithm::{LimitParams, State, token_bucket};
+use spillgate_redis::lease::{Asked, Close, Holder, Ledger};
 
 /// The complete state at one moment.
 #[derive(Clone)]

@@ -9,8 +9,8 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use spillgate::internals::time::boottime_us;
 use spillgate::{Limiter, Policy, Request, Source};
+use spillgate_core::time::boottime_us;
 use spillgate_testkit::{Process, RedisServer};
 use tokio::time::sleep;
 

@@ -1,6 +1,6 @@
 //! Permits in a list.
 
-use spillgate::internals::algorithm::{LimitParams, concurrency};
+use spillgate_core::algorithm::{LimitParams, concurrency};
 
 use super::{Counter, number};
 

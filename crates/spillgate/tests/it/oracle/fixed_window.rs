@@ -1,7 +1,7 @@
 //! A window and a count, in big integers.
 
 use num_bigint::BigInt;
-use spillgate::internals::algorithm::{LimitParams, fixed_window};
+use spillgate_core::algorithm::{LimitParams, fixed_window};
 
 use super::{Counter, number};
 

@@ -1,6 +1,6 @@
 //! Every admitted call, in a list.
 
-use spillgate::internals::algorithm::{LimitParams, sliding_log};
+use spillgate_core::algorithm::{LimitParams, sliding_log};
 
 use super::{Counter, number};
 

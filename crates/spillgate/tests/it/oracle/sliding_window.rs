@@ -1,7 +1,7 @@
 //! Two counts and the position of now between them, in big integers.
 
 use num_bigint::BigInt;
-use spillgate::internals::algorithm::{LimitParams, sliding_window};
+use spillgate_core::algorithm::{LimitParams, sliding_window};
 
 use super::{Counter, number};
 

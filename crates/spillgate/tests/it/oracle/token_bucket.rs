@@ -2,7 +2,7 @@
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
-use spillgate::internals::algorithm::{LimitParams, token_bucket};
+use spillgate_core::algorithm::{LimitParams, token_bucket};
 
 use super::Counter;
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use spillgate::internals::time::Clock;
 use spillgate::{
     Cost, Decision, Ended, Limit, Limiter, Outcome, Policy, Reason, Receipt, Request,
     ReservationError, Reserve, Usage,
 };
 use spillgate_testkit::RedisServer;
 
+use crate::support::clock::Clock;
 use crate::support::given::Given;
 use crate::support::world::{TODAY_US, ring_of};
 
@@ -31,7 +31,7 @@ pub(super) fn on_each<F: Future<Output = ()>>(
                     .timeout(Duration::from_secs(10))
                     .denial_cache(false)
                     .policy(policy.clone())
-                    .every_clock(clock.clone());
+                    .manual_clock(clock.manual());
                 match (kind, &given) {
                     (0, _) => patient,
                     (1, _) => patient.redis(server.url()),

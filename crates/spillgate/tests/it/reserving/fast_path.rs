@@ -2,8 +2,8 @@
 //! the general path: the same programs run through the script with and without the fast path.
 
 use spillgate::LimitSpec;
-use spillgate::internals::engine::redis::script_text;
-use spillgate::internals::limit::NamedLimit;
+use spillgate_core::limit::NamedLimit;
+use spillgate_redis::script_text;
 use spillgate_testkit::{Connection, RedisServer, Reply};
 
 use crate::support::random::Random;

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use spillgate::internals::engine::Engine;
-use spillgate::internals::engine::memory::RecordsHeld;
-use spillgate::{Decision, Limiter, Outcome, Policy, Reason, Request, Reserve};
+use spillgate::{Decision, Limiter, MemoryStats, Outcome, Policy, Reason, Request, Reserve};
 
 /// As `BYTES_MAX` in the engine's records.
 const ROOM: u64 = 256 << 20;
@@ -16,9 +14,8 @@ async fn limiter(policy: &str) -> Limiter {
     Limiter::builder().policy(Policy::from_toml(policy).unwrap()).build().await.unwrap()
 }
 
-fn held(limiter: &Limiter) -> RecordsHeld {
-    let Engine::Memory(memory) = limiter.engine() else { panic!("state is in memory") };
-    memory.records()
+fn held(limiter: &Limiter) -> MemoryStats {
+    limiter.memory_stats().expect("state is in memory")
 }
 
 /// Returns the resident bytes of this process, which include other tests that run at the same time.
@@ -56,7 +53,10 @@ fn one_subject_fills_at_most_a_hundredth_of_the_room_and_others_are_admitted() {
             first += 1;
         }
         let of_one = held(&limiter);
-        assert!(of_one.bytes <= ROOM / 100 && of_one.bytes > ROOM / 101, "{of_one:?}");
+        assert!(
+            of_one.reservation_bytes <= ROOM / 100 && of_one.reservation_bytes > ROOM / 101,
+            "{of_one:?}"
+        );
         let denied = reserve(&limiter, "eve", 0).await;
         assert_eq!((denied.reason(), denied.retry_after()), (Some(Reason::Overloaded), None));
         assert!(denied.receipt().is_none());
@@ -79,10 +79,13 @@ fn one_subject_fills_at_most_a_hundredth_of_the_room_and_others_are_admitted() {
         println!(
             "{first} of one subject in {} bytes; after {attempts} by {subject}: {all:?}, \
              resident {} MB more",
-            of_one.bytes,
+            of_one.reservation_bytes,
             grown >> 20
         );
-        assert!(all.bytes <= ROOM && all.bytes > ROOM / 100 * 98, "{all:?}");
+        assert!(
+            all.reservation_bytes <= ROOM && all.reservation_bytes > ROOM / 100 * 98,
+            "{all:?}"
+        );
         // Memory of other tests stays far below half of it.
         assert!(grown < ROOM + ROOM / 2, "{} MB", grown >> 20);
         let late = reserve(&limiter, "another", 1).await;
@@ -108,8 +111,11 @@ fn ended_reservations_make_room_again() {
             assert_eq!(limiter.cancel(next.receipt().unwrap()).await, Ok(Outcome::Done));
         }
         let after = held(&limiter);
-        assert_eq!(after.open, 0);
-        assert!(after.bytes <= ROOM / 100, "ended reservations count towards the same bound");
+        assert_eq!(after.open_reservations, 0);
+        assert!(
+            after.reservation_bytes <= ROOM / 100,
+            "ended reservations count towards the same bound"
+        );
     });
 }
 

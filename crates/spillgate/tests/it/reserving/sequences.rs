@@ -7,15 +7,15 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use spillgate::internals::algorithm::{self, Charge, Intent, Refund, State, StepCounter};
-use spillgate::internals::limit::NamedLimit;
-use spillgate::internals::time::Clock;
 use spillgate::{
     Algorithm, Ended, Limiter, Outcome, Policy, Receipt, Request, ReservationError, Reserve, Usage,
 };
+use spillgate_core::algorithm::{self, Charge, Intent, Refund, State, StepCounter};
+use spillgate_core::limit::NamedLimit;
 use spillgate_testkit::{Cluster, RedisServer, Sentinels};
 
 use crate::failure::evidence;
+use crate::support::clock::Clock;
 use crate::support::limits;
 use crate::support::random::Random;
 use crate::support::target::params;
@@ -350,7 +350,7 @@ fn all_wander(builders: &[&dyn Fn() -> spillgate::LimiterBuilder], seeds: u64, s
                     .timeout(Duration::from_secs(10))
                     .denial_cache(false)
                     .policy(policy())
-                    .every_clock(clock.clone())
+                    .manual_clock(clock.manual())
                     .build()
             };
             let one = built().await.unwrap();

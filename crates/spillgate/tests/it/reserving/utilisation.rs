@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use spillgate::internals::time::Clock;
 use spillgate::{Cost, Limiter, LimiterBuilder, Outcome, Policy, Receipt, Request, Reserve, Usage};
 use spillgate_testkit::RedisServer;
 
+use crate::support::clock::Clock;
 use crate::support::world::TODAY_US;
 
 const LIMIT: u64 = 100_000;
@@ -26,7 +26,7 @@ async fn share_used(builder: LimiterBuilder, limit: &str) -> u64 {
          {limit}, unit = \"tokens\" }}]"
     );
     let builder = builder.timeout(Duration::from_secs(10)).denial_cache(false);
-    let builder = builder.policy(Policy::from_toml(&policy).unwrap()).every_clock(clock.clone());
+    let builder = builder.policy(Policy::from_toml(&policy).unwrap()).manual_clock(clock.manual());
     let limiter = builder.build().await.unwrap();
     let request = Request::new().costing(Cost::of_unit("tokens", ESTIMATE));
     let lasting = Reserve::lasting(Duration::from_secs(60));

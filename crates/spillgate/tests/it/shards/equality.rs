@@ -2,8 +2,8 @@
 //! and on a Cluster, against the same decisions in memory.
 
 use spillgate::Algorithm;
-use spillgate::internals::algorithm::Intent;
-use spillgate::internals::limit::NamedLimit;
+use spillgate_core::algorithm::Intent;
+use spillgate_core::limit::NamedLimit;
 use spillgate_testkit::Cluster;
 
 use crate::support::random::Random;

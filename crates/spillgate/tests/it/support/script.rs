@@ -2,8 +2,8 @@
 //! as they do in a fleet.
 
 use spillgate::Algorithm;
-use spillgate::internals::engine::redis::script_text;
-use spillgate::internals::limit::NamedLimit;
+use spillgate_core::limit::NamedLimit;
+use spillgate_redis::script_text;
 use spillgate_testkit::{Connection, RedisServer, Reply};
 
 use super::target::params;

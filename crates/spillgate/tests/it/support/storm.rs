@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::{Engine, Memory, Redis};
-use spillgate::internals::limit::NamedLimit;
-use spillgate::internals::time::Clock;
+use spillgate_core::algorithm::Intent;
+use spillgate_core::limit::NamedLimit;
+use spillgate_core::memory::Memory;
+use spillgate_core::time::Clock;
+use spillgate_redis::Redis;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use super::world::{PATIENCE, TODAY_US, transaction};
+use crate::support::engine::Engine;
 
 /// Returns an engine in memory if there is no URL, and otherwise one on Redis with the store's own clock.
 pub(crate) fn engine(runtime: &Runtime, url: Option<&str>) -> Arc<Engine> {

@@ -3,17 +3,20 @@
 
 use std::time::Duration;
 
-use spillgate::internals::algorithm::{
+use spillgate_core::algorithm::{
     self, Charge, Intent, LimitParams, Reading, Refund, State, StepCounter,
 };
-use spillgate::internals::engine::{
-    Change, Engine, Memory, PlannedCharge, RecordAction, Redis, Transaction,
-};
-use spillgate::internals::limit::{NamedLimit, RecordName};
-use spillgate::internals::store::{Store, StoreOptions};
-use spillgate::internals::subject::SubjectKey;
-use spillgate::internals::time::Clock;
+use spillgate_core::counter::{Change, PlannedCharge};
+use spillgate_core::limit::{NamedLimit, RecordName};
+use spillgate_core::memory::Memory;
+use spillgate_core::plan::{RecordAction, Transaction};
+use spillgate_core::subject::SubjectKey;
+use spillgate_core::time::Clock;
+use spillgate_redis::Redis;
+use spillgate_redis::store::{Store, StoreOptions};
 use spillgate_testkit::{Connection, RedisServer, Reply};
+
+use crate::support::engine::Engine;
 
 /// One operation on a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +203,7 @@ pub struct InLua<'s> {
 impl<'s> InLua<'s> {
     pub fn new(server: &'s RedisServer, id: u128) -> InLua<'s> {
         let mut connection = server.connect();
-        let text = spillgate::internals::engine::redis::script_text();
+        let text = spillgate_redis::script_text();
         let script = match connection.command(&["SCRIPT", "LOAD", &text]).unwrap() {
             Reply::Bulk(sha) => String::from_utf8(sha).unwrap(),
             other => panic!("the script does not load: {other:?}"),

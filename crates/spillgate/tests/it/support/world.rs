@@ -5,22 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillgate::StoreError;
-use spillgate::internals::algorithm::{Charge, Intent, Refund};
-use spillgate::internals::engine::{
-    Change, ChargeReply, Engine, Memory, PlannedCharge, RecordAction, Redis, Transaction,
-    TransactionReply,
-};
-use spillgate::internals::limit::NamedLimit;
-use spillgate::internals::store::{Store, StoreOptions};
-use spillgate::internals::subject::SubjectKey;
-use spillgate::internals::time::Clock;
 use spillgate::{Algorithm, Limit, Ring};
+use spillgate_core::algorithm::{Charge, Intent, Refund};
+use spillgate_core::counter::{Change, ChargeReply, PlannedCharge};
+use spillgate_core::limit::NamedLimit;
+use spillgate_core::memory::Memory;
+use spillgate_core::plan::{RecordAction, Transaction, TransactionReply};
+use spillgate_core::subject::SubjectKey;
+use spillgate_core::time::Clock;
+use spillgate_redis::Redis;
+use spillgate_redis::store::{Store, StoreOptions};
 use spillgate_testkit::{Cluster, RedisServer, Reply};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use super::given::Given;
 use super::{limits, storm};
+use crate::support::engine::Engine;
 
 pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,

@@ -24,7 +24,7 @@ pub(super) struct SourceFile {
 
 impl Tree {
     /// Returns whether a file or folder has this path, or a path that ends with it. `*` stands for anything:
-    /// `engine/redis.rs`, `algorithm/*.lua`.
+    /// `engine/memory.rs`, `algorithm/*.lua`.
     pub(super) fn has(&self, pattern: &str) -> bool {
         let pattern = pattern.trim_end_matches('/');
         let fits = |end: &str| match pattern.split_once('*') {

@@ -7,10 +7,10 @@ use spillgate_testkit::RedisServer;
 use crate::control::{
     ChangeNote, Copies, Effect, Entry, EntryId, Seal, Stamp, Table, random as drawn,
 };
-use crate::engine::redis::ShardTag;
-use crate::engine::redis::control::{Exchange, Exchanged, StoredEntry};
 use crate::policy::{Mode, RuntimeEntry};
 use crate::subject::{SHARED_SECRET, Secret};
+use spillgate_redis::ShardTag;
+use spillgate_redis::control::{Exchange, Exchanged, StoredEntry};
 
 /// One copy on a server, and the seal that opens its entries.
 struct Copy {

@@ -1,0 +1,375 @@
+//! The answer to a request: allowed or denied, with the numbers of each counter.
+
+use std::cmp::Reverse;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::limit::{Algorithm, Limit};
+use crate::policy::{LimitPlace, Policy, RuleDenial};
+use crate::reservation::Receipt;
+
+mod counter_outcome;
+mod debug;
+mod kept;
+mod words;
+
+pub use counter_outcome::CounterOutcome;
+use kept::Kept;
+pub use words::{Denial, Reason, Source};
+
+/// The answer to one request: allowed or denied, with the numbers of every counter.
+///
+/// The decision's own numbers are those of its deciding limit: among denying counters the one with
+/// the longest wait, else the one with the least quota left. Unknown numbers are `None`, never
+/// invented.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use std::time::Duration;
+/// use spillgate::{Limit, Limiter, Request, Source};
+///
+/// let limiter = Limiter::builder().build().await.unwrap();
+/// let decision = limiter.check(&Request::keyed("user:42", Limit::per_minute(5))).await;
+/// assert!(decision.allowed());
+/// assert_eq!((decision.capacity(), decision.remaining()), (Some(5), Some(4)));
+/// assert_eq!(decision.retry_after(), Some(Duration::ZERO));
+/// assert_eq!(decision.reset_after(), Some(Duration::from_secs(12)));
+/// assert_eq!(decision.source(), Source::Store);
+/// for limit in decision.limits() {
+///     println!("limit {}: {:?} of {:?} left", limit.limit(), limit.remaining(), limit.capacity());
+/// }
+/// # });
+/// ```
+#[derive(Clone)]
+#[must_use = "a denied request must not proceed"]
+pub struct Decision {
+    denied: Option<Reason>,
+    source: Source,
+    top: Option<u16>,
+    counters: Kept,
+    names: Names,
+}
+
+/// The outcomes of a decision's counters while it is made.
+pub type CounterOutcomes = SmallVec<[CounterOutcome; 1]>;
+
+/// The source of the counters' names.
+#[derive(Clone)]
+pub enum Names {
+    /// Of the policy's rules and limits.
+    Policy(Arc<Policy>),
+    /// Of an inline limit, which has no rule.
+    Inline(Limit),
+}
+
+/// One counter of a decision: one limit of one rule for one subject.
+///
+/// `Decision::limits` lists them.
+#[derive(Clone, Copy)]
+pub struct LimitDecision<'d> {
+    counter: &'d CounterOutcome,
+    names: &'d Names,
+}
+
+impl Decision {
+    /// Returns the receipt of an allowed decision that made a reservation or holds permits.
+    ///
+    /// Pass it to `settle`, `cancel`, `release` or `renew` of the limiter. A check has one if it
+    /// charged a concurrency limit.
+    pub fn receipt(&self) -> Option<&Receipt> {
+        self.counters.receipt()
+    }
+
+    /// Returns whether the request is allowed.
+    pub fn allowed(&self) -> bool {
+        self.denied.is_none()
+    }
+
+    /// Returns the reason of a denial, or `None` if the request is allowed. If several reasons
+    /// apply, returns the first in the order of [`Reason`].
+    pub fn reason(&self) -> Option<Reason> {
+        self.denied
+    }
+
+    /// Returns the reason of a denial and the time to wait, or `None` if the request is allowed.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use spillgate::{Limit, Limiter, Reason, Request};
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// let request = Request::keyed("user:42", Limit::per_minute(1));
+    /// assert!(limiter.check(&request).await.denial().is_none());
+    ///
+    /// let denial = limiter.check(&request).await.denial().unwrap();
+    /// assert_eq!(denial.reason, Reason::LimitExceeded);
+    /// assert!(denial.retry_after.unwrap() <= Duration::from_secs(60));
+    /// # });
+    /// ```
+    pub fn denial(&self) -> Option<Denial> {
+        let reason = self.denied?;
+        Some(Denial { reason, retry_after: self.retry_after() })
+    }
+
+    /// Returns whether no rule of the policy matched the request. Such a request is allowed.
+    pub fn is_unmatched(&self) -> bool {
+        self.counters.as_slice().is_empty()
+    }
+
+    /// Returns the time to wait before the same request can be allowed: zero if it is allowed,
+    /// `None` if no wait helps or the time is unknown.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.denied {
+            None => Some(Duration::ZERO),
+            Some(reason) if reason.is_permanent() => None,
+            Some(_) => self.top().and_then(|counter| counter.retry_after()),
+        }
+    }
+
+    /// Returns the rule of the deciding limit, or `None` for an inline limit or if no rule matched.
+    pub fn rule(&self) -> Option<&str> {
+        self.top().and_then(|counter| counter.rule())
+    }
+
+    /// Returns the name of the deciding limit, or `None` if no rule matched.
+    pub fn limit(&self) -> Option<&str> {
+        self.top().map(|counter| counter.limit())
+    }
+
+    /// Returns the capacity of the deciding limit, in its unit; `None` if it is unlimited.
+    pub fn capacity(&self) -> Option<u64> {
+        self.top().and_then(|counter| counter.capacity())
+    }
+
+    /// Returns the largest cost that the deciding limit would allow now; `None` if unknown.
+    pub fn remaining(&self) -> Option<u64> {
+        self.top().and_then(|counter| counter.remaining())
+    }
+
+    /// Returns the time until the deciding limit is full again; `None` if unknown.
+    pub fn reset_after(&self) -> Option<Duration> {
+        self.top().and_then(|counter| counter.reset_after())
+    }
+
+    /// Returns the source of the decision: the worst source of its enforced counters.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Returns whether the decision was made without the store, by a local fallback or an outage
+    /// policy.
+    pub fn degraded(&self) -> bool {
+        self.source >= Source::Fallback
+    }
+
+    /// Returns every counter in the order of the policy, shadow rules included.
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitDecision<'_>> {
+        self.counters.as_slice().iter().map(|counter| LimitDecision { counter, names: &self.names })
+    }
+
+    /// Returns the deciding limit, whose numbers are those of the decision. Among denying counters
+    /// it is the one with the longest wait, else the one with the smallest part of its capacity
+    /// left.
+    pub fn top(&self) -> Option<LimitDecision<'_>> {
+        let counters = self.counters.as_slice();
+        self.top
+            .map(|top| LimitDecision { counter: &counters[usize::from(top)], names: &self.names })
+    }
+}
+
+impl<'d> LimitDecision<'d> {
+    /// Returns the name of the rule, or `None` for an inline limit.
+    pub fn rule(&self) -> Option<&'d str> {
+        self.counter.rule.number()?;
+        match self.names {
+            Names::Policy(policy) => Some(policy.rule_name(self.index())),
+            Names::Inline(_) => None,
+        }
+    }
+
+    /// Returns the name of the limit: as given in the policy, else its position in the rule. A
+    /// narrowed limit, which the request asked for beside a configured one, is called
+    /// `NAME.request`.
+    pub fn limit(&self) -> &'d str {
+        match (self.counter.brought(), self.names) {
+            (Some(limit), _) | (None, Names::Inline(limit)) => limit.name().unwrap_or("0"),
+            (None, Names::Policy(policy)) => policy.limit_name(self.index()),
+        }
+    }
+
+    /// Returns the unit that the limit counts, for example `requests`.
+    pub fn unit(&self) -> &'d str {
+        self.definition().unit()
+    }
+
+    /// Returns the algorithm of the limit.
+    pub fn algorithm(&self) -> Algorithm {
+        self.definition().algorithm()
+    }
+
+    /// Returns the limit itself.
+    pub fn definition(&self) -> &'d Limit {
+        match (self.counter.brought(), self.names) {
+            (Some(limit), _) | (None, Names::Inline(limit)) => limit,
+            (None, Names::Policy(policy)) => policy.limit(self.index()),
+        }
+    }
+
+    /// Returns whether this counter allows the request. A counter that was not evaluated, because
+    /// another had denied already, allows and has no numbers.
+    pub fn allowed(&self) -> bool {
+        self.counter.allows()
+    }
+
+    /// Returns the reason why this counter denies, or `None` if it does not.
+    pub fn reason(&self) -> Option<Reason> {
+        self.counter.denied
+    }
+
+    /// Returns the source of this counter's result.
+    pub fn source(&self) -> Source {
+        self.counter.source
+    }
+
+    /// Returns whether the counter belongs to a shadow rule, which takes no part in the decision.
+    pub fn shadow(&self) -> bool {
+        self.counter.shadow
+    }
+
+    /// Returns whether the counter only reports its state. It takes no part in the decision because
+    /// its rule is post-paid or the request only refunded to it.
+    pub fn advisory(&self) -> bool {
+        self.counter.advisory
+    }
+
+    /// Returns the capacity of the limit, in its unit; `None` if it is unlimited.
+    pub fn capacity(&self) -> Option<u64> {
+        self.counter.capacity.number()
+    }
+
+    /// Returns the largest cost that the counter would allow now; `None` if unknown.
+    pub fn remaining(&self) -> Option<u64> {
+        self.counter.remaining.number()
+    }
+
+    /// Returns the time until the counter would allow the cost: zero if it does, `None` if never or
+    /// unknown.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.counter.retry_after_us.number().map(Duration::from_micros)
+    }
+
+    /// Returns the time until the counter is full again; `None` if unknown.
+    pub fn reset_after(&self) -> Option<Duration> {
+        self.counter.reset_after_us.number().map(Duration::from_micros)
+    }
+
+    /// Returns the index of the rule in the policy, from 0. An inline limit has none, and 0 stands
+    /// for it.
+    pub fn rule_index(&self) -> usize {
+        self.index().rule as usize
+    }
+
+    /// Returns the index of the limit in the rule, from 0.
+    pub fn limit_index(&self) -> usize {
+        usize::from(self.counter.limit)
+    }
+
+    /// Returns the place of the limit in the policy. An inline limit has none, and the default
+    /// stands for it.
+    fn index(&self) -> LimitPlace {
+        let CounterOutcome { rule, overridden, limit, .. } = *self.counter;
+        LimitPlace {
+            rule: rule.number().unwrap_or_default(),
+            overridden: overridden.number(),
+            limit: u32::from(limit),
+        }
+    }
+}
+
+/// Makes the decision over all counters of a request.
+#[inline]
+pub fn from_counters(counters: CounterOutcomes, names: Names) -> Decision {
+    let enforced = || counters.iter().filter(|counter| !counter.shadow);
+    let decisive = enforced().filter(|counter| !counter.advisory);
+    // `Reason` is ordered, and the first one counts.
+    let denied = decisive.filter_map(|counter| counter.denied).min();
+    let source = enforced().map(|counter| counter.source).max().unwrap_or(Source::Store);
+    // A decision has at most 64 counters.
+    let top = top(&counters, denied.is_some()).map(|top| top as u16);
+    Decision { denied, source, top, counters: counters.into(), names }
+}
+
+/// Makes the decision over one enforced counter.
+#[inline]
+pub fn from_one_counter(counter: CounterOutcome, names: Names) -> Decision {
+    let (denied, source) = (counter.denied, counter.source);
+    Decision { denied, source, top: Some(0), counters: Kept::One(counter), names }
+}
+
+/// Adds a receipt to a decision.
+pub fn with_receipt(mut decision: Decision, receipt: Receipt) -> Decision {
+    decision.counters.set_receipt(receipt);
+    decision
+}
+
+/// Returns the rule's own response to denials, if the limit is that of a rule and the rule has one.
+pub fn rule_denial<'d>(counter: &LimitDecision<'d>) -> Option<&'d RuleDenial> {
+    let rule = counter.counter.rule.number()?;
+    match counter.names {
+        Names::Policy(policy) => policy.rule_at(rule).denial(),
+        Names::Inline(_) => None,
+    }
+}
+
+/// Returns the cached header text of a counter's limit, unless the request brought the limit or
+/// a local share is in force in its place.
+pub fn written_limit<'d>(
+    counter: &LimitDecision<'d>,
+    limit_is_named: bool,
+) -> Option<&'d OnceLock<Bytes>> {
+    let Names::Policy(policy) = counter.names else { return None };
+    let place = counter.index();
+    let is_whole =
+        counter.counter.brought().is_none() && policy.limit(place).capacity() == counter.capacity();
+    policy.written_limit(place, limit_is_named).filter(|_| is_whole)
+}
+
+/// Returns the index of the deciding limit. If the decision denies, that is the denying counter
+/// with the longest wait, where unknown is longest. Else it is the one with the smallest part of
+/// its capacity left. Ties go to the first in the file.
+fn top(counters: &[CounterOutcome], is_denied: bool) -> Option<usize> {
+    let enforced = counters.iter().enumerate().filter(|(_, counter)| !counter.shadow);
+    if !is_denied {
+        let mut least: Option<(usize, u64, u64)> = None;
+        for (i, counter) in enforced {
+            let params = counter.remaining.number().zip(counter.capacity.number());
+            let Some((remaining, capacity)) = params else { continue };
+            // Compares remaining ÷ capacity without division: a/b < c/d if a × d < c × b.
+            let is_less = |(_, other, of): (usize, u64, u64)| {
+                u128::from(remaining) * u128::from(of) < u128::from(other) * u128::from(capacity)
+            };
+            if least.is_none_or(is_less) {
+                least = Some((i, remaining, capacity));
+            }
+        }
+        let first = || counters.iter().position(|counter| !counter.shadow);
+        return least.map(|(i, ..)| i).or_else(first);
+    }
+    // The longest wait first, where unknown is longest; equal waits by the order of the reasons,
+    // then of the file.
+    let rank = |counter: &CounterOutcome| {
+        let wait = counter.retry_after_us.number().map_or((1, 0), |us| (0, us));
+        (wait, Reverse(counter.denied))
+    };
+    let mut deciding: Option<usize> = None;
+    for (i, counter) in enforced.filter(|(_, counter)| !counter.advisory && !counter.allows()) {
+        if deciding.is_none_or(|known| rank(counter) > rank(&counters[known])) {
+            deciding = Some(i);
+        }
+    }
+    deciding
+}

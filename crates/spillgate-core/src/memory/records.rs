@@ -1,0 +1,268 @@
+//! The records of reservations in this process, in a bounded number of bytes.
+
+use smallvec::SmallVec;
+
+use super::Memory;
+use crate::algorithm::{self, Intent, Refund};
+use crate::counter::{Change, LimitHandle, PlannedCharge};
+use crate::limit::Algorithm;
+use crate::plan::{RecordAction, Transaction, TransactionReply};
+use crate::reservation::kept::{RecordedCharge, RecordedCharges};
+use crate::reservation::record::{Charged, Correction, Record};
+use crate::reservation::{Answer, Ended, Ending, Group, Opened, Opening, Outcome};
+
+mod room;
+
+pub(super) use room::Records;
+use room::{Held, bytes_of_open};
+
+/// A correction that was made to a counter when its reservation ended.
+#[derive(Clone, Copy, Debug)]
+pub enum Corrected {
+    /// This many units were refunded.
+    Refunded(u64),
+    /// This many units were charged by force.
+    Forced(u64),
+}
+
+/// A record of charges by the local fallback.
+pub struct Kept {
+    /// The hash of the request.
+    pub body: u128,
+    /// The time for which it can be settled, in µs.
+    pub lasting_us: u64,
+    /// The result of [`subject_of`] for the counters of the transaction.
+    pub subject: u128,
+    /// The counters charged here.
+    pub counters: Vec<RecordedCharge>,
+    /// The charge of each counter.
+    pub charges: Vec<Charged>,
+    /// The groups of the reservation with records on the store.
+    pub elsewhere: SmallVec<[Group; 1]>,
+}
+
+/// Counts of the records in this process, for the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordsHeld {
+    /// Records of reservations that are open, or expired without an end.
+    pub open: u64,
+    /// Records of reservations that were settled, cancelled or released.
+    pub ended: u64,
+    /// The bytes of all records.
+    pub bytes: u64,
+}
+
+impl Memory {
+    /// Decides a reservation, and stores its record if it is allowed.
+    pub(super) fn open<L: LimitHandle>(
+        &self,
+        transaction: &Transaction<L>,
+        opening: &Opening,
+    ) -> TransactionReply {
+        let now_us = self.clock.now_us();
+        let mut records = self.records.lock();
+        records.forget_gone(now_us);
+        let subject = subject_of(&transaction.counters);
+        let known = records.get(opening.id);
+        let opened = match known
+            .map(|held| self.opened_again(held, transaction, opening.body, now_us))
+        {
+            Some(opened) => opened,
+            None if !records.make_room(subject, bytes_of_open(transaction), now_us) => Opened::Full,
+            None => Opened::New,
+        };
+        // A repeated, conflicting or rejected opening charges nothing: the peek only fills in the reply.
+        let intent = if opened == Opened::New { transaction.intent } else { Intent::Peek };
+        let mut reply = self.decide::<L>(&Transaction {
+            intent,
+            record: RecordAction::None,
+            counters: transaction.counters.clone(),
+        });
+        match opened {
+            Opened::Repeated => reply.admit(),
+            Opened::Conflict | Opened::Ended(_) => {
+                reply.allowed = false;
+                reply.counters.iter_mut().for_each(|counter| counter.fits = false);
+            }
+            // The limits have decided: a denial by a limit is reported as such, even if the records are full.
+            Opened::New | Opened::Refused | Opened::Full => {}
+        }
+        // Only an allowed new reservation gets a record; a denied one can be tried again under the same id.
+        let is_open = opened == Opened::New && reply.allowed && intent != Intent::Peek;
+        if is_open {
+            let charges = transaction.counters.iter().zip(&reply.counters);
+            let charges = charges
+                .map(|(counter, reply)| Charged { cost: counter.cost, charge: reply.charge });
+            let record = Record::new(opening.body, opening.lasting_us, charges, now_us);
+            let counters = transaction.counters.iter().map(RecordedCharge::of).collect();
+            let held = Held { record, counters, elsewhere: SmallVec::new(), subject };
+            records.put(opening.id, Box::new(held));
+        }
+        let opened = if opened == Opened::New && !is_open { Opened::Refused } else { opened };
+        let tag = transaction.counters.first().map_or(0, |counter| counter.key.tag);
+        opening.note(opened, || Group { tag, counters: None });
+        reply
+    }
+
+    /// Returns the result of opening a reservation whose id already has a record.
+    ///
+    /// If a limit in force takes permits, the record must still hold its own: they may have expired.
+    fn opened_again<L: LimitHandle>(
+        &self,
+        held: &Held,
+        transaction: &Transaction<L>,
+        body: u128,
+        now_us: u64,
+    ) -> Opened {
+        let opened = held.record.opened_again(body, now_us);
+        if opened == Opened::Repeated
+            && takes_permits(&transaction.counters)
+            && !self.holds_permits(held)
+        {
+            return Opened::Ended(Ended::PermitEnded);
+        }
+        opened
+    }
+
+    /// Ends or renews a reservation. Calls `corrected` for each correction that it makes.
+    pub fn close(
+        &self,
+        id: u128,
+        ending: &Ending<'_>,
+        mut corrected: impl FnMut(&RecordedCharge, Corrected),
+    ) -> Answer {
+        let now_us = self.clock.now_us();
+        let mut records = self.records.lock();
+        records.forget_gone(now_us);
+        let Some(held) = records.get(id) else {
+            return Answer::Outcome(Outcome::Unknown);
+        };
+        if let Err(answer) = held.record.may_end(ending, now_us) {
+            return answer;
+        }
+        if let Ending::Renew { for_us } = ending {
+            if !self.renew(held, *for_us) {
+                return Answer::Outcome(Outcome::Expired);
+            }
+            records.change(id, |held| held.record.renew(*for_us, now_us));
+            return Answer::Outcome(Outcome::Done);
+        }
+        for (place, counter) in held.counters.iter().enumerate() {
+            let Some(correction) = held.record.correction(place, ending.actual(counter)) else {
+                continue;
+            };
+            let change = match correction {
+                Correction::Force(amount) => Change::Force(amount),
+                Correction::Refund { charge, unused } => {
+                    Change::Refund(Refund::Unused { charge, unused })
+                }
+            };
+            let (returned, _) = self.change(&counter.asked(0), change);
+            corrected(
+                counter,
+                match correction {
+                    Correction::Force(amount) => Corrected::Forced(amount),
+                    Correction::Refund { .. } => Corrected::Refunded(returned),
+                },
+            );
+        }
+        if matches!(ending, Ending::Undo) {
+            records.remove(id);
+            return Answer::Outcome(Outcome::Done);
+        }
+        // The ended record stays without its counters, to answer late and repeated calls.
+        records.change(id, |held| {
+            held.record.end(ending);
+            held.counters = RecordedCharges::default();
+        });
+        Answer::Outcome(Outcome::Done)
+    }
+
+    /// Extends all permits of a record. Returns whether all were still held; if not, none is extended.
+    fn renew(&self, held: &Held, for_us: u64) -> bool {
+        let all_held = self.holds_permits(held);
+        if all_held {
+            for (counter, charge) in held.charges() {
+                self.with_counter(&counter, |counter, now_us| {
+                    algorithm::renew(counter, &charge, for_us, now_us);
+                });
+            }
+        }
+        all_held
+    }
+
+    fn holds_permits(&self, held: &Held) -> bool {
+        held.charges().all(|(counter, charge)| {
+            self.with_counter(&counter, |counter, now_us| {
+                algorithm::holds(counter, &charge, now_us)
+            })
+            .0
+        })
+    }
+
+    /// Stores a record of the charges that this instance made while the store was unavailable.
+    ///
+    /// The caller must have checked [`has_room`](Self::has_room) before the charge. Returns the record as an
+    /// error if the id has one already.
+    pub fn keep(&self, id: u128, kept: Kept) -> Result<(), Box<Kept>> {
+        let now_us = self.clock.now_us();
+        let mut records = self.records.lock();
+        records.forget_gone(now_us);
+        if records.get(id).is_some() {
+            return Err(Box::new(kept));
+        }
+        let Kept { body, lasting_us, subject, counters, charges, elsewhere } = kept;
+        let record = Record::new(body, lasting_us, charges, now_us);
+        records.put(id, Box::new(Held { record, counters: counters.into(), elsewhere, subject }));
+        Ok(())
+    }
+
+    /// Returns the result of opening a reservation that has a record here, and the groups of its other records.
+    pub fn kept(
+        &self,
+        transaction: &Transaction,
+        opening: &Opening,
+    ) -> Option<(Opened, SmallVec<[Group; 1]>)> {
+        let now_us = self.clock.now_us();
+        let mut records = self.records.lock();
+        records.forget_gone(now_us);
+        let held = records.get(opening.id)?;
+        Some((self.opened_again(held, transaction, opening.body, now_us), held.elsewhere.clone()))
+    }
+
+    /// Returns whether there is room for the record of a transaction.
+    pub fn has_room(&self, transaction: &Transaction) -> bool {
+        let now_us = self.clock.now_us();
+        self.records.lock().make_room(
+            subject_of(&transaction.counters),
+            bytes_of_open(transaction),
+            now_us,
+        )
+    }
+
+    /// Returns the number of records, and their bytes.
+    pub fn records(&self) -> RecordsHeld {
+        self.records.lock().held()
+    }
+}
+
+/// Returns the subject that a record's bytes count for: the narrowest enforced subject.
+///
+/// A wide subject would let one of the many clients that share it use up the room of all.
+pub fn subject_of<L>(counters: &[PlannedCharge<L>]) -> u128 {
+    let narrowest = |enforced: bool| {
+        let counters = counters.iter().rev().filter(|counter| (counter.group == 0) == enforced);
+        counters.max_by_key(|counter| counter.attributes).map(|counter| counter.key.id)
+    };
+    narrowest(true).or_else(|| narrowest(false)).unwrap_or_default()
+}
+
+/// Returns whether an enforced limit grants a permit, which expires by itself.
+pub fn takes_permits<L: LimitHandle>(counters: &[PlannedCharge<L>]) -> bool {
+    let takes = |counter: &PlannedCharge<L>| {
+        counter.group == 0
+            && counter.cost > 0
+            && counter.limit().algorithm() == Algorithm::Concurrency
+    };
+    counters.iter().any(takes)
+}

@@ -1,0 +1,388 @@
+//! Turns a request into the charges that the store evaluates, and the store's replies into counter outcomes.
+
+use std::slice;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{Intent, LimitParams};
+use crate::counter::{Change, LimitHandle, PlannedCharge};
+use crate::decision::{CounterOutcome, CounterOutcomes, Reason};
+use crate::limit::{Kind, NamedLimit};
+use crate::policy::{Matched, Mode, Policy, Rule};
+use crate::request::{Cost, Request};
+use crate::reservation::{Noted, Opening, random_id};
+use crate::subject::{Secret, SubjectKey};
+
+mod answers;
+mod follow_up;
+mod leased;
+mod outcomes;
+mod together;
+mod transaction;
+
+pub use answers::Answers;
+pub use follow_up::FollowUp;
+pub use outcomes::{Cause, ChargeOutcome, ChargeOutcomes, Order};
+pub use together::SharedMatch;
+pub use transaction::{RecordAction, Transaction, TransactionReply};
+
+/// The charges of one request that the store must evaluate, and the outcomes that need no store.
+pub struct Plan<L: LimitHandle = NamedLimit> {
+    /// The charges that the store must evaluate.
+    pub transaction: Transaction<L>,
+    /// Outcomes of all counters, in file order. Those that the store evaluates get their numbers from its reply.
+    pub counters: CounterOutcomes,
+    /// Corrections to make after the decision, whether it allows or denies.
+    pub follow_ups: Vec<FollowUp<L>>,
+    /// The reservation record that the decision opens if there is room for it.
+    pub opening: Option<Arc<Opening>>,
+    /// Whether a previous key secret is in use too, so that each counter has a charge under both secrets.
+    under_two_secrets: bool,
+}
+
+/// The limits that one subject is charged under: those of a rule, or one inline limit.
+#[derive(Clone, Copy)]
+struct Charged<'p> {
+    limits: &'p [NamedLimit],
+    /// The number of key attributes.
+    attributes: u8,
+    is_postpaid: bool,
+}
+
+/// A limit handle that can be made from a limit of a policy that lives for `'p`.
+pub trait LimitHandleFrom<'p>: LimitHandle + From<&'p NamedLimit> {}
+
+impl<'p, L: LimitHandle + From<&'p NamedLimit>> LimitHandleFrom<'p> for L {}
+
+/// Whether the plan charges the counters or only reads them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanMode {
+    /// Charges the request's cost.
+    Charge,
+    /// Reads the counters, as a cost of 0 does.
+    Peek,
+}
+
+impl<L: LimitHandle> Plan<L> {
+    /// Builds the plan of a request that matched `rules`.
+    pub fn of_rules<'p>(
+        rules: &[Matched<'p>],
+        request: &Request<'_>,
+        secret: &Secret,
+        mode: PlanMode,
+    ) -> Plan<L>
+    where
+        L: LimitHandleFrom<'p>,
+    {
+        let free = Cost::requests(0);
+        let cost = if mode == PlanMode::Peek { &free } else { request.cost() };
+        let mut plan = Plan::under(secret);
+        let count = rules.iter().map(|matched| matched.limits.len()).sum();
+        plan.counters.reserve_exact(count);
+        plan.transaction.counters.reserve_exact(count);
+        // Outcomes are in file order. Charges are added in another order below, and refer to outcomes by index.
+        for matched in rules {
+            for position in 0..matched.limits.len() {
+                plan.counters.push(CounterOutcome::unknown(matched, position));
+            }
+        }
+        // Group 0 is the enforced rules, charged all or none. Each shadow rule is a group, evaluated afterwards.
+        let mut group = 0;
+        for shadow in [false, true] {
+            let mut index = 0;
+            for matched in rules {
+                if (matched.rule.mode() == Mode::Shadow) == shadow {
+                    group += u16::from(shadow);
+                    for key in keys_of(matched.rule, request, secret) {
+                        plan.add_charged(Charged::by_rule(matched), index, key, cost, group);
+                    }
+                }
+                index += matched.limits.len();
+            }
+        }
+        // Post-paid charges come last, each in its own group, since its denial must hold back no other charge.
+        if rules.iter().any(|matched| matched.rule.postpaid()) {
+            let mut index = 0;
+            for matched in rules {
+                for key in keys_of(matched.rule, request, secret) {
+                    plan.add_postpaid(Charged::by_rule(matched), index, key, cost, &mut group);
+                }
+                index += matched.limits.len();
+            }
+        }
+        plan
+    }
+
+    /// Builds a plan that reads the counters of one rule for one subject, as if the rule were enforced.
+    pub fn of_subject<'p>(matched: &Matched<'p>, subject: &Request<'_>, secret: &Secret) -> Plan<L>
+    where
+        L: LimitHandleFrom<'p>,
+    {
+        let mut plan = Plan::under(secret);
+        for position in 0..matched.limits.len() {
+            plan.counters.push(CounterOutcome {
+                shadow: false,
+                ..CounterOutcome::unknown(matched, position)
+            });
+        }
+        for key in keys_of(matched.rule, subject, secret) {
+            plan.add_charged(Charged::by_rule(matched), 0, key, &Cost::requests(0), 0);
+        }
+        plan
+    }
+
+    /// Builds the plan for an inline limit. `keys` has the subject's key under each secret.
+    pub fn inline<'p>(
+        keys: impl IntoIterator<Item = SubjectKey>,
+        limit: &'p NamedLimit,
+        cost: &Cost<'_>,
+    ) -> Plan<L>
+    where
+        L: LimitHandleFrom<'p>,
+    {
+        let mut plan = Plan::empty();
+        plan.counters.push(CounterOutcome::inline());
+        for key in keys {
+            plan.add_charged(Charged::inline(limit), 0, key, cost, 0);
+        }
+        plan.under_two_secrets = plan.transaction.counters.len() > 1;
+        plan
+    }
+
+    /// Returns the longest time in µs that a permit of this plan can be held, or `None` if it charges no permit.
+    pub fn max_hold_us(&self) -> Option<u64> {
+        if self.transaction.intent != Intent::Charge {
+            return None;
+        }
+        let of_permit = |counter: &PlannedCharge<L>| match counter.params() {
+            LimitParams::Concurrency(params) if counter.cost > 0 => Some(params.max_hold_us),
+            _ => None,
+        };
+        self.transaction.counters.iter().filter_map(of_permit).max()
+    }
+
+    /// Makes the plan open a record, unless its denial is certain.
+    pub fn open(&mut self, opening: Arc<Opening>) {
+        // A plan that was turned into a peek charges nothing, so it needs no record. The nonce
+        // becomes the incarnation of new states, by which a refund recognises them; 0 is none.
+        if self.transaction.intent == Intent::Charge {
+            self.transaction.intent = Intent::Reserve { nonce: (random_id() as u64 >> 16).max(1) };
+            self.transaction.record = RecordAction::Open(Arc::clone(&opening));
+        }
+        self.opening = Some(opening);
+    }
+
+    /// Makes the plan only peek.
+    pub fn look(&mut self) {
+        self.transaction.intent = Intent::Peek;
+        self.transaction.record = RecordAction::None;
+        self.follow_ups.clear();
+    }
+
+    /// Returns the outcome of the record that the plan opens.
+    pub fn noted(&self) -> Noted {
+        self.opening.as_ref().map(|opening| opening.noted()).unwrap_or_default()
+    }
+
+    /// Returns whether the store must evaluate anything.
+    pub fn asks(&self) -> bool {
+        !self.transaction.counters.is_empty()
+    }
+
+    /// Returns the order in which the legs of the plan are sent. They go at once only if every rule is `parallel`.
+    /// `policy` is `None` for an inline limit.
+    pub fn order(&self, policy: Option<&Policy>) -> Order {
+        let is_parallel = |counter: &PlannedCharge<L>| {
+            self.rule_of(policy, counter).is_some_and(Rule::is_parallel)
+        };
+        match self.transaction.counters.iter().all(is_parallel) {
+            true => Order::AtOnce,
+            false => Order::OneByOne,
+        }
+    }
+
+    /// Returns the rule that a charge belongs to; `None` for an inline limit.
+    pub fn rule_of<'p>(
+        &self,
+        policy: Option<&'p Policy>,
+        counter: &PlannedCharge<L>,
+    ) -> Option<&'p Rule> {
+        let rule_index = self.counters[usize::from(counter.index)].rule.number()?;
+        policy.map(|policy| policy.rule_at(rule_index))
+    }
+
+    /// Splits the plan into the transaction to evaluate and the outcomes that take its replies.
+    #[inline]
+    pub fn split(&mut self) -> (&Transaction<L>, Answers<'_, L>) {
+        let Plan { transaction, counters, under_two_secrets, .. } = self;
+        (
+            transaction,
+            Answers {
+                counters,
+                asked: &transaction.counters,
+                twins: under_two_secrets.then(Vec::new),
+                number: 0,
+            },
+        )
+    }
+
+    /// Copies the outcomes of all charges to their counters.
+    pub fn take(&mut self, outcomes: &[ChargeOutcome]) {
+        let (_, mut answers) = self.split();
+        outcomes.iter().for_each(|outcome| answers.take(*outcome));
+    }
+
+    fn under(secret: &Secret) -> Plan<L> {
+        let mut plan = Plan::empty();
+        plan.under_two_secrets = secret.previous().is_some();
+        plan
+    }
+
+    fn empty() -> Plan<L> {
+        Plan {
+            transaction: Transaction {
+                intent: Intent::Charge,
+                record: RecordAction::None,
+                counters: SmallVec::new(),
+            },
+            counters: SmallVec::new(),
+            follow_ups: Vec::new(),
+            opening: None,
+            under_two_secrets: false,
+        }
+    }
+
+    /// Adds the charges of one subject, whose first counter in the decision is `first`. If a limit can never allow the
+    /// cost, a shadow rule is only read; for an enforced rule the whole plan is.
+    fn add_charged<'p>(
+        &mut self,
+        charged: Charged<'p>,
+        first: usize,
+        key: SubjectKey,
+        cost: &Cost<'_>,
+        group: u16,
+    ) where
+        L: LimitHandleFrom<'p>,
+    {
+        let asked_before = self.transaction.counters.len();
+        let Charged { limits, attributes, is_postpaid } = charged;
+        let mut hopeless = false;
+        // A decision has 64 counters at most.
+        for (index, limit) in (first as u16..).zip(limits) {
+            let cost = cost.of_limit(limit.limit());
+            // `add_postpaid` adds post-paid charges later. A peek of a post-paid rule is part of the decision.
+            if is_postpaid && cost > 0 {
+                continue;
+            }
+            let counter =
+                PlannedCharge { cost, group, index, attributes, ..PlannedCharge::new(key, limit) };
+            hopeless |= self.add_counter(counter);
+        }
+        // For group 0 `add_counter` has made the whole plan a peek, so only shadow rules are cleared here.
+        if hopeless && group > 0 {
+            self.transaction.counters[asked_before..]
+                .iter_mut()
+                .for_each(|counter| counter.cost = 0);
+        }
+    }
+
+    /// Adds the charges of a post-paid rule, each in a group of its own. The decision charges those that have room if
+    /// it allows. A follow-up charges all others by force.
+    fn add_postpaid<'p>(
+        &mut self,
+        charged: Charged<'p>,
+        first: usize,
+        key: SubjectKey,
+        cost: &Cost<'_>,
+        group: &mut u16,
+    ) where
+        L: LimitHandleFrom<'p>,
+    {
+        let Charged { limits, attributes, is_postpaid } = charged;
+        for (index, limit) in (first as u16..).zip(limits) {
+            let cost = cost.of_limit(limit.limit());
+            if !is_postpaid || cost == 0 {
+                continue;
+            }
+            *group += 1;
+            let counter = PlannedCharge {
+                cost,
+                group: *group,
+                index,
+                attributes,
+                ..PlannedCharge::new(key, limit)
+            };
+            self.counters[usize::from(index)].advisory = true;
+            if self.add_counter(counter) {
+                // Not `CostExceedsLimit`, because a forced charge can go up to twice the capacity.
+                self.counters[usize::from(index)].denied = Some(Reason::LimitExceeded);
+            }
+            // Unlimited and blocked limits keep no state that a correction could change.
+            if limit.params().is_some() {
+                let counter = counter.under(L::from(limit));
+                self.follow_ups.push(FollowUp { counter, change: Change::Force(cost) });
+            }
+        }
+    }
+
+    /// Adds one charge, unless its limit keeps no state. Returns whether the limit can never allow the cost.
+    fn add_counter<'p>(&mut self, counter: PlannedCharge<&'p NamedLimit>) -> bool
+    where
+        L: LimitHandleFrom<'p>,
+    {
+        let limit = counter.limit;
+        let outcome = &mut self.counters[usize::from(counter.index)];
+        let capacity = limit.limit().capacity();
+        outcome.capacity = capacity.into();
+        // A peek answers for a cost of 1, so it can never be allowed where the capacity is 0.
+        let hopeless = capacity.is_some_and(|capacity| counter.cost.max(1) > capacity);
+        if hopeless {
+            let is_block = capacity == Some(0);
+            outcome.denied =
+                Some(if is_block { Reason::Blocked } else { Reason::CostExceedsLimit });
+            // A block has nothing left. The numbers of other limits come from the store.
+            outcome.remaining = Some(0).filter(|_| is_block).into();
+            // One certain denial decides for all enforced rules, so nothing may be charged.
+            if counter.group == 0 {
+                self.transaction.intent = Intent::Peek;
+            }
+        }
+        // Unlimited and blocked limits keep no state, so the store is not asked about them.
+        match limit.limit().kind() {
+            Kind::Unlimited => outcome.retry_after_us = Some(0).into(),
+            Kind::Nothing => {}
+            Kind::Counted(_) => {
+                // A charge that can never fit is sent with cost 0, to get the numbers for the answer.
+                let cost = if hopeless { 0 } else { counter.cost };
+                self.transaction
+                    .counters
+                    .push(PlannedCharge { cost, ..counter.under(L::from(limit)) });
+            }
+        }
+        hopeless
+    }
+}
+
+impl<'p> Charged<'p> {
+    /// Returns what a rule charges for a subject.
+    fn by_rule(matched: &Matched<'p>) -> Charged<'p> {
+        let Matched { rule, limits, .. } = matched;
+        // A rule has 32 attributes at most.
+        Charged { limits, attributes: rule.key().len() as u8, is_postpaid: rule.postpaid() }
+    }
+
+    /// Returns what an inline limit charges for its key.
+    fn inline(limit: &'p NamedLimit) -> Charged<'p> {
+        Charged { limits: slice::from_ref(limit), attributes: 1, is_postpaid: false }
+    }
+}
+
+/// Returns the subject's key for a rule, under each secret that is in use.
+pub fn keys_of(
+    rule: &Rule,
+    request: &Request<'_>,
+    secret: &Secret,
+) -> impl Iterator<Item = SubjectKey> {
+    secret.each().map(|secret| rule.subject_key(request, secret))
+}

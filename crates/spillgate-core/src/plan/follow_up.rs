@@ -1,0 +1,38 @@
+//! Corrections of counters after the decision.
+
+use crate::counter::{Change, ChargeReply, PlannedCharge};
+use crate::decision::{CounterOutcome, CounterOutcomes, Reason, Source};
+
+/// A change to one counter that does not depend on the decision.
+#[derive(Debug)]
+pub struct FollowUp<L> {
+    /// The counter to change.
+    pub counter: PlannedCharge<L>,
+    /// The change.
+    pub change: Change,
+}
+
+impl<L> FollowUp<L> {
+    /// Returns whether the change must still be made. A forced charge is done if the decision
+    /// allowed and the counter had room. A store that gave no answer is not called again.
+    pub fn stands(&self, counters: &CounterOutcomes) -> bool {
+        let counter = &counters[usize::from(self.counter.index)];
+        let decisive = |counter: &&CounterOutcome| !counter.shadow && !counter.advisory;
+        let allowed = || counters.iter().filter(decisive).all(|counter| counter.allows());
+        let is_done = matches!(self.change, Change::Force(_)) && counter.allows() && allowed();
+        !is_done && counter.source < Source::Fallback
+    }
+
+    /// Updates the counter's outcome with the store's reply to the change.
+    pub fn done(&self, reply: &ChargeReply, counters: &mut CounterOutcomes) {
+        let counter = &mut counters[usize::from(self.counter.index)];
+        counter.remaining = Some(reply.reading.remaining).into();
+        counter.reset_after_us = Some(reply.reading.reset_after_us).into();
+        if let Change::Refund(_) = self.change {
+            let has_room = reply.reading.remaining > 0;
+            counter.denied = Some(Reason::LimitExceeded).filter(|_| !has_room);
+            let wait_us = if has_room { Some(0) } else { reply.reading.retry_after_us };
+            counter.retry_after_us = wait_us.into();
+        }
+    }
+}

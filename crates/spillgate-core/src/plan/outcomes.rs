@@ -1,0 +1,98 @@
+//! The outcome of each charge of a plan, and its source: the shard, this instance alone, or the
+//! rule's `on_outage`.
+
+use smallvec::SmallVec;
+
+use crate::counter::ChargeReply;
+
+/// The outcome of one charge, and its source.
+#[derive(Clone, Copy, Debug)]
+pub enum ChargeOutcome {
+    /// The shard evaluated it.
+    Store(ChargeReply),
+    /// This instance evaluated it, by its local share of the limit.
+    Fallback(ChargeReply, Cause),
+    /// The rule's `on_outage` decided.
+    OutagePolicy {
+        /// Whether it allows.
+        passes: bool,
+        /// Why the store did not evaluate the charge.
+        cause: Cause,
+    },
+    /// The denial cache holds an earlier denial that still applies. Unknown numbers are `None`.
+    Remembered {
+        /// The rest of the wait.
+        retry_after_us: Option<u64>,
+        /// The quota left.
+        remaining: Option<u64>,
+        /// The time until the counter is full again.
+        reset_after_us: Option<u64>,
+    },
+    /// The store charged it, and the charge was refunded because another counter denied. The
+    /// counter's state since then is unknown.
+    Refunded,
+    /// It was not evaluated, because another counter had denied already.
+    NotAsked,
+}
+
+/// Why the store did not evaluate a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The shard is out of reach.
+    Outage,
+    /// The shard works but did not answer in time.
+    Overload,
+}
+
+impl ChargeOutcome {
+    /// Returns the stricter of two outcomes of a counter that is kept at two locations; `other`
+    /// comes from the older. A denial wins, then the longer wait, then the smaller remaining quota.
+    /// An old owner that the ring gave up has no influence.
+    pub fn and(self, other: ChargeOutcome) -> ChargeOutcome {
+        match (self, other) {
+            // A remembered denial is final, and an old owner without a result has no influence.
+            (ChargeOutcome::Remembered { .. }, _)
+            | (_, ChargeOutcome::NotAsked | ChargeOutcome::OutagePolicy { .. }) => self,
+            // An outage policy that allows gives way to an older owner that denies, since that
+            // owner knows the counter.
+            (_, ChargeOutcome::Remembered { .. }) | (ChargeOutcome::NotAsked, _) => other,
+            (_, ChargeOutcome::Refunded) => self,
+            (ChargeOutcome::Refunded, _) => other,
+            (ChargeOutcome::OutagePolicy { passes, .. }, _) => {
+                if passes && other.refuses() {
+                    other
+                } else {
+                    self
+                }
+            }
+            (
+                ChargeOutcome::Store(one) | ChargeOutcome::Fallback(one, _),
+                ChargeOutcome::Store(older) | ChargeOutcome::Fallback(older, _),
+            ) => {
+                if older.tightness() > one.tightness() {
+                    other
+                } else {
+                    self
+                }
+            }
+        }
+    }
+
+    /// Returns whether an evaluation found no room.
+    pub fn refuses(self) -> bool {
+        matches!(self, ChargeOutcome::Store(counter) | ChargeOutcome::Fallback(counter, _) if !counter.fits)
+    }
+}
+
+/// The outcome of each charge, in the order of the transaction.
+pub type ChargeOutcomes = SmallVec<[ChargeOutcome; 1]>;
+
+/// The order in which the legs of a plan are sent to their shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// One after the other, the widest subject last.
+    OneByOne,
+    /// All at once. This takes less time, but a denied request holds quota of shared counters for
+    /// one round trip.
+    AtOnce,
+}

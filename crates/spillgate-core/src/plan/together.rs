@@ -1,0 +1,293 @@
+//! Makes one plan of several requests, or of one request that refunds or narrows. A counter that
+//! several requests charge is charged once, for the sum of their costs.
+
+use std::slice;
+
+use smallvec::SmallVec;
+
+use super::{Charged, FollowUp, Plan, PlanMode, keys_of};
+use crate::algorithm::Refund;
+use crate::counter::{Change, PlannedCharge};
+use crate::decision::{CounterOutcome, CounterOutcomes};
+use crate::limit::{Limit, NamedLimit};
+use crate::policy::{Matched, Mode, Policy};
+use crate::request::{Cost, Request};
+use crate::subject::{Secret, SubjectKey};
+
+/// The limits of one rule or of one inline limit, for one subject of one or more requests.
+#[derive(Debug)]
+pub struct SharedMatch<'p> {
+    limits: MatchedLimits<'p>,
+    /// The subject's key, under each secret that is in use.
+    keys: SmallVec<[SubjectKey; 1]>,
+    cost: Cost<'static>,
+    returned: Cost<'static>,
+    /// Whether any request charges; the others only refund.
+    asks: bool,
+    /// The requests that match it, by index.
+    parts: SmallVec<[usize; 2]>,
+}
+
+/// The limits that requests match.
+#[derive(Debug)]
+enum MatchedLimits<'p> {
+    /// Those of a rule, followed by those that requests add to them.
+    Rule {
+        matched: Matched<'p>,
+        narrowed: Option<Narrowed>,
+    },
+    Inline(NamedLimit),
+}
+
+/// The limits of a rule, followed by the narrowed limits that requests add to them.
+#[derive(Debug)]
+struct Narrowed {
+    limits: Box<[NamedLimit]>,
+    /// For each narrowed limit, the position of the rule's limit that it was made from.
+    beside: Box<[usize]>,
+}
+
+impl Narrowed {
+    /// Returns the limits of a rule with those that `asked` adds, or lowers if an earlier request
+    /// added them. Returns `None` if nothing is added.
+    fn by(configured: &[NamedLimit], before: Option<&Narrowed>, asked: &Limit) -> Option<Narrowed> {
+        let (mut limits, mut beside) = (configured.to_vec(), Vec::new());
+        for (position, limit) in configured.iter().enumerate() {
+            let added = before.and_then(|before| before.beside(position));
+            let lowered = added.unwrap_or(limit).limit().narrowed(asked);
+            // A limit that is not below the configured one adds nothing.
+            let lowered = lowered.filter(|lowered| lowered.kind() != limit.limit().kind());
+            let lowered = lowered.map(|lowered| NamedLimit::beside(limit, lowered));
+            if let Some(limit) = lowered.or_else(|| added.cloned()) {
+                limits.push(limit);
+                beside.push(position);
+            }
+        }
+        (!beside.is_empty()).then(|| Narrowed { limits: limits.into(), beside: beside.into() })
+    }
+
+    /// Returns the narrowed limit made from the rule's limit at `position`.
+    fn beside(&self, position: usize) -> Option<&NamedLimit> {
+        let index = self.beside.iter().position(|of| *of == position)?;
+        self.limits.get(self.limits.len() - self.beside.len() + index)
+    }
+
+    /// Returns the narrowed limit at `index`, with the position of the rule's limit that it was made
+    /// from; `None` if the limit at `index` is the rule's.
+    fn added(&self, index: usize) -> Option<(usize, &NamedLimit)> {
+        let added = index.checked_sub(self.limits.len() - self.beside.len())?;
+        Some((*self.beside.get(added)?, self.limits.get(index)?))
+    }
+}
+
+impl<'p> SharedMatch<'p> {
+    /// Returns each rule or inline limit and subject that the requests match, once. `policy` may be
+    /// `None` if all of them bring an inline limit.
+    pub fn all(
+        policy: Option<&'p Policy>,
+        requests: &[Request<'_>],
+        secret: &Secret,
+        mode: PlanMode,
+    ) -> Vec<SharedMatch<'p>> {
+        let mut all: Vec<SharedMatch<'p>> = Vec::new();
+        for (number, request) in requests.iter().enumerate() {
+            if let Some((key, limit)) = request.inline_limit() {
+                let domain = request.domain();
+                let keys = secret.each().map(|secret| secret.inline_key_in(domain, key)).collect();
+                let limits = MatchedLimits::Inline(NamedLimit::new(limit.clone(), 0));
+                SharedMatch::known_or_new(&mut all, limits, keys).add(number, request, mode);
+                continue;
+            }
+            let Some(policy) = policy else { continue };
+            let request = &*policy.typed(request);
+            for matched in policy.matched(request) {
+                let keys = keys_of(matched.rule, request, secret).collect();
+                let limits = MatchedLimits::Rule { matched, narrowed: None };
+                SharedMatch::known_or_new(&mut all, limits, keys).add(number, request, mode);
+            }
+        }
+        all
+    }
+
+    /// Picks the counters that one request matches out of those of all requests.
+    pub fn counters_of(
+        part: usize,
+        shared_matches: &[SharedMatch<'_>],
+        outcomes: &CounterOutcomes,
+    ) -> CounterOutcomes {
+        let matched = placed(shared_matches).filter(|(_, shared)| shared.parts.contains(&part));
+        matched
+            .flat_map(|(first, shared)| &outcomes[first..first + shared.limits.in_force().len()])
+            .cloned()
+            .collect()
+    }
+
+    /// Returns the match with these limits and this subject, which is added if it is new.
+    fn known_or_new<'m>(
+        all: &'m mut Vec<SharedMatch<'p>>,
+        limits: MatchedLimits<'p>,
+        keys: SmallVec<[SubjectKey; 1]>,
+    ) -> &'m mut SharedMatch<'p> {
+        // Keys name the rule too, so equal keys mean the same rule and subject. One inline key has a
+        // counter for each algorithm.
+        let is_known = |known: &SharedMatch<'_>| {
+            known.keys == keys && known.limits.inline_mix() == limits.inline_mix()
+        };
+        let index = all.iter().position(is_known).unwrap_or(all.len());
+        if index == all.len() {
+            let nothing = || Cost::requests(0);
+            let (cost, returned) = (nothing(), nothing());
+            let parts = SmallVec::new();
+            all.push(SharedMatch { limits, keys, cost, returned, asks: false, parts });
+        }
+        &mut all[index]
+    }
+
+    fn add(&mut self, number: usize, request: &Request<'_>, mode: PlanMode) {
+        self.parts.push(number);
+        if mode == PlanMode::Peek {
+            self.asks = true;
+        } else if !request.refunds() {
+            self.asks = true;
+            self.cost.add(request.cost());
+        } else if self.limits.take_refunds() {
+            self.returned.add(request.cost());
+        }
+        if let Some(asked) = request.narrowing() {
+            self.limits.narrow(asked);
+        }
+    }
+
+    /// Returns the outcome of a counter before it is evaluated. A narrowed limit has the position
+    /// of the rule's limit that it was made from.
+    fn unknown(&self, index: usize) -> CounterOutcome {
+        let (outcome, brought) = match &self.limits {
+            MatchedLimits::Inline(limit) => (CounterOutcome::inline(), Some(limit)),
+            MatchedLimits::Rule { matched, narrowed } => {
+                let added = narrowed.as_ref().and_then(|narrowed| narrowed.added(index));
+                let (position, brought) =
+                    added.map_or((index, None), |(position, limit)| (position, Some(limit)));
+                (CounterOutcome::unknown(matched, position), brought)
+            }
+        };
+        let mut outcome = CounterOutcome { advisory: !self.asks, ..outcome };
+        if let Some(limit) = brought {
+            outcome.set_brought(limit.limit().clone().into());
+        }
+        outcome
+    }
+
+    /// Returns whether it takes part in the decision.
+    fn is_decisive(&self) -> bool {
+        self.asks && !self.limits.are_in_shadow()
+    }
+}
+
+impl MatchedLimits<'_> {
+    /// Returns the limits in force, those that requests add included.
+    fn in_force(&self) -> &[NamedLimit] {
+        match self {
+            MatchedLimits::Inline(limit) => slice::from_ref(limit),
+            MatchedLimits::Rule { narrowed: Some(narrowed), .. } => &narrowed.limits,
+            MatchedLimits::Rule { matched, narrowed: None } => matched.limits,
+        }
+    }
+
+    fn charged(&self) -> Charged<'_> {
+        match self {
+            MatchedLimits::Inline(limit) => Charged::inline(limit),
+            MatchedLimits::Rule { matched, .. } => {
+                Charged { limits: self.in_force(), ..Charged::by_rule(matched) }
+            }
+        }
+    }
+
+    /// Returns the hash that distinguishes the counters of one inline key; `None` for a rule.
+    fn inline_mix(&self) -> Option<u128> {
+        match self {
+            MatchedLimits::Inline(limit) => Some(limit.mix()),
+            MatchedLimits::Rule { .. } => None,
+        }
+    }
+
+    /// Returns whether a caller may refund without a receipt.
+    fn take_refunds(&self) -> bool {
+        match self {
+            MatchedLimits::Inline(_) => true,
+            MatchedLimits::Rule { matched, .. } => matched.rule.negative_hits(),
+        }
+    }
+
+    fn are_in_shadow(&self) -> bool {
+        match self {
+            MatchedLimits::Inline(_) => false,
+            MatchedLimits::Rule { matched, .. } => matched.rule.mode() == Mode::Shadow,
+        }
+    }
+
+    /// Adds the limit that a request brings, if the rule allows that. If several requests bring
+    /// one, the lowest of them applies to all.
+    fn narrow(&mut self, asked: &Limit) {
+        if let MatchedLimits::Rule { matched, narrowed } = self
+            && matched.rule.request_limit()
+        {
+            *narrowed = Narrowed::by(matched.limits, narrowed.take().as_ref(), asked);
+        }
+    }
+}
+
+impl Plan {
+    /// Builds one plan from all matches.
+    pub fn of_shared_matches(shared_matches: &[SharedMatch<'_>], secret: &Secret) -> Plan {
+        let mut plan = Plan::under(secret);
+        for shared in shared_matches {
+            let indexes = 0..shared.limits.in_force().len();
+            plan.counters.extend(indexes.map(|index| shared.unknown(index)));
+        }
+        // As in `Plan::of_rules`. Matches that only refund get groups of their own, like shadow
+        // rules, so that they cannot deny.
+        let mut group = 0;
+        for decisive in [true, false] {
+            for (first, shared) in placed(shared_matches) {
+                if shared.is_decisive() == decisive {
+                    group += u16::from(!decisive);
+                    for key in &shared.keys {
+                        plan.add_charged(shared.limits.charged(), first, *key, &shared.cost, group);
+                    }
+                }
+            }
+        }
+        for (first, shared) in placed(shared_matches) {
+            for key in &shared.keys {
+                plan.add_postpaid(shared.limits.charged(), first, *key, &shared.cost, &mut group);
+                plan.add_returns(shared, first, *key);
+            }
+        }
+        plan
+    }
+
+    fn add_returns(&mut self, shared: &SharedMatch<'_>, first: usize, key: SubjectKey) {
+        let Charged { limits, attributes, .. } = shared.limits.charged();
+        // A decision has 64 counters at most.
+        for (index, limit) in (first as u16..).zip(limits) {
+            let returned = shared.returned.of_limit(limit.limit());
+            if limit.params().is_some() && returned > 0 {
+                let counter =
+                    PlannedCharge { index, attributes, ..PlannedCharge::new(key, limit.clone()) };
+                let change = Change::Refund(Refund::Amount(returned));
+                self.follow_ups.push(FollowUp { counter, change });
+            }
+        }
+    }
+}
+
+/// Returns each match with the index of its first counter.
+fn placed<'a, 'm>(
+    shared_matches: &'a [SharedMatch<'m>],
+) -> impl Iterator<Item = (usize, &'a SharedMatch<'m>)> {
+    shared_matches.iter().scan(0, |next, shared| {
+        let first = *next;
+        *next += shared.limits.in_force().len();
+        Some((first, shared))
+    })
+}

@@ -1,0 +1,67 @@
+//! The request of one decision to a store, with all its counters, and the store's reply.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Intent;
+use crate::counter::{ChargeReply, LimitHandle};
+use crate::limit::NamedLimit;
+use crate::reservation::Closing;
+use crate::reservation::Opening;
+
+/// The charges of one decision, grouped by rule. The enforced ones (group 0) come first.
+#[derive(Clone, Debug)]
+pub struct Transaction<L: LimitHandle = NamedLimit> {
+    /// Whether counters with room are charged or only read.
+    pub intent: Intent,
+    /// The change to a reservation record in the same call.
+    pub record: RecordAction,
+    /// The charges. No two have the same key and limit.
+    pub counters: SmallVec<L::Inline>,
+}
+
+/// The change to a reservation record. The record is stored beside the first counter of the
+/// transaction.
+#[derive(Clone, Debug, Default)]
+pub enum RecordAction {
+    /// No record.
+    #[default]
+    None,
+    /// Opens a record if the decision allows. If the record is open already, nothing is charged.
+    Open(Arc<Opening>),
+    /// Ends or renews a record without a decision. Each counter is corrected to the cost of its
+    /// charge, or left as it is (`AS_CHARGED`).
+    Close(Arc<Closing>),
+}
+
+impl RecordAction {
+    /// Notes that the call is sent a second time. A record that the store finds may then be from
+    /// the first time.
+    pub fn note_resent(&self) {
+        if let RecordAction::Open(opening) = self {
+            opening.note_resent();
+        }
+    }
+}
+
+/// The store's reply to a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionReply {
+    /// Whether every enforced counter had room.
+    pub allowed: bool,
+    /// The replies, in the order of the charges.
+    pub counters: SmallVec<[ChargeReply; 1]>,
+}
+
+impl TransactionReply {
+    /// Turns the reply into an admission, because an earlier call has already charged it. The quota
+    /// left now does not matter.
+    pub fn admit(&mut self) {
+        self.allowed = true;
+        for counter in &mut self.counters {
+            counter.fits = true;
+            counter.reading.retry_after_us = Some(0);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The counters of a reservation in its record. They suffice to refund or charge each under the
+//! parameters of the reservation, in an instance that never saw the request.
+
+use std::sync::Arc;
+
+use siphasher::sip128::SipHasher13;
+
+use crate::algorithm::{
+    LimitParams, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
+};
+use crate::calendar::{Calendar, CalendarUnit};
+use crate::counter::{LimitHandle, PlannedCharge};
+use crate::limit::{Algorithm, Limit, NamedLimit, RecordName};
+use crate::subject::SubjectKey;
+
+/// One recorded counter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedCharge {
+    /// The key of its rule and subject.
+    pub key: SubjectKey,
+    /// The limit, with the parameters that it was charged under: the rule's, or a local share of
+    /// them.
+    pub limit: NamedLimit,
+    /// The rule's limit, if `limit` is this instance's local share of it.
+    pub share_of: Option<Box<NamedLimit>>,
+    /// The hash of its unit.
+    pub unit: u64,
+}
+
+/// The counters of one record, in order.
+pub type RecordedCharges = Arc<[RecordedCharge]>;
+
+impl RecordedCharge {
+    /// Records a counter that was charged by its limit.
+    pub fn of<L: LimitHandle>(counter: &PlannedCharge<L>) -> RecordedCharge {
+        let limit = counter.limit().clone();
+        RecordedCharge { key: counter.key, unit: unit(limit.limit().unit()), limit, share_of: None }
+    }
+
+    /// Records a counter that was charged by this instance's local share of its limit.
+    pub fn by_share(counter: &PlannedCharge, share: LimitParams) -> RecordedCharge {
+        let share = counter.under(counter.limit.with_params(share));
+        RecordedCharge {
+            share_of: Some(Box::new(counter.limit.clone())),
+            ..RecordedCharge::of(&share)
+        }
+    }
+
+    /// Returns a charge of the counter.
+    pub fn asked(&self, cost: u64) -> PlannedCharge<&NamedLimit> {
+        PlannedCharge { cost, ..PlannedCharge::new(self.key, &self.limit) }
+    }
+}
+
+/// Hashes a unit, with the same result in every instance. Units come from the operator, so no
+/// secret is needed.
+pub fn unit(name: &str) -> u64 {
+    SipHasher13::new().hash(name.as_bytes()).h1
+}
+
+/// Encodes the counters as bytes.
+pub fn encoded(counters: &[PlannedCharge]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(COUNTER_BYTES * counters.len());
+    let mut known: Option<SubjectKey> = None;
+    for counter in counters {
+        // A counter with the key of the one before it omits the key.
+        let same_key = known == Some(counter.key);
+        let (record, unit) = (counter.limit.record(), counter.limit.limit().unit());
+        let is_named = matches!(record, RecordName::Given(_));
+        let is_of_requests = unit == crate::limit::REQUESTS;
+        // Bit 0: the key is that of the counter before. Bit 1: the limit has a given name. Bit 2:
+        // it counts requests. The rest: the algorithm.
+        bytes.push(
+            u8::from(same_key)
+                | u8::from(is_named) << 1
+                | u8::from(is_of_requests) << 2
+                | (counter.limit.algorithm() as u8) << 3,
+        );
+        if !same_key {
+            let SubjectKey { tag, id, rule } = counter.key;
+            [tag, id, rule].iter().for_each(|part| bytes.extend(part.to_be_bytes()));
+            known = Some(counter.key);
+        }
+        match record {
+            RecordName::Position(position) => bytes.push(position),
+            RecordName::Given(name) => {
+                bytes.extend(name);
+                bytes.extend(counter.limit.mix().to_be_bytes());
+            }
+        }
+        if !is_of_requests {
+            bytes.extend(self::unit(unit).to_be_bytes());
+        }
+        encode_numbers(counter.params(), &mut bytes);
+    }
+    bytes
+}
+
+fn encode_numbers(params: &LimitParams, bytes: &mut Vec<u8>) {
+    let mut put = |count: u32, us: u64| {
+        bytes.extend(count.to_be_bytes());
+        bytes.extend(us.to_be_bytes());
+    };
+    match params {
+        LimitParams::TokenBucket(params) => {
+            put(params.count, params.period_us);
+            bytes.extend(params.burst.to_be_bytes());
+        }
+        LimitParams::SlidingLog(params) => put(params.count, params.period_us),
+        LimitParams::SlidingWindow(params) => put(params.count, params.period_us),
+        LimitParams::Concurrency(params) => put(params.count, params.max_hold_us),
+        LimitParams::FixedWindow(fixed_window::Params { count, window }) => match window {
+            fixed_window::Window::Every { period_us } => put(*count, *period_us),
+            fixed_window::Window::Calendar(calendar) => {
+                let (unit, zone) = calendar.parts();
+                put(*count, 0);
+                // The names of time zones are far shorter than 255 bytes.
+                bytes.extend([unit as u8, zone.len() as u8]);
+                bytes.extend(zone.as_bytes());
+            }
+        },
+    }
+}
+
+/// Decodes counters that [`encoded`] wrote; returns `None` for other bytes.
+pub fn decoded(bytes: &[u8]) -> Option<Vec<RecordedCharge>> {
+    let mut rest = Bytes(bytes);
+    let mut counters: Vec<RecordedCharge> = Vec::new();
+    while !rest.0.is_empty() {
+        let [flags] = rest.take()?;
+        let algorithm = *Algorithm::ALL.get(usize::from(flags >> 3))?;
+        let key = match (flags & 1, counters.last()) {
+            (0, _) => SubjectKey { tag: rest.long()?, id: rest.long()?, rule: rest.long()? },
+            (_, last) => last?.key,
+        };
+        let (record, mix) = match flags & 2 {
+            0 => (RecordName::Position(rest.take::<1>()?[0]), None),
+            _ => (RecordName::Given(rest.take()?), Some(rest.long()?)),
+        };
+        let unit = match flags & 4 {
+            0 => u64::from_be_bytes(rest.take()?),
+            _ => self::unit(crate::limit::REQUESTS),
+        };
+        let params = decode_numbers(algorithm, &mut rest)?;
+        let limit = NamedLimit::recorded(Limit::counted(params), record, mix)?;
+        counters.push(RecordedCharge { key, limit, share_of: None, unit });
+    }
+    Some(counters)
+}
+
+fn decode_numbers(algorithm: Algorithm, rest: &mut Bytes<'_>) -> Option<LimitParams> {
+    let count = u32::from_be_bytes(rest.take()?);
+    let period_us = u64::from_be_bytes(rest.take()?);
+    Some(match algorithm {
+        Algorithm::TokenBucket => {
+            let burst = u32::from_be_bytes(rest.take()?);
+            let sound = count > 0 && period_us > 0;
+            let params = sound
+                .then(|| token_bucket::Params::new(count, period_us, u64::from(burst)).ok())?;
+            LimitParams::TokenBucket(params?)
+        }
+        Algorithm::SlidingLog => LimitParams::SlidingLog(sliding_log::Params { count, period_us }),
+        Algorithm::SlidingWindow => {
+            LimitParams::SlidingWindow(sliding_window::Params { count, period_us })
+        }
+        Algorithm::Concurrency => {
+            LimitParams::Concurrency(concurrency::Params { count, max_hold_us: period_us })
+        }
+        Algorithm::FixedWindow if period_us > 0 => {
+            let window = fixed_window::Window::Every { period_us };
+            LimitParams::FixedWindow(fixed_window::Params { count, window })
+        }
+        Algorithm::FixedWindow => {
+            let [unit, length] = rest.take()?;
+            let zone = std::str::from_utf8(rest.slice(usize::from(length))?).ok()?;
+            let calendar = Calendar::new(*CalendarUnit::ALL.get(usize::from(unit))?, zone)?;
+            let window = fixed_window::Window::Calendar(calendar);
+            LimitParams::FixedWindow(fixed_window::Params { count, window })
+        }
+    })
+}
+
+/// The undecoded rest of some bytes.
+struct Bytes<'b>(&'b [u8]);
+
+impl<'b> Bytes<'b> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+
+    fn slice(&mut self, length: usize) -> Option<&'b [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn long(&mut self) -> Option<u128> {
+        self.take().map(u128::from_be_bytes)
+    }
+}
+
+/// Enough for a counter with a key of its own.
+const COUNTER_BYTES: usize = 72;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::LimitSpec;
+    use proptest::prelude::*;
+
+    fn limits() -> Vec<NamedLimit> {
+        let month = LimitSpec::new("5/month").algorithm("fixed-window");
+        let specs = [
+            LimitSpec::new("3/90s").burst(7),
+            LimitSpec::new("5/10s").algorithm("fixed-window"),
+            month.clone().time_zone("Europe/Berlin"),
+            LimitSpec { unit: Some("tokens".into()), ..month },
+            LimitSpec::new("7/hour").algorithm("sliding-log"),
+            LimitSpec {
+                name: Some("daily".into()),
+                ..LimitSpec::new("9/day").algorithm("sliding-window")
+            },
+            LimitSpec::new("4").algorithm("concurrency").max_hold("30s"),
+        ];
+        let named = |(position, spec): (usize, &LimitSpec)| {
+            NamedLimit::new(spec.build().unwrap(), position)
+        };
+        specs.iter().enumerate().map(named).collect()
+    }
+
+    fn asked(limits: &[NamedLimit]) -> Vec<PlannedCharge> {
+        let numbered = limits.iter().enumerate();
+        numbered
+            .map(|(number, limit)| PlannedCharge {
+                cost: 1,
+                attributes: 1,
+                ..PlannedCharge::new(
+                    SubjectKey { tag: 1, id: number as u128 / 2, rule: 3 },
+                    limit.clone(),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_recorded_counter_has_the_same_state_and_parameters() {
+        let limits = limits();
+        let asked = asked(&limits);
+        let bytes = encoded(&asked);
+        let read = decoded(&bytes).unwrap();
+        assert_eq!(read.len(), asked.len());
+        for (read, asked) in read.iter().zip(&asked) {
+            let kept = RecordedCharge::of(asked);
+            let params = |counter: &RecordedCharge| counter.limit.params().cloned();
+            assert_eq!((read.key, read.unit, params(read)), (kept.key, kept.unit, params(&kept)));
+            let (read, asked) = (&read.limit, &asked.limit);
+            assert_eq!((read.record(), read.mix()), (asked.record(), asked.mix()));
+            assert_eq!(read.algorithm(), asked.algorithm());
+        }
+        assert!(bytes.len() <= COUNTER_BYTES * asked.len(), "{}", bytes.len());
+        assert_eq!(decoded(&bytes[..bytes.len() - 1]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_decoded_or_rejected_without_a_panic(bytes: Vec<u8>) {
+            let _ = decoded(&bytes);
+        }
+    }
+}

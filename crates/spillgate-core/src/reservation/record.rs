@@ -1,0 +1,131 @@
+//! The record of one reservation, and the answers to calls about it. `reservation.lua` does the same in
+//! Redis.
+
+use super::{Answer, Ended, Ending, Opened, Outcome, REMEMBERED_US};
+use crate::algorithm::Charge;
+
+/// The stored data of a reservation.
+#[derive(Clone, Debug)]
+pub struct Record {
+    body: u128,
+    /// The time from which it can no longer be settled.
+    ends_us: u64,
+    /// The time until which it is kept.
+    forget_us: u64,
+    state: State,
+    /// The charges in the order of the counters.
+    charges: Box<[Charged]>,
+}
+
+/// The charge of one counter: the cost requested and the charge applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charged {
+    /// The cost that the request asked for.
+    pub cost: u64,
+    /// The charge that was made, if any.
+    pub charge: Option<Charge>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// Ended, by an ending with this mark.
+    Ended(u64),
+}
+
+/// The correction of one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Correction {
+    /// Refunds the unused part of a charge.
+    Refund {
+        /// The whole charge.
+        charge: Charge,
+        /// The part to refund.
+        unused: u64,
+    },
+    /// Charges more, whether there is room or not.
+    Force(u64),
+}
+
+impl Record {
+    /// Creates an open record.
+    pub fn new(
+        body: u128,
+        lasting_us: u64,
+        charges: impl IntoIterator<Item = Charged>,
+        now_us: u64,
+    ) -> Record {
+        let ends_us = now_us + lasting_us;
+        let charges = charges.into_iter().collect();
+        Record { body, ends_us, forget_us: ends_us + REMEMBERED_US, state: State::Open, charges }
+    }
+
+    /// Returns the answer to a reservation under the same id, assuming that its permits are still
+    /// held.
+    pub fn opened_again(&self, body: u128, now_us: u64) -> Opened {
+        match self.state {
+            _ if self.body != body => Opened::Conflict,
+            State::Ended(mark) => Opened::Ended(Ended::by_mark(mark)),
+            State::Open if now_us >= self.ends_us => Opened::Ended(Ended::Expired),
+            State::Open => Opened::Repeated,
+        }
+    }
+
+    /// Returns whether no call has ended the reservation. It may have expired.
+    pub fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// Returns `Ok` if the reservation can be ended or renewed now, else the answer to give.
+    pub fn may_end(&self, ending: &Ending<'_>, now_us: u64) -> Result<(), Answer> {
+        match (self.state, ending) {
+            (State::Ended(_), Ending::Renew { .. }) => Err(Answer::Outcome(Outcome::Expired)),
+            (State::Ended(mark), _) if mark == ending.mark() => {
+                Err(Answer::Outcome(Outcome::Repeated))
+            }
+            (State::Ended(_), _) => Err(Answer::EndedOtherwise),
+            (State::Open, _) if now_us >= self.ends_us => Err(Answer::Outcome(Outcome::Expired)),
+            (State::Open, _) => Ok(()),
+        }
+    }
+
+    /// Returns the correction of the counter at `place`, if it is charged `actual` in the end.
+    pub fn correction(&self, place: usize, actual: Option<u64>) -> Option<Correction> {
+        let Charged { cost, charge } = *self.charges.get(place)?;
+        match (actual?, charge) {
+            // A shadow rule without room was never charged. A counter that was only peeked at can
+            // be charged now.
+            (actual, None) if cost == 0 && actual > 0 => Some(Correction::Force(actual)),
+            (_, None) => None,
+            (actual, Some(charge)) if actual < charge.amount => {
+                Some(Correction::Refund { charge, unused: charge.amount - actual })
+            }
+            (actual, Some(charge)) if actual > charge.amount => {
+                Some(Correction::Force(actual - charge.amount))
+            }
+            (_, Some(_)) => None,
+        }
+    }
+
+    /// Returns the charge of the counter at `place`.
+    pub fn charge(&self, place: usize) -> Option<Charge> {
+        self.charges.get(place).and_then(|charged| charged.charge)
+    }
+
+    /// Marks the reservation as ended, and drops its charges.
+    pub fn end(&mut self, ending: &Ending<'_>) {
+        self.state = State::Ended(ending.mark());
+        self.charges = Box::default();
+    }
+
+    /// Extends the reservation to `for_us` from now, if that is later than its present end.
+    pub fn renew(&mut self, for_us: u64, now_us: u64) {
+        self.ends_us = self.ends_us.max(now_us + for_us);
+        self.forget_us = self.ends_us + REMEMBERED_US;
+    }
+
+    /// Returns the time from which the record may be deleted.
+    pub fn forget_us(&self) -> u64 {
+        self.forget_us
+    }
+}

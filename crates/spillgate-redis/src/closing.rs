@@ -1,0 +1,253 @@
+//! Ends and renews reservations on the store.
+//!
+//! A record lists the charges of one reservation at one location. The call that corrects the charges also
+//! closes the record.
+
+use std::sync::Arc;
+
+use ::redis::Value;
+
+use super::topology::{Location, Route};
+use super::{Redis, StoreError, keys};
+use crate::algorithm::Intent;
+use crate::counter::{AS_CHARGED, LimitHandle};
+use crate::limit::Algorithm;
+use crate::plan::{RecordAction, Transaction};
+use crate::reservation::kept::{self, RecordedCharge, RecordedCharges};
+use crate::reservation::{
+    Answer, Closed, Closes, Closing, Ended, Ending, GROUPS_MAX, Group, Opening, Outcome,
+    REMEMBERED_US,
+};
+use crate::time::Deadline;
+
+/// The content of a record, for an instance that did not make it.
+enum Recorded {
+    Open(RecordedCharges),
+    /// Ended by an ending with this mark.
+    Ended(u64),
+}
+
+impl Redis {
+    /// Ends or renews one group of a reservation, at its location and, during a ring change, at the previous one.
+    pub async fn close(
+        &self,
+        id: u128,
+        group: &Group,
+        ending: &Ending<'_>,
+    ) -> Result<Answer, StoreError> {
+        let deadline = self.deadline();
+        let location = self.topology.location(group.tag);
+        let answer = self.close_at(location, id, group, ending, deadline).await?;
+        let Some(old) = self.topology.location_before(group.tag) else { return Ok(answer) };
+        // A receipt from before the ring change has its record at the old owner.
+        match self.close_at(old, id, group, ending, deadline).await {
+            Ok(at_old) => Ok(answer.max(at_old)),
+            Err(_) if self.gives_up(old) => Ok(answer),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns how a reservation has ended, or `None` while it is open and all its permits are held.
+    ///
+    /// During a ring change, looks at the previous location too.
+    pub async fn ended(&self, id: u128, tag: u128) -> Result<Option<Ended>, StoreError> {
+        let deadline = self.deadline();
+        let ended = self.ended_at(self.topology.location(tag), id, tag, deadline).await?;
+        // The old owner is read only if the new one shows no end.
+        let Some(old) = self.topology.location_before(tag).filter(|_| ended.is_none()) else {
+            return Ok(ended);
+        };
+        match self.ended_at(old, id, tag, deadline).await {
+            Err(_) if self.gives_up(old) => Ok(None),
+            at_old => at_old,
+        }
+    }
+
+    /// Returns whether a reservation's id is free for this request, or used by it already.
+    ///
+    /// With `takes`, the id then belongs to this request for as long as its record is remembered.
+    pub async fn names(&self, opening: &Opening, takes: bool) -> Result<bool, StoreError> {
+        let (key, body) = (keys::named(opening.id), opening.body.to_be_bytes());
+        let (location, deadline) = (self.topology.location(opening.id), self.deadline());
+        if takes {
+            let mut set = ::redis::cmd("SET");
+            let life_ms = (opening.lasting_us + REMEMBERED_US).div_ceil(1_000);
+            set.arg(&key).arg(&body).arg("NX").arg("PX").arg(life_ms);
+            if self.command_at(location, &set, deadline).await? != Value::Nil {
+                return Ok(true);
+            }
+        }
+        let mut get = ::redis::cmd("GET");
+        get.arg(&key);
+        match self.command_at(location, &get, deadline).await? {
+            Value::Nil => Ok(true),
+            Value::BulkString(known) => Ok(known == body),
+            _ => Err(StoreError::Foreign(
+                "the value under a reservation's id has an unknown format".into(),
+            )),
+        }
+    }
+
+    /// Returns the number of locations of a transaction's enforced counters, old owners included.
+    pub fn locations<L: LimitHandle>(&self, transaction: &Transaction<L>) -> usize {
+        let mut locations: Vec<Location> = Vec::new();
+        for counter in transaction.counters.iter().filter(|counter| counter.group == 0) {
+            let location = Some(self.topology.location(counter.key.tag));
+            for location in location.into_iter().chain(self.topology.old_location(counter)) {
+                if !locations.contains(&location) {
+                    locations.push(location);
+                }
+            }
+        }
+        locations.len()
+    }
+
+    /// Returns whether a receipt can list all locations of a transaction.
+    pub fn has_receipt_for<L: LimitHandle>(&self, transaction: &Transaction<L>) -> bool {
+        self.topology.is_one_location() || self.locations(transaction) <= GROUPS_MAX
+    }
+
+    /// Refunds all charges of a record, and deletes the record.
+    ///
+    /// If the store cannot be reached, the charges stay. That never admits too much.
+    pub(super) async fn undo(&self, location: Location, id: u128, counters: &[RecordedCharge]) {
+        let closing = Arc::new(Closing::of(id, &Ending::Undo));
+        let _ = self.correct_at(location, &closing, counters, &Ending::Undo, self.deadline()).await;
+    }
+
+    async fn close_at(
+        &self,
+        location: Location,
+        id: u128,
+        group: &Group,
+        ending: &Ending<'_>,
+        deadline: Deadline,
+    ) -> Result<Answer, StoreError> {
+        // The receipt may list the counters. If the record has others, they are read from the record, once.
+        let mut known = group.counters.clone();
+        for _ in 0..=1 {
+            let counters = match known.take() {
+                Some(counters) => counters,
+                None => match self.recorded(location, group.tag, id, deadline).await? {
+                    Some(Recorded::Open(counters)) => counters,
+                    Some(Recorded::Ended(mark)) => return Ok(ended(mark, ending)),
+                    None => return Ok(Answer::Outcome(Outcome::Unknown)),
+                },
+            };
+            let closing = Arc::new(Closing::of(id, ending));
+            self.correct_at(location, &closing, &counters, ending, deadline).await?;
+            // `None` of this kind: an instance on another ring divided the reservation's counters otherwise.
+            if let Some(Closed::Answered(answer)) = closing.noted() {
+                return Ok(answer);
+            }
+        }
+        Err(StoreError::Foreign("a reservation's record changed while it was read".into()))
+    }
+
+    async fn correct_at(
+        &self,
+        location: Location,
+        closing: &Arc<Closing>,
+        counters: &[RecordedCharge],
+        ending: &Ending<'_>,
+        deadline: Deadline,
+    ) -> Result<(), StoreError> {
+        let asked = |counter: &RecordedCharge| {
+            let actual = ending.actual(counter);
+            counter.asked(actual.map_or(AS_CHARGED, |actual| actual.min(AS_CHARGED - 1))).to_owned()
+        };
+        let record = RecordAction::Close(Arc::clone(closing));
+        let counters = counters.iter().map(asked).collect();
+        let transaction = Transaction { intent: Intent::Charge, record, counters };
+        self.decide_one_at(location, &transaction, deadline).await.map(|_| ())
+    }
+
+    async fn ended_at(
+        &self,
+        location: Location,
+        id: u128,
+        tag: u128,
+        deadline: Deadline,
+    ) -> Result<Option<Ended>, StoreError> {
+        let counters = match self.recorded(location, tag, id, deadline).await? {
+            Some(Recorded::Open(counters)) => counters,
+            Some(Recorded::Ended(mark)) => return Ok(Some(Ended::by_mark(mark))),
+            None => return Ok(None),
+        };
+        // Changes nothing: the call only reports whether the record, and its permits, are still valid.
+        let closing = Arc::new(Closing::new(id, Closes::Looks, 0));
+        let as_charged = Ending::Renew { for_us: 0 };
+        self.correct_at(location, &closing, &counters, &as_charged, deadline).await?;
+        let is_over = closing.noted() == Some(Closed::Answered(Answer::Outcome(Outcome::Expired)));
+        let is_permit =
+            |counter: &RecordedCharge| counter.limit.algorithm() == Algorithm::Concurrency;
+        let how = if counters.iter().any(is_permit) { Ended::PermitEnded } else { Ended::Expired };
+        Ok(is_over.then_some(how))
+    }
+
+    async fn command_at(
+        &self,
+        location: Location,
+        command: &::redis::Cmd,
+        deadline: Deadline,
+    ) -> Result<Value, StoreError> {
+        let run = |route: Route| async move { route.shard.command(command, deadline).await };
+        self.follow(location, deadline, run).await
+    }
+
+    /// Reads the record of a reservation beside a tag. The call that closes the record checks it again.
+    async fn recorded(
+        &self,
+        location: Location,
+        tag: u128,
+        id: u128,
+        deadline: Deadline,
+    ) -> Result<Option<Recorded>, StoreError> {
+        let mut get = ::redis::cmd("GET");
+        get.arg(keys::record(tag, id));
+        let foreign = || StoreError::Foreign("a reservation's record has an unknown format".into());
+        match self.command_at(location, &get, deadline).await? {
+            Value::Nil => Ok(None),
+            Value::BulkString(bytes) => read(&bytes).map(Some).ok_or_else(foreign),
+            _ => Err(foreign()),
+        }
+    }
+}
+
+/// Parses a record. The header of `reservation.lua` documents the layout.
+fn read(record: &[u8]) -> Option<Recorded> {
+    let (head, rest) = record.split_first_chunk::<HEAD>()?;
+    if head[0] != 0 {
+        let mark = head[MARK_AT..HEAD - 1].try_into().ok()?;
+        return Some(Recorded::Ended(u64::from_be_bytes(mark)));
+    }
+    let count = usize::from(head[HEAD - 1]);
+    let counters = kept::decoded(rest.get(count * CHARGE_BYTES..)?)?;
+    (counters.len() == count && count > 0).then(|| Recorded::Open(counters.into()))
+}
+
+/// Returns the answer for a record that has ended before.
+fn ended(mark: u64, ending: &Ending<'_>) -> Answer {
+    match ending {
+        Ending::Renew { .. } => Answer::Outcome(Outcome::Expired),
+        _ if mark == ending.mark() => Answer::Outcome(Outcome::Repeated),
+        _ => Answer::EndedOtherwise,
+    }
+}
+
+const HEAD: usize = 40;
+const MARK_AT: usize = 31;
+const CHARGE_BYTES: usize = 17;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn parsing_arbitrary_bytes_never_panics(bytes: Vec<u8>) {
+            let _ = read(&bytes);
+        }
+    }
+}

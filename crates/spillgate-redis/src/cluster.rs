@@ -1,0 +1,362 @@
+//! A Redis Cluster: this instance's own map of slots, corrected by the replies of the nodes.
+//!
+//! The library's Cluster client is not used: it sends a call again after a broken connection, which would
+//! charge twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ::redis::Value;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::access::{Connector, Login};
+use super::address::{Address, At, Host};
+use super::batch::Batches;
+use super::failure::{Failure, NotHere};
+use super::jitter::{jittered, random};
+use super::link::Redirect;
+use super::server::Server;
+use super::shard::Shard;
+use super::slot::SLOTS;
+use super::topology::{LATER, Route, pause};
+use crate::error::BuildError;
+use crate::store::StoreOptions;
+use crate::time::Deadline;
+
+/// The nodes of a Cluster, and the owner of each slot.
+#[derive(Clone, Debug)]
+pub(super) struct Cluster {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// The nodes of the settings, called when no known primary answers.
+    seeds: Vec<Arc<Shard>>,
+    nodes: Nodes,
+    map: ArcSwap<Map>,
+    /// Held while the map is changed.
+    changing: Mutex<()>,
+    /// Whether a task is reading the map, or has just done so.
+    refreshing: AtomicBool,
+    refreshed: Notify,
+}
+
+/// The settings for connections to every node.
+struct Nodes {
+    login: Login,
+    secured: bool,
+    tls: Connector,
+    connections: usize,
+    timeout: Duration,
+}
+
+/// The owner of each slot.
+#[derive(Clone, Debug)]
+struct Map {
+    /// For each slot, the owner's index in `shards`.
+    owners: Vec<Option<u16>>,
+    shards: Vec<(Host, Arc<Shard>)>,
+    /// For each index in `shards`, the first slot that it owns.
+    first_slots: Vec<Option<u16>>,
+}
+
+impl Cluster {
+    /// Creates a Cluster from the addresses of some of its nodes.
+    pub(super) fn new(
+        addresses: Vec<Address>,
+        tls: &Connector,
+        options: &StoreOptions,
+    ) -> Result<Cluster, BuildError> {
+        let wrong =
+            |url: &str, why: &str| BuildError::StoreUrl { url: url.into(), why: why.into() };
+        let Some(first) = addresses.first() else {
+            return Err(wrong("", "a cluster needs the address of at least one node"));
+        };
+        let nodes = Nodes {
+            login: first.login.clone(),
+            secured: matches!(first.at, At::Tls(_)),
+            tls: tls.clone(),
+            connections: options.connections,
+            timeout: options.timeout,
+        };
+        for address in &addresses {
+            let shown = address.at.to_string();
+            if address.login.get().db() != 0 {
+                return Err(wrong(&shown, "a cluster has database 0 only; leave the number out"));
+            }
+            if matches!(address.at, At::Unix(_)) {
+                return Err(wrong(
+                    &shown,
+                    "a cluster cannot use Unix sockets; give the host and port of its nodes",
+                ));
+            }
+        }
+        let shared = Shared {
+            seeds: addresses.into_iter().map(|address| nodes.shard(address, 1)).collect(),
+            nodes,
+            map: ArcSwap::from_pointee(Map::empty()),
+            changing: Mutex::new(()),
+            refreshing: AtomicBool::new(false),
+            refreshed: Notify::new(),
+        };
+        Ok(Cluster { shared: Arc::new(shared) })
+    }
+
+    /// Reads the map and connects to the owners, for a moment at most.
+    pub(super) async fn warm_up(&self) {
+        // An unreachable Cluster is an outage, which the first decision finds.
+        let _ = Deadline::after(ASK).bound(self.shared.refresh_now()).await;
+        let shards = self.shards();
+        futures_util::future::join_all(shards.iter().map(|(_, s)| s.link().warm_up())).await;
+    }
+
+    /// Returns the owner of a slot, as far as it is known.
+    pub(super) fn route(&self, slot: u16) -> Result<Route, Failure> {
+        if let Some(shard) = self.shared.map.load().owner(slot) {
+            return Ok(Route { shard, redirect: Redirect::None });
+        }
+        self.refresh_soon();
+        Err(Failure::NotSent(format!("no known node owns slot {slot}")))
+    }
+
+    /// Returns the route to try after a call that was not executed, or the failure if no other server can help.
+    pub(super) async fn next_route(
+        &self,
+        slot: u16,
+        tried: &Route,
+        failure: Failure,
+        deadline: Deadline,
+    ) -> Result<Route, Failure> {
+        match &failure {
+            Failure::NotHere(NotHere::Moved { slot, to }, _) => {
+                // The reply corrects one slot at once; the whole map follows in the background.
+                self.refresh_soon();
+                Ok(Route { shard: self.shared.moved(*slot, to, tried), redirect: Redirect::None })
+            }
+            Failure::NotHere(NotHere::Ask(to), _) => {
+                Ok(Route { shard: self.shared.known(to, tried), redirect: Redirect::Ask })
+            }
+            Failure::NotHere(NotHere::HalfMoved, _) => {
+                pause(deadline).await;
+                Ok(tried.clone())
+            }
+            Failure::NotHere(NotHere::Later | NotHere::ReadOnly, _) => {
+                // Registered before the refresh starts, so that its end is not missed.
+                let refreshed = self.shared.refreshed.notified();
+                self.refresh_soon();
+                let soon = async { tokio::time::timeout(jittered(LATER), refreshed).await };
+                let _ = deadline.bound(soon).await;
+                self.route(slot)
+            }
+            Failure::Unknown(_) | Failure::Silent(_) | Failure::NotSent(_) | Failure::Hasty(_) => {
+                // A replica may have taken over.
+                self.refresh_soon();
+                Err(failure)
+            }
+            _ => Err(failure),
+        }
+    }
+
+    /// Returns every primary that owns slots, with its first slot.
+    pub(super) fn shards(&self) -> Vec<(u16, Arc<Shard>)> {
+        let map = self.shared.map.load();
+        map.in_charge().map(|(first, shard)| (first, Arc::clone(shard))).collect()
+    }
+
+    /// Returns how often a primary lost its data.
+    pub(super) fn losses(&self) -> u64 {
+        let map = self.shared.map.load();
+        map.in_charge().map(|(_, shard)| shard.guard.losses()).sum()
+    }
+
+    /// Reads the map in the background, unless a task does so or has just done so.
+    pub(super) fn refresh_soon(&self) {
+        if self.shared.refreshing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let refreshing = Refreshing(Arc::clone(&self.shared));
+        tokio::spawn(async move {
+            refreshing.0.refresh_now().await;
+            tokio::time::sleep(REST + jittered(REST)).await;
+        });
+    }
+}
+
+impl Shared {
+    /// Asks one node after another for the map, from a random one on, until one answers.
+    async fn refresh_now(&self) {
+        let known: Vec<Arc<Shard>> =
+            self.map.load().shards.iter().map(|(_, shard)| Arc::clone(shard)).collect();
+        // A random start spreads the load of a fleet over all nodes.
+        let first = random() as usize;
+        let turned = |shards: &[Arc<Shard>], turn: usize| {
+            Arc::clone(&shards[first.wrapping_add(turn) % shards.len()])
+        };
+        let primaries = (0..known.len()).map(|turn| turned(&known, turn));
+        let seeds = (0..self.seeds.len()).map(|turn| turned(&self.seeds, turn));
+        for shard in primaries.chain(seeds) {
+            let mut slots = ::redis::cmd("CLUSTER");
+            slots.arg("SLOTS");
+            let answer = shard.command(&slots, Deadline::after(ASK)).await;
+            let Some(ranges) = answer.ok().and_then(|answer| ranges(answer, shard.link().host()))
+            else {
+                continue;
+            };
+            self.take_over(&ranges);
+            self.refreshed.notify_waiters();
+            return;
+        }
+    }
+
+    fn take_over(&self, ranges: &[Range]) {
+        let _changing = self.changing.lock();
+        let old = self.map.load();
+        let mut map = Map::empty();
+        for range in ranges {
+            let owner = map.index_of(&range.owner, || {
+                // A known node keeps its connections, its queue and its guard.
+                old.known(&range.owner).unwrap_or_else(|| self.nodes.shard_at(&range.owner))
+            });
+            let slots = usize::from(range.first)..=usize::from(range.last.min(SLOTS - 1));
+            map.owners[slots].fill(Some(owner));
+        }
+        self.map.store(Arc::new(map.indexed()));
+    }
+
+    /// Records the new owner of one slot, before the whole map is read.
+    fn moved(&self, slot: u16, to: &Host, tried: &Route) -> Arc<Shard> {
+        let shard = self.known(to, tried);
+        let _changing = self.changing.lock();
+        let mut map = Map::clone(&self.map.load());
+        let owner = map.index_of(&at(to, tried.shard.link().host()), || Arc::clone(&shard));
+        if let Some(known) = map.owners.get_mut(usize::from(slot)) {
+            *known = Some(owner);
+        }
+        self.map.store(Arc::new(map.indexed()));
+        shard
+    }
+
+    /// Returns the node of an address. An empty host means the node that sent the redirect.
+    fn known(&self, host: &Host, tried: &Route) -> Arc<Shard> {
+        let host = at(host, tried.shard.link().host());
+        self.map.load().known(&host).unwrap_or_else(|| self.nodes.shard_at(&host))
+    }
+}
+
+impl Map {
+    /// Creates a map without owners.
+    fn empty() -> Map {
+        let owners = vec![None; usize::from(SLOTS)];
+        Map { owners, shards: Vec::new(), first_slots: Vec::new() }
+    }
+
+    /// Computes the first slot of every owner.
+    fn indexed(mut self) -> Map {
+        self.first_slots = vec![None; self.shards.len()];
+        for (slot, owner) in (0..).zip(&self.owners) {
+            if let Some(owner) = owner {
+                self.first_slots[usize::from(*owner)].get_or_insert(slot);
+            }
+        }
+        self
+    }
+
+    /// Returns every owner, with its first slot.
+    fn in_charge(&self) -> impl Iterator<Item = (u16, &Arc<Shard>)> {
+        let shards = self.shards.iter().zip(&self.first_slots);
+        shards.filter_map(|((_, shard), first)| Some(((*first)?, shard)))
+    }
+
+    fn owner(&self, slot: u16) -> Option<Arc<Shard>> {
+        let owner = (*self.owners.get(usize::from(slot))?)?;
+        Some(Arc::clone(&self.shards[usize::from(owner)].1))
+    }
+
+    fn known(&self, host: &Host) -> Option<Arc<Shard>> {
+        let found = self.shards.iter().find(|(known, _)| known == host);
+        found.map(|(_, shard)| Arc::clone(shard))
+    }
+
+    fn index_of(&mut self, host: &Host, shard: impl FnOnce() -> Arc<Shard>) -> u16 {
+        let known = self.shards.iter().position(|(known, _)| known == host);
+        let index = known.unwrap_or_else(|| {
+            self.shards.push((host.clone(), shard()));
+            self.shards.len() - 1
+        });
+        index as u16
+    }
+}
+
+impl Nodes {
+    fn shard_at(&self, host: &Host) -> Arc<Shard> {
+        self.shard(Address::of_host(host, self.secured, &self.login), self.connections)
+    }
+
+    fn shard(&self, address: Address, connections: usize) -> Arc<Shard> {
+        let name = address.at.to_string();
+        let server = Server::At { address, tls: self.tls.clone() };
+        Arc::new(Shard::new(name, server, connections, self.timeout, Batches::none()))
+    }
+}
+
+impl std::fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Nodes(..)")
+    }
+}
+
+/// Marks that a task is reading the map; its drop ends the mark.
+struct Refreshing(Arc<Shared>);
+
+impl Drop for Refreshing {
+    fn drop(&mut self) {
+        self.0.refreshing.store(false, Ordering::Release);
+    }
+}
+
+/// Consecutive slots of one owner.
+pub(super) struct Range {
+    pub(super) first: u16,
+    pub(super) last: u16,
+    owner: Host,
+}
+
+/// Parses the reply to CLUSTER SLOTS; `None` if it lists no owner. `answered` is the node that replied.
+pub(super) fn ranges(answer: Value, answered: Option<&Host>) -> Option<Vec<Range>> {
+    let Value::Array(rows) = answer else { return None };
+    let ranges = rows.into_iter().map(|row| {
+        let Value::Array(row) = row else { return None };
+        let [Value::Int(first), Value::Int(last), Value::Array(node), ..] = &row[..] else {
+            return None;
+        };
+        let [name, Value::Int(port), ..] = &node[..] else { return None };
+        let name = match name {
+            Value::BulkString(name) => String::from_utf8(name.clone()).ok()?,
+            Value::SimpleString(name) => name.clone(),
+            _ => String::new(),
+        };
+        let owner = at(&Host { name, port: u16::try_from(*port).ok()? }, answered);
+        let slot = |slot: i64| u16::try_from(slot).ok().filter(|slot| *slot < SLOTS);
+        Some(Range { first: slot(*first)?, last: slot(*last)?, owner })
+    });
+    let ranges: Vec<Range> = ranges.collect::<Option<_>>()?;
+    let forward = ranges.iter().all(|range| range.first <= range.last);
+    (forward && !ranges.is_empty()).then_some(ranges)
+}
+
+/// Fills in the host of a node that does not know its own: it is the host that was asked.
+fn at(host: &Host, answered: Option<&Host>) -> Host {
+    match (host.name.as_str(), answered) {
+        ("" | "?", Some(answered)) => Host { name: answered.name.clone(), port: host.port },
+        _ => host.clone(),
+    }
+}
+
+/// The time limit for a node's reply, before the next node is asked.
+const ASK: Duration = Duration::from_millis(500);
+/// The pause between two readings of the map. A failover takes longer, and MOVED replies correct the map meanwhile.
+const REST: Duration = Duration::from_millis(100);

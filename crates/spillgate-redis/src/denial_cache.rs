@@ -1,0 +1,253 @@
+//! Remembers denials of the store while they are sure to hold, and answers repeated requests
+//! without a call. Admissions are never remembered, since each must be charged.
+//!
+//! A denial holds for its counter under the same parameters, for costs at least as large, until its
+//! wait is over. That wait counts from before the call was sent. Admissions by other instances only
+//! prolong it. A refund or reset elsewhere goes unnoticed, so no denial is used for longer than 1
+//! second. The `retry_after` of later answers counts from when the reply came, so that a caller who
+//! waits for it has room.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::Redis;
+use crate::algorithm::{Intent, LimitParams};
+use crate::counter::{ChargeReply, PlannedCharge};
+
+use crate::limit::Algorithm;
+use crate::plan::{ChargeOutcome, ChargeOutcomes, Transaction};
+use crate::time::monotonic_us;
+
+#[cfg(test)]
+mod model;
+
+/// A table of fixed size. Each denial has one slot by its counter's hash, and a newer one replaces
+/// it.
+#[derive(Debug)]
+pub struct DenialCache {
+    slots: Box<[Mutex<Option<Refusal>>]>,
+    /// The number of times that all denials were dropped.
+    ended: AtomicU64,
+    /// No denial holds after this time.
+    latest_us: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// A denial by the store of one counter.
+#[derive(Clone, Debug)]
+struct Refusal {
+    counter: u128,
+    params: LimitParams,
+    cost: u64,
+    /// The time, by our monotonic clock, at which this cost surely has room if nothing else is
+    /// charged until then.
+    room_at_us: u64,
+    /// The time, by our monotonic clock, at which the counter is full again under the same
+    /// condition.
+    reset_at_us: u64,
+    /// The time until which the denial may be used. It is at most `room_at_us`.
+    ends_us: u64,
+    /// The era in which the call was sent. In a later era the denial is void.
+    era: u64,
+}
+
+/// The time at which a decision began, and the era at that time.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    at_us: u64,
+    era: u64,
+}
+
+impl DenialCache {
+    /// Makes a cache that remembers denials, or one that does not.
+    pub fn new(remembers: bool) -> DenialCache {
+        let slots = if remembers { PLACES } else { 0 };
+        DenialCache {
+            slots: (0..slots).map(|_| Mutex::default()).collect(),
+            ended: AtomicU64::new(0),
+            latest_us: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes the time and era before a decision is sent to the store.
+    pub fn begin(&self, redis: &Redis) -> Sent {
+        let era = self.ended.load(Ordering::Acquire) + redis.state_losses();
+        Sent { at_us: monotonic_us(), era }
+    }
+
+    /// Returns a remembered denial if it denies this transaction, and counts the lookup.
+    pub fn refuses(
+        &self,
+        redis: &Redis,
+        transaction: &Transaction,
+        sent: Sent,
+    ) -> Option<ChargeOutcomes> {
+        if !self.is_for(redis, transaction) {
+            return None;
+        }
+        let refused = self.would_refuse(redis, transaction, sent);
+        let counter = if refused.is_some() { &self.hits } else { &self.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
+        refused
+    }
+
+    /// Returns a remembered denial if it denies this transaction, without counting.
+    pub fn would_refuse(
+        &self,
+        redis: &Redis,
+        transaction: &Transaction,
+        sent: Sent,
+    ) -> Option<ChargeOutcomes> {
+        // Mostly no denial is remembered, or none is still in use.
+        if sent.at_us >= self.latest_us.load(Ordering::Relaxed) || !self.is_for(redis, transaction)
+        {
+            return None;
+        }
+        // One denied counter denies the whole decision. The others are not evaluated.
+        let outcomes: ChargeOutcomes =
+            transaction.counters.iter().map(|counter| self.outcome_of(counter, sent)).collect();
+        outcomes
+            .iter()
+            .any(|outcome| matches!(outcome, ChargeOutcome::Remembered { .. }))
+            .then_some(outcomes)
+    }
+
+    /// Remembers the counters that the store denied.
+    pub fn note(
+        &self,
+        redis: &Redis,
+        transaction: &Transaction,
+        outcomes: &[ChargeOutcome],
+        sent: Sent,
+    ) {
+        let refused = |(counter, outcome): (&PlannedCharge, &ChargeOutcome)| match outcome {
+            ChargeOutcome::Store(reply)
+                // Only enforced charges count, and only algorithms where nothing but time makes
+                // room.
+                if !reply.fits && counter.group == 0 && is_steadfast(counter) =>
+            {
+                let received_us = monotonic_us();
+                Refusal::of(
+                    counter.name(),
+                    counter.params(),
+                    counter.cost,
+                    reply,
+                    sent,
+                    received_us,
+                )
+            }
+            _ => None,
+        };
+        let mut refused = transaction.counters.iter().zip(outcomes).filter_map(refused).peekable();
+        if refused.peek().is_some() && self.is_for(redis, transaction) {
+            refused.for_each(|refusal| self.remember(refusal));
+        }
+    }
+
+    fn remember(&self, refusal: Refusal) {
+        self.latest_us.fetch_max(refusal.ends_us, Ordering::Relaxed);
+        let mut index = self.index(refusal.counter).lock();
+        *index = Some(refusal);
+    }
+
+    /// Drops all denials, because quota was refunded, reset or raised.
+    pub fn end(&self) {
+        self.ended.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns how many decisions were denied here, and how many went on to the store.
+    pub fn lookups(&self) -> [(&'static str, u64); 2] {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [("hit", read(&self.hits)), ("miss", read(&self.misses))]
+    }
+
+    /// Returns whether the cache may answer a transaction. A peek must show the stored state. In a
+    /// decision over several locations, provisional charges that are refunded later can deny a
+    /// counter for a moment.
+    fn is_for(&self, redis: &Redis, transaction: &Transaction) -> bool {
+        !self.slots.is_empty()
+            && transaction.intent != Intent::Peek
+            && transaction.counters.iter().any(|counter| counter.cost > 0)
+            && redis.is_one_location(transaction)
+    }
+
+    fn outcome_of(&self, counter: &PlannedCharge, sent: Sent) -> ChargeOutcome {
+        // A shadow rule never denies.
+        if counter.group > 0 || !is_steadfast(counter) {
+            return ChargeOutcome::NotAsked;
+        }
+        let name = counter.name();
+        let index = self.index(name).lock();
+        match &*index {
+            Some(refusal) if refusal.holds(name, counter.params(), counter.cost, sent) => {
+                refusal.outcome(counter.cost, sent)
+            }
+            _ => ChargeOutcome::NotAsked,
+        }
+    }
+
+    fn index(&self, counter: u128) -> &Mutex<Option<Refusal>> {
+        &self.slots[counter as usize % self.slots.len()]
+    }
+}
+
+impl Refusal {
+    /// Returns `None` if the wait is unknown.
+    fn of(
+        counter: u128,
+        params: &LimitParams,
+        cost: u64,
+        reply: &ChargeReply,
+        sent: Sent,
+        received_us: u64,
+    ) -> Option<Refusal> {
+        let wait_us = reply.reading.retry_after_us?;
+        Some(Refusal {
+            counter,
+            params: params.clone(),
+            cost: cost.max(1),
+            // Counted from the reply, so that a caller who waits this long surely finds room.
+            room_at_us: received_us.saturating_add(wait_us),
+            reset_at_us: received_us.saturating_add(reply.reading.reset_after_us),
+            // Counted from before the call was sent: the store may have decided at any time since
+            // then.
+            ends_us: sent.at_us.saturating_add(wait_us.min(BELIEVED_US)),
+            era: sent.era,
+        })
+    }
+
+    fn holds(&self, name: u128, params: &LimitParams, cost: u64, sent: Sent) -> bool {
+        self.counter == name
+            && self.cost <= cost.max(1)
+            && sent.at_us < self.ends_us
+            && self.era == sent.era
+            && self.params == *params
+    }
+
+    /// Returns the numbers that are still known. A larger cost waits longer than the remembered
+    /// one, by an unknown time. If even a cost of 1 was denied, nothing has been admitted since.
+    /// Otherwise smaller costs may have been.
+    fn outcome(&self, cost: u64, sent: Sent) -> ChargeOutcome {
+        let until = |us: u64| Some(us.saturating_sub(sent.at_us));
+        let is_full = self.cost == 1;
+        ChargeOutcome::Remembered {
+            retry_after_us: until(self.room_at_us).filter(|_| self.cost == cost.max(1)),
+            remaining: Some(0).filter(|_| is_full),
+            reset_after_us: until(self.reset_at_us).filter(|_| is_full),
+        }
+    }
+}
+
+/// Returns whether only time makes room again. A permit may be released at any time.
+fn is_steadfast(counter: &PlannedCharge) -> bool {
+    counter.limit.algorithm() != Algorithm::Concurrency
+}
+
+/// About 2 MB. That is more subjects than one instance denies repeatedly within a second.
+const PLACES: usize = 1 << 14;
+/// The longest time that a refund elsewhere goes unnoticed.
+const BELIEVED_US: u64 = 1_000_000;

@@ -1,0 +1,301 @@
+//! Decides while a shard is out of reach, by each rule's `on_outage`. No other place
+//! does, except that a gone owner of a changing ring passes (`spread.rs`). Admissions by a local share become deferred charges, which the store gets once it is back.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::Redis;
+use crate::algorithm::{Intent, LimitParams};
+use crate::counter::{Change, ChargeReply, PlannedCharge};
+use crate::error::StoreError;
+use crate::limit::{Algorithm, NamedLimit};
+use crate::memory::Memory;
+use crate::plan::{ChargeOutcome, ChargeOutcomes, Plan, Transaction};
+use crate::policy::{OnOutage, Policy, Rule, Share};
+use crate::spread::StoreCall;
+use crate::time::{Clock, monotonic_us};
+
+mod deferred_charges;
+mod known;
+mod live;
+mod outage;
+mod reserved;
+mod share;
+
+pub use outage::Outage;
+pub use reserved::{Alone, ChargedHere};
+
+use deferred_charges::{DeferredCharge, DeferredCharges};
+use known::Known;
+use live::LiveInstances;
+
+/// The local fallback of this instance: a memory engine that enforces the local share of every
+/// limit, starting from the last known state of each subject.
+#[derive(Debug)]
+pub struct Fallback {
+    memory: Memory,
+    clock: Clock,
+    known: Known,
+    deferred_charges: DeferredCharges,
+    /// The largest count of recent heartbeats; 0 before the first.
+    live_instances: AtomicU32,
+    live: Mutex<LiveInstances>,
+    /// The setting `expected_instances`; 0 if unset.
+    expected_instances: u32,
+    errors: AtomicU64,
+    /// Decisions for which the store worked but was too slow.
+    overloaded: AtomicU64,
+    /// For each rule, the most that one subject has used of its local share in this outage.
+    alone: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Fallback {
+    /// Creates a fallback that holds at most `max_keys` counters. `expected_instances` is 0 if unset.
+    pub fn new(max_keys: usize, clock: Clock, expected_instances: u32) -> Fallback {
+        Fallback {
+            memory: Memory::new(max_keys, clock.clone()),
+            clock,
+            known: Known::new(),
+            deferred_charges: DeferredCharges::default(),
+            live_instances: AtomicU32::new(0),
+            live: Mutex::new(LiveInstances::new(monotonic_us())),
+            expected_instances,
+            errors: AtomicU64::new(0),
+            overloaded: AtomicU64::new(0),
+            alone: Mutex::default(),
+        }
+    }
+
+    /// Makes the call to the store for a plan. It carries the deferred charges of its counters.
+    pub fn store_call<'q>(
+        &'q self,
+        plan: &'q mut Plan,
+        policy: Option<&'q Policy>,
+    ) -> StoreCall<'q, Outage<'q>> {
+        let deferred = Mutex::new(self.take_deferred(&mut plan.transaction));
+        let plan = &*plan;
+        let rule = |counter| plan.rule_of(policy, counter);
+        let rules = plan.transaction.counters.iter().map(rule).collect();
+        let fallback = Outage { fallback: self, rules, deferred, incurred: Mutex::default() };
+        StoreCall { transaction: &plan.transaction, order: plan.order(policy), fallback }
+    }
+
+    /// Stores the result of a call: last known state, deferred charges that were charged, and those
+    /// that arose.
+    pub fn settle(&self, call: &StoreCall<'_, Outage<'_>>, outcomes: &ChargeOutcomes) {
+        let now_us = self.clock.now_us();
+        for (counter, outcome) in call.transaction.counters.iter().zip(outcomes) {
+            if let ChargeOutcome::Store(reply) = outcome {
+                self.known.note(counter.name(), &reply.reading, now_us);
+            }
+        }
+        for (index, deferred) in call.fallback.deferred.lock().drain(..) {
+            // Not evaluated means not sent. Everything else counts as charged, since a charge that
+            // may have been executed is never sent twice.
+            match outcomes[index] {
+                ChargeOutcome::NotAsked => self.deferred_charges.put_back(deferred),
+                _ => self.forget(&deferred),
+            }
+        }
+        for (index, share) in call.fallback.incurred.lock().drain(..) {
+            let counter = &call.transaction.counters[index];
+            self.deferred_charges.add(counter, &share, counter.cost);
+        }
+    }
+
+    /// Charges some deferred charges of subjects that have no requests.
+    pub async fn repay(&self, redis: &Redis) {
+        if self.deferred_charges.are_none() {
+            return;
+        }
+        let payable = |deferred: &DeferredCharge| redis.is_asked(deferred.key.tag);
+        for name in self.deferred_charges.some(REPAID_IN_A_ROUND, payable) {
+            // Each is taken out only when its turn comes. Until then it stays deferred, so that no
+            // local share begins afresh over it.
+            let Some(deferred) = self.deferred_charges.take_named(name) else { continue };
+            // Quota that has drained since the admission is not charged.
+            let occupied = self.occupied_by(&deferred);
+            if occupied == 0 {
+                continue;
+            }
+            let counter = PlannedCharge::new(deferred.key, deferred.limit.clone());
+            match redis.change(&counter, Change::Force(occupied)).await {
+                Ok((_, reply)) => {
+                    // The share begins from the current state. Otherwise each such charge would
+                    // renew the share while the store works but is too slow for some callers.
+                    self.known.note(counter.name(), &reply.reading, self.clock.now_us());
+                    self.forget(&deferred);
+                }
+                Err(error) if error.is_uncharged() => self.deferred_charges.put_back(deferred),
+                // Unknown means charged.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Notes the number of live instances that a heartbeat counted. `now_us` is monotonic.
+    pub fn note_live_instances(&self, live: u32, now_us: u64) {
+        let largest = self.live.lock().note(live, now_us);
+        self.live_instances.store(largest, Ordering::Relaxed);
+    }
+
+    /// Returns the number of instances that share each limit while the store is out of reach.
+    pub fn instances(&self) -> u32 {
+        let known = self.live_instances.load(Ordering::Relaxed).max(self.expected_instances);
+        if known > 0 { known } else { INSTANCES_UNKNOWN }
+    }
+
+    /// Returns the setting `expected_instances`, which holds for an instance that starts during an
+    /// outage; `None` if unset.
+    pub fn expected_instances(&self) -> Option<u32> {
+        Some(self.expected_instances).filter(|nodes| *nodes > 0)
+    }
+
+    /// Notes that every shard is back. Local use of shares is forgotten once it is charged to the
+    /// store.
+    pub fn note_recovery(&self) {
+        if self.deferred_charges.are_none() {
+            self.alone.lock().clear();
+        }
+    }
+
+    /// Returns, for each rule, the most that one subject has used of its local share in this
+    /// outage.
+    pub fn overshoot_observed(&self) -> Vec<(String, u64)> {
+        self.alone.lock().iter().map(|(rule, most)| (rule.clone(), *most)).collect()
+    }
+
+    /// Returns the overshoot bound: the most that all instances together can admit to one subject
+    /// beyond a rule's limits while the store is out of reach. It is the sum of all local shares
+    /// and of leased tokens, or `None` if there is no bound.
+    pub fn overshoot_bound(&self, rule: &Rule) -> Option<u64> {
+        let share = |params| self.share_of(Some(rule), params).capacity();
+        let shares = rule.named_limits().iter().filter_map(NamedLimit::params).map(share);
+        let alone = match rule.on_outage() {
+            OnOutage::Allow => return None,
+            OnOutage::Deny => 0,
+            OnOutage::Local => {
+                shares.max().unwrap_or_default().saturating_mul(self.instances().into())
+            }
+        };
+        let leased = rule.lease().and_then(|lease| {
+            rule.limits()
+                .filter(|limit| limit.algorithm() != Algorithm::FixedWindow)
+                .map(|limit| lease.tokens_of(limit))
+                .max()
+        });
+        Some(alone.saturating_add(leased.unwrap_or_default()))
+    }
+
+    /// Notes how much of a local share is used after an admission.
+    fn note_alone(&self, rule: &Rule, share: &LimitParams, reply: &ChargeReply) {
+        let used = share.capacity().saturating_sub(reply.reading.remaining);
+        let mut alone = self.alone.lock();
+        let full = alone.len() >= RULES_MAX;
+        match alone.get_mut(rule.name()) {
+            Some(most) => *most = used.max(*most),
+            None if full => {}
+            None => drop(alone.insert(rule.name().to_owned(), used)),
+        }
+    }
+
+    /// Counts a failed call. Logs the first, second, fourth and so on, since an outage fails very
+    /// many.
+    fn count_error(&self, error: &StoreError) {
+        if error.is_overload() {
+            let late = 1 + self.overloaded.fetch_add(1, Ordering::Relaxed);
+            if late.is_power_of_two() {
+                tracing::warn!(target: "spillgate", late, %error, "a decision found the store overloaded");
+            }
+            return;
+        }
+        let errors = 1 + self.errors.fetch_add(1, Ordering::Relaxed);
+        if errors.is_power_of_two() {
+            tracing::warn!(target: "spillgate", errors, %error, "a call to the store failed");
+        }
+    }
+
+    /// Counts a failed call to the store.
+    pub fn note_error(&self) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of failed calls to the store.
+    pub fn store_errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// Returns this instance's local share of a limit, for a rule or an inline limit.
+    fn share_of(&self, rule: Option<&Rule>, params: &LimitParams) -> LimitParams {
+        let own = rule.and_then(Rule::local_share);
+        share::part_of(params, own.unwrap_or_else(|| Share::one_of(self.instances())))
+    }
+
+    /// Charges the local share in proportion to the usage that the store last reported. Does
+    /// nothing if the share has been used since. A window may then have ended here that has not
+    /// ended on the store.
+    fn start_from_known(&self, counter: &PlannedCharge, local: &PlannedCharge) {
+        let Some(left) = self.known.remaining(counter, self.clock.now_us()) else { return };
+        if self.look(local).reading.reset_after_us > 0 || self.deferred_charges.is_deferred(counter)
+        {
+            return;
+        }
+        let (part, whole) = (local.params().capacity(), counter.params().capacity());
+        let left = u128::from(left) * u128::from(part) / u128::from(whole);
+        // The part that is left is at most the whole share.
+        let used = part - left as u64;
+        if used > 0 {
+            self.memory.change(local, Change::Force(used));
+        }
+    }
+
+    /// Takes the deferred charges that a call can carry. Only a call that writes carries any.
+    fn take_deferred(&self, transaction: &mut Transaction) -> Vec<(usize, DeferredCharge)> {
+        let writes = transaction.intent != Intent::Peek
+            && transaction.counters.iter().any(|counter| counter.cost > 0);
+        if self.deferred_charges.are_none() || !writes {
+            return Vec::new();
+        }
+        let mut taken = Vec::new();
+        for (index, counter) in transaction.counters.iter_mut().enumerate() {
+            let Some(deferred) = self.deferred_charges.take(counter) else { continue };
+            counter.deferred = self.occupied_by(&deferred);
+            // A drained admission occupies no quota any more, so it is dropped whatever happens to
+            // the call.
+            if counter.deferred > 0 {
+                taken.push((index, deferred));
+            }
+        }
+        taken
+    }
+
+    /// Returns how much of a deferred charge still occupies quota. Drained tokens and past windows
+    /// do not.
+    fn occupied_by(&self, deferred: &DeferredCharge) -> u64 {
+        let counter =
+            PlannedCharge::new(deferred.key, deferred.limit.with_params(deferred.share.clone()));
+        // The share has other users too, so the deferred charge is at most what was admitted.
+        let used = deferred.share.capacity().saturating_sub(self.look(&counter).reading.remaining);
+        used.min(deferred.admitted)
+    }
+
+    /// Resets the local share, since the store has the charge now and decides from here on.
+    fn forget(&self, deferred: &DeferredCharge) {
+        self.memory.reset(deferred.key, std::slice::from_ref(&deferred.limit));
+    }
+
+    fn look(&self, counter: &PlannedCharge) -> ChargeReply {
+        self.memory.decide_one(counter, Intent::Peek)
+    }
+}
+
+/// The number of instances to assume if neither heartbeats nor settings give one. Most fleets are
+/// no larger.
+pub const INSTANCES_UNKNOWN: u32 = 16;
+/// The number of rules that have metrics of their own.
+const RULES_MAX: usize = 1_000;
+/// Deferred charges in one round of upkeep. They take less than a hundredth of what a server does
+/// in a second.
+const REPAID_IN_A_ROUND: usize = 256;

@@ -1,0 +1,110 @@
+//! The last known state of counters, for as many as fit. The local fallback starts from it.
+
+use parking_lot::Mutex;
+
+use crate::algorithm::Reading;
+use crate::counter::PlannedCharge;
+
+/// A table of fixed size. Each counter has one fixed slot, which it may lose to another. A counter
+/// that lost its slot starts afresh.
+#[derive(Debug)]
+pub(super) struct Known {
+    slots: Box<[Mutex<Last>]>,
+}
+
+/// The last state of one counter that the store reported.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    counter: u128,
+    at_us: u64,
+    remaining: u64,
+    reset_after_us: u64,
+}
+
+impl Known {
+    pub(super) fn new() -> Known {
+        Known { slots: (0..PLACES).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Stores the state that the store reported for a counter at `at_us`.
+    pub(super) fn note(&self, counter: u128, reading: &Reading, at_us: u64) {
+        let Reading { remaining, reset_after_us, .. } = *reading;
+        let said = Last { counter, at_us, remaining, reset_after_us };
+        let mut index = self.index(said.counter).lock();
+        let keeps = index.counter != said.counter && index.remaining == 0 && remaining > 0;
+        // A client that sends many keys must not displace the state of an exhausted subject.
+        if !(keeps && index.is_live(at_us)) {
+            *index = said;
+        }
+    }
+
+    /// Returns an estimate of the quota left, or `None` if the state is unknown or the counter is
+    /// full again by now. Used quota is assumed to drain evenly.
+    pub(super) fn remaining(&self, counter: &PlannedCharge, now_us: u64) -> Option<u64> {
+        let name = counter.name();
+        let last = *self.index(name).lock();
+        if last.counter != name || !last.is_live(now_us) {
+            return None;
+        }
+        let used = counter.params().capacity().saturating_sub(last.remaining);
+        // `is_live` has checked that this does not underflow.
+        let left_us = last.reset_after_us - now_us.saturating_sub(last.at_us);
+        // At most `used`, so it fits.
+        let still =
+            (u128::from(used) * u128::from(left_us)).div_ceil(u128::from(last.reset_after_us));
+        Some(counter.params().capacity().saturating_sub(still as u64))
+    }
+
+    fn index(&self, counter: u128) -> &Mutex<Last> {
+        &self.slots[counter as usize % PLACES]
+    }
+}
+
+impl Last {
+    fn is_live(&self, now_us: u64) -> bool {
+        now_us < self.at_us.saturating_add(self.reset_after_us)
+    }
+}
+
+/// About 4 MB. That is more subjects than are busy at once.
+const PLACES: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Limit, NamedLimit};
+    use crate::subject::SubjectKey;
+
+    fn counter(id: u128, limit: &NamedLimit) -> PlannedCharge {
+        let key = SubjectKey { tag: id, id, rule: 0 };
+        PlannedCharge { cost: 1, attributes: 1, ..PlannedCharge::new(key, limit.clone()) }
+    }
+
+    fn said(remaining: u64, reset_after_us: u64) -> Reading {
+        Reading { remaining, retry_after_us: None, reset_after_us }
+    }
+
+    #[test]
+    fn used_quota_drains_evenly_until_it_is_forgotten() {
+        let (known, limit) = (Known::new(), NamedLimit::new(Limit::per_second(100), 0));
+        let counter = counter(7, &limit);
+        assert_eq!(known.remaining(&counter, 1_000), None);
+        known.note(counter.name(), &said(0, 1_000_000), 1_000);
+        let left = |after_us: u64| known.remaining(&counter, 1_000 + after_us);
+        assert_eq!(left(0), Some(0));
+        assert_eq!(left(500_000), Some(50));
+        assert_eq!(left(999_999), Some(99));
+        assert_eq!(left(1_000_000), None);
+    }
+
+    #[test]
+    fn exhausted_counters_are_not_displaced_by_others() {
+        let (known, limit) = (Known::new(), NamedLimit::new(Limit::per_second(100), 0));
+        let (mine, other) = (counter(7, &limit), counter(7 + PLACES as u128, &limit));
+        known.note(mine.name(), &said(0, 1_000_000), 0);
+        known.note(other.name(), &said(99, 10_000), 10);
+        assert_eq!((known.remaining(&mine, 10), known.remaining(&other, 10)), (Some(0), None));
+        known.note(other.name(), &said(99, 10_000), 1_000_000);
+        assert_eq!(known.remaining(&other, 1_000_000), Some(99));
+    }
+}

@@ -1,0 +1,185 @@
+//! Decides the counters of shards that give no answer, each by its rule's `on_outage`.
+
+use std::convert::Infallible;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::Fallback;
+use super::deferred_charges::DeferredCharge;
+use crate::algorithm::{Charge, Intent, LimitParams, Refund};
+use crate::counter::{Change, ChargeReply, PlannedCharge};
+use crate::error::StoreError;
+use crate::plan::{
+    Cause, ChargeOutcome, ChargeOutcomes, RecordAction, Transaction, TransactionReply,
+};
+use crate::policy::{OnOutage, Rule};
+use crate::spread::ShardFallback;
+
+/// Decides for those counters of one plan whose shards give no answer.
+pub struct Outage<'p> {
+    pub(super) fallback: &'p Fallback,
+    /// The rule of each charge; `None` for an inline limit.
+    pub(super) rules: SmallVec<[Option<&'p Rule>; 4]>,
+    /// The deferred charges that this plan's calls carry, with the index of their charge.
+    pub(super) deferred: Mutex<Vec<(usize, DeferredCharge)>>,
+    /// Local shares that admitted a charge which the store surely does not have, with the index of
+    /// the charge. They become deferred charges once the whole decision stands. Until then another
+    /// call could take them along.
+    pub(super) incurred: Mutex<Vec<(usize, LimitParams)>>,
+}
+
+impl ShardFallback for Outage<'_> {
+    type Error = Infallible;
+
+    /// Decides all or none over all charges of the failed leg, each by its rule's `on_outage`.
+    fn decide(
+        &self,
+        transaction: &Transaction,
+        indices: &[usize],
+        error: StoreError,
+    ) -> Result<ChargeOutcomes, Infallible> {
+        self.fallback.count_error(&error);
+        self.note_unpaid(indices, &error);
+        // The store still counts, so local shares must not admit on top of it. The exception is a
+        // caller with a short deadline that admits by itself afterwards, as Envoy does.
+        if let StoreError::Overloaded { admits_itself: false, .. } = error {
+            return Ok(indices.iter().map(|index| self.overloaded(*index)).collect());
+        }
+        let cause = if error.is_overload() { Cause::Overload } else { Cause::Outage };
+        let counters = || transaction.counters.iter().zip(indices);
+        let shares: Vec<LimitParams> = counters()
+            .map(|(counter, index)| self.fallback.share_of(self.rules[*index], counter.params()))
+            .collect();
+        let (mut local, local_indices) = self.local_part(transaction, indices, &shares);
+        let is_full = local.intent != Intent::Peek && !self.fallback.has_room(transaction);
+        if is_full {
+            local.intent = Intent::Peek;
+        }
+        let reply = self.fallback.memory.decide(&local);
+        // A denial by a local share takes precedence over one for lack of room.
+        let is_refused = is_full && reply.allowed;
+        if let RecordAction::Open(opening) = &transaction.record
+            && is_refused
+        {
+            opening.note_full();
+        }
+        if reply.allowed && local.intent != Intent::Peek {
+            self.note_admitted(&local, &local_indices, &reply, &error);
+        }
+        let mut reply = reply.counters.into_iter();
+        let outcomes =
+            counters().zip(&shares).map(|((counter, index), share)| match self.says(*index) {
+                OnOutage::Deny => ChargeOutcome::OutagePolicy { passes: false, cause },
+                OnOutage::Allow => ChargeOutcome::OutagePolicy { passes: true, cause },
+                OnOutage::Local if is_refused => {
+                    ChargeOutcome::OutagePolicy { passes: false, cause }
+                }
+                OnOutage::Local => {
+                    let mut reply = reply.next().expect("each local charge has a reply");
+                    if counter.cost > share.capacity() {
+                        // The whole limit may have room for it once the store is back, so the wait
+                        // is unknown.
+                        reply.fits = false;
+                        reply.reading.retry_after_us = None;
+                    }
+                    ChargeOutcome::Fallback(reply, cause)
+                }
+            });
+        Ok(outcomes.collect())
+    }
+
+    fn refund(&self, counter: &PlannedCharge, index: usize, charge: Charge) -> Option<ChargeReply> {
+        let share = self.fallback.share_of(self.rules[index], counter.params());
+        let what = Refund::Unused { charge, unused: charge.amount };
+        // A refunded admission must not become a deferred charge.
+        self.incurred.lock().retain(|(incurred, _)| *incurred != index);
+        let local = counter.under(counter.limit.with_params(share));
+        Some(self.fallback.memory.change(&local, Change::Refund(what)).1)
+    }
+}
+
+impl Outage<'_> {
+    /// Returns the transaction that this instance decides by its local shares, with the index of
+    /// each of its charges in the whole transaction.
+    ///
+    /// It holds the charges of rules with `on_outage = "local"`. If one charge is denied for
+    /// certain, it only peeks, so that no share is charged for nothing.
+    fn local_part(
+        &self,
+        transaction: &Transaction,
+        indices: &[usize],
+        shares: &[LimitParams],
+    ) -> (Transaction, SmallVec<[usize; 4]>) {
+        let intent = transaction.intent;
+        let mut local: Transaction =
+            Transaction { intent, record: RecordAction::None, counters: SmallVec::new() };
+        let mut local_indices = SmallVec::new();
+        for ((counter, index), share) in transaction.counters.iter().zip(indices).zip(shares) {
+            let says = self.says(*index);
+            let fits = counter.cost <= share.capacity();
+            if says == OnOutage::Local {
+                let limit = counter.limit.with_params(share.clone());
+                // A cost above the share is only peeked at, to get the numbers for the answer.
+                let cost = if fits { counter.cost } else { 0 };
+                let share = PlannedCharge { cost, deferred: 0, ..counter.under(limit) };
+                self.fallback.start_from_known(counter, &share);
+                local.counters.push(share);
+                local_indices.push(*index);
+            }
+            let is_denied = says == OnOutage::Deny || says == OnOutage::Local && !fits;
+            if counter.group == 0 && is_denied {
+                local.intent = Intent::Peek;
+            }
+        }
+        (local, local_indices)
+    }
+
+    /// Notes what the local shares admitted: as deferred charges, and as use of the shares.
+    fn note_admitted(
+        &self,
+        local: &Transaction,
+        local_indices: &[usize],
+        reply: &TransactionReply,
+        error: &StoreError,
+    ) {
+        // A charge that the store may have executed must not become a deferred charge.
+        let is_deferred = error.is_uncharged();
+        for ((counter, reply), index) in
+            local.counters.iter().zip(&reply.counters).zip(local_indices)
+        {
+            if counter.cost == 0 || !reply.fits {
+                continue;
+            }
+            if is_deferred {
+                self.incurred.lock().push((*index, counter.params().clone()));
+            }
+            if let Some(rule) = self.rules[*index] {
+                self.fallback.note_alone(rule, counter.params(), reply);
+            }
+        }
+    }
+
+    /// Answers by the rule for a store that works but did not answer in time. Its limits are not
+    /// this instance's to enforce.
+    fn overloaded(&self, index: usize) -> ChargeOutcome {
+        let passes = self.says(index) == OnOutage::Allow;
+        ChargeOutcome::OutagePolicy { passes, cause: Cause::Overload }
+    }
+
+    /// Returns the rule's `on_outage`. Inline limits are enforced locally.
+    fn says(&self, index: usize) -> OnOutage {
+        self.rules[index].map_or(OnOutage::Local, Rule::on_outage)
+    }
+
+    /// Puts back the deferred charges of a leg that was surely not executed. After an unknown
+    /// result they count as charged.
+    fn note_unpaid(&self, indices: &[usize], error: &StoreError) {
+        let mut deferred = self.deferred.lock();
+        for (_, deferred) in deferred.extract_if(.., |(index, _)| indices.contains(index)) {
+            if error.is_uncharged() {
+                self.fallback.deferred_charges.put_back(deferred);
+            }
+        }
+    }
+}

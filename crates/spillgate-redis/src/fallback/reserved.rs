@@ -1,0 +1,107 @@
+//! Reservations that were charged by local shares during an outage. Their records are in this
+//! process.
+
+use smallvec::SmallVec;
+
+use super::{Fallback, Outage};
+use crate::algorithm::Refund;
+use crate::counter::{Change, PlannedCharge};
+use crate::memory::{Corrected, Kept, RecordsHeld, subject_of};
+use crate::plan::{ChargeOutcome, ChargeOutcomes, RecordAction, Transaction};
+use crate::reservation::kept::RecordedCharge;
+use crate::reservation::record::Charged;
+use crate::reservation::{Answer, Ending, Group, Noted, Opened, Opening};
+use crate::spread::StoreCall;
+
+/// A reservation that was partly charged by local shares of this instance.
+pub struct Alone {
+    /// The answer to another reservation under its id.
+    pub opened: Opened,
+    /// The locations of its records on the store.
+    pub elsewhere: SmallVec<[Group; 1]>,
+}
+
+/// The charges of a reservation to local shares, made because the store did not answer.
+#[derive(Default)]
+pub struct ChargedHere {
+    subject: u128,
+    counters: Vec<(RecordedCharge, Charged)>,
+}
+
+impl Fallback {
+    /// Returns the earlier reservation of that id, if local shares were charged for it.
+    pub fn alone(&self, transaction: &Transaction, opening: &Opening) -> Option<Alone> {
+        let (opened, elsewhere) = self.memory.kept(transaction, opening)?;
+        Some(Alone { opened, elsewhere })
+    }
+
+    /// Returns whether there is room for the record of a local charge. A decision without a record
+    /// needs none.
+    pub(super) fn has_room(&self, transaction: &Transaction) -> bool {
+        !matches!(transaction.record, RecordAction::Open(_)) || self.memory.has_room(transaction)
+    }
+
+    /// Returns the charges of a call that local shares made.
+    pub fn charged_here(
+        &self,
+        call: &StoreCall<'_, Outage<'_>>,
+        outcomes: &ChargeOutcomes,
+    ) -> ChargedHere {
+        let asked = call.transaction.counters.iter().zip(outcomes).zip(&call.fallback.rules);
+        let charged = asked.filter_map(|((counter, outcome), rule)| {
+            let ChargeOutcome::Fallback(reply, _) = outcome else { return None };
+            let share = self.share_of(*rule, counter.params());
+            let charged = Charged { cost: counter.cost, charge: reply.charge };
+            Some((RecordedCharge::by_share(counter, share), charged))
+        });
+        ChargedHere { subject: subject_of(&call.transaction.counters), counters: charged.collect() }
+    }
+
+    /// Keeps the record of local charges. Returns whether there were any.
+    pub fn keep(&self, opening: &Opening, charged: ChargedHere, noted: &Noted) -> bool {
+        let ChargedHere { subject, counters } = charged;
+        if counters.is_empty() {
+            return false;
+        }
+        let (counters, charges) = counters.into_iter().unzip();
+        let (body, lasting_us) = (opening.body, opening.lasting_us);
+        let elsewhere = noted.groups.clone();
+        let kept = Kept { body, lasting_us, subject, counters, charges, elsewhere };
+        if let Err(twice) = self.memory.keep(opening.id, kept) {
+            // Another call under the same id was faster, so this charge is refunded.
+            for (counter, charged) in twice.counters.iter().zip(&twice.charges) {
+                self.refund_here(counter, charged);
+            }
+        }
+        true
+    }
+
+    /// Returns the counts of records that this process holds.
+    pub fn records(&self) -> RecordsHeld {
+        self.memory.records()
+    }
+
+    /// Ends or renews a reservation that was charged here. Refunded amounts are no longer deferred.
+    pub fn close(&self, id: u128, ending: &Ending<'_>) -> Answer {
+        self.memory.close(id, ending, |counter, corrected| match corrected {
+            Corrected::Refunded(amount) => self.deferred_charges.lower(&counter.asked(0), amount),
+            // Usage beyond the estimate is deferred to the store like any other local admission.
+            Corrected::Forced(amount) => {
+                if let (Some(limit), Some(share)) = (&counter.share_of, counter.limit.params()) {
+                    self.deferred_charges.add(
+                        &PlannedCharge::new(counter.key, (**limit).clone()),
+                        share,
+                        amount,
+                    );
+                }
+            }
+        })
+    }
+
+    fn refund_here(&self, counter: &RecordedCharge, charged: &Charged) {
+        let Some(charge) = charged.charge else { return };
+        let what = Refund::Unused { charge, unused: charge.amount };
+        let (returned, _) = self.memory.change(&counter.asked(0), Change::Refund(what));
+        self.deferred_charges.lower(&counter.asked(0), returned);
+    }
+}

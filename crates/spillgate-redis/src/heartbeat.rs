@@ -1,0 +1,139 @@
+//! Heartbeats: every instance reports to every shard that it is alive.
+//!
+//! From the replies an instance knows:
+//!
+//! - how many instances share a limit while a shard is out of reach,
+//! - whether a shard has lost its data,
+//! - whether another instance keeps separate counters.
+
+use std::time::Duration;
+
+use ::redis::{Cmd, Value};
+use futures_util::future::join_all;
+
+use super::failure::Failure;
+use super::fingerprint::{Fingerprint, Instance};
+use super::guard::{self, Guard};
+use super::ring::Seal;
+use super::shard::Shard;
+use super::{Redis, StoreClock, jitter, topology};
+use crate::store::{InstanceMismatch, Presence};
+use crate::time::{Clock, Deadline};
+
+/// The live instances of a fleet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Living {
+    /// How many there are, including this one unless it is an onlooker.
+    pub count: u32,
+    /// How many of them differ from this one.
+    pub mismatch: InstanceMismatch,
+}
+
+impl Redis {
+    /// Reports to every shard that this instance is alive.
+    ///
+    /// Returns the largest count of live instances that a shard knows, or `None` if no shard answered.
+    pub async fn heartbeat(&self) -> Option<Living> {
+        let deadline = Deadline::after(ANSWER);
+        let shards = self.topology.shards();
+        let beats = shards.iter().map(|(it, shard)| self.beat(shard, &it.tag, deadline));
+        join_all(beats).await.into_iter().filter_map(Result::ok).reduce(Living::or)
+    }
+
+    /// Reads a shard's guard after a call found it changed, unless another caller has just read it.
+    pub(super) async fn learn_guard(
+        &self,
+        shard: &Shard,
+        deadline: Deadline,
+    ) -> Result<(), Failure> {
+        let seen = shard.guard.now();
+        let Some(_asking) = deadline.bound(shard.guard.asking.lock()).await else {
+            return Err(Failure::unsent_in_time("no time left to read the shard's guard"));
+        };
+        // Unchanged since the call failed: no other caller has read it meanwhile.
+        if shard.guard.now() == seen {
+            self.beat(shard, topology::ANY_TAG, deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends one heartbeat, and returns the live instances.
+    async fn beat(&self, shard: &Shard, tag: &str, deadline: Deadline) -> Result<Living, Failure> {
+        let key = guard::key_of(tag);
+        let answer = shard.command(&self.command(shard, tag, &key), deadline).await;
+        let answer = answer.inspect_err(|failure| self.topology.heed(failure))?;
+        let (guard, living) = read(answer, key, &self.caller.instance.fingerprint)
+            .ok_or_else(|| Failure::Bug(format!("{} returned no guard", shard.name())))?;
+        if shard.guard.note(guard, self.caller.terms) {
+            tracing::warn!(
+                target: "spillgate",
+                shard = shard.name(),
+                "state lost: the server lost its data; on_state_loss decides how limits begin"
+            );
+        }
+        Ok(living)
+    }
+
+    fn command(&self, shard: &Shard, tag: &str, guard: &str) -> Cmd {
+        let now_us = match self.caller.clock {
+            StoreClock::Client => Clock::System.now_us(),
+            StoreClock::Store | StoreClock::Given(_) => 0,
+        };
+        let Instance { fingerprint, presence } = &self.caller.instance;
+        // An onlooker, such as a diagnosis, must not put a ring in force.
+        let rings = self.caller.terms.ring.filter(|_| *presence == Presence::Announced);
+        let own = rings.map_or(Seal::NONE, |ring| ring.own);
+        let previous = rings.and_then(|ring| ring.previous).unwrap_or(Seal::NONE);
+        let name = match presence {
+            Presence::Announced => format!("{:016x}:{fingerprint}", self.node),
+            Presence::Onlooker => String::new(),
+        };
+        let mut beat = ::redis::cmd("EVAL");
+        beat.arg(SCRIPT)
+            .arg(2)
+            .arg(format!("sg1:{{{tag}}}:nodes"))
+            .arg(guard)
+            .arg(name)
+            .arg(GONE_MS)
+            .arg(format!("{:016x}", jitter::random()))
+            .arg(now_us)
+            .arg(shard.guard.epoch_under(guard))
+            .arg(own.number)
+            .arg(format!("{:x}", own.fingerprint))
+            .arg(previous.number)
+            .arg(format!("{:x}", previous.fingerprint));
+        beat
+    }
+}
+
+impl Living {
+    /// Returns the larger counts of two shards.
+    fn or(self, other: Living) -> Living {
+        Living { count: self.count.max(other.count), mismatch: self.mismatch.or(other.mismatch) }
+    }
+}
+
+/// Parses a heartbeat's reply: the guard, and the live instances compared with the own fingerprint.
+pub(super) fn read(answer: Value, key: String, own: &Fingerprint) -> Option<(Guard, Living)> {
+    let Value::Array(parts) = answer else { return None };
+    let [Value::BulkString(guard), Value::Int(oldest_for_us), Value::Array(kinds)] = &parts[..]
+    else {
+        return None;
+    };
+    let mut living = Living::default();
+    for kind in kinds.chunks_exact(2) {
+        let [Value::BulkString(kind), Value::Int(instances)] = kind else { return None };
+        let instances = u32::try_from(*instances).unwrap_or(0);
+        let other = std::str::from_utf8(kind).ok().and_then(Fingerprint::read);
+        living.count = living.count.saturating_add(instances);
+        living.mismatch = living.mismatch.and(own.mismatch(other.as_ref(), instances));
+    }
+    let guard = Guard::read(key, guard, oldest_for_us.max(&0).cast_unsigned())?;
+    Some((guard, living))
+}
+
+const SCRIPT: &str = include_str!("lua/heartbeat.lua");
+/// Five heartbeats. An instance that was paused for that long counts as gone.
+const GONE_MS: u64 = 5_000;
+/// The time limit of a heartbeat. A slower shard counts by its last reply.
+const ANSWER: Duration = Duration::from_millis(500);

@@ -1,0 +1,533 @@
+//! Counter state in Redis or Valkey: one script, one round trip for any number of decisions at one location.
+//!
+//! Applications use the crate `spillgate`, which depends on this one. The API of this crate serves
+//! that one and may change with every version.
+//!
+//! Longer than 450 lines because it is the whole interface of the store: each call finds its shard here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::{Cmd, Value};
+use spillgate_core::{
+    algorithm, counter, error, limit, memory, plan, policy, reservation, subject,
+};
+
+use crate::algorithm::{Charge, Refund};
+use crate::counter::{Change, ChargeReply, PlannedCharge};
+use crate::error::{BuildError, StoreError};
+use crate::limit::NamedLimit;
+use crate::meter::ShardMeter;
+use crate::plan::{RecordAction, Transaction, TransactionReply};
+use crate::reservation::{Group, Opened};
+use crate::store::{ShardStatus, Store, StoreOptions};
+use crate::subject::SubjectKey;
+use crate::time::{Clock, Deadline};
+
+mod access;
+pub mod acl;
+mod address;
+mod batch;
+mod breaker;
+mod closing;
+mod cluster;
+pub mod control;
+pub mod denial_cache;
+mod deploy;
+mod failure;
+pub mod fallback;
+mod fingerprint;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
+mod guard;
+mod heartbeat;
+pub mod jitter;
+mod keys;
+pub mod lease;
+mod leasing;
+mod link;
+pub mod meter;
+mod nonces;
+mod offset;
+mod polls;
+pub mod probe;
+mod probing;
+mod program;
+pub mod ring;
+mod script;
+mod sentinel;
+mod server;
+mod shard;
+#[cfg(feature = "simulation")]
+pub mod simulation;
+mod slot;
+pub mod spread;
+pub mod store;
+pub mod time;
+mod tls;
+mod topology;
+mod traced;
+mod wire;
+
+use access::Access;
+use batch::coalescer::together;
+use failure::{Failure, NotHere};
+use fingerprint::Instance;
+use guard::{Rings, Terms};
+use link::Redirect;
+use nonces::Nonces;
+use program::{Call, Header, Reply};
+pub use script::{of_server as script_of_server, text as script_text};
+use spread::StoreCall;
+use topology::{Location, Route, Topology};
+
+/// The Redis engine. Clones share connections, queues and state.
+#[derive(Clone, Debug)]
+pub struct Redis {
+    topology: Arc<Topology>,
+    access: Arc<Access>,
+    caller: Arc<Caller>,
+    timeout: Duration,
+    patience: Patience,
+    /// Identifies this instance in the fleet: a random number, unique in practice.
+    node: u64,
+}
+
+/// How long a decision waits for a store that works.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    wait: Duration,
+    /// Whether the caller's own deadline is shorter than a decision's, so that the local share decides after it.
+    admits_itself: bool,
+}
+
+/// Settings and state that all calls of this instance share.
+#[derive(Debug)]
+struct Caller {
+    clock: StoreClock,
+    nonces: Nonces,
+    terms: Terms,
+    instance: Instance,
+}
+
+/// The clock that decides.
+#[derive(Debug, Default)]
+enum StoreClock {
+    /// The store's clock, read once in each script run.
+    #[default]
+    Store,
+    /// This instance's clock, corrected by the store's once a second: for services that forbid TIME inside scripts.
+    Client,
+    /// A clock that a test passes in.
+    Given(Clock),
+}
+
+/// The terms of one call to a shard.
+#[derive(Clone, Copy, Debug)]
+struct CallTerms<'a> {
+    caller: &'a Arc<Caller>,
+    deadline: Deadline,
+    redirect: Redirect,
+}
+
+/// A primary, and the hash tag of keys that live on it.
+#[derive(Clone, Debug)]
+pub struct ShardTag {
+    /// The shard's name, as in settings, logs and metrics.
+    pub name: String,
+    /// The text between the braces of a key.
+    pub tag: String,
+}
+
+impl Redis {
+    /// Creates an engine on the server at `url`.
+    ///
+    /// An unreachable server is no error: calls fail until it can be reached.
+    pub async fn connect(url: &str, timeout: Duration) -> Result<Redis, BuildError> {
+        Redis::open(&Store::Url(url.into()), &StoreOptions::new(timeout)).await
+    }
+
+    /// Creates an engine on a store, whether the store can be reached or not.
+    pub async fn open(store: &Store, options: &StoreOptions) -> Result<Redis, BuildError> {
+        let access = Access::of(store, options.tls.as_ref())?;
+        let topology = Topology::new(store, &access, options)?;
+        topology.warm_up().await;
+        let terms = Terms { on_state_loss: options.on_state_loss, ring: Rings::of(store) };
+        let instance = Instance::new(options, terms.ring);
+        let clock = if options.client_clock { StoreClock::Client } else { StoreClock::Store };
+        let redis = Redis {
+            topology: Arc::new(topology),
+            access: Arc::new(access),
+            caller: Arc::new(Caller::new(clock, terms, instance)),
+            timeout: options.timeout,
+            patience: Patience { wait: options.patience(), admits_itself: false },
+            node: jitter::random(),
+        };
+        redis.sample_clocks().await;
+        Ok(redis)
+    }
+
+    /// Returns this engine with another clock, which decides in place of the store's.
+    pub fn with_clock(self, clock: Clock) -> Redis {
+        let Caller { terms, instance, .. } = *self.caller;
+        let caller = Caller::new(StoreClock::Given(clock), terms, instance);
+        Redis { caller: Arc::new(caller), ..self }
+    }
+
+    /// Returns this engine for a caller that waits at most `wait`, and admits by itself afterwards.
+    ///
+    /// If `wait` is less than a decision may wait, the local share decides what the store does not answer in time.
+    pub fn within(&self, wait: Duration) -> Redis {
+        let is_less = wait < self.patience.wait;
+        let admits_itself = is_less || self.patience.admits_itself;
+        Redis { patience: Patience { admits_itself, ..self.patience }, ..self.clone() }
+            .left_with(wait)
+    }
+
+    /// Returns this engine for the rest of a decision that has `left` of its time.
+    pub(crate) fn left_with(&self, left: Duration) -> Redis {
+        let wait = self.patience.wait.min(left);
+        Redis { patience: Patience { wait, ..self.patience }, ..self.clone() }
+    }
+
+    /// Decides several transactions, each by itself, in as few calls as possible.
+    ///
+    /// Transactions at one location are decided in order.
+    pub async fn decide(
+        &self,
+        transactions: &[Transaction],
+    ) -> Vec<Result<TransactionReply, StoreError>> {
+        if self.topology.is_one_location() {
+            return self.decide_at(Location::ONLY, transactions).await;
+        }
+        let calls: Vec<_> = transactions.iter().map(StoreCall::without_fallback).collect();
+        let outcomes = spread::decide_each(self, &calls).await;
+        let reply = transactions.iter().zip(outcomes).map(|(transaction, outcomes)| async move {
+            spread::reply_in_full(self, transaction, outcomes?).await
+        });
+        join_all(reply).await
+    }
+
+    /// Decides one transaction.
+    pub async fn decide_one(
+        &self,
+        transaction: &Transaction,
+    ) -> Result<TransactionReply, StoreError> {
+        match self.only_location(transaction) {
+            Some(location) => self.decide_one_at(location, transaction, self.deadline()).await,
+            None => {
+                let outcomes =
+                    spread::decide(self, &StoreCall::without_fallback(transaction)).await?;
+                spread::reply_in_full(self, transaction, outcomes).await
+            }
+        }
+    }
+
+    /// Changes one counter without a decision. Returns the whole units refunded, and the counter's state afterwards.
+    pub async fn change(
+        &self,
+        counter: &PlannedCharge,
+        change: Change,
+    ) -> Result<(u64, ChargeReply), StoreError> {
+        let build = |header| {
+            let mut call = Call::new(header);
+            call.change(counter, change);
+            call
+        };
+        let deadline = self.deadline();
+        let run = |route| self.run_on(route, build, deadline);
+        let location = self.topology.location(counter.key.tag);
+        let changed = self.follow(location, deadline, run).await?.changed([(counter, change)])?;
+        if let Some(old) = self.topology.old_location(counter) {
+            // Failing there is acceptable: the old owner serves only instances that still use the old ring.
+            let _ = self.follow(old, deadline, run).await;
+        }
+        changed.first().copied().ok_or_else(|| StoreError::Foreign("no answer".into()))
+    }
+
+    /// Deletes all that these limits hold for a subject.
+    pub async fn reset(&self, key: SubjectKey, limits: &[NamedLimit]) -> Result<(), StoreError> {
+        let mut unlink = ::redis::cmd("UNLINK");
+        for key in keys::all_of(key, limits) {
+            unlink.arg(key);
+        }
+        let deadline = self.deadline();
+        let unlink = &unlink;
+        let run = |route: Route| async move { route.shard.command(unlink, deadline).await };
+        let old = limits.iter().find_map(|limit| self.old_location(key, limit));
+        if let Some(old) = old {
+            self.follow(old, deadline, run).await?;
+        }
+        self.follow(self.topology.location(key.tag), deadline, run).await.map(|_| ())
+    }
+
+    /// Sends one command to each shard for which `command` returns one. Returns the replies by shard name.
+    pub(crate) async fn on_each_shard(
+        &self,
+        timeout: Duration,
+        command: impl Fn(&ShardTag) -> Option<Cmd>,
+    ) -> Vec<(String, Result<Value, StoreError>)> {
+        let deadline = Deadline::after(timeout);
+        let answers = self.topology.shards().into_iter().filter_map(|(tag, shard)| {
+            let (command, name) = (command(&tag)?, tag.name);
+            Some(async move {
+                let answer = shard.command(&command, deadline).await;
+                let answer = answer.inspect_err(|failure| self.topology.heed(failure));
+                (name, answer.map_err(StoreError::from))
+            })
+        });
+        join_all(answers).await
+    }
+
+    /// Waits until a caller that polls the shard of a tag may send its next call.
+    pub async fn poll_turn(&self, tag: u128) {
+        if let Ok(route) = self.topology.route(self.topology.location(tag)) {
+            route.shard.poll_turn().await;
+        }
+    }
+
+    /// Returns the status of every shard, as this instance sees it.
+    pub fn shards(&self) -> Vec<ShardStatus> {
+        self.topology.shards().into_iter().map(|(_, shard)| shard.status()).collect()
+    }
+
+    /// Returns whether the shard of a tag is called at all: its circuit breaker is not open.
+    pub(crate) fn is_asked(&self, tag: u128) -> bool {
+        let route = self.topology.route(self.topology.location(tag));
+        route.is_ok_and(|route| !route.shard.link().is_tripped())
+    }
+
+    /// Returns how often a shard lost its data.
+    pub fn state_losses(&self) -> u64 {
+        self.topology.losses()
+    }
+
+    /// Returns how often a shard's clock stepped.
+    pub fn clock_steps(&self) -> u64 {
+        self.topology.shards().iter().map(|(_, shard)| shard.status().clock_steps).sum()
+    }
+
+    /// Returns whether the server of a location is known to be gone. If so, its data counts as lost from now on.
+    fn gives_up(&self, location: Location) -> bool {
+        let route = self.topology.route(location).ok();
+        let gone = route.filter(|route| route.shard.link().is_tripped());
+        gone.inspect(|route| route.shard.guard.give_up()).is_some()
+    }
+
+    /// Returns whether one server now holds two locations.
+    fn are_on_one_server(&self, one: Location, other: Location) -> bool {
+        let shard = |location| self.topology.route(location).map(|route| route.shard);
+        match (shard(one), shard(other)) {
+            (Ok(one), Ok(other)) => Arc::ptr_eq(&one, &other),
+            _ => false,
+        }
+    }
+
+    /// Samples the clock of every shard, if scripts must not read it.
+    pub async fn sample_clocks(&self) {
+        if matches!(self.caller.clock, StoreClock::Client) {
+            let shards = self.topology.shards();
+            let deadline = Deadline::after(CLOCK_SAMPLE);
+            join_all(shards.iter().map(|(_, shard)| shard.sample_clock(deadline))).await;
+        }
+    }
+
+    /// Returns the meters of all shards.
+    pub fn meters(&self) -> Vec<Arc<ShardMeter>> {
+        self.topology.shards().into_iter().map(|(_, shard)| shard.meter()).collect()
+    }
+
+    /// Returns the number of this instance in the fleet.
+    pub fn node(&self) -> u64 {
+        self.node
+    }
+
+    /// Returns the deadline of a decision that begins now.
+    fn deadline(&self) -> Deadline {
+        Deadline::after(self.patience.wait)
+    }
+
+    /// Returns the location of a limit's state on the previous ring, as long as that state counts.
+    fn old_location(&self, key: SubjectKey, limit: &NamedLimit) -> Option<Location> {
+        limit.params()?;
+        self.topology.old_location(&PlannedCharge::new(key, limit))
+    }
+
+    /// Returns whether one location holds all counters of a transaction.
+    pub(crate) fn is_one_location(&self, transaction: &Transaction) -> bool {
+        self.topology.is_one_location() || self.only_location(transaction).is_some()
+    }
+
+    /// Returns the location that holds all counters of a transaction, if there is only one.
+    fn only_location(&self, transaction: &Transaction) -> Option<Location> {
+        let (first, others) = transaction.counters.split_first()?;
+        // A counter with an old owner has two locations, so it never takes the one-call path.
+        if transaction.counters.iter().any(|counter| self.topology.old_location(counter).is_some())
+        {
+            return None;
+        }
+        let location = self.topology.location(first.key.tag);
+        let same = |counter: &PlannedCharge| {
+            counter.key.tag == first.key.tag || self.topology.location(counter.key.tag) == location
+        };
+        others.iter().all(same).then_some(location)
+    }
+
+    async fn decide_one_at(
+        &self,
+        location: Location,
+        transaction: &Transaction,
+        deadline: Deadline,
+    ) -> Result<TransactionReply, StoreError> {
+        let transactions = std::slice::from_ref(transaction);
+        let mut reply = self.decide_call(location, transactions, deadline).await;
+        let has_record = !matches!(transaction.record, RecordAction::None);
+        if has_record && matches!(reply, Err(StoreError::Unknown(_))) && !deadline.has_passed() {
+            // The record makes the transaction idempotent, so it can be sent again whatever happened to the
+            // first call. Deferred charges are not idempotent. The first call may have paid them, and unknown
+            // counts as paid.
+            let mut again = [transaction.clone()];
+            again[0].counters.iter_mut().for_each(|counter| counter.deferred = 0);
+            transaction.record.note_resent();
+            reply = self.decide_call(location, &again, deadline).await.or(reply);
+        }
+        if let (RecordAction::Open(opening), Err(StoreError::Unknown(_))) =
+            (&transaction.record, &reply)
+        {
+            // The record may exist, so the receipt lists this location, and settling looks there.
+            opening.note(Opened::New, || Group::of(&transaction.counters));
+        }
+        reply?.into_iter().next().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
+    }
+
+    /// Decides transactions at one location, in order, in as many calls as needed.
+    ///
+    /// Other callers have their turn between two calls. Each call has a full deadline from when it may be sent.
+    async fn decide_at(
+        &self,
+        location: Location,
+        transactions: &[Transaction],
+    ) -> Vec<Result<TransactionReply, StoreError>> {
+        let mut reply = Vec::with_capacity(transactions.len());
+        while reply.len() < transactions.len() {
+            let rest = &transactions[reply.len()..];
+            let taken = together(rest).1.len();
+            match self.decide_call(location, &rest[..taken], self.deadline()).await {
+                Ok(answers) => reply.extend(answers),
+                Err(error) => reply.extend(std::iter::repeat_n(Err(error), taken)),
+            }
+        }
+        reply
+    }
+
+    /// Decides transactions that fit one call.
+    async fn decide_call(
+        &self,
+        location: Location,
+        transactions: &[Transaction],
+        deadline: Deadline,
+    ) -> Result<Vec<Result<TransactionReply, StoreError>>, StoreError> {
+        let run = |route: Route| async move {
+            let terms = self.terms(&route, deadline);
+            let decide = route.shard.decide(transactions, &terms);
+            traced::call(route.shard.name(), transactions.len(), decide).await
+        };
+        self.follow(location, deadline, run).await
+    }
+
+    /// Refunds charges at one location in full, and returns the counters' state afterwards.
+    ///
+    /// If the store cannot be reached, the charges stay. That never admits too much.
+    async fn refund(
+        &self,
+        location: Location,
+        charges: &[(PlannedCharge, Charge)],
+    ) -> Vec<ChargeReply> {
+        let all_of = |charge: &Charge| {
+            Change::Refund(Refund::Unused { charge: *charge, unused: charge.amount })
+        };
+        let build = |header| {
+            let mut call = Call::new(header);
+            charges.iter().for_each(|(counter, charge)| call.change(counter, all_of(charge)));
+            call
+        };
+        let deadline = self.deadline();
+        let run = |route| self.run_on(route, build, deadline);
+        let Ok(reply) = self.follow(location, deadline, run).await else { return Vec::new() };
+        let changes = charges.iter().map(|(counter, charge)| (counter, all_of(charge)));
+        let reply = reply.changed(changes).unwrap_or_default();
+        reply.into_iter().map(|(_, counter)| counter).collect()
+    }
+
+    /// Calls the server of a location, and follows redirects until a server executes the call or no other is
+    /// left to try.
+    async fn follow<T, F: Future<Output = Result<T, Failure>>>(
+        &self,
+        location: Location,
+        deadline: Deadline,
+        ask: impl Fn(Route) -> F,
+    ) -> Result<T, StoreError> {
+        self.follow_routes(location, deadline, ask).await.map_err(|failure| self.error(failure))
+    }
+
+    async fn follow_routes<T, F: Future<Output = Result<T, Failure>>>(
+        &self,
+        location: Location,
+        deadline: Deadline,
+        ask: impl Fn(Route) -> F,
+    ) -> Result<T, Failure> {
+        let mut route = self.topology.route(location)?;
+        let mut tries = 0;
+        loop {
+            let failure = match ask(route.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            tries += 1;
+            if tries > TRIES_AGAIN {
+                return Err(failure);
+            }
+            if matches!(failure, Failure::NotHere(NotHere::Guarded, _)) {
+                self.learn_guard(&route.shard, deadline).await?;
+                continue;
+            }
+            route = self.topology.next_route(location, &route, failure, deadline).await?;
+        }
+    }
+
+    /// Converts a failure for a caller with this engine's patience.
+    fn error(&self, failure: Failure) -> StoreError {
+        match failure.into() {
+            StoreError::Overloaded { sent, why, .. } => {
+                StoreError::Overloaded { sent, why, admits_itself: self.patience.admits_itself }
+            }
+            error => error,
+        }
+    }
+
+    async fn run_on<'a>(
+        &self,
+        route: Route,
+        build: impl Fn(Header) -> Call<'a>,
+        deadline: Deadline,
+    ) -> Result<Reply, Failure> {
+        route.shard.run(build, &self.terms(&route, deadline)).await
+    }
+
+    fn terms(&self, route: &Route, deadline: Deadline) -> CallTerms<'_> {
+        CallTerms { caller: &self.caller, deadline, redirect: route.redirect }
+    }
+}
+
+impl Caller {
+    fn new(clock: StoreClock, terms: Terms, instance: Instance) -> Caller {
+        Caller { clock, nonces: Nonces::begin(), terms, instance }
+    }
+}
+
+/// A slower sample does not show precisely when the server read its clock.
+const CLOCK_SAMPLE: Duration = Duration::from_millis(100);
+/// Retries after a reply which proves that nothing was executed, such as MOVED. During a move the second
+/// owner may redirect as well.
+const TRIES_AGAIN: usize = 2;

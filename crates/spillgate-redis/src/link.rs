@@ -1,0 +1,533 @@
+//! The connections to one server.
+//!
+//! They are made in the background, one at a time, and tested before the first call uses them. Every wait is
+//! bounded, and so is the number of calls in flight.
+//!
+//! Longer than 450 lines because the breaker, the connections and their task change one state together.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use ::redis::{Cmd, RedisResult, Value};
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::address::Host;
+use super::breaker::Breaker;
+use super::failure::{Failure, NotHere};
+use super::jitter::jittered;
+use super::program::{Call, Reply};
+use super::script::{self, Script};
+use super::server::Server;
+use super::wire::{Answer, Held, Pulse, Wire};
+use crate::time::Deadline;
+
+/// A set of connections to one server, made again when they break.
+#[derive(Debug)]
+pub(super) struct Link {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    server: Server,
+    lines: Box<[ArcSwapOption<Open>]>,
+    next_line: AtomicUsize,
+    /// How long to wait for a connection, and for a byte of a reply.
+    timeout: Duration,
+    pulse: Arc<Pulse>,
+    in_flight: Arc<AtomicUsize>,
+    breaker: Mutex<Breaker>,
+    /// The circuit breaker is open: calls fail at once, until a new connection has passed its test.
+    tripped: AtomicBool,
+    /// Whether a task is connecting, or waits to try again.
+    connecting: AtomicBool,
+    changed: Notify,
+    /// The reason why the last attempt to connect failed.
+    trouble: Mutex<Option<String>>,
+}
+
+/// A connection that passed its test, and the variant of the script that its server accepts.
+struct Open {
+    wire: Wire,
+    script: &'static Script,
+    /// How often the script was sent again after the server had lost it.
+    reloads: AtomicU64,
+    reloading: tokio::sync::Mutex<()>,
+}
+
+/// Whether a call goes to the owner of a slot, or to the server that is taking the slot over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Redirect {
+    None,
+    Ask,
+}
+
+impl Link {
+    pub(super) fn new(server: Server, connections: usize, timeout: Duration) -> Link {
+        let shared = |link: &Weak<Shared>| {
+            let link = Weak::clone(link);
+            let on_silence = move || {
+                if let Some(shared) = link.upgrade() {
+                    shared.note(false);
+                }
+            };
+            Shared {
+                server,
+                lines: (0..connections).map(|_| ArcSwapOption::empty()).collect(),
+                next_line: AtomicUsize::new(0),
+                timeout,
+                pulse: Arc::new(Pulse::new(timeout, on_silence)),
+                in_flight: Arc::default(),
+                breaker: Mutex::default(),
+                tripped: AtomicBool::new(false),
+                connecting: AtomicBool::new(false),
+                changed: Notify::new(),
+                trouble: Mutex::default(),
+            }
+        };
+        Link { shared: Arc::new_cyclic(shared) }
+    }
+
+    /// Waits a moment for the first connection, so that the first decisions are made by the store.
+    ///
+    /// Returns early if the server cannot be reached.
+    pub(super) async fn warm_up(&self) {
+        let tried = self.shared.until(|shared| {
+            (shared.any_open().is_some() || shared.trouble.lock().is_some()).then_some(())
+        });
+        // A silent server is an outage, which the first decision finds.
+        let _ = Deadline::after(WARM_UP).bound(tried).await;
+    }
+
+    /// Runs the script.
+    ///
+    /// If the caller is dropped before the reply, the call stays in flight. It keeps `held` until the reply comes, or
+    /// until the server is found silent.
+    pub(super) async fn run(
+        &self,
+        call: &Call<'_>,
+        redirect: Redirect,
+        deadline: Deadline,
+        held: Held,
+    ) -> Result<Reply, Failure> {
+        let answer = self.run_unnoted(call, redirect, deadline, held).await;
+        let works = answer.as_ref().map_or_else(Failure::shows_work, |_| Some(true));
+        if let Some(works) = works {
+            self.shared.note(works);
+        }
+        answer
+    }
+
+    /// Sends one command that is not the script.
+    ///
+    /// It ends at its own deadline. Silence neither ends it early nor is measured by it: the server may take
+    /// longer for it than for a decision.
+    pub(super) async fn command(
+        &self,
+        command: &Cmd,
+        deadline: Deadline,
+    ) -> Result<Value, Failure> {
+        let shared = &self.shared;
+        let _place = shared.place_in_flight()?;
+        let answer = async {
+            let open = shared.connection(deadline).await?;
+            let sent_at = Instant::now();
+            match deadline.bound(open.wire.send(command)).await {
+                Some(answer) => shared.classified(&open, answer).map(Answer::value),
+                None if shared.pulse.received_since(sent_at) => {
+                    Err(Failure::too_late(format!("{} did not answer in time", shared.server)))
+                }
+                None => Err(Failure::Unknown(format!("{} did not answer in time", shared.server))),
+            }
+        };
+        let answer = answer.await;
+        // Failures count for the breaker, replies do not: a server that answers commands may still fail every
+        // decision.
+        if matches!(&answer, Err(Failure::Unknown(_) | Failure::NotSent(_))) {
+            shared.note(false);
+        }
+        answer
+    }
+
+    /// Opens a separate connection, for diagnosis.
+    pub(super) async fn dial(&self) -> Result<Wire, Failure> {
+        self.server().dial().await.map_err(|error| Failure::of(&error).unsent())
+    }
+
+    /// Returns the server of these connections.
+    pub(super) fn server(&self) -> &Server {
+        &self.shared.server
+    }
+
+    /// Drops all connections and makes new ones, because another server may have the role now.
+    pub(super) fn renew(&self) {
+        self.shared.renew();
+    }
+
+    /// Returns whether the circuit breaker is open.
+    pub(super) fn is_tripped(&self) -> bool {
+        self.shared.tripped.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether any connection is open.
+    pub(super) fn is_connected(&self) -> bool {
+        self.shared.lines.iter().any(|line| line.load().is_some())
+    }
+
+    /// Returns the host and port, if the server is identified by them.
+    pub(super) fn host(&self) -> Option<&Host> {
+        self.shared.server.host()
+    }
+
+    /// Returns the reason why the last attempt to connect failed.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.shared.trouble.lock().clone()
+    }
+
+    async fn run_unnoted(
+        &self,
+        call: &Call<'_>,
+        redirect: Redirect,
+        deadline: Deadline,
+        held: Held,
+    ) -> Result<Reply, Failure> {
+        let shared = &self.shared;
+        let place = shared.place_in_flight()?;
+        let open = shared.connection(deadline).await?;
+        let mut held_with_place: Held = Some(Box::new((place, held)));
+        let held = &mut held_with_place;
+        let program = call.encoded();
+        let script = if call.is_of_leases { script::of_leases(open.script) } else { open.script };
+        let by_name = call.command("EVALSHA", &script.sha, &program);
+        for _ in 0..RELOADS_AWAITED {
+            let reloads = open.reloads.load(Ordering::Acquire);
+            match shared.ask(&open, &by_name, redirect, deadline, held).await {
+                Err(Failure::NotHere(NotHere::NoScript, _)) => {}
+                answered => return answered,
+            }
+            // After NOSCRIPT, one call sends the whole script, and the other calls wait for it: the script is long.
+            let Some(_reloading) = deadline.bound(open.reloading.lock()).await else {
+                return Err(Failure::unsent_in_time("no time left after NOSCRIPT"));
+            };
+            // If the count has changed meanwhile, another call has sent the script, and EVALSHA can be tried again.
+            if open.reloads.load(Ordering::Acquire) == reloads {
+                let with_text = call.command("EVAL", &script.text, &program);
+                let answered = shared.ask(&open, &with_text, redirect, deadline, held).await;
+                open.reloads.fetch_add(1, Ordering::Release);
+                open.load_again(script);
+                return answered;
+            }
+        }
+        // Scripts are being flushed all the time. EVAL cannot miss.
+        let with_text = call.command("EVAL", &script.text, &program);
+        shared.ask(&open, &with_text, redirect, deadline, held).await
+    }
+}
+
+impl Shared {
+    /// Records a result for the breaker. If the breaker opens, all connections are dropped.
+    fn note(self: &Arc<Self>, went_well: bool) {
+        let late_answers = self.pulse.take_late_answers();
+        let mut breaker = self.breaker.lock();
+        // Replies that came after their callers had given up still show that the server works.
+        for _ in 0..late_answers.min(u64::from(u64::BITS)) {
+            breaker.note(true);
+        }
+        let opens = breaker.note(went_well);
+        drop(breaker);
+        if opens && !self.tripped.swap(true, Ordering::AcqRel) {
+            tracing::warn!(
+                target: "spillgate",
+                server = %self.server,
+                "breaker opened: the server failed too many calls; calls fail at once until it answers again"
+            );
+            self.renew();
+        }
+    }
+
+    fn renew(self: &Arc<Self>) {
+        self.lines.iter().for_each(|line| line.store(None));
+        self.connect();
+    }
+
+    /// Takes a place in flight, or denies the call before it is sent: the server could not answer so many in time.
+    fn place_in_flight(&self) -> Result<PlaceInFlight, Failure> {
+        let place = PlaceInFlight(Arc::clone(&self.in_flight));
+        if self.in_flight.fetch_add(1, Ordering::Relaxed) < IN_FLIGHT_MAX * self.lines.len() {
+            return Ok(place);
+        }
+        Err(Failure::unsent_in_time("too many calls are in flight"))
+    }
+
+    /// Waits for a connection, at most as long as for a reply.
+    async fn connection(self: &Arc<Self>, deadline: Deadline) -> Result<Arc<Open>, Failure> {
+        if let Some(open) = self.any_open() {
+            return Ok(open);
+        }
+        let not_connected = || {
+            let trouble = self.trouble.lock();
+            Failure::NotSent(match &*trouble {
+                Some(why) => format!("not connected to {}: {why}", self.server),
+                None => format!("not connected to {} yet", self.server),
+            })
+        };
+        // Calls do not wait for a server that has failed, but each one keeps the reconnecting task alive.
+        if self.tripped.load(Ordering::Relaxed) {
+            self.connect();
+            return Err(not_connected());
+        }
+        // A connection may be on its way: waits for it as long as for a reply.
+        let patient = Deadline::after(self.timeout);
+        if let Some(open) = patient.min(deadline).bound(self.until(Shared::any_open)).await {
+            return Ok(open);
+        }
+        // If the caller's deadline was shorter than the timeout, the failure is not the server's.
+        let is_hasty = deadline.later(HASTE).is_some_and(|deadline| deadline < patient);
+        Err(match not_connected() {
+            Failure::NotSent(why) if is_hasty => Failure::Hasty(why),
+            failure => failure,
+        })
+    }
+
+    /// Returns the first result of `find`, and connects while there is none.
+    async fn until<T>(self: &Arc<Self>, find: impl Fn(&Arc<Self>) -> Option<T>) -> T {
+        loop {
+            // Registered before `find` runs, so that a change in between is not missed.
+            let changed = self.changed.notified();
+            if let Some(found) = find(self) {
+                return found;
+            }
+            self.connect();
+            changed.await;
+        }
+    }
+
+    /// Returns the next open connection in turn, and starts a reconnect if one is missing.
+    fn any_open(self: &Arc<Self>) -> Option<Arc<Open>> {
+        let first = self.next_line.fetch_add(1, Ordering::Relaxed);
+        let open = |turn: usize| self.lines[(first + turn) % self.lines.len()].load_full();
+        let found = (0..self.lines.len()).find_map(|turn| Some((turn, open(turn)?)));
+        if let Some((1.., _)) = found {
+            self.connect();
+        }
+        found.map(|(_, open)| open)
+    }
+
+    /// Runs the script once.
+    ///
+    /// A malformed reply belongs to another command: replies on this line are out of step, so the line is dropped.
+    async fn ask(
+        self: &Arc<Self>,
+        open: &Arc<Open>,
+        command: &Cmd,
+        redirect: Redirect,
+        deadline: Deadline,
+        held: &mut Held,
+    ) -> Result<Reply, Failure> {
+        let reply = match self.send(open, command, redirect, deadline, held).await? {
+            Answer::Integers(integers) => Reply::of_integers(integers),
+            Answer::Other(value) => Reply::of(value),
+        };
+        reply.map_err(|why| {
+            self.drop_line(open);
+            Failure::Unknown(format!("{}: {why}", self.server))
+        })
+    }
+
+    /// Sends a command and returns its reply. Sends nothing after the caller's deadline. Drops a broken connection.
+    async fn send(
+        &self,
+        open: &Arc<Open>,
+        command: &Cmd,
+        redirect: Redirect,
+        deadline: Deadline,
+        held: &mut Held,
+    ) -> Result<Answer, Failure> {
+        if deadline.has_passed() {
+            return Err(Failure::unsent_in_time("the caller's deadline had passed"));
+        }
+        let along = held.take();
+        let answer = async {
+            match redirect {
+                Redirect::None => open.wire.call(command, along).await,
+                Redirect::Ask => {
+                    let mut pipeline = ::redis::pipe();
+                    pipeline.cmd("ASKING").add_command(command.clone());
+                    open.wire.call_all(&pipeline, along).await
+                }
+            }
+        };
+        let Some((answer, along)) = deadline.bound(answer).await else {
+            return Err(Failure::too_late(format!("{} did not answer in time", self.server)));
+        };
+        *held = along;
+        self.classified(open, answer)
+    }
+
+    fn classified(&self, open: &Arc<Open>, answer: RedisResult<Answer>) -> Result<Answer, Failure> {
+        answer.map_err(|error| {
+            // The connections raise this error themselves when the shard is silent; the breaker has counted it.
+            if error.is_timeout() {
+                let timeout = self.timeout;
+                return Failure::Silent(format!("{} sent no byte for {timeout:?}", self.server));
+            }
+            if error.is_io_error() || error.is_unrecoverable_error() {
+                self.drop_line(open);
+            }
+            Failure::of(&error)
+        })
+    }
+
+    /// Starts connecting in the background until all lines are open, unless a task does so already.
+    fn connect(self: &Arc<Self>) {
+        if self.connecting.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tokio::spawn(keep_connecting(Arc::downgrade(self)));
+    }
+
+    async fn open_line(self: &Arc<Self>, line: &ArcSwapOption<Open>) -> Result<(), Failure> {
+        let attempt = Deadline::after(CONNECT).bound(open(&self.server)).await;
+        let late = || Err(Failure::NotSent(format!("no answer within {CONNECT:?}")));
+        let opened = attempt.unwrap_or_else(late).map_err(Failure::unsent);
+        match opened {
+            Ok(open) => {
+                open.wire.watch(&self.pulse);
+                line.store(Some(Arc::new(open)));
+                *self.trouble.lock() = None;
+                if self.tripped.swap(false, Ordering::AcqRel) {
+                    self.breaker.lock().reset();
+                    let server = &self.server;
+                    tracing::info!(target: "spillgate", %server, "breaker closed: the server answers again");
+                }
+                self.changed.notify_waiters();
+                Ok(())
+            }
+            Err(failure) => {
+                let before = self.trouble.lock().replace(failure.why().to_owned());
+                failure.report_credentials(&self.server, before.as_deref());
+                self.changed.notify_waiters();
+                // Callers with short deadlines do not wait long enough to count this failure, so it is counted here.
+                if self.lines.iter().all(|line| line.load().is_none()) {
+                    self.note(false);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn drop_line(&self, broken: &Arc<Open>) {
+        for line in &self.lines {
+            // Only this connection is dropped: another task may have replaced it already.
+            let current = line.load();
+            if current.as_ref().is_some_and(|open| Arc::ptr_eq(open, broken)) {
+                line.compare_and_swap(&current, None);
+            }
+        }
+    }
+}
+
+/// Opens missing lines one at a time, with growing pauses, until all are open or the link is dropped.
+async fn keep_connecting(link: Weak<Shared>) {
+    let _busy = Connecting(link.clone());
+    let mut pause = PAUSE_MIN;
+    // A server whose breaker has just opened gets a pause before the first attempt.
+    let mut rest = link.upgrade().is_some_and(|shared| shared.tripped.load(Ordering::Relaxed));
+    loop {
+        if rest {
+            tokio::time::sleep(jittered(pause)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        let Some(shared) = link.upgrade() else { return };
+        let Some(line) = shared.lines.iter().find(|line| line.load().is_none()) else { return };
+        rest = shared.open_line(line).await.is_err();
+    }
+}
+
+/// Marks that a task is connecting. Its drop ends the mark, however the task ended.
+///
+/// A line that broke while the task ended found the mark still set. So the drop looks once more.
+struct Connecting(Weak<Shared>);
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        let Some(shared) = self.0.upgrade() else { return };
+        shared.connecting.store(false, Ordering::Release);
+        let complete = shared.lines.iter().all(|line| line.load().is_some());
+        if !complete && tokio::runtime::Handle::try_current().is_ok() {
+            shared.connect();
+        }
+    }
+}
+
+/// A place among the calls in flight.
+struct PlaceInFlight(Arc<AtomicUsize>);
+
+impl Drop for PlaceInFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Open {
+    /// Loads the script again in the background. A server that is short of memory forgets scripts sent by EVAL first.
+    fn load_again(self: &Arc<Self>, script: &'static Script) {
+        let open = Arc::clone(self);
+        tokio::spawn(async move {
+            let load = script::load(script);
+            // If it is lost again, the next NOSCRIPT shows it.
+            let _ = Deadline::after(CONNECT).bound(open.wire.send(&load)).await;
+        });
+    }
+}
+
+impl std::fmt::Debug for Open {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Open(..)")
+    }
+}
+
+/// Opens a connection, loads the script, and runs a call that charges nothing.
+///
+/// The load shows which variant of the script the server accepts. The caller must bound the wait.
+async fn open(server: &Server) -> Result<Open, Failure> {
+    let wire = server.dial().await.map_err(|error| Failure::of(&error))?;
+    let mut script = &*script::PLAIN;
+    for candidate in [&*script::MARKED, &*script::PLAIN] {
+        match wire.ask(&script::load(candidate)).await {
+            Ok(_) => {
+                script = candidate;
+                break;
+            }
+            Err(failure @ (Failure::Unknown(_) | Failure::NotHere(..))) => return Err(failure),
+            // A user without the right to load may still have the right to run. The test call below shows it.
+            Err(_) => {}
+        }
+    }
+    let probe = script::probe();
+    match wire.ask(&probe.command("EVAL", &script.text, &probe.encoded())).await {
+        Err(failure) if failure.shows_work() == Some(false) => return Err(failure),
+        _ => {}
+    }
+    let (reloads, reloading) = (AtomicU64::new(0), tokio::sync::Mutex::new(()));
+    Ok(Open { wire, script, reloads, reloading })
+}
+
+/// The time limit of an attempt to connect. A server that works answers a hello within it.
+const CONNECT: Duration = Duration::from_secs(1);
+/// The longest delay of a start by a store that cannot be reached.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// A caller whose deadline is this much shorter than the timeout shows nothing about the server.
+const HASTE: Duration = Duration::from_millis(1);
+/// The most calls in flight on one connection: what a server of 40,000 calls a second answers within a deadline.
+const IN_FLIGHT_MAX: usize = 8_192;
+/// If the script is lost twice within one call, an operator is flushing scripts on purpose.
+const RELOADS_AWAITED: usize = 2;
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// A server that is back is found within this time. Runtime changes made during an outage must be everywhere
+/// within a second of its end.
+const PAUSE_MAX: Duration = Duration::from_millis(500);

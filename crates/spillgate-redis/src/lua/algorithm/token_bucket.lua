@@ -1,0 +1,308 @@
+-- Token bucket: in any interval L, admitted <= burst + floor(L * rate).
+--
+-- Mirrors token_bucket.rs. A level is a number of whole tokens in use, and `drained`: how much of the first
+-- of them has drained, in parts of 1/d us. `drained` is below n. It is negative while the boundary, the
+-- instant at which that token began to drain, lies ahead of now.
+--
+-- Formulas that fast paths use too are fragments of token_bucket/level.lua.
+--
+-- Parameters: burst, forced_max, n, d, count, period_us, code (of the period; 0 if it has none)
+-- Reply:      used, drained, gone_after_us (-1: the state was written under these parameters)
+-- Bodies:     kind 0: code * 16 + boundary, count, used; for d = 1, a period with a code, burst, count and used
+--                     below 65536
+--             kind 1: boundary, part, period_us, count, used
+--             kind 2: as 1, and the life of the bucket; its levels are used, drained
+--             kind 7: as 0, and the life of the bucket; its levels are the us until they are empty
+-- Life:       incarnation, burst, span_us, and the levels low, before, floor and floor_before; returned. A bucket has
+--             one from its first receipt on.
+
+local SHORT, LONG, LONG_LIFE, SHORT_LIFE = 0, 1, 2, 7
+
+local function params(program, i)
+    return {
+        burst = program[i], forced_max = program[i + 1], n = program[i + 2], d = program[i + 3],
+        count = program[i + 4], period_us = program[i + 5], code = program[i + 6],
+        -- Set by the driver; listed here so that the table is created in its full size.
+        algorithm = 0, module = 0, name = 0, long_name = 0,
+    }, i + 7
+end
+
+local function coded_period_us(code)
+    local seconds = {
+        1, 10, 30, 60, 300, 600, 900, 3600, 43200, 86400, 604800, 2592000, 31536000,
+    }
+    return seconds[code] * 1000000
+end
+
+-- Returns the parts that drained since the boundary, as whole tokens and the rest; at most `most` tokens.
+local function drained_since(boundary_us, part, n, d, most)
+    local elapsed = now - boundary_us
+    local tokens, rest
+    if elapsed * d < 9007199254740992 then
+        -- @inline drain(elapsed * d - part, n) -> tokens, rest
+        return tokens, rest
+    end
+    -- Far more than `most` has drained. The exact product would overflow, and is not needed.
+    if elapsed / n * d > most * 1.001 + 1 then
+        return most, 0
+    end
+    tokens, rest = mul_div(elapsed, d, n)
+    if rest < part then
+        return tokens - 1, rest - part + n
+    end
+    return tokens, rest - part
+end
+
+-- Creates an empty bucket, in the full size of its table.
+local function new_counter()
+    return { used = 0, drained = 0, body = false, fits = false, changed = false, tracked = false }
+end
+
+local function untouched(self)
+    self.used, self.drained, self.gone_after_us, self.tracked = 0, 0, nil, false
+    return self
+end
+
+local function drain(self, used, boundary_us, part, limit)
+    if used > limit.forced_max then
+        used = limit.forced_max
+    end
+    -- A life under another burst cannot be compared with this one, so its receipts refund nothing.
+    if self.tracked and self.tracked.burst ~= limit.burst then
+        self.tracked = false
+    end
+    if now <= boundary_us then
+        local ahead_us = boundary_us - now
+        local tolerated = ahead_us <= 1000000
+        -- The tolerance is a second, or the bucket's refill time if that is shorter.
+        if tolerated and limit.burst * (limit.n / limit.d) < 1000002 then
+            tolerated = ahead_us <= min(1000000, ceil(limit.burst * limit.n / limit.d))
+        end
+        if not tolerated then
+            untouched(self)
+            self.used, self.rebased = used, true
+            return self
+        end
+        self.used, self.drained = used, -(ahead_us * limit.d + part)
+        return self
+    end
+    local tokens, rest = drained_since(boundary_us, part, limit.n, limit.d, used)
+    if tokens >= used then
+        return untouched(self)
+    end
+    self.used, self.drained = used - tokens, rest
+    return self
+end
+
+-- Converts state of other parameters: it drains at the new rate, and is gone at the latest when it would have
+-- been under its own.
+local function convert(self, used, boundary_us, part, count, period_us, limit)
+    local whole, rest = mul_div(period_us, used, count)
+    local begun = part > 0 and 1 or 0
+    local gone_after_us = whole + (rest > 0 and 1 or 0) + begun - (now - boundary_us)
+    self.tracked = false
+    drain(self, used, boundary_us + begun, 0, limit)
+    if gone_after_us <= 0 then
+        self.rebased = nil
+        return untouched(self)
+    end
+    if not self.rebased and self.used > 0 then
+        self.gone_after_us = gone_after_us
+    end
+    return self
+end
+
+-- Returns the content of a body: boundary_us, part, period_us, count, used. Before a body lies the head, or
+-- the end of the limit's long name.
+local function stored(value, kind, at)
+    local is_long, format = kind == LONG or kind == LONG_LIFE, nil
+    -- @inline record_format(is_long) -> format
+    local high, low, third, period_us, count, used = unpack_record(format, value, at - 1)
+    if is_long then
+        return high % 256 * 281474976710656 + low, third, period_us, count, used
+    end
+    local code = floor(high % 256 / 16)
+    return high % 16 * 281474976710656 + low, 0, coded_period_us(code), floor(third / 65536), third % 65536
+end
+
+local function life_of(value, kind, at, n)
+    local t = {}
+    if kind == SHORT_LIFE then
+        -- @inline unpack_life(value, at + 11, n) -> t.incarnation, t.burst, t.span_us, t.low_used, t.low_drained,
+        --     t.before_used, t.before_drained, t.floor_used, t.floor_drained, t.floor_before_used,
+        --     t.floor_before_drained, t.returned
+    else
+        t.incarnation, t.burst, t.span_us, t.low_used, t.low_drained, t.before_used, t.before_drained,
+            t.floor_used, t.floor_drained, t.floor_before_used, t.floor_before_drained, t.returned =
+            unpack_record('>I6I4I7I4I6I4I6I4I6I4I6I6', value, at + 25)
+    end
+    return t
+end
+
+local function load(value, kind, at, limit)
+    local self = new_counter()
+    if not at then
+        return self
+    end
+    local boundary_us, part, period_us, count, used = stored(value, kind, at)
+    if count ~= limit.count or period_us ~= limit.period_us then
+        return convert(self, used, boundary_us, part, count, period_us, limit)
+    end
+    if kind == SHORT_LIFE or kind == LONG_LIFE then
+        self.tracked = life_of(value, kind, at, limit.n)
+    end
+    return drain(self, used, boundary_us, part, limit)
+end
+
+-- Returns a bucket after a loss of data: used up at the instant of the loss.
+local function used_up(limit, at_us)
+    return drain(new_counter(), limit.burst, at_us, 0, limit)
+end
+
+local function refill_us(limit)
+    local whole, rest = mul_div(limit.n, limit.burst, limit.d)
+    return whole + (rest > 0 and 1 or 0)
+end
+
+local function note_low(self, limit)
+    local t = self.tracked
+    if t then
+        -- @inline note_low(self.used, max(0, self.drained), refill_us(limit)) -> t.span_us, t.low_used,
+        --     t.low_drained, t.before_used, t.before_drained, t.floor_used, t.floor_drained, t.floor_before_used,
+        --     t.floor_before_drained
+    end
+end
+
+-- Returns how many more units fit; negative if force used more than the limit.
+local function room(self, limit)
+    return limit.burst - self.used
+end
+
+local function charge(self, limit, cost)
+    note_low(self, limit)
+    self.gone_after_us = nil
+    self.used = self.used + cost
+end
+
+local function force(self, limit, cost)
+    local forced = min(self.used + cost, limit.forced_max)
+    charge(self, limit, max(0, forced - self.used))
+end
+
+local function receipt(self, limit, cost, nonce)
+    local t = self.tracked
+    if not t then
+        local drained = max(0, self.drained)
+        t = {
+            incarnation = nonce, burst = limit.burst, span_us = now,
+            low_used = self.used, low_drained = drained,
+            before_used = self.used, before_drained = drained,
+            floor_used = self.used, floor_drained = drained,
+            floor_before_used = self.used, floor_before_drained = drained, returned = 0,
+        }
+        self.tracked = t
+    end
+    return t.incarnation
+end
+
+-- Returns the amount refunded before a receipt; it is part of the receipt.
+local function mark(self)
+    return self.tracked.returned
+end
+
+-- Refunds at most `used` tokens less `drained` parts. Returns the whole tokens refunded, or nothing if
+-- nothing changed.
+local function lower(self, limit, used, drained)
+    -- @inline lower_to(self.used, self.drained) -> used, drained
+    -- The boundary lies ahead of now, so no part of a token has drained: refunds whole tokens only.
+    if self.drained < 0 then
+        used, drained = used - (drained > 0 and 1 or 0), 0
+    end
+    if used == 0 then
+        return
+    end
+    self.gone_after_us = nil
+    local t = self.tracked
+    if t then
+        -- @inline refund(used, drained, limit.n) -> self.used, self.drained, t.low_used, t.low_drained,
+        --     t.before_used, t.before_drained, t.returned
+    else
+        -- @inline subtract(used, drained, limit.n) -> self.used, self.drained
+    end
+    if self.used == 0 then
+        untouched(self)
+    end
+    return used - (drained > 0 and 1 or 0)
+end
+
+local function refund(self, limit, incarnation, at_us, amount, slot, unused)
+    note_low(self, limit)
+    local t = self.tracked
+    if not t or t.incarnation ~= incarnation or now < at_us then
+        return
+    end
+    local tokens, rest = 0, 0
+    if now > at_us then
+        tokens, rest = drained_since(at_us, 0, limit.n, limit.d, amount)
+        if tokens >= amount then
+            tokens, rest = amount, 0
+        end
+    end
+    local used, drained
+    -- @inline returnable(amount - tokens, rest, unused, at_us, slot, limit.n, refill_us(limit), t.span_us,
+    --     t.low_used, t.low_drained, t.before_used, t.before_drained, t.floor_used, t.floor_drained,
+    --     t.floor_before_used, t.floor_before_drained, t.returned) -> used, drained
+    return lower(self, limit, used, drained)
+end
+
+local function lower_by(self, limit, amount)
+    note_low(self, limit)
+    return lower(self, limit, amount, 0)
+end
+
+local function reply(self, limit, cost, out, i)
+    out[i], out[i + 1], out[i + 2] = self.used, self.drained, self.gone_after_us or -1
+    return i + 3
+end
+
+-- Returns the record's kind and body, and the us until the bucket is empty; nothing once it is.
+local function pack(self, limit)
+    local used, t, n = self.used, self.tracked, limit.n
+    if used == 0 then
+        return
+    end
+    local is_long
+    -- @inline has_long_records(limit.burst, limit.d, limit.count, limit.code) -> is_long
+    -- Force can exceed the burst, and with it the width of a short record.
+    is_long = is_long or used >= 65536
+    local format, record, until_us
+    -- @inline record_format(is_long) -> format
+    -- @inline pack_level(used, self.drained, format, (is_long and 0 or limit.code * 16) + now_high, n, limit.d,
+    --     limit.count, limit.count * 65536, is_long and limit.period_us) -> record, until_us
+    local body = string.sub(record, 2)
+    if not t then
+        return is_long and LONG or SHORT, body, until_us
+    end
+    local life
+    if is_long then
+        life = pack_record('>I6I4I7I4I6I4I6I4I6I4I6I6', t.incarnation, t.burst, t.span_us, t.low_used, t.low_drained,
+            t.before_used, t.before_drained, t.floor_used, t.floor_drained, t.floor_before_used,
+            t.floor_before_drained, t.returned)
+        return LONG_LIFE, body .. life, until_us
+    end
+    -- @inline pack_life(t.incarnation, t.burst, t.span_us, t.low_used, t.low_drained, t.before_used,
+    --     t.before_drained, t.floor_used, t.floor_drained, t.floor_before_used, t.floor_before_drained, t.returned,
+    --     n) -> life
+    return SHORT_LIFE, body .. life, until_us
+end
+
+-- Returns the us until a record is irrelevant under the parameters that it was written under.
+local function until_us(value, kind, at)
+    local boundary_us, _, period_us, count, used = stored(value, kind, at)
+    return boundary_us - now + 1 + used * period_us / count
+end
+
+return {
+    width = 3, params = params, until_us = until_us, load = load, used_up = used_up, room = room, charge = charge,
+    force = force, receipt = receipt, mark = mark, refund = refund, lower_by = lower_by, reply = reply, pack = pack,
+}

@@ -1,0 +1,223 @@
+-- Fast path: decisions over token buckets in steady state, without a counter, function or table for each. A bucket is
+-- steady if it has no record yet, or one without a life under the parameters of the call. No clock may have stepped
+-- back. Most decisions are of this kind.
+--
+-- Takes the operations CHARGE, PEEK and BATCH over one or several buckets without shadow rules, and OPEN and
+-- CLOSE through bucket_reservation.lua. It stops at the first operation that it cannot take, and leaves its
+-- index in `at`. The driver decides that operation and all after it. Changed values are recorded, and the
+-- driver writes them at the end.
+
+local at, size = program[3], #program
+-- The limit that was read last: its index, its parameters, and the shape of its records.
+local known, burst, most, n, d, count, high_now, counts, long_us, format, bytes
+-- The shapes of all limits by index, if a call has several.
+local shapes
+-- For decisions over several keys: the last decision that used a key, by key; and the new values of all keys
+-- but the last.
+local met, other_keys, other_values, other_lives
+-- Created when a call first has a reservation.
+local reserved
+
+-- Reads a limit that is not the known one.
+-- @fragment use_limit(l) -> is_bucket
+local shape = shapes and shapes[l]
+if shape then
+    known = l
+    burst = shape[1]
+    most = shape[2]
+    n = shape[3]
+    d = shape[4]
+    count = shape[5]
+    high_now = shape[6]
+    counts = shape[7]
+    long_us = shape[8]
+    format = shape[9]
+    bytes = shape[10]
+elseif program[l] == 1 and program[l + 1] < NAMED then
+    burst = program[l + 3]
+    most = program[l + 4]
+    n = program[l + 5]
+    d = program[l + 6]
+    count = program[l + 7]
+    -- @inline record_shape(program[l + 1], burst, d, count, program[l + 8], program[l + 9]) -> most, high_now,
+    --     counts, long_us, format, bytes
+    if known then
+        shapes = shapes or {}
+        shapes[l] = { burst, most, n, d, count, high_now, counts, long_us, format, bytes }
+    end
+    known = l
+else
+    is_bucket = false
+end
+-- @end
+
+-- Records the new value of a key, and the us until it is irrelevant.
+-- @fragment note_change(held, text, until_us)
+if not fresh[held] then
+    changed = changed + 1
+    changes[changed] = held
+end
+values[held] = text
+fresh[held] = until_us
+-- @end
+
+-- Keeps the new value of a key aside until the decision is known.
+-- @fragment set_aside(key, value, until_us) -> others
+if not met then
+    met, other_keys, other_values, other_lives = {}, {}, {}, {}
+end
+others, met[key] = others + 1, at
+other_keys[others], other_values[others], other_lives[others] = key, value, until_us
+-- @end
+
+while at < size do
+    local operation, after = program[at], nil
+    if operation == CHARGE or operation == BATCH or operation == PEEK then
+        -- A peek charges for no decision.
+        local first, times, start = at + 2, 1, o
+        if operation == BATCH then
+            first = at + 3
+            times = program[at + 1]
+            start = o + 1
+        elseif operation == PEEK then
+            times = 0
+        end
+        after = first + 4 * program[first - 1]
+        if after == first or program[after] ~= 0 then
+            break
+        end
+        -- One pass: each counter is read, evaluated, answered and packed as if all have room for as many decisions as the
+        -- counters before it. If that proves wrong, the replies are corrected below, and nothing is written.
+        local is_steady, granted, i, held = true, times, start, 0
+        local value, length, from, text, until_us, others, charged_to
+        for p = first, after - 4, 4 do
+            local key, l, cost = program[p], program[p + 2], program[p + 3]
+            if l ~= known then
+                -- @inline use_limit(l) -> is_steady
+                if not is_steady then
+                    break
+                end
+            end
+            if key ~= held then
+                if held > 0 then
+                    others = others or 0
+                    -- @inline set_aside(held, text, until_us) -> others
+                    -- The key has more records than the decision read, or occurs twice: packing it here would
+                    -- lose a record.
+                    if from <= length or met[key] == at then
+                        is_steady = false
+                        break
+                    end
+                end
+                held = key
+                value = values[key]
+                from = 1
+                text = nil
+                length = value and #value or 0
+            end
+            local used, drained
+            if from <= length then
+                from = from + bytes
+                if from > length + 1 then
+                    is_steady = false
+                    break
+                end
+                -- @inline read_level(value, from - bytes, format, high_now, most, n, d, count, counts, long_us) ->
+                --     used, drained, is_steady
+                if not is_steady then
+                    break
+                end
+            else
+                -- After a loss of data a missing bucket counts as used up, unless it would be empty again by now.
+                if lost_us > 0 and (d > 1 or now - lost_us < burst * n) then
+                    is_steady = false
+                    break
+                end
+                used, drained = 0, 0
+            end
+            local room = burst - used
+            if cost == 0 then
+                is_steady = false
+                break
+            elseif room < granted * cost and granted > 0 then
+                -- @inline admit(room, cost) -> granted
+                charged_to = i
+                if granted > 0 and i > start then
+                    -- The counters before it were packed for more decisions than fit, so the general path must decide.
+                    is_steady = false
+                    break
+                end
+            end
+            if granted > 0 then
+                local record, empty_us
+                -- @inline pack_level(used + granted * cost, drained, format, high_now, n, d, count, counts,
+                --     long_us) -> record, empty_us
+                if text then
+                    text = text .. record
+                    if empty_us > until_us then
+                        until_us = empty_us
+                    end
+                else
+                    text = record
+                    until_us = empty_us
+                end
+                used = used + cost
+                out[i] = 1
+            else
+                out[i] = room >= cost and 1 or 0
+            end
+            out[i + 1] = used
+            out[i + 2] = drained
+            out[i + 3] = -1
+            i = i + 4
+        end
+        if not is_steady or from <= length then
+            break
+        end
+        if granted > 0 then
+            if others then
+                for other = 1, others do
+                    -- @inline note_change(other_keys[other], other_values[other], other_lives[other])
+                end
+            end
+            -- @inline note_change(held, text, until_us)
+        elseif charged_to then
+            -- Denied: the counters before the full one were answered as if charged. Takes their cost off again.
+            for place = start + 1, charged_to - 1, 4 do
+                out[place] = out[place] - program[first + place - start + 2]
+            end
+        end
+        if operation == BATCH then
+            out[o] = granted
+            -- The counters as the decisions after the granted ones find them.
+            local late = i
+            i = start
+            for p = first, after - 4, 4 do
+                local cost, used = program[p + 3], out[i + 1]
+                if granted > 1 then
+                    used = used + (granted - 1) * cost
+                end
+                out[late] = used + cost <= program[program[p + 2] + 3] and 1 or 0
+                out[late + 1] = used
+                out[late + 2] = out[i + 2]
+                out[late + 3] = -1
+                i = i + 4
+                late = late + 4
+            end
+            i = late
+        end
+        o = i
+        at = after + 1
+    elseif operation == OPEN or operation == CLOSE then
+        reserved = reserved or (function()
+            -- @include bucket_reservation
+        end)()
+        after = reserved(at)
+        if not after then
+            break
+        end
+        at = after
+    else
+        break
+    end
+end

@@ -1,0 +1,375 @@
+-- Decides: reads every counter of a call, executes the operations in order, and writes the changed values.
+--
+-- Each decision is all or none by itself: if every enforced counter has room, all are charged, else none. The
+-- fast paths come first. An algorithm's functions are created when a call first needs them.
+--
+-- KEYS:    the value of each rule and subject, the own keys of logs and permits, the keys of reservations, all of one
+--          hash tag; then the guard, if ARGV[2] is given
+-- ARGV[1]: a charge of one bucket as single_charge.lua describes it; or msgpack, one flat array, the program:
+--            given_us (0: read TIME), nonce (below 2^48, unique for each call: names new incarnations and permits),
+--            the index of the first operation;
+--            limits, each: algorithm 1-5, name 0-14 or 15, long name (8 bytes, or 0), its algorithm's parameters;
+--            operations, each: its number, and its words
+-- ARGV[2]: the value that the caller expects the guard to have
+-- ARGV[3]: if the shard lost its state: the instant at which missing counters count as used up, in us
+-- Returns: integers: now_us, and the words of each operation.
+--          Or now_us, -2: now lies outside a calendar of the program; nothing was executed.
+--          Or now_us, -3: the guard has another value; nothing was executed.
+--
+-- Operation           words in the program                               words in the reply
+-- 0 CHARGE, 2 PEEK    group; number of shadow rules, a group for each    a counter for each
+-- 1 RESERVE           as 0                                               a counter and a receipt for each
+-- 3 FORCE             key, own key, limit, cost                          the counter
+-- 4 REFUND            key, own key, limit, incarnation, at_us, amount,   whole units refunded, the counter
+--                     slot, unused
+-- 5 LOWER             key, own key, limit, amount                        as 4
+-- 6 OPEN, 7 CLOSE     see reservation.lua (in the script of leases: lease.lua)
+-- 8 BATCH             number of equal decisions, then as 0; no permits   for each group: how many were charged; the
+--                                                                        counters for the first decision; the counters
+--                                                                        for a denied one
+-- Group:   number of counters, for each: key, own key, limit, cost. Keys are given by their index, limits by the index
+--          where they begin. Only a log and permits have an own key, else 0.
+-- Counter: fits (1, 0, or -1: the state has an unknown format, nothing was done), its algorithm's reply; for permits
+--          a receipt.
+-- Receipt: the incarnation (0: nothing was charged); for a bucket also the amount refunded before it. A permit is named
+--          by its incarnation and the position of its counter's `fits` in the reply, counted from 1.
+
+local CHARGE, RESERVE, PEEK, FORCE, REFUND, LOWER, OPEN, CLOSE, BATCH = 0, 1, 2, 3, 4, 5, 6, 7, 8
+local pack_record, unpack_record = struct.pack, struct.unpack
+local program
+
+-- Reads the clock: the instant, its 48 low bits, and the bits above them.
+-- @fragment read_clock(given_us) -> now, now_low, now_high
+now = given_us
+if now == 0 then
+    local time = redis.call('TIME')
+    now = time[1] * 1000000 + time[2]
+end
+now_low = now % 281474976710656
+now_high = (now - now_low) / 281474976710656
+-- @end
+
+-- Lowers the number of charged decisions to the number that a counter has room for. `cost` is above 0.
+-- @fragment admit(room, cost) -> granted
+if room < granted * cost then
+    granted = room > 0 and (room - room % cost) / cost or 0
+end
+-- @end
+
+-- Computes the life of a key: the time until its state is irrelevant, and half a step to one and a half steps
+-- more, in whole steps. Few distinct lives mean few numbers to format. A key that ends soon takes a small
+-- step, unless the clocks of callers decide: those may differ by as much.
+-- @fragment key_step(until_us, given_us) -> step_us, below_us
+below_us = 1280000
+if given_us > 0 or until_us >= 1000000 then
+    below_us = 32000000
+end
+while until_us >= below_us do
+    below_us = below_us * 2
+end
+step_us = below_us / 64
+-- @end
+
+-- @fragment key_life(until_us, step_us) -> life_us
+life_us = until_us + step_us / 2
+life_us = life_us - life_us % step_us + step_us
+-- @end
+
+-- @include single_charge
+
+-- For each record kind: the size of its body, and the algorithm that owns it.
+local SIZES, OWNERS = '@sizes@', '@owners@'
+local NAMED = 15
+local LOG, SLOTS = 3, 5
+-- More than the words of a call, so that key * MANY + limit is unique.
+local MANY = 65536
+
+-- Locals for functions that run for every counter: a local is faster than a global.
+local byte, floor, ceil, max, min = string.byte, math.floor, math.ceil, math.max, math.min
+
+program = program or cmsgpack.unpack(ARGV[1])
+local given_us, nonce = program[1], program[2]
+local now, now_low, now_high
+-- @inline read_clock(given_us) -> now, now_low, now_high
+local values = redis.call('MGET', unpack(KEYS))
+if ARGV[2] and values[#KEYS] ~= ARGV[2] then
+    return { now, -3 }
+end
+-- If the clock stepped back behind the loss, the loss counts from now on.
+local lost_us = min(tonumber(ARGV[3] or 0), now)
+-- Changes of the fast paths: for each key, the us until its value is irrelevant; and the list of changed keys.
+local fresh, changes, changed = {}, {}, 0
+local out, o = { now }, 2
+
+-- Lives as text, by life in us. Then the step that was used last; it holds for times from least_us to below below_us.
+local lives, step_us, least_us, below_us = {}, 0, 0, 0
+
+-- Writes a value, or deletes its key if it holds nothing. Without a value, only sets the life of the key.
+-- `value` is a text, false to delete, or nil if the caller has written the key already.
+local function keep(name, value, until_us)
+    if value == false then
+        redis.call('DEL', name)
+        return
+    end
+    if until_us < least_us or until_us >= below_us then
+        -- @inline key_step(until_us, given_us) -> step_us, below_us
+        least_us = below_us / 2
+        -- These bounds repeat the cases of key_step, so that the next key with a similar life skips it.
+        if step_us < 500000 then
+            least_us, below_us = 0, 1000000
+        elseif step_us == 500000 then
+            least_us = given_us == 0 and 1000000 or 0
+        end
+    end
+    local life_us
+    -- @inline key_life(until_us, step_us) -> life_us
+    local text = lives[life_us]
+    if not text then
+        text = string.format('%.0f', ceil(life_us / 1000))
+        lives[life_us] = text
+    end
+    if value then
+        redis.call('SET', name, value, 'PX', text)
+    else
+        redis.call('PEXPIRE', name, text)
+    end
+end
+
+-- @include bucket_loop
+
+-- The last operation is one decision over one log. log_check.lua advances `at` if it takes it.
+if at + 6 == size and program[program[at + 4]] == LOG then
+    -- @include log_check
+end
+if at > size then
+    local names = KEYS
+    for i = 1, changed do
+        local key = changes[i]
+        keep(names[key], values[key], fresh[key])
+    end
+    return out
+end
+
+-- Returns floor(a * b / c) and the remainder, within the integers that a double holds exactly; c is below 2^51.
+local function mul_div(a, b, c)
+    local product = a * b
+    if product < 9007199254740992 then
+        local quotient = floor(product / c)
+        return quotient, product - quotient * c
+    end
+    -- The product is too large: multiplies bit by bit of `a`, from the highest, and reduces after each bit.
+    local b_quotient = floor(b / c)
+    local b_rest = b - b_quotient * c
+    local quotient, rest = 0, 0
+    local bits, length = math.frexp(a)
+    for _ = 1, length do
+        bits, quotient, rest = bits * 2, quotient * 2, rest * 2
+        if bits >= 1 then
+            bits, quotient, rest = bits - 1, quotient + b_quotient, rest + b_rest
+        end
+        while rest >= c do
+            quotient, rest = quotient + 1, rest - c
+        end
+    end
+    return quotient, rest
+end
+
+-- Creates an algorithm's functions.
+local function new_module(algorithm)
+    if algorithm == 1 then
+        -- @include token_bucket
+    elseif algorithm == 2 then
+        -- @include fixed_window
+    elseif algorithm == 3 then
+        -- @include sliding_log
+    elseif algorithm == 4 then
+        -- @include sliding_window
+    else
+        -- @include concurrency
+    end
+end
+
+local modules = {}
+local function module(algorithm)
+    local found = modules[algorithm]
+    if not found then
+        found = new_module(algorithm)
+        modules[algorithm] = found
+    end
+    return found
+end
+
+local limits = {}
+local l = 4
+while l < program[3] do
+    local algorithm = program[l]
+    local owner = module(algorithm)
+    local limit, after = owner.params(program, l + 3)
+    if not limit then
+        return { now, -2 }
+    end
+    limit.algorithm, limit.module = algorithm, owner
+    limit.name, limit.long_name = program[l + 1], program[l + 2]
+    limits[l] = limit
+    l = after
+end
+
+-- @include counters
+
+local function answer(counter, limit, cost, fits)
+    if counter then
+        out[o] = fits and 1 or 0
+        o = limit.module.reply(counter, limit, cost, out, o + 1)
+        return
+    end
+    out[o] = -1
+    for i = o + 1, o + limit.module.width do
+        out[i] = 0
+    end
+    o = o + 1 + limit.module.width
+end
+
+-- While a reservation's record is being made: the charge of each counter.
+local noted = false
+
+-- Charges a group of counters, from program[first] on, for as many of `times` decisions as all have room for.
+-- Returns that number. With 0 times the counters are only read.
+-- The first pass finds how many decisions fit all counters. The second one charges and answers.
+local function charge_group(first, count, operation, times)
+    local last = first + 4 * count - 1
+    local granted, is_whole = times, true
+    for p = first, last, 4 do
+        local l, cost = program[p + 2], program[p + 3]
+        local counter, limit = counter_of(program[p], program[p + 1], l), limits[l]
+        if counter then
+            local room = limit.module.room(counter, limit)
+            counter.fits = room >= (cost > 0 and cost or 1)
+            if cost > 0 then
+                -- @inline admit(room, cost) -> granted
+            elseif not counter.fits then
+                granted = 0
+            end
+        else
+            granted, is_whole = 0, false
+        end
+    end
+    if operation == BATCH then
+        out[o] = granted
+        o = o + 1
+    end
+    for p = first, last, 4 do
+        local key, l, cost = program[p], program[p + 2], program[p + 3]
+        local counter, limit = counters[key * MANY + l], limits[l]
+        local receipts = operation == RESERVE or limit.algorithm == SLOTS
+        -- A permit is named by its position in the reply. A bucket's receipt carries the amount refunded before it.
+        local incarnation, mark, marks = 0, o, receipts and limit.module.mark
+        if times > 0 and cost > 0 then
+            if granted > 0 then
+                limit.module.charge(counter, limit, cost)
+                if receipts then
+                    incarnation = limit.module.receipt(counter, limit, cost, nonce, mark)
+                end
+                counter.changed, dirty[key] = true, true
+            elseif is_whole and counter.rebased then
+                -- A denial writes only the re-base of a counter whose clock stepped back.
+                counter.changed, dirty[key] = true, true
+            end
+        end
+        answer(counter, limit, cost > 0 and cost or 1, counter and counter.fits)
+        if receipts then
+            out[o] = incarnation
+            o = o + 1
+        end
+        if marks then
+            mark = incarnation > 0 and marks(counter) or 0
+            out[o] = mark
+            o = o + 1
+        end
+        if noted then
+            noted[#noted + 1] = pack_record('>I6I6I5', incarnation, mark, cost)
+        end
+    end
+    if operation == BATCH then
+        -- The other decisions of the batch. Each uses its cost, and no other word of the reply changes.
+        for p = first, last, 4 do
+            local l, cost = program[p + 2], program[p + 3]
+            local counter, limit = counters[program[p] * MANY + l], limits[l]
+            if granted > 1 and cost > 0 then
+                limit.module.charge(counter, limit, (granted - 1) * cost)
+            end
+            cost = cost > 0 and cost or 1
+            answer(counter, limit, cost, counter and limit.module.room(counter, limit) >= cost)
+        end
+    end
+    return granted
+end
+
+-- Decides the groups at program[p]. Returns the index of the next operation, and the number of decisions charged.
+local function decide(p, operation, times)
+    local count = program[p]
+    local granted = charge_group(p + 1, count, operation, times)
+    p = p + 1 + 4 * count
+    local shadows = program[p]
+    p = p + 1
+    for _ = 1, shadows do
+        count = program[p]
+        -- Shadow groups are charged for the granted decisions only: a denied request uses nothing.
+        charge_group(p + 1, count, operation, granted)
+        p = p + 1 + 4 * count
+    end
+    return p, granted
+end
+
+-- Executes FORCE, REFUND or LOWER for one counter. Returns the index of the next operation.
+local function change(operation, p)
+    local key, l = program[p + 1], program[p + 3]
+    local counter, limit = counter_of(key, program[p + 2], l), limits[l]
+    local returned
+    if counter and operation == FORCE then
+        limit.module.force(counter, limit, program[p + 4], o)
+    elseif counter and operation == REFUND then
+        returned = limit.module.refund(counter, limit, program[p + 4], program[p + 5],
+            program[p + 6], program[p + 7], program[p + 8])
+    elseif counter then
+        returned = limit.module.lower_by(counter, limit, program[p + 4])
+    end
+    if counter and (returned or operation == FORCE) then
+        counter.changed, dirty[key] = true, true
+    end
+    if operation ~= FORCE then
+        out[o] = returned or 0
+        o = o + 1
+    end
+    answer(counter, limit, 1, true)
+    return p + (operation == REFUND and 9 or 5)
+end
+
+local reservations
+while at <= size do
+    local operation = program[at]
+    if operation == BATCH then
+        at = decide(at + 2, BATCH, program[at + 1])
+    elseif operation >= OPEN then
+        reservations = reservations or (function()
+            -- @include reservation
+        end)()
+        at = (operation == OPEN and reservations.open or reservations.close)(at)
+    elseif operation > PEEK then
+        at = change(operation, at)
+    else
+        at = decide(at + 1, operation, operation == PEEK and 0 or 1)
+    end
+end
+
+for key in pairs(dirty) do
+    store(key)
+end
+for i = 1, changed do
+    local key = changes[i]
+    -- If a counter of this value changed later, `store` has written the whole value.
+    if not dirty[key] then
+        keep(KEYS[key], values[key], fresh[key])
+    end
+end
+
+return out

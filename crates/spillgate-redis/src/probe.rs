@@ -1,0 +1,74 @@
+//! A probe of the store's servers: their settings, correctness and speed. It shows operators
+//! problems before an outage does.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::error::StoreError;
+use crate::store::InstanceMismatch;
+
+/// The result of probing a whole store.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct StoreProbe {
+    /// Each server that decides; none if state is in memory.
+    pub servers: Vec<ServerProbe>,
+    /// The longest time that a decision waits for a silent server.
+    pub timeout: Duration,
+    /// The number of live instances that differ from this one.
+    pub mismatch: InstanceMismatch,
+    /// The number of live instances, including this one unless it only probes.
+    pub live_instances: u32,
+    /// The number of local shares: without the store, this instance enforces one part in `shares`
+    /// of a limit.
+    pub shares: u32,
+    /// Whether that number is a default, because the number of instances is unknown.
+    pub share_is_guessed: bool,
+}
+
+/// The result of probing one server.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerProbe {
+    /// The name in a ring, else the address, without credentials.
+    pub name: String,
+    /// The facts about the server, or the error.
+    pub facts: Result<ServerFacts, StoreError>,
+}
+
+/// The facts about one server.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerFacts {
+    /// The fields of INFO.
+    pub info: BTreeMap<String, String>,
+    /// The settings that matter to Spillgate; empty if our user may not read them.
+    pub settings: BTreeMap<String, String>,
+    /// Whether it supports `#!lua`, and so rejects undeclared keys.
+    pub knows_marked_scripts: bool,
+    /// Its clock minus ours, in microseconds.
+    pub ahead_us: i64,
+    /// The time that each PING took, in microseconds, in the order of the calls.
+    pub ping_us: Vec<u64>,
+    /// The time that each script call took, in microseconds, in the order of the calls.
+    pub script_us: Vec<u64>,
+    /// Whether the script decided correctly on a key of its own: charged all or none, counted
+    /// exactly, and let the key expire. Otherwise the error.
+    pub script: Result<(), String>,
+}
+
+impl StoreProbe {
+    /// Returns the servers that answered.
+    pub fn reached(&self) -> impl Iterator<Item = (&str, &ServerFacts)> {
+        self.servers
+            .iter()
+            .filter_map(|server| Some((&server.name[..], server.facts.as_ref().ok()?)))
+    }
+
+    /// Returns the servers that did not answer, with their errors.
+    pub fn unreachable(&self) -> impl Iterator<Item = (&str, &StoreError)> {
+        self.servers
+            .iter()
+            .filter_map(|server| Some((&server.name[..], server.facts.as_ref().err()?)))
+    }
+}

@@ -1,0 +1,443 @@
+//! Decodes the replies of `check.lua`.
+
+use std::slice::ChunkBy;
+
+use ::redis::Value;
+use smallvec::SmallVec;
+
+use super::{Times, is_coalesced};
+use crate::algorithm::EXACT_MAX;
+use crate::algorithm::{
+    Charge, Intent, LimitParams, Reading, concurrency, fixed_window, sliding_log, sliding_window,
+    token_bucket,
+};
+use crate::counter::{Change, ChargeReply, PlannedCharge};
+use crate::error::StoreError;
+use crate::limit::Algorithm;
+use crate::plan::{RecordAction, Transaction, TransactionReply};
+use crate::reservation::{Answer, Closed, Ended, Group, Opened, Opening, Outcome};
+
+/// The integers of a reply.
+#[derive(Debug)]
+pub(in super::super) struct Reply(Vec<i64>);
+
+impl Reply {
+    /// Checks a reply of the script, and returns what is wrong with it if it is malformed.
+    pub(in super::super) fn of(answer: Value) -> Result<Reply, String> {
+        let Value::Array(values) = answer else {
+            return Err("the script returned no list".into());
+        };
+        let integers = values.into_iter().map(|value| match value {
+            Value::Int(integer) if integer.unsigned_abs() <= EXACT_MAX => Ok(integer),
+            other => Err(format!("the script returned {other:?}")),
+        });
+        integers.collect::<Result<_, _>>().map(Reply)
+    }
+
+    /// Checks a reply that is a list of integers already.
+    pub(in super::super) fn of_integers(integers: Vec<i64>) -> Result<Reply, String> {
+        match integers.iter().find(|integer| integer.unsigned_abs() > EXACT_MAX) {
+            Some(other) => Err(format!("the script returned {other}")),
+            None => Ok(Reply(integers)),
+        }
+    }
+
+    /// Returns the instant of the decision.
+    pub(in super::super) fn now_us(&self) -> u64 {
+        self.0.first().map_or(0, |now| now.max(&0).cast_unsigned())
+    }
+
+    /// Returns whether nothing was executed, because no calendar window of the call contains the store's time.
+    pub(in super::super) fn outside(&self) -> bool {
+        self.0.get(1) == Some(&OUTSIDE)
+    }
+
+    /// Returns whether nothing was executed, because the shard's guard has another value.
+    pub(in super::super) fn guarded_otherwise(&self) -> bool {
+        self.0.get(1) == Some(&GUARDED)
+    }
+
+    /// Decodes the replies to `transactions`, each from its range.
+    pub(in super::super) fn read(
+        &self,
+        transactions: &[Transaction],
+        ranges: &[ReplyRange],
+    ) -> Result<Vec<Result<TransactionReply, StoreError>>, StoreError> {
+        transactions
+            .iter()
+            .zip(ranges)
+            .map(|(transaction, range)| self.read_one(transaction, *range))
+            .collect()
+    }
+
+    fn read_one(
+        &self,
+        transaction: &Transaction,
+        range: ReplyRange,
+    ) -> Result<Result<TransactionReply, StoreError>, StoreError> {
+        let mut rest = self.0.get(range.from as usize..).unwrap_or_default();
+        let rest = &mut rest;
+        let mut all = CounterReplies::default();
+        if is_coalesced(transaction, range.times) {
+            for group in groups(transaction) {
+                self.of_coalesced(rest, group, range.place, &mut all)?;
+            }
+            let foreign = all.foreign;
+            let reply = all.into_reply(transaction);
+            return Ok(if foreign { Err(not_ours()) } else { Ok(reply) });
+        }
+        // Deferred charges were forced before the decision, so their replies come first.
+        for counter in transaction.counters.iter().filter(|counter| counter.deferred > 0) {
+            self.counter(rest, counter, false)?;
+        }
+        // An end answers with one word for the whole record, and no counters.
+        if let RecordAction::Close(closing) = &transaction.record {
+            closing.note(closed(take(rest)?)?);
+            return Ok(Ok(TransactionReply { allowed: true, counters: SmallVec::new() }));
+        }
+        let opened = match &transaction.record {
+            RecordAction::Open(_) => Some(opened(take(rest)?)?),
+            RecordAction::None | RecordAction::Close(_) => None,
+        };
+        for counter in &transaction.counters {
+            all.add(self.counter(rest, counter, has_receipt(transaction, counter))?);
+        }
+        let foreign = all.foreign;
+        let mut reply = all.into_reply(transaction);
+        if let (RecordAction::Open(opening), Some(opened)) = (&transaction.record, opened) {
+            note(opening, opened, transaction, &mut reply);
+        }
+        Ok(if foreign { Err(not_ours()) } else { Ok(reply) })
+    }
+
+    /// Decodes one counter group of a coalesced batch for the decision at `place` in it.
+    fn of_coalesced(
+        &self,
+        rest: &mut &[i64],
+        group: &[PlannedCharge],
+        place: u32,
+        all: &mut CounterReplies,
+    ) -> Result<(), StoreError> {
+        let [charged] = take(rest)?;
+        let is_charged = i64::from(place) < charged;
+        for counter in group {
+            // Each charged decision between the first and this one has used `cost` more.
+            let since = if is_charged { u64::from(place) * counter.cost } else { 0 };
+            let reply = self.counter_after(rest, counter, since)?;
+            if is_charged {
+                all.add(reply);
+            }
+        }
+        // The second set of counters is for the decisions that were denied.
+        for counter in group {
+            let reply = self.counter(rest, counter, false)?;
+            if !is_charged {
+                all.add(reply);
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes the reply to changes: the units refunded, and the counters afterwards.
+    pub(in super::super) fn changed<'t>(
+        &self,
+        changes: impl IntoIterator<Item = (&'t PlannedCharge, Change)>,
+    ) -> Result<Vec<(u64, ChargeReply)>, StoreError> {
+        let mut rest = self.0.get(FIRST..).unwrap_or_default();
+        let mut changed = Vec::new();
+        for (counter, change) in changes {
+            let returned = match change {
+                Change::Force(_) => 0,
+                Change::Refund(_) => take::<1>(&mut rest)?[0].max(0).cast_unsigned(),
+            };
+            let (reply, ours) = self.counter_of(&mut rest, counter, 1, false)?;
+            if !ours {
+                return Err(not_ours());
+            }
+            changed.push((returned, reply));
+        }
+        Ok(changed)
+    }
+
+    /// Returns the integers from an index on.
+    pub(super) fn after(&self, from: usize) -> &[i64] {
+        self.0.get(from..).unwrap_or_default()
+    }
+
+    /// Decodes the only counter of a call, at the end of its reply.
+    pub(super) fn one_counter(
+        &self,
+        mut words: &[i64],
+        counter: &PlannedCharge,
+    ) -> Result<ChargeReply, StoreError> {
+        let (reply, ours) = self.counter(&mut words, counter, false)?;
+        if ours { Ok(reply) } else { Err(not_ours()) }
+    }
+
+    fn counter(
+        &self,
+        rest: &mut &[i64],
+        asked: &PlannedCharge,
+        reserved: bool,
+    ) -> Result<(ChargeReply, bool), StoreError> {
+        self.counter_of(rest, asked, asked.cost, reserved)
+    }
+
+    /// Decodes a counter for another cost than its planned one.
+    fn counter_of(
+        &self,
+        rest: &mut &[i64],
+        asked: &PlannedCharge,
+        cost: u64,
+        reserved: bool,
+    ) -> Result<(ChargeReply, bool), StoreError> {
+        // A permit is named by the call's nonce and the position of its counter in the reply.
+        let place = (self.0.len() - rest.len()) as u64 + 1;
+        let [fits] = take::<1>(rest)?;
+        let reading = reading(asked.params(), rest, cost.max(1), 0)?;
+        let mut charge = None;
+        if reserved {
+            let [incarnation] = take::<1>(rest)?;
+            let slot = match asked.limit.algorithm() {
+                Algorithm::Concurrency => place,
+                Algorithm::TokenBucket => take::<1>(rest)?[0].max(0).cast_unsigned(),
+                _ => 0,
+            };
+            charge = (incarnation != 0).then(|| Charge {
+                incarnation: incarnation.cast_unsigned(),
+                at_us: self.now_us(),
+                amount: asked.cost,
+                slot,
+            });
+        }
+        Ok((ChargeReply { fits: fits == 1, reading, charge }, fits >= 0))
+    }
+
+    /// Decodes a counter as it is after `since` more was charged.
+    fn counter_after(
+        &self,
+        rest: &mut &[i64],
+        asked: &PlannedCharge,
+        since: u64,
+    ) -> Result<(ChargeReply, bool), StoreError> {
+        let [fits] = take::<1>(rest)?;
+        let reading = reading(asked.params(), rest, asked.cost.max(1), since)?;
+        Ok((ChargeReply { fits: fits == 1, reading, charge: None }, fits >= 0))
+    }
+}
+
+/// The range of a decision in a reply, and the decision's position in its coalesced batch.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct ReplyRange {
+    from: u32,
+    times: u32,
+    place: u32,
+}
+
+impl ReplyRange {
+    pub(in super::super) fn at(self, place: u32) -> ReplyRange {
+        ReplyRange { place, ..self }
+    }
+}
+
+/// Computes the range of one decision after another.
+#[derive(Debug)]
+pub(in super::super) struct ReplyRanges {
+    from: u32,
+}
+
+impl ReplyRanges {
+    pub(in super::super) fn new() -> ReplyRanges {
+        ReplyRanges { from: FIRST as u32 }
+    }
+
+    /// Returns the range of the next transaction, for the first of its `times` equal decisions.
+    pub(in super::super) fn next(&mut self, transaction: &Transaction, times: u32) -> ReplyRange {
+        let range = ReplyRange { from: self.from, times, place: 0 };
+        self.from += width(transaction, times) as u32;
+        range
+    }
+}
+
+/// Returns the range of each transaction, for the first of its equal decisions.
+pub(in super::super) fn reply_ranges(transactions: &[Times<'_>]) -> SmallVec<[ReplyRange; 1]> {
+    let mut ranges = ReplyRanges::new();
+    transactions.iter().map(|(transaction, times)| ranges.next(transaction, *times)).collect()
+}
+
+/// The counters of one decision, as they are decoded.
+#[derive(Default)]
+struct CounterReplies {
+    counters: SmallVec<[ChargeReply; 1]>,
+    foreign: bool,
+}
+
+impl CounterReplies {
+    fn add(&mut self, (mut counter, ours): (ChargeReply, bool)) {
+        if counter.fits {
+            // The charge may have used up the room, but an allowed request need not wait.
+            counter.reading.retry_after_us = Some(0);
+        }
+        self.counters.push(counter);
+        self.foreign |= !ours;
+    }
+
+    fn into_reply(self, transaction: &Transaction) -> TransactionReply {
+        let counters = self.counters;
+        let enforced =
+            transaction.counters.iter().zip(&counters).filter(|(asked, _)| asked.group == 0);
+        let allowed =
+            enforced.fold(true, |all, (_, counter): (_, &ChargeReply)| all && counter.fits);
+        TransactionReply { allowed, counters }
+    }
+}
+
+/// Returns the enforced counters, which may be none, and then the counters of each shadow rule.
+fn groups(transaction: &Transaction) -> impl Iterator<Item = &[PlannedCharge]> {
+    let enforced = transaction.counters.iter().take_while(|counter| counter.group == 0).count();
+    let (enforced, shadows) = transaction.counters.split_at(enforced);
+    let shadows: ChunkBy<'_, _, _> = shadows.chunk_by(|one, next| one.group == next.group);
+    std::iter::once(enforced).chain(shadows)
+}
+
+/// Records the result of opening a record, and applies it to the reply.
+fn note(
+    opening: &Opening,
+    opened: Opened,
+    transaction: &Transaction,
+    reply: &mut TransactionReply,
+) {
+    match opened {
+        Opened::Repeated => reply.admit(),
+        Opened::Conflict | Opened::Ended(_) => {
+            reply.counters.iter_mut().for_each(|counter| counter.fits = false);
+        }
+        Opened::New | Opened::Refused | Opened::Full => {}
+    }
+    // When the record was made, another policy may have divided the counters into other groups.
+    let is_known = opened == Opened::New;
+    opening.note(opened, || {
+        if is_known {
+            Group::of(&transaction.counters)
+        } else {
+            Group::unread(&transaction.counters)
+        }
+    });
+}
+
+fn opened([word]: [i64; 1]) -> Result<Opened, StoreError> {
+    Ok(match word {
+        0 => Opened::New,
+        1 => Opened::Repeated,
+        2 => Opened::Conflict,
+        3 => Opened::Refused,
+        4 => Opened::Ended(Ended::Expired),
+        5 => Opened::Ended(Ended::Cancelled),
+        6 => Opened::Ended(Ended::Released),
+        7 => Opened::Ended(Ended::Settled),
+        _ => return Err(not_ours()),
+    })
+}
+
+fn closed([word]: [i64; 1]) -> Result<Closed, StoreError> {
+    Ok(Closed::Answered(match word {
+        0 => Answer::Outcome(Outcome::Done),
+        1 => Answer::Outcome(Outcome::Repeated),
+        2 => Answer::Outcome(Outcome::Expired),
+        3 => Answer::Outcome(Outcome::Unknown),
+        4 => Answer::EndedOtherwise,
+        5 => return Ok(Closed::OtherCounters),
+        _ => return Err(not_ours()),
+    }))
+}
+
+/// Returns the number of integers in the reply to a transaction that stands for `times` decisions.
+fn width(transaction: &Transaction, times: u32) -> usize {
+    let alone = |counter: &PlannedCharge| 1 + reply_width(counter.params());
+    if is_coalesced(transaction, times) {
+        return groups(transaction).count()
+            + 2 * transaction.counters.iter().map(alone).sum::<usize>();
+    }
+    let of_record = match &transaction.record {
+        RecordAction::None => 0,
+        RecordAction::Open(_) => 1,
+        RecordAction::Close(_) => return 1,
+    };
+    let of_counter = |counter: &PlannedCharge| {
+        let counter_alone = alone(counter);
+        let deferred = if counter.deferred > 0 { counter_alone } else { 0 };
+        let receipt = match counter.limit.algorithm() {
+            _ if !has_receipt(transaction, counter) => 0,
+            Algorithm::TokenBucket => 2,
+            _ => 1,
+        };
+        deferred + counter_alone + receipt
+    };
+    of_record + transaction.counters.iter().map(of_counter).sum::<usize>()
+}
+
+fn reply_width(params: &LimitParams) -> usize {
+    match params {
+        LimitParams::TokenBucket(_) => token_bucket::REPLY_WIDTH,
+        LimitParams::FixedWindow(_) => fixed_window::REPLY_WIDTH,
+        LimitParams::SlidingLog(_) => sliding_log::REPLY_WIDTH,
+        LimitParams::SlidingWindow(_) => sliding_window::REPLY_WIDTH,
+        LimitParams::Concurrency(_) => concurrency::REPLY_WIDTH,
+    }
+}
+
+/// Returns whether a counter has a receipt. A permit always has one: nothing else could release it.
+fn has_receipt(transaction: &Transaction, counter: &PlannedCharge) -> bool {
+    matches!(transaction.intent, Intent::Reserve { .. })
+        || counter.limit.algorithm() == Algorithm::Concurrency
+}
+
+/// Decodes an algorithm's words into a reading, as it is after `since` more was charged.
+fn reading(
+    params: &LimitParams,
+    rest: &mut &[i64],
+    cost: u64,
+    since: u64,
+) -> Result<Reading, StoreError> {
+    // Fits: no counter holds that much.
+    let since = since.cast_signed();
+    Ok(match params {
+        LimitParams::TokenBucket(params) => {
+            let [used, drained, gone_after_us] = take::<{ token_bucket::REPLY_WIDTH }>(rest)?;
+            params.reading(&[used + since, drained, gone_after_us], cost)
+        }
+        LimitParams::FixedWindow(params) => {
+            let [used, left_us] = take::<{ fixed_window::REPLY_WIDTH }>(rest)?;
+            params.reading(&[used + since, left_us], cost)
+        }
+        LimitParams::SlidingLog(params) => {
+            let [used, retry_us, reset_us] = take::<{ sliding_log::REPLY_WIDTH }>(rest)?;
+            params.reading(&[used + since, retry_us, reset_us], cost)
+        }
+        LimitParams::SlidingWindow(params) => {
+            let [prev, curr, elapsed_us, period_us] =
+                take::<{ sliding_window::REPLY_WIDTH }>(rest)?;
+            params.reading(&[prev, curr + since, elapsed_us, period_us], cost)
+        }
+        LimitParams::Concurrency(params) => {
+            params.reading(&take::<{ concurrency::REPLY_WIDTH }>(rest)?, cost)
+        }
+    })
+}
+
+fn take<const N: usize>(rest: &mut &[i64]) -> Result<[i64; N], StoreError> {
+    let Some((taken, left)) = rest.split_first_chunk::<N>() else {
+        return Err(StoreError::Foreign("the script's reply is too short".into()));
+    };
+    *rest = left;
+    Ok(*taken)
+}
+
+fn not_ours() -> StoreError {
+    StoreError::Foreign("a value in the store has an unknown format".into())
+}
+
+/// The index of the first operation's reply, after the instant.
+pub(super) const FIRST: usize = 1;
+const OUTSIDE: i64 = -2;
+const GUARDED: i64 = -3;

@@ -1,0 +1,189 @@
+//! The two scripts, assembled from the driver, the algorithms and their parts: one decides, one handles leases.
+
+use std::sync::LazyLock;
+
+use assembly::{Line, Source, assemble};
+
+use super::program::{Call, Header};
+use crate::algorithm::Intent;
+use crate::counter::PlannedCharge;
+use crate::limit::{Algorithm, Limit, NamedLimit};
+use crate::plan::{RecordAction, Transaction};
+use crate::subject::SubjectKey;
+
+mod assembly;
+
+/// A script, the SHA1 that EVALSHA takes, and the source of each line.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) text: String,
+    pub(super) sha: String,
+    /// The file and line of each line of the text.
+    origins: Vec<(&'static str, usize)>,
+}
+
+/// The script with `#!lua`: a server that knows it rejects undeclared keys, and rejects calls on a replica at once.
+pub(super) static MARKED: LazyLock<Script> = LazyLock::new(|| Script::new(MARK, &DECIDES));
+/// The script for servers before 7.0, where `#` is a syntax error.
+pub(super) static PLAIN: LazyLock<Script> = LazyLock::new(|| Script::new("", &DECIDES));
+
+/// The script of leases: the driver with the ledger in place of reservations. It is separate so that the
+/// script that decides stays short.
+static MARKED_OF_LEASES: LazyLock<Script> = LazyLock::new(|| Script::new(MARK, &LEASES));
+static PLAIN_OF_LEASES: LazyLock<Script> = LazyLock::new(|| Script::new("", &LEASES));
+
+static DECIDES: LazyLock<Vec<Line>> = LazyLock::new(|| assembled(OF_DECISIONS));
+static LEASES: LazyLock<Vec<Line>> = LazyLock::new(|| assembled(OF_LEASES));
+
+/// Returns the script of leases in the same variant.
+pub(super) fn of_leases(script: &'static Script) -> &'static Script {
+    if std::ptr::eq(script, &*PLAIN) { &PLAIN_OF_LEASES } else { &MARKED_OF_LEASES }
+}
+
+impl Script {
+    fn new(mark: &'static str, lines: &[Line]) -> Script {
+        let mut text = mark.to_owned();
+        for line in lines {
+            text.push_str(&line.text);
+            text.push('\n');
+        }
+        let sha = redis::Script::new(&text).get_hash().to_owned();
+        let origins = mark.lines().map(|_| ("", 0));
+        let origins = origins.chain(lines.iter().map(|line| (line.path, line.number))).collect();
+        Script { text, sha, origins }
+    }
+}
+
+/// Returns the command that loads a script.
+pub(super) fn load(script: &Script) -> ::redis::Cmd {
+    let mut command = ::redis::cmd("SCRIPT");
+    command.arg("LOAD").arg(&script.text);
+    command
+}
+
+/// Adds the file and line of the source to an error that a server reported for one of these scripts.
+pub(super) fn located(error: String) -> String {
+    let origin = || {
+        let behind = error.split("user_script:").nth(1)?.trim_start();
+        let number: usize =
+            behind.split(|char: char| !char.is_ascii_digit()).next()?.parse().ok()?;
+        let ours = [&*MARKED, &*PLAIN, &*MARKED_OF_LEASES, &*PLAIN_OF_LEASES];
+        let script = ours.into_iter().find(|script| error.contains(&script.sha))?;
+        script.origins.get(number.checked_sub(1)?)
+    };
+    match origin() {
+        Some((path, line)) => format!("{error} ({path}:{line})"),
+        None => error,
+    }
+}
+
+/// Returns a call that tests whether a server decides. It peeks at a counter that no limit has, and changes nothing.
+pub(super) fn probe() -> Call<'static> {
+    static ASK: LazyLock<Transaction> = LazyLock::new(|| {
+        let limit = NamedLimit::new(Limit::per_second(1), 0);
+        let counter = PlannedCharge::new(SubjectKey { tag: 0, id: 0, rule: 0 }, limit);
+        let counters = [counter].into_iter().collect();
+        Transaction { intent: Intent::Peek, record: RecordAction::None, counters }
+    });
+    let mut call = Call::new(Header { given_us: 0, estimate_us: 0, nonce: 1 });
+    call.decision(&ASK);
+    call
+}
+
+/// Returns both scripts as a server gets them, each with its SHA1: the one that decides, and the one of leases.
+///
+/// `marked` selects the variant for servers since 7.0.
+pub fn of_server(marked: bool) -> [(&'static str, &'static str); 2] {
+    let decides = if marked { &*MARKED } else { &*PLAIN };
+    [decides, of_leases(decides)].map(|script| (&script.text[..], &script.sha[..]))
+}
+
+/// Returns the text of the script that decides, without the mark.
+pub fn text() -> String {
+    PLAIN.text.clone()
+}
+
+fn assembled(others: [Source; 2]) -> Vec<Line> {
+    let mut lines =
+        assemble(&[&COMMON[..], &others].concat()).expect("the tests assemble both scripts");
+    for line in &mut lines {
+        if line.text.contains('@') {
+            line.text = line
+                .text
+                .replace("@sizes@", &escaped(KINDS.map(|(size, _)| size)))
+                .replace("@owners@", &escaped(KINDS.map(|(_, owner)| number(owner))));
+        }
+    }
+    lines
+}
+
+/// Returns an algorithm's number in programs: its place among the includes of `check.lua`, counted from 1.
+pub(super) fn number(algorithm: Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::TokenBucket => 1,
+        Algorithm::FixedWindow => 2,
+        Algorithm::SlidingLog => 3,
+        Algorithm::SlidingWindow => 4,
+        Algorithm::Concurrency => 5,
+    }
+}
+
+fn escaped(bytes: [u8; KINDS.len()]) -> String {
+    bytes.map(|byte| format!("\\{byte:03}")).concat()
+}
+
+const MARK: &str = "#!lua\n";
+
+/// A Lua file below `lua/`.
+macro_rules! source {
+    ($name:literal) => {
+        source!($name, $name)
+    };
+    ($name:literal, $file:expr) => {
+        Source {
+            name: $name,
+            path: concat!("lua/", $file, ".lua"),
+            text: include_str!(concat!("lua/", $file, ".lua")),
+        }
+    };
+    (algorithm $name:literal) => {
+        source!($name, concat!("algorithm/", $name))
+    };
+}
+
+const COMMON: [Source; 13] = [
+    source!("check"),
+    source!("single_charge"),
+    source!("bucket_loop"),
+    source!("log_check"),
+    source!("counters"),
+    source!("reservation_words"),
+    source!(algorithm "token_bucket"),
+    source!(algorithm "token_bucket/level"),
+    source!(algorithm "fixed_window"),
+    source!(algorithm "sliding_log"),
+    source!(algorithm "sliding_log/nodes"),
+    source!(algorithm "sliding_window"),
+    source!(algorithm "concurrency"),
+];
+const OF_DECISIONS: [Source; 2] = [source!("reservation"), source!("bucket_reservation")];
+/// The script of leases has another operation under the number of OPEN.
+const OF_LEASES: [Source; 2] = [
+    source!("reservation", "lease"),
+    Source { name: "bucket_reservation", path: "", text: "return function() end\n" },
+];
+/// For each record kind, the size of its body and the algorithm that owns it. A size never changes; a new
+/// body is a new kind.
+const KINDS: [(u8, Algorithm); 8] = [
+    (11, Algorithm::TokenBucket),
+    (25, Algorithm::TokenBucket),
+    (88, Algorithm::TokenBucket),
+    (23, Algorithm::FixedWindow),
+    (27, Algorithm::SlidingWindow),
+    (49, Algorithm::SlidingLog),
+    (29, Algorithm::Concurrency),
+    (62, Algorithm::TokenBucket),
+];
+
+#[cfg(test)]
+mod tests;

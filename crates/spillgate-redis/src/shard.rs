@@ -1,0 +1,253 @@
+//! One primary: its connections, its queue, its guard, and the offset of its clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ::redis::{Cmd, Value};
+use smallvec::SmallVec;
+
+use super::batch::coalescer::together;
+use super::batch::{Admission, Batches};
+use super::failure::{Failure, NotHere};
+use super::guard::KnownGuard;
+use super::link::Link;
+use super::offset::Offset;
+use super::polls::Polls;
+use super::program::{self, Call, Header, Reply, ReplyRange, Times};
+use super::server::Server;
+use super::wire::Held;
+use super::{CallTerms, StoreClock, topology};
+use crate::error::StoreError;
+use crate::meter::ShardMeter;
+use crate::plan::{Transaction, TransactionReply};
+use crate::store::ShardStatus;
+use crate::time::{Deadline, counter_ns, monotonic_us};
+
+/// A primary of the store.
+#[derive(Debug)]
+pub(super) struct Shard {
+    /// The node's name, or the address without credentials.
+    name: String,
+    link: Link,
+    pub(super) guard: KnownGuard,
+    offset: Offset,
+    /// When the clock was last read by a command of its own, in monotonic time; 0 if never.
+    sampled_us: AtomicU64,
+    meter: Arc<ShardMeter>,
+    batches: Batches,
+    polls: Polls,
+}
+
+impl Shard {
+    /// Creates a shard. If it is silent for `timeout`, that is an outage.
+    pub(super) fn new(
+        name: String,
+        server: Server,
+        connections: usize,
+        timeout: Duration,
+        batches: Batches,
+    ) -> Shard {
+        Shard {
+            meter: Arc::new(ShardMeter::new(name.clone())),
+            name,
+            link: Link::new(server, connections, timeout),
+            guard: KnownGuard::default(),
+            offset: Offset::guessed(),
+            sampled_us: AtomicU64::new(0),
+            batches,
+            polls: Polls::default(),
+        }
+    }
+
+    /// Decides several transactions, in order, each by itself. All their keys must belong to this shard.
+    pub(super) async fn decide(
+        self: &Arc<Self>,
+        transactions: &[Transaction],
+        terms: &CallTerms<'_>,
+    ) -> Result<Vec<Result<TransactionReply, StoreError>>, Failure> {
+        match Batches::arrive(self, transactions, terms) {
+            Some(Admission::SendNow(permit)) => {
+                let (once, ranges) = once(transactions);
+                let held: Held = Some(Box::new(permit));
+                let reply = self.run_holding(|header| Call::of(header, &once), terms, held).await?;
+                reply.read(transactions, &ranges).map_err(Failure::bug)
+            }
+            Some(Admission::Queued(seat)) => seat.read(transactions, terms.deadline).await,
+            None => Err(self.count(Failure::unsent_in_time(
+                "the queue is full, or the reply would come too late",
+            ))),
+        }
+    }
+
+    /// Waits until a caller that polls this shard may send its next call.
+    pub(super) async fn poll_turn(&self) {
+        self.polls.turn().await;
+    }
+
+    /// Runs a call. If its calendar windows did not contain the store's time, builds it again with the time learned.
+    pub(super) async fn run<'a>(
+        &self,
+        build: impl Fn(Header) -> Call<'a>,
+        terms: &CallTerms<'_>,
+    ) -> Result<Reply, Failure> {
+        self.run_holding(build, terms, None).await
+    }
+
+    /// Runs a call as [`Shard::run`] does, and keeps `held` until the reply comes, even if the caller is
+    /// dropped before.
+    async fn run_holding<'a>(
+        &self,
+        build: impl Fn(Header) -> Call<'a>,
+        terms: &CallTerms<'_>,
+        mut held: Held,
+    ) -> Result<Reply, Failure> {
+        for _ in 0..CALENDAR_TRIES {
+            let guard = terms.caller.terms.on(&self.guard, topology::GUARD)?;
+            // A failed try has recorded the store's clock, so the next header has a better estimate.
+            let call = build(self.header(terms)?).guarded(guard);
+            let (began_ns, sent_us) = (counter_ns(), monotonic_us());
+            let reply = self.link.run(&call, terms.redirect, terms.deadline, held.take()).await;
+            if reply.as_ref().err().is_none_or(Failure::was_sent) {
+                self.meter.end(began_ns);
+            }
+            if let Err(failure) = &reply {
+                self.meter.fail(failure.class());
+            }
+            if matches!(reply, Err(Failure::Silent(_))) {
+                // Queued callers would wait for the same silent server, so they fail now.
+                self.batches.release();
+            }
+            let reply = reply?;
+            if matches!(terms.caller.clock, StoreClock::Store) {
+                self.note_clock(reply.now_us(), sent_us, monotonic_us());
+            }
+            if reply.guarded_otherwise() {
+                let why = format!("the guard of {} has changed", self.name);
+                return Err(Failure::NotHere(NotHere::Guarded, why));
+            }
+            if !reply.outside() {
+                return Ok(reply);
+            }
+        }
+        Err(Failure::Unfit("the store's clock is outside the calendar windows of the call".into()))
+    }
+
+    /// Counts a call that was given up before it was sent.
+    pub(super) fn count(&self, failure: Failure) -> Failure {
+        self.meter.fail(failure.class());
+        failure
+    }
+
+    /// Sends one command that is not the script.
+    pub(super) async fn command(
+        &self,
+        command: &Cmd,
+        deadline: Deadline,
+    ) -> Result<Value, Failure> {
+        self.link.command(command, deadline).await
+    }
+
+    pub(super) fn batches(&self) -> &Batches {
+        &self.batches
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn meter(&self) -> Arc<ShardMeter> {
+        Arc::clone(&self.meter)
+    }
+
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Returns the shard's status as this instance sees it.
+    pub(super) fn status(&self) -> ShardStatus {
+        ShardStatus {
+            name: self.name.clone(),
+            asked: !self.link.is_tripped(),
+            trouble: self.link.trouble().or_else(|| self.guard.refusal()),
+            clock_steps: self.offset.steps(),
+            degraded: !self.link.is_connected()
+                || self.link.is_tripped()
+                || self.guard.refusal().is_some(),
+            clock_ahead_us: self.offset.ahead_us(),
+        }
+    }
+
+    /// Reads the server's clock by a command of its own, for servers where scripts must not.
+    pub(super) async fn sample_clock(&self, deadline: Deadline) {
+        let sent_us = monotonic_us();
+        let answer = self.link.command(&::redis::cmd("TIME"), deadline).await;
+        let Some(store_us) = answer.ok().and_then(time_of) else { return };
+        let answered_us = monotonic_us();
+        self.note_clock(store_us, sent_us, answered_us);
+        self.offset.set(store_us, sent_us, answered_us);
+        self.sampled_us.store(answered_us, Ordering::Relaxed);
+    }
+
+    fn header(&self, terms: &CallTerms<'_>) -> Result<Header, Failure> {
+        let estimate_us = || self.offset.now_us();
+        let (given_us, estimate_us) = match &terms.caller.clock {
+            StoreClock::Store => (0, estimate_us()),
+            StoreClock::Client => {
+                let sampled_us = self.sampled_us.load(Ordering::Relaxed);
+                if sampled_us == 0 || monotonic_us() - sampled_us > SAMPLE_HOLDS_US {
+                    let why = format!("the clock of {} was not read in the last 10 s", self.name);
+                    return Err(Failure::NotSent(why));
+                }
+                (estimate_us(), estimate_us())
+            }
+            StoreClock::Given(clock) => {
+                let now_us = clock.now_us();
+                (now_us, now_us)
+            }
+        };
+        Ok(Header { given_us, estimate_us, nonce: terms.caller.nonces.next() })
+    }
+
+    fn note_clock(&self, store_us: u64, sent_us: u64, answered_us: u64) {
+        if let Some(forward_us) = self.offset.note(store_us, sent_us, answered_us) {
+            tracing::warn!(
+                target: "spillgate",
+                shard = self.name,
+                forward_ms = forward_us / 1_000,
+                "the store's clock was set: a step forward admits at most one fresh quota"
+            );
+        }
+    }
+}
+
+/// Groups the transactions of one caller.
+///
+/// Returns each distinct transaction with its count, and for each input its range in the reply.
+fn once(transactions: &[Transaction]) -> (SmallVec<[Times<'_>; 1]>, SmallVec<[ReplyRange; 1]>) {
+    if let [one] = transactions {
+        let once = [(one, 1)];
+        return (once.into_iter().collect(), program::reply_ranges(&once));
+    }
+    let (coalescer, indices) = together(transactions);
+    let once = coalescer.iter().map(|group| (&transactions[group.first], group.times));
+    let once: SmallVec<[_; 1]> = once.collect();
+    let ranges = program::reply_ranges(&once);
+    let ranges = indices.iter().map(|index| ranges[index.group as usize].at(index.index)).collect();
+    (once, ranges)
+}
+
+/// Parses the reply to TIME: seconds, and microseconds.
+fn time_of(answer: Value) -> Option<u64> {
+    let Value::Array(parts) = answer else { return None };
+    let number = |part: &Value| match part {
+        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+        _ => None,
+    };
+    Some(number(parts.first()?)? * 1_000_000 + number(parts.get(1)?)?)
+}
+
+/// Three tries: the first learns the store's clock, the second uses it, the third may cross a window's border.
+const CALENDAR_TRIES: usize = 3;
+/// The longest use of one sample. Clocks drift apart by less than a millisecond in that time.
+const SAMPLE_HOLDS_US: u64 = 10_000_000;

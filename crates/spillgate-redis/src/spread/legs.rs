@@ -1,0 +1,117 @@
+//! Cuts a transaction into legs, one for each location, and orders them.
+
+use std::cmp::Reverse;
+
+use smallvec::SmallVec;
+
+use super::super::Redis;
+use super::super::topology::Location;
+use super::{ChargeOutcome, ChargeOutcomes, OldOwners};
+use crate::algorithm::Intent;
+use crate::counter::PlannedCharge;
+use crate::plan::{RecordAction, Transaction};
+
+/// The counters of a transaction at one location.
+pub(super) struct Leg {
+    pub(super) location: Location,
+    pub(super) transaction: Transaction,
+    /// For each counter, the index of its outcome. The copy at an old owner has an index after all counters.
+    pub(super) indices: SmallVec<[usize; 4]>,
+}
+
+/// The legs of a transaction.
+pub(super) struct Legs {
+    /// Narrowest subject first.
+    pub(super) enforced: Vec<Leg>,
+    pub(super) shadows: Vec<Leg>,
+}
+
+impl Legs {
+    pub(super) fn of(redis: &Redis, transaction: &Transaction, old_owners: &OldOwners) -> Legs {
+        let mut legs = Legs { enforced: Vec::new(), shadows: Vec::new() };
+        for (number, counter) in transaction.counters.iter().enumerate() {
+            // The old owner comes first: it knows all charges of the current period, the new owner only those
+            // since the change.
+            if let Some((location, copy)) = old_owners.old(number) {
+                legs.add(transaction, counter, location, copy);
+            }
+            legs.add(transaction, counter, redis.topology.location(counter.key.tag), number);
+        }
+        // Stable: of two legs with equal width, the one added first stays first, so an old owner precedes the new one.
+        legs.enforced.sort_by_key(|leg| leg.width(old_owners));
+        legs
+    }
+
+    fn add(
+        &mut self,
+        whole: &Transaction,
+        counter: &PlannedCharge,
+        location: Location,
+        index: usize,
+    ) {
+        let of_kind = if counter.group == 0 { &mut self.enforced } else { &mut self.shadows };
+        // A shadow rule at another location than every enforced counter is not part of the reservation's
+        // record. Ending the reservation leaves its estimate as it is.
+        let record = if counter.group == 0 { whole.record.clone() } else { RecordAction::None };
+        let known = of_kind.iter().position(|leg| leg.location == location);
+        let leg = known.unwrap_or_else(|| {
+            let transaction =
+                Transaction { intent: whole.intent, record, counters: SmallVec::new() };
+            of_kind.push(Leg { location, transaction, indices: SmallVec::new() });
+            of_kind.len() - 1
+        });
+        of_kind[leg].transaction.counters.push(counter.clone());
+        of_kind[leg].indices.push(index);
+    }
+}
+
+impl Leg {
+    /// Requests a receipt for each charge, so that the charge can be refunded.
+    pub(super) fn ask_for_receipts(&mut self, redis: &Redis) {
+        if self.transaction.intent == Intent::Charge {
+            self.transaction.intent = Intent::Reserve { nonce: redis.caller.nonces.next() };
+        }
+    }
+
+    /// Returns a sort key: the width of the widest counter that the leg charges.
+    ///
+    /// Fewer key attributes mean a wider subject. Of two rules with the same number of attributes, the later
+    /// one in the policy counts as wider. A leg that charges nothing has `None`, and sorts first.
+    fn width(&self, old_owners: &OldOwners) -> Option<(Reverse<u8>, usize)> {
+        let charged = self
+            .transaction
+            .counters
+            .iter()
+            .zip(&self.indices)
+            .filter(|(counter, _)| counter.cost > 0);
+        charged
+            .map(|(counter, index)| (Reverse(counter.attributes), old_owners.counter_of(*index)))
+            .max()
+    }
+
+    /// Moves the shadow counters of this location into this leg.
+    ///
+    /// The script evaluates shadow groups in the same call, after the enforced counters have allowed.
+    pub(super) fn take_along(&mut self, shadows: &mut Vec<Leg>) {
+        if let Some(here) = shadows.iter().position(|shadow| shadow.location == self.location) {
+            let shadow = shadows.swap_remove(here);
+            self.transaction.counters.extend(shadow.transaction.counters);
+            self.indices.extend(shadow.indices);
+        }
+    }
+
+    /// Returns whether no enforced counter of the leg denied.
+    pub(super) fn passes(&self, outcomes: &ChargeOutcomes) -> bool {
+        self.indices.iter().zip(&self.transaction.counters).all(|(index, counter)| {
+            counter.group > 0
+                || match outcomes[*index] {
+                    ChargeOutcome::Store(counter) | ChargeOutcome::Fallback(counter, _) => {
+                        counter.fits
+                    }
+                    ChargeOutcome::OutagePolicy { passes, .. } => passes,
+                    ChargeOutcome::Remembered { .. } => false,
+                    ChargeOutcome::Refunded | ChargeOutcome::NotAsked => true,
+                }
+        })
+    }
+}

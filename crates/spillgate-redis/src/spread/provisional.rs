@@ -1,0 +1,180 @@
+//! Records the charges of a leg-by-leg decision, and refunds them unless all legs allow.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use tokio::task::JoinHandle;
+
+use super::super::Redis;
+use super::super::topology::Location;
+use super::{ChargeOutcome, ChargeOutcomes, Leg, OldOwners, ShardFallback};
+use crate::algorithm::Charge;
+use crate::counter::{ChargeReply, PlannedCharge};
+use crate::plan::{Cause, RecordAction};
+use crate::reservation::kept::RecordedCharge;
+use crate::time::Deadline;
+
+/// Charges made before all legs have allowed.
+///
+/// Dropping this refunds them in the background, so a caller that is dropped in the middle leaves no charge.
+pub(super) struct ProvisionalCharges<'a, S: ShardFallback> {
+    redis: &'a Redis,
+    fallback: &'a S,
+    old_owners: &'a OldOwners,
+    charges: Vec<ProvisionalCharge>,
+    /// Records of reservations that were opened: location, id, and the counters of the record.
+    records: Vec<(Location, u128, Vec<RecordedCharge>)>,
+}
+
+/// One charge, with all that its refund needs.
+struct ProvisionalCharge {
+    location: Location,
+    /// The index of its outcome, among counters and copies at old owners.
+    number: usize,
+    counter: PlannedCharge,
+    charge: Charge,
+    by_store: bool,
+}
+
+impl<'a, S: ShardFallback> ProvisionalCharges<'a, S> {
+    pub(super) fn new(
+        redis: &'a Redis,
+        fallback: &'a S,
+        old_owners: &'a OldOwners,
+    ) -> ProvisionalCharges<'a, S> {
+        ProvisionalCharges { redis, fallback, old_owners, charges: Vec::new(), records: Vec::new() }
+    }
+
+    /// Records the charges of a leg.
+    pub(super) fn note(&mut self, leg: &Leg, outcomes: &ChargeOutcomes) {
+        let by_store =
+            leg.indices.iter().any(|number| matches!(outcomes[*number], ChargeOutcome::Store(_)));
+        if let RecordAction::Open(opening) = &leg.transaction.record
+            && by_store
+        {
+            // A record that existed before this call belongs to an earlier call, so it is not undone. After a
+            // resend the earlier call is our own.
+            let noted = opening.noted();
+            let tag = leg.transaction.counters.first().map_or(0, |counter| counter.key.tag);
+            let was_there = noted.repeated.contains(&tag) && !noted.is_resent;
+            if was_there || !leg.passes(outcomes) {
+                return;
+            }
+            // Undoing the record refunds every charge of the leg, so no single charges are recorded.
+            let counters = leg.transaction.counters.iter().map(RecordedCharge::of).collect();
+            self.records.push((leg.location, opening.id, counters));
+            return;
+        }
+        for (number, counter) in leg.indices.iter().zip(&leg.transaction.counters) {
+            let (reply, by_store) = match &outcomes[*number] {
+                ChargeOutcome::Store(reply) => (reply, true),
+                ChargeOutcome::Fallback(reply, _) => (reply, false),
+                _ => continue,
+            };
+            if let (Some(charge), 0) = (reply.charge, counter.group) {
+                self.charges.push(ProvisionalCharge {
+                    location: leg.location,
+                    number: *number,
+                    counter: counter.clone(),
+                    charge,
+                    by_store,
+                });
+            }
+        }
+    }
+
+    /// Keeps all charges: every leg has allowed.
+    pub(super) fn keep(mut self) {
+        self.charges.clear();
+        self.records.clear();
+    }
+
+    /// Refunds all charges, and waits for the refunds until the deadline.
+    ///
+    /// Refunds that take longer continue in the background. `outcomes` then shows the counters after the
+    /// refund, or [`ChargeOutcome::Refunded`] where no reply came in time.
+    pub(super) async fn refund(mut self, deadline: Deadline, outcomes: &mut ChargeOutcomes) {
+        for charged in &self.charges {
+            outcomes[charged.number] = ChargeOutcome::Refunded;
+        }
+        if !self.records.is_empty() {
+            // The reply to an undone record does not contain the state of its counters.
+            for outcome in outcomes.iter_mut().filter(|outcome| admits(outcome)) {
+                *outcome = ChargeOutcome::NotAsked;
+            }
+        }
+        let (here, at_store) = self.begin_refund();
+        for (number, reply) in here {
+            outcomes[number] = ChargeOutcome::Fallback(reply, Cause::Outage);
+        }
+        let Some(at_store) = at_store else { return };
+        let Some(Ok(reply)) = deadline.bound(at_store).await else { return };
+        for (number, reply) in reply {
+            outcomes[number] = ChargeOutcome::Store(reply);
+        }
+    }
+
+    fn begin_refund(&mut self) -> (Vec<Returned>, Option<JoinHandle<Vec<Returned>>>) {
+        let mut here = Vec::new();
+        let mut at_store: BTreeMap<Location, Vec<ProvisionalCharge>> = BTreeMap::new();
+        for charged in self.charges.drain(..) {
+            if charged.by_store {
+                at_store.entry(charged.location).or_default().push(charged);
+            } else {
+                let number = self.old_owners.counter_of(charged.number);
+                let reply = self.fallback.refund(&charged.counter, number, charged.charge);
+                here.extend(reply.map(|reply| (charged.number, admitted(reply))));
+            }
+        }
+        let records = std::mem::take(&mut self.records);
+        // `take` and `drain` leave nothing behind, so the drop after an explicit refund refunds nothing
+        // twice.
+        // Without a runtime, as when the process ends, nothing can be sent: the charges stay.
+        let runtime = tokio::runtime::Handle::try_current();
+        let nothing = at_store.is_empty() && records.is_empty();
+        let Some(runtime) = runtime.ok().filter(|_| !nothing) else {
+            return (here, None);
+        };
+        let redis = self.redis.clone();
+        let returning = runtime.spawn(async move {
+            let undone =
+                records.iter().map(|(location, id, counters)| redis.undo(*location, *id, counters));
+            join_all(undone).await;
+            let each =
+                at_store.iter().map(|(location, charged)| return_at(&redis, *location, charged));
+            join_all(each).await.into_iter().flatten().collect()
+        });
+        (here, Some(returning))
+    }
+}
+
+fn admits(outcome: &ChargeOutcome) -> bool {
+    matches!(outcome, ChargeOutcome::Store(reply) if reply.fits)
+}
+
+/// The outcome's index, and the state of the counter after the refund.
+type Returned = (usize, ChargeReply);
+
+async fn return_at(
+    redis: &Redis,
+    location: Location,
+    charged: &[ProvisionalCharge],
+) -> Vec<Returned> {
+    let charges: Vec<_> =
+        charged.iter().map(|charged| (charged.counter.clone(), charged.charge)).collect();
+    let reply = redis.refund(location, &charges).await;
+    charged.iter().zip(reply).map(|(charged, reply)| (charged.number, admitted(reply))).collect()
+}
+
+/// Marks a refunded counter as one that had room: another leg caused the denial.
+fn admitted(mut reply: ChargeReply) -> ChargeReply {
+    reply.fits = true;
+    reply.reading.retry_after_us = Some(0);
+    reply
+}
+
+impl<S: ShardFallback> Drop for ProvisionalCharges<'_, S> {
+    fn drop(&mut self) {
+        self.begin_refund();
+    }
+}

@@ -1,0 +1,430 @@
+//! The settings of a store: addresses, a ring, certificates. Invalid settings are reported before
+//! the first decision.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::BuildError;
+use crate::subject::{SHARED_SECRET, Secret};
+
+/// The store that the instances of a fleet share.
+#[derive(Clone, Debug)]
+pub enum Store {
+    /// One server.
+    Url(String),
+    /// The primary of a master name that Sentinels watch.
+    Sentinel {
+        /// The master name.
+        master: String,
+        /// The URLs of the Sentinels.
+        urls: Vec<String>,
+    },
+    /// A Redis Cluster, found through some of its nodes.
+    Cluster(Vec<String>),
+    /// Independent servers, over which subjects are spread.
+    Ring(Ring),
+}
+
+impl Store {
+    /// Returns whether any of its addresses uses TLS.
+    pub(crate) fn is_secured(&self) -> bool {
+        let is_secured = |url: &String| url.starts_with("rediss://");
+        match self {
+            Store::Url(url) => is_secured(url),
+            Store::Sentinel { urls, .. } | Store::Cluster(urls) => urls.iter().any(is_secured),
+            Store::Ring(ring) => {
+                let nodes =
+                    ring.nodes().iter().chain(ring.previous().into_iter().flat_map(Ring::nodes));
+                nodes.map(|node| &node.url).any(is_secured)
+            }
+        }
+    }
+}
+
+/// The settings of a store, whatever its topology.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// The longest silence of a server while a reply is due, or time without a connection. After it
+    /// the server is out of reach.
+    pub timeout: Duration,
+    /// The longest time that a decision waits for a server that works; at least `timeout`.
+    pub overload_wait: Duration,
+    /// The number of connections to each server.
+    pub connections: usize,
+    /// The certificates for addresses that use TLS.
+    pub tls: Option<Tls>,
+    /// Whether decisions use our own clock, set by the store's.
+    pub client_clock: bool,
+    /// Whether decisions that arrive while others are under way are sent together.
+    pub group_commit: bool,
+    /// The usage to assume on a server that lost its data.
+    pub on_state_loss: OnStateLoss,
+    /// The secret under which subjects are hashed. Heartbeats carry its fingerprint.
+    pub secret: Secret,
+    /// Whether other instances count this one.
+    pub presence: Presence,
+}
+
+/// Whether other instances count this one among those that share the limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// They count it.
+    #[default]
+    Announced,
+    /// They do not, since it calls the store only briefly.
+    Onlooker,
+}
+
+/// The state to assume on a server that lost its data, because it restarted empty or was flushed.
+///
+/// `LimiterBuilder::on_state_loss` takes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStateLoss {
+    /// Assumes unused limits. Each subject may get one allowance more.
+    #[default]
+    Fresh,
+    /// Assumes exhausted limits. A subject without state counts as having used up every limit at
+    /// the time of the loss, and waits as long as that limit requires. No subject is admitted
+    /// twice, and new subjects wait too. A reset has no effect meanwhile.
+    ///
+    /// Each call carries one more key. It does not work on a Cluster, where no single key shows the
+    /// loss of a node. It also fails to notice a loss if all instances restart together with the
+    /// server.
+    Exhausted,
+}
+
+/// A set of independent servers over which subjects are spread by consistent hashing.
+///
+/// A node is known by its name, so it keeps its subjects when its address changes. A node with more
+/// weight gets more subjects.
+///
+/// ```
+/// use spillgate::Ring;
+/// let ring = Ring::numbered(1)
+///     .node("a", "redis://10.0.0.1:6379")
+///     .node("b", "redis://10.0.0.2:6379")
+///     .weighted_node("c", "redis://10.0.0.3:6379", 2);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Ring {
+    number: u32,
+    nodes: Vec<RingNode>,
+    previous: Option<Box<Ring>>,
+}
+
+/// One server of a ring.
+#[derive(Clone)]
+pub(crate) struct RingNode {
+    pub(crate) name: String,
+    pub(crate) url: String,
+    pub(crate) weight: u32,
+}
+
+/// The certificates for `rediss://` connections. By default the system's authorities are trusted.
+///
+/// `LimiterBuilder::tls` takes it.
+#[derive(Clone, Default)]
+pub struct Tls {
+    pub(crate) ca: Option<Vec<u8>>,
+    pub(crate) client: Option<ClientCertificate>,
+}
+
+/// The certificate that identifies this instance to a server.
+#[derive(Clone)]
+pub(crate) struct ClientCertificate {
+    pub(crate) certificate: Vec<u8>,
+    pub(crate) key: Vec<u8>,
+}
+
+/// One server of the store, as this instance sees it.
+///
+/// `Limiter::shards` lists them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShardStatus {
+    /// The node's name, or the address without credentials.
+    pub name: String,
+    /// Whether decisions are sent to it. It is `false` while its circuit breaker is open.
+    pub asked: bool,
+    /// The error of the last attempt to connect, if it failed.
+    pub trouble: Option<String>,
+    /// The number of times that its clock stepped by more than half a second.
+    pub clock_steps: u64,
+    /// Whether decisions are made without it now, by each rule's `on_outage`.
+    pub degraded: bool,
+    /// Its clock minus this instance's wall clock, in µs.
+    pub clock_ahead_us: i64,
+}
+
+/// The number of live instances on the store that differ from this one in settings that all must
+/// share. Such instances keep separate counters for the same subject, so each limit is admitted
+/// more than once.
+///
+/// An instance that names the secret or ring of another as its previous one does not differ from
+/// it.
+///
+/// `Limiter::instance_mismatch` returns it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InstanceMismatch {
+    /// Instances with another key secret.
+    pub secret: u32,
+    /// Instances that spread subjects over other servers: by another ring, or without a ring.
+    pub ring: u32,
+    /// Instances of a version with another format of counters.
+    pub schema: u32,
+}
+
+impl InstanceMismatch {
+    /// Returns whether all live instances agree with this one.
+    pub fn is_none(self) -> bool {
+        self == InstanceMismatch::default()
+    }
+
+    /// Returns each setting by its name in metrics, with the number of instances that differ in it.
+    pub fn parts(self) -> [(&'static str, u32); 3] {
+        [("secret", self.secret), ("ring", self.ring), ("schema", self.schema)]
+    }
+
+    /// Adds the counts of other instances on the same shard.
+    pub(crate) fn and(self, others: InstanceMismatch) -> InstanceMismatch {
+        self.with(others, u32::saturating_add)
+    }
+
+    /// Takes the larger count of each setting, since every instance reports to every shard.
+    pub fn or(self, elsewhere: InstanceMismatch) -> InstanceMismatch {
+        self.with(elsewhere, u32::max)
+    }
+
+    fn with(self, other: InstanceMismatch, join: fn(u32, u32) -> u32) -> InstanceMismatch {
+        InstanceMismatch {
+            secret: join(self.secret, other.secret),
+            ring: join(self.ring, other.ring),
+            schema: join(self.schema, other.schema),
+        }
+    }
+}
+
+impl StoreOptions {
+    /// Returns default settings: as many connections as the machine's cores can use, and the
+    /// system's trusted authorities.
+    pub fn new(timeout: Duration) -> StoreOptions {
+        // One task drives a connection, and one or two cores can keep a server busy.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let connections = (cores / 2).clamp(1, CONNECTIONS_BY_ITSELF);
+        let on_state_loss = OnStateLoss::Fresh;
+        StoreOptions {
+            timeout,
+            overload_wait: OVERLOAD_WAIT,
+            connections,
+            tls: None,
+            client_clock: false,
+            on_state_loss,
+            group_commit: true,
+            secret: Secret::new(&SHARED_SECRET),
+            presence: Presence::Announced,
+        }
+    }
+
+    /// Returns how long a decision waits for a server that works. It must be long enough to notice
+    /// a silent one.
+    pub(crate) fn patience(&self) -> Duration {
+        self.overload_wait.max(self.timeout)
+    }
+}
+
+impl Ring {
+    /// Makes a ring without nodes. A ring with other nodes or weights needs a larger number.
+    pub fn numbered(number: u32) -> Ring {
+        Ring { number, ..Ring::default() }
+    }
+
+    /// Adds a server of weight 1.
+    pub fn node(self, name: impl Into<String>, url: impl Into<String>) -> Ring {
+        self.weighted_node(name, url, 1)
+    }
+
+    /// Adds a server with a weight from 1 to 100.
+    pub fn weighted_node(
+        mut self,
+        name: impl Into<String>,
+        url: impl Into<String>,
+        weight: u32,
+    ) -> Ring {
+        self.nodes.push(RingNode { name: name.into(), url: url.into(), weight });
+        self
+    }
+
+    /// Replaces a ring with a smaller number, while instances on both are running.
+    ///
+    /// Subjects that move are evaluated and charged at both owners, all or none, so that no limit
+    /// is exceeded. This ends by itself. Each node serves the old ring until it has had no
+    /// heartbeat from it for 5 seconds. Each limit leaves its old owner after twice its longest
+    /// wait.
+    ///
+    /// Keep naming the previous ring, with its number and nodes, until then. The nodes reject an
+    /// instance that does not, or that uses the old ring too late. Such an instance decides by
+    /// local shares and shows it in [`crate::Limiter::shards`].
+    ///
+    /// An old owner that dies meanwhile counts as lost, and costs one allowance for each of its
+    /// subjects.
+    ///
+    /// ```
+    /// use spillgate::Ring;
+    /// let three = Ring::numbered(1)
+    ///     .node("a", "redis://10.0.0.1:6379")
+    ///     .node("b", "redis://10.0.0.2:6379")
+    ///     .node("c", "redis://10.0.0.3:6379");
+    /// let four = Ring::numbered(2)
+    ///     .node("a", "redis://10.0.0.1:6379")
+    ///     .node("b", "redis://10.0.0.2:6379")
+    ///     .node("c", "redis://10.0.0.3:6379")
+    ///     .node("d", "redis://10.0.0.4:6379")
+    ///     .replacing(three);
+    /// ```
+    pub fn replacing(self, previous: Ring) -> Ring {
+        Ring { previous: Some(Box::new(previous)), ..self }
+    }
+
+    /// Returns the number of the ring. Each change of nodes or weights needs a larger one.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn nodes(&self) -> &[RingNode] {
+        &self.nodes
+    }
+
+    /// Returns the ring that this one replaces, if one was given.
+    pub(crate) fn previous(&self) -> Option<&Ring> {
+        self.previous.as_deref()
+    }
+
+    /// Returns the ring that this one replaces, if it is valid.
+    pub(crate) fn checked_previous(&self) -> Result<Option<&Ring>, BuildError> {
+        let Some(previous) = self.previous() else { return Ok(None) };
+        previous.checked_nodes()?;
+        if previous.number >= self.number {
+            let why = format!(
+                "it cannot replace ring {}; a ring of other nodes or weights takes a larger number",
+                previous.number
+            );
+            return Err(BuildError::Ring { number: self.number, why });
+        }
+        Ok(Some(previous))
+    }
+
+    /// Returns the nodes if they make a valid ring.
+    pub(crate) fn checked_nodes(&self) -> Result<&[RingNode], BuildError> {
+        let wrong = |why: String| Err(BuildError::Ring { number: self.number, why });
+        if self.number == 0 {
+            return wrong("rings are numbered from 1".into());
+        }
+        if self.nodes.is_empty() {
+            return wrong("it has no nodes; add one for each server".into());
+        }
+        if self.nodes.len() > NODES_MAX {
+            return wrong(format!("it has {} nodes; the maximum is {NODES_MAX}", self.nodes.len()));
+        }
+        for (place, node) in self.nodes.iter().enumerate() {
+            if !name_is_plain(&node.name) {
+                return wrong(format!(
+                    "the name {:?} of node {place}: a name has 1 to 64 of the characters A-Z a-z 0-9 _ . -",
+                    node.name
+                ));
+            }
+            if !(1..=WEIGHT_MAX).contains(&node.weight) {
+                return wrong(format!(
+                    "node {:?} has weight {}; a weight must be from 1 to {WEIGHT_MAX}",
+                    node.name, node.weight
+                ));
+            }
+            if self.nodes[..place].iter().any(|earlier| earlier.name == node.name) {
+                return wrong(format!("two nodes are named {:?}; rename one of them", node.name));
+            }
+        }
+        let weights: u32 = self.nodes.iter().map(|node| node.weight).sum();
+        if weights > WEIGHTS_MAX {
+            return wrong(format!(
+                "the weights of its nodes sum to {weights}; the maximum is {WEIGHTS_MAX}, so halve them all"
+            ));
+        }
+        Ok(&self.nodes)
+    }
+}
+
+impl Tls {
+    /// Trusts the system's authorities, and has no certificate of its own.
+    pub fn new() -> Tls {
+        Tls::default()
+    }
+
+    /// Trusts these authorities, in PEM, and no others.
+    pub fn trusting(self, ca: impl Into<Vec<u8>>) -> Tls {
+        Tls { ca: Some(ca.into()), ..self }
+    }
+
+    /// Presents this certificate to servers that ask for one: its chain and its key, both in PEM.
+    pub fn presenting(self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Tls {
+        let client = ClientCertificate { certificate: certificate.into(), key: key.into() };
+        Tls { client: Some(client), ..self }
+    }
+}
+
+/// Hides the address, which may have credentials.
+impl fmt::Debug for RingNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RingNode({} × {})", self.name, self.weight)
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls(..)")
+    }
+}
+
+fn name_is_plain(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    (1..=64).contains(&name.len()) && name.bytes().all(plain)
+}
+
+/// People notice 100 ms and leave after a few seconds. A store that is busy for longer is
+/// overloaded.
+const OVERLOAD_WAIT: Duration = Duration::from_millis(250);
+/// One instance needs no more, by measurements of others. Operators can set more.
+const CONNECTIONS_BY_ITSELF: usize = 4;
+/// Each instance has a connection to every node.
+const NODES_MAX: usize = 256;
+const WEIGHT_MAX: u32 = 100;
+/// A million points on the ring, which a start can sort quickly.
+const WEIGHTS_MAX: u32 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_an_invalid_ring_names_the_fix() {
+        let wrong = |ring: Ring| ring.checked_nodes().unwrap_err().to_string();
+        let node = |name: &str| Ring::numbered(7).node(name, "redis://a");
+        assert_eq!(wrong(Ring::numbered(7)), "ring 7: it has no nodes; add one for each server");
+        assert_eq!(
+            wrong(node("a").node("a", "redis://b")),
+            "ring 7: two nodes are named \"a\"; rename one of them"
+        );
+        assert_eq!(
+            wrong(node("a").weighted_node("b", "redis://b", 0)),
+            "ring 7: node \"b\" has weight 0; a weight must be from 1 to 100"
+        );
+        assert!(wrong(node("a b")).starts_with("ring 7: the name \"a b\" of node 0: "));
+        assert_eq!(node("a-1.eu").checked_nodes().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn credentials_are_in_no_debug_output() {
+        let ring = Ring::numbered(1).node("a", "redis://:hunter2@a");
+        let tls = Tls::new().presenting("certificate", "hunter2");
+        assert!(!format!("{ring:?} {tls:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,130 @@
+//! One connection to a server, over TCP, TLS or a Unix socket.
+
+use std::io;
+use std::sync::Arc;
+
+use ::redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::AbortHandle;
+
+use super::access::Connector;
+use super::address::{Address, At, Host};
+use super::failure::Failure;
+
+mod answer;
+mod line;
+mod pulse;
+
+pub(super) use answer::Answer;
+#[cfg(any(test, fuzzing))]
+pub(super) use answer::first as first_answer;
+pub(super) use line::Held;
+use line::{Line, line};
+pub(super) use pulse::Pulse;
+
+/// A connection. It is closed when this is dropped.
+pub(super) struct Wire {
+    line: Arc<Line>,
+    reader: AbortHandle,
+}
+
+impl Wire {
+    /// Sends one command and returns the reply. All callers share the connection. The caller must bound the wait.
+    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Answer> {
+        self.line.send(&command.get_packed_command(), 1).await
+    }
+
+    /// Sends a call whose reply the shard owes within the pulse's timeout, once the wire is watched.
+    ///
+    /// `held` is returned with the reply. If the caller is dropped before, `held` is dropped when the reply comes.
+    pub(super) async fn call(&self, command: &Cmd, held: Held) -> (RedisResult<Answer>, Held) {
+        self.line.call(&command.get_packed_command(), 1, held).await
+    }
+
+    /// Sends several commands as [`Wire::call`] does, and returns the reply to the last.
+    pub(super) async fn call_all(
+        &self,
+        commands: &Pipeline,
+        held: Held,
+    ) -> (RedisResult<Answer>, Held) {
+        self.line.call(&commands.get_packed_pipeline(), commands.len(), held).await
+    }
+
+    /// Reports the bytes that are read here to the pulse of a shard.
+    pub(super) fn watch(&self, pulse: &Arc<Pulse>) {
+        self.line.watch(pulse);
+    }
+
+    /// Sends one command and returns its value. The caller must bound the wait.
+    pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
+        match self.send(command).await {
+            Ok(answer) => Ok(answer.value()),
+            Err(error) => Err(Failure::of(&error)),
+        }
+    }
+}
+
+/// Without this, the reader would wait for replies that a dead server never sends.
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.reader.abort();
+        self.line.close();
+    }
+}
+
+/// Connects and logs in. The caller must bound the wait.
+pub(super) async fn dial(address: &Address, tls: &Connector) -> RedisResult<Wire> {
+    match &address.at {
+        At::Tcp(host) => {
+            #[cfg(feature = "simulation")]
+            if let Some(dialled) = crate::simulation::dial(&host.name, host.port) {
+                return log_in(address, dialled.await?).await;
+            }
+            log_in(address, tcp(host).await?).await
+        }
+        At::Tls(host) => {
+            let name = ServerName::try_from(host.name.clone()).map_err(io::Error::other)?;
+            log_in(address, tls.get().connect(name, tcp(host).await?).await?).await
+        }
+        At::Unix(path) => log_in(address, UnixStream::connect(path).await?).await,
+    }
+}
+
+async fn tcp(host: &Host) -> Result<TcpStream, RedisError> {
+    let stream = TcpStream::connect((host.name.as_str(), host.port)).await?;
+    // A call is one small write, and the caller waits for its reply: delaying it to fill a packet helps nothing.
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Sends user, password and database before anything else.
+async fn log_in<S>(address: &Address, stream: S) -> RedisResult<Wire>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (line, reader) = line(stream);
+    let reader = tokio::spawn(reader).abort_handle();
+    let wire = Wire { line, reader };
+    let login = address.login.get();
+    if let Some(password) = login.password() {
+        let mut auth = redis::cmd("AUTH");
+        auth.arg(login.username()).arg(password);
+        let answer = wire.send(&auth).await;
+        refused(answer, ErrorKind::AuthenticationFailed, "the server refuses the password")?;
+    }
+    if login.db() != 0 {
+        let answer = wire.send(redis::cmd("SELECT").arg(login.db())).await;
+        refused(answer, ErrorKind::InvalidClientConfig, "the server refuses the database")?;
+    }
+    Ok(wire)
+}
+
+/// Replaces an error that the server returned, since at login it has another meaning than in a call.
+fn refused(answer: RedisResult<Answer>, kind: ErrorKind, what: &'static str) -> RedisResult<()> {
+    answer.map(drop).map_err(|error| match error.code() {
+        Some(_) => (kind, what, error.to_string()).into(),
+        None => error,
+    })
+}

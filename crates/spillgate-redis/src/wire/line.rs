@@ -1,0 +1,429 @@
+//! A line that many callers send on. A caller writes its own command, or adds it to a common buffer if many
+//! are in flight. One task reads the replies, which come in the order of sending.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use ::redis::{RedisError, RedisResult};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
+
+use super::answer::{Answer, Cut, is_pushed};
+use super::pulse::Pulse;
+
+/// The sending end of a line.
+pub(super) struct Line {
+    sending: Mutex<Sending>,
+}
+
+struct Sending {
+    /// `None` once the line is closed.
+    half: Option<Box<dyn AsyncWrite + Send + Unpin>>,
+    /// Bytes that leave together, or that the socket did not take at once. The reader sends them.
+    unsent: Vec<u8>,
+    /// Commands without a reply, in the order of sending.
+    awaited: VecDeque<Awaited>,
+    /// Wakes the reader.
+    reader: Waker,
+    /// The pulse of the shard, if the connection is watched for silence.
+    pulse: Option<Arc<Pulse>>,
+    /// Whether the reader has a timer for silence.
+    is_timed: bool,
+}
+
+/// A command that was sent, and has no reply yet.
+struct Awaited {
+    /// `None` if no caller waits for the reply.
+    reply_to: Option<ReplySender>,
+    held: Held,
+    sent_at: Instant,
+    /// Whether the shard owes a byte since this was sent.
+    is_watched: bool,
+}
+
+/// A value that lives until the reply to its command, even if the caller is dropped before.
+pub(in super::super) type Held = Option<Box<dyn Send>>;
+
+/// The receiving end: reads replies while it is polled.
+pub(super) struct Reader<S> {
+    line: Arc<Line>,
+    half: ReadHalf<S>,
+    /// Bytes that were read and not delivered lie between `from` and `to`.
+    bytes: Vec<u8>,
+    from: usize,
+    to: usize,
+    cut: Cut,
+    /// Whether callers that are about to send have had their turn.
+    waited: bool,
+    silence: Silence,
+    /// When the last byte came on this connection.
+    received_at: Instant,
+}
+
+/// Delivers the reply to a command, and the value that was held for it.
+type ReplySender = oneshot::Sender<(RedisResult<Answer>, Held)>;
+
+/// The reader's progress in finding the shard silent.
+#[derive(Default)]
+struct Silence {
+    /// When to look next.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Since when no byte came, and how often the timer fired late since then.
+    suspected: Option<(Instant, u32)>,
+}
+
+/// Creates a line over `stream`, and its reader.
+pub(super) fn line<S>(stream: S) -> (Arc<Line>, Reader<S>)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (read, write): (ReadHalf<S>, WriteHalf<S>) = tokio::io::split(stream);
+    let sending = Sending {
+        half: Some(Box::new(write)),
+        unsent: Vec::new(),
+        awaited: VecDeque::new(),
+        reader: Waker::noop().clone(),
+        pulse: None,
+        is_timed: false,
+    };
+    let line = Arc::new(Line { sending: Mutex::new(sending) });
+    let bytes = vec![0; READ_MIN];
+    let reader = Reader {
+        line: Arc::clone(&line),
+        half: read,
+        bytes,
+        from: 0,
+        to: 0,
+        cut: Cut::new(),
+        waited: false,
+        silence: Silence::default(),
+        received_at: Instant::now(),
+    };
+    (line, reader)
+}
+
+impl Line {
+    /// Sends commands, and returns the reply to the last one.
+    ///
+    /// Sending never blocks: bytes that the socket does not take now are sent by the reader. A caller that is
+    /// dropped later has sent its commands all the same.
+    pub(super) async fn send(&self, packed: &[u8], commands: usize) -> RedisResult<Answer> {
+        self.send_as(packed, commands, None, false).await.0
+    }
+
+    /// Sends a call whose reply the shard owes within the pulse's timeout.
+    ///
+    /// `held` is returned with the reply. If the caller is dropped before, `held` is dropped when the reply comes.
+    pub(super) async fn call(
+        &self,
+        packed: &[u8],
+        commands: usize,
+        held: Held,
+    ) -> (RedisResult<Answer>, Held) {
+        self.send_as(packed, commands, held, true).await
+    }
+
+    async fn send_as(
+        &self,
+        packed: &[u8],
+        commands: usize,
+        held: Held,
+        is_watched: bool,
+    ) -> (RedisResult<Answer>, Held) {
+        let (reply_to, answer) = oneshot::channel();
+        {
+            let mut sending = self.sending.lock();
+            if let Err(error) = sending.send(packed) {
+                return (Err(error), held);
+            }
+            let is_watched = is_watched && sending.pulse.is_some();
+            let sent_at = Instant::now();
+            let awaited = |reply_to| Awaited { reply_to, held: None, sent_at, is_watched };
+            // Replies before the last one, such as to ASKING, go to no caller.
+            sending.awaited.extend((1..commands).map(|_| awaited(None)));
+            sending.awaited.push_back(Awaited { held, ..awaited(Some(reply_to)) });
+            if is_watched && !sending.is_timed {
+                sending.is_timed = true;
+                sending.reader.wake_by_ref();
+            }
+        }
+        // If the reader is gone, the fate of the command is unknown.
+        answer.await.unwrap_or_else(|_| (Err(closed()), None))
+    }
+
+    /// Reports the bytes that are read here to a shard's pulse, and makes the reader watch for silence.
+    pub(super) fn watch(self: &Arc<Self>, pulse: &Arc<Pulse>) {
+        self.sending.lock().pulse = Some(Arc::clone(pulse));
+        pulse.join(self);
+    }
+
+    /// Releases all watched callers: the shard is silent. Replies that still come are dropped.
+    pub(super) fn release(&self) {
+        let mut released = Vec::new();
+        for awaited in &mut self.sending.lock().awaited {
+            // The entry itself stays: a late reply must still be matched with it, to keep the order.
+            if awaited.is_watched {
+                released.extend(
+                    awaited.reply_to.take().map(|reply_to| (reply_to, awaited.held.take())),
+                );
+            }
+        }
+        for (reply_to, held) in released {
+            let _ = reply_to.send((Err(silent()), held));
+        }
+    }
+
+    /// Closes the line, and fails all waiting callers.
+    pub(super) fn close(&self) {
+        self.end(&closed());
+    }
+
+    fn end(&self, why: &RedisError) {
+        let mut sending = self.sending.lock();
+        sending.half = None;
+        sending.unsent = Vec::new();
+        let awaited = std::mem::take(&mut sending.awaited);
+        drop(sending);
+        for Awaited { reply_to, held, .. } in awaited {
+            if let Some(reply_to) = reply_to {
+                let _ = reply_to.send((Err(why.clone()), held));
+            }
+        }
+    }
+}
+
+impl Sending {
+    /// Returns when the oldest call was sent whose reply the shard still owes.
+    fn oldest(&self) -> Option<Instant> {
+        let outstanding = |awaited: &&Awaited| awaited.is_watched && awaited.reply_to.is_some();
+        self.awaited.iter().find(outstanding).map(|awaited| awaited.sent_at)
+    }
+
+    fn send(&mut self, packed: &[u8]) -> RedisResult<()> {
+        let half = self.half.as_mut().ok_or_else(unsent)?;
+        let mut sent = 0;
+        if self.unsent.is_empty() && self.awaited.len() < CROWD {
+            // The reader waits for room in the socket, and finds write errors too.
+            let nobody = &mut Context::from_waker(Waker::noop());
+            if let Poll::Ready(Ok(taken)) = Pin::new(&mut *half).poll_write(nobody, packed) {
+                sent = taken;
+            }
+            if sent == packed.len() && Pin::new(half).poll_flush(nobody).is_ready() {
+                return Ok(());
+            }
+        }
+        // Under load the bytes leave together with the next ones: one system call for several commands.
+        self.unsent.extend_from_slice(&packed[sent..]);
+        self.reader.wake_by_ref();
+        Ok(())
+    }
+
+    fn poll_unsent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Callers wake the reader through this waker, which may change from poll to poll.
+        if !self.reader.will_wake(context.waker()) {
+            self.reader = context.waker().clone();
+        }
+        let Some(half) = &mut self.half else { return Poll::Ready(Ok(())) };
+        let mut sent = 0;
+        let written = loop {
+            if sent == self.unsent.len() {
+                break Pin::new(&mut *half).poll_flush(context);
+            }
+            match Pin::new(&mut *half).poll_write(context, &self.unsent[sent..]) {
+                Poll::Ready(Ok(0)) => break Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(taken)) => sent += taken,
+                Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
+                Poll::Pending => break Poll::Pending,
+            }
+        };
+        self.unsent.drain(..sent);
+        written
+    }
+}
+
+impl<S: AsyncRead + Unpin> Future for Reader<S> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let reader = self.get_mut();
+        let why = match reader.poll_answers(context) {
+            Poll::Ready(why) => why,
+            Poll::Pending => ready!(reader.poll_silence(context)),
+        };
+        reader.line.end(&why);
+        Poll::Ready(())
+    }
+}
+
+impl<S: AsyncRead + Unpin> Reader<S> {
+    /// Delivers replies while there are any. Ready with the reason why there will be no more.
+    fn poll_answers(&mut self, context: &mut Context<'_>) -> Poll<RedisError> {
+        let mut sending = self.line.sending.lock();
+        let is_crowded = !sending.unsent.is_empty() && sending.awaited.len() > CROWD;
+        if is_crowded && !self.waited {
+            // Waits for one turn of the runtime: callers that just got a reply often send the next command at once.
+            self.waited = true;
+            context.waker().wake_by_ref();
+        } else {
+            self.waited = false;
+            if let Poll::Ready(Err(error)) = sending.poll_unsent(context) {
+                return Poll::Ready(error.into());
+            }
+        }
+        drop(sending);
+        loop {
+            self.make_room();
+            let mut free = ReadBuf::new(&mut self.bytes[self.to..]);
+            match ready!(Pin::new(&mut self.half).poll_read(context, &mut free)) {
+                Err(error) => return Poll::Ready(error.into()),
+                Ok(()) if free.filled().is_empty() => return Poll::Ready(closed()),
+                Ok(()) => self.to += free.filled().len(),
+            }
+            self.note_byte();
+            if let Err(why) = self.tell() {
+                return Poll::Ready(why);
+            }
+        }
+    }
+
+    /// Delivers all complete replies.
+    fn tell(&mut self) -> RedisResult<()> {
+        loop {
+            let unread = &self.bytes[self.from..self.to];
+            let garbled = |_| RedisError::from(io::Error::from(io::ErrorKind::InvalidData));
+            let Some(end) = self.cut.end(unread).map_err(garbled)? else { return Ok(()) };
+            let frame = &unread[..end];
+            self.from += end;
+            if is_pushed(frame) {
+                continue;
+            }
+            let answer = Answer::of(frame).and_then(Answer::unless_error);
+            // Delivered after the lock is released: the caller may send the next command at once, which takes
+            // the lock.
+            let awaited = self.line.sending.lock().awaited.pop_front();
+            let Some(Awaited { reply_to: Some(reply_to), held, .. }) = awaited else { continue };
+            if reply_to.send((answer, held)).is_err()
+                && let Some(pulse) = &self.line.sending.lock().pulse
+            {
+                pulse.note_late_answer();
+            }
+        }
+    }
+
+    fn note_byte(&mut self) {
+        self.received_at = Instant::now();
+        if let Some(pulse) = &self.line.sending.lock().pulse {
+            pulse.note_byte(self.received_at);
+        }
+    }
+
+    /// Looks for silence after all available bytes were read, so a byte that came with the timer counts.
+    ///
+    /// Ready if this connection is broken: it alone has been silent for long.
+    fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<RedisError> {
+        loop {
+            let due = match &mut self.silence.timer {
+                Some(timer) => {
+                    ready!(timer.as_mut().poll(context));
+                    timer.deadline()
+                }
+                None => Instant::now(),
+            };
+            let (pulse, oldest) = {
+                let mut sending = self.line.sending.lock();
+                let oldest = sending.oldest();
+                sending.is_timed &= oldest.is_some();
+                (sending.pulse.clone(), oldest)
+            };
+            let (Some(pulse), Some(oldest)) = (pulse, oldest) else {
+                self.silence = Silence::default();
+                return Poll::Pending;
+            };
+            // Other connections may have received bytes meanwhile, but this one has not for too long.
+            let now = Instant::now();
+            if now.saturating_duration_since(oldest.max(self.received_at)) >= pulse.broken_after() {
+                return Poll::Ready(broken());
+            }
+            let since = oldest.max(pulse.last_received());
+            let wait = if now < since + pulse.timeout() {
+                self.silence.suspected = None;
+                since + pulse.timeout() - now
+            } else {
+                match self.silence.suspected {
+                    Some((suspected, late)) if suspected == since => {
+                        // Silence needs a second look. A timer that fires late shows that this process was
+                        // stalled, so a late look is repeated, at most `LATE_LOOKS` times.
+                        let is_late = now.saturating_duration_since(due) > LATE;
+                        if !is_late || late >= LATE_LOOKS {
+                            self.silence = Silence::default();
+                            pulse.judge_silent();
+                            continue;
+                        }
+                        self.silence.suspected = Some((since, late + 1));
+                    }
+                    _ => self.silence.suspected = Some((since, 0)),
+                }
+                LOOK_AGAIN
+            };
+            self.silence.timer = Some(Box::pin(tokio::time::sleep(wait)));
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.from == self.to {
+            (self.from, self.to) = (0, 0);
+        }
+        if self.bytes.len() - self.to >= READ_MIN / 2 {
+            return;
+        }
+        // Moves the unread bytes to the front, and doubles the buffer if that does not suffice.
+        self.bytes.copy_within(self.from..self.to, 0);
+        (self.from, self.to) = (0, self.to - self.from);
+        if self.bytes.len() - self.to < READ_MIN / 2 {
+            self.bytes.resize(2 * self.bytes.len(), 0);
+        }
+    }
+}
+
+/// Callers must also fail when the reader's task is aborted.
+impl<S> Drop for Reader<S> {
+    fn drop(&mut self) {
+        self.line.close();
+    }
+}
+
+fn closed() -> RedisError {
+    io::Error::from(io::ErrorKind::BrokenPipe).into()
+}
+
+/// The error of a command for a connection that was closed before: no byte of it was sent.
+fn unsent() -> RedisError {
+    io::Error::new(io::ErrorKind::ConnectionRefused, "the connection was closed before").into()
+}
+
+fn silent() -> RedisError {
+    io::Error::from(io::ErrorKind::TimedOut).into()
+}
+
+fn broken() -> RedisError {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "only this connection is silent").into()
+}
+
+/// The pause before the second look. The shard gets it on top of its timeout.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// A timer that fires later than this was stalled with the whole process, and perhaps with the shard beside it.
+const LATE: Duration = Duration::from_millis(5);
+/// The most late looks. A process that stalls again and again must still notice a dead shard.
+const LATE_LOOKS: u32 = 3;
+
+/// From this number of commands in flight, one more waits for the next write. Batched calls are never so
+/// many. A Cluster's calls are: one for each slot.
+const CROWD: usize = 4;
+/// Fits the reply to a call of many decisions.
+const READ_MIN: usize = 16 * 1024;

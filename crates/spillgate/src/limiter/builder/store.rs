@@ -1,0 +1,233 @@
+//! The settings of a shared store.
+
+use std::time::Duration;
+
+use super::super::Limiter;
+use super::{LimiterBuilder, TIMEOUT};
+use crate::engine::Redis;
+use crate::error::BuildError;
+use crate::store::{OnStateLoss, Presence, Ring, Store, StoreOptions, Tls};
+use crate::subject::Secret;
+use crate::time::Clock;
+
+/// The settings of a shared store. Without an address, state is in memory.
+#[derive(Debug, Default)]
+pub(in crate::limiter) struct StoreSettings {
+    pub(in crate::limiter) address: Option<Store>,
+    pub(in crate::limiter) tls: Option<Tls>,
+    connections: Option<usize>,
+    pub(super) expected_instances: u32,
+    client_clock: bool,
+    on_state_loss: OnStateLoss,
+    presence: Presence,
+    pub(super) denial_cache: Option<bool>,
+    clock: Option<Clock>,
+    pub(super) previous_secret: Option<[u8; 16]>,
+    overload_wait: Option<Duration>,
+    /// How long `build` waits for the store, if it has to answer.
+    pub(super) required_within: Option<Duration>,
+}
+
+impl LimiterBuilder {
+    /// Keeps state on one Redis or Valkey server, shared with all instances that use it.
+    ///
+    /// The URL is `redis://user:password@host:port/database`, `rediss://` for TLS, or
+    /// `unix:///path?db=0`.
+    ///
+    /// A limiter starts without its store, and uses it as soon as it answers:
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Request};
+    ///
+    /// // No server listens on this port, so this instance enforces its local share.
+    /// let limiter = Limiter::builder().redis("redis://127.0.0.1:1").build().await?;
+    /// let request = Request::keyed("user:42", Limit::per_minute(100));
+    /// let decision = limiter.check(&request).await;
+    /// assert!(decision.allowed() && decision.degraded());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub fn redis(mut self, url: impl Into<String>) -> LimiterBuilder {
+        self.store.address = Some(Store::Url(url.into()));
+        self
+    }
+
+    /// Keeps state on the current primary of a master name that these Sentinels watch.
+    ///
+    /// User, password, database and TLS of the first URL apply to the primary too.
+    pub fn sentinel(
+        mut self,
+        master: impl Into<String>,
+        urls: impl IntoIterator<Item = impl Into<String>>,
+    ) -> LimiterBuilder {
+        let urls = urls.into_iter().map(Into::into).collect();
+        self.store.address = Some(Store::Sentinel { master: master.into(), urls });
+        self
+    }
+
+    /// Keeps state on a Redis Cluster, found through some of its nodes.
+    ///
+    /// User and password of the first URL apply to all nodes.
+    pub fn cluster(mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> LimiterBuilder {
+        let urls = urls.into_iter().map(Into::into).collect();
+        self.store.address = Some(Store::Cluster(urls));
+        self
+    }
+
+    /// Keeps state on independent servers, spread by consistent hashing.
+    pub fn ring(mut self, ring: Ring) -> LimiterBuilder {
+        self.store.address = Some(Store::Ring(ring));
+        self
+    }
+
+    /// Sets the certificate authority for `rediss://` servers and this instance's own certificate.
+    pub fn tls(mut self, tls: Tls) -> LimiterBuilder {
+        self.store.tls = Some(tls);
+        self
+    }
+
+    /// Sets the number of instances that share the limits, if you know it beforehand.
+    ///
+    /// While the store is out of reach, each instance enforces this fraction of every limit. If
+    /// recent heartbeats show more instances, their number is used.
+    pub fn expected_instances(mut self, instances: u32) -> LimiterBuilder {
+        self.store.expected_instances = instances;
+        self
+    }
+
+    /// Decides by this instance's clock instead of the store's, for services that bar `TIME` in
+    /// scripts.
+    ///
+    /// The clock is set by the store's once a second.
+    pub fn client_clock(mut self) -> LimiterBuilder {
+        self.store.client_clock = true;
+        self
+    }
+
+    /// Sets the usage to assume on a server that lost its data. The default is
+    /// [`OnStateLoss::Fresh`].
+    pub fn on_state_loss(mut self, on_state_loss: OnStateLoss) -> LimiterBuilder {
+        self.store.on_state_loss = on_state_loss;
+        self
+    }
+
+    /// Sends no heartbeat, so that other instances do not count this one as live.
+    ///
+    /// For commands that call a store a few times and end.
+    pub fn without_heartbeat(mut self) -> LimiterBuilder {
+        self.store.presence = Presence::Onlooker;
+        self
+    }
+
+    /// Sets whether a denial by the store is remembered until its wait is over, for at most 1
+    /// second. The default is `true`.
+    ///
+    /// A denied subject that tries again does not reach the store. A refund or reset by another
+    /// instance takes effect here up to 1 second late.
+    pub fn denial_cache(mut self, remembers: bool) -> LimiterBuilder {
+        self.store.denial_cache = Some(remembers);
+        self
+    }
+
+    /// Sets the number of connections to each server, 1 to 16. The default is one for every two
+    /// cores, at most 4.
+    pub fn connections(mut self, connections: usize) -> LimiterBuilder {
+        self.store.connections = Some(connections.clamp(1, CONNECTIONS_MAX));
+        self
+    }
+
+    /// Sets how long a decision waits for a store that is busy but works. The default is 250 ms,
+    /// and never less than [`timeout`](Self::timeout).
+    ///
+    /// A decision that waits longer is denied as [`Reason::Overloaded`](crate::Reason::Overloaded),
+    /// or allowed if the rule has `on_outage = "allow"`.
+    pub fn overload_wait(mut self, wait: Duration) -> LimiterBuilder {
+        self.store.overload_wait = Some(wait);
+        self
+    }
+
+    /// Sets the secret that was in use before [`key_secret`](Self::key_secret), for a change
+    /// without fresh allowances.
+    ///
+    /// Counters under both secrets are evaluated and charged, so each decision costs the store
+    /// twice as much. Keep it set until the longest wait of any limit has passed since the last
+    /// instance changed over. If there was no secret before, pass [`SHARED_SECRET`].
+    pub fn previous_key_secret(mut self, secret: [u8; 16]) -> LimiterBuilder {
+        self.store.previous_secret = Some(secret);
+        self
+    }
+
+    /// Requires the store at start: [`build`](Self::build) fails if the store does not decide within `timeout`.
+    ///
+    /// Without it a limiter starts while the store is away, and decides by each rule's `on_outage` until the store
+    /// answers.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use spillgate::{BuildError, Limiter};
+    ///
+    /// let builder = Limiter::builder().redis("redis://127.0.0.1:1");
+    /// let error = builder.require_store(Duration::from_millis(50)).build().await.unwrap_err();
+    /// assert!(matches!(error, BuildError::StoreUnavailable { .. }));
+    /// # });
+    /// ```
+    pub fn require_store(mut self, timeout: Duration) -> LimiterBuilder {
+        self.store.required_within = Some(timeout);
+        self
+    }
+}
+
+impl StoreSettings {
+    /// Decides by this clock instead of the store's.
+    pub(super) fn use_clock(&mut self, clock: Clock) {
+        self.clock = Some(clock);
+    }
+
+    /// Opens the store; returns `None` if state is in memory.
+    pub(super) async fn open(
+        &self,
+        timeout: Option<Duration>,
+        secret: Secret,
+    ) -> Result<Option<Redis>, BuildError> {
+        let Some(address) = &self.address else { return Ok(None) };
+        let defaults = StoreOptions::new(timeout.unwrap_or(TIMEOUT));
+        let options = StoreOptions {
+            tls: self.tls.clone(),
+            client_clock: self.client_clock,
+            on_state_loss: self.on_state_loss,
+            secret,
+            presence: self.presence,
+            connections: self.connections.unwrap_or(defaults.connections),
+            overload_wait: self.overload_wait.unwrap_or(defaults.overload_wait),
+            ..defaults
+        };
+        let redis = Redis::open(address, &options).await?;
+        Ok(Some(match &self.clock {
+            Some(clock) => redis.with_clock(clock.clone()),
+            None => redis,
+        }))
+    }
+}
+
+impl Limiter {
+    /// Waits until the store decides, for at most `within`.
+    pub(super) async fn wait_for_store(&self, within: Duration) -> Result<(), BuildError> {
+        let answers = async {
+            while !self.store_answers().await {
+                tokio::time::sleep(STORE_POLL).await;
+            }
+        };
+        if tokio::time::timeout(within, answers).await.is_ok() {
+            return Ok(());
+        }
+        let trouble = self.shards().into_iter().find_map(|shard| shard.trouble);
+        let why = trouble.unwrap_or_else(|| "it does not answer in time".to_owned());
+        Err(BuildError::StoreUnavailable { waited: within, why })
+    }
+}
+
+/// The time between two attempts to reach a store that is required at start.
+const STORE_POLL: Duration = Duration::from_millis(20);
+/// One task drives a connection. 16 are more than any machine's cores can use.
+const CONNECTIONS_MAX: usize = 16;
