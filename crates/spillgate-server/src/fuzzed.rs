@@ -3,11 +3,11 @@
 //! function stands beside its parser.
 
 pub use crate::config::fuzzed::holds as settings;
-pub use crate::door::admin::fuzzed::holds as admin;
-pub use crate::door::auth::fuzzed::holds as auth;
-pub use crate::door::envoy::fuzzed::holds as envoy;
-pub use crate::door::http::fuzzed::holds as http;
-pub use crate::door::resp::fuzzed::holds as resp;
+pub use crate::listener::admin::fuzzed::holds as admin;
+pub use crate::listener::auth::fuzzed::holds as auth;
+pub use crate::listener::envoy::fuzzed::holds as envoy;
+pub use crate::listener::http::fuzzed::holds as http;
+pub use crate::listener::resp::fuzzed::holds as resp;
 
 /// A fuzz target: the name of its corpus, and the claim that must hold for every input.
 pub type Target = (&'static str, fn(&[u8]));

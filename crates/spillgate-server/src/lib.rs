@@ -9,10 +9,10 @@ pub mod config;
 mod counted;
 mod credentials;
 pub mod doctor;
-mod door;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
 mod history;
+mod listener;
 mod metrics;
 mod reload;
 mod serve;
@@ -22,7 +22,7 @@ mod telemetry;
 
 pub use app::App;
 pub use bounds::ATTRIBUTES_MAX;
-pub use door::admin::{EXPLAIN, explain_routes};
-pub use door::http::routes as http_routes;
+pub use listener::admin::{EXPLAIN, explain_routes};
+pub use listener::http::routes as http_routes;
 pub use serve::{serve, stop_on_signals};
 pub use telemetry::sink::{FlushAtEnd, complain};

@@ -16,13 +16,13 @@ use crate::config::{self, Config, Flags, Format, Problem, Settings};
 use crate::counted::counted;
 use crate::credentials::Credentials;
 use crate::doctor;
-use crate::door::admin::{self, Guard, Tokens};
-use crate::door::auth;
-use crate::door::envoy::{self, Grpc};
-use crate::door::http::{self, Http};
-use crate::door::resp::Resp;
-use crate::door::{self, Browsers, Capacity, Cores, Protocol, Shares, Strangers, Tls, Token};
 use crate::history;
+use crate::listener::admin::{self, Guard, Tokens};
+use crate::listener::auth;
+use crate::listener::envoy::{self, Grpc};
+use crate::listener::http::{self, Http};
+use crate::listener::resp::Resp;
+use crate::listener::{self, Browsers, Capacity, Cores, Protocol, Shares, Strangers, Tls, Token};
 use crate::reload::Followed;
 use crate::systemd::Manager;
 use crate::telemetry::Telemetry;
@@ -73,17 +73,17 @@ async fn keep(
     let app = app.for_domains(settings.domains).traced_by(telemetry.traces.clone());
     let app =
         if settings.strangers_can_forge_receipts() { app.without_reservations() } else { app };
-    let mut doors = Doors::open(&settings, &app, files, stop.clone()).await?;
-    let mut credentials = std::mem::take(&mut doors.credentials);
-    summarise(store.file.as_deref(), &app, warnings, doors.dashboard.as_deref());
+    let mut listeners = Listeners::open(&settings, &app, files, stop.clone()).await?;
+    let mut credentials = std::mem::take(&mut listeners.credentials);
+    summarise(store.file.as_deref(), &app, warnings, listeners.dashboard.as_deref());
     if settings.store.is_shared() {
         store_access::follow(&mut credentials, store, app.clone());
     }
     tokio::spawn(credentials.keep(signal(SignalKind::hangup())?));
     tokio::spawn(end_waiting(app.clone(), stop, manager.clone()));
 
-    let ready = format!("{}, store: {}", doors.names.join(", "), settings.store.topology);
-    for line in doors.generated.iter().chain([&ready]) {
+    let ready = format!("{}, store: {}", listeners.names.join(", "), settings.store.topology);
+    for line in listeners.generated.iter().chain([&ready]) {
         match settings.log.format {
             // Written at any level of the log, because operators need the tokens and scripts wait for the last line.
             Format::Text => complain(line),
@@ -103,7 +103,7 @@ async fn keep(
         Some(followed) => tokio::spawn(followed.follow(app.clone(), hangup, manager)),
         None => tokio::spawn(nothing_to_read_again(hangup, manager)),
     };
-    doors.closed().await;
+    listeners.closed().await;
     reload.abort();
     app.limiter().end_leases().await;
     telemetry.close().await;
@@ -111,7 +111,7 @@ async fn keep(
 }
 
 /// The listeners that are on. All of them listen before any of them answers.
-struct Doors {
+struct Listeners {
     /// The API and address of each, for the line that reports the start.
     names: Vec<String>,
     /// The URL of the dashboard, if the admin listener is on.
@@ -125,13 +125,13 @@ struct Doors {
     stop: watch::Receiver<bool>,
 }
 
-impl Doors {
+impl Listeners {
     async fn open(
         settings: &Settings,
         app: &App,
         files: u64,
         stop: watch::Receiver<bool>,
-    ) -> Result<Doors, Failure> {
+    ) -> Result<Listeners, Failure> {
         let cores = Cores::start()?;
         let (data, store) = (settings.data_listeners(), settings.store.connections_max());
         // Each core has a runtime that decides and a worker for everything else, and each of them opens files.
@@ -140,7 +140,7 @@ impl Doors {
             tracing::warn!(target: "spillgate", "{}", few_files(files, shares));
         }
         let capacity = Capacity { cores, share: shares.data };
-        let mut doors = Doors {
+        let mut listeners = Listeners {
             names: Vec::new(),
             dashboard: None,
             open: Vec::new(),
@@ -152,10 +152,12 @@ impl Doors {
         let token = match settings.generates_data_token() {
             true => {
                 let (token, text) = Token::generate()?;
-                doors.print_generated("server.data_token_file", &text);
+                listeners.print_generated("server.data_token_file", &text);
                 Some(token)
             }
-            false => doors.token("server.data_token_file", settings.data_token_file.as_deref())?,
+            false => {
+                listeners.token("server.data_token_file", settings.data_token_file.as_deref())?
+            }
         };
         let mut greetings = Vec::new();
         if let Some(address) = settings.http {
@@ -170,7 +172,7 @@ impl Doors {
             // while requests are traced.
             let http =
                 if app.traces.are_made() { http } else { http.with_fast_checks(app.clone()) };
-            doors.add(name, address, "--http", http, tls, capacity.clone()).await?;
+            listeners.add(name, address, "--http", http, tls, capacity.clone()).await?;
         }
         if let Some(address) = settings.grpc {
             let tls = Tls::of(&settings.tls, &["h2"])?;
@@ -179,27 +181,27 @@ impl Doors {
             let routes = app.traces.over(envoy::routes(app.clone(), settings.envoy, &health));
             let (browsers, strangers) = (browsers_at(address, settings), Strangers::at("gRPC"));
             let grpc = Grpc::new(routes, token.clone(), browsers, strangers);
-            doors.add("gRPC on ", address, "--grpc", grpc, tls, capacity.clone()).await?;
-            tokio::spawn(health.follow(doors.stop.clone(), door::LINGER));
+            listeners.add("gRPC on ", address, "--grpc", grpc, tls, capacity.clone()).await?;
+            tokio::spawn(health.follow(listeners.stop.clone(), listener::LINGER));
         }
         if let Some(address) = settings.resp {
             let tls = Tls::of(&settings.tls, &[])?;
             greetings.extend(tls.clone());
             let name = if tls.is_some() { "RESP with TLS on " } else { "RESP on " };
             let password = match &settings.resp_password_file {
-                Some(file) => doors.token("server.resp.password_file", Some(file))?,
+                Some(file) => listeners.token("server.resp.password_file", Some(file))?,
                 None => token,
             };
             let resp = Resp::new(app.clone(), password, Strangers::at("RESP"));
-            doors.add(name, address, "--resp", resp, tls, capacity).await?;
+            listeners.add(name, address, "--resp", resp, tls, capacity).await?;
         }
         if let Some(address) = settings.admin {
             let tls = Tls::of(&settings.tls.without_client_ca(), &["http/1.1"])?;
             greetings.extend(tls.clone());
-            doors.add_admin(address, settings, app, tls).await?;
+            listeners.add_admin(address, settings, app, tls).await?;
         }
-        doors.follow_tls(&settings.tls, greetings);
-        Ok(doors)
+        listeners.follow_tls(&settings.tls, greetings);
+        Ok(listeners)
     }
 
     /// Opens the admin listener. It asks for a token and for no certificate, since its clients are operators and
@@ -277,14 +279,14 @@ impl Doors {
         tls: Option<Tls>,
         capacity: Capacity,
     ) -> Result<SocketAddr, Failure> {
-        let listener = door::listen(address, flag).await?;
+        let listener = listener::listen(address, flag).await?;
         let address = listener.local_addr()?;
         self.names.push(format!("{name}{address}"));
         let mut stop = self.stop.clone();
         self.open.push(Box::pin(async move {
             // The result says whether the sender is gone; it lives as long as the process.
             let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
-            door::serve(listener, protocol, tls, capacity, stopped).await;
+            listener::serve(listener, protocol, tls, capacity, stopped).await;
         }));
         Ok(address)
     }

@@ -14,7 +14,7 @@ const WRITE: &str = "SPILLGATE_WRITE_PROTO";
 #[test]
 fn the_committed_code_is_fresh() {
     let crate_root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let committed = crate_root.join("src/door/envoy/proto");
+    let committed = crate_root.join("src/listener/envoy/proto");
     let described = protox::compile([FILES], [crate_root.join("proto")]).unwrap();
     let fresh = std::env::temp_dir().join(format!("spillgate-proto-{}", std::process::id()));
     fs::create_dir_all(&fresh).unwrap();

@@ -156,7 +156,7 @@ fn a_foreign_validator_accepts_the_document() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let tools = format!("{root}/target/tools/python/bin");
     let file =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../spillgate-server/src/door/http/openapi.json");
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../spillgate-server/src/listener/http/openapi.json");
     // By Python and not by its own script, which names the folder that it was installed in.
     let mut validator = Command::new(format!("{tools}/python"));
     let output = validator.args(["-m", "openapi_spec_validator", file]).output().unwrap();

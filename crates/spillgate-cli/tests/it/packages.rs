@@ -291,7 +291,7 @@ fn the_release_builds_what_the_packages_name() {
     assert!(position("helm package") < position("sha256sum"));
     assert!(position("spillgate.cdx.json") < position("sha256sum"));
     assert!(position("sha256sum") < position("subject-checksums: release/SHA256SUMS"));
-    let ship = read("tests/doors/ship.sh");
+    let ship = read("tests/outside/ship.sh");
     let cargo_deb = ship.lines().find_map(|line| line.strip_prefix("cargo_deb=")).unwrap();
     assert!(release.contains(&format!("cargo install --locked {cargo_deb}\n")), "{cargo_deb}");
 }

@@ -49,7 +49,7 @@ impl Settings {
 
     /// Returns the number of listeners that decide and are on.
     pub(crate) fn data_listeners(&self) -> usize {
-        self.data_doors().filter(|(_, address, _)| address.is_some()).count()
+        self.each_data_listener().filter(|(_, address, _)| address.is_some()).count()
     }
 
     /// Returns the data listeners that other machines reach without a token or a certificate, and without `insecure`.
@@ -58,14 +58,14 @@ impl Settings {
     ) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let guarded =
             self.insecure || self.data_token_file.is_some() || self.tls.client_ca.is_some();
-        self.data_doors().filter_map(move |(name, address, own)| {
+        self.each_data_listener().filter_map(move |(name, address, own)| {
             let address = address.filter(|address| is_exposed(*address))?;
             (!guarded && own.is_none()).then_some((name, address))
         })
     }
 
     /// Returns the listeners that decide: setting, address, and the file of a password of their own.
-    pub(super) fn data_doors(
+    pub(super) fn each_data_listener(
         &self,
     ) -> impl Iterator<Item = (&'static str, Listen, Option<&PathBuf>)> {
         [

@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn exposed_defaults_are_open_to_other_machines_by_generated_tokens() {
         let mut settings = Settings::exposed();
-        let addresses = settings.data_doors().filter_map(|(_, address, _)| address);
+        let addresses = settings.each_data_listener().filter_map(|(_, address, _)| address);
         assert!(addresses.chain(settings.admin).all(|address| address.ip().is_unspecified()));
         assert!(settings.contradictions(&[]).is_empty());
         assert!(settings.generates_data_token() && settings.generates_admin_token());

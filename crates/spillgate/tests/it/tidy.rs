@@ -58,14 +58,18 @@ fn stores_do_not_use_apis() {
             .iter()
             .any(|of| file.path.starts_with(&format!("crates/{of}/src/")))
     });
-    assert_clean(&mentions(stores, &["door", "axum"], "let the API translate"));
+    assert_clean(&mentions(stores, &["listener", "axum"], "let the API translate"));
 }
 
 #[test]
 fn apis_do_not_use_stores() {
-    let doors = modules("crates/spillgate-server/src", &["door"]);
+    let listeners = modules("crates/spillgate-server/src", &["listener"]);
     let forbidden = ["spillgate_core", "spillgate_redis", "redis"];
-    assert_clean(&mentions(doors, &forbidden, "let the App do that: an API decodes and encodes"));
+    assert_clean(&mentions(
+        listeners,
+        &forbidden,
+        "let the App do that: an API decodes and encodes",
+    ));
 }
 
 #[test]
@@ -237,8 +241,8 @@ fn files(extension: &'static str) -> impl Iterator<Item = &'static SourceFile> {
     TREE.files.iter().filter(has_extension)
 }
 
-/// Returns the Rust files of these top-level modules of a crate, and of modules named after them: for `door`,
-/// `door.rs`, `door/http.rs`, `door_limits.rs`.
+/// Returns the Rust files of these top-level modules of a crate, and of modules named after them: for `listener`,
+/// `listener.rs`, `listener/http.rs`, `listener_limits.rs`.
 fn modules(folder: &str, names: &[&str]) -> Vec<&'static SourceFile> {
     let found: Vec<_> = files("rs")
         .filter(|file| {

@@ -1,4 +1,4 @@
-//! The files and the events of the dashboard. Chromium drives it in tests/doors/dashboard.sh.
+//! The files and the events of the dashboard. Chromium drives it in tests/outside/dashboard.sh.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;

@@ -168,7 +168,7 @@ fn program(variable: &str, name: &str) -> PathBuf {
         .map(|folder| folder.join(name))
         .find(|program| program.is_file());
     named.or(found).unwrap_or_else(|| {
-        panic!("there is no {name}: run ./check --full or ./evidence doors, which install it")
+        panic!("there is no {name}: run ./check --full or ./evidence apis, which install it")
     })
 }
 

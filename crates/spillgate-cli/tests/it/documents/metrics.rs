@@ -61,7 +61,7 @@ fn documents_alerts_and_dashboards_name_only_metrics_of_the_page() {
         root().join("deploy/prometheus/alerts.yml"),
         root().join("deploy/prometheus/alerts_test.yml"),
         root().join("deploy/grafana/spillgate.json"),
-        root().join("tests/doors/prometheus.sh"),
+        root().join("tests/outside/prometheus.sh"),
     ];
     gather(&root().join("docs"), &mut files);
     for file in files {

@@ -208,7 +208,7 @@ fn routed() -> BTreeSet<String> {
     // It takes any method, and the paths below it.
     let mut calls = BTreeSet::from([format!("GET {AUTH}")]);
     for file in ["http.rs", "http/reservation.rs", "admin.rs"] {
-        let source = read(&format!("crates/spillgate-server/src/door/{file}"));
+        let source = read(&format!("crates/spillgate-server/src/listener/{file}"));
         for route in source.split(".route(").skip(1) {
             let (path, handlers) = arguments(route).split_once(',').unwrap();
             let path = match path.trim().strip_prefix('"') {
@@ -244,7 +244,7 @@ fn text_of<'s>(source: &'s str, name: &str) -> &'s str {
 }
 
 fn description() -> Value {
-    serde_json::from_str(&read("crates/spillgate-server/src/door/http/openapi.json")).unwrap()
+    serde_json::from_str(&read("crates/spillgate-server/src/listener/http/openapi.json")).unwrap()
 }
 
 /// The names of an object's fields.

@@ -107,9 +107,9 @@ fn codes(source: &str) -> Vec<String> {
 
 /// The sources of an API without their tests, comments and imports.
 fn sources(api: &str) -> Vec<String> {
-    let door = root().join("crates/spillgate-server/src/door");
-    let mut files = vec![door.join(format!("{api}.rs"))];
-    let inner = fs::read_dir(door.join(api)).unwrap().map(|entry| entry.unwrap().path());
+    let listener = root().join("crates/spillgate-server/src/listener");
+    let mut files = vec![listener.join(format!("{api}.rs"))];
+    let inner = fs::read_dir(listener.join(api)).unwrap().map(|entry| entry.unwrap().path());
     files.extend(inner.filter(|file| file.extension().is_some_and(|end| end == "rs")));
     let code = files.iter().map(|file| {
         let text = fs::read_to_string(file).unwrap();

@@ -12,7 +12,7 @@ use crate::server::Server;
 
 #[rustfmt::skip]
 #[allow(dead_code, unreachable_pub, clippy::all, missing_docs, reason = "generated; the tests need a part of it")]
-#[path = "../../../../spillgate-server/src/door/envoy/proto/all.rs"]
+#[path = "../../../../spillgate-server/src/listener/envoy/proto/all.rs"]
 mod proto;
 
 pub(crate) use proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;

@@ -67,7 +67,7 @@ fn the_check_on_crates_finds_forbidden_dependencies() {
 
 /// What one crate of ours needs of another is public and documented, or belongs below both.
 #[test]
-fn no_crate_has_hidden_doors_for_the_others() {
+fn no_crate_has_hidden_accessors_for_the_others() {
     // Parsers are fuzzed from a program of its own.
     let is_for_fuzzing = |line: &str| line.trim() == "pub mod fuzzed;";
     let mut findings = Vec::new();

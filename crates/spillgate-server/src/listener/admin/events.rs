@@ -1,0 +1,221 @@
+//! Server-sent events for the dashboard: once a second, the values that change by themselves. All dashboards get the
+//! same event.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use http_body_util::channel::{Channel, Sender};
+use hyper::StatusCode;
+use hyper::body::Bytes;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use serde::Serialize;
+use spillgate::ShardStatus;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::Problem;
+use super::health::Health;
+use super::history::Points;
+use super::top::TopAnswer;
+use crate::history::{Decisions, Latest, Rate};
+use crate::listener::http::answer;
+use crate::status::{Facts, Status};
+
+/// The state behind the events. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Events {
+    health: Health,
+    began: Instant,
+    listeners: Arc<AtomicUsize>,
+    last: Arc<Mutex<Option<(Instant, Bytes)>>>,
+}
+
+#[derive(Serialize)]
+struct Event<'e> {
+    /// The time by the wall clock, since 1970.
+    at_ms: u64,
+    up_ms: u64,
+    version: &'static str,
+    store: &'e str,
+    rules: usize,
+    status: Status,
+    shards: Vec<ShardAnswer<'e>>,
+    facts: FactsAnswer,
+    /// The last second, as columns of one point; null before the first second.
+    point: Option<Points>,
+    /// The decisions of the last second, of each rule that decided.
+    rates: Vec<RateAnswer<'e>>,
+    top: TopAnswer<'e>,
+}
+
+#[derive(Serialize)]
+struct ShardAnswer<'e> {
+    name: &'e str,
+    asked: bool,
+    degraded: bool,
+    trouble: Option<&'e str>,
+    clock_ahead_us: i64,
+    /// The calls of the last second.
+    calls: u64,
+    failed: u64,
+    unsent: u64,
+    p99_ns: Option<u64>,
+}
+
+/// Counts since the start of the process.
+#[derive(Serialize)]
+struct FactsAnswer {
+    live_instances: u32,
+    unmatched: u64,
+    state_losses: u64,
+    clock_steps: u64,
+    evictions: u64,
+    overflows: u64,
+}
+
+#[derive(Serialize)]
+struct RateAnswer<'e> {
+    rule: &'e str,
+    allowed: u32,
+    denied: u64,
+    near_limit: u32,
+}
+
+impl Events {
+    pub(crate) fn new(health: Health) -> Events {
+        let (listeners, last) = (Arc::default(), Arc::default());
+        Events { health, began: Instant::now(), listeners, last }
+    }
+
+    /// Returns the current event. It is made at most twice a second, for any number of dashboards.
+    async fn now(&self) -> Bytes {
+        let mut last = self.last.lock().await;
+        match &*last {
+            Some((at, event)) if at.elapsed() < EVERY / 2 => event.clone(),
+            _ => {
+                let event = self.event();
+                *last = Some((Instant::now(), event.clone()));
+                event
+            }
+        }
+    }
+
+    fn event(&self) -> Bytes {
+        let app = &self.health.app;
+        let limiter = app.limiter();
+        let (shards, top, stats) = (limiter.shards(), limiter.top(None, TOP), limiter.stats());
+        let latest = app.history.latest();
+        let facts = Facts::of(app);
+        let rates = latest.iter().flat_map(|latest| &latest.rates);
+        let event = Event {
+            at_ms: facts.now_ms,
+            up_ms: answer::ms_up(self.began.elapsed()),
+            version: concat!("version ", env!("CARGO_PKG_VERSION")),
+            store: &app.store,
+            rules: facts.rules,
+            status: facts.status(),
+            shards: shards.iter().map(|shard| ShardAnswer::of(shard, latest.as_ref())).collect(),
+            facts: FactsAnswer {
+                live_instances: stats.live_instances,
+                unmatched: stats.unmatched,
+                state_losses: stats.state_losses,
+                clock_steps: stats.clock_steps,
+                evictions: stats.evictions,
+                overflows: stats.overflows,
+            },
+            point: latest
+                .as_ref()
+                .map(|latest| Points::new(&[latest.column], &[latest.decisions], true)),
+            rates: rates.map(RateAnswer::of).collect(),
+            top: TopAnswer::of(&top),
+        };
+        let mut bytes = b"data: ".to_vec();
+        serde_json::to_writer(&mut bytes, &event)
+            .expect("strings and numbers always make JSON, and memory takes them");
+        bytes.extend_from_slice(b"\n\n");
+        bytes.into()
+    }
+
+    /// Sends events until the dashboard leaves or the service stops.
+    async fn send_all(self, mut to: Sender<Bytes>, _place: Place) {
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stop = self.health.stop.clone();
+        loop {
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => return,
+                _ = ticks.tick() => {}
+            }
+            // Each dashboard has a task of its own, so one that does not read delays no other. The time-out of its
+            // connection's writes ends it.
+            if to.send_data(self.now().await).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+pub(super) async fn listen(State(events): State<Events>) -> Result<Response, Problem> {
+    let place = Place(Arc::clone(&events.listeners));
+    if place.0.fetch_add(1, Ordering::Relaxed) >= LISTENERS_MAX {
+        return Err(Problem::of(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY.to_owned()));
+    }
+    let (sender, channel) = Channel::<Bytes>::new(1);
+    tokio::spawn(events.send_all(sender, place));
+    let mut response = Response::new(Body::new(channel));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// One of the dashboards that listen, counted while this lives.
+struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<'e> ShardAnswer<'e> {
+    fn of(shard: &'e ShardStatus, latest: Option<&Latest>) -> ShardAnswer<'e> {
+        let ShardStatus { name, asked, degraded, trouble, clock_ahead_us, .. } = shard;
+        let rate = latest.and_then(|latest| latest.shards.iter().find(|rate| rate.shard == *name));
+        let p99 = rate.and_then(|rate| rate.p99);
+        ShardAnswer {
+            name,
+            asked: *asked,
+            degraded: *degraded,
+            trouble: trouble.as_deref(),
+            clock_ahead_us: *clock_ahead_us,
+            calls: rate.map_or(0, |rate| rate.calls),
+            failed: rate.map_or(0, |rate| rate.failed),
+            unsent: rate.map_or(0, |rate| rate.unsent),
+            p99_ns: p99.map(|p99| u64::try_from(p99.as_nanos()).unwrap_or(u64::MAX)),
+        }
+    }
+}
+
+impl<'e> RateAnswer<'e> {
+    fn of(rate: &'e Rate) -> RateAnswer<'e> {
+        let Decisions { results, near_limit } = rate.decisions;
+        RateAnswer {
+            rule: &rate.rule,
+            allowed: results[0],
+            denied: rate.decisions.all() - u64::from(results[0]),
+            near_limit,
+        }
+    }
+}
+
+const EVERY: Duration = Duration::from_secs(1);
+/// The subjects of each rule in each of the two lists.
+const TOP: usize = 8;
+/// The most dashboards that listen at once: more than operators have open.
+const LISTENERS_MAX: usize = 32;
+const TOO_MANY: &str = "32 dashboards receive events already; close one of them";

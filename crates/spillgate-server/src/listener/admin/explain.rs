@@ -1,0 +1,235 @@
+//! Explains how a request would be decided, without charging it: `?domain=web&attr.ip=203.0.113.7&cost=2`.
+
+use axum::extract::State;
+use axum::response::Response;
+use hyper::Uri;
+use serde::Serialize;
+use spillgate::explain::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
+use spillgate::{Cost, Decision, Reason, Request};
+
+use super::Problem;
+use super::subject::{attribute, parameters};
+use crate::app::App;
+use crate::bounds::NAME_MAX;
+use crate::listener::http::answer::{self, ms_up};
+
+#[derive(Serialize)]
+struct ExplainedAnswer<'e> {
+    allowed: bool,
+    reason: Option<&'static str>,
+    sentence: String,
+    rule: Option<&'e str>,
+    limit: Option<&'e str>,
+    retry_after_ms: Option<u64>,
+    source: &'static str,
+    degraded: bool,
+    /// The denial in the denial cache, if one applies.
+    remembered: Option<Remembered>,
+    /// The leases that would pay for the whole request, if they can.
+    leased: Option<Leased<'e>>,
+    limits: Vec<LimitAnswer<'e>>,
+    rules: Vec<RuleAnswer<'e>>,
+    rules_left_out: usize,
+}
+
+#[derive(Serialize)]
+struct Remembered {
+    allowed: bool,
+    reason: Option<&'static str>,
+    retry_after_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Leased<'e> {
+    limits: Vec<LeasedLimit<'e>>,
+}
+
+#[derive(Serialize)]
+struct LeasedLimit<'e> {
+    rule: Option<&'e str>,
+    limit: &'e str,
+    /// The last known remainder: leased tokens in hand and the rest at the store.
+    remaining: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct LimitAnswer<'e> {
+    rule: Option<&'e str>,
+    limit: &'e str,
+    quota: String,
+    algorithm: &'static str,
+    unit: &'e str,
+    cost: u64,
+    capacity: Option<u64>,
+    used: Option<u64>,
+    remaining: Option<u64>,
+    retry_after_ms: Option<u64>,
+    reset_after_ms: Option<u64>,
+    allowed: bool,
+    reason: Option<&'static str>,
+    source: &'static str,
+    shadow: bool,
+    sentence: String,
+    raise: Option<RaiseAnswer<'e>>,
+}
+
+#[derive(Serialize)]
+struct RaiseAnswer<'e> {
+    quota: &'e str,
+    remaining: u64,
+    fits: bool,
+    sentence: String,
+}
+
+#[derive(Serialize)]
+struct RuleAnswer<'e> {
+    name: &'e str,
+    mode: &'static str,
+    matched: bool,
+    /// The reason for which the request does not match the rule.
+    why: Option<String>,
+    overridden: Option<&'static str>,
+}
+
+pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+    let request = request_in(&uri)?;
+    app.require_domain_of(&request)?;
+    let explained = app.limiter().explain(&request).await;
+    let answer = ExplainedAnswer::of(&explained);
+    let items = 1 + answer.limits.len() + answer.rules.len();
+    Ok(answer::json(&answer, answer::ANSWER_BYTES * items))
+}
+
+/// Reads the request that a query describes.
+pub(super) fn request_in(uri: &Uri) -> Result<Request<'_>, Problem> {
+    let (mut request, mut domain, mut cost) = (Request::new(), None, None);
+    for (name, value) in parameters(uri) {
+        let unit = name.strip_prefix("cost.");
+        let is_repeated = match name.as_ref() {
+            _ if name.starts_with("attr.") => {
+                request = attribute(request, &name, value)?;
+                false
+            }
+            "domain" if (1..=NAME_MAX).contains(&value.len()) => domain.replace(value).is_some(),
+            "domain" => return Err(Problem::in_field("domain", "a domain has 1 to 64 bytes")),
+            "cost" => {
+                let amount = amount(&name, &value)?;
+                cost = Some(cost.unwrap_or_else(|| Cost::requests(0)).and("requests", amount));
+                false
+            }
+            _ => {
+                let known = unit.filter(|unit| (1..=NAME_MAX).contains(&unit.len()));
+                let unit = known.ok_or_else(|| Problem::in_field(&name, NO_SUCH_PARAMETER))?;
+                let amount = amount(&name, &value)?;
+                cost = Some(cost.unwrap_or_default().and(unit.to_owned(), amount));
+                false
+            }
+        };
+        if is_repeated {
+            return Err(Problem::in_field(&name, "given twice; give it once"));
+        }
+    }
+    if let Some(domain) = domain {
+        request = request.in_domain(domain);
+    }
+    Ok(match cost {
+        Some(cost) => request.costing(cost),
+        None => request,
+    })
+}
+
+fn amount(name: &str, value: &str) -> Result<u64, Problem> {
+    value.parse().map_err(|_| Problem::in_field(name, "no whole number; write for example cost=2"))
+}
+
+impl<'e> ExplainedAnswer<'e> {
+    fn of(explained: &'e Explanation) -> ExplainedAnswer<'e> {
+        let answer = explained.answer();
+        ExplainedAnswer {
+            allowed: answer.allowed(),
+            reason: answer.reason().map(Reason::as_str),
+            sentence: explained.sentence(),
+            rule: answer.rule(),
+            limit: answer.limit(),
+            retry_after_ms: answer.retry_after().map(ms_up),
+            source: answer.source().name(),
+            degraded: answer.degraded(),
+            remembered: explained.remembered().map(Remembered::of),
+            leased: explained.leased().map(Leased::of),
+            limits: explained.limits().map(|limit| LimitAnswer::of(&limit)).collect(),
+            rules: explained.rules().iter().map(RuleAnswer::of).collect(),
+            rules_left_out: explained.left_out(),
+        }
+    }
+}
+
+impl Remembered {
+    fn of(decision: &Decision) -> Remembered {
+        Remembered {
+            allowed: decision.allowed(),
+            reason: decision.reason().map(Reason::as_str),
+            retry_after_ms: decision.retry_after().map(ms_up),
+        }
+    }
+}
+
+impl<'e> Leased<'e> {
+    fn of(decision: &'e Decision) -> Leased<'e> {
+        let limits = decision.limits().map(|limit| LeasedLimit {
+            rule: limit.rule(),
+            limit: limit.limit(),
+            remaining: limit.remaining(),
+        });
+        Leased { limits: limits.collect() }
+    }
+}
+
+impl<'e> LimitAnswer<'e> {
+    fn of(limit: &ExplainedLimit<'e>) -> LimitAnswer<'e> {
+        let decision = limit.decision();
+        LimitAnswer {
+            rule: decision.rule(),
+            limit: decision.limit(),
+            quota: decision.definition().to_string(),
+            algorithm: decision.algorithm().name(),
+            unit: decision.unit(),
+            cost: limit.cost(),
+            capacity: decision.capacity(),
+            used: limit.used(),
+            remaining: decision.remaining(),
+            retry_after_ms: decision.retry_after().map(ms_up),
+            reset_after_ms: decision.reset_after().map(ms_up),
+            allowed: decision.reason().is_none(),
+            reason: decision.reason().map(Reason::as_str),
+            source: decision.source().name(),
+            shadow: decision.shadow(),
+            sentence: limit.sentence(),
+            raise: limit.raise().map(RaiseAnswer::of),
+        }
+    }
+}
+
+impl<'e> RaiseAnswer<'e> {
+    fn of(raise: &'e Raise) -> RaiseAnswer<'e> {
+        let (remaining, fits) = (raise.remaining(), raise.fits());
+        RaiseAnswer { quota: raise.quota(), remaining, fits, sentence: raise.sentence() }
+    }
+}
+
+impl<'e> RuleAnswer<'e> {
+    fn of(rule: &'e ExplainedRule) -> RuleAnswer<'e> {
+        RuleAnswer {
+            name: rule.name(),
+            mode: rule.mode().name(),
+            matched: rule.not_matched().is_none(),
+            why: rule.not_matched().map(ToString::to_string),
+            overridden: rule.overridden().map(|by| match by {
+                OverriddenBy::File => "file",
+                OverriddenBy::Operator => "operator",
+            }),
+        }
+    }
+}
+
+const NO_SUCH_PARAMETER: &str =
+    "no such parameter; there are domain, attr.NAME for each attribute, cost and cost.UNIT";

@@ -1,0 +1,76 @@
+//! Admits operators to the admin API: clients with a token, whose role says whether they may write. If no token is set,
+//! programs of this machine and pages of this listener are admitted instead; `browser` recognises them.
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use hyper::header::HeaderMap;
+use hyper::{Method, StatusCode};
+
+use super::Problem;
+use super::tokens::{Holder, Tokens};
+use crate::listener::browser::is_local;
+use crate::listener::token::bearer_in;
+use crate::listener::{Shown, Tries};
+
+/// The way to recognise an operator.
+#[derive(Clone)]
+pub(crate) enum Guard {
+    Tokens(Tokens),
+    /// A loopback `Host`, and an `Origin` only if it is the same.
+    SameOrigin,
+}
+
+impl Guard {
+    /// Returns the holder of the token that a request with these headers shows. A wrong token counts as a failure of its
+    /// connection.
+    pub(super) async fn holder(&self, headers: &HeaderMap, tries: &Tries) -> Option<Holder> {
+        let Guard::Tokens(tokens) = self else { return is_local(headers).then(Holder::local) };
+        let mut holder = None;
+        let shown = tries.judge(|| {
+            let Some(token) = bearer_in(headers) else { return Shown::Nothing };
+            holder = tokens.holder_of(token);
+            if holder.is_some() { Shown::Right } else { Shown::Wrong }
+        });
+        if shown == Shown::Wrong {
+            tries.fail().await;
+        }
+        holder
+    }
+}
+
+/// Passes on a request that its holder may make, with the holder, and refuses any other.
+pub(super) async fn admit(
+    State(guard): State<Guard>,
+    Extension(tries): Extension<Tries>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let Some(holder) = guard.holder(request.headers(), &tries).await else {
+        return Err(match guard {
+            Guard::Tokens(_) => Problem::no_token(),
+            Guard::SameOrigin => stranger(),
+        });
+    };
+    if !request.method().is_safe() && !holder.role.may_write() {
+        return Err(viewer(&holder, request.method()));
+    }
+    request.extensions_mut().insert(holder);
+    Ok(next.run(request).await)
+}
+
+fn viewer(Holder { name, .. }: &Holder, method: &Method) -> Problem {
+    let message = format!(
+        "the token {name} is a viewer's, which may only read; send {method} with a token that \
+         admin_token_file gives the role operator"
+    );
+    Problem::of(StatusCode::FORBIDDEN, message)
+}
+
+fn stranger() -> Problem {
+    let message = "without a token this listener answers only programs of this machine that call it \
+                   localhost, 127.0.0.1 or [::1], and its own pages; use one of these names, or set \
+                   admin_token_file under [server] and send Authorization: Bearer TOKEN";
+    Problem::of(StatusCode::FORBIDDEN, message.to_owned())
+}

@@ -1,0 +1,128 @@
+//! The probes `/livez` and `/readyz`, and the metrics. An outage of the store does not make the service unready: rules
+//! decide by `on_outage`, and one outage must not take every replica out of service.
+
+use std::fmt::Write;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{StatusCode, Uri};
+use spillgate::ShardStatus;
+use tokio::sync::watch;
+
+use super::guard::Guard;
+use super::scrapes::Scrapes;
+use crate::app::App;
+use crate::counted::counted;
+use crate::listener::Tries;
+use crate::status::Facts;
+
+/// The state behind the probes.
+#[derive(Clone)]
+pub(crate) struct Health {
+    pub(crate) app: App,
+    /// Becomes true when the service stops.
+    pub(crate) stop: watch::Receiver<bool>,
+    /// Recognises operators.
+    guard: Guard,
+    pub(super) scrapes: Scrapes,
+}
+
+impl Health {
+    pub(crate) fn new(app: App, guard: Guard, stop: watch::Receiver<bool>) -> Health {
+        let scrapes = Scrapes::new(app.clone());
+        Health { app, stop, guard, scrapes }
+    }
+}
+
+pub(super) async fn live() -> Response {
+    plain(StatusCode::OK, "ok\n".to_owned())
+}
+
+/// Answers whether the process is ready, with the warning about the policy file if one stands. With `?verbose` the
+/// answer also has the number of rules, the last known state of the store and the status; no command is sent to the
+/// store. Only operators see the names of rules and shards, and the troubles of shards, which hold addresses.
+pub(super) async fn ready(
+    State(health): State<Health>,
+    Extension(tries): Extension<Tries>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let stopping = *health.stop.borrow();
+    let (status, mut text) = match stopping {
+        false => (StatusCode::OK, "ok\n".to_owned()),
+        true => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_owned()),
+    };
+    if uri.query() != Some("verbose") {
+        if let Some(warning) = health.app.reloads.warning() {
+            text.push_str(&format!("warning: {warning}\n"));
+        }
+    } else {
+        let rules = health.app.limiter().policy().rules().len();
+        let shards = health.app.limiter().shards();
+        let is_operator = health.guard.holder(&headers, &tries).await.is_some();
+        let written = write!(text, "policy: {}\n{}", counted(rules, "rule"), store(&shards))
+            .and_then(|()| match is_operator {
+                true => shards.iter().try_for_each(|shard| write_for_operator(&mut text, shard)),
+                false => (1..).zip(&shards).try_for_each(|shard| write_for_all(&mut text, shard)),
+            });
+        written.expect("a string takes all text");
+        text.push_str(&conditions(&Facts::of(&health.app), is_operator));
+    }
+    plain(status, text)
+}
+
+/// Returns a line with the status, and a line for each condition.
+fn conditions(facts: &Facts, is_operator: bool) -> String {
+    let status = facts.status();
+    let mut text = format!("status: {}\n", status.word);
+    for condition in &status.conditions {
+        let shown = match is_operator {
+            true => condition.line(facts.now_ms),
+            false => condition.kind.name().to_owned(),
+        };
+        text.push_str(&format!("{}: {shown}\n", condition.level.name()));
+    }
+    text
+}
+
+fn store(shards: &[ShardStatus]) -> String {
+    let away = shards.iter().filter(|shard| is_away(shard)).count();
+    match away {
+        0 => "store: answers\n".to_owned(),
+        away if away == shards.len() => {
+            "store: does not answer: each rule's on_outage decides\n".to_owned()
+        }
+        away => format!(
+            "store: answers in part: each rule's on_outage decides for {away} of {} shards\n",
+            shards.len()
+        ),
+    }
+}
+
+fn is_away(shard: &ShardStatus) -> bool {
+    shard.degraded || !shard.asked
+}
+
+fn write_for_operator(text: &mut String, shard: &ShardStatus) -> std::fmt::Result {
+    let trouble = shard.trouble.as_deref().unwrap_or("no trouble");
+    writeln!(text, "shard {}: {trouble}", shard.name)
+}
+
+fn write_for_all(text: &mut String, (number, shard): (usize, &ShardStatus)) -> std::fmt::Result {
+    let state = if is_away(shard) { "does not answer" } else { "answers" };
+    writeln!(text, "shard {number}: {state}")
+}
+
+pub(super) async fn metrics(State(health): State<Health>) -> Response {
+    let mut response = health.scrapes.in_turn().await.into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
+    response
+}
+
+fn plain(status: StatusCode, text: String) -> Response {
+    (status, text).into_response()
+}
+
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -1,0 +1,182 @@
+//! The history of this instance: `?range=15m&rule=api`. Columns of equal length, a place for each point.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
+
+use axum::extract::State;
+use axum::response::Response;
+use hyper::Uri;
+use serde::Serialize;
+
+use super::Problem;
+use super::instant::Instant;
+use super::subject::parameters;
+use crate::app::App;
+use crate::history::{Column, Decisions, Event, RESULTS, Range, SOURCES, Series};
+use crate::listener::http::answer;
+
+#[derive(Serialize)]
+struct HistoryAnswer<'h> {
+    range: &'static str,
+    step_ms: u64,
+    rule: Option<&'h str>,
+    /// Whether the answer has points of the rule. Rules beyond the busiest are only in the sums.
+    kept: bool,
+    /// Earlier points of the rule are only in the sums; null if none are missing.
+    kept_since_ms: Option<u64>,
+    #[serde(flatten)]
+    points: Points,
+    events: Vec<EventAnswer<'h>>,
+}
+
+/// Points by field, the oldest first. Each count belongs to the interval of `lasted_ms` that ends at `at_ms`.
+#[derive(Serialize)]
+pub(super) struct Points {
+    at_ms: Vec<u64>,
+    lasted_ms: Vec<u32>,
+    /// Decisions of rules: allowed, and by reason of denial.
+    decisions: BTreeMap<&'static str, Vec<u32>>,
+    near_limit: Vec<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<OfInstance>,
+}
+
+/// The figures that only the whole instance has.
+#[derive(Serialize)]
+struct OfInstance {
+    /// Requests, each counted once.
+    requests: Requests,
+    sources: BTreeMap<&'static str, Vec<u32>>,
+    p50_ns: Vec<Option<u64>>,
+    p99_ns: Vec<Option<u64>>,
+    store: OfStore,
+}
+
+#[derive(Serialize)]
+struct Requests {
+    allowed: Vec<u32>,
+    denied: Vec<u32>,
+    unmatched: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct OfStore {
+    calls: Vec<u32>,
+    failed: Vec<u32>,
+    unsent: Vec<u32>,
+    p99_ns: Vec<Option<u64>>,
+    degraded_shards: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct EventAnswer<'h> {
+    at: Instant,
+    at_ms: u64,
+    kind: &'static str,
+    rule: Option<&'h str>,
+    text: &'h str,
+}
+
+pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+    let (range, rule) = asked_in(&uri)?;
+    let extract = app.history.extract(app.limiter(), range, rule.as_deref());
+    let (kept, kept_since_ms) = match extract.series {
+        Series::Sums => (true, None),
+        Series::Own { since_ms } => (true, since_ms),
+        Series::Absent => (false, None),
+    };
+    if let Some(rule) = &rule
+        && !kept
+        && app.limiter().policy().rule(rule).is_none()
+    {
+        return Err(Problem::no_such_rule(rule));
+    }
+    let answer = HistoryAnswer {
+        range: range.name,
+        step_ms: range.step_ms(),
+        rule: rule.as_deref(),
+        kept,
+        kept_since_ms,
+        points: Points::new(&extract.columns, &extract.decisions, rule.is_none()),
+        events: extract.events.iter().map(EventAnswer::of).collect(),
+    };
+    Ok(answer::json(&answer, POINT_BYTES * extract.columns.len() + answer::ANSWER_BYTES))
+}
+
+/// Reads the range and the rule of a query.
+pub(super) fn asked_in(uri: &Uri) -> Result<(Range, Option<String>), Problem> {
+    let (mut range, mut rule) = (None, None);
+    for (name, value) in parameters(uri) {
+        let is_repeated = match name.as_ref() {
+            "range" => {
+                let named = Range::named(&value);
+                let named = named.ok_or_else(|| Problem::in_field("range", NO_SUCH_RANGE))?;
+                range.replace(named).is_some()
+            }
+            "rule" => rule.replace(value.into_owned()).is_some(),
+            _ => return Err(Problem::in_field(&name, NO_SUCH_PARAMETER)),
+        };
+        if is_repeated {
+            return Err(Problem::in_field(&name, "given twice; give it once"));
+        }
+    }
+    Ok((range.unwrap_or_default(), rule))
+}
+
+impl Points {
+    /// Makes the points of some columns. `of_instance`: with the figures that only the whole instance has.
+    pub(super) fn new(columns: &[Column], decisions: &[Decisions], of_instance: bool) -> Points {
+        let each = |of: fn(&Column) -> u32| columns.iter().map(of).collect::<Vec<u32>>();
+        let times = |of: fn(&Column) -> Option<Duration>| {
+            let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            columns.iter().map(|column| of(column).map(ns)).collect::<Vec<Option<u64>>>()
+        };
+        let by_result = RESULTS.into_iter().enumerate().map(|(place, name)| {
+            (name, decisions.iter().map(|decisions| decisions.results[place]).collect())
+        });
+        let by_source = SOURCES.into_iter().enumerate().map(|(place, name)| {
+            (name, columns.iter().map(|column| column.sources[place]).collect())
+        });
+        Points {
+            at_ms: columns.iter().map(|column| column.at_ms).collect(),
+            lasted_ms: each(|column| column.lasted_ms),
+            decisions: by_result.collect(),
+            near_limit: decisions.iter().map(|decisions| decisions.near_limit).collect(),
+            instance: of_instance.then(|| OfInstance {
+                requests: Requests {
+                    allowed: each(|column| column.allowed),
+                    denied: each(|column| column.denied),
+                    unmatched: each(|column| column.unmatched),
+                },
+                sources: by_source.collect(),
+                p50_ns: times(|column| column.times.p50),
+                p99_ns: times(|column| column.times.p99),
+                store: OfStore {
+                    calls: each(|column| column.calls),
+                    failed: each(|column| column.failed),
+                    unsent: each(|column| column.unsent),
+                    p99_ns: times(|column| column.times.store_p99),
+                    degraded_shards: each(|column| column.degraded),
+                },
+            }),
+        }
+    }
+}
+
+impl<'h> EventAnswer<'h> {
+    fn of(event: &'h Event) -> EventAnswer<'h> {
+        let Event { at_ms, kind, rule, text } = event;
+        EventAnswer {
+            at: Instant(UNIX_EPOCH + Duration::from_millis(*at_ms)),
+            at_ms: *at_ms,
+            kind: kind.name(),
+            rule: rule.as_deref(),
+            text,
+        }
+    }
+}
+
+/// The estimated bytes of a point in all columns.
+const POINT_BYTES: usize = 160;
+const NO_SUCH_RANGE: &str = "no such range; write 3m, 15m, 1h or 24h";
+const NO_SUCH_PARAMETER: &str = "no such parameter; there are range and rule";

@@ -1,0 +1,29 @@
+//! Instants in the text form of RFC 3339, such as `2027-01-31T18:00:00Z`.
+
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use serde::de::{Deserialize, Deserializer, Error};
+use serde::{Serialize, Serializer};
+
+use crate::listener::http::json::Text;
+
+pub(super) struct Instant(pub(super) SystemTime);
+
+impl<'de> Deserialize<'de> for Instant {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Text(text) = Text::deserialize(deserializer)?;
+        let instant = text.parse::<Timestamp>().map_err(|_| {
+            D::Error::custom("no instant; write one such as \"2027-01-31T18:00:00Z\"")
+        })?;
+        Ok(Instant(instant.into()))
+    }
+}
+
+impl Serialize for Instant {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // An instant after the year 9999 has no text. Only the library can set one, since it cannot be parsed either.
+        let instant = Timestamp::try_from(self.0).unwrap_or(Timestamp::MAX);
+        serializer.collect_str(&instant)
+    }
+}

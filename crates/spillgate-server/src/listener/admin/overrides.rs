@@ -1,0 +1,175 @@
+//! Other limits for some subjects, set while running; `"block"` allows nothing.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::Uri;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::{Serialize, Serializer};
+use spillgate::LimitSpec;
+use spillgate::control::Override;
+
+use super::Problem;
+use super::instant::Instant;
+use super::rules::{written, written_for};
+use super::subject::{Query, subject};
+use super::tokens::Holder;
+use crate::app::App;
+use crate::listener::http::json::{List, Named, Object, Text};
+use crate::listener::http::limit::LimitFields;
+use crate::listener::http::question::Attribute;
+use crate::listener::http::{answer, body, json};
+
+#[derive(serde::Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"rule\": \"api\", \"subject\": {\"tenant\": \"acme\"}, \"limits\": [\"block\"]}"
+)]
+pub(super) struct OverrideFields<'a> {
+    #[serde(borrow)]
+    pub(super) rule: Text<'a>,
+    #[serde(borrow)]
+    pub(super) subject: Named<'a, Attribute<'a>>,
+    pub(super) limits: List<LimitField, LIMITS_MAX>,
+    pub(super) expires_at: Option<Instant>,
+    #[serde(borrow)]
+    reason: Option<Text<'a>>,
+}
+
+/// A quota, or a limit field by field, as in the policy file.
+pub(super) struct LimitField(pub(super) LimitSpec);
+
+#[derive(Serialize)]
+struct Overrides<'o> {
+    overrides: Vec<OverrideAnswer<'o>>,
+}
+
+#[derive(Serialize)]
+struct OverrideAnswer<'o> {
+    rule: &'o str,
+    #[serde(serialize_with = "attributes")]
+    subject: &'o Override,
+    limits: Vec<LimitAnswer<'o>>,
+    written_at: Instant,
+    expires_at: Option<Instant>,
+    /// The reason for which it is not in force, if it is not.
+    not_in_force: Option<String>,
+    /// Shards that do not have it yet.
+    pending_shards: &'o [String],
+}
+
+#[derive(Serialize)]
+pub(super) struct LimitAnswer<'o> {
+    quota: &'o str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    algorithm: Option<&'o str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'o str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unit: Option<&'o str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time_zone: Option<&'o str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_hold: Option<&'o str>,
+}
+
+pub(super) async fn list(State(app): State<App>) -> Response {
+    let overrides = app.limiter().overrides();
+    let answer = Overrides { overrides: overrides.iter().map(OverrideAnswer::of).collect() };
+    answer::json(&answer, answer::ANSWER_BYTES * (1 + overrides.len()))
+}
+
+pub(super) async fn set(
+    State(app): State<App>,
+    Extension(holder): Extension<Holder>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let body = body::read(body).await?;
+    let Object(fields): Object<OverrideFields<'_>> = json::parse(&body)?;
+    let limits = fields.limits.0.into_iter().map(|LimitField(limit)| limit);
+    let expires_at = fields.expires_at.map(|Instant(instant)| instant);
+    let subject = subject(&fields.subject);
+    let note = holder.note(fields.reason.as_ref().map(|Text(reason)| &**reason))?;
+    let limiter = app.limiter().with_note(note);
+    let set = limiter.set_override(&fields.rule.0, &subject, limits, expires_at).await?;
+    Ok(written_for(&set, Some(&limiter.policy().named_subject(&subject))))
+}
+
+pub(super) async fn remove(
+    State(app): State<App>,
+    Extension(holder): Extension<Holder>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let query = Query::of(&uri)?;
+    let limiter = app.limiter().with_note(holder.note(query.reason.as_deref())?);
+    Ok(written(&limiter.remove_override(&query.rule, &query.subject).await?))
+}
+
+impl<'de> Deserialize<'de> for LimitField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LimitVisitor).map(LimitField)
+    }
+}
+
+struct LimitVisitor;
+
+impl<'de> Visitor<'de> for LimitVisitor {
+    type Value = LimitSpec;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a quota such as \"5/minute\", or an object such as {\"quota\": \"5/minute\"}")
+    }
+
+    fn visit_str<E: Error>(self, quota: &str) -> Result<LimitSpec, E> {
+        Ok(LimitSpec::new(quota))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LimitSpec, A::Error> {
+        Ok(LimitFields::deserialize(MapAccessDeserializer::new(map))?.spec())
+    }
+}
+
+impl<'o> OverrideAnswer<'o> {
+    fn of(set: &'o Override) -> OverrideAnswer<'o> {
+        OverrideAnswer {
+            rule: set.rule(),
+            subject: set,
+            limits: set.limits().iter().map(LimitAnswer::of).collect(),
+            written_at: Instant(set.written_at()),
+            expires_at: set.expires_at().map(Instant),
+            not_in_force: set.not_in_force().map(ToString::to_string),
+            pending_shards: set.pending_shards(),
+        }
+    }
+}
+
+impl<'o> LimitAnswer<'o> {
+    pub(super) fn of(limit: &'o LimitSpec) -> LimitAnswer<'o> {
+        LimitAnswer {
+            quota: &limit.quota,
+            burst: limit.burst,
+            algorithm: limit.algorithm.as_deref(),
+            name: limit.name.as_deref(),
+            unit: limit.unit.as_deref(),
+            time_zone: limit.time_zone.as_deref(),
+            max_hold: limit.max_hold.as_deref(),
+        }
+    }
+}
+
+/// Writes the attributes of a subject. Bytes that are no UTF-8, which only the library can set, become replacement
+/// characters.
+fn attributes<S: Serializer>(set: &&Override, serializer: S) -> Result<S::Ok, S::Error> {
+    let text = |value| -> Cow<'_, str> { String::from_utf8_lossy(value) };
+    serializer.collect_map(set.subject().map(|(name, value)| (name, text(value))))
+}
+
+/// The most limits of an override, as of a rule.
+pub(super) const LIMITS_MAX: usize = 64;

@@ -1,0 +1,202 @@
+//! Lists the rules in force, and sets their modes: the kill switch.
+
+use std::collections::{BTreeMap, HashMap};
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use hyper::{StatusCode, Uri};
+use serde::Serialize;
+use spillgate::control::{RuleMode, WriteReport};
+use spillgate::policy::Subject;
+use spillgate::{Limit, Mode, Rule};
+
+use super::instant::Instant;
+use super::subject::reason_in;
+use super::tokens::Holder;
+use super::{PATHS, Problem};
+use crate::app::App;
+use crate::listener::http::json::{Object, Text};
+use crate::listener::http::{answer, body, json};
+
+#[derive(Serialize)]
+struct Rules<'p> {
+    rules: Vec<RuleAnswer<'p>>,
+    /// Modes that were set for rules that the policy file no longer has.
+    without_rule: Vec<ModeAnswer<'p>>,
+}
+
+#[derive(Serialize)]
+struct RuleAnswer<'p> {
+    name: &'p str,
+    domain: &'p str,
+    key: Vec<&'p str>,
+    anchor: Option<Vec<&'p str>>,
+    on_outage: &'static str,
+    mode: ModeAnswer<'p>,
+    limits: Vec<LimitAnswer<'p>>,
+}
+
+#[derive(Serialize)]
+struct ModeAnswer<'p> {
+    rule: &'p str,
+    in_force: &'static str,
+    /// The mode in the policy file.
+    written: Option<&'static str>,
+    /// The mode that an operator set at run time.
+    runtime: Option<&'static str>,
+    expires_at: Option<Instant>,
+}
+
+#[derive(Serialize)]
+struct LimitAnswer<'p> {
+    name: String,
+    /// The limit as a policy writes it.
+    quota: String,
+    algorithm: &'static str,
+    unit: &'p str,
+    capacity: Option<u64>,
+    refill_ms: Option<u64>,
+    /// The time in which the whole capacity comes back.
+    window_ms: Option<u64>,
+}
+
+/// The result of a runtime change.
+#[derive(Serialize)]
+struct WriteAnswer<'w> {
+    result: &'static str,
+    /// The subjects that an override covers, each value in the spelling by which it is listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: Option<BTreeMap<String, String>>,
+    pending_shards: Vec<PendingAnswer<'w>>,
+}
+
+#[derive(Serialize)]
+struct PendingAnswer<'w> {
+    shard: &'w str,
+    why: &'w str,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object such as {\"mode\": \"off\"}")]
+pub(super) struct ModeFields<'a> {
+    #[serde(borrow)]
+    mode: Text<'a>,
+    pub(super) expires_at: Option<Instant>,
+    #[serde(borrow)]
+    reason: Option<Text<'a>>,
+}
+
+pub(super) async fn list(State(app): State<App>) -> Response {
+    let policy = app.limiter().policy();
+    let modes = app.limiter().modes();
+    let by_rule: HashMap<&str, &RuleMode> = modes.iter().map(|mode| (mode.rule(), mode)).collect();
+    let rules = policy
+        .rules()
+        .filter_map(|rule| Some(RuleAnswer::of(rule, by_rule.get(rule.name()).copied()?)));
+    let gone = modes.iter().filter(|mode| mode.written().is_none());
+    let answer = Rules { rules: rules.collect(), without_rule: gone.map(ModeAnswer::of).collect() };
+    answer::json(&answer, answer::ANSWER_BYTES * (1 + answer.rules.len()))
+}
+
+pub(super) async fn set_mode(
+    State(app): State<App>,
+    Extension(holder): Extension<Holder>,
+    path: Result<Path<String>, PathRejection>,
+    uri: Uri,
+    body: Body,
+) -> Result<Response, Problem> {
+    let rule = rule_in(path, &uri)?;
+    let body = body::read(body).await?;
+    let Object(fields): Object<ModeFields<'_>> = json::parse(&body)?;
+    let mode = Mode::named(&fields.mode.0).ok_or_else(|| Problem::in_field("mode", NO_MODE))?;
+    let expires_at = fields.expires_at.map(|Instant(instant)| instant);
+    let note = holder.note(fields.reason.as_ref().map(|Text(reason)| &**reason))?;
+    Ok(written(&app.limiter().with_note(note).set_mode(&rule, mode, expires_at).await?))
+}
+
+/// Removes the mode that was set at run time, so that the policy file's mode is in force again.
+pub(super) async fn clear_mode(
+    State(app): State<App>,
+    Extension(holder): Extension<Holder>,
+    path: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let rule = rule_in(path, &uri)?;
+    let note = holder.note(reason_in(&uri)?.as_deref())?;
+    Ok(written(&app.limiter().with_note(note).clear_mode(&rule).await?))
+}
+
+/// Answers a runtime change, which is in force here. The status is 202 if some shards get it later.
+pub(super) fn written(report: &WriteReport) -> Response {
+    written_for(report, None)
+}
+
+/// Answers a runtime change of the limits of some subjects.
+pub(super) fn written_for(report: &WriteReport, subject: Option<&Subject>) -> Response {
+    let pending = report.pending_shards().iter();
+    let pending = pending.map(|shard| PendingAnswer { shard: shard.shard(), why: shard.why() });
+    let text = |(name, value): &(Box<str>, Box<[u8]>)| {
+        (name.to_string(), String::from_utf8_lossy(value).into_owned())
+    };
+    let subject = subject.map(|subject| subject.iter().map(text).collect());
+    let answer = WriteAnswer { result: "done", subject, pending_shards: pending.collect() };
+    let mut response = answer::json(&answer, answer::ANSWER_BYTES);
+    if !report.is_everywhere() {
+        *response.status_mut() = StatusCode::ACCEPTED;
+    }
+    response
+}
+
+/// Returns the rule that a path names. Names may hold slashes, so the name is all before the last `/mode`.
+fn rule_in(path: Result<Path<String>, PathRejection>, uri: &Uri) -> Result<String, Problem> {
+    let rule = path.ok().and_then(|Path(path)| Some(path.strip_suffix("/mode")?.to_owned()));
+    rule.ok_or_else(|| Problem::no_such_path(uri.path(), PATHS))
+}
+
+impl<'p> RuleAnswer<'p> {
+    fn of(rule: &'p Rule, mode: &'p RuleMode) -> RuleAnswer<'p> {
+        RuleAnswer {
+            name: rule.name(),
+            domain: rule.domain(),
+            key: rule.key().collect(),
+            anchor: rule.anchor().map(Iterator::collect),
+            on_outage: rule.on_outage().name(),
+            mode: ModeAnswer::of(mode),
+            limits: (0..)
+                .zip(rule.limits())
+                .map(|(at, limit)| LimitAnswer::of(at, limit))
+                .collect(),
+        }
+    }
+}
+
+impl<'p> ModeAnswer<'p> {
+    fn of(mode: &'p RuleMode) -> ModeAnswer<'p> {
+        ModeAnswer {
+            rule: mode.rule(),
+            in_force: mode.in_force().name(),
+            written: mode.written().map(Mode::name),
+            runtime: mode.runtime().map(Mode::name),
+            expires_at: mode.expires_at().map(Instant),
+        }
+    }
+}
+
+impl<'p> LimitAnswer<'p> {
+    fn of(position: usize, limit: &'p Limit) -> LimitAnswer<'p> {
+        LimitAnswer {
+            name: limit.name().map_or_else(|| position.to_string(), str::to_owned),
+            quota: limit.to_string(),
+            algorithm: limit.algorithm().name(),
+            unit: limit.unit(),
+            capacity: limit.capacity(),
+            refill_ms: limit.refill().map(answer::ms_up),
+            window_ms: limit.window().map(answer::ms_up),
+        }
+    }
+}
+
+const NO_MODE: &str = "no mode; write enforce, shadow or off";

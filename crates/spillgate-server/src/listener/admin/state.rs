@@ -1,0 +1,81 @@
+//! Shows the limits of a rule for one subject, and lets operators charge, refund and reset them.
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::Uri;
+
+use super::Problem;
+use super::rules::written;
+use super::subject::{Query, subject};
+use super::tokens::Holder;
+use crate::app::App;
+use crate::listener::http::json::{Named, Object, Text};
+use crate::listener::http::question::{Attribute, CostField};
+use crate::listener::http::{answer, body, json};
+
+#[derive(serde::Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"rule\": \"login\", \"subject\": {\"ip\": \"203.0.113.7\"}, \"refund\": 1}"
+)]
+pub(super) struct ChangeFields<'a> {
+    #[serde(borrow)]
+    rule: Text<'a>,
+    #[serde(borrow)]
+    pub(super) subject: Named<'a, Attribute<'a>>,
+    #[serde(borrow)]
+    charge: Option<CostField<'a>>,
+    #[serde(borrow)]
+    refund: Option<CostField<'a>>,
+    #[serde(borrow)]
+    reason: Option<Text<'a>>,
+}
+
+pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+    let query = Query::of(&uri)?;
+    Ok(answer::to_one(&app.limiter().state(&query.rule, &query.subject).await?, None))
+}
+
+pub(super) async fn change(
+    State(app): State<App>,
+    Extension(holder): Extension<Holder>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let body = body::read(body).await?;
+    let Object(fields): Object<ChangeFields<'_>> = json::parse(&body)?;
+    let (rule, subject) = (&fields.rule.0, subject(&fields.subject));
+    let note = holder.note(fields.reason.as_ref().map(|Text(reason)| &**reason))?;
+    let limiter = app.limiter().with_note(note);
+    let state = match (&fields.charge, &fields.refund) {
+        (Some(cost), None) => limiter.charge(rule, &subject, cost.cost()).await?,
+        (None, Some(cost)) => limiter.refund(rule, &subject, cost.cost()).await?,
+        (None, None) => return Err(Problem::in_field("charge", NOTHING_TO_DO)),
+        (Some(_), Some(_)) => return Err(Problem::in_field("refund", ONE_OF_TWO)),
+    };
+    Ok(answer::to_one(&state, None))
+}
+
+/// Resets one subject, or with `all=true` all subjects of a rule.
+pub(super) async fn forget(
+    State(app): State<App>,
+    Extension(holder): Extension<Holder>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let query = Query::of(&uri)?;
+    let limiter = app.limiter().with_note(holder.note(query.reason.as_deref())?);
+    if query.all {
+        if query.subject.attributes().next().is_some() {
+            return Err(Problem::in_field("all", ALL_OR_ONE));
+        }
+        return Ok(written(&limiter.reset_rule(&query.rule).await?));
+    }
+    limiter.reset(&query.rule, &query.subject).await?;
+    Ok(written(&spillgate::control::WriteReport::default()))
+}
+
+const NOTHING_TO_DO: &str = "missing; add \"charge\": 1 to take, or \"refund\": 1 to return";
+const ONE_OF_TWO: &str = "charge is there too; send them one after the other";
+const ALL_OR_ONE: &str =
+    "attributes name one subject; leave them out to reset all, or leave out all";

@@ -1,0 +1,130 @@
+//! Reads the subject of an operator's request: a rule and attributes, in a query or in a body.
+
+use std::borrow::Cow;
+
+use hyper::Uri;
+use spillgate::{Request, Value};
+
+use super::Problem;
+use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
+use crate::listener::http::json::Named;
+use crate::listener::http::question::Attribute;
+
+/// A query such as `?rule=login&attr.ip=203.0.113.7`.
+pub(super) struct Query<'u> {
+    pub(super) rule: Cow<'u, str>,
+    pub(super) subject: Request<'u>,
+    /// `&all=true`: all subjects of the rule. It must be explicit, so that a forgotten attribute resets no other
+    /// subject.
+    pub(super) all: bool,
+    /// `&reason=…`: the reason of a change.
+    pub(super) reason: Option<Cow<'u, str>>,
+}
+
+impl<'u> Query<'u> {
+    pub(super) fn of(uri: &'u Uri) -> Result<Query<'u>, Problem> {
+        let (mut rule, mut all, mut subject) = (None, false, Request::new());
+        let mut reason = None;
+        for (name, value) in parameters(uri) {
+            let is_repeated = match name.as_ref() {
+                _ if name.starts_with("attr.") => {
+                    subject = attribute(subject, &name, value)?;
+                    false
+                }
+                "rule" => rule.replace(value).is_some(),
+                "reason" => reason.replace(value).is_some(),
+                "all" => {
+                    all = value == "true";
+                    false
+                }
+                _ => return Err(Problem::in_field(&name, NO_SUCH_PARAMETER)),
+            };
+            if is_repeated {
+                return Err(Problem::in_field(&name, TWICE));
+            }
+        }
+        let rule = rule.ok_or_else(|| Problem::in_field("rule", NO_RULE))?;
+        Ok(Query { rule, subject, all, reason })
+    }
+}
+
+/// Returns the reason of a change that has no other parameter.
+pub(super) fn reason_in(uri: &Uri) -> Result<Option<Cow<'_, str>>, Problem> {
+    let mut reason = None;
+    for (name, value) in parameters(uri) {
+        if name != "reason" {
+            return Err(Problem::in_field(&name, ONLY_A_REASON));
+        }
+        if reason.replace(value).is_some() {
+            return Err(Problem::in_field(&name, TWICE));
+        }
+    }
+    Ok(reason)
+}
+
+/// Returns the parameters of a query, in their order.
+pub(super) fn parameters(uri: &Uri) -> form_urlencoded::Parse<'_> {
+    form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
+}
+
+/// The number of entries that an answer lists.
+pub(super) struct Listed {
+    pub(super) unless_given: usize,
+    pub(super) max: usize,
+}
+
+/// Returns the parameters `rule` and `n` of a list: the only rule to list, and the number of entries.
+pub(super) fn listing(uri: &Uri, listed: Listed) -> Result<(Option<Cow<'_, str>>, usize), Problem> {
+    let Listed { unless_given, max } = listed;
+    let (mut rule, mut n) = (None, unless_given);
+    for (name, value) in parameters(uri) {
+        match name.as_ref() {
+            "rule" => rule = Some(value),
+            "n" => {
+                let asked = value.parse().ok().filter(|n| (1..=max).contains(n));
+                let no_n = || format!("no number from 1 to {max}; write for example n=20");
+                n = asked.ok_or_else(|| Problem::in_field("n", &no_n()))?;
+            }
+            _ => {
+                let only = "no such parameter; there are rule and n";
+                return Err(Problem::in_field(&name, only));
+            }
+        }
+    }
+    Ok((rule, n))
+}
+
+/// Adds the attribute of a parameter `attr.NAME=VALUE` to a subject.
+pub(super) fn attribute<'u>(
+    subject: Request<'u>,
+    name: &str,
+    value: Cow<'u, str>,
+) -> Result<Request<'u>, Problem> {
+    let attribute = name.strip_prefix("attr.").unwrap_or_default();
+    if !(1..=NAME_MAX).contains(&attribute.len()) {
+        return Err(Problem::in_field(name, NO_NAME));
+    }
+    if subject.attributes().count() == ATTRIBUTES_MAX {
+        return Err(Problem::in_field(name, TOO_MANY));
+    }
+    if subject.attribute(attribute).is_some() {
+        return Err(Problem::in_field(name, TWICE));
+    }
+    Ok(subject.with(attribute.to_owned(), Value::from(value.into_owned())))
+}
+
+/// Returns the attributes of a body as a subject.
+pub(super) fn subject<'a>(attributes: &'a Named<'_, Attribute<'_>>) -> Request<'a> {
+    let with = |subject: Request<'a>, (name, Attribute(value)): &'a (Cow<'_, str>, _)| {
+        subject.with(name.as_ref(), Value::from(value.as_ref()))
+    };
+    attributes.0.iter().fold(Request::new(), with)
+}
+
+const TWICE: &str = "given twice; give it once";
+const NO_SUCH_PARAMETER: &str =
+    "no such parameter; there are rule, attr.NAME for each attribute, all and reason";
+const ONLY_A_REASON: &str = "no such parameter; there is reason";
+const NO_NAME: &str = "the name of an attribute has 1 to 64 bytes; write attr.NAME=VALUE";
+const TOO_MANY: &str = "more than 32 attributes; name only those of the rule's key";
+const NO_RULE: &str = "missing; add ?rule=NAME, and &attr.NAME=VALUE for each attribute of its key";

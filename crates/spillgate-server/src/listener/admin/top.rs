@@ -1,0 +1,97 @@
+//! Lists the subjects with the most use and those with the most denials: `?rule=api&n=20`.
+
+use std::borrow::Cow;
+
+use axum::extract::State;
+use axum::response::Response;
+use hyper::Uri;
+use serde::{Serialize, Serializer};
+use spillgate::{Top, TopOfRule, TopSubject};
+
+use super::Problem;
+use super::subject::{Listed, listing};
+use crate::app::App;
+use crate::listener::http::answer;
+
+#[derive(Serialize)]
+pub(super) struct TopAnswer<'t> {
+    window_ms: u64,
+    rules: Vec<RuleAnswer<'t>>,
+    decisions_left_out: u64,
+}
+
+#[derive(Serialize)]
+struct RuleAnswer<'t> {
+    /// Null for inline limits.
+    rule: Option<&'t str>,
+    unit: &'t str,
+    consumed: u64,
+    denied: u64,
+    consumers: Vec<SubjectAnswer<'t>>,
+    most_denied: Vec<SubjectAnswer<'t>>,
+}
+
+#[derive(Serialize)]
+struct SubjectAnswer<'t> {
+    #[serde(serialize_with = "attributes")]
+    subject: &'t TopSubject,
+    /// Whether the values are whole; long ones are cut.
+    whole: bool,
+    count: u64,
+}
+
+pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+    let (rule, n) = listing(&uri, Listed { unless_given: N, max: N_MAX })?;
+    if let Some(rule) = &rule
+        && app.limiter().policy().rule(rule).is_none()
+    {
+        return Err(Problem::no_such_rule(rule));
+    }
+    let top = app.limiter().top(rule.as_deref(), n);
+    let answer = TopAnswer::of(&top);
+    let subjects = answer.rules.iter().map(|rule| rule.consumers.len() + rule.most_denied.len());
+    let bytes = SUBJECT_BYTES * subjects.sum::<usize>() + answer::ANSWER_BYTES;
+    Ok(answer::json(&answer, bytes))
+}
+
+impl<'t> TopAnswer<'t> {
+    pub(super) fn of(top: &'t Top) -> TopAnswer<'t> {
+        TopAnswer {
+            window_ms: answer::ms_up(top.window()),
+            rules: top.rules().iter().map(RuleAnswer::of).collect(),
+            decisions_left_out: top.left_out(),
+        }
+    }
+}
+
+impl<'t> RuleAnswer<'t> {
+    fn of(rule: &'t TopOfRule) -> RuleAnswer<'t> {
+        RuleAnswer {
+            rule: rule.rule(),
+            unit: rule.unit(),
+            consumed: rule.consumed(),
+            denied: rule.denied(),
+            consumers: rule.consumers().iter().map(SubjectAnswer::of).collect(),
+            most_denied: rule.most_denied().iter().map(SubjectAnswer::of).collect(),
+        }
+    }
+}
+
+impl<'t> SubjectAnswer<'t> {
+    fn of(subject: &'t TopSubject) -> SubjectAnswer<'t> {
+        SubjectAnswer { subject, whole: subject.whole(), count: subject.count() }
+    }
+}
+
+/// Writes the attributes of a subject. Bytes that are no UTF-8 become replacement characters.
+fn attributes<S: Serializer>(subject: &&TopSubject, serializer: S) -> Result<S::Ok, S::Error> {
+    let text = |value| -> Cow<'_, str> { String::from_utf8_lossy(value) };
+    serializer.collect_map(subject.attributes().map(|(name, value)| (name, text(value))))
+}
+
+/// The subjects of a list by default: as many as an operator reads.
+const N: usize = 10;
+/// The most subjects of a list. A subject with a hundredth of a rule's use is always listed.
+const N_MAX: usize = 100;
+/// The estimated bytes of a subject and its count.
+const SUBJECT_BYTES: usize = 96;

@@ -1,0 +1,197 @@
+//! Serves HTTP/2 on one connection, with a bound on everything that a peer may use, and an end that loses no call.
+
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http2;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::time::{sleep, timeout};
+use tonic::Status;
+
+use super::MESSAGE_MAX;
+use super::message::Messages;
+use crate::listener::{Browsers, Call, Connection, Protocol, Seat, Shown, Stage, Strangers, Token};
+
+/// gRPC, answered by routes, for clients with the token if one is set. The health service is open to every client,
+/// because probes have no token.
+#[derive(Clone)]
+pub(crate) struct Grpc {
+    routes: TowerToHyperService<Router>,
+    token: Option<Token>,
+    browsers: Browsers,
+    strangers: Strangers,
+}
+
+impl Grpc {
+    pub(crate) fn new(
+        routes: Router,
+        token: Option<Token>,
+        browsers: Browsers,
+        strangers: Strangers,
+    ) -> Grpc {
+        Grpc { routes: TowerToHyperService::new(routes), token, browsers, strangers }
+    }
+}
+
+impl Protocol for Grpc {
+    async fn serve(self, connection: Connection) {
+        let mut closing = connection.stage();
+        let (port, seat) = (connection.port(), connection.seat());
+        let silent = without_preface(connection.seat());
+        let flooded = connection.seat();
+        let Grpc { routes, token, browsers, strangers } = self;
+        let tries = strangers.tries(connection.peer().0, connection.stage());
+        let failed = tries.clone();
+        // hyper drops the future of a call that its client resets, so a call that still waits charges nothing. A call
+        // that is refused here is refused before a byte of its message is read.
+        let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+            let path = request.uri().path();
+            let shown = match &token {
+                Some(token) if !path.starts_with(HEALTH) => {
+                    tries.judge(|| token.shown_in(request.headers()))
+                }
+                Some(_) | None => Shown::Right,
+            };
+            let refusal = match browsers.admit(&request, port) {
+                _ if shown != Shown::Right => Some(no_token()),
+                Err(stranger) => Some(Status::permission_denied(stranger.message())),
+                Ok(()) => None,
+            };
+            let answer = match refusal {
+                Some(status) => Err(status),
+                None => {
+                    let call = path.starts_with(ENVOY).then(|| Call::on(&seat));
+                    let longest = if call.is_some() { MESSAGE_MAX } else { PROBE_MAX };
+                    let (seat, arriving) = (Arc::clone(&seat), call.clone());
+                    let request = request.map(|body| Messages::of(body, longest, seat, arriving));
+                    Ok((routes.call(request), call))
+                }
+            };
+            let tries = tries.clone();
+            async move {
+                match answer {
+                    Ok((answer, call)) => {
+                        let answer = answer.await;
+                        drop(call);
+                        answer
+                    }
+                    Err(status) => {
+                        if shown == Shown::Wrong {
+                            tries.fail().await;
+                        }
+                        Ok::<_, Infallible>(status.into_http())
+                    }
+                }
+            }
+        });
+        let mut connection = pin!(
+            http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .initial_stream_window_size(STREAM_WINDOW)
+                .max_concurrent_streams(STREAMS_MAX)
+                .max_header_list_size(HEADERS_MAX)
+                .max_pending_accept_reset_streams(RESETS_MAX)
+                .max_local_error_reset_streams(RESETS_MAX)
+                .max_send_buf_size(SEND_BUFFER_MAX)
+                .keep_alive_interval(PING)
+                .keep_alive_timeout(PONG)
+                .serve_connection(TokioIo::new(connection.metered_by_messages()), service)
+        );
+        // An error ends this connection only (the client left, or a time-out), so it is ignored.
+        let leaving = tokio::select! {
+            _ = connection.as_mut() => return,
+            () = silent => return,
+            () = sleep(age()) => LEAVING,
+            () = failed.over() => LEAVING,
+            () = flooded.until_flooded() => {
+                if !flooded.has_been_served() {
+                    return;
+                }
+                FLOODED_LEAVING
+            }
+            _ = closing.wait_for(|stage| *stage == Stage::Closing) => LEAVING,
+        };
+        // GOAWAY: the client opens another connection for later calls; calls that it has sent are answered.
+        connection.as_mut().graceful_shutdown();
+        let _ = timeout(leaving, connection).await;
+    }
+}
+
+/// Returns if the client has not sent the preface of HTTP/2 in time; else never.
+async fn without_preface(seat: Arc<Seat>) {
+    sleep(PREFACE).await;
+    if seat.received() >= PREFACE_BYTES {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn no_token() -> Status {
+    Status::unauthenticated(
+        "no token or a wrong one; send the metadata `authorization: Bearer TOKEN` with the token in \
+         data_token_file",
+    )
+}
+
+/// Returns the age at which a connection ends: a tenth more or less than [`AGE`] at random, so that the clients of a
+/// fleet do not all connect again at once.
+fn age() -> Duration {
+    let random = RandomState::new().hash_one(());
+    let spread = AGE / 5;
+    AGE - spread / 2 + spread * (random % 1_000) as u32 / 1_000
+}
+
+const HEALTH: &str = "/grpc.health.v1.Health/";
+const ENVOY: &str = "/envoy.service.ratelimit.v3.RateLimitService/";
+
+/// The most bytes of a message to the health and reflection services: a few names.
+const PROBE_MAX: usize = 1024;
+
+/// The most bytes of one call that a client may send before they are taken from the buffers: the default of HTTP/2.
+const STREAM_WINDOW: u32 = 64 * 1024;
+
+/// The most bytes of all calls of one connection that may be in the buffers. The h2 crate also counts the cost of small
+/// frames that wait against half of it: 500 of them, two for every call.
+const CONNECTION_WINDOW: u32 = 256 * 1024;
+
+/// The longest time for the preface and the settings, which a client sends first and at once.
+const PREFACE: Duration = Duration::from_secs(10);
+
+/// The bytes of the preface and of the head of the settings.
+const PREFACE_BYTES: usize = 24 + 9;
+
+/// The longest time for calls under way when a connection ends by its age. Streams that watch health end with it.
+const LEAVING: Duration = Duration::from_secs(60);
+
+/// The longest time for calls under way when a connection ends after too many oversized messages, if it has also served
+/// good calls. A call takes milliseconds, so the good clients of a proxy's connection lose none.
+const FLOODED_LEAVING: Duration = Duration::from_millis(500);
+
+/// The age of a connection. Clients choose a server when they connect; a client that never connects again would never
+/// use a new instance.
+const AGE: Duration = Duration::from_secs(30 * 60);
+
+/// The most calls at once on one connection. A proxy's worker has fewer, or opens another connection.
+const STREAMS_MAX: u32 = 256;
+
+/// The most bytes of a call's metadata, which are a dozen short lines.
+const HEADERS_MAX: u32 = 16 * 1024;
+
+/// The most calls that were reset by the client before a handler took them, or by this server for errors of the
+/// client. A client with more of them floods.
+const RESETS_MAX: usize = 64;
+
+/// The most bytes that wait to be sent on one call.
+const SEND_BUFFER_MAX: usize = 64 * 1024;
+
+/// The silence after which the server sends a PING.
+const PING: Duration = Duration::from_secs(60);
+
+/// The longest wait for the answer to a PING, after which the connection is closed.
+const PONG: Duration = Duration::from_secs(20);

@@ -1,0 +1,107 @@
+//! The HTTP API: `POST /v1/check`, `POST /v1/check/batch` and the paths of reservations. A handler decodes the body,
+//! asks the app, and encodes the answer. Every decision is a 200; a malformed request is a problem, and charges
+//! nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{Extension, State};
+use axum::response::Response;
+use axum::routing::{get, post};
+use axum::{BoxError, Router};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Uri};
+
+use crate::app::App;
+use crate::listener::Seat;
+
+pub(super) mod answer;
+pub(super) mod body;
+mod connection;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
+pub(super) mod json;
+pub(super) mod limit;
+pub(super) mod problem;
+pub(super) mod question;
+pub(super) mod reservation;
+mod ticks;
+
+pub(crate) use connection::Http;
+use problem::Problem;
+use question::{Batch, Check};
+
+/// Returns the routes of the HTTP API.
+pub fn routes(app: App) -> Router {
+    Router::new()
+        .route(CHECK, post(check))
+        .route("/v1/check/batch", post(check_batch))
+        .merge(reservation::routes())
+        .route("/v1/openapi.json", get(openapi))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(Arc::new(app))
+}
+
+async fn check(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
+    check_by(&app, body).await
+}
+
+/// Returns whether a request is a check, as nearly all are.
+fn is_check<B>(request: &Request<B>) -> bool {
+    request.uri().path() == CHECK && request.method() == Method::POST
+}
+
+async fn check_by<B, A>(app: &App, body: B) -> Result<Response<A>, Problem>
+where
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin,
+    A: From<Vec<u8>>,
+{
+    let body = body::read(body).await?;
+    let check: Check<'_> = json::parse(&body)?;
+    let (request, wait) = (check.request()?, check.wait()?);
+    app.require_domain_of(&request)?;
+    let decision = match wait {
+        Duration::ZERO => app.check(&request).await,
+        wait => app.acquire(&request, wait).await,
+    };
+    Ok(answer::to_one(&decision, check.headers()))
+}
+
+async fn check_batch(
+    State(app): State<Arc<App>>,
+    Extension(seat): Extension<Arc<Seat>>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let body = body::read(body).await?;
+    let batch: Batch<'_> = json::parse(&body)?;
+    let requests = batch.requests()?;
+    body::room_for(&seat, body.len() + requests.len() * ANSWER_OF_ONE).await?;
+    for (index, request) in requests.iter().enumerate() {
+        app.require_domain_of(request).map_err(|unknown| Problem::from(unknown).in_item(index))?;
+    }
+    let decisions = app.check_batch(&requests).await;
+    Ok(answer::to_many(&decisions, batch.headers()))
+}
+
+/// Answers with the description of all HTTP paths, for generators of clients.
+async fn openapi() -> Response {
+    let mut response = Response::new(Body::from(include_str!("http/openapi.json")));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+async fn no_such_path(uri: Uri) -> Problem {
+    Problem::no_such_path(uri.path(), PATHS)
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Problem {
+    Problem::wrong_method(&method, uri.path(), PATHS)
+}
+
+const CHECK: &str = "/v1/check";
+/// The estimated bytes of one answer of a batch.
+const ANSWER_OF_ONE: usize = 512;
+/// The paths that the answer to an unknown path names.
+const PATHS: &str = "POST /v1/check, /v1/check/batch, /v1/reserve, /v1/settle, /v1/cancel, /v1/release and /v1/renew, /v1/auth for proxies and GET /v1/openapi.json";

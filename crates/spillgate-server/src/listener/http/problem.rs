@@ -1,0 +1,216 @@
+//! Errors as problem details of RFC 9457: the problem, the field and the fix.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::{Method, StatusCode};
+use serde::Serialize;
+use spillgate::Reason;
+
+use crate::app::UnknownDomain;
+
+/// The reason for which a request got no decision and was not charged.
+#[derive(Debug)]
+pub(in crate::listener) struct Problem {
+    status: StatusCode,
+    /// The field with the problem, such as `limit.quota` or `[3].cost`; empty if the problem is about no field.
+    field: String,
+    message: String,
+    /// Whether the client may send the same call again at once.
+    retryable: bool,
+    /// How the reservation under the id of the call has ended, if it has.
+    ended: Option<&'static str>,
+    /// Whether the service is too busy, or has no room for another record.
+    overloaded: bool,
+}
+
+impl Problem {
+    pub(in crate::listener) fn in_field(field: &str, message: &str) -> Problem {
+        let problem = Problem::of(StatusCode::BAD_REQUEST, shortened(message));
+        Problem { field: shortened(field), ..problem }
+    }
+
+    /// Returns this problem with another status than 400.
+    pub(in crate::listener) fn with_status(self, status: StatusCode) -> Problem {
+        Problem { status, ..self }
+    }
+
+    /// Returns this problem as that of one item of a batch.
+    pub(in crate::listener) fn in_item(self, index: usize) -> Problem {
+        Problem { field: format!("[{index}].{}", self.field), ..self }
+    }
+
+    pub(in crate::listener) fn broken_json(line: usize, column: usize, message: &str) -> Problem {
+        let message = shortened(message);
+        Problem::of(
+            StatusCode::BAD_REQUEST,
+            format!("the body is no JSON: {message} at line {line}, column {column}"),
+        )
+    }
+
+    pub(in crate::listener) fn incomplete() -> Problem {
+        Problem::of(
+            StatusCode::BAD_REQUEST,
+            "the body is incomplete; send as many bytes as Content-Length names".to_owned(),
+        )
+    }
+
+    pub(in crate::listener) fn too_large(bytes_max: usize) -> Problem {
+        let message =
+            format!("the body is above {bytes_max} bytes; send the checks in several calls");
+        Problem::of(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
+    pub(in crate::listener) fn too_slow(bound: Duration) -> Problem {
+        let message =
+            format!("the body took more than {} s; send it with its head", bound.as_secs());
+        Problem::of(StatusCode::REQUEST_TIMEOUT, message)
+    }
+
+    /// Returns the problem of a batch that was not charged, because the buffers have no room for its answer.
+    pub(in crate::listener) fn no_room() -> Problem {
+        Problem::retryable(
+            "the buffers of this listener are full; send smaller batches, or the same batch later"
+                .to_owned(),
+        )
+    }
+
+    /// Returns the problem of a call that the settings of this server forbid.
+    pub(in crate::listener) fn forbidden(why: &str) -> Problem {
+        Problem::of(StatusCode::FORBIDDEN, why.to_owned())
+    }
+
+    /// Returns the problem of a call that was done in part or not at all. The same call does the rest.
+    pub(in crate::listener) fn retryable(message: String) -> Problem {
+        let problem = Problem::of(StatusCode::SERVICE_UNAVAILABLE, message);
+        Problem { retryable: true, ..problem }
+    }
+
+    /// Returns the problem of a call with the id of an ended reservation.
+    pub(in crate::listener) fn ended(how: &'static str, message: &str) -> Problem {
+        let problem = Problem::in_field("id", message).with_status(StatusCode::CONFLICT);
+        Problem { ended: Some(how), ..problem }
+    }
+
+    /// Returns the problem of a reservation that finds no room for its record.
+    pub(in crate::listener) fn overloaded(message: String) -> Problem {
+        let problem = Problem::of(StatusCode::SERVICE_UNAVAILABLE, message);
+        Problem { overloaded: true, ..problem }
+    }
+
+    pub(in crate::listener) fn no_token() -> Problem {
+        let message = "no token or a wrong one; send the header Authorization: Bearer TOKEN";
+        Problem::of(StatusCode::UNAUTHORIZED, message.to_owned())
+    }
+
+    pub(in crate::listener) fn no_such_path(path: &str, paths: &str) -> Problem {
+        Problem::of(
+            StatusCode::NOT_FOUND,
+            format!("there is no {}; there are {paths}", shortened(path)),
+        )
+    }
+
+    pub(in crate::listener) fn no_such_rule(rule: &str) -> Problem {
+        let message =
+            format!("there is no rule {:?}; GET /admin/v1/rules lists them", shortened(rule));
+        Problem::in_field("rule", &message).with_status(StatusCode::NOT_FOUND)
+    }
+
+    pub(in crate::listener) fn wrong_method(method: &Method, path: &str, paths: &str) -> Problem {
+        let message = format!(
+            "{} does not take {}; there are {paths}",
+            shortened(path),
+            shortened(method.as_str())
+        );
+        Problem::of(StatusCode::METHOD_NOT_ALLOWED, message)
+    }
+
+    pub(in crate::listener) fn of(status: StatusCode, message: String) -> Problem {
+        let (field, retryable, ended, overloaded) = (String::new(), false, None, false);
+        Problem { status, field, message, retryable, ended, overloaded }
+    }
+}
+
+impl From<UnknownDomain> for Problem {
+    fn from(unknown: UnknownDomain) -> Problem {
+        Problem::in_field("domain", &unknown.to_string())
+    }
+}
+
+#[derive(Serialize)]
+struct Body9457<'p> {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    detail: &'p str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    field: &'p str,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    retryable: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<&'static str>,
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let detail = match self.field.as_str() {
+            "" => self.message,
+            field => format!("{field}: {}", self.message),
+        };
+        let body = Body9457 {
+            // RFC 9457's type for a problem that the status describes and no page explains further.
+            r#type: "about:blank",
+            title: self.status.canonical_reason().unwrap_or_default(),
+            status: self.status.as_u16(),
+            detail: &detail,
+            field: &self.field,
+            retryable: self.retryable,
+            reason: match self.ended {
+                Some(_) => Some("ended"),
+                None => self.overloaded.then_some(Reason::Overloaded.as_str()),
+            },
+            ended: self.ended,
+        };
+        let body = serde_json::to_vec(&body).expect("strings and numbers always make JSON");
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = self.status;
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.overloaded {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+/// Shortens a text of the client, since an answer must not grow with its request.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(TEXT_MAX) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
+    }
+}
+
+/// The most characters of a text: longer than every message of this program.
+const TEXT_MAX: usize = 300;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        assert_eq!(shortened("short"), "short");
+        let cut = shortened(&"é".repeat(1_000));
+        assert_eq!(cut.chars().count(), TEXT_MAX + 1);
+        assert!(cut.ends_with('…'));
+    }
+}

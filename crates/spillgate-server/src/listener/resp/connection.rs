@@ -1,0 +1,336 @@
+//! Serves RESP on one connection. All commands that arrive at once are answered by one write. Nothing is read while the
+//! client does not take its answers, so the memory of a connection has a bound.
+
+use std::future::ready;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+use tracing::Instrument;
+
+use super::batch::{Batch, End, Entry};
+use super::received::Received;
+use super::reply::Replies;
+use super::session::{NOT_AUTHENTICATED, Next, Session};
+use crate::app::App;
+use crate::bounds::BATCH_MAX;
+use crate::config::Domains;
+use crate::listener::{Call, Connection, Protocol, Seat, Stage, Strangers, Token, Tries};
+
+/// The protocol of Redis, for clients with the password if one is set.
+#[derive(Clone)]
+pub(crate) struct Resp {
+    app: App,
+    password: Option<Token>,
+    strangers: Strangers,
+    connections: Arc<AtomicU64>,
+}
+
+impl Resp {
+    pub(crate) fn new(app: App, password: Option<Token>, strangers: Strangers) -> Resp {
+        Resp { app, password, strangers, connections: Arc::default() }
+    }
+
+    fn converse<S>(self, stream: S, seat: Arc<Seat>, tries: Tries) -> Conversation<S> {
+        let id = 1 + self.connections.fetch_add(1, Ordering::Relaxed);
+        Conversation {
+            app: self.app,
+            stream,
+            seat,
+            session: Session::new(id, self.password),
+            tries,
+            received: Received::new(),
+            replies: Replies::default(),
+            idle: Idle::new(),
+        }
+    }
+}
+
+impl Protocol for Resp {
+    async fn serve(self, connection: Connection) {
+        let (stage, seat) = (connection.stage(), connection.seat());
+        let tries = self.strangers.tries(connection.peer().0, connection.stage());
+        // An error ends this connection only (the client left, or does not take its answers), so it is ignored.
+        let _ = self.converse(connection, seat, tries).hold(stage).await;
+    }
+}
+
+struct Conversation<S> {
+    app: App,
+    stream: S,
+    seat: Arc<Seat>,
+    session: Session,
+    tries: Tries,
+    received: Received,
+    replies: Replies,
+    idle: Idle,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
+    /// Serves the connection until the client leaves or is silent for too long, or the listener closes.
+    async fn hold(mut self, stage: watch::Receiver<Stage>) -> io::Result<()> {
+        let mut until_closing = stage.clone();
+        // The result says whether the sender is gone; it lives as long as the listener.
+        let mut closing =
+            pin!(async { drop(until_closing.wait_for(|stage| *stage == Stage::Closing).await) });
+        let mut leaving = false;
+        loop {
+            let between_requests = self.received.is_empty();
+            tokio::select! {
+                biased;
+                read = self.received.read(&mut self.stream, &self.seat) => if read? == 0 { return Ok(()) },
+                () = self.idle.tick() => {
+                    if self.idle.is_over(between_requests) {
+                        return Ok(());
+                    }
+                    self.free_memory();
+                    continue;
+                }
+                () = &mut closing, if between_requests => return Ok(()),
+                () = ready(()), if leaving && between_requests => return self.close().await,
+            }
+            if between_requests {
+                self.idle.restart();
+            }
+            if !self.received.is_enough() {
+                continue;
+            }
+            let next = self.answer().await?;
+            leaving = *stage.borrow() != Stage::Open;
+            if next == Next::Leave || *stage.borrow() == Stage::Closing {
+                return self.close().await;
+            }
+        }
+    }
+
+    /// Answers every command that has arrived whole.
+    async fn answer(&mut self) -> io::Result<Next> {
+        let call = Call::on(&self.seat);
+        let mut answered = 0;
+        let mut wanted = 1;
+        let mut next = Next::Stay;
+        let received = self.received.bytes().len();
+        // A batch takes memory for each of its checks. If the listener's budget has no room for the largest batch that
+        // these bytes can hold, they are answered in small batches.
+        let answering = BATCH_MAX.min(received / SHORTEST) * ANSWERING;
+        let covered = self.seat.try_cover(self.received.capacity() + answering);
+        let (most, replies_max) =
+            if covered { (BATCH_MAX, REPLIES_MAX) } else { (BATCH_FREE, REPLIES_FREE) };
+        while next == Next::Stay {
+            let access = self.session.access();
+            let mut batch = Batch::of(&self.received.bytes()[answered..], access, most);
+            if !batch.entries.is_empty() {
+                call.note_whole();
+            }
+            if self.app.domains == Domains::Known {
+                batch.refuse(|request| self.app.require_domain_of(request).err());
+            }
+            let decisions = match batch.requests.as_slice() {
+                [] => Vec::new(),
+                requests => {
+                    let span = self.app.traces.of_batch();
+                    self.app.check_batch(requests).instrument(span).await
+                }
+            };
+            let mut decisions = decisions.iter();
+            for entry in &batch.entries {
+                match entry {
+                    Entry::Answer(answer) => {
+                        let decision = decisions.next().expect("each check has a decision");
+                        answer.write(decision, &mut self.replies);
+                    }
+                    Entry::Control(control) => {
+                        next = self.session.run(control, &mut self.replies);
+                        if self.session.has_failed() {
+                            self.tries.fail().await;
+                        }
+                        if self.tries.are_over() {
+                            next = Next::Leave;
+                        }
+                    }
+                    Entry::Reservation(reservation) => {
+                        reservation.run(&self.app, &mut self.replies).await;
+                    }
+                    Entry::Barred => self.replies.error(NOT_AUTHENTICATED),
+                }
+                if self.replies.bytes().len() >= replies_max {
+                    send(&mut self.stream, &mut self.replies).await?;
+                }
+            }
+            answered += batch.length;
+            match batch.end {
+                End::Cut => {}
+                End::Partial { wanted: more } => {
+                    wanted = more;
+                    break;
+                }
+                End::Malformed(why) => {
+                    self.replies.error(&format!("ERR Protocol error: {why}"));
+                    next = Next::Leave;
+                }
+            }
+        }
+        send(&mut self.stream, &mut self.replies).await?;
+        self.received.keep_after(answered, wanted);
+        if answered > 0 {
+            self.idle.restart();
+        }
+        if self.seat.is_contended() {
+            self.free_memory();
+        }
+        self.seat.shrink_to(self.received.capacity());
+        Ok(next)
+    }
+
+    fn free_memory(&mut self) {
+        self.received.free_memory();
+        self.replies.free_memory();
+        self.seat.shrink_to(self.received.capacity());
+    }
+
+    /// Closes the connection after the last answer. Bytes that the client sends meanwhile are read and dropped: closing
+    /// a socket with unread bytes resets the connection, and the client would lose answers that are on their way.
+    async fn close(mut self) -> io::Result<()> {
+        self.stream.shutdown().await?;
+        let mut dropped = [0; 1024];
+        let until_gone = async {
+            while self.stream.read(&mut dropped).await? > 0 {}
+            Ok(())
+        };
+        timeout(CLOSING, until_gone).await.unwrap_or(Ok(()))
+    }
+}
+
+/// Sends the replies within [`SENDING`], so that a client that takes them byte by byte is disconnected, as one that
+/// takes none is.
+async fn send<S: AsyncWrite + Unpin>(stream: &mut S, replies: &mut Replies) -> io::Result<()> {
+    let sent = async {
+        stream.write_all(replies.bytes()).await?;
+        stream.flush().await
+    };
+    timeout(SENDING, sent).await??;
+    replies.clear();
+    Ok(())
+}
+
+/// The time for which a client is silent, counted in ticks so that no command costs a timer.
+struct Idle {
+    ticks: Interval,
+    passed: u32,
+}
+
+impl Idle {
+    fn new() -> Idle {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Idle { ticks, passed: 0 }
+    }
+
+    async fn tick(&mut self) {
+        self.ticks.tick().await;
+        self.passed += 1;
+    }
+
+    fn restart(&mut self) {
+        self.passed = 0;
+    }
+
+    fn is_over(&self, between_requests: bool) -> bool {
+        self.passed > if between_requests { IDLE_TICKS } else { REQUEST_TICKS }
+    }
+}
+
+/// The bytes of replies that are gathered before they are sent: those of a batch of checks.
+const REPLIES_MAX: usize = 64 * 1024;
+
+/// The bytes of replies that are gathered while the listener's budget is used up.
+const REPLIES_FREE: usize = 4 * 1024;
+
+/// The most commands of a batch while the listener's budget is used up.
+const BATCH_FREE: usize = 16;
+
+/// The estimated memory to answer one command: request, decision and reply.
+const ANSWERING: usize = 640;
+
+/// The bytes of the shortest check, `THROTTLE u 1 1 1`.
+const SHORTEST: usize = 18;
+
+/// The longest time in which a client must take the replies of one write.
+const SENDING: Duration = Duration::from_secs(60);
+
+/// The time between two looks at a connection.
+const TICK: Duration = Duration::from_secs(5);
+
+/// The ticks after which a silent connection is closed: ten minutes. Pools of common clients keep connections for that
+/// time, and a command on a closed one fails.
+const IDLE_TICKS: u32 = 120;
+
+/// The ticks for the rest of a command that has begun, which clients send at once: ten seconds and a tick.
+const REQUEST_TICKS: u32 = 2;
+
+/// The longest time for a client to take its last answers.
+const CLOSING: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use spillgate::Policy;
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+    use crate::config::Store;
+
+    /// Returns the client's end of a connection, and a future that serves it.
+    async fn client() -> (DuplexStream, impl Future<Output = io::Result<()>>) {
+        let app = App::open(&Store::default(), Policy::default()).await.unwrap();
+        let (client, server) = duplex(1024);
+        let (stage, stages) = watch::channel(Stage::Open);
+        let held = async move {
+            let strangers = Strangers::at("RESP");
+            let tries = strangers.tries(Ipv4Addr::LOCALHOST.into(), stages.clone());
+            let resp = Resp::new(app, None, strangers);
+            let held = resp.converse(server, Seat::alone(), tries).hold(stages).await;
+            drop(stage);
+            held
+        };
+        (client, held)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_client_is_kept_for_ten_minutes_and_no_longer() {
+        let (client, held) = client().await;
+        let mut held = pin!(held);
+        assert!(timeout(Duration::from_secs(595), &mut held).await.is_err());
+        assert!(timeout(Duration::from_secs(20), &mut held).await.is_ok());
+        drop(client);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_sends_a_command_within_ten_minutes_is_kept() {
+        let (mut client, held) = client().await;
+        let held = tokio::spawn(held);
+        for _ in 0..5 {
+            client.write_all(b"PING\r\n").await.unwrap();
+            let mut reply = [0; 7];
+            client.read_exact(&mut reply).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(590)).await;
+        }
+        assert!(!held.is_finished());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn half_a_request_is_waited_for_ten_seconds_and_a_tick() {
+        let (mut client, held) = client().await;
+        let mut held = pin!(held);
+        client.write_all(b"*1\r\n$4\r\nPI").await.unwrap();
+        assert!(timeout(Duration::from_secs(9), &mut held).await.is_err());
+        client.write_all(b"N").await.unwrap();
+        assert!(timeout(Duration::from_secs(11), &mut held).await.is_ok());
+    }
+}

@@ -1,0 +1,182 @@
+//! The state of one RESP connection (name, protocol version, authentication), and the commands that change it.
+
+use super::batch::Access;
+use super::command::{Client, Commands, Control, Credentials, ENTRIES, Entry, Hello, USER, entry};
+use super::reply::{Replies, Version};
+use crate::listener::Token;
+
+/// The session of one client.
+#[derive(Debug)]
+pub(super) struct Session {
+    id: u64,
+    name: Vec<u8>,
+    /// The password that the client must send before it may check limits.
+    password: Option<Token>,
+    authenticated: bool,
+    /// Whether the last command had a wrong password.
+    failed: bool,
+}
+
+/// Whether the connection stays open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Stay,
+    Leave,
+}
+
+impl Session {
+    pub(super) fn new(id: u64, password: Option<Token>) -> Session {
+        Session { id, name: Vec::new(), password, authenticated: false, failed: false }
+    }
+
+    /// Returns whether the client may check limits.
+    pub(super) fn access(&self) -> Access {
+        if self.authenticated || self.password.is_none() { Access::Open } else { Access::Barred }
+    }
+
+    /// Returns whether the last command had a wrong password.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Runs a command, and writes its reply.
+    pub(super) fn run(&mut self, control: &Control<'_>, replies: &mut Replies) -> Next {
+        self.failed = false;
+        match control {
+            Control::Auth(credentials) => match self.authenticate(*credentials) {
+                Ok(()) => replies.status("OK"),
+                Err(why) => replies.error(why),
+            },
+            Control::Client(client) => self.client(*client, replies),
+            Control::Commands(commands) => describe(commands, replies),
+            Control::Echo(message) => replies.string(message),
+            Control::Hello(hello) => self.hello(hello, replies),
+            Control::Info => replies.string(INFO.as_bytes()),
+            Control::Ping(None) => replies.status("PONG"),
+            Control::Ping(Some(message)) => replies.string(message),
+            Control::Select => replies.status("OK"),
+            Control::Refused(why) => replies.error(why),
+            Control::Reset => {
+                self.name.clear();
+                self.authenticated = false;
+                replies.set_version(Version::Two);
+                replies.status("RESET");
+            }
+            Control::Quit => {
+                replies.status("OK");
+                return Next::Leave;
+            }
+            Control::Http => {
+                replies.error(NOT_HTTP);
+                return Next::Leave;
+            }
+        }
+        Next::Stay
+    }
+
+    fn authenticate(&mut self, credentials: Credentials<'_>) -> Result<(), &'static str> {
+        let Some(password) = &self.password else { return Err(NO_PASSWORD) };
+        // The password is compared for every user name, so that the time of the reply does not show whether the name
+        // was right.
+        let right = password.is(credentials.password);
+        if right && credentials.user == USER {
+            self.authenticated = true;
+            return Ok(());
+        }
+        self.failed = true;
+        Err(WRONG_PASSWORD)
+    }
+
+    fn client(&mut self, client: Client<'_>, replies: &mut Replies) {
+        match client {
+            Client::Id => replies.number(self.id),
+            Client::Name if self.name.is_empty() => replies.nothing(),
+            Client::Name => replies.string(&self.name),
+            Client::SetName(name) => {
+                self.name = name.to_vec();
+                replies.status("OK");
+            }
+            Client::Noted => replies.status("OK"),
+        }
+    }
+
+    fn hello(&mut self, hello: &Hello<'_>, replies: &mut Replies) {
+        if let Some(credentials) = hello.credentials
+            && let Err(why) = self.authenticate(credentials)
+        {
+            return replies.error(why);
+        }
+        if let Some(name) = hello.name {
+            self.name = name.to_vec();
+        }
+        if let Some(version) = hello.version {
+            replies.set_version(version);
+        }
+        replies.map(7);
+        replies.string(b"server");
+        replies.string(b"spillgate");
+        replies.string(b"version");
+        replies.string(env!("CARGO_PKG_VERSION").as_bytes());
+        replies.string(b"proto");
+        replies.number(match replies.version() {
+            Version::Two => 2,
+            Version::Three => 3,
+        });
+        replies.string(b"id");
+        replies.number(self.id);
+        replies.string(b"mode");
+        replies.string(b"standalone");
+        replies.string(b"role");
+        replies.string(b"master");
+        replies.string(b"modules");
+        replies.array(0);
+    }
+}
+
+fn describe(commands: &Commands<'_>, replies: &mut Replies) {
+    match commands {
+        Commands::Count => replies.number(ENTRIES.len() as u64),
+        Commands::Docs => replies.map(0),
+        Commands::All => {
+            replies.array(ENTRIES.len());
+            ENTRIES.iter().for_each(|entry| describe_one(entry, replies));
+        }
+        Commands::Named(names) => {
+            replies.array(names.len());
+            for name in names {
+                match entry(name) {
+                    Some(entry) => describe_one(entry, replies),
+                    None => replies.nothing(),
+                }
+            }
+        }
+    }
+}
+
+/// Writes the description of a command: name, arity, flags, and the positions of its keys (first, last, step).
+fn describe_one(entry: &Entry, replies: &mut Replies) {
+    replies.array(6);
+    replies.string(entry.name.to_ascii_lowercase().as_bytes());
+    replies.signed(entry.arity());
+    replies.array(1);
+    replies.status("fast");
+    let key = u64::from(entry.has_key());
+    (0..3).for_each(|_| replies.number(key));
+}
+
+/// The reply to `INFO`. Some clients choose their commands by the version, and wait while `loading` is 1.
+const INFO: &str = concat!(
+    "# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\nspillgate_version:",
+    env!("CARGO_PKG_VERSION"),
+    "\r\n# Persistence\r\nloading:0\r\n# Replication\r\nrole:master\r\n"
+);
+
+/// The reply to a check before the password.
+pub(super) const NOT_AUTHENTICATED: &str =
+    "NOAUTH Authentication required: send AUTH with the password first";
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair: the user is default, the \
+     password is the one in password_file or data_token_file";
+const NO_PASSWORD: &str = "ERR AUTH without a password set: leave the password out, or set \
+     password_file under [server.resp]";
+const NOT_HTTP: &str =
+    "ERR this listener speaks the protocol of Redis: send HTTP requests to the HTTP listener";

@@ -1,0 +1,498 @@
+"""Drives the dashboard of a real server in a real Chromium: under load, with a refused policy, the store killed and back.
+
+Usage: drive.py PATH-OF-THE-SPILLGATE-BINARY [--pictures FOLDER]
+With --pictures it also takes the pictures of docs/screenshots, which needs a minute and a half of load.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from browser import Browser
+
+RULES = """
+[server]
+admin_token_file = "{token}"
+
+[[rule]]
+name = "login"
+match = {{ route = "/login" }}
+key = ["ip"]
+limits = ["5/minute"]
+
+[[rule]]
+name = "api"
+key = ["tenant", "user"]
+anchor = ["tenant"]
+limits = [{{ quota = "20/second", burst = 40 }}, {{ quota = "100000/day", name = "daily", algorithm = "fixed-window" }}]
+
+[[rule]]
+name = "tokens"
+key = ["tenant"]
+limits = [{{ quota = "200000/hour", algorithm = "sliding-window", unit = "tokens" }}]
+
+[[rule]]
+name = "signup"
+match = {{ route = "/signup" }}
+key = ["ip"]
+mode = "shadow"
+limits = ["3/hour"]
+on_outage = "allow"
+"""
+TOKEN = "a-token-of-thirty-two-characters"
+TENANTS = ["acme", "globex", "initech", "umbrella", "hooli", "stark"]
+USERS = ["ann", "bob", "carol", "dave", "erin", "frank", "grace"]
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("binary")
+    arguments.add_argument("--pictures")
+    arguments = arguments.parse_args()
+    chromium = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    if not chromium:
+        print("skipped: there is no chromium; ./check --full installs it")
+        return
+    with tempfile.TemporaryDirectory(prefix="spillgate-dashboard-") as folder:
+        world = World(arguments.binary, folder)
+        browser = None
+        try:
+            browser = Browser(chromium)
+            page = browser.page()
+            drive(page, world)
+            if arguments.pictures:
+                pictures(page, world, arguments.pictures)
+        finally:
+            if browser:
+                browser.close()
+            world.close()
+    print("dashboard: driven through every page and change, a refused policy, an outage and recovery")
+
+
+class World:
+    """A Redis, a server on it, and callers."""
+
+    def __init__(self, binary, folder):
+        self.folder, self.binary = folder, os.path.abspath(binary)
+        self.redis_port = free_port()
+        self.start_redis()
+        for name, text in (("token", f"drive:operator:{TOKEN}"), ("rules.toml", RULES.format(token=f"{folder}/token"))):
+            with open(f"{folder}/{name}", "w") as file:
+                file.write(text)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SPILLGATE_")}
+        environment |= {"SPILLGATE_SERVER__GRPC": "off", "SPILLGATE_SERVER__RESP": "off", "SPILLGATE_STORE__TIMEOUT": "250ms"}
+        self.server = subprocess.Popen(
+            [self.binary, "serve", "--config", f"{folder}/rules.toml", "--redis", f"redis://127.0.0.1:{self.redis_port}",
+             "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"],
+            env=environment, stderr=subprocess.PIPE, text=True,
+        )
+        for line in self.server.stderr:
+            if "HTTP on" in line:
+                break
+        else:
+            raise SystemExit("the server does not start")
+        self.port, self.admin = (int(re.search(rf"{api} on http://127.0.0.1:(\d+)", line)[1]) for api in ("HTTP", "admin"))
+        threading.Thread(target=self.server.stderr.read, daemon=True).start()
+        self.stopped = threading.Event()
+        self.callers = [threading.Thread(target=self.call, args=(seed,), daemon=True) for seed in range(2)]
+        for caller in self.callers:
+            caller.start()
+
+    def start_redis(self):
+        self.redis = subprocess.Popen(
+            ["redis-server", "--port", str(self.redis_port), "--save", "", "--dir", self.folder],
+            stdout=subprocess.DEVNULL,
+        )
+        for _ in range(200):
+            try:
+                socket.create_connection(("127.0.0.1", self.redis_port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise SystemExit("redis-server does not start")
+
+    def call(self, seed):
+        """Some hundred checks a second, more by some than by others, in waves."""
+        random_of = random.Random(seed)
+        began, connection = time.monotonic(), None
+        while not self.stopped.is_set():
+            wave = 1 + 0.6 * ((time.monotonic() - began) % 40 < 15)
+            batch = [self.check(random_of) for _ in range(int(20 * wave))]
+            try:
+                connection = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+                connection.request("POST", "/v1/check/batch", json.dumps(batch))
+                connection.getresponse().read()
+            except OSError:
+                connection = None
+            time.sleep(0.1)
+
+    @staticmethod
+    def check(random_of):
+        heavy = lambda values: values[min(int(random_of.expovariate(0.6)), len(values) - 1)]
+        kind = random_of.random()
+        address = f"203.0.113.{min(int(random_of.expovariate(0.05)), 250)}"
+        if kind < 0.12:
+            return {"attributes": {"ip": address, "route": "/login"}}
+        if kind < 0.16:
+            return {"attributes": {"ip": address, "route": "/signup"}}
+        tenant = heavy(TENANTS)
+        cost = {"requests": 1, "tokens": random_of.randrange(1, 900)} if kind < 0.4 else 1
+        return {"attributes": {"tenant": tenant, "user": heavy(USERS)}, "cost": cost}
+
+    def close(self):
+        self.stopped.set()
+        for caller in self.callers:
+            caller.join(10)
+        for process in (self.server, self.redis):
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def drive(page, world):
+    page.size(1440, 900)
+    page.open(f"http://127.0.0.1:{world.admin}/")
+
+    step("the token: requested, a wrong one is refused, the right one works")
+    page.until("document.getElementById('ask').open")
+    page.write("#token input", "not-the-token-at-all")
+    page.key("Enter")
+    page.until("document.getElementById('token-result').textContent.includes('token is wrong')")
+    page.write("#token input", TOKEN)
+    page.key("Enter")
+    page.until("!document.getElementById('ask').open && document.getElementById('status').textContent === 'healthy'")
+    # A shadow rule in the file is worth a note, and no alarm.
+    page.until("document.querySelector('#conditions').textContent.includes('signup is in shadow')")
+
+    step("overview: figures and charts move under load, and lists have links")
+    page.until("Number.parseFloat(document.querySelector('.figures b').textContent) > 0")
+    for place in ("path.area.allowed", "path.line.p99", "path.area.limit-exceeded", "path.area.answered", ".top a", ".facts dd", "table .pill.good"):
+        page.until(f"document.querySelector({json.dumps(place)})")
+    page.until("document.querySelector('.figures').textContent.includes('of this instance')")
+
+    step("every range is loaded; the cursor shows one time on all charts, by pointer and by keyboard")
+    for name in ("3m", "1h", "24h", "15m"):
+        page.click(f".range input[value='{name}']")
+        page.until("document.querySelector('path.area.allowed')")
+    page.say("document.querySelector('.chart svg').focus()")
+    page.key("ArrowLeft")
+    page.until("document.querySelectorAll('.chart .time').length === document.querySelectorAll('.chart').length")
+    assert page.say("new Set([...document.querySelectorAll('.chart .time')].map(one => one.textContent)).size") == 1
+    page.key("Escape")
+    page.until("!document.querySelector('.chart .time')")
+    page.say("""(svg => { const box = svg.getBoundingClientRect();
+        svg.dispatchEvent(new PointerEvent('pointermove', { clientX: box.right - 12, clientY: box.top + 40 })); })(document.querySelector('.chart svg'))""")
+    page.until("document.querySelector('.chart .time') && /^\\d+ \\w+ \\d\\d:\\d\\d:\\d\\d/.test(document.querySelector('.readout').textContent)")
+
+    step("rules: searched, filtered, sorted")
+    go(page, "#/rules")
+    page.until("document.querySelectorAll('tbody tr').length === 4")
+    page.write("input[name=search]", "TENANT 20/1s")
+    page.until("document.querySelectorAll('tbody tr').length === 1 && document.querySelector('tbody a').textContent === 'api'")
+    page.write("input[name=search]", "nothing-like-it")
+    page.until("document.querySelector('td.empty')?.textContent.includes('No rule fits')")
+    page.say("(field => { field.value = ''; field.form.dispatchEvent(new Event('input')); })(document.querySelector('input[name=search]'))")
+    page.say("(field => { field.value = 'shadow'; field.form.dispatchEvent(new Event('input')); })(document.querySelector('select[name=mode]'))")
+    page.until("document.querySelectorAll('tbody tr').length === 1 && document.querySelector('tbody a').textContent === 'signup'")
+    page.say("(field => { field.value = ''; field.form.dispatchEvent(new Event('input')); })(document.querySelector('select[name=mode]'))")
+    page.click("button.sort")
+    page.until("document.querySelector('tbody a').textContent === 'api' && document.querySelector('th').ariaSort === 'ascending'")
+    page.click("button.sort")
+    page.until("document.querySelector('tbody a').textContent === 'tokens'")
+
+    step("the kill switch on the page of a rule: asked about, cancelled, set with a reason, undone")
+    go(page, "#/rule?name=login")
+    page.until("document.querySelector('.actions button[value=enforce]')?.ariaPressed === 'true'")
+    for place in ("path.area.denied", "path.area.limit-exceeded", ".top a", ".limits li"):
+        page.until(f"document.querySelector({json.dumps(place)})")
+    press(page, ".actions button[value=off]", "no")
+    assert ask(world, "ip=203.0.113.1", "route=/login")["rules"][0]["matched"]
+    page.click(".actions button[value=off]")
+    page.until("document.getElementById('confirm').open")
+    page.write("#confirm input[name=reason]", "incident 4711")
+    page.key("Enter")
+    page.until("!document.getElementById('confirm').open")
+    page.until("document.querySelector('.actions button[value=off]').ariaPressed === 'true'")
+    page.until("document.getElementById('status').textContent === 'rule off'")
+    page.until("document.getElementById('conditions').textContent.includes('login is off and limits no request, set by an operator')")
+    page.until("document.querySelector('.events .change')?.textContent.includes('drive set login to off (incident 4711)')")
+    page.until("document.querySelector('.chart .event.change')")
+    assert not ask(world, "ip=203.0.113.1", "route=/login")["rules"][0]["matched"]
+    page.click("#changes .notice.good button")
+    page.until("document.querySelector('.actions button[value=enforce]').ariaPressed === 'true'")
+    page.until("document.querySelector('.events').textContent.includes('drive set login back to the mode of the policy file (undone)')")
+    page.until("document.getElementById('status').textContent === 'healthy'")
+    press(page, ".actions button[value=shadow]")
+    page.until("document.getElementById('status').textContent === 'rule in shadow'")
+    press(page, ".actions button[value=enforce]")
+    page.until("document.getElementById('status').textContent === 'healthy'")
+
+    step("overrides: set for a subject and for every subject, in force, removed, undone, and one that ends by itself")
+    go(page, "#/overrides")
+    page.until("document.querySelectorAll('form.override option').length >= 3")
+    page.until("document.querySelector('td.empty')?.textContent.includes('None is set')")
+    page.say("(field => { field.value = 'api'; field.dispatchEvent(new Event('change')); })(document.querySelector('select[name=rule]'))")
+    page.write("input[name=subject]", "tenant=globex")
+    page.write("input[name=limits]", "block")
+    press(page, "form.override button")
+    page.until("document.querySelector('tbody').textContent.includes('tenant=globex')")
+    assert ask(world, "tenant=globex", "user=zoe")["reason"] == "blocked"
+    press(page, "tbody button")
+    page.until("document.querySelector('td.empty')")
+    assert ask(world, "tenant=globex", "user=zoe")["allowed"] is True
+    page.click("#changes .notice.good button")
+    page.until("document.querySelector('tbody').textContent.includes('tenant=globex')")
+    assert ask(world, "tenant=globex", "user=zoe")["reason"] == "blocked"
+    press(page, "tbody button")
+    page.until("document.querySelector('td.empty')")
+    page.say("document.querySelector('input[name=subject]').value = ''")
+    press(page, "form.override button")
+    page.until("document.querySelector('tbody').textContent.includes('every subject')")
+    assert ask(world, "tenant=stark", "user=zoe")["reason"] == "blocked"
+    press(page, "tbody button")
+    page.until("document.querySelector('td.empty')")
+    # The shortest time in the form is a quarter of an hour; the test adds one of seconds.
+    page.say("document.querySelector('select[name=for]').add(new Option('10 seconds', '10', false, true))")
+    page.write("input[name=subject]", "tenant=hooli")
+    page.write("input[name=limits]", "1/hour")
+    press(page, "form.override button")
+    page.until("document.querySelector('tbody').textContent.includes('tenant=hooli')")
+    page.until("document.querySelector('td.empty')")
+    page.write("input[name=limits]", "5/fortnight")
+    press(page, "form.override button")
+    page.until("document.querySelector('#changes .notice.bad')?.textContent.includes('fortnight')")
+
+    step("explain: decision, sentence, what a raise would change, and a mistake")
+    go(page, "#/subject")
+    page.write("input[name=attributes]", "tenant=acme user=ann")
+    page.key("Enter")
+    page.until("document.querySelector('.explained')?.textContent.includes('api/0 (20/1s burst 40)')")
+    page.until("document.querySelector('.explained').textContent.includes('At 40/1s burst 80')")
+    page.write("input[name=attributes]", "nonsense")
+    page.key("Enter")
+    page.until("document.querySelector('.explained .result.bad')?.textContent.includes('write name=value')")
+
+    step("the page of a subject: states, block, undo, raise, refund, reset")
+    go(page, "#/subject?rule=tokens&attr.tenant=stark")
+    page.until("document.querySelector('.states')?.textContent.includes('tokens left')")
+    page.until("document.querySelector('.explained .decision')")
+    press(page, ".actions > button")
+    page.until("document.querySelector('.head').textContent.includes('Override: blocked')")
+    assert ask(world, "tenant=stark")["reason"] == "blocked"
+    page.click("#changes .notice.good button")
+    page.until("!document.querySelector('.head').textContent.includes('Override:')")
+    page.until("document.querySelector('input[name=limits]').value.startsWith('400000/')")
+    press(page, "form.raise button")
+    page.until("document.querySelector('.states').textContent.replaceAll('\u2009', '').includes('of 400000')")
+    press(page, ".actions > button:nth-of-type(2)")
+    page.until("!document.querySelector('.head').textContent.includes('Override:')")
+    go(page, "#/subject?rule=api&attr.tenant=stark&attr.user=ann")
+    page.until("document.querySelector('input[name=limits]')?.value === '40/1s, 200000/day'")
+    press(page, "form.raise button")
+    page.until("document.querySelector('.head').textContent.includes('Override: 40/1s, 200000/day')")
+    press(page, ".actions > button:nth-of-type(2)")
+    page.until("!document.querySelector('.head').textContent.includes('Override:')")
+    go(page, "#/subject?rule=tokens&attr.tenant=stark")
+    page.until("document.querySelector('select[name=unit]')?.value === 'tokens'")
+    page.write("input[name=amount]", "0")
+    page.click("form.refund button")
+    page.until("document.querySelector('.head .result').textContent.includes('no whole number')")
+    page.write("input[name=amount]", "100")
+    press(page, "form.refund button")
+    page.until("document.querySelector('#changes .notice.good').textContent.includes('100 tokens are refunded')")
+    page.click(".actions > button:last-child")
+    page.until("document.getElementById('confirm').open")
+    assert "cannot be undone" in page.say("document.getElementById('confirm-text').textContent")
+    page.click("#confirm-yes")
+    page.until("document.querySelector('#changes .notice.good').textContent.includes('are reset')")
+
+    step("a refused policy file: critical, with the reason, until it is fixed")
+    rules = f"{world.folder}/rules.toml"
+    text = open(rules).read()
+    write(rules, text.replace("5/minute", "5/fortnight"))
+    page.until("document.getElementById('status').textContent === 'policy refused'")
+    page.until("document.getElementById('conditions').textContent.includes('fortnight')")
+    write(rules, text)
+    page.until("document.getElementById('status').textContent === 'healthy'")
+
+    step("the store killed: critical, a kill switch all the same, and back with a lost state")
+    go(page, "#/")
+    world.redis.kill()
+    world.redis.wait()
+    page.until("document.getElementById('status').textContent === 'degraded'")
+    page.until("document.getElementById('conditions').textContent.includes('ecisions are made without')")
+    page.until("document.querySelector('path.area.fallback') && document.querySelector('.events .degraded')")
+    go(page, "#/rule?name=login")
+    press(page, ".actions button[value=off]")
+    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('not yet on')")
+    page.until("document.querySelector('.actions button[value=off]').ariaPressed === 'true'")
+    assert not ask(world, "ip=203.0.113.1", "route=/login")["rules"][0]["matched"]
+    world.start_redis()
+    page.until("document.querySelector('.events .state-loss')")
+    page.until("document.getElementById('conditions').textContent.includes('lost its data')")
+    press(page, ".actions button[value=enforce]")
+    go(page, "#/")
+    page.until("document.querySelector('.events .recovered')")
+
+    step("the server stopped for a while: no connection, and back")
+    world.server.send_signal(signal.SIGSTOP)
+    page.until("document.getElementById('status').textContent === 'no connection'")
+    world.server.send_signal(signal.SIGCONT)
+    page.until("document.getElementById('status').textContent !== 'no connection' && document.getElementById('banner').hidden")
+
+    step("by keyboard alone, readable in every size and light")
+    for hash, names in (
+        ("#/", ("Overview", "range", "svg")), ("#/rules", ("search", "mode", "api")), ("#/overrides", ("rule", "subject", "limits", "for")),
+        ("#/rule?name=api", ("enforce", "shadow", "off", "lasting")), ("#/subject?rule=api&attr.tenant=acme&attr.user=ann", ("attributes", "cost", "Block", "amount")),
+    ):
+        go(page, hash)
+        page.until("document.querySelector('main').children.length && document.title !== 'Spillgate'")
+        time.sleep(1)
+        page.say("document.activeElement.blur(), scrollTo(0, 0)")
+        reached = set()
+        for _ in range(90):
+            page.key("Tab")
+            reached.add(page.say("document.activeElement.name || document.activeElement.value || (document.activeElement.tagName === 'svg' ? 'svg' : document.activeElement.textContent)"))
+        for name in names:
+            assert name in reached, f"{hash}: {name} is not reached by Tab: {reached}"
+        for wide, tall in ((390, 844), (768, 1024), (1440, 900), (1920, 1080)):
+            for dark in (False, True):
+                page.size(wide, tall, dark=dark, touch=wide < 500)
+                faults = lasting_faults(page)
+                assert not faults, f"{hash} at {wide} px, {'dark' if dark else 'light'}: {faults}"
+        page.size(1440, 900)
+
+    errors, asked = page.complaints()
+    assert not errors, errors
+    foreign = [url for url in asked if not url.startswith((f"http://127.0.0.1:{world.admin}/", "about:", "data:"))]
+    assert not foreign, foreign
+
+
+def go(page, hash):
+    """Opens a page of the dashboard."""
+    page.say(f"location.hash = {json.dumps(hash)}")
+    page.until("document.querySelector('main > section')")
+
+
+def press(page, selector, answer="yes"):
+    """Presses a button that changes something, and answers the question about it."""
+    page.click(selector)
+    page.until("document.getElementById('confirm').open")
+    page.click(f"#confirm button[value={answer}]")
+    page.until("!document.getElementById('confirm').open")
+
+
+def write(file, text):
+    with open(file, "w") as to:
+        to.write(text)
+
+
+def lasting_faults(page):
+    """Returns the faults of the page that last, and are not only there while it changes."""
+    for _ in range(8):
+        time.sleep(0.3)
+        faults = page.say(FAULTS)
+        if not faults:
+            break
+    return faults
+
+
+def ask(world, *attributes):
+    connection = http.client.HTTPConnection("127.0.0.1", world.admin, timeout=30)
+    query = "&".join(f"attr.{attribute}" for attribute in attributes)
+    connection.request("GET", f"/admin/v1/explain?{query}", headers={"Authorization": f"Bearer {TOKEN}"})
+    answer = connection.getresponse()
+    return json.loads(answer.read())
+
+
+def step(name):
+    print(f"  {name}", flush=True)
+
+
+# Text that is cut off or lies over other text, sideways scrolling, and contrast below AA.
+FAULTS = """(() => {
+  const faults = [];
+  if (document.documentElement.scrollWidth > innerWidth) faults.push(`wider than the screen: ${document.documentElement.scrollWidth}`);
+  const parse = text => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number); return {r, g, b, a}; };
+  const over = (top, under) => ({ r: top.r * top.a + under.r * (1 - top.a), g: top.g * top.a + under.g * (1 - top.a), b: top.b * top.a + under.b * (1 - top.a), a: 1 });
+  const light = ({r, g, b}) => [r, g, b].map(c => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = element => {
+    const layers = [];
+    for (let at = element; at; at = at.parentElement) {
+      layers.push(parse(getComputedStyle(at).backgroundColor));
+      const fill = at.querySelector?.(':scope > .fill');
+      if (fill && at !== element) layers.push({ ...parse(getComputedStyle(fill).backgroundColor) });
+    }
+    return layers.reverse().reduce((under, top) => over(top, under), {r: 255, g: 255, b: 255, a: 1});
+  };
+  const boxes = [];
+  for (const element of document.querySelectorAll('main *, header *, #banner')) {
+    const own = [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
+    const field = element.matches('input, select, button');
+    if (!own && !field || !element.checkVisibility({ opacityProperty: true }) || element.closest('.hidden, .skip, thead, option')) continue;
+    const box = element.getBoundingClientRect();
+    if (!box.width || element.namespaceURI.endsWith('svg')) continue;
+    const said = `${element.tagName} ${element.className} ${element.textContent.slice(0, 40)}`;
+    const style = getComputedStyle(element);
+    const pair = [light(over(parse(style.color), behind(element))), light(behind(element))].sort((a, b) => b - a);
+    const contrast = (pair[0] + 0.05) / (pair[1] + 0.05);
+    if (contrast < 4.5) faults.push(`contrast ${contrast.toFixed(2)}: ${said}`);
+    if (!element.closest('.scroll') && (box.left < -1 || box.right > innerWidth + 1)) faults.push(`off the screen: ${said}`);
+    if (!field && element.scrollWidth > element.clientWidth + 1 && style.display !== 'inline') faults.push(`cut off: ${said}`);
+    boxes.push([element, box, said]);
+  }
+  for (const [a, boxA, saidA] of boxes) for (const [b, boxB, saidB] of boxes) {
+    if (a === b || a.contains(b) || b.contains(a)) continue;
+    const wide = Math.min(boxA.right, boxB.right) - Math.max(boxA.left, boxB.left);
+    const tall = Math.min(boxA.bottom, boxB.bottom) - Math.max(boxA.top, boxB.top);
+    if (wide > 2 && tall > 4) faults.push(`overlap: ${saidA} / ${saidB}`);
+  }
+  return faults.slice(0, 5);
+})()"""
+
+
+def pictures(page, world, folder):
+    step("pictures, after a minute and a half of load")
+    os.makedirs(folder, exist_ok=True)
+    page.size(1440, 900)
+    go(page, "#/overrides")
+    for subject, limits in (("tenant=acme", "50/second"), ("tenant=umbrella user=dave", "block")):
+        page.say("(field => { field.value = 'api'; field.dispatchEvent(new Event('change')); })(document.querySelector('select[name=rule]'))")
+        page.write("input[name=subject]", subject)
+        page.write("input[name=limits]", limits)
+        press(page, "form.override button")
+        page.until(f"document.querySelector('tbody').textContent.includes({json.dumps(subject)})")
+    page.say("document.getElementById('changes').replaceChildren()")
+    time.sleep(90)
+    for page_name, hash in (("", "#/"), ("-rule", "#/rule?name=api"), ("-subject", "#/subject?rule=api&attr.tenant=globex&attr.user=ann")):
+        go(page, hash)
+        for name, wide, tall, touch in (("desktop", 1440, 900, False), ("phone", 390, 844, True)):
+            for light in ("light", "dark"):
+                page.size(wide, tall, dark=light == "dark", touch=touch)
+                page.say("document.activeElement.blur(), scrollTo(0, 0)")
+                time.sleep(2.5)
+                page.picture(f"{folder}/dashboard{page_name}-{name}-{light}.png")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
