@@ -31,4 +31,4 @@ pub use policy::{
     Pattern, Policy, PolicyBuilder, PolicyError, Rule, RuleDenial, RuleSpec, Subject,
 };
 pub use request::{Cost, Request, Value};
-pub use reservation::{Ended, Outcome, Receipt, ReceiptError, ReservationError, Usage};
+pub use reservation::{EndResult, Ended, Receipt, ReceiptError, ReservationError, Usage};

@@ -94,7 +94,7 @@ impl From<u64> for Usage<'_> {
 
 /// The result of settling, cancelling, releasing or renewing a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum EndResult {
     /// The receipt is not of this fleet, or its record is gone. Nothing was done.
     Unknown,
     /// The reservation has expired and stays charged at its estimate.
@@ -105,19 +105,19 @@ pub enum Outcome {
     Done,
 }
 
-impl Outcome {
+impl EndResult {
     /// Returns the result as every API spells it: `done`, `repeated`, `expired` or `unknown`.
     pub fn name(self) -> &'static str {
         match self {
-            Outcome::Unknown => "unknown",
-            Outcome::Expired => "expired",
-            Outcome::Repeated => "repeated",
-            Outcome::Done => "done",
+            EndResult::Unknown => "unknown",
+            EndResult::Expired => "expired",
+            EndResult::Repeated => "repeated",
+            EndResult::Done => "done",
         }
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for EndResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -172,7 +172,7 @@ impl Ending<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
     /// The result for the caller.
-    Outcome(Outcome),
+    EndResult(EndResult),
     /// The reservation has ended before in another way.
     EndedOtherwise,
 }

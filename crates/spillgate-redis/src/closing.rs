@@ -15,7 +15,7 @@ use crate::limit::Algorithm;
 use crate::plan::{RecordAction, Transaction};
 use crate::reservation::kept::{self, RecordedCharge, RecordedCharges};
 use crate::reservation::{
-    Answer, Closed, Closes, Closing, Ended, Ending, GROUPS_MAX, Group, Opening, Outcome,
+    Answer, Closed, Closes, Closing, EndResult, Ended, Ending, GROUPS_MAX, Group, Opening,
     REMEMBERED_US,
 };
 use crate::time::Deadline;
@@ -131,7 +131,7 @@ impl Redis {
                 None => match self.recorded(location, group.tag, id, deadline).await? {
                     Some(Recorded::Open(counters)) => counters,
                     Some(Recorded::Ended(mark)) => return Ok(ended(mark, ending)),
-                    None => return Ok(Answer::Outcome(Outcome::Unknown)),
+                    None => return Ok(Answer::EndResult(EndResult::Unknown)),
                 },
             };
             let closing = Arc::new(Closing::of(id, ending));
@@ -178,7 +178,8 @@ impl Redis {
         let closing = Arc::new(Closing::new(id, Closes::Looks, 0));
         let as_charged = Ending::Renew { for_us: 0 };
         self.correct_at(location, &closing, &counters, &as_charged, deadline).await?;
-        let is_over = closing.noted() == Some(Closed::Answered(Answer::Outcome(Outcome::Expired)));
+        let is_over =
+            closing.noted() == Some(Closed::Answered(Answer::EndResult(EndResult::Expired)));
         let is_permit =
             |counter: &RecordedCharge| counter.limit.algorithm() == Algorithm::Concurrency;
         let how = if counters.iter().any(is_permit) { Ended::PermitEnded } else { Ended::Expired };
@@ -229,8 +230,8 @@ fn read(record: &[u8]) -> Option<Recorded> {
 /// Returns the answer for a record that has ended before.
 fn ended(mark: u64, ending: &Ending<'_>) -> Answer {
     match ending {
-        Ending::Renew { .. } => Answer::Outcome(Outcome::Expired),
-        _ if mark == ending.mark() => Answer::Outcome(Outcome::Repeated),
+        Ending::Renew { .. } => Answer::EndResult(EndResult::Expired),
+        _ if mark == ending.mark() => Answer::EndResult(EndResult::Repeated),
         _ => Answer::EndedOtherwise,
     }
 }

@@ -26,7 +26,7 @@ mod model;
 /// it.
 #[derive(Debug)]
 pub struct DenialCache {
-    slots: Box<[Mutex<Option<Refusal>>]>,
+    slots: Box<[Mutex<Option<CachedDenial>>]>,
     /// The number of times that all denials were dropped.
     ended: AtomicU64,
     /// No denial holds after this time.
@@ -37,7 +37,7 @@ pub struct DenialCache {
 
 /// A denial by the store of one counter.
 #[derive(Clone, Debug)]
-struct Refusal {
+struct CachedDenial {
     counter: u128,
     params: LimitParams,
     cost: u64,
@@ -131,7 +131,7 @@ impl DenialCache {
                 if !reply.fits && counter.group == 0 && is_steadfast(counter) =>
             {
                 let received_us = monotonic_us();
-                Refusal::of(
+                CachedDenial::of(
                     counter.name(),
                     counter.params(),
                     counter.cost,
@@ -144,14 +144,14 @@ impl DenialCache {
         };
         let mut refused = transaction.counters.iter().zip(outcomes).filter_map(refused).peekable();
         if refused.peek().is_some() && self.is_for(redis, transaction) {
-            refused.for_each(|refusal| self.remember(refusal));
+            refused.for_each(|denial| self.remember(denial));
         }
     }
 
-    fn remember(&self, refusal: Refusal) {
-        self.latest_us.fetch_max(refusal.ends_us, Ordering::Relaxed);
-        let mut index = self.index(refusal.counter).lock();
-        *index = Some(refusal);
+    fn remember(&self, denial: CachedDenial) {
+        self.latest_us.fetch_max(denial.ends_us, Ordering::Relaxed);
+        let mut index = self.index(denial.counter).lock();
+        *index = Some(denial);
     }
 
     /// Drops all denials, because quota was refunded, reset or raised.
@@ -183,19 +183,19 @@ impl DenialCache {
         let name = counter.name();
         let index = self.index(name).lock();
         match &*index {
-            Some(refusal) if refusal.holds(name, counter.params(), counter.cost, sent) => {
-                refusal.outcome(counter.cost, sent)
+            Some(denial) if denial.holds(name, counter.params(), counter.cost, sent) => {
+                denial.outcome(counter.cost, sent)
             }
             _ => ChargeOutcome::NotAsked,
         }
     }
 
-    fn index(&self, counter: u128) -> &Mutex<Option<Refusal>> {
+    fn index(&self, counter: u128) -> &Mutex<Option<CachedDenial>> {
         &self.slots[counter as usize % self.slots.len()]
     }
 }
 
-impl Refusal {
+impl CachedDenial {
     /// Returns `None` if the wait is unknown.
     fn of(
         counter: u128,
@@ -204,9 +204,9 @@ impl Refusal {
         reply: &ChargeReply,
         sent: Sent,
         received_us: u64,
-    ) -> Option<Refusal> {
+    ) -> Option<CachedDenial> {
         let wait_us = reply.reading.retry_after_us?;
-        Some(Refusal {
+        Some(CachedDenial {
             counter,
             params: params.clone(),
             cost: cost.max(1),

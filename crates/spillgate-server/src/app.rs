@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillgate::{
-    AtomicDecision, Decision, Limiter, LimiterBuilder, Outcome, Policy, Receipt, Request,
+    AtomicDecision, Decision, EndResult, Limiter, LimiterBuilder, Policy, Receipt, Request,
     ReservationError, Reserve, SHARED_SECRET, StoreProbe, Tls, Usage,
 };
 
@@ -138,15 +138,15 @@ impl App {
         &self,
         receipt: &Receipt,
         usage: &Usage<'_>,
-    ) -> Result<Outcome, ReservationError> {
+    ) -> Result<EndResult, ReservationError> {
         self.limiter.settle(receipt, usage).await
     }
 
-    pub(crate) async fn cancel(&self, receipt: &Receipt) -> Result<Outcome, ReservationError> {
+    pub(crate) async fn cancel(&self, receipt: &Receipt) -> Result<EndResult, ReservationError> {
         self.limiter.cancel(receipt).await
     }
 
-    pub(crate) async fn release(&self, receipt: &Receipt) -> Result<Outcome, ReservationError> {
+    pub(crate) async fn release(&self, receipt: &Receipt) -> Result<EndResult, ReservationError> {
         self.limiter.release(receipt).await
     }
 
@@ -154,7 +154,7 @@ impl App {
         &self,
         receipt: &Receipt,
         lasting: Duration,
-    ) -> Result<Outcome, ReservationError> {
+    ) -> Result<EndResult, ReservationError> {
         self.limiter.renew(receipt, lasting).await
     }
 

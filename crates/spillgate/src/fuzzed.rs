@@ -5,7 +5,7 @@
 //! a file beside its parser. The checks of public parsers are in `fuzz/public.rs`.
 
 pub use crate::control::sealed::fuzzed::holds as sealed;
-pub use crate::refusal::fuzzed::holds as fields;
+pub use crate::denial_response::fuzzed::holds as fields;
 
 /// A fuzzed parser: the name of its corpus, and the check of every input.
 pub type Target = (&'static str, fn(&[u8]));

@@ -15,6 +15,8 @@ use spillgate_core::{algorithm, counter, decision, error, limit, plan, request, 
 use spillgate_redis::{denial_cache, fallback, lease, store};
 
 pub mod control;
+#[cfg(feature = "http")]
+mod denial_response;
 mod engine;
 #[cfg(all(any(test, fuzzing), feature = "http", feature = "redis"))]
 #[doc(hidden)]
@@ -34,8 +36,6 @@ mod limiter;
     )
 )]
 mod metrics;
-#[cfg(feature = "http")]
-mod refusal;
 mod reservation;
 pub mod testing;
 #[cfg(feature = "tower")]
@@ -49,8 +49,8 @@ pub use limiter::{Script, Scripts};
 pub use metrics::{Counts, Durations, RuleCounts, ShardCounts, Top, TopOfRule, TopSubject};
 pub use reservation::Reserve;
 pub use spillgate_core::{
-    Algorithm, BuildError, Cost, Decision, Denial, Ended, Limit, LimitDecision, LimitError,
-    LimitSpec, Mode, OnOutage, Outcome, Policy, PolicyError, Reason, Receipt, ReceiptError,
+    Algorithm, BuildError, Cost, Decision, Denial, EndResult, Ended, Limit, LimitDecision,
+    LimitError, LimitSpec, Mode, OnOutage, Policy, PolicyError, Reason, Receipt, ReceiptError,
     Request, ReservationError, Rule, Source, StoreError, Usage, Value,
 };
 #[cfg(feature = "redis")]
@@ -85,7 +85,7 @@ pub mod explain {
 pub mod http {
     pub use spillgate_core::path::{normalised_host, normalised_path};
 
+    pub use crate::denial_response::DenialResponse;
     pub use crate::headers::HeaderStyle;
     pub use crate::identity::{ByIp, CidrError};
-    pub use crate::refusal::Refusal;
 }

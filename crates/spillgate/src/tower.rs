@@ -12,9 +12,9 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::decision::Decision;
+use crate::denial_response::DenialResponse;
 use crate::headers::{Fields, HeaderStyle};
 use crate::limiter::Limiter;
-use crate::refusal::Refusal;
 use crate::request::{Cost, Request};
 use crate::reservation::{Reserve, Usage};
 
@@ -78,7 +78,7 @@ struct Settings {
 
 type CostOf = dyn Fn(Head<'_>) -> Cost<'_> + Send + Sync;
 type Predicate = dyn Fn(Head<'_>) -> bool + Send + Sync;
-type Refuse = dyn Fn(&Refusal<'_>, Head<'_>) -> Response<Vec<u8>> + Send + Sync;
+type Refuse = dyn Fn(&DenialResponse<'_>, Head<'_>) -> Response<Vec<u8>> + Send + Sync;
 
 impl RateLimitLayer {
     /// Makes a layer whose requests have no attributes. They match only rules without a key, until
@@ -183,7 +183,7 @@ impl RateLimitLayer {
     /// ```
     /// # use spillgate::{Reason, tower::RateLimitLayer};
     /// # fn with_page(layer: RateLimitLayer) -> RateLimitLayer {
-    /// layer.refuse_with(|refusal, _head| {
+    /// layer.deny_with(|refusal, _head| {
     ///     let page = match refusal.reason() {
     ///         Reason::StoreUnavailable | Reason::Overloaded => "We will be back in a moment.",
     ///         _ => "Please slow down.",
@@ -193,9 +193,9 @@ impl RateLimitLayer {
     /// })
     /// # }
     /// ```
-    pub fn refuse_with(
+    pub fn deny_with(
         mut self,
-        refuse: impl Fn(&Refusal<'_>, Head<'_>) -> Response<Vec<u8>> + Send + Sync + 'static,
+        refuse: impl Fn(&DenialResponse<'_>, Head<'_>) -> Response<Vec<u8>> + Send + Sync + 'static,
     ) -> RateLimitLayer {
         Arc::make_mut(&mut self.settings).refuse = Some(Arc::new(refuse));
         self
@@ -365,7 +365,7 @@ impl Settings {
     fn admit<B>(&self, decision: Decision, request: &mut HttpRequest<B>) -> Admission {
         let above = Above::of(request.extensions_mut());
         let fields = Fields::of(self.style, &decision, &above.0);
-        let Some(refusal) = Refusal::of(&decision) else {
+        let Some(refusal) = DenialResponse::of(&decision) else {
             let unsettled = decision.receipt().map(|receipt| {
                 let settle = self.settle.clone();
                 Box::new(Unsettled::new(self.limiter.clone(), receipt.clone(), settle))
@@ -379,7 +379,7 @@ impl Settings {
     #[inline(never)]
     fn refused(
         &self,
-        refusal: &Refusal<'_>,
+        refusal: &DenialResponse<'_>,
         fields: Fields,
         decision: &Decision,
         head: Head<'_>,

@@ -50,7 +50,7 @@ struct Line {
     /// The sum of their costs.
     cost: u64,
     /// The denial that the first caller waits out.
-    refusal: Option<Refusal>,
+    denial: Option<KnownDenial>,
 }
 
 #[derive(Debug)]
@@ -63,7 +63,7 @@ struct Waiter {
 
 /// A denial of the first caller in a queue. It is not admitted before `until`.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct KnownDenial {
     /// The limit that has no room.
     pub(crate) params: LimitParams,
     /// The time at which the limit has room for the first caller.
@@ -200,7 +200,7 @@ impl Lines {
         if at > 0 {
             return;
         }
-        line.refusal = None;
+        line.denial = None;
         match line.waiters.front() {
             Some(first) => first.turn.notify_one(),
             None => drop(self.by_counter.remove(&counter)),
@@ -237,9 +237,9 @@ impl Place<'_> {
     }
 
     /// Stores the denial of the first caller, for those behind it.
-    pub(crate) fn note(&self, refusal: Refusal) {
+    pub(crate) fn note(&self, denial: KnownDenial) {
         if let Some(line) = self.waiting.lines.lock().by_counter.get_mut(&self.counter) {
-            line.refusal = Some(refusal);
+            line.denial = Some(denial);
         }
     }
 
@@ -248,12 +248,12 @@ impl Place<'_> {
     pub(crate) fn earliest(&self) -> Option<Instant> {
         let lines = self.waiting.lines.lock();
         let line = lines.by_counter.get(&self.counter)?;
-        let refusal = line.refusal.as_ref()?;
+        let denial = line.denial.as_ref()?;
         // The first caller has room at `until`. Those after it, up to this one, need the rest of
         // the queue's cost, which the limit frees over time.
         let first = line.waiters.front()?.cost;
-        let after_us = refusal.params.spaced_us(first, line.cost);
-        refusal.until.checked_add(Duration::from_micros(after_us))
+        let after_us = denial.params.spaced_us(first, line.cost);
+        denial.until.checked_add(Duration::from_micros(after_us))
     }
 }
 
@@ -330,7 +330,7 @@ mod tests {
             let first = waiting.join(wanted(1)).unwrap();
             assert_eq!(first.earliest(), None, "the denial of the first caller is unknown");
             let until = Instant::now() + Duration::from_secs(5);
-            first.note(Refusal { params, until });
+            first.note(KnownDenial { params, until });
             assert_eq!(first.earliest(), Some(until));
             let _second = waiting.join(wanted(1)).unwrap();
             let third = waiting.join(wanted(1)).unwrap();

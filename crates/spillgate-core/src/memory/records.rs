@@ -9,7 +9,7 @@ use crate::limit::Algorithm;
 use crate::plan::{RecordAction, Transaction, TransactionReply};
 use crate::reservation::kept::{RecordedCharge, RecordedCharges};
 use crate::reservation::record::{Charged, Correction, Record};
-use crate::reservation::{Answer, Ended, Ending, Group, Opened, Opening, Outcome};
+use crate::reservation::{Answer, EndResult, Ended, Ending, Group, Opened, Opening};
 
 mod room;
 
@@ -135,17 +135,17 @@ impl Memory {
         let mut records = self.records.lock();
         records.forget_gone(now_us);
         let Some(held) = records.get(id) else {
-            return Answer::Outcome(Outcome::Unknown);
+            return Answer::EndResult(EndResult::Unknown);
         };
         if let Err(answer) = held.record.may_end(ending, now_us) {
             return answer;
         }
         if let Ending::Renew { for_us } = ending {
             if !self.renew(held, *for_us) {
-                return Answer::Outcome(Outcome::Expired);
+                return Answer::EndResult(EndResult::Expired);
             }
             records.change(id, |held| held.record.renew(*for_us, now_us));
-            return Answer::Outcome(Outcome::Done);
+            return Answer::EndResult(EndResult::Done);
         }
         for (place, counter) in held.counters.iter().enumerate() {
             let Some(correction) = held.record.correction(place, ending.actual(counter)) else {
@@ -168,14 +168,14 @@ impl Memory {
         }
         if matches!(ending, Ending::Undo) {
             records.remove(id);
-            return Answer::Outcome(Outcome::Done);
+            return Answer::EndResult(EndResult::Done);
         }
         // The ended record stays without its counters, to answer late and repeated calls.
         records.change(id, |held| {
             held.record.end(ending);
             held.counters = RecordedCharges::default();
         });
-        Answer::Outcome(Outcome::Done)
+        Answer::EndResult(EndResult::Done)
     }
 
     /// Extends all permits of a record. Returns whether all were still held; if not, none is extended.

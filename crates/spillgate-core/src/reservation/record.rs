@@ -1,7 +1,7 @@
 //! The record of one reservation, and the answers to calls about it. `reservation.lua` does the same in
 //! Redis.
 
-use super::{Answer, Ended, Ending, Opened, Outcome, REMEMBERED_US};
+use super::{Answer, EndResult, Ended, Ending, Opened, REMEMBERED_US};
 use crate::algorithm::Charge;
 
 /// The stored data of a reservation.
@@ -79,12 +79,14 @@ impl Record {
     /// Returns `Ok` if the reservation can be ended or renewed now, else the answer to give.
     pub fn may_end(&self, ending: &Ending<'_>, now_us: u64) -> Result<(), Answer> {
         match (self.state, ending) {
-            (State::Ended(_), Ending::Renew { .. }) => Err(Answer::Outcome(Outcome::Expired)),
+            (State::Ended(_), Ending::Renew { .. }) => Err(Answer::EndResult(EndResult::Expired)),
             (State::Ended(mark), _) if mark == ending.mark() => {
-                Err(Answer::Outcome(Outcome::Repeated))
+                Err(Answer::EndResult(EndResult::Repeated))
             }
             (State::Ended(_), _) => Err(Answer::EndedOtherwise),
-            (State::Open, _) if now_us >= self.ends_us => Err(Answer::Outcome(Outcome::Expired)),
+            (State::Open, _) if now_us >= self.ends_us => {
+                Err(Answer::EndResult(EndResult::Expired))
+            }
             (State::Open, _) => Ok(()),
         }
     }

@@ -210,8 +210,8 @@ impl World {
                     Mistake::None | Mistake::KeepsOnReset => {}
                 }
                 let refused = reply.filter(|reply| !reply.fits);
-                let refusal = refused.and_then(|reply| {
-                    Refusal::of(
+                let denial = refused.and_then(|reply| {
+                    CachedDenial::of(
                         counter.name(),
                         counter.params(),
                         counter.cost,
@@ -220,7 +220,7 @@ impl World {
                         received_us,
                     )
                 });
-                refusal.into_iter().for_each(|refusal| self.cache.remember(refusal));
+                denial.into_iter().for_each(|denial| self.cache.remember(denial));
             }
             Step::AdmitElsewhere => {
                 self.left.admissions_elsewhere -= 1;

@@ -15,7 +15,7 @@ use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::error::StoreError;
 use crate::limit::Algorithm;
 use crate::plan::{RecordAction, Transaction, TransactionReply};
-use crate::reservation::{Answer, Closed, Ended, Group, Opened, Opening, Outcome};
+use crate::reservation::{Answer, Closed, EndResult, Ended, Group, Opened, Opening};
 
 /// The integers of a reply.
 #[derive(Debug)]
@@ -341,10 +341,10 @@ fn opened([word]: [i64; 1]) -> Result<Opened, StoreError> {
 
 fn closed([word]: [i64; 1]) -> Result<Closed, StoreError> {
     Ok(Closed::Answered(match word {
-        0 => Answer::Outcome(Outcome::Done),
-        1 => Answer::Outcome(Outcome::Repeated),
-        2 => Answer::Outcome(Outcome::Expired),
-        3 => Answer::Outcome(Outcome::Unknown),
+        0 => Answer::EndResult(EndResult::Done),
+        1 => Answer::EndResult(EndResult::Repeated),
+        2 => Answer::EndResult(EndResult::Expired),
+        3 => Answer::EndResult(EndResult::Unknown),
         4 => Answer::EndedOtherwise,
         5 => return Ok(Closed::OtherCounters),
         _ => return Err(not_ours()),

@@ -13,7 +13,7 @@ use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use hyper::{HeaderMap, StatusCode, Uri};
-use spillgate::http::{ByIp, HeaderStyle, Refusal, normalised_host};
+use spillgate::http::{ByIp, DenialResponse, HeaderStyle, normalised_host};
 use spillgate::{Decision, Value};
 
 use super::Peer;
@@ -113,7 +113,7 @@ impl Gate {
     }
 
     fn response(&self, decision: &Decision, uri: &Uri) -> Response {
-        let Some(refusal) = Refusal::of(decision) else {
+        let Some(refusal) = DenialResponse::of(decision) else {
             let mut response = Response::new(Body::empty());
             HeaderStyle::Ietf.write(decision, response.headers_mut());
             return response;

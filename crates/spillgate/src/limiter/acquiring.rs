@@ -17,7 +17,7 @@ use crate::limit::{Algorithm, Kind};
 use crate::metrics::{Metrics, Took};
 use crate::plan::PlanMode;
 use crate::request::Request;
-use crate::waiting::{Refusal, TooMany, Wanted};
+use crate::waiting::{KnownDenial, TooMany, Wanted};
 
 impl Limiter {
     /// Waits until the request is allowed, for at most `within`.
@@ -102,7 +102,7 @@ impl Limiter {
                 return inner.answer_claim(claim);
             };
             // Callers behind this one derive their earliest turn from it.
-            place.note(Refusal { params: pause.params, until: Instant::now() + pause.wait });
+            place.note(KnownDenial { params: pause.params, until: Instant::now() + pause.wait });
             if patience.bound(place.pause(pause.wait)).await.is_none() {
                 return inner.answer_claim(claim);
             }

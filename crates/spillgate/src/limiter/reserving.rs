@@ -17,7 +17,7 @@ use crate::request::{Cost, Request};
 #[cfg(feature = "redis")]
 use crate::reservation::GROUPS_MAX;
 use crate::reservation::{
-    Answer, Contents, Ending, Noted, Opening, Outcome, Receipt, ReservationError, Reserve, Usage,
+    Answer, Contents, EndResult, Ending, Noted, Opening, Receipt, ReservationError, Reserve, Usage,
     lasting_us, random_id,
 };
 use crate::subject::{Encoding, Secret};
@@ -30,7 +30,7 @@ impl Limiter {
     /// estimate.
     ///
     /// An allowed decision has a receipt ([`Decision::receipt`]). If no rule matches, the receipt
-    /// is empty, and each call with it returns [`Outcome::Done`].
+    /// is empty, and each call with it returns [`EndResult::Done`].
     ///
     /// In memory a decision is denied as [`Reason::Overloaded`](crate::Reason::Overloaded) if there
     /// is no room for its record. All records have 256 MiB, one subject a hundredth of that.
@@ -48,7 +48,7 @@ impl Limiter {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use std::time::Duration;
-    /// use spillgate::{Cost, Limiter, Outcome, Policy, Request, Reserve, Usage};
+    /// use spillgate::{Cost, Limiter, EndResult, Policy, Request, Reserve, Usage};
     ///
     /// let policy = Policy::from_toml(r#"
     ///     [[rule]]
@@ -65,8 +65,8 @@ impl Limiter {
     ///
     /// let receipt = decision.receipt().unwrap();
     /// let used = Usage::of("tokens", 512);
-    /// assert_eq!(limiter.settle(receipt, &used).await, Ok(Outcome::Done));
-    /// assert_eq!(limiter.settle(receipt, &used).await, Ok(Outcome::Repeated));
+    /// assert_eq!(limiter.settle(receipt, &used).await, Ok(EndResult::Done));
+    /// assert_eq!(limiter.settle(receipt, &used).await, Ok(EndResult::Repeated));
     /// assert!(limiter.peek(&request).await.remaining() >= Some(9_488));
     /// # });
     /// ```
@@ -94,7 +94,7 @@ impl Limiter {
         &self,
         receipt: &Receipt,
         usage: &Usage<'_>,
-    ) -> Result<Outcome, ReservationError> {
+    ) -> Result<EndResult, ReservationError> {
         self.inner.end(receipt, &Ending::Settle(usage)).await
     }
 
@@ -102,18 +102,18 @@ impl Limiter {
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{Limit, Limiter, Outcome, Request, Reserve};
+    /// use spillgate::{Limit, Limiter, EndResult, Request, Reserve};
     ///
     /// let limiter = Limiter::builder().build().await.unwrap();
     /// let request = Request::keyed("user:42", Limit::per_day(100)).costing(60);
     /// let reserved = limiter.reserve(&request, &Reserve::default()).await.unwrap();
     /// assert_eq!(reserved.remaining(), Some(40));
     ///
-    /// assert_eq!(limiter.cancel(reserved.receipt().unwrap()).await, Ok(Outcome::Done));
+    /// assert_eq!(limiter.cancel(reserved.receipt().unwrap()).await, Ok(EndResult::Done));
     /// assert_eq!(limiter.peek(&request).await.remaining(), Some(100));
     /// # });
     /// ```
-    pub async fn cancel(&self, receipt: &Receipt) -> Result<Outcome, ReservationError> {
+    pub async fn cancel(&self, receipt: &Receipt) -> Result<EndResult, ReservationError> {
         self.inner.end(receipt, &Ending::Cancel).await
     }
 
@@ -125,44 +125,44 @@ impl Limiter {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use std::time::Duration;
-    /// use spillgate::{Limit, Limiter, Outcome, Request};
+    /// use spillgate::{Limit, Limiter, EndResult, Request};
     ///
     /// let limiter = Limiter::builder().build().await.unwrap();
     /// let job = Request::keyed("jobs", Limit::concurrent(1, Duration::from_secs(30)));
     /// let started = limiter.check(&job).await;
     /// assert!(!limiter.check(&job).await.allowed(), "the only permit is held");
     ///
-    /// assert_eq!(limiter.release(started.receipt().unwrap()).await, Ok(Outcome::Done));
+    /// assert_eq!(limiter.release(started.receipt().unwrap()).await, Ok(EndResult::Done));
     /// assert!(limiter.check(&job).await.allowed());
     /// # });
     /// ```
-    pub async fn release(&self, receipt: &Receipt) -> Result<Outcome, ReservationError> {
+    pub async fn release(&self, receipt: &Receipt) -> Result<EndResult, ReservationError> {
         self.inner.end(receipt, &Ending::Release).await
     }
 
     /// Extends a reservation: permits are held, and it can be settled, for `lasting` from now.
     ///
     /// Permits are held at most for their limit's `max_hold`. Neither time is ever shortened. A
-    /// lost permit is not taken again; then the result is [`Outcome::Expired`]. The errors are
+    /// lost permit is not taken again; then the result is [`EndResult::Expired`]. The errors are
     /// those of [`Limiter::settle`].
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use std::time::Duration;
-    /// use spillgate::{Limit, Limiter, Outcome, Request};
+    /// use spillgate::{Limit, Limiter, EndResult, Request};
     ///
     /// let limiter = Limiter::builder().build().await.unwrap();
     /// let job = Request::keyed("jobs", Limit::concurrent(1, Duration::from_secs(30)));
     /// let started = limiter.check(&job).await;
     /// let renewed = limiter.renew(started.receipt().unwrap(), Duration::from_secs(20)).await;
-    /// assert_eq!(renewed, Ok(Outcome::Done));
+    /// assert_eq!(renewed, Ok(EndResult::Done));
     /// # });
     /// ```
     pub async fn renew(
         &self,
         receipt: &Receipt,
         lasting: Duration,
-    ) -> Result<Outcome, ReservationError> {
+    ) -> Result<EndResult, ReservationError> {
         let for_us = lasting_us(lasting)?;
         self.inner.end(receipt, &Ending::Renew { for_us }).await
     }
@@ -308,21 +308,21 @@ impl Inner {
         &self,
         receipt: &Receipt,
         ending: &Ending<'_>,
-    ) -> Result<Outcome, ReservationError> {
-        let Some(contents) = self.receipts.open(receipt) else { return Ok(Outcome::Unknown) };
+    ) -> Result<EndResult, ReservationError> {
+        let Some(contents) = self.receipts.open(receipt) else { return Ok(EndResult::Unknown) };
         if contents.groups.is_empty() && contents.node.is_none() {
             // Nothing was charged, so nothing can be settled.
-            return Ok(Outcome::Done);
+            return Ok(EndResult::Done);
         }
         let outcome = match &self.engine {
             Engine::Memory(memory) => match memory.close(contents.id, ending, |_, _| {}) {
-                Answer::Outcome(outcome) => outcome,
+                Answer::EndResult(outcome) => outcome,
                 Answer::EndedOtherwise => return Err(ReservationError::EndedOtherwise),
             },
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => Box::pin(self.end_in(redis, contents, ending)).await?,
         };
-        if outcome == Outcome::Done {
+        if outcome == EndResult::Done {
             self.note_room();
         }
         Ok(outcome)

@@ -23,7 +23,7 @@ pin_project! {
     enum Kind<B> {
         Served { #[pin] body: B, unsettled: Option<Box<Unsettled>> },
         // `None` once it was sent, or if it is empty.
-        Refusal { bytes: Option<Vec<u8>> },
+        Denial { bytes: Option<Vec<u8>> },
     }
 }
 
@@ -32,10 +32,8 @@ impl<B> ResponseBody<B> {
         ResponseBody { kind: Kind::Served { body, unsettled } }
     }
 
-    pub(super) fn refusal(bytes: Vec<u8>) -> ResponseBody<B> {
-        ResponseBody {
-            kind: Kind::Refusal { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) },
-        }
+    pub(super) fn denial(bytes: Vec<u8>) -> ResponseBody<B> {
+        ResponseBody { kind: Kind::Denial { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) } }
     }
 }
 
@@ -67,7 +65,7 @@ where
                 }
                 Poll::Ready(frame)
             }
-            KindProjection::Refusal { bytes } => {
+            KindProjection::Denial { bytes } => {
                 Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes.into()))))
             }
         }
@@ -76,14 +74,14 @@ where
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Served { body, .. } => body.is_end_stream(),
-            Kind::Refusal { bytes } => bytes.is_none(),
+            Kind::Denial { bytes } => bytes.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Served { body, .. } => body.size_hint(),
-            Kind::Refusal { bytes } => {
+            Kind::Denial { bytes } => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
         }

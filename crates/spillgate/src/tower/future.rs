@@ -87,7 +87,7 @@ where
                 }
                 StateProjection::Refused { response } => {
                     let response = response.take().expect("a future is not polled after its end");
-                    return Poll::Ready(Ok(response.map(ResponseBody::refusal)));
+                    return Poll::Ready(Ok(response.map(ResponseBody::denial)));
                 }
             };
             state.set(next);

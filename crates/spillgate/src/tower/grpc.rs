@@ -10,7 +10,7 @@ use http::{HeaderMap, Response};
 
 use super::Head;
 use crate::decision::Reason;
-use crate::refusal::{Refusal, description};
+use crate::denial_response::{DenialResponse, description};
 
 /// Returns whether a request is gRPC or gRPC-Web.
 pub(super) fn is_asked_for(head: Head<'_>) -> bool {
@@ -19,7 +19,7 @@ pub(super) fn is_asked_for(head: Head<'_>) -> bool {
 }
 
 /// Makes a response of headers alone, which servers send for errors before the first message.
-pub(super) fn response(refusal: &Refusal<'_>, head: Head<'_>) -> Response<Vec<u8>> {
+pub(super) fn response(refusal: &DenialResponse<'_>, head: Head<'_>) -> Response<Vec<u8>> {
     let code = match refusal.reason() {
         Reason::Blocked => PERMISSION_DENIED,
         Reason::StoreUnavailable | Reason::Overloaded => UNAVAILABLE,
@@ -45,7 +45,7 @@ pub(super) fn response(refusal: &Refusal<'_>, head: Head<'_>) -> Response<Vec<u8
 }
 
 /// Returns when a client may retry by itself. A negative number means never.
-fn pushback(refusal: &Refusal<'_>) -> Option<HeaderValue> {
+fn pushback(refusal: &DenialResponse<'_>) -> Option<HeaderValue> {
     if matches!(refusal.reason(), Reason::Blocked | Reason::CostExceedsLimit) {
         return Some(HeaderValue::from_static("-1"));
     }
@@ -54,7 +54,7 @@ fn pushback(refusal: &Refusal<'_>) -> Option<HeaderValue> {
 }
 
 /// Encodes a `google.rpc.Status`.
-fn status(code: u16, message: &str, refusal: &Refusal<'_>) -> Vec<u8> {
+fn status(code: u16, message: &str, refusal: &DenialResponse<'_>) -> Vec<u8> {
     let mut status = Message::default();
     status.number(1, u64::from(code)).bytes(2, message.as_bytes());
     if let Some(wait) = refusal.wait() {
@@ -74,7 +74,7 @@ fn retry_info(wait: Duration) -> Message {
     info
 }
 
-fn quota_failure(refusal: &Refusal<'_>) -> Message {
+fn quota_failure(refusal: &DenialResponse<'_>) -> Message {
     let mut failure = Message::default();
     for policy in refusal.violated_policies() {
         let mut violation = Message::default();

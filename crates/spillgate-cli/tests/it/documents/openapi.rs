@@ -98,7 +98,7 @@ fn the_page_on_http_has_the_bodies_and_results_of_reservations() {
     }
     assert_same("reservations", listed, known);
 
-    let results = texts(&schemas["Outcome"]["properties"]["result"]);
+    let results = texts(&schemas["EndResult"]["properties"]["result"]);
     let ends = texts(&schemas["Problem"]["properties"]["ended"]);
     let listed: Vec<&str> = values.iter().filter_map(|row| spans(row[0]).next()).collect();
     assert_same("results and ends", listed, results.into_iter().chain(ends));

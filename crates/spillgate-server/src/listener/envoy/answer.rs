@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode};
-use spillgate::http::{HeaderStyle, Refusal};
+use spillgate::http::{DenialResponse, HeaderStyle};
 use spillgate::{Algorithm, AtomicDecision, Decision, Limit, LimitDecision};
 
 use super::proto::envoy::config::core::v3::HeaderValue;
@@ -14,7 +14,7 @@ use super::rls::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
 pub(super) fn to(combined: &AtomicDecision, style: HeaderStyle) -> RateLimitResponse {
     let whole = combined.whole();
-    let refusal = Refusal::of(whole);
+    let refusal = DenialResponse::of(whole);
     let mut headers = refusal.map_or_else(HeaderMap::new, |refusal| refusal.headers());
     style.write(whole, &mut headers);
     let mut response = RateLimitResponse {

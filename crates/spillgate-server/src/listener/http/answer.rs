@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Serialize;
-use spillgate::http::{HeaderStyle, Refusal};
+use spillgate::http::{DenialResponse, HeaderStyle};
 use spillgate::{Decision, LimitDecision, Reason};
 
 /// The response that a rule sets for a middleware, beside its header fields.
@@ -73,7 +73,7 @@ fn write_decision(bytes: &mut Vec<u8>, decision: &Decision, headers: Option<Head
 /// Writes the header fields that a middleware copies to its own response, and the rest of the response if a rule sets
 /// it.
 fn write_headers(bytes: &mut Vec<u8>, decision: &Decision, style: HeaderStyle) {
-    let of_rule = Refusal::of(decision).filter(Refusal::is_of_rule);
+    let of_rule = DenialResponse::of(decision).filter(DenialResponse::is_of_rule);
     let mut headers = of_rule.map_or_else(HeaderMap::new, |refusal| refusal.headers());
     style.write(decision, &mut headers);
     let fields = headers

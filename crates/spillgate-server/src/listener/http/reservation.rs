@@ -12,7 +12,7 @@ use axum::routing::post;
 use hyper::StatusCode;
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error};
-use spillgate::{Outcome, Reason, Receipt, ReservationError, Usage};
+use spillgate::{EndResult, Reason, Receipt, ReservationError, Usage};
 
 use super::answer::{self, json};
 use super::json::{Object, Text, parse};
@@ -48,22 +48,22 @@ async fn settle(State(app): State<Arc<App>>, body: Body) -> Result<Response, Pro
     app.takes_reservations().map_err(Problem::forbidden)?;
     let body = super::body::read(body).await?;
     let Object(SettleFields { receipt, cost }) = parse(&body)?;
-    answer_outcome(app.settle(&receipt.0, &cost.usage()).await)
+    answer_end(app.settle(&receipt.0, &cost.usage()).await)
 }
 
 async fn cancel(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
-    answer_outcome(app.cancel(&receipt_of(&app, body).await?).await)
+    answer_end(app.cancel(&receipt_of(&app, body).await?).await)
 }
 
 async fn release(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
-    answer_outcome(app.release(&receipt_of(&app, body).await?).await)
+    answer_end(app.release(&receipt_of(&app, body).await?).await)
 }
 
 async fn renew(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
     app.takes_reservations().map_err(Problem::forbidden)?;
     let body = super::body::read(body).await?;
     let Object(RenewFields { receipt, ttl_ms }) = parse(&body)?;
-    answer_outcome(app.renew(&receipt.0, Duration::from_millis(ttl_ms.0)).await)
+    answer_end(app.renew(&receipt.0, Duration::from_millis(ttl_ms.0)).await)
 }
 
 async fn receipt_of(app: &App, body: Body) -> Result<Receipt, Problem> {
@@ -73,13 +73,13 @@ async fn receipt_of(app: &App, body: Body) -> Result<Receipt, Problem> {
     Ok(receipt.0)
 }
 
-fn answer_outcome(outcome: Result<Outcome, ReservationError>) -> Result<Response, Problem> {
+fn answer_end(outcome: Result<EndResult, ReservationError>) -> Result<Response, Problem> {
     let result = outcome?.name();
-    Ok(json(&OutcomeAnswer { result }, answer::ANSWER_BYTES))
+    Ok(json(&EndAnswer { result }, answer::ANSWER_BYTES))
 }
 
 #[derive(Serialize)]
-struct OutcomeAnswer {
+struct EndAnswer {
     result: &'static str,
 }
 

@@ -9,7 +9,7 @@ use crate::fallback::Alone;
 use crate::metrics::Began;
 use crate::plan::Plan;
 use crate::reservation::{
-    Answer, Contents, Ending, Group, Noted, Opening, Outcome, ReservationError,
+    Answer, Contents, EndResult, Ending, Group, Noted, Opening, ReservationError,
 };
 
 impl Inner {
@@ -104,18 +104,18 @@ impl Inner {
         redis: &Redis,
         contents: &Contents,
         ending: &Ending<'_>,
-    ) -> Result<Outcome, ReservationError> {
+    ) -> Result<EndResult, ReservationError> {
         let Contents { id, node, groups } = contents;
         let at_store = groups.iter().map(|group| redis.close(*id, group, ending));
         let at_store = futures_util::future::join_all(at_store).await;
-        // `Outcome` is ordered, and the largest of all legs is the outcome of the reservation.
-        let mut outcome = Outcome::Unknown;
+        // `EndResult` is ordered, and the largest of all legs is the outcome of the reservation.
+        let mut outcome = EndResult::Unknown;
         let mut missing = None;
         let here = node.filter(|node| *node == redis.node());
         let here = here.map(|_| Ok(self.fallback.close(*id, ending)));
         for answer in at_store.into_iter().chain(here) {
             match answer {
-                Ok(Answer::Outcome(reply)) => outcome = outcome.max(reply),
+                Ok(Answer::EndResult(reply)) => outcome = outcome.max(reply),
                 Ok(Answer::EndedOtherwise) => return Err(ReservationError::EndedOtherwise),
                 Err(error) => {
                     self.fallback.note_error();

@@ -10,7 +10,7 @@ use http::{HeaderMap, Request as HttpRequest, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use proptest::prelude::*;
-use spillgate::http::{HeaderStyle, Refusal};
+use spillgate::http::{DenialResponse, HeaderStyle};
 use spillgate::policy::DenialSpec;
 use spillgate::testing::ManualClock;
 use spillgate::tower::{RateLimitLayer, from_header};
@@ -193,14 +193,14 @@ fn a_function_of_the_layer_wins_and_may_use_the_denial() {
         "denial = { status = 402, text = \"Pay\", headers = { x-plan = \"free\" } }",
     );
     let own = layer(&policy)
-        .refuse_with(|_, _| Response::builder().status(420).body(b"mine".to_vec()).unwrap());
+        .deny_with(|_, _| Response::builder().status(420).body(b"mine".to_vec()).unwrap());
     let reply = denied_by(&own, plain);
     assert_eq!(
         (reply.status, reply.body.as_str(), reply.headers.get("x-plan")),
         (420, "mine", None)
     );
 
-    let framed = layer(&policy).refuse_with(|refusal, _| {
+    let framed = layer(&policy).deny_with(|refusal, _| {
         let mut response = Response::new(format!("<{}>", refusal.body()).into_bytes());
         *response.status_mut() = refusal.status();
         *response.headers_mut() = refusal.headers();
@@ -234,7 +234,7 @@ fn an_inline_limit_has_the_usual_response() {
     let limiter = limiter(&rule("free", "1/day", "denial.status = 402"));
     let request = Request::keyed("ada", Limit::per_day(1));
     let decisions: [Decision; 2] = [0; 2].map(|_| runtime().block_on(limiter.check(&request)));
-    assert_eq!(Refusal::of(&decisions[1]).unwrap().status().as_u16(), 429);
+    assert_eq!(DenialResponse::of(&decisions[1]).unwrap().status().as_u16(), 429);
 }
 
 #[test]
@@ -262,7 +262,7 @@ proptest! {
             let policy = Policy::builder().rule(rule).build().unwrap();
             let limiter = runtime.block_on(Limiter::builder().policy(policy).build()).unwrap();
             let decision = runtime.block_on(limiter.check(&Request::new().with("user", "ada")));
-            Refusal::of(&decision).unwrap().response(HeaderStyle::Ietf).into_body()
+            DenialResponse::of(&decision).unwrap().response(HeaderStyle::Ietf).into_body()
         };
         let read = |body: Vec<u8>| serde_json::from_slice::<serde_json::Value>(&body).unwrap();
         prop_assert_eq!(sent(DenialSpec::new().text(&*text)), text.as_bytes());

@@ -128,7 +128,7 @@ fn denials_and_outages_get_custom_answers() {
         let layer = RateLimitLayer::new(runtime().block_on(builder.build()).unwrap())
             .headers(HeaderStyle::Legacy)
             .cost(|_| Cost::requests(5))
-            .refuse_with(|refusal, head| {
+            .deny_with(|refusal, head| {
                 let page = match refusal.reason() {
                     Reason::StoreUnavailable => format!("{} later", head.uri),
                     _ => format!("{} slower", head.uri),

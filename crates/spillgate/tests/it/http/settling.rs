@@ -254,7 +254,7 @@ fn a_request_that_no_rule_matches_is_served_and_its_receipt_settles() {
         response.into_body().collect().await.unwrap();
         let receipts = receipts.lock().unwrap().clone();
         assert_eq!(receipts.len(), 1);
-        assert_eq!(limiter.release(&receipts[0]).await, Ok(spillgate::Outcome::Done));
+        assert_eq!(limiter.release(&receipts[0]).await, Ok(spillgate::EndResult::Done));
     });
 }
 

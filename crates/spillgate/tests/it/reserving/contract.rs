@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use spillgate::{
-    Cost, Decision, Ended, Limit, Limiter, Outcome, Policy, Reason, Receipt, Request,
+    Cost, Decision, EndResult, Ended, Limit, Limiter, Policy, Reason, Receipt, Request,
     ReservationError, Reserve, Usage,
 };
 use spillgate_testkit::RedisServer;
@@ -96,16 +96,16 @@ fn settling_refunds_unused_quota_and_ends_permits() {
             let receipt =
                 if place == 0 { decision.receipt().unwrap().clone() } else { read(&decision) };
             let usage = Usage::from(4).and("tokens", 30);
-            assert_eq!(limiter.settle(&receipt, &usage).await, Ok(Outcome::Done));
+            assert_eq!(limiter.settle(&receipt, &usage).await, Ok(EndResult::Done));
             assert_eq!(remaining(&one.peek(&request).await), [86, 76, 66, 56, 50, 970]);
             for again in [&one, &other] {
-                assert_eq!(again.settle(&receipt, &usage).await, Ok(Outcome::Repeated));
+                assert_eq!(again.settle(&receipt, &usage).await, Ok(EndResult::Repeated));
             }
             let otherwise = one.settle(&receipt, &Usage::from(5)).await;
             assert_eq!(otherwise, Err(ReservationError::EndedOtherwise));
             assert_eq!(other.cancel(&receipt).await, Err(ReservationError::EndedOtherwise));
             let renewed = other.renew(&receipt, Duration::from_secs(1)).await;
-            assert_eq!(renewed, Ok(Outcome::Expired));
+            assert_eq!(renewed, Ok(EndResult::Expired));
             assert_eq!(remaining(&one.peek(&request).await), [86, 76, 66, 56, 50, 970]);
         }
     });
@@ -117,7 +117,7 @@ fn a_unit_that_is_not_named_settles_at_its_estimate() {
         let request = ten_and_hundred_tokens("a");
         let decision = one.reserve(&request, &Reserve::default()).await.unwrap();
         let settled = one.settle(&read(&decision), &Usage::of("tokens", 1)).await;
-        assert_eq!(settled, Ok(Outcome::Done));
+        assert_eq!(settled, Ok(EndResult::Done));
         assert_eq!(remaining(&one.peek(&request).await), [80, 70, 60, 50, 50, 999]);
     });
 }
@@ -128,13 +128,13 @@ fn usage_above_the_estimate_is_charged_even_beyond_the_limit() {
         let request = ten_and_hundred_tokens("a");
         let decision = one.reserve(&request, &Reserve::default()).await.unwrap();
         let usage = Usage::from(65).and("tokens", u64::MAX);
-        assert_eq!(other.settle(&read(&decision), &usage).await, Ok(Outcome::Done));
+        assert_eq!(other.settle(&read(&decision), &usage).await, Ok(EndResult::Done));
         assert_eq!(remaining(&one.peek(&request).await), [25, 15, 5, 0, 50, 0]);
         // A counter that was only read is charged its actual usage in the end.
         let reads = of("b").costing(Cost::requests(1));
         let decision = one.reserve(&reads, &Reserve::default()).await.unwrap();
         let usage = Usage::of("tokens", 300);
-        assert_eq!(other.settle(&read(&decision), &usage).await, Ok(Outcome::Done));
+        assert_eq!(other.settle(&read(&decision), &usage).await, Ok(EndResult::Done));
         assert_eq!(remaining(&one.peek(&reads).await), [89, 79, 69, 59, 50, 700]);
     });
 }
@@ -145,10 +145,10 @@ fn cancelling_refunds_everything_and_releasing_keeps_the_estimate() {
         let request = ten_and_hundred_tokens("a");
         let cancelled = one.reserve(&request, &Reserve::default()).await.unwrap();
         let released = one.reserve(&request, &Reserve::default()).await.unwrap();
-        assert_eq!(other.cancel(&read(&cancelled)).await, Ok(Outcome::Done));
-        assert_eq!(one.cancel(&read(&cancelled)).await, Ok(Outcome::Repeated));
-        assert_eq!(other.release(&read(&released)).await, Ok(Outcome::Done));
-        assert_eq!(one.release(&read(&released)).await, Ok(Outcome::Repeated));
+        assert_eq!(other.cancel(&read(&cancelled)).await, Ok(EndResult::Done));
+        assert_eq!(one.cancel(&read(&cancelled)).await, Ok(EndResult::Repeated));
+        assert_eq!(other.release(&read(&released)).await, Ok(EndResult::Done));
+        assert_eq!(one.release(&read(&released)).await, Ok(EndResult::Repeated));
         assert_eq!(remaining(&one.peek(&request).await), [80, 70, 60, 50, 50, 900]);
     });
 }
@@ -173,7 +173,7 @@ fn reserving_twice_charges_once_and_another_reservation_of_that_id_is_a_conflict
             assert_eq!(conflict.err(), Some(ReservationError::Conflict));
         }
         // The id is remembered beyond its end.
-        assert_eq!(one.cancel(&read(&first)).await, Ok(Outcome::Done));
+        assert_eq!(one.cancel(&read(&first)).await, Ok(EndResult::Done));
         let late = one.reserve(&request, &for_a_minute("job")).await;
         assert_eq!(late.err(), Some(ReservationError::Ended(Ended::Cancelled)));
         let dearer = one.reserve(&dearer, &for_a_minute("job")).await;
@@ -192,7 +192,7 @@ fn a_denied_reservation_leaves_no_record() {
         let never = one.reserve(&of("a").costing(51), &for_a_minute("huge")).await.unwrap();
         assert_eq!((never.reason(), never.receipt()), (Some(Reason::CostExceedsLimit), None));
         assert_eq!(remaining(&one.peek(&of("a")).await), before);
-        assert_eq!(one.cancel(held.receipt().unwrap()).await, Ok(Outcome::Done));
+        assert_eq!(one.cancel(held.receipt().unwrap()).await, Ok(EndResult::Done));
         // The id of a denied reservation is free.
         let now = one.reserve(&of("a").costing(9), &for_a_minute("late")).await.unwrap();
         assert!(now.allowed());
@@ -207,16 +207,16 @@ fn an_expired_reservation_stays_charged_and_is_forgotten_an_hour_later() {
         clock.set(TODAY_US + 60_000_000);
         for limiter in [&one, &other] {
             let late = limiter.settle(&read(&decision), &Usage::from(0)).await;
-            assert_eq!(late, Ok(Outcome::Expired));
-            assert_eq!(limiter.cancel(&read(&decision)).await, Ok(Outcome::Expired));
+            assert_eq!(late, Ok(EndResult::Expired));
+            assert_eq!(limiter.cancel(&read(&decision)).await, Ok(EndResult::Expired));
             let renewed = limiter.renew(&read(&decision), Duration::from_secs(60)).await;
-            assert_eq!(renewed, Ok(Outcome::Expired));
+            assert_eq!(renewed, Ok(EndResult::Expired));
         }
         assert_eq!(remaining(&one.peek(&request).await), [80, 70, 60, 50, 40, 900]);
         // A clock that steps back makes it settleable again, and mints nothing.
         clock.set(TODAY_US + 59_000_000);
         let settled = other.settle(&read(&decision), &Usage::from(0)).await;
-        assert_eq!(settled, Ok(Outcome::Done));
+        assert_eq!(settled, Ok(EndResult::Done));
         assert!(remaining(&one.peek(&request).await).iter().zip(FULL).all(|(a, b)| *a <= b));
     });
 }
@@ -233,12 +233,12 @@ fn a_forged_or_foreign_receipt_does_nothing() {
             String::from_utf8(forged).unwrap().parse::<Receipt>().ok()
         });
         for forged in forged {
-            assert_eq!(other.cancel(&forged).await, Ok(Outcome::Unknown), "{forged}");
+            assert_eq!(other.cancel(&forged).await, Ok(EndResult::Unknown), "{forged}");
         }
         let foreign = Limiter::builder().key_secret([7; 16]).build().await.unwrap();
-        assert_eq!(foreign.cancel(&read(&decision)).await, Ok(Outcome::Unknown));
+        assert_eq!(foreign.cancel(&read(&decision)).await, Ok(EndResult::Unknown));
         let empty = Limiter::builder().build().await.unwrap();
-        assert_eq!(empty.cancel(&read(&decision)).await, Ok(Outcome::Unknown));
+        assert_eq!(empty.cancel(&read(&decision)).await, Ok(EndResult::Unknown));
         assert_eq!(remaining(&one.peek(&request).await), [80, 70, 60, 50, 40, 900]);
     });
 }
@@ -256,11 +256,11 @@ fn a_check_of_permits_has_a_receipt_that_releases_only_its_own() {
         let first = one.check(&of("a")).await;
         let second = one.check(&of("a")).await;
         assert_eq!(one.check(&of("a")).await.reason(), Some(Reason::LimitExceeded));
-        assert_eq!(other.release(&read(&first)).await, Ok(Outcome::Done));
-        assert_eq!(other.release(&read(&first)).await, Ok(Outcome::Repeated));
+        assert_eq!(other.release(&read(&first)).await, Ok(EndResult::Done));
+        assert_eq!(other.release(&read(&first)).await, Ok(EndResult::Repeated));
         let third = one.check(&of("a")).await;
         assert!(third.allowed());
-        assert_eq!(other.release(&read(&first)).await, Ok(Outcome::Repeated));
+        assert_eq!(other.release(&read(&first)).await, Ok(EndResult::Repeated));
         assert_eq!(
             one.check(&of("a")).await.reason(),
             Some(Reason::LimitExceeded),
@@ -270,13 +270,13 @@ fn a_check_of_permits_has_a_receipt_that_releases_only_its_own() {
         // Two are renewed for another hold; one of them has ended, so its renewal fails.
         clock.set(TODAY_US + 20_000_000);
         let for_an_hour = Duration::from_secs(3_600);
-        assert_eq!(other.renew(&read(&second), for_an_hour).await, Ok(Outcome::Done));
+        assert_eq!(other.renew(&read(&second), for_an_hour).await, Ok(EndResult::Done));
         clock.set(TODAY_US + 30_000_000);
         let fourth = one.check(&of("a")).await;
         assert!(fourth.allowed(), "the third has ended by itself");
         assert_eq!(one.check(&of("a")).await.reason(), Some(Reason::LimitExceeded));
-        assert_eq!(other.renew(&read(&third), for_an_hour).await, Ok(Outcome::Expired));
-        assert_eq!(other.release(&read(&third)).await, Ok(Outcome::Expired));
+        assert_eq!(other.renew(&read(&third), for_an_hour).await, Ok(EndResult::Expired));
+        assert_eq!(other.release(&read(&third)).await, Ok(EndResult::Expired));
         assert_eq!(one.check(&of("a")).await.reason(), Some(Reason::LimitExceeded));
         clock.set(TODAY_US + 50_000_000);
         assert!(one.check(&of("a")).await.allowed(), "an hour is more than its hold");
@@ -295,10 +295,10 @@ fn permits_come_with_receipts_in_batches_and_for_inline_limits_too() {
         let receipts: Vec<bool> =
             decisions.iter().map(|decision| decision.receipt().is_some()).collect();
         assert_eq!(receipts, [true, true, false, false]);
-        assert_eq!(other.release(&read(&decisions[1])).await, Ok(Outcome::Done));
+        assert_eq!(other.release(&read(&decisions[1])).await, Ok(EndResult::Done));
         let decision = one.check(&Request::keyed("k", &limit)).await;
         assert!(decision.allowed());
-        assert_eq!(other.release(&read(&decision)).await, Ok(Outcome::Done));
+        assert_eq!(other.release(&read(&decision)).await, Ok(EndResult::Done));
         let reserved = one.reserve(&key("k"), &for_a_minute("n")).await.unwrap();
         let again = other.reserve(&key("k"), &for_a_minute("n")).await.unwrap();
         assert_eq!((again.allowed(), again.receipt()), (true, reserved.receipt()));
@@ -335,9 +335,9 @@ fn counters_on_several_shards_are_reserved_and_settled_together() {
             let denied = one.reserve(&request.clone().costing(3), &Reserve::default()).await;
             assert_eq!(denied.unwrap().reason(), Some(Reason::LimitExceeded));
             let settled = other.settle(&read(&decision), &Usage::from(1)).await;
-            assert_eq!(settled, Ok(Outcome::Done));
+            assert_eq!(settled, Ok(EndResult::Done));
             let settled = one.settle(&read(&decision), &Usage::from(1)).await;
-            assert_eq!(settled, Ok(Outcome::Repeated));
+            assert_eq!(settled, Ok(EndResult::Repeated));
             let after = remaining(&one.peek(&request).await);
             let lowered: Vec<u64> = before.iter().zip(after).map(|(a, b)| a - b).collect();
             assert_eq!(lowered, [1, 1, 0, 1], "{user}");
@@ -367,9 +367,9 @@ fn concurrent_reservations_equal_sequential_ones() {
             settling.spawn(async move { limiter.settle(&receipt, &Usage::from(0)).await.unwrap() });
         }
         let outcomes = settling.join_all().await;
-        let done = outcomes.iter().filter(|outcome| **outcome == Outcome::Done).count();
+        let done = outcomes.iter().filter(|outcome| **outcome == EndResult::Done).count();
         assert_eq!(done, 50);
-        assert!(outcomes.iter().all(|outcome| *outcome >= Outcome::Repeated), "{outcomes:?}");
+        assert!(outcomes.iter().all(|outcome| *outcome >= EndResult::Repeated), "{outcomes:?}");
         assert_eq!(remaining(&one.peek(&of("a")).await), FULL);
     });
 }

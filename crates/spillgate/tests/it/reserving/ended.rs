@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use spillgate::{
-    Ended, Limiter, Outcome, Policy, Reason, Request, ReservationError, Reserve, Usage,
+    EndResult, Ended, Limiter, Policy, Reason, Request, ReservationError, Reserve, Usage,
 };
 
 use super::contract::{MIXED, SPREAD, for_a_minute, of, on_each, read, remaining};
@@ -24,10 +24,10 @@ fn an_ended_reservation_is_rejected_under_its_id_and_reports_how_it_ended() {
                 Ended::Released => other.release(&receipt).await,
                 _ => {
                     clock.set(TODAY_US + 60_000_000);
-                    Ok(Outcome::Done)
+                    Ok(EndResult::Done)
                 }
             };
-            assert_eq!(done, Ok(Outcome::Done), "{how}");
+            assert_eq!(done, Ok(EndResult::Done), "{how}");
             let before = remaining(&one.peek(&request).await);
             for limiter in [&one, &other] {
                 let again = limiter.reserve(&request, &for_a_minute(how.name())).await;
@@ -45,7 +45,7 @@ fn an_ended_reservation_is_rejected_under_its_id_and_reports_how_it_ended() {
 fn eleven_jobs_under_an_ended_id_hold_no_more_permits_than_the_limit() {
     on_each(ONE_PERMIT, |one, other, _| async move {
         let first = one.reserve(&of("a"), &for_a_minute("job")).await.unwrap();
-        assert_eq!(other.cancel(&read(&first)).await, Ok(Outcome::Done));
+        assert_eq!(other.cancel(&read(&first)).await, Ok(EndResult::Done));
         let mut jobs = tokio::task::JoinSet::new();
         for number in 0..11 {
             let limiter = if number % 2 == 0 { one.clone() } else { other.clone() };
@@ -106,12 +106,12 @@ fn an_id_that_is_in_use_for_another_subject_is_a_conflict() {
             let free = format!("free{number}");
             let denied = one.reserve(&of_both(&theirs), &for_a_minute(&free)).await.unwrap();
             assert_eq!((denied.reason(), denied.receipt()), (Some(Reason::LimitExceeded), None));
-            assert_eq!(one.cancel(held.receipt().unwrap()).await, Ok(Outcome::Done));
+            assert_eq!(one.cancel(held.receipt().unwrap()).await, Ok(EndResult::Done));
             assert!(
                 other.reserve(&of_both(&theirs), &for_a_minute(&free)).await.unwrap().allowed()
             );
             let settled = other.settle(&read(&first), &Usage::from(0)).await;
-            assert_eq!(settled, Ok(Outcome::Done));
+            assert_eq!(settled, Ok(EndResult::Done));
         }
     });
 }
@@ -126,10 +126,10 @@ fn a_request_without_a_matching_rule_gets_an_empty_receipt() {
         assert_eq!(again.receipt(), decision.receipt());
         let receipt = read(&decision);
         let minute = Duration::from_secs(60);
-        assert_eq!(other.renew(&receipt, minute).await, Ok(Outcome::Done));
-        assert_eq!(other.settle(&receipt, &Usage::from(3)).await, Ok(Outcome::Done));
-        assert_eq!(other.cancel(&receipt).await, Ok(Outcome::Done));
-        assert_eq!(one.release(&receipt).await, Ok(Outcome::Done));
+        assert_eq!(other.renew(&receipt, minute).await, Ok(EndResult::Done));
+        assert_eq!(other.settle(&receipt, &Usage::from(3)).await, Ok(EndResult::Done));
+        assert_eq!(other.cancel(&receipt).await, Ok(EndResult::Done));
+        assert_eq!(one.release(&receipt).await, Ok(EndResult::Done));
         assert!(one.check(&request()).await.receipt().is_none(), "a check reserves nothing");
     });
 }
@@ -142,8 +142,8 @@ fn an_empty_receipt_is_sealed_too() {
             |secret| Limiter::builder().key_secret(secret).policy(Policy::default()).build();
         let (one, stranger) = (built([1; 16]).await.unwrap(), built([2; 16]).await.unwrap());
         let decision = one.reserve(&of("a"), &Reserve::default()).await.unwrap();
-        assert_eq!(stranger.cancel(&read(&decision)).await, Ok(Outcome::Unknown));
-        assert_eq!(one.cancel(&read(&decision)).await, Ok(Outcome::Done));
+        assert_eq!(stranger.cancel(&read(&decision)).await, Ok(EndResult::Unknown));
+        assert_eq!(one.cancel(&read(&decision)).await, Ok(EndResult::Done));
     });
 }
 
@@ -161,7 +161,7 @@ fn a_repeated_reservation_charges_no_shadow_and_no_post_paid_rule_again() {
                 let again = limiter.reserve(&request, &for_a_minute(&user)).await.unwrap();
                 assert_eq!(again.receipt(), first.receipt());
             }
-            assert_eq!(one.cancel(first.receipt().unwrap()).await, Ok(Outcome::Done));
+            assert_eq!(one.cancel(first.receipt().unwrap()).await, Ok(EndResult::Done));
             let ended = remaining(&one.peek(&request).await);
             let late = other.reserve(&request, &for_a_minute(&user)).await;
             assert_eq!(late.err(), Some(ReservationError::Ended(Ended::Cancelled)));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Decision, Limiter, MemoryStats, Outcome, Policy, Reason, Request, Reserve};
+use spillgate::{Decision, EndResult, Limiter, MemoryStats, Policy, Reason, Request, Reserve};
 
 /// As `BYTES_MAX` in the engine's records.
 const ROOM: u64 = 256 << 20;
@@ -105,10 +105,10 @@ fn ended_reservations_make_room_again() {
             receipts.push(receipt.clone());
         }
         for receipt in &receipts {
-            assert_eq!(limiter.cancel(receipt).await, Ok(Outcome::Done));
+            assert_eq!(limiter.cancel(receipt).await, Ok(EndResult::Done));
             let next = reserve(&limiter, "eve", 0).await;
             assert!(next.allowed());
-            assert_eq!(limiter.cancel(next.receipt().unwrap()).await, Ok(Outcome::Done));
+            assert_eq!(limiter.cancel(next.receipt().unwrap()).await, Ok(EndResult::Done));
         }
         let after = held(&limiter);
         assert_eq!(after.open_reservations, 0);

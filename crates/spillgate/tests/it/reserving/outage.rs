@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use spillgate::{
-    Cost, Decision, Ended, Limit, Limiter, LimiterBuilder, Outcome, Reason, Receipt, Request,
+    Cost, Decision, EndResult, Ended, Limit, Limiter, LimiterBuilder, Reason, Receipt, Request,
     ReservationError, Reserve, Source, Usage,
 };
 use spillgate_testkit::{Fault, FaultProxy, RedisServer, eventually, free_port};
@@ -53,9 +53,9 @@ fn without_a_store_a_reservation_is_local_to_its_process() {
         assert_eq!(conflict.err(), Some(ReservationError::Conflict));
 
         let read: Receipt = receipt.as_str().parse().unwrap();
-        assert_eq!(other.limiter.settle(&read, &Usage::from(3)).await, Ok(Outcome::Unknown));
-        assert_eq!(one.limiter.settle(&read, &Usage::from(3)).await, Ok(Outcome::Done));
-        assert_eq!(one.limiter.settle(receipt, &Usage::from(3)).await, Ok(Outcome::Repeated));
+        assert_eq!(other.limiter.settle(&read, &Usage::from(3)).await, Ok(EndResult::Unknown));
+        assert_eq!(one.limiter.settle(&read, &Usage::from(3)).await, Ok(EndResult::Done));
+        assert_eq!(one.limiter.settle(receipt, &Usage::from(3)).await, Ok(EndResult::Repeated));
         assert_eq!(left(&one.limiter).await, 97);
         let late = one.limiter.reserve(&mine(), &Reserve::default().under("job")).await;
         assert_eq!(late.err(), Some(ReservationError::Ended(Ended::Settled)));
@@ -83,7 +83,7 @@ fn the_same_id_during_an_outage_is_charged_once_to_each_instances_local_share() 
             assert_eq!(left(&patient.limiter).await, local, "once at each");
             let cancelled = patient.limiter.cancel(decision.receipt().unwrap()).await;
             // The store may have charged calls that an instance sent before it saw the outage.
-            let is_done = matches!(cancelled, Ok(Outcome::Done));
+            let is_done = matches!(cancelled, Ok(EndResult::Done));
             let is_in_doubt = matches!(cancelled, Err(ReservationError::Retryable { .. }));
             assert!(is_done || is_in_doubt, "{cancelled:?}");
             let late = patient.limiter.reserve(&mine(), &Reserve::default().under("job")).await;
@@ -136,7 +136,7 @@ fn a_permit_acquired_by_waiting_without_a_store_can_be_released() {
         }
         assert!(!held.is_empty());
         for receipt in held {
-            assert_eq!(patient.limiter.release(&receipt).await, Ok(Outcome::Done));
+            assert_eq!(patient.limiter.release(&receipt).await, Ok(EndResult::Done));
         }
         assert!(patient.limiter.acquire(&share, Duration::ZERO).await.allowed());
     });
@@ -172,7 +172,7 @@ fn a_reservation_with_one_ended_leg_has_ended() {
     let ended: Vec<_> = made.iter().map(|receipt| patient.run(limiter.cancel(receipt))).collect();
     nodes[2].resume();
     let is_torn =
-        |reply: &Result<Outcome, _>| matches!(reply, Err(ReservationError::Retryable { .. }));
+        |reply: &Result<EndResult, _>| matches!(reply, Err(ReservationError::Retryable { .. }));
     let torn = ended.iter().filter(|reply| is_torn(reply)).count();
     println!("{torn} of 12 ended in part");
     assert!(torn > 0, "{ended:?}");
@@ -188,7 +188,7 @@ fn a_reservation_with_one_ended_leg_has_ended() {
             reply = patient.run(limiter.cancel(receipt)).ok();
             reply.is_some()
         });
-        assert!(reply >= Some(Outcome::Repeated), "{user}: {reply:?}");
+        assert!(reply >= Some(EndResult::Repeated), "{user}: {reply:?}");
         let look = patient.run(limiter.peek(&request(user)));
         let left: Vec<u64> = look.limits().filter_map(|counter| counter.remaining()).collect();
         assert_eq!(left[..3], [10, 100, 3], "{user}: everything is refunded");
@@ -203,7 +203,7 @@ fn local_refunds_reduce_the_deferred_charge() {
     patient.run(async {
         let decision = reserved(&patient.limiter, "job").await;
         let receipt = decision.receipt().unwrap();
-        assert_eq!(patient.limiter.settle(receipt, &Usage::from(3)).await, Ok(Outcome::Done));
+        assert_eq!(patient.limiter.settle(receipt, &Usage::from(3)).await, Ok(EndResult::Done));
     });
     server.restart();
     patient.heals();
@@ -226,9 +226,9 @@ fn settling_again_after_a_lost_reply_settles_once() {
     patient.heals();
     let again = patient.run(patient.limiter.settle(&receipt, &Usage::from(3)));
     // The first one may have arrived after all.
-    assert!(matches!(again, Ok(Outcome::Done | Outcome::Repeated)), "{again:?}");
+    assert!(matches!(again, Ok(EndResult::Done | EndResult::Repeated)), "{again:?}");
     let again = patient.run(patient.limiter.settle(&receipt, &Usage::from(3)));
-    assert_eq!(again, Ok(Outcome::Repeated));
+    assert_eq!(again, Ok(EndResult::Repeated));
     assert_eq!(patient.run(left(&patient.limiter)), 1_597);
 }
 
@@ -247,7 +247,7 @@ fn a_reservation_with_a_lost_reply_is_charged_once() {
         assert!(again.allowed());
         assert_eq!(left(&direct).await, 1_590);
         let read: Receipt = decision.receipt().unwrap().as_str().parse().unwrap();
-        assert_eq!(direct.settle(&read, &Usage::from(0)).await, Ok(Outcome::Done));
+        assert_eq!(direct.settle(&read, &Usage::from(0)).await, Ok(EndResult::Done));
         assert_eq!(left(&direct).await, 1_600);
     });
 }
@@ -282,7 +282,7 @@ fn after_state_loss_reservations_are_unknown_and_mint_nothing() {
         server.command(&["FLUSHALL"]);
         assert!(limiter.check(&Request::keyed("me", limit()).costing(50)).await.allowed());
         let receipt = decision.receipt().unwrap();
-        assert_eq!(limiter.cancel(receipt).await, Ok(Outcome::Unknown));
+        assert_eq!(limiter.cancel(receipt).await, Ok(EndResult::Unknown));
         assert_eq!(left(&limiter).await, 1_550);
     });
 }
@@ -303,7 +303,7 @@ fn a_record_grows_with_its_counters_and_expires_by_itself() {
             let decision = reserved(&limiter, &number.to_string()).await;
             lengths.push(of_record("STRLEN"));
             let receipt = decision.receipt().unwrap();
-            assert_eq!(limiter.cancel(receipt).await, Ok(Outcome::Done));
+            assert_eq!(limiter.cancel(receipt).await, Ok(EndResult::Done));
         }
         assert!(lengths.iter().all(|length| *length <= 160), "{lengths:?}");
         assert_eq!(of_record("STRLEN"), 40, "once it has ended");

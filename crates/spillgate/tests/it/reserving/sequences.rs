@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use spillgate::{
-    Algorithm, Ended, Limiter, Outcome, Policy, Receipt, Request, ReservationError, Reserve, Usage,
+    Algorithm, EndResult, Ended, Limiter, Policy, Receipt, Request, ReservationError, Reserve,
+    Usage,
 };
 use spillgate_core::algorithm::{self, Charge, Intent, Refund, State, StepCounter};
 use spillgate_core::limit::NamedLimit;
@@ -156,13 +157,13 @@ impl Model {
         }
     }
 
-    fn act(&mut self, name: &str, act: Act, now_us: u64) -> Result<Outcome, ReservationError> {
-        let Some(record) = self.records.get_mut(name) else { return Ok(Outcome::Unknown) };
+    fn act(&mut self, name: &str, act: Act, now_us: u64) -> Result<EndResult, ReservationError> {
+        let Some(record) = self.records.get_mut(name) else { return Ok(EndResult::Unknown) };
         match record.ended {
-            Some(_) if matches!(act, Act::Renew(_)) => return Ok(Outcome::Expired),
-            Some(ended) if ended == act => return Ok(Outcome::Repeated),
+            Some(_) if matches!(act, Act::Renew(_)) => return Ok(EndResult::Expired),
+            Some(ended) if ended == act => return Ok(EndResult::Repeated),
             Some(_) => return Err(ReservationError::EndedOtherwise),
-            None if now_us >= record.ends_us => return Ok(Outcome::Expired),
+            None if now_us >= record.ends_us => return Ok(EndResult::Expired),
             None => {}
         }
         let counters = self.limits.iter().zip(&mut self.states).zip(&record.charges);
@@ -177,14 +178,14 @@ impl Model {
                 .iter()
                 .all(|(counter, _, charge)| algorithm::holds(counter, charge, now_us))
             {
-                return Ok(Outcome::Expired);
+                return Ok(EndResult::Expired);
             }
             for (counter, state, charge) in &mut counters {
                 algorithm::renew(counter, charge, for_us, now_us);
                 **state = counter.state.take();
             }
             record.ends_us = record.ends_us.max(now_us + for_us);
-            return Ok(Outcome::Done);
+            return Ok(EndResult::Done);
         }
         for ((limit, state), charge) in counters {
             let is_permit = limit.algorithm() == Algorithm::Concurrency;
@@ -211,7 +212,7 @@ impl Model {
             Act::Cancel => 0,
             Act::Release | Act::Renew(_) => *used,
         };
-        Ok(Outcome::Done)
+        Ok(EndResult::Done)
     }
 
     /// Asserts that nothing was minted: usage within its estimate never exceeds a limit in any of its
@@ -235,7 +236,11 @@ impl Model {
     }
 }
 
-async fn act(limiter: &Limiter, receipt: &Receipt, act: Act) -> Result<Outcome, ReservationError> {
+async fn act(
+    limiter: &Limiter,
+    receipt: &Receipt,
+    act: Act,
+) -> Result<EndResult, ReservationError> {
     match act {
         Act::Settle(actual) => limiter.settle(receipt, &Usage::from(actual)).await,
         Act::Cancel => limiter.cancel(receipt).await,

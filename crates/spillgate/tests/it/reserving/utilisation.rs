@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use spillgate::{Cost, Limiter, LimiterBuilder, Outcome, Policy, Receipt, Request, Reserve, Usage};
+use spillgate::{
+    Cost, EndResult, Limiter, LimiterBuilder, Policy, Receipt, Request, Reserve, Usage,
+};
 use spillgate_testkit::RedisServer;
 
 use crate::support::clock::Clock;
@@ -37,7 +39,7 @@ async fn share_used(builder: LimiterBuilder, limit: &str) -> u64 {
         while streams.front().is_some_and(|(began, _)| began + STREAM_S <= second) {
             let (began, receipt) = streams.pop_front().unwrap();
             let usage = Usage::of("tokens", ACTUAL);
-            assert_eq!(limiter.settle(&receipt, &usage).await, Ok(Outcome::Done));
+            assert_eq!(limiter.settle(&receipt, &usage).await, Ok(EndResult::Done));
             used += if began >= STEADY_S { ACTUAL } else { 0 };
         }
         while let Some(receipt) = limiter.reserve(&request, &lasting).await.unwrap().receipt() {

@@ -19,7 +19,7 @@ pub(crate) mod fuzzed;
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// use spillgate::http::{HeaderStyle, Refusal};
+/// use spillgate::http::{HeaderStyle, DenialResponse};
 /// use spillgate::{Limiter, Policy, Request};
 ///
 /// let rule = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"1/minute\"]";
@@ -27,28 +27,28 @@ pub(crate) mod fuzzed;
 /// let limiter = Limiter::builder().policy(policy).build().await.unwrap();
 /// let request = Request::new().with("ip", "203.0.113.7");
 ///
-/// assert!(Refusal::of(&limiter.check(&request).await).is_none());
+/// assert!(DenialResponse::of(&limiter.check(&request).await).is_none());
 /// let denied = limiter.check(&request).await;
-/// let response = Refusal::of(&denied).unwrap().response(HeaderStyle::Ietf);
+/// let response = DenialResponse::of(&denied).unwrap().response(HeaderStyle::Ietf);
 /// assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (429, &"60".parse().unwrap()));
 /// # });
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Refusal<'d> {
+pub struct DenialResponse<'d> {
     decision: &'d Decision,
     reason: Reason,
     status: Option<StatusCode>,
 }
 
-impl<'d> Refusal<'d> {
+impl<'d> DenialResponse<'d> {
     /// Returns the response to a denied decision, `None` if the decision is allowed.
-    pub fn of(decision: &'d Decision) -> Option<Refusal<'d>> {
-        Some(Refusal { decision, reason: decision.reason()?, status: None })
+    pub fn of(decision: &'d Decision) -> Option<DenialResponse<'d>> {
+        Some(DenialResponse { decision, reason: decision.reason()?, status: None })
     }
 
     /// Replaces the status, for proxies that understand only some.
-    pub fn with_status(self, status: StatusCode) -> Refusal<'d> {
-        Refusal { status: Some(status), ..self }
+    pub fn with_status(self, status: StatusCode) -> DenialResponse<'d> {
+        DenialResponse { status: Some(status), ..self }
     }
 
     /// Returns the reason of the denial.
@@ -67,7 +67,7 @@ impl<'d> Refusal<'d> {
     }
 
     /// Returns the status: that of the rule's [`denial`](crate::Rule::denial), else 429 if a limit denies, 403 if it
-    /// blocks, 503 if the store is unavailable or overloaded. [`Refusal::with_status`] replaces it.
+    /// blocks, 503 if the store is unavailable or overloaded. [`DenialResponse::with_status`] replaces it.
     pub fn status(&self) -> StatusCode {
         let of_rule = || StatusCode::from_u16(self.rule_denial()?.status()?).ok();
         self.status.or_else(of_rule).unwrap_or(match self.reason {
@@ -108,12 +108,12 @@ impl<'d> Refusal<'d> {
         self.refusing().map(|(_, name)| name.parts().collect())
     }
 
-    /// Returns the body: that of the rule's denial, else problem details as JSON. [`Refusal::headers`] has its type.
+    /// Returns the body: that of the rule's denial, else problem details as JSON. [`DenialResponse::headers`] has its type.
     pub fn body(&self) -> String {
         self.body_for(self.status())
     }
 
-    /// Returns the body for a response that has another status than [`Refusal::status`].
+    /// Returns the body for a response that has another status than [`DenialResponse::status`].
     pub fn body_for(&self, status: StatusCode) -> String {
         match self.rule_denial().and_then(RuleDenial::body) {
             Some(DenialBody::Text(text) | DenialBody::Json(text)) => text.to_string(),
@@ -238,7 +238,8 @@ impl HeaderStyle {
     /// ```
     pub fn write(self, decision: &Decision, headers: &mut HeaderMap) {
         Fields::of(self, decision, &[]).add_to(headers);
-        let retry_after = Refusal::of(decision).and_then(|refusal| refusal.retry_after_seconds());
+        let retry_after =
+            DenialResponse::of(decision).and_then(|refusal| refusal.retry_after_seconds());
         if let Some(seconds) = retry_after
             && !headers.contains_key(RETRY_AFTER)
         {
@@ -278,7 +279,7 @@ mod tests {
         let full = outcome(1, Reason::LimitExceeded, Some(1));
         let decision = decision::from_counters([away, full].into_iter().collect(), names);
         assert_eq!(decision.rule(), Some("away"), "its wait is unknown, which is longest");
-        let refusal = Refusal::of(&decision).unwrap();
+        let refusal = DenialResponse::of(&decision).unwrap();
         assert_eq!((refusal.reason(), refusal.status().as_u16()), (Reason::LimitExceeded, 420));
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use http::HeaderMap;
 use sfv::Parser;
 
-use super::Refusal;
+use super::DenialResponse;
 use crate::decision::{self, CounterOutcome, CounterOutcomes, Names, Reason, Source};
 use crate::headers::HeaderStyle;
 use crate::policy::Policy;
@@ -34,7 +34,7 @@ pub fn holds(input: &[u8]) {
         style.write(&decision, &mut headers);
         assert_eq!(headers, once, "{style:?}");
     }
-    if let Some(refusal) = Refusal::of(&decision) {
+    if let Some(refusal) = DenialResponse::of(&decision) {
         assert!(refusal.retry_after_seconds().is_none_or(|seconds| seconds > 0));
         assert!(
             refusal.response(HeaderStyle::Ietf).status().is_client_error() || decision.degraded()
