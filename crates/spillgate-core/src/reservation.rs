@@ -60,6 +60,14 @@ impl<'a> Usage<'a> {
     }
 
     /// Returns the usage with owned unit names.
+    ///
+    /// ```
+    /// use spillgate::Usage;
+    ///
+    /// let unit = String::from("tokens");
+    /// let usage: Usage<'static> = Usage::of(unit.as_str(), 512).into_owned();
+    /// assert_eq!(usage, Usage::of("tokens", 512));
+    /// ```
     pub fn into_owned(self) -> Usage<'static> {
         Usage(self.0.into_iter().map(|(unit, amount)| (unit.into_owned().into(), amount)).collect())
     }
@@ -93,6 +101,8 @@ impl From<u64> for Usage<'_> {
 }
 
 /// The result of settling, cancelling, releasing or renewing a reservation.
+///
+/// `Limiter::settle`, `cancel`, `release` and `renew` return it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EndResult {
     /// The receipt is not of this fleet, or its record is gone. Nothing was done.

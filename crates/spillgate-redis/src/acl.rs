@@ -2,6 +2,11 @@
 
 /// Returns the rights that a fleet's user needs on a server, in the form of `ACL SETUSER`. They
 /// cover only the commands that Spillgate uses, on its own keys.
+///
+/// ```
+/// let rules = spillgate::acl_rules();
+/// println!("ACL SETUSER spillgate on >PASSWORD {rules}");
+/// ```
 pub fn acl_rules() -> String {
     let commands = COMMANDS.iter().chain(&SCRIPT_COMMANDS).map(|command| format!(" +{command}"));
     format!("resetkeys ~sg1:* ~sg2:* resetchannels -@all{}", commands.collect::<String>())

@@ -8,6 +8,8 @@ use crate::error::StoreError;
 use crate::store::InstanceMismatch;
 
 /// The result of probing a whole store.
+///
+/// `Limiter::probe` returns it.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct StoreProbe {
@@ -27,6 +29,8 @@ pub struct StoreProbe {
 }
 
 /// The result of probing one server.
+///
+/// `Limiter::probe` returns one for each server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerProbe {
@@ -37,6 +41,8 @@ pub struct ServerProbe {
 }
 
 /// The facts about one server.
+///
+/// `Limiter::probe` finds them out.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerFacts {

@@ -266,6 +266,15 @@ impl Limiter {
     }
 
     /// Returns whether the store answers within the time that a decision has. Memory always does.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::Limiter;
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// assert!(limiter.store_answers().await);
+    /// # });
+    /// ```
     pub async fn store_answers(&self) -> bool {
         let named = NamedLimit::new(Limit::per_second(1), 0);
         // No caller has this key, since callers' keys are never empty.

@@ -54,6 +54,15 @@ impl ManualClock {
     }
 
     /// Returns the time since 1970-01-01T00:00:00Z.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use spillgate::testing::ManualClock;
+    ///
+    /// let clock = ManualClock::new();
+    /// clock.set(Duration::from_secs(1_800_000_000));
+    /// assert_eq!(clock.now(), Duration::from_secs(1_800_000_000));
+    /// ```
     pub fn now(&self) -> Duration {
         Duration::from_micros(self.0.now_us())
     }

@@ -1,6 +1,7 @@
 //! The documents: their commands are typed in order and print the promised output, their snippets run, and their
 //! tables match the program.
 
+mod examples;
 mod lists;
 mod metrics;
 mod openapi;

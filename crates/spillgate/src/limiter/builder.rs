@@ -71,6 +71,13 @@ impl LimiterBuilder {
     /// The default is 25 ms.
     ///
     /// After that it counts as out of reach, and each rule's `on_outage` decides.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use spillgate::Limiter;
+    ///
+    /// let builder = Limiter::builder().timeout(Duration::from_millis(50));
+    /// ```
     pub fn timeout(self, timeout: Duration) -> LimiterBuilder {
         LimiterBuilder { timeout: Some(timeout), ..self }
     }
@@ -79,6 +86,13 @@ impl LimiterBuilder {
     ///
     /// Without a secret of your own, any client of the limiter can choose subjects that fall on one
     /// shard.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// // Read yours from a file that only the service may read.
+    /// let builder = Limiter::builder().key_secret(*b"0123456789abcdef");
+    /// ```
     pub fn key_secret(self, secret: [u8; 16]) -> LimiterBuilder {
         LimiterBuilder { secret: Some(secret), ..self }
     }
@@ -103,6 +117,12 @@ impl LimiterBuilder {
 
     /// Sets whether the log names the values of subjects in changes by operators. The default is
     /// `false`: it names attributes only.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// let builder = Limiter::builder().log_subjects(true);
+    /// ```
     pub fn log_subjects(self, logged: bool) -> LimiterBuilder {
         let subjects_in_log = if logged { SubjectsInLog::Values } else { SubjectsInLog::Names };
         LimiterBuilder { subjects_in_log, ..self }
@@ -112,6 +132,12 @@ impl LimiterBuilder {
     ///
     /// `Limiter::metrics_text` then shows 0 decisions. For applications with metrics of their own,
     /// and to measure the cost of ours.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// let builder = Limiter::builder().without_metrics();
+    /// ```
     pub fn without_metrics(self) -> LimiterBuilder {
         LimiterBuilder { wanted: Wanted::Nothing, ..self }
     }
@@ -130,6 +156,16 @@ impl LimiterBuilder {
     /// Returns [`BuildError`] if a setting is invalid: an address, a ring or a certificate. A store
     /// that is out of reach is no error, and requests are decided as during any outage, unless
     /// [`require_store`](Self::require_store) was set.
+    ///
+    /// ```
+    /// # #[cfg(feature = "redis")]
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{BuildError, Limiter};
+    ///
+    /// let error = Limiter::builder().redis("http://10.0.0.1").build().await.unwrap_err();
+    /// assert!(matches!(error, BuildError::StoreUrl { .. }), "{error}");
+    /// # });
+    /// ```
     pub async fn build(self) -> Result<Limiter, BuildError> {
         #[cfg(feature = "redis")]
         let required_within = self.store.required_within;

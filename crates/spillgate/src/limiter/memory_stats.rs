@@ -3,6 +3,8 @@
 use super::Limiter;
 
 /// What the memory store holds, and the effects of running out of room.
+///
+/// `Limiter::memory_stats` returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
@@ -35,6 +37,17 @@ impl Limiter {
     /// let request = Request::keyed("user:42", Limit::per_minute(5));
     /// assert!(limiter.check(&request).await.allowed());
     /// assert_eq!(limiter.memory_stats().unwrap().counters, 1);
+    /// # });
+    /// ```
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Request};
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// let request = Request::keyed("user:42", Limit::per_minute(5));
+    /// assert!(limiter.check(&request).await.allowed());
+    /// println!("{:?}", limiter.memory_stats());
     /// # });
     /// ```
     pub fn memory_stats(&self) -> Option<MemoryStats> {

@@ -5,6 +5,8 @@ use crate::engine::Engine;
 use crate::error::StoreError;
 
 /// A script as a server gets it.
+///
+/// [`Scripts`] has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Script {
@@ -54,6 +56,15 @@ impl Limiter {
     /// of both scripts, or the error. Memory has no servers.
     ///
     /// Calls load a missing script by themselves; this saves the first calls the time.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::Limiter;
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// assert!(limiter.load_scripts().await.is_empty(), "state is in memory");
+    /// # });
+    /// ```
     pub async fn load_scripts(&self) -> Vec<(String, Result<[String; 2], StoreError>)> {
         match &self.inner.engine {
             Engine::Memory(_) => Vec::new(),

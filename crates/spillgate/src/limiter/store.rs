@@ -10,6 +10,18 @@ use crate::time::boottime_us;
 
 impl Limiter {
     /// Returns the shards of the store as this instance sees them; none if state is in memory.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::Limiter;
+    ///
+    /// // No server listens on this port.
+    /// let limiter = Limiter::builder().redis("redis://127.0.0.1:1").build().await.unwrap();
+    /// for shard in limiter.shards() {
+    ///     println!("{}: degraded {}, {:?}", shard.name, shard.degraded, shard.trouble);
+    /// }
+    /// # });
+    /// ```
     pub fn shards(&self) -> Vec<ShardStatus> {
         match &self.inner.engine {
             Engine::Memory(_) => Vec::new(),
@@ -22,12 +34,37 @@ impl Limiter {
     ///
     /// The numbers come from the last heartbeat and are 0 if state is in memory. A stopped instance
     /// is counted for 5 seconds more.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::Limiter;
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// for (setting, instances) in limiter.instance_mismatch().parts() {
+    ///     println!("{instances} instances differ in {setting}");
+    /// }
+    /// assert!(limiter.instance_mismatch().is_none(), "state is in memory");
+    /// # });
+    /// ```
     pub fn instance_mismatch(&self) -> InstanceMismatch {
         *self.inner.mismatch.lock()
     }
 
     /// Examines every shard of the store: its settings, whether the script decides correctly there,
     /// and how long each of `samples` calls takes.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::Limiter;
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// let probe = limiter.probe(10).await;
+    /// for (server, facts) in probe.reached() {
+    ///     println!("{server}: {} µs ahead of us", facts.ahead_us);
+    /// }
+    /// assert_eq!(probe.unreachable().count(), 0, "state is in memory");
+    /// # });
+    /// ```
     pub async fn probe(&self, samples: usize) -> StoreProbe {
         let mut probe = match &self.inner.engine {
             Engine::Memory(_) => StoreProbe::default(),

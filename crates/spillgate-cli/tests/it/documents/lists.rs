@@ -108,7 +108,7 @@ fn the_page_on_errors_has_the_errors_of_the_library_with_their_variants() {
     });
     let errors = exported().into_iter().filter(|(name, _)| name.ends_with("Error"));
     let known = errors.flat_map(|(name, item)| {
-        let variants = item.parts.iter().filter(|part| part.starts_with(char::is_uppercase));
+        let variants = item.parts.keys().filter(|part| part.starts_with(char::is_uppercase));
         let variants: Vec<String> = variants.map(|part| format!("{name}::{part}")).collect();
         std::iter::once(name).chain(variants)
     });

@@ -7,16 +7,17 @@ use std::path::{Path, PathBuf};
 
 use super::Seen;
 
-/// A public item: the names of its public fields, variants and methods.
+/// A public item: its doc comment, and those of its public fields, variants and methods.
 #[derive(Default)]
 pub(crate) struct Item {
-    pub(crate) parts: BTreeSet<String>,
+    pub(crate) docs: String,
+    pub(crate) parts: BTreeMap<String, String>,
 }
 
 pub(super) fn names() -> Vec<Seen> {
     let mut names = BTreeSet::new();
     for (name, item) in exported() {
-        names.extend(item.parts.iter().map(|part| format!("{name}::{part}")));
+        names.extend(item.parts.keys().map(|part| format!("{name}::{part}")));
         names.insert(name);
     }
     let seen = |name: String| {
@@ -56,7 +57,15 @@ fn items() -> BTreeMap<String, Item> {
     let mut items: BTreeMap<String, Item> = BTreeMap::new();
     for file in files() {
         let (mut open, mut is_enum, mut is_hidden) = (None, false, false);
+        let mut docs = String::new();
         for line in fs::read_to_string(&file).unwrap().lines() {
+            if let Some(text) = line.trim_start().strip_prefix("///") {
+                docs.push_str(&format!("{text}\n"));
+                continue;
+            }
+            if line.is_empty() {
+                docs.clear();
+            }
             let inner = line.strip_prefix("    ").filter(|inner| !inner.starts_with(' '));
             if let Some(inner) = inner {
                 let part = inner.strip_prefix("pub ").and_then(part_of).or_else(|| {
@@ -66,12 +75,13 @@ fn items() -> BTreeMap<String, Item> {
                 });
                 if let (Some(item), Some(part), false) = (&open, part, is_hidden) {
                     let item = items.entry(String::clone(item)).or_default();
-                    item.parts.insert(part);
+                    item.parts.entry(part).or_default().push_str(&std::mem::take(&mut docs));
                 }
                 let is_about_next = inner.starts_with('#') || inner.starts_with("//");
                 is_hidden = inner == "#[doc(hidden)]" || is_hidden && is_about_next;
             } else if let Some((kind, name)) = line.strip_prefix("pub ").and_then(item_of) {
-                items.entry(name.clone()).or_default();
+                let item = items.entry(name.clone()).or_default();
+                item.docs.push_str(&std::mem::take(&mut docs));
                 (open, is_enum, is_hidden) = (Some(name), kind == "enum", false);
             } else if line.starts_with("impl") && !line.contains(" for ") {
                 let name = line.trim_end_matches(" {").rsplit(' ').next().unwrap();
@@ -105,7 +115,7 @@ fn part_of(line: &str) -> Option<String> {
 }
 
 /// The sources of the crates whose items the library exports.
-fn files() -> Vec<PathBuf> {
+pub(crate) fn files() -> Vec<PathBuf> {
     let mut files = Vec::new();
     gather(&library(), &mut files);
     for below in ["spillgate-core", "spillgate-redis"] {

@@ -55,6 +55,13 @@ impl LimiterBuilder {
     /// Keeps state on the current primary of a master name that these Sentinels watch.
     ///
     /// User, password, database and TLS of the first URL apply to the primary too.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
+    /// let builder = Limiter::builder().sentinel("spillgate", sentinels);
+    /// ```
     pub fn sentinel(
         mut self,
         master: impl Into<String>,
@@ -68,6 +75,13 @@ impl LimiterBuilder {
     /// Keeps state on a Redis Cluster, found through some of its nodes.
     ///
     /// User and password of the first URL apply to all nodes.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// let nodes = ["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"];
+    /// let builder = Limiter::builder().cluster(nodes);
+    /// ```
     pub fn cluster(mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> LimiterBuilder {
         let urls = urls.into_iter().map(Into::into).collect();
         self.store.address = Some(Store::Cluster(urls));
@@ -75,12 +89,28 @@ impl LimiterBuilder {
     }
 
     /// Keeps state on independent servers, spread by consistent hashing.
+    ///
+    /// ```
+    /// use spillgate::{Limiter, Ring};
+    ///
+    /// let ring = Ring::numbered(1).node("a", "redis://10.0.0.1:6379").node("b", "redis://10.0.0.2:6379");
+    /// let builder = Limiter::builder().ring(ring);
+    /// ```
     pub fn ring(mut self, ring: Ring) -> LimiterBuilder {
         self.store.address = Some(Store::Ring(ring));
         self
     }
 
     /// Sets the certificate authority for `rediss://` servers and this instance's own certificate.
+    ///
+    /// ```
+    /// use spillgate::{Limiter, Tls};
+    ///
+    /// # fn connect() -> std::io::Result<()> {
+    /// let authority = std::fs::read("/etc/spillgate/ca.pem")?;
+    /// let builder = Limiter::builder().redis("rediss://10.0.0.1:6379").tls(Tls::new().trusting(authority));
+    /// # Ok(()) }
+    /// ```
     pub fn tls(mut self, tls: Tls) -> LimiterBuilder {
         self.store.tls = Some(tls);
         self
@@ -90,6 +120,13 @@ impl LimiterBuilder {
     ///
     /// While the store is out of reach, each instance enforces this fraction of every limit. If
     /// recent heartbeats show more instances, their number is used.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// // Each of three instances enforces a third of every limit while the store is away.
+    /// let builder = Limiter::builder().redis("redis://10.0.0.1:6379").expected_instances(3);
+    /// ```
     pub fn expected_instances(mut self, instances: u32) -> LimiterBuilder {
         self.store.expected_instances = instances;
         self
@@ -99,6 +136,12 @@ impl LimiterBuilder {
     /// scripts.
     ///
     /// The clock is set by the store's once a second.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// let builder = Limiter::builder().redis("redis://10.0.0.1:6379").client_clock();
+    /// ```
     pub fn client_clock(mut self) -> LimiterBuilder {
         self.store.client_clock = true;
         self
@@ -106,6 +149,14 @@ impl LimiterBuilder {
 
     /// Sets the usage to assume on a server that lost its data. The default is
     /// [`OnStateLoss::Fresh`].
+    ///
+    /// ```
+    /// use spillgate::{Limiter, OnStateLoss};
+    ///
+    /// let builder = Limiter::builder()
+    ///     .redis("redis://10.0.0.1:6379")
+    ///     .on_state_loss(OnStateLoss::Exhausted);
+    /// ```
     pub fn on_state_loss(mut self, on_state_loss: OnStateLoss) -> LimiterBuilder {
         self.store.on_state_loss = on_state_loss;
         self
@@ -114,6 +165,12 @@ impl LimiterBuilder {
     /// Sends no heartbeat, so that other instances do not count this one as live.
     ///
     /// For commands that call a store a few times and end.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// let builder = Limiter::builder().redis("redis://10.0.0.1:6379").without_heartbeat();
+    /// ```
     pub fn without_heartbeat(mut self) -> LimiterBuilder {
         self.store.presence = Presence::Onlooker;
         self
@@ -124,6 +181,12 @@ impl LimiterBuilder {
     ///
     /// A denied subject that tries again does not reach the store. A refund or reset by another
     /// instance takes effect here up to 1 second late.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// let builder = Limiter::builder().redis("redis://10.0.0.1:6379").denial_cache(false);
+    /// ```
     pub fn denial_cache(mut self, remembers: bool) -> LimiterBuilder {
         self.store.denial_cache = Some(remembers);
         self
@@ -131,6 +194,12 @@ impl LimiterBuilder {
 
     /// Sets the number of connections to each server, 1 to 16. The default is one for every two
     /// cores, at most 4.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// let builder = Limiter::builder().redis("redis://10.0.0.1:6379").connections(2);
+    /// ```
     pub fn connections(mut self, connections: usize) -> LimiterBuilder {
         self.store.connections = Some(connections.clamp(1, CONNECTIONS_MAX));
         self
@@ -141,6 +210,15 @@ impl LimiterBuilder {
     ///
     /// A decision that waits longer is denied as [`Reason::Overloaded`](crate::Reason::Overloaded),
     /// or allowed if the rule has `on_outage = "allow"`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use spillgate::Limiter;
+    ///
+    /// let builder = Limiter::builder()
+    ///     .redis("redis://10.0.0.1:6379")
+    ///     .overload_wait(Duration::from_millis(100));
+    /// ```
     pub fn overload_wait(mut self, wait: Duration) -> LimiterBuilder {
         self.store.overload_wait = Some(wait);
         self
@@ -152,6 +230,16 @@ impl LimiterBuilder {
     /// Counters under both secrets are evaluated and charged, so each decision costs the store
     /// twice as much. Keep it set until the longest wait of any limit has passed since the last
     /// instance changed over. If there was no secret before, pass [`SHARED_SECRET`].
+    ///
+    /// ```
+    /// use spillgate::{Limiter, SHARED_SECRET};
+    ///
+    /// // The fleet had no secret of its own before.
+    /// let builder = Limiter::builder()
+    ///     .redis("redis://10.0.0.1:6379")
+    ///     .key_secret(*b"0123456789abcdef")
+    ///     .previous_key_secret(SHARED_SECRET);
+    /// ```
     pub fn previous_key_secret(mut self, secret: [u8; 16]) -> LimiterBuilder {
         self.store.previous_secret = Some(secret);
         self
