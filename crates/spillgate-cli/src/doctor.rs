@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
-use spillgate::{ServerFacts, StoreProbe};
+use spillgate::store::{ServerFacts, StoreProbe};
 use spillgate_server::App;
 use spillgate_server::config::{Config, Flags};
 use spillgate_server::doctor::{
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
 
 /// Returns the command that creates the Redis user for Spillgate, to be run on each server.
 fn acl() -> String {
-    format!("ACL SETUSER spillgate on >PASSWORD {}", spillgate::acl_rules())
+    format!("ACL SETUSER spillgate on >PASSWORD {}", spillgate::store::acl_rules())
 }
 
 fn print(probe: &StoreProbe, findings: &[Finding]) -> Result<(), Failure> {

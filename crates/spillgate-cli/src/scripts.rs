@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use spillgate::{Policy, Scripts};
+use spillgate::Policy;
+use spillgate::store::Scripts;
 use spillgate_server::config::{Config, Flags, Store};
 use spillgate_server::{App, complain};
 use spillgate_tools::{Failure, say, write};

@@ -35,7 +35,7 @@ pub use receipt::{Contents, Seal};
 /// The true usage of a reservation, by unit. A unit that is not named was used as estimated.
 ///
 /// ```
-/// use spillgate::Usage;
+/// use spillgate::reservation::Usage;
 /// let usage = Usage::of("tokens", 512).and("bytes", 90_000);
 /// assert_eq!(usage, Usage::of("bytes", 90_000).and("tokens", 512));
 /// assert_eq!(Usage::from(3), Usage::of("requests", 3));
@@ -62,7 +62,7 @@ impl<'a> Usage<'a> {
     /// Returns the usage with owned unit names.
     ///
     /// ```
-    /// use spillgate::Usage;
+    /// use spillgate::reservation::Usage;
     ///
     /// let unit = String::from("tokens");
     /// let usage: Usage<'static> = Usage::of(unit.as_str(), 512).into_owned();

@@ -4,7 +4,7 @@
 /// cover only the commands that Spillgate uses, on its own keys.
 ///
 /// ```
-/// let rules = spillgate::acl_rules();
+/// let rules = spillgate::store::acl_rules();
 /// println!("ACL SETUSER spillgate on >PASSWORD {rules}");
 /// ```
 pub fn acl_rules() -> String {

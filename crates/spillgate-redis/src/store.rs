@@ -99,7 +99,7 @@ pub enum OnStateLoss {
 /// weight gets more subjects.
 ///
 /// ```
-/// use spillgate::Ring;
+/// use spillgate::store::Ring;
 /// let ring = Ring::numbered(1)
 ///     .node("a", "redis://10.0.0.1:6379")
 ///     .node("b", "redis://10.0.0.2:6379")
@@ -264,13 +264,13 @@ impl Ring {
     ///
     /// Keep naming the previous ring, with its number and nodes, until then. The nodes reject an
     /// instance that does not, or that uses the old ring too late. Such an instance decides by
-    /// local shares and shows it in [`crate::Limiter::shards`].
+    /// local shares and shows it in `Limiter::shards`.
     ///
     /// An old owner that dies meanwhile counts as lost, and costs one allowance for each of its
     /// subjects.
     ///
     /// ```
-    /// use spillgate::Ring;
+    /// use spillgate::store::Ring;
     /// let three = Ring::numbered(1)
     ///     .node("a", "redis://10.0.0.1:6379")
     ///     .node("b", "redis://10.0.0.2:6379")

@@ -6,9 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use spillgate::reservation::{EndResult, Receipt, ReservationError, Reserve, Usage};
+use spillgate::store::{StoreProbe, Tls};
 use spillgate::{
-    AtomicDecision, Decision, EndResult, Limiter, LimiterBuilder, Policy, Receipt, Request,
-    ReservationError, Reserve, SHARED_SECRET, StoreProbe, Tls, Usage,
+    AtomicDecision, Decision, Limiter, LimiterBuilder, Policy, Request, SHARED_SECRET,
 };
 
 use crate::config::{ConfigError, Domains, Problem, Settings, Store, StoreTls};

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use spillgate::{Counts, Durations, Limiter, ShardStatus, Stats};
+use spillgate::metrics::{Counts, Durations};
+use spillgate::store::ShardStatus;
+use spillgate::{Limiter, Stats};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 mod changes;
@@ -50,7 +52,7 @@ struct Totals {
     denied: u64,
     unmatched: u64,
     decisions: Durations,
-    shards: Vec<spillgate::ShardCounts>,
+    shards: Vec<spillgate::metrics::ShardCounts>,
 }
 
 /// The instant of a sample.
@@ -317,7 +319,7 @@ impl Totals {
 
     /// Returns the growth of each shard's counts. Shards can join and leave a Cluster.
     fn shards_since(&self, before: &Totals) -> Vec<ShardRate> {
-        let rate = |now: &spillgate::ShardCounts| {
+        let rate = |now: &spillgate::metrics::ShardCounts| {
             let known = before.shards.iter().find(|before| before.shard == now.shard);
             let calls = known.map_or(now.calls, |before| now.calls.since(&before.calls));
             let grown = |now: u64, before: Option<u64>| now.saturating_sub(before.unwrap_or(0));

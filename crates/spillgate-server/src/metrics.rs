@@ -5,7 +5,7 @@ use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use spillgate::InstanceMismatch;
+use spillgate::store::InstanceMismatch;
 
 use crate::doctor::{self, Finding, Level};
 use crate::history::now_ms;

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
-use spillgate::{InstanceMismatch, Mode, ShardStatus};
+use spillgate::Mode;
+use spillgate::store::{InstanceMismatch, ShardStatus};
 
 use crate::app::App;
 use crate::counted::counted;

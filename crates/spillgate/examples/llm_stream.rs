@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use axum::{Router, body::Body, response::Response, routing::get};
 use futures_util::stream;
+use spillgate::reservation::Usage;
 use spillgate::tower::{RateLimitLayer, from_header};
-use spillgate::{Cost, Limiter, Policy, Usage};
+use spillgate::{Cost, Limiter, Policy};
 
 const POLICY: &str = r#"
     [[rule]]

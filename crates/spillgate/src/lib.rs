@@ -12,7 +12,7 @@
 
 use spillgate_core::{algorithm, counter, decision, error, limit, plan, request, subject, time};
 #[cfg(feature = "redis")]
-use spillgate_redis::{denial_cache, fallback, lease, store};
+use spillgate_redis::{denial_cache, fallback, lease};
 
 pub mod control;
 #[cfg(feature = "http")]
@@ -26,38 +26,26 @@ mod headers;
 #[cfg(feature = "http")]
 mod identity;
 mod limiter;
-#[cfg_attr(
-    not(feature = "metrics"),
-    allow(
-        dead_code,
-        unused_imports,
-        unreachable_pub,
-        reason = "without the feature nothing reads the counts"
-    )
+#[cfg(feature = "metrics")]
+pub mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "without the feature nothing reads the counts"
 )]
 mod metrics;
-mod reservation;
+pub mod reservation;
 pub mod testing;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod waiting;
 
 pub use limiter::{AtomicDecision, Limiter, LimiterBuilder, MemoryStats, Stats};
-#[cfg(feature = "redis")]
-pub use limiter::{Script, Scripts};
-#[cfg(feature = "metrics")]
-pub use metrics::{Counts, Durations, RuleCounts, ShardCounts, Top, TopOfRule, TopSubject};
-pub use reservation::Reserve;
 pub use spillgate_core::{
-    Algorithm, BuildError, Cost, Decision, Denial, EndResult, Ended, Limit, LimitDecision,
-    LimitError, LimitSpec, Mode, OnOutage, Policy, PolicyError, Reason, Receipt, ReceiptError,
-    Request, ReservationError, Rule, Source, StoreError, Usage, Value,
-};
-#[cfg(feature = "redis")]
-pub use spillgate_redis::{
-    acl::acl_rules,
-    probe::{ServerFacts, ServerProbe, StoreProbe},
-    store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls},
+    Algorithm, BuildError, Cost, Decision, Denial, Limit, LimitDecision, LimitError, LimitSpec,
+    Mode, OnOutage, Policy, PolicyError, Reason, Request, Rule, Source, StoreError, Value,
 };
 pub use subject::SHARED_SECRET;
 
@@ -78,7 +66,18 @@ pub mod explain {
     pub use crate::limiter::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
 }
 
-/// What HTTP services need without a framework: the client's address, header fields and denials.
+/// Settings of a store that instances share, and the state of its servers.
+#[cfg(feature = "redis")]
+pub mod store {
+    pub use spillgate_redis::acl::acl_rules;
+    pub use spillgate_redis::probe::{ServerFacts, ServerProbe, StoreProbe};
+    pub use spillgate_redis::store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls};
+    pub(crate) use spillgate_redis::store::{Presence, Store, StoreOptions};
+
+    pub use crate::limiter::{Script, Scripts};
+}
+
+/// For HTTP services without a framework: the client's address, header fields and denials.
 ///
 /// The module [`tower`] has layers that use it.
 #[cfg(feature = "http")]

@@ -1,15 +1,18 @@
-//! The terms under which a caller reserves, beside what the core keeps of reservations.
+//! Reservations: charge an estimate now, and settle it when the real cost is known.
+//!
+//! [`Limiter::reserve`](crate::Limiter::reserve) makes one.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 pub(crate) use spillgate_core::reservation::*;
+pub use spillgate_core::{EndResult, Ended, Receipt, ReceiptError, ReservationError, Usage};
 
 /// The terms of a reservation: its duration and, optionally, its id.
 ///
 /// ```
 /// use std::time::Duration;
-/// use spillgate::Reserve;
+/// use spillgate::reservation::Reserve;
 /// let by_job = Reserve::lasting(Duration::from_secs(30)).under("job-4711");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

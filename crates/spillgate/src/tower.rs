@@ -134,7 +134,8 @@ impl RateLimitLayer {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use spillgate::{Cost, Limiter, Usage, tower::RateLimitLayer};
+    /// # use spillgate::reservation::Usage;
+    /// # use spillgate::{Cost, Limiter, tower::RateLimitLayer};
     /// # fn with_size(layer: RateLimitLayer) -> RateLimitLayer {
     /// layer
     ///     .cost(|_head| Cost::requests(1).and("bytes", 1_000_000))

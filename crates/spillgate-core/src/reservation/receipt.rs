@@ -15,7 +15,7 @@ use crate::subject::Secret;
 /// Its text is valid at every instance of the fleet, unless it is local.
 ///
 /// ```
-/// use spillgate::Receipt;
+/// use spillgate::reservation::Receipt;
 /// assert!("no receipt".parse::<Receipt>().is_err());
 /// ```
 #[derive(Clone)]
@@ -51,7 +51,8 @@ impl Receipt {
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{Limit, Limiter, Receipt, Request, Reserve};
+    /// use spillgate::reservation::{Receipt, Reserve};
+    /// use spillgate::{Limit, Limiter, Request};
     ///
     /// let limiter = Limiter::builder().build().await.unwrap();
     /// let request = Request::keyed("user:42", Limit::per_minute(5));

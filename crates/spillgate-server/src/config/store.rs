@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use spillgate::{LimiterBuilder, OnStateLoss};
+use spillgate::LimiterBuilder;
+use spillgate::store::OnStateLoss;
 
 use super::problem::{Place, Problem};
 use super::{Given, value};

@@ -1,6 +1,6 @@
 //! The checks of one server. Each looks at the facts that the server reported, and returns a problem or nothing.
 
-use spillgate::ServerFacts;
+use spillgate::store::ServerFacts;
 
 use super::finding::{Finding, Level};
 

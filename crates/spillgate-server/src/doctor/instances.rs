@@ -1,6 +1,6 @@
 //! Finds live instances that keep separate counters, because their key secret, ring or schema differs.
 
-use spillgate::{InstanceMismatch, StoreProbe};
+use spillgate::store::{InstanceMismatch, StoreProbe};
 
 use super::finding::{Finding, Level};
 use crate::counted::counted;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::{ServerFacts, StoreProbe};
+use spillgate::store::{ServerFacts, StoreProbe};
 
 use super::checks;
 use super::finding::{Finding, Level};

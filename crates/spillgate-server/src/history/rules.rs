@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use spillgate::{Reason, RuleCounts};
+use spillgate::Reason;
+use spillgate::metrics::RuleCounts;
 
 use super::window::{Decisions, OTHERS, RESULTS, SLOTS, SOURCES, Window, small};
 

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 
 use spillgate::control::AuditedAction;
-use spillgate::{Limiter, Mode, Policy, ShardStatus, Stats};
+use spillgate::store::ShardStatus;
+use spillgate::{Limiter, Mode, Policy, Stats};
 
 use super::changes::ms_of;
 use super::event::{Event, EventKind, Events};

@@ -6,7 +6,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use spillgate::{Limit, Limiter, Policy, Request, Ring};
+use spillgate::store::Ring;
+use spillgate::{Limit, Limiter, Policy, Request};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 

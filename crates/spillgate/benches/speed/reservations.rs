@@ -1,6 +1,7 @@
 //! A reservation and its settlement on Redis, against one check. Both share calls with other callers.
 
-use spillgate::{Cost, Limit, Limiter, Request, Reserve, Usage};
+use spillgate::reservation::{Reserve, Usage};
+use spillgate::{Cost, Limit, Limiter, Request};
 use spillgate_testkit::RedisServer;
 
 use crate::Outcome;

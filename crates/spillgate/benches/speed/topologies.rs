@@ -7,7 +7,8 @@ use std::time::Duration;
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::cmd;
-use spillgate::{Limit, Limiter, LimiterBuilder, Request, Ring};
+use spillgate::store::Ring;
+use spillgate::{Limit, Limiter, LimiterBuilder, Request};
 use spillgate_testkit::{Cluster, RedisServer};
 use tokio::runtime::Runtime;
 

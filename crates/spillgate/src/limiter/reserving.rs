@@ -48,7 +48,8 @@ impl Limiter {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use std::time::Duration;
-    /// use spillgate::{Cost, Limiter, EndResult, Policy, Request, Reserve, Usage};
+    /// use spillgate::reservation::{EndResult, Reserve, Usage};
+    /// use spillgate::{Cost, Limiter, Policy, Request};
     ///
     /// let policy = Policy::from_toml(r#"
     ///     [[rule]]
@@ -102,7 +103,8 @@ impl Limiter {
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{Limit, Limiter, EndResult, Request, Reserve};
+    /// use spillgate::reservation::{EndResult, Reserve};
+    /// use spillgate::{Limit, Limiter, Request};
     ///
     /// let limiter = Limiter::builder().build().await.unwrap();
     /// let request = Request::keyed("user:42", Limit::per_day(100)).costing(60);
@@ -125,7 +127,8 @@ impl Limiter {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use std::time::Duration;
-    /// use spillgate::{Limit, Limiter, EndResult, Request};
+    /// use spillgate::reservation::EndResult;
+    /// use spillgate::{Limit, Limiter, Request};
     ///
     /// let limiter = Limiter::builder().build().await.unwrap();
     /// let job = Request::keyed("jobs", Limit::concurrent(1, Duration::from_secs(30)));
@@ -149,7 +152,8 @@ impl Limiter {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use std::time::Duration;
-    /// use spillgate::{Limit, Limiter, EndResult, Request};
+    /// use spillgate::reservation::EndResult;
+    /// use spillgate::{Limit, Limiter, Request};
     ///
     /// let limiter = Limiter::builder().build().await.unwrap();
     /// let job = Request::keyed("jobs", Limit::concurrent(1, Duration::from_secs(30)));

@@ -30,7 +30,7 @@ impl Scripts {
     /// Returns the scripts for Redis 7.0 and later and for Valkey, which begin with `#!lua`.
     ///
     /// ```
-    /// use spillgate::Scripts;
+    /// use spillgate::store::Scripts;
     ///
     /// assert!(Scripts::marked().decisions.text.starts_with("#!lua"));
     /// assert_eq!(Scripts::plain().decisions.sha1.len(), 40);

@@ -13,7 +13,7 @@ fn the_single_server_suites_pass_as_the_printed_user() {
     let suites = ["store::", "limiter::", "accidents::admission::", "accidents::keys::"];
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(suites).args(["--test-threads", "2"]);
-    command.env(RedisServer::USER_RULES, spillgate::acl_rules());
+    command.env(RedisServer::USER_RULES, spillgate::store::acl_rules());
     let output = command.output().unwrap();
     let output_text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output_text}{}", String::from_utf8_lossy(&output.stderr));
@@ -24,7 +24,7 @@ fn the_single_server_suites_pass_as_the_printed_user() {
 /// The server logs denied commands: none of ours is among them.
 #[test]
 fn the_printed_user_is_denied_no_command_of_ours() {
-    let rules = spillgate::acl_rules();
+    let rules = spillgate::store::acl_rules();
     let rules: Vec<&str> = rules.split(' ').collect();
     for version in RedisServer::versions() {
         println!("{}", version.name);

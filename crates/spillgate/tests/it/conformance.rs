@@ -53,7 +53,7 @@ fn the_suite_passes_on_every_topology_and_installed_version() {
 
 /// The same servers, each for a user with exactly the rights that `doctor --acl` prints.
 fn urls_of_user(servers: &[RedisServer]) -> Vec<String> {
-    let rules = spillgate::acl_rules();
+    let rules = spillgate::store::acl_rules();
     let rules: Vec<&str> = rules.split(' ').collect();
     servers.iter().map(|server| server.url_of_user("spillgate", "secret", &rules)).collect()
 }

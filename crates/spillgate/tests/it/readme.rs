@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use spillgate::{Cost, Policy, Reserve, Usage};
+use spillgate::reservation::{Reserve, Usage};
+use spillgate::{Cost, Policy};
 
 mod first {
     use spillgate::{Limiter, Policy, Request};

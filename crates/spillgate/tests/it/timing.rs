@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use spillgate::{Limit, Limiter, Policy, Request, Reserve};
+use spillgate::reservation::Reserve;
+use spillgate::{Limit, Limiter, Policy, Request};
 use spillgate_testkit::RedisServer;
 
 const POLICY: &str = r#"

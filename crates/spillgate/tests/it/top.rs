@@ -1,6 +1,8 @@
 //! `top`: the subjects that use most, and those denied most.
 
-use spillgate::{Cost, Limit, LimitSpec, Request, Reserve, TopOfRule, TopSubject};
+use spillgate::metrics::{TopOfRule, TopSubject};
+use spillgate::reservation::Reserve;
+use spillgate::{Cost, Limit, LimitSpec, Request};
 use std::time::Duration;
 
 use crate::limiter::on_each;

@@ -6,9 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use spillgate::control::WriteReport;
-use spillgate::{
-    Decision, Limiter, LimiterBuilder, OnStateLoss, Request, Ring, SHARED_SECRET, ShardStatus,
-};
+use spillgate::store::{OnStateLoss, Ring, ShardStatus};
+use spillgate::{Decision, Limiter, LimiterBuilder, Request, SHARED_SECRET};
 use spillgate_redis::simulation;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};

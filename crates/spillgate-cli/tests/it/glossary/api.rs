@@ -31,7 +31,7 @@ pub(super) fn names() -> Vec<Seen> {
 pub(crate) fn exported() -> BTreeMap<String, Item> {
     let mut items = items();
     let mut exported = BTreeSet::new();
-    for file in ["lib.rs", "control.rs", "testing.rs", "tower.rs"] {
+    for file in ["lib.rs", "control.rs", "metrics.rs", "reservation.rs", "testing.rs", "tower.rs"] {
         let text = fs::read_to_string(library().join(file)).unwrap();
         for uses in text.split("pub use ").skip(1) {
             let uses = uses.split(';').next().unwrap();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use spillgate::Ring;
+use spillgate::store::Ring;
 
 use super::without_credentials;
 use crate::config::value;

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{StatusCode, Uri};
-use spillgate::ShardStatus;
+use spillgate::store::ShardStatus;
 use tokio::sync::watch;
 
 use super::guard::Guard;

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::Uri;
 use serde::{Serialize, Serializer};
-use spillgate::{Top, TopOfRule, TopSubject};
+use spillgate::metrics::{Top, TopOfRule, TopSubject};
 
 use super::Problem;
 use super::subject::{Listed, listing};

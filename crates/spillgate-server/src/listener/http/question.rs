@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor};
 use spillgate::http::HeaderStyle;
-use spillgate::{Cost, Limit, Request, Reserve, Value};
+use spillgate::reservation::Reserve;
+use spillgate::{Cost, Limit, Request, Value};
 
 use super::json::{List, Name, Named, NamedVisitor, Object, Text};
 use super::limit::LimitFields;

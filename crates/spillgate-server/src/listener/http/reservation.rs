@@ -12,7 +12,8 @@ use axum::routing::post;
 use hyper::StatusCode;
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error};
-use spillgate::{EndResult, Reason, Receipt, ReservationError, Usage};
+use spillgate::Reason;
+use spillgate::reservation::{EndResult, Receipt, ReservationError, Usage};
 
 use super::answer::{self, json};
 use super::json::{Object, Text, parse};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use spillgate::{Decision, Reason, Receipt};
+use spillgate::reservation::Receipt;
+use spillgate::{Decision, Reason};
 
 use super::reply::Replies;
 

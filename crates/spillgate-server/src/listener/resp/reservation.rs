@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use spillgate::{Reason, Receipt, Request, ReservationError, Reserve, Usage};
+use spillgate::reservation::{Receipt, ReservationError, Reserve, Usage};
+use spillgate::{Reason, Request};
 
 use super::answer::Answer;
 use super::question::{cost, name, number, quoted, sg_check};

@@ -91,7 +91,8 @@ impl LimiterBuilder {
     /// Keeps state on independent servers, spread by consistent hashing.
     ///
     /// ```
-    /// use spillgate::{Limiter, Ring};
+    /// use spillgate::store::Ring;
+    /// use spillgate::Limiter;
     ///
     /// let ring = Ring::numbered(1).node("a", "redis://10.0.0.1:6379").node("b", "redis://10.0.0.2:6379");
     /// let builder = Limiter::builder().ring(ring);
@@ -104,7 +105,8 @@ impl LimiterBuilder {
     /// Sets the certificate authority for `rediss://` servers and this instance's own certificate.
     ///
     /// ```
-    /// use spillgate::{Limiter, Tls};
+    /// use spillgate::store::Tls;
+    /// use spillgate::Limiter;
     ///
     /// # fn connect() -> std::io::Result<()> {
     /// let authority = std::fs::read("/etc/spillgate/ca.pem")?;
@@ -151,7 +153,8 @@ impl LimiterBuilder {
     /// [`OnStateLoss::Fresh`].
     ///
     /// ```
-    /// use spillgate::{Limiter, OnStateLoss};
+    /// use spillgate::store::OnStateLoss;
+    /// use spillgate::Limiter;
     ///
     /// let builder = Limiter::builder()
     ///     .redis("redis://10.0.0.1:6379")
@@ -229,7 +232,7 @@ impl LimiterBuilder {
     ///
     /// Counters under both secrets are evaluated and charged, so each decision costs the store
     /// twice as much. Keep it set until the longest wait of any limit has passed since the last
-    /// instance changed over. If there was no secret before, pass [`SHARED_SECRET`].
+    /// instance changed over. If there was no secret before, pass [`SHARED_SECRET`](crate::SHARED_SECRET).
     ///
     /// ```
     /// use spillgate::{Limiter, SHARED_SECRET};

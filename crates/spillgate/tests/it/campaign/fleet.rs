@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use spillgate::{Limiter, Request, Ring};
+use spillgate::store::Ring;
+use spillgate::{Limiter, Request};
 use spillgate_core::time::{Clock, boottime_us};
 use spillgate_testkit::{Process, Sentinels, poll};
 

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use spillgate::{Algorithm, Limit, Limiter, LimiterBuilder, OnStateLoss};
+use spillgate::store::OnStateLoss;
+use spillgate::{Algorithm, Limit, Limiter, LimiterBuilder};
 use spillgate_core::limit::NamedLimit;
 use spillgate_redis::store::{Store, StoreOptions};
 use spillgate_testkit::{RedisServer, eventually};

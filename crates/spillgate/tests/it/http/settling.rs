@@ -11,8 +11,9 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame};
+use spillgate::reservation::Usage;
 use spillgate::tower::{RateLimitLayer, from_header};
-use spillgate::{Cost, Limiter, LimiterBuilder, Policy, Request as CheckRequest, Usage};
+use spillgate::{Cost, Limiter, LimiterBuilder, Policy, Request as CheckRequest};
 use spillgate_testkit::RedisServer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -254,7 +255,10 @@ fn a_request_that_no_rule_matches_is_served_and_its_receipt_settles() {
         response.into_body().collect().await.unwrap();
         let receipts = receipts.lock().unwrap().clone();
         assert_eq!(receipts.len(), 1);
-        assert_eq!(limiter.release(&receipts[0]).await, Ok(spillgate::EndResult::Done));
+        assert_eq!(
+            limiter.release(&receipts[0]).await,
+            Ok(spillgate::reservation::EndResult::Done)
+        );
     });
 }
 
@@ -264,7 +268,7 @@ fn the_layer_denies_requests_it_could_not_settle_and_serves_others() {
     runtime.block_on(async {
         let limiter =
             Limiter::builder().policy(Policy::from_toml(STREAMS).unwrap()).build().await.unwrap();
-        let day = spillgate::Reserve::lasting(Duration::from_secs(86_400));
+        let day = spillgate::reservation::Reserve::lasting(Duration::from_secs(86_400));
         let free = || CheckRequest::new().with("user", "eve").costing(0);
         while limiter.reserve(&free(), &day).await.unwrap().allowed() {}
         for settles in [false, true] {

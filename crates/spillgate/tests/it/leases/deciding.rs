@@ -223,7 +223,8 @@ fn peeks_and_reservations_go_to_the_store() {
     for _ in 0..20 {
         let _ = scene.leased("hot");
         assert_eq!(scene.peek("hot").source(), Source::Store);
-        let reserved = scene.run(scene.limiter.reserve(&hot, &spillgate::Reserve::default()));
+        let reserved =
+            scene.run(scene.limiter.reserve(&hot, &spillgate::reservation::Reserve::default()));
         assert_eq!(reserved.unwrap().source(), Source::Store);
     }
 }

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use spillgate::{
-    Cost, Decision, EndResult, Ended, Limit, Limiter, Policy, Reason, Receipt, Request,
-    ReservationError, Reserve, Usage,
-};
+use spillgate::reservation::{EndResult, Ended, Receipt, ReservationError, Reserve, Usage};
+use spillgate::{Cost, Decision, Limit, Limiter, Policy, Reason, Request};
 use spillgate_testkit::RedisServer;
 
 use crate::support::clock::Clock;

@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use spillgate::{
-    EndResult, Ended, Limiter, Policy, Reason, Request, ReservationError, Reserve, Usage,
-};
+use spillgate::reservation::{EndResult, Ended, ReservationError, Reserve, Usage};
+use spillgate::{Limiter, Policy, Reason, Request};
 
 use super::contract::{MIXED, SPREAD, for_a_minute, of, on_each, read, remaining};
 use crate::support::world::TODAY_US;

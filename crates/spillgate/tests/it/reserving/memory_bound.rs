@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use spillgate::{Decision, EndResult, Limiter, MemoryStats, Policy, Reason, Request, Reserve};
+use spillgate::MemoryStats;
+use spillgate::reservation::{EndResult, Reserve};
+use spillgate::{Decision, Limiter, Policy, Reason, Request};
 
 /// As `BYTES_MAX` in the engine's records.
 const ROOM: u64 = 256 << 20;

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use spillgate::{
-    Cost, Decision, EndResult, Ended, Limit, Limiter, LimiterBuilder, Reason, Receipt, Request,
-    ReservationError, Reserve, Source, Usage,
-};
+use spillgate::reservation::{EndResult, Ended, Receipt, ReservationError, Reserve, Usage};
+use spillgate::{Cost, Decision, Limit, Limiter, LimiterBuilder, Reason, Request, Source};
 use spillgate_testkit::{Fault, FaultProxy, RedisServer, eventually, free_port};
 
 use crate::failure::Patient;

@@ -7,10 +7,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use spillgate::{
-    Algorithm, EndResult, Ended, Limiter, Policy, Receipt, Request, ReservationError, Reserve,
-    Usage,
-};
+use spillgate::reservation::{EndResult, Ended, Receipt, ReservationError, Reserve, Usage};
+use spillgate::{Algorithm, Limiter, Policy, Request};
 use spillgate_core::algorithm::{self, Charge, Intent, Refund, State, StepCounter};
 use spillgate_core::limit::NamedLimit;
 use spillgate_testkit::{Cluster, RedisServer, Sentinels};

@@ -4,9 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use spillgate::{
-    Cost, EndResult, Limiter, LimiterBuilder, Policy, Receipt, Request, Reserve, Usage,
-};
+use spillgate::reservation::{EndResult, Receipt, Reserve, Usage};
+use spillgate::{Cost, Limiter, LimiterBuilder, Policy, Request};
 use spillgate_testkit::RedisServer;
 
 use crate::support::clock::Clock;

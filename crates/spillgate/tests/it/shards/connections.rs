@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use spillgate::{BuildError, Limit, Limiter, LimiterBuilder, Request, Source, Tls};
+use spillgate::store::Tls;
+use spillgate::{BuildError, Limit, Limiter, LimiterBuilder, Request, Source};
 use spillgate_testkit::{
     Certificates, ClientCertificate, Fault, FaultProxy, RedisServer, TlsServer, eventually,
 };

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use spillgate::{Limit, Limiter, Request, Ring, Source};
+use spillgate::store::Ring;
+use spillgate::{Limit, Limiter, Request, Source};
 use spillgate_testkit::{Fault, FaultProxy, RedisServer, Reply, eventually, poll};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;

@@ -1,7 +1,8 @@
 //! A store that another process has started, named by the environment, so that one suite runs on any
 //! topology. Tests on it run one at a time, and each begins by emptying it.
 
-use spillgate::{LimiterBuilder, Ring};
+use spillgate::LimiterBuilder;
+use spillgate::store::Ring;
 use spillgate_redis::store::Store;
 use spillgate_testkit::Connection;
 

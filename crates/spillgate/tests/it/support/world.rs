@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillgate::StoreError;
-use spillgate::{Algorithm, Limit, Ring};
+use spillgate::store::Ring;
+use spillgate::{Algorithm, Limit};
 use spillgate_core::algorithm::{Charge, Intent, Refund};
 use spillgate_core::counter::{Change, ChargeReply, PlannedCharge};
 use spillgate_core::limit::NamedLimit;
