@@ -255,6 +255,8 @@ struct Count {
 struct Row {
     load: Count,
     victims: Count,
+    /// The longest wait for the answer to a PING beside the load.
+    silence: Duration,
 }
 
 type Load = JoinHandle<Arc<Seen>>;
@@ -301,8 +303,10 @@ impl Fleet {
             let seen = all.into_iter().map(|one| self.runtimes[0].block_on(one).unwrap());
             Count::of(seen.collect())
         };
-        let row = Row { load: ended(load), victims: ended(victims) };
-        let Row { load, victims } = &row;
+        let (load, victims) = (ended(load), ended(victims));
+        let pings = pings.into_iter().map(|ping| self.runtimes[0].block_on(ping).unwrap());
+        let row = Row { load, victims, silence: pings.max().unwrap() };
+        let Row { load, victims, silence } = &row;
         let admitted = victims.admitted;
         println!(
             "overload: {name:<32} {:>8} decisions, {:>6} overloaded, {:>6} local; breaker open {opened} times; \
@@ -322,11 +326,9 @@ impl Fleet {
         }
         // Beside other tests the server or a client may get no processor time for as long as the timeout.
         // The limiter sees silence, and local shares answer meanwhile.
-        let pings = pings.into_iter().map(|ping| self.runtimes[0].block_on(ping).unwrap());
-        let silence = pings.max().unwrap();
         let (local, all) = (load.local + victims.local, load.decisions + victims.decisions);
         assert!(
-            silence >= PATIENCE || name.contains("1 ns") || local * 20 <= all,
+            row.is_starved() || name.contains("1 ns") || local * 20 <= all,
             "{local} of {all} by local shares, though each PING was answered within {silence:?}"
         );
         assert!(admitted <= VICTIMS_LIMIT + victims.local, "{admitted} admitted");
@@ -337,13 +339,22 @@ impl Fleet {
 }
 
 impl Row {
+    /// Returns whether the machine kept a client or the server from running for longer than a check may take.
+    /// Evidence is gathered on an idle machine, so it has no such excuse.
+    fn is_starved(&self) -> bool {
+        !evidence() && self.silence >= PATIENCE
+    }
+
     fn assert_overloaded_at_most_one_in_a_hundred(&self) {
         assert!(
             !evidence() || self.load.local == 0,
             "a local share answered for a store that works"
         );
         for Count { decisions, overloaded, .. } in [&self.load, &self.victims] {
-            assert!(overloaded * 100 <= *decisions, "{overloaded} of {decisions} overloaded");
+            assert!(
+                self.is_starved() || overloaded * 100 <= *decisions,
+                "{overloaded} of {decisions} overloaded"
+            );
         }
     }
 }
