@@ -2,13 +2,14 @@
 //! asks.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request as HttpRequest, Response};
+use http::{HeaderMap, Request as HttpRequest, Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tower_layer::Layer;
@@ -122,6 +123,34 @@ impl PaceLayer {
         self
     }
 
+    /// Waits until a call may be sent, for clients that are no tower services. [`PaceLayer::note_reply`] takes the reply.
+    ///
+    /// # Errors
+    /// [`PaceError::Refused`] or [`PaceError::HeldOff`]: the call must not be sent.
+    ///
+    /// ```
+    /// use spillgate::tower::PaceLayer;
+    /// # use spillgate::{Limiter, Policy};
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let published = "[[rule]]\nname = \"api\"\nkey = []\nlimits = [\"50/second\"]";
+    /// # let limiter = Limiter::builder().policy(Policy::from_toml(published)?).build().await?;
+    /// # let send = async |_call: &http::Request<()>| http::Response::new(());
+    /// let pace = PaceLayer::new(limiter);
+    /// let call = http::Request::get("http://api.example/items").body(())?;
+    /// pace.wait(&call).await?;
+    /// let reply = send(&call).await;
+    /// pace.note_reply(&call, reply.status(), reply.headers());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub async fn wait<B>(&self, call: &HttpRequest<B>) -> Result<(), PaceError<Infallible>> {
+        Ok(self.wait_for_room(Head::of(call)).await?)
+    }
+
+    /// Reads how long the API asks its clients to wait, from the reply to a call. Later calls to that host wait.
+    pub fn note_reply<B>(&self, call: &HttpRequest<B>, status: StatusCode, headers: &HeaderMap) {
+        self.holds.learn(host(Head::of(call)).into(), status, headers);
+    }
+
     async fn wait_for_room(&self, head: Head<'_>) -> Result<(), Unsent> {
         let deadline = Instant::now() + self.settings.within;
         self.holds.wait(host(head), deadline).await?;
@@ -170,10 +199,7 @@ where
             let host: Box<str> = host(Head::of(&head)).into();
             let answer = inner.call(head.map(|()| body)).await;
             let answer = answer.map_err(PaceError::Client)?;
-            let now_s = Clock::System.now_us() / 1_000_000;
-            if let Some(wait) = requested_wait(answer.status(), answer.headers(), now_s) {
-                layer.holds.note(host, Instant::now() + wait);
-            }
+            layer.holds.learn(host, answer.status(), answer.headers());
             Ok(answer)
         })
     }
@@ -229,6 +255,14 @@ impl Holds {
             return None;
         }
         Some(until)
+    }
+
+    /// Notes the wait that the host asks for in its reply, if it does.
+    fn learn(&self, host: Box<str>, status: StatusCode, headers: &HeaderMap) {
+        let now_s = Clock::System.now_us() / 1_000_000;
+        if let Some(wait) = requested_wait(status, headers, now_s) {
+            self.note(host, Instant::now() + wait);
+        }
     }
 
     fn note(&self, host: Box<str>, until: Instant) {

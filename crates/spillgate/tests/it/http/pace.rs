@@ -76,6 +76,26 @@ fn calls_wait_for_room_under_the_published_limit() {
 }
 
 #[test]
+fn a_client_without_tower_waits_for_room_and_as_the_reply_asks() {
+    runtime().block_on(async {
+        let policy = "[[rule]]\nname = \"api\"\nkey = []\nlimits = [\"1/hour\"]";
+        let policy = Policy::from_toml(policy).unwrap();
+        let limiter = Limiter::builder().policy(policy).build().await.unwrap();
+        let pace = PaceLayer::new(limiter).waiting_at_most(Duration::from_millis(10));
+        let denied = Response::builder().status(429).header("retry-after", "60").body(()).unwrap();
+
+        pace.wait(&get("api")).await.unwrap();
+        let no_room = pace.wait(&get("api")).await;
+        assert!(matches!(no_room, Err(PaceError::Refused(_))), "{no_room:?}");
+        pace.note_reply(&get("api"), denied.status(), denied.headers());
+        let held_off = pace.wait(&get("api")).await;
+        assert!(matches!(held_off, Err(PaceError::HeldOff(_))), "{held_off:?}");
+        let other = pace.wait(&get("other")).await;
+        assert!(matches!(other, Err(PaceError::Refused(_))), "another host asked for no wait");
+    });
+}
+
+#[test]
 fn a_call_that_cannot_be_sent_in_time_is_not_sent() {
     runtime().block_on(async {
         let api = Api::new(200, &[]);
