@@ -48,6 +48,7 @@ impl Limiter {
     /// }
     /// let api = &limiter.counts().rules[0];
     /// assert_eq!((api.rule(), api.allowed(), api.denied(Reason::LimitExceeded)), ("api", 1, 2));
+    /// assert_eq!(api.by_reason().map(|(_, count)| count).sum::<u64>(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
     /// ```
     pub fn counts(&self) -> Counts {

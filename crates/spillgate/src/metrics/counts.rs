@@ -92,6 +92,12 @@ impl RuleCounts {
         self.by_result[index(Some(reason))]
     }
 
+    /// Returns each reason with the number of its denials.
+    pub fn by_reason(&self) -> impl Iterator<Item = (Reason, u64)> {
+        let results = RESULTS.into_iter().zip(self.by_result);
+        results.filter_map(|(reason, count)| Some((reason?, count)))
+    }
+
     /// Returns each source with the number of its decisions. `none` comes last: no source was asked, because the limit
     /// blocks or is unlimited, or another rule had denied before.
     pub fn by_source(&self) -> impl ExactSizeIterator<Item = (&'static str, u64)> {
