@@ -12,7 +12,7 @@ mod typed;
 
 use std::process::Command;
 
-use page::{Page, read};
+use page::{Page, read, spans};
 use typed::Ports;
 
 use crate::server::{Server, TempFile};
@@ -75,6 +75,23 @@ fn the_rust_of_the_service_is_an_example_that_is_run() {
     for line in page.blocks("rust").flat_map(str::lines) {
         assert!(lines.contains(&line.trim()), "the example has no line {line}");
     }
+}
+
+#[test]
+fn the_rust_of_other_frameworks_is_in_the_programs_that_are_run() {
+    let page = Page::of("how-to/rust-frameworks");
+    let mut program = String::new();
+    for part in page.text.split("\n```") {
+        if let Some(block) = part.strip_prefix("rust\n") {
+            assert!(program.contains(block), "no program of its section has:\n{block}");
+        }
+        // A text names the file of the block after it.
+        let is_source = |span: &&str| span.starts_with("examples/") && span.ends_with(".rs");
+        if let Some(path) = spans(part).filter(is_source).last() {
+            program = read(path);
+        }
+    }
+    assert!(page.blocks("rust").count() > 2);
 }
 
 #[test]

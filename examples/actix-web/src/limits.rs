@@ -1,0 +1,85 @@
+//! The middleware: it checks each request, and answers those that are denied.
+
+use actix_web::body::{BoxBody, MessageBody};
+use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::StatusCode;
+use actix_web::http::header::{self, HeaderName, HeaderValue};
+use actix_web::middleware::Next;
+use actix_web::{Error, HttpResponse, web};
+use http::HeaderMap;
+use spillgate::http::{ByIp, HeaderStyle, Refusal, normalised_path};
+use spillgate::{Decision, Limiter, Request};
+
+use crate::permits::{Holding, Permits};
+
+pub struct Limits {
+    pub limiter: Limiter,
+    pub by_ip: ByIp,
+}
+
+/// Passes a request on if the limits allow it. If the store is unavailable, the rule's `on_outage` decides.
+pub async fn limit(
+    limits: web::Data<Limits>,
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<BoxBody>, Error> {
+    let decision = limits.check(&request).await;
+    if let Some(refusal) = Refusal::of(&decision) {
+        return Ok(request.into_response(denial(&refusal)));
+    }
+    let permits = decision.receipt().map(|receipt| Permits::new(&limits.limiter, receipt));
+    let mut response = next.call(request).await?.map_into_boxed_body();
+    let mut fields = HeaderMap::new();
+    HeaderStyle::Ietf.write(&decision, &mut fields);
+    // The fields of the application stay, and are not mixed with others.
+    if fields.keys().all(|name| !response.headers().contains_key(name.as_str())) {
+        add(&fields, response.headers_mut());
+    }
+    Ok(response.map_body(|_, body| match permits {
+        Some(permits) => Holding { body, _permits: permits }.boxed(),
+        None => body,
+    }))
+}
+
+impl Limits {
+    async fn check(&self, request: &ServiceRequest) -> Decision {
+        let request = Request::new()
+            .with("ip", self.client(request))
+            .with("method", request.method().as_str())
+            .with("path", normalised_path(request.path()).into_owned())
+            .with("route", request.match_pattern().unwrap_or_default());
+        self.limiter.check(&request).await
+    }
+
+    /// Returns the address of the client, by `X-Forwarded-For` if a trusted proxy sent the request.
+    fn client(&self, request: &ServiceRequest) -> String {
+        // A Unix socket has no addresses: all its clients count as one.
+        let Some(peer) = request.peer_addr() else { return "unknown".to_owned() };
+        let mut forwarded = HeaderMap::new();
+        for line in request.headers().get_all(header::X_FORWARDED_FOR) {
+            if let Ok(line) = line.as_bytes().try_into() {
+                forwarded.append(http::header::HeaderName::from_static("x-forwarded-for"), line);
+            }
+        }
+        self.by_ip.attribute(self.by_ip.client(peer.ip(), &forwarded))
+    }
+}
+
+/// Makes the response to a denied request: 429, 403 or 503 with problem details, or what the rule sets.
+fn denial(refusal: &Refusal<'_>) -> HttpResponse {
+    let (head, body) = refusal.response(HeaderStyle::Ietf).into_parts();
+    let status = StatusCode::from_u16(head.status.as_u16()).expect("both crates have all statuses");
+    let mut response = HttpResponse::with_body(status, BoxBody::new(body));
+    add(&head.headers, response.headers_mut());
+    response
+}
+
+/// Copies fields into the types of actix-web, which has an older version of the crate `http`.
+fn add(fields: &HeaderMap, headers: &mut header::HeaderMap) {
+    for (name, value) in fields {
+        let name = HeaderName::from_bytes(name.as_str().as_bytes());
+        let value = HeaderValue::from_bytes(value.as_bytes());
+        let (name, value) = name.ok().zip(value.ok()).expect("both crates have the same fields");
+        headers.append(name, value);
+    }
+}

@@ -1,0 +1,240 @@
+"""Runs the programs of examples/ on a real Redis: allowed, denied, shared by two instances, and while Redis is down.
+
+Usage: rust_adapters.py FOLDER-OF-THE-PROGRAMS EXAMPLE...
+"""
+
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CONFORMANCE = ROOT / "clients/conformance"
+# For a machine that is busy with other work.
+PATIENCE = 20
+# Each rule has a path of its own.
+OUTAGE_RULES = """
+[[rule]]
+name = "open"
+match = { path = "/open" }
+key = ["ip"]
+limits = ["1/hour"]
+on_outage = "allow"
+
+[[rule]]
+name = "closed"
+match = { path = "/closed" }
+key = ["ip"]
+limits = ["1/hour"]
+on_outage = "deny"
+"""
+PERMIT_RULES = """
+[[rule]]
+name = "at-once"
+key = []
+limits = [{ quota = "1", algorithm = "concurrency", max_hold = "1h" }]
+"""
+ROUTE_RULES = """
+[[rule]]
+name = "users"
+match = { route = "/users/{id}" }
+key = ["ip"]
+limits = ["1/hour"]
+"""
+
+programs = pathlib.Path(sys.argv[1])
+# Numbers for addresses that no other case on this machine's Redis servers has.
+runs = itertools.count(1)
+
+
+def actix_web():
+    conformance("actix-web")
+    shared_by_instances("actix-web")
+    outages("actix-web")
+    permits("actix-web")
+    with redis() as store, program("actix-web", ROUTE_RULES, store) as port:
+        statuses = [answer(port, "GET", path)[0] for path in ("/users/1", "/users/2")]
+        assert statuses == [200, 429], f"two users are one route: {statuses}"
+
+
+# --- What all services have in common ---
+
+
+def conformance(example, before=None, own_fields=False):
+    """Plays the cases that the clients for other languages pass, on one Redis."""
+    cases = json.loads((CONFORMANCE / "cases.json").read_text())["cases"]
+    cases = [case for case in cases if fits(case) and (own_fields or "/own-fields" not in json.dumps(case))]
+    assert len(cases) > 15, f"only {len(cases)} cases"
+    policy = (CONFORMANCE / "policy.toml").read_text()
+    by_proxies = lambda case: case.get("options", {}).get("trusted_proxies", [])
+    with redis() as store:
+        for proxies, group in itertools.groupby(cases, by_proxies):
+            with program(example, policy, store, *proxies, before=before) as port:
+                for case in group:
+                    play(case, port)
+    print(f"{example}: passes {len(cases)} cases of clients/conformance")
+
+
+def fits(case):
+    """Returns whether a case is about requests to a service, as the example's code sets it up."""
+    settings = case.get("options", {}).keys() - {"trusted_proxies", "on_failure"}
+    about_requests = all("http" in step for step in case["steps"])
+    return about_requests and not settings and case.get("server", "up") == "up"
+
+
+def play(case, port):
+    """Plays a case. A machine that stops for a moment is no failure: then a second try passes."""
+    try:
+        play_once(case, port)
+    except AssertionError:
+        play_once(case, port)
+
+
+def play_once(case, port):
+    text = json.dumps(case["steps"]).replace("{run}", str(next(runs))).replace("{long}", "a" * 5000)
+    for step in json.loads(text):
+        request, expect = step["http"], step["expect"]
+        status, headers, body = answer(port, request["method"], request["path"], request.get("headers", []), request["peer"])
+        place = f"{case['name']}: {str(request)[:200]}: {status} {headers} {body}"
+        assert status == expect["status"], place
+        assert (status == 200) == expect["reaches_app"], place
+        for name, expected in expect.get("headers", {}).items():
+            holds(expected, headers.get(name.lower()), place)
+        for name, expected in expect.get("json", {}).items():
+            holds(expected, json.loads(body).get(name), place)
+
+
+def holds(expected, actual, place):
+    if isinstance(expected, dict) and "$matches" in expected:
+        assert actual is not None and re.search(expected["$matches"], actual), f"{place}: {actual!r}, not {expected}"
+    elif isinstance(expected, dict):
+        assert expected == {"$absent": True} and actual is None, f"{place}: {actual!r}, not {expected}"
+    else:
+        assert actual == expected, f"{place}: {actual!r}, not {expected!r}"
+
+
+def shared_by_instances(example, before=None):
+    policy = (CONFORMANCE / "policy.toml").read_text()
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(redis())
+        one, other = (stack.enter_context(program(example, policy, store, before=before)) for _ in range(2))
+        statuses = [answer(port, "GET", "/login")[0] for port in (one, other, one, other)]
+        assert statuses == [200, 200, 429, 429], f"two instances do not share 2/hour: {statuses}"
+    print(f"{example}: two instances share a limit")
+
+
+def outages(example, before=None):
+    """Without a store a rule is open or closed, as it says. A store that hangs is one that is down."""
+    for how, name in ((signal.SIGSTOP, "hangs"), (signal.SIGKILL, "is down")):
+        with redis() as store, program(example, OUTAGE_RULES, store, before=before) as port:
+            for path in ("/open", "/closed"):
+                assert answer(port, "GET", path)[0] == 200, f"{path} denies its first request"
+                assert answer(port, "GET", path)[0] == 429, f"{path} allows a second request"
+            store.process.send_signal(how)
+            # Until now the last known state has denied the peer of above.
+            status, _, body = answer(port, "GET", "/open", peer="127.0.0.9")
+            assert status == 200, f"fail open answers {status} while Redis {name}"
+            status, headers, body = answer(port, "GET", "/closed", peer="127.0.0.9")
+            assert (status, headers.get("retry-after")) == (503, "1"), f"fail closed: {status} {headers}"
+            assert headers["content-type"].startswith("application/problem+json"), headers
+            assert json.loads(body)["type"].endswith("#temporary-reduced-capacity"), body
+    print(f"{example}: fails open and closed while Redis hangs and is down")
+
+
+def permits(example, before=None):
+    with redis() as store, program(example, PERMIT_RULES, store, before=before) as port:
+        for _ in range(3):
+            # The release may come after the client has the whole response.
+            until(lambda: answer(port, "GET", "/")[0] == 200, "the permit is not released with its response")
+    print(f"{example}: releases permits")
+
+
+def answer(port, method, path, headers=(), peer="127.0.0.1"):
+    """Sends a request from an address, and returns status, header fields and body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE, source_address=(peer, 0))
+    with contextlib.closing(connection):
+        connection.putrequest(method, path)
+        for name, value in headers:
+            connection.putheader(name, value)
+        connection.endheaders()
+        response = connection.getresponse()
+        fields = {name.lower(): value for name, value in response.getheaders()}
+        return response.status, fields, response.read()
+
+
+# --- Processes ---
+
+
+class Store:
+    def __init__(self, process, url):
+        self.process, self.url = process, url
+
+
+@contextlib.contextmanager
+def redis():
+    with tempfile.TemporaryDirectory(prefix="spillgate-") as folder:
+        path = pathlib.Path(folder, "redis.sock")
+        arguments = ["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--dir", folder]
+        with ended(subprocess.Popen(arguments, stdout=subprocess.DEVNULL)) as process:
+            until(path.exists, "redis-server does not start")
+            yield Store(process, f"unix://{path}")
+
+
+@contextlib.contextmanager
+def program(example, policy, store, *arguments, before=None):
+    """Starts the service of an example, and yields its port. `before` is its first argument, if it needs one."""
+    with rules_file(policy) as rules:
+        port = free_port()
+        command = [programs / f"{example}-example", *filter(None, [before]), rules, store.url, *arguments]
+        with ended(subprocess.Popen(command, env=os.environ | {"PORT": str(port)})) as process:
+            until(lambda: listens(port) or process.poll() is not None, f"{example} does not start")
+            assert process.poll() is None, f"{example} ended at its start"
+            yield port
+
+
+@contextlib.contextmanager
+def rules_file(policy):
+    with tempfile.TemporaryDirectory(prefix="spillgate-") as folder:
+        rules = pathlib.Path(folder, "limits.toml")
+        rules.write_text(policy)
+        yield rules
+
+
+@contextlib.contextmanager
+def ended(process):
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def listens(port):
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def until(holds_now, problem):
+    deadline = time.monotonic() + PATIENCE
+    while not holds_now():
+        assert time.monotonic() < deadline, problem
+        time.sleep(0.02)
+
+
+for example in sys.argv[2:]:
+    globals()[example.replace("-", "_")]()
