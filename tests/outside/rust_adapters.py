@@ -5,6 +5,7 @@ Usage: rust_adapters.py FOLDER-OF-THE-PROGRAMS EXAMPLE...
 
 import contextlib
 import http.client
+import http.server
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -64,6 +66,30 @@ def actix_web():
     with redis() as store, program("actix-web", ROUTE_RULES, store) as port:
         statuses = [answer(port, "GET", path)[0] for path in ("/users/1", "/users/2")]
         assert statuses == [200, 429], f"two users are one route: {statuses}"
+
+
+def reqwest_middleware():
+    policy = "[[rule]]\nname = 'api'\nkey = []\nlimits = [{ quota = '5/second', burst = 1 }]\non_outage = 'deny'\n"
+    with upstream(Api) as address, redis() as store:
+        with caller(address, 5, policy, store) as one, caller(address, 5, policy, store) as other:
+            printed = one.communicate(timeout=PATIENCE)[0] + other.communicate(timeout=PATIENCE)[0]
+        assert printed.count(": 200\n") == 10, printed
+        seconds = Api.calls[-1] - Api.calls[0]
+        assert seconds > 9 / 5 - 0.2, f"two callers made 10 calls at 5/second in {seconds} s"
+
+        Api.denials = 1
+        del Api.calls[:]
+        with caller(address, 2, policy, store) as one:
+            printed = one.communicate(timeout=PATIENCE)[0]
+        assert re.fullmatch(r"call 1: 429\ncall 2: 200\n", printed), printed
+        assert Api.calls[1] - Api.calls[0] > 0.9, f"the API asked for a wait of 1 s, and was called at {Api.calls}"
+
+        del Api.calls[:]
+        store.process.kill()
+        with caller(address, 1, policy, store) as one:
+            printed = one.communicate(timeout=PATIENCE)[0]
+        assert "not sent" in printed and not Api.calls, f"without a store {len(Api.calls)} calls were sent: {printed}"
+    print("reqwest-middleware: two clients share a pace, wait as the API asks, and send nothing without a store")
 
 
 # --- What all services have in common ---
@@ -202,11 +228,58 @@ def program(example, policy, store, *arguments, before=None):
 
 
 @contextlib.contextmanager
+def caller(address, calls, policy, store):
+    with rules_file(policy) as rules:
+        command = [programs / "reqwest-middleware-example", f"http://{address}/", str(calls), rules, store.url]
+        with ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as process:
+            yield process
+
+
+@contextlib.contextmanager
 def rules_file(policy):
     with tempfile.TemporaryDirectory(prefix="spillgate-") as folder:
         rules = pathlib.Path(folder, "limits.toml")
         rules.write_text(policy)
         yield rules
+
+
+@contextlib.contextmanager
+def upstream(handler):
+    """Starts an HTTP server, and yields its address."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def reply(self, status, fields, body):
+        self.send_response(status)
+        for name, value in {"Content-Length": len(body), **fields}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+class Api(Handler):
+    """An API: it notes the times of calls, and denies some of them."""
+
+    calls: list[float] = []
+    denials = 0
+
+    def do_GET(self):
+        Api.calls.append(time.monotonic())
+        if Api.denials > 0:
+            Api.denials -= 1
+            self.reply(429, {"Retry-After": 1}, b"")
+        else:
+            self.reply(200, {}, b"ok")
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-examples=(actix-web)
+examples=(actix-web reqwest-middleware)
 export CARGO_TARGET_DIR=$PWD/target/examples
 
 main() {
