@@ -92,6 +92,40 @@ def reqwest_middleware():
     print("reqwest-middleware: two clients share a pace, wait as the API asks, and send nothing without a store")
 
 
+def metrics():
+    with redis() as store:
+        printed = counted("metrics", store)
+    samples = dict(re.findall(r"^(spillgate_.*) (\d+)$", printed, re.MULTILINE))
+    rules = 'domain="default",rule="calls"'
+    expected = {
+        f'spillgate_decisions_total{{{rules},decision="allowed",reason=""}}': "3",
+        f'spillgate_decisions_total{{{rules},decision="denied",reason="limit-exceeded"}}': "1",
+        f'spillgate_decisions_total{{{rules},decision="denied",reason="store-unavailable"}}': "2",
+        "spillgate_unmatched_total": "0",
+    }
+    assert expected.items() <= samples.items(), f"{expected} are not all in {printed}"
+    assert "1" in [value for name, value in samples.items() if name.startswith("spillgate_degraded{")], printed
+    print("metrics: the facade has the counts of the limiter, with Redis and without")
+
+
+def opentelemetry():
+    with upstream(Collector) as address, redis() as store:
+        counted("opentelemetry", store, OTEL_EXPORTER_OTLP_ENDPOINT=f"http://{address}")
+    resource = Collector.exports[-1]["resourceMetrics"][0]
+    families = {one["name"]: one for scope in resource["scopeMetrics"] for one in scope["metrics"]}
+    points = families["spillgate.decisions"]["sum"]["dataPoints"]
+    counts = {}
+    for point in points:
+        attributes = {one["key"]: one["value"]["stringValue"] for one in point["attributes"]}
+        if attributes["rule"] == "calls":
+            counts[attributes["decision"], attributes["reason"]] = int(point["asInt"])
+    expected = {("allowed", ""): 3, ("denied", "limit-exceeded"): 1, ("denied", "store-unavailable"): 2}
+    assert expected.items() <= counts.items(), f"{expected} are not all in {counts}"
+    degraded = families["spillgate.degraded"]["gauge"]["dataPoints"]
+    assert [int(point["asInt"]) for point in degraded] == [1], degraded
+    print("opentelemetry: a collector gets the counts of the limiter, with Redis and without")
+
+
 # --- What all services have in common ---
 
 
@@ -235,6 +269,22 @@ def caller(address, calls, policy, store):
             yield process
 
 
+def counted(example, store, **environment):
+    """Makes four checks with Redis and two without it, and returns the output."""
+    policy = "[[rule]]\nname = 'calls'\nkey = ['user']\nlimits = ['3/hour']\non_outage = 'deny'\n"
+    with rules_file(policy) as rules:
+        command = [programs / f"{example}-example", rules, store.url]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with ended(subprocess.Popen(command, env=os.environ | environment, **pipes)) as process:
+            process.stdin.write("ann\n" * 4)
+            process.stdin.flush()
+            answers = [process.stdout.readline().split(": ")[1].strip() for _ in range(4)]
+            assert answers == ["allowed"] * 3 + ["limit-exceeded"], answers
+            store.process.kill()
+            store.process.wait()
+            return process.communicate("bob\n" * 2, timeout=PATIENCE)[0]
+
+
 @contextlib.contextmanager
 def rules_file(policy):
     with tempfile.TemporaryDirectory(prefix="spillgate-") as folder:
@@ -280,6 +330,18 @@ class Api(Handler):
             self.reply(429, {"Retry-After": 1}, b"")
         else:
             self.reply(200, {}, b"ok")
+
+
+class Collector(Handler):
+    """Keeps what it gets by OTLP."""
+
+    exports: list[dict] = []
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        assert self.path == "/v1/metrics", self.path
+        Collector.exports.append(json.loads(body))
+        self.reply(200, {"Content-Type": "application/json"}, b"{}")
 
 
 @contextlib.contextmanager

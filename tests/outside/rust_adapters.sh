@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-examples=(actix-web reqwest-middleware)
+examples=(actix-web reqwest-middleware metrics opentelemetry)
 export CARGO_TARGET_DIR=$PWD/target/examples
 
 main() {
