@@ -68,6 +68,14 @@ def actix_web():
         assert statuses == [200, 429], f"two users are one route: {statuses}"
 
 
+def pingora():
+    with upstream(Service) as address:
+        conformance("pingora", address, own_fields=True)
+        shared_by_instances("pingora", address)
+        outages("pingora", address)
+        permits("pingora", address)
+
+
 def reqwest_middleware():
     policy = "[[rule]]\nname = 'api'\nkey = []\nlimits = [{ quota = '5/second', burst = 1 }]\non_outage = 'deny'\n"
     with upstream(Api) as address, redis() as store:
@@ -315,6 +323,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+
+class Service(Handler):
+    """The service behind a proxy, as clients/conformance describes it."""
+
+    def do_GET(self):
+        self.reply(200, {"RateLimit": '"inner";r=7'} if self.path == "/own-fields" else {}, b"ok")
+
+    do_HEAD = do_GET
 
 
 class Api(Handler):
