@@ -7,7 +7,7 @@ use actix_web::http::header::{self, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpResponse, web};
 use http::HeaderMap;
-use spillgate::http::{ByIp, HeaderStyle, Refusal, normalised_path};
+use spillgate::http::{ByIp, DenialResponse, HeaderStyle, normalised_path};
 use spillgate::{Decision, Limiter, Request};
 
 use crate::permits::{Holding, Permits};
@@ -24,8 +24,8 @@ pub async fn limit(
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let decision = limits.check(&request).await;
-    if let Some(refusal) = Refusal::of(&decision) {
-        return Ok(request.into_response(denial(&refusal)));
+    if let Some(denial) = DenialResponse::of(&decision) {
+        return Ok(request.into_response(response_to(&denial)));
     }
     let permits = decision.receipt().map(|receipt| Permits::new(&limits.limiter, receipt));
     let mut response = next.call(request).await?.map_into_boxed_body();
@@ -66,8 +66,8 @@ impl Limits {
 }
 
 /// Makes the response to a denied request: 429, 403 or 503 with problem details, or what the rule sets.
-fn denial(refusal: &Refusal<'_>) -> HttpResponse {
-    let (head, body) = refusal.response(HeaderStyle::Ietf).into_parts();
+fn response_to(denial: &DenialResponse<'_>) -> HttpResponse {
+    let (head, body) = denial.response(HeaderStyle::Ietf).into_parts();
     let status = StatusCode::from_u16(head.status.as_u16()).expect("both crates have all statuses");
     let mut response = HttpResponse::with_body(status, BoxBody::new(body));
     add(&head.headers, response.headers_mut());

@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::rt;
 use actix_web::web::Bytes;
-use spillgate::{Limiter, Receipt};
+use spillgate::Limiter;
+use spillgate::reservation::Receipt;
 
 /// Releases permits when it is dropped: also if the client disconnects before the response.
 pub struct Permits {

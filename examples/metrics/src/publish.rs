@@ -1,7 +1,8 @@
 //! The counts of a limiter as metrics, under the names that its text for Prometheus has.
 
 use metrics::{Label, counter, gauge};
-use spillgate::{Limiter, RuleCounts};
+use spillgate::Limiter;
+use spillgate::metrics::RuleCounts;
 
 /// Publishes the counts. Call it every few seconds: they are totals, so nothing is counted twice.
 pub fn publish(limiter: &Limiter) {

@@ -2,7 +2,8 @@
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
-use spillgate::{Limiter, RuleCounts};
+use spillgate::Limiter;
+use spillgate::metrics::RuleCounts;
 
 /// Registers the counts. The SDK reads them whenever it exports.
 pub fn observe(limiter: &Limiter, meter: &Meter) {

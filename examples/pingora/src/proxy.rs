@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use http::{HeaderMap, Method};
 use pingora::http::ResponseHeader;
 use pingora::prelude::{HttpPeer, ProxyHttp, Result, Session};
-use spillgate::http::{ByIp, HeaderStyle, Refusal, normalised_path};
+use spillgate::http::{ByIp, DenialResponse, HeaderStyle, normalised_path};
 use spillgate::{Decision, Limiter, Request};
 
 pub struct Proxy {
@@ -28,8 +28,8 @@ impl ProxyHttp for Proxy {
         allowed: &mut Option<Decision>,
     ) -> Result<bool> {
         let decision = self.check(session).await;
-        match Refusal::of(&decision) {
-            Some(refusal) => deny(session, &refusal).await?,
+        match DenialResponse::of(&decision) {
+            Some(denial) => deny(session, &denial).await?,
             None => *allowed = Some(decision),
         }
         Ok(allowed.is_none())
@@ -92,8 +92,8 @@ impl Proxy {
 }
 
 /// Answers a denied request: 429, 403 or 503 with problem details, or what the rule sets.
-async fn deny(session: &mut Session, refusal: &Refusal<'_>) -> Result<()> {
-    let (head, body) = refusal.response(HeaderStyle::Ietf).into_parts();
+async fn deny(session: &mut Session, denial: &DenialResponse<'_>) -> Result<()> {
+    let (head, body) = denial.response(HeaderStyle::Ietf).into_parts();
     let mut response = ResponseHeader::build(head.status, None)?;
     for (name, value) in &head.headers {
         response.append_header(name, value)?;
