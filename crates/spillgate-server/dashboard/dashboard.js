@@ -5,6 +5,7 @@ import { $, write } from './dom.js';
 import { live, onChange, refresh, take } from './live.js';
 import { overridesPage } from './overrides.js';
 import { overviewPage } from './overview.js';
+import { learnRole } from './role.js';
 import { rulePage } from './rule.js';
 import { rulesPage } from './rules.js';
 import { Problem, follow, token } from './server.js';
@@ -64,7 +65,7 @@ async function keepFollowing() {
     const watch = setInterval(() => { if (performance.now() - eventAt > SILENCE_MS) abort.abort(); }, 1000);
     eventAt = performance.now();
     try {
-      await refresh();
+      await Promise.all([learnRole(), refresh()]);
       await follow('admin/v1/events', event => { pause = 500; show(event); }, abort.signal);
       lose('the server ended the stream');
     } catch (problem) {

@@ -49,7 +49,7 @@ export function overrideTable() {
       { label: 'Limits', show: one => one.limits.map(limit => (limit.quota === 'block' ? 'blocked' : quota(limit))).join(', ') },
       { label: 'Set', value: one => one.written_at, show: one => moment(new Date(one.written_at) / 1000) },
       { label: 'Ends', value: one => one.expires_at ?? '~', show: one => ends(one.expires_at) },
-      { label: 'Change', state: one => JSON.stringify(one), show: removal },
+      { label: 'Change', className: 'for-operators', state: one => JSON.stringify(one), show: removal },
     ],
   });
   return {

@@ -7,6 +7,7 @@ import { live, ratesOf } from './live.js';
 import { overrideTable } from './overrides.js';
 import { plot } from './overview.js';
 import { eventList, rangeBar } from './ranges.js';
+import { forOperators } from './role.js';
 import { modeOf } from './rules.js';
 import { ask } from './server.js';
 import { heaviest, ranking } from './subjects.js';
@@ -73,7 +74,7 @@ function headOf(name, find) {
   const actions = el('div', { className: 'actions', role: 'group', 'aria-label': `Mode of ${name}` }, ...buttons, labelled('For', lasting), reset);
   let shown = '';
   return {
-    element: el('section', { className: 'full head', 'aria-label': name }, el('h2', { className: 'title' }, name, ' ', mode), about, limits, rates, actions),
+    element: el('section', { className: 'full head', 'aria-label': name }, el('h2', { className: 'title' }, name, ' ', mode), about, limits, rates, forOperators(actions)),
     update() {
       const rule = find();
       actions.hidden = !rule;
@@ -115,7 +116,7 @@ export function overrideForm(find) {
     }
   });
   return {
-    element: el('div', {}, form, result),
+    element: forOperators(form, result),
     form,
     update() {
       const rule = find();

@@ -3,6 +3,7 @@
 import { LASTING, overrideOf, refund, removeOverride, reset, setOverride } from './actions.js';
 import { el, labelled, section, select, write } from './dom.js';
 import { live } from './live.js';
+import { forOperators } from './role.js';
 import { bar, rulePageOf } from './rules.js';
 import { ask, subjectQuery } from './server.js';
 import { attributes, duration, number, quota, subject as text } from './words.js';
@@ -102,7 +103,7 @@ function statePanel(rule, known) {
   const heading = el('h2', { className: 'title' }, text(known));
   const of = el('p', { className: 'note' }, 'Limits of ', el('a', { href: rulePageOf(rule) }, rule), ' for this subject');
   return {
-    element: el('section', { className: 'half head', 'aria-label': text(known) }, heading, of, list, result, override, actions),
+    element: el('section', { className: 'half head', 'aria-label': text(known) }, heading, of, list, result, override, forOperators(actions)),
     update() {
       const found = find(), set = overrideOf(rule, known);
       remove.hidden = !set;

@@ -50,7 +50,7 @@ mode = "shadow"
 limits = ["3/hour"]
 on_outage = "allow"
 """
-TOKEN = "a-token-of-thirty-two-characters"
+TOKEN, VIEWER = "a-token-of-thirty-two-characters", "another-token-that-may-only-read"
 TENANTS = ["acme", "globex", "initech", "umbrella", "hooli", "stark"]
 USERS = ["ann", "bob", "carol", "dave", "erin", "frank", "grace"]
 
@@ -87,7 +87,7 @@ class World:
         self.folder, self.binary = folder, os.path.abspath(binary)
         self.redis_port = free_port()
         self.start_redis()
-        for name, text in (("token", f"drive:operator:{TOKEN}"), ("rules.toml", RULES.format(token=f"{folder}/token"))):
+        for name, text in (("token", f"drive:operator:{TOKEN}\neve:viewer:{VIEWER}\n"), ("rules.toml", RULES.format(token=f"{folder}/token"))):
             with open(f"{folder}/{name}", "w") as file:
                 file.write(text)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPILLGATE_")}
@@ -184,6 +184,28 @@ def drive(page, world):
     # A shadow rule in the file is worth a note, and no alarm.
     page.until("document.querySelector('#conditions').textContent.includes('signup is in shadow')")
 
+    step("a viewer: every page without its controls, with the reason, and another token instead")
+    block = {"rule": "api", "subject": {"tenant": "hooli"}, "limits": ["block"]}
+    call(world, "PUT", "/admin/v1/overrides", block)
+    page.say(f"sessionStorage.setItem('spillgate-token', {json.dumps(VIEWER)})")
+    reload(page, "location.reload()")
+    for hash in ("#/rule?name=api", "#/overrides", "#/subject?rule=api&attr.tenant=hooli&attr.user=ann"):
+        go(page, hash)
+        page.until("document.getElementById('status').textContent === 'healthy'")
+        page.until("document.querySelector('main').innerText.includes('Your token may only read')")
+        page.until("document.querySelector('.states li') || document.querySelector('tbody')?.textContent.includes('tenant=hooli')")
+        visible = page.say("[...document.querySelectorAll('main button, main input, main select')].filter(one => one.checkVisibility()).map(one => one.textContent || one.name)")
+        assert not set(visible) & {"Enforce", "Off", "Reset all subjects", "Remove", "Block", "Raise", "Refund", "Reset", "limits"}, visible
+        faults = lasting_faults(page)
+        assert not faults, f"{hash} of a viewer: {faults}"
+    reload(page, "document.querySelector('.for-viewers button').click()")
+    page.until("document.getElementById('ask').open")
+    page.write("#token input", TOKEN)
+    page.key("Enter")
+    page.until("document.querySelector('.actions > button')?.checkVisibility() && !document.querySelector('.for-viewers').checkVisibility()")
+    call(world, "DELETE", "/admin/v1/overrides?rule=api&attr.tenant=hooli")
+    go(page, "#/")
+
     step("overview: figures and charts move under load, and lists have links")
     page.until("Number.parseFloat(document.querySelector('.figures b').textContent) > 0")
     for place in ("path.area.allowed", "path.line.p99", "path.area.limit-exceeded", "path.area.answered", ".top a", ".facts dd", "table .pill.good"):
@@ -276,7 +298,7 @@ def drive(page, world):
     page.write("input[name=subject]", "tenant=hooli")
     page.write("input[name=limits]", "1/hour")
     press(page, "form.override button")
-    page.until("document.querySelector('tbody').textContent.includes('tenant=hooli')")
+    page.until("document.querySelector('tbody')?.textContent.includes('tenant=hooli')")
     page.until("document.querySelector('td.empty')")
     page.write("input[name=limits]", "5/fortnight")
     press(page, "form.override button")
@@ -394,6 +416,12 @@ def go(page, hash):
     page.until("document.querySelector('main > section')")
 
 
+def reload(page, act):
+    """Waits until the page is loaded anew by an expression that reloads it."""
+    page.say(f"window.isOld = true, {act}")
+    page.until("!window.isOld && document.readyState === 'complete'")
+
+
 def press(page, selector, answer="yes"):
     """Presses a button that changes something, and answers the question about it."""
     page.click(selector)
@@ -418,11 +446,17 @@ def lasting_faults(page):
 
 
 def ask(world, *attributes):
+    """Returns the explanation of the decision on a request with these attributes."""
+    return call(world, "GET", "/admin/v1/explain?" + "&".join(f"attr.{attribute}" for attribute in attributes))
+
+
+def call(world, method, path, body=None):
     connection = http.client.HTTPConnection("127.0.0.1", world.admin, timeout=30)
-    query = "&".join(f"attr.{attribute}" for attribute in attributes)
-    connection.request("GET", f"/admin/v1/explain?{query}", headers={"Authorization": f"Bearer {TOKEN}"})
+    connection.request(method, path, body and json.dumps(body), {"Authorization": f"Bearer {TOKEN}"})
     answer = connection.getresponse()
-    return json.loads(answer.read())
+    text = answer.read()
+    assert answer.status == 200, (method, path, answer.status, text)
+    return json.loads(text)
 
 
 def step(name):

@@ -27,6 +27,7 @@ mod state;
 mod subject;
 mod tokens;
 mod top;
+mod whoami;
 
 use events::Events;
 pub(crate) use guard::Guard;
@@ -49,6 +50,7 @@ pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {
         .route(EXPLAIN, get(explain::show))
         .route("/admin/v1/top", get(top::show))
         .route("/admin/v1/audit", get(audit::list))
+        .route("/admin/v1/whoami", get(whoami::show))
         .route("/admin/v1/history", get(history::show))
         .with_state(app)
         .merge(events)
@@ -80,8 +82,8 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 /// The paths that the answer to an unknown path names.
 const PATHS: &str = "GET /livez, /readyz and /metrics, the dashboard at /, GET /admin/v1/rules, PUT and DELETE \
     /admin/v1/rules/NAME/mode, GET, POST and DELETE /admin/v1/state, GET, PUT and DELETE \
-    /admin/v1/overrides, and GET /admin/v1/explain, /admin/v1/top, /admin/v1/audit, /admin/v1/history and \
-    /admin/v1/events";
+    /admin/v1/overrides, and GET /admin/v1/explain, /admin/v1/top, /admin/v1/audit, /admin/v1/history, \
+    /admin/v1/whoami and /admin/v1/events";
 
 /// The path of `explain`.
 pub const EXPLAIN: &str = "/admin/v1/explain";

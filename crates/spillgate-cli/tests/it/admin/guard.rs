@@ -7,13 +7,14 @@ use spillgate_testkit::Process;
 use crate::server::{Server, TempFile, run, spillgate};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-const GUARDED: [(&str, &str); 6] = [
+const GUARDED: [(&str, &str); 7] = [
     ("GET", "/admin/v1/rules"),
     ("PUT", "/admin/v1/rules/api/mode"),
     ("GET", "/admin/v1/state"),
     ("POST", "/admin/v1/state"),
     ("GET", "/admin/v1/overrides"),
     ("DELETE", "/admin/v1/overrides"),
+    ("GET", "/admin/v1/whoami"),
 ];
 
 #[test]
@@ -82,6 +83,10 @@ fn a_viewer_reads_and_an_operator_writes_too() {
     let state = "/admin/v1/state?rule=api&attr.user=u";
     for path in ["/admin/v1/rules", "/admin/v1/overrides", state, "/admin/v1/top"] {
         assert_eq!(send(viewer, "GET", path, "").status, 200, "{path}");
+    }
+    for (token, name, role) in [(viewer, "eve", "viewer"), (operator, "ann", "operator")] {
+        let holder = send(token, "GET", "/admin/v1/whoami", "").json();
+        assert_eq!(holder, serde_json::json!({"name": name, "role": role}));
     }
     let block = r#"{"rule":"api","subject":{"user":"u"},"limits":["block"]}"#;
     for (method, path, body) in [

@@ -11,7 +11,7 @@ use hyper::header::{
 };
 
 /// Path, type and contents of each file.
-const FILES: [(&str, &str, &str); 24] = [
+const FILES: [(&str, &str, &str); 25] = [
     ("/", "text/html; charset=utf-8", include_str!("../../../dashboard/index.html")),
     ("/dashboard.css", "text/css; charset=utf-8", include_str!("../../../dashboard/dashboard.css")),
     ("/dashboard.svg", "image/svg+xml", include_str!("../../../dashboard/dashboard.svg")),
@@ -27,6 +27,7 @@ const FILES: [(&str, &str, &str); 24] = [
     ("/overrides.js", JAVASCRIPT, include_str!("../../../dashboard/overrides.js")),
     ("/overview.js", JAVASCRIPT, include_str!("../../../dashboard/overview.js")),
     ("/ranges.js", JAVASCRIPT, include_str!("../../../dashboard/ranges.js")),
+    ("/role.js", JAVASCRIPT, include_str!("../../../dashboard/role.js")),
     ("/rule.js", JAVASCRIPT, include_str!("../../../dashboard/rule.js")),
     ("/rules.js", JAVASCRIPT, include_str!("../../../dashboard/rules.js")),
     ("/server.js", JAVASCRIPT, include_str!("../../../dashboard/server.js")),

@@ -110,6 +110,18 @@ impl Role {
     pub(crate) fn may_write(self) -> bool {
         self == Role::Operator
     }
+
+    /// Returns the name by which the file of tokens has the role.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Role::Viewer => "viewer",
+            Role::Operator => "operator",
+        }
+    }
+
+    fn named(name: &str) -> Option<Role> {
+        [Role::Viewer, Role::Operator].into_iter().find(|role| role.name() == name)
+    }
 }
 
 fn tokens_of(setting: &str, file: &Path) -> Result<Vec<Token>, config::Problem> {
@@ -149,11 +161,7 @@ fn token_in(line: &str) -> Result<Token, &'static str> {
     if !(1..=NAME_MAX).contains(&name.len()) || !name.bytes().all(is_of_name) {
         return Err("the name has 1 to 64 letters, digits and . _ @ -");
     }
-    let role = match role {
-        "viewer" => Role::Viewer,
-        "operator" => Role::Operator,
-        _ => return Err("the role is viewer or operator"),
-    };
+    let role = Role::named(role).ok_or("the role is viewer or operator")?;
     if !is_token(value) {
         return Err("the token has at least 16 printable ASCII characters");
     }
