@@ -17,6 +17,7 @@ mod copies;
 mod error;
 mod listing;
 mod note;
+mod rule_mode;
 #[cfg(feature = "redis")]
 pub(crate) mod sealed;
 mod table;
@@ -26,8 +27,9 @@ pub use audit::{AuditRecord, AuditedAction};
 #[cfg(feature = "redis")]
 pub(crate) use copies::Copies;
 pub use error::ControlError;
-pub use listing::{Override, PendingShard, RuleMode, WriteReport};
+pub use listing::{Override, PendingShard, WriteReport};
 pub use note::ChangeNote;
+pub use rule_mode::RuleMode;
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use sealed::Seal;
 pub(crate) use table::{Effect, Entry, EntryId, Stamp, Table, id_of};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use crate::limit::LimitSpec;
-use crate::policy::{InvalidChange, Mode, Subject};
+use crate::policy::{InvalidChange, Subject};
 
 /// An override that was set as a runtime change.
 ///
@@ -18,18 +18,6 @@ pub struct Override {
     pub(crate) expires_at: Option<SystemTime>,
     pub(crate) not_in_force: Option<InvalidChange>,
     pub(crate) pending_shards: Vec<String>,
-}
-
-/// The mode of a rule and its origin.
-///
-/// [`Limiter::modes`](crate::Limiter::modes) lists them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleMode {
-    pub(crate) rule: Box<str>,
-    pub(crate) in_force: Mode,
-    pub(crate) written: Option<Mode>,
-    pub(crate) runtime: Option<Mode>,
-    pub(crate) expires_at: Option<SystemTime>,
 }
 
 /// The shards that a runtime change has reached. It is in force at this instance in any case. A
@@ -101,33 +89,6 @@ impl Override {
     /// them.
     pub fn pending_shards(&self) -> &[String] {
         &self.pending_shards
-    }
-}
-
-impl RuleMode {
-    /// Returns the name of the rule.
-    pub fn rule(&self) -> &str {
-        &self.rule
-    }
-
-    /// Returns the mode in force.
-    pub fn in_force(&self) -> Mode {
-        self.in_force
-    }
-
-    /// Returns the mode in the policy file; `None` if the file has no such rule any more.
-    pub fn written(&self) -> Option<Mode> {
-        self.written
-    }
-
-    /// Returns the mode that was set as a runtime change, if there is one.
-    pub fn runtime(&self) -> Option<Mode> {
-        self.runtime
-    }
-
-    /// Returns the time at which that mode expires, if it does.
-    pub fn expires_at(&self) -> Option<SystemTime> {
-        self.expires_at
     }
 }
 

@@ -13,7 +13,7 @@ use crate::control::{
     AuditRecord, ChangeNote, ControlError, Override, RuleMode, SUBJECT_BYTES_MAX, WriteReport,
 };
 use crate::limit::LimitSpec;
-use crate::policy::{Mode, Policy, Rule, RuntimeEntry, Subject};
+use crate::policy::{Mode, RuntimeEntry, Subject};
 use crate::request::Request;
 
 mod exchange;
@@ -71,7 +71,7 @@ impl Limiter {
     /// Without attributes it covers every subject of the rule. For one attribute of type ip it may
     /// be a network, `203.0.113.0/24`: each subject inside has the limits by itself. An address
     /// covers the subject that it belongs to, usually the /64 of an IPv6 address;
-    /// [`Policy::named_subject`] returns it.
+    /// [`Policy::named_subject`](crate::Policy::named_subject) returns it.
     ///
     /// If several overrides apply, the one with more attributes wins, then the smallest network of
     /// the same attribute. Else a runtime change wins over the policy file, and the newest runtime
@@ -219,24 +219,8 @@ impl Limiter {
     pub fn modes(&self) -> Vec<RuleMode> {
         let control = &self.inner.control;
         let table = control.table.lock();
-        let policy = self.policy();
-        let mut modes: Vec<RuleMode> = policy.rules().map(|rule| mode_of(&policy, rule)).collect();
-        for (_, entry) in table.live(control.now_us()) {
-            let RuntimeEntry::Mode { rule, mode } = &entry.what else { continue };
-            let runtime = Some(*mode);
-            let expires_at = entry.expires_at_us.map(system_time);
-            match modes.iter_mut().find(|known| known.rule == *rule) {
-                Some(known) => *known = RuleMode { runtime, expires_at, ..known.clone() },
-                None => modes.push(RuleMode {
-                    rule: rule.clone(),
-                    in_force: Mode::Off,
-                    written: None,
-                    runtime,
-                    expires_at,
-                }),
-            }
-        }
-        modes
+        let live = table.live(control.now_us());
+        RuleMode::of_all(&self.policy(), live.iter().map(|(_, entry)| *entry))
     }
 
     /// Resets the counters of a rule for all subjects at once. The rule starts with new counters,
@@ -285,16 +269,6 @@ fn length(subject: &Subject, limits: &[LimitSpec]) -> usize {
         quota.len() + texts.map(String::len).sum::<usize>()
     });
     subject.chain(limits).sum()
-}
-
-fn mode_of(policy: &Policy, rule: &Rule) -> RuleMode {
-    RuleMode {
-        rule: rule.name().into(),
-        in_force: rule.mode(),
-        written: policy.written_mode(rule.name()),
-        runtime: None,
-        expires_at: None,
-    }
 }
 
 fn system_time(us: u64) -> SystemTime {
