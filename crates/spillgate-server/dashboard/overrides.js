@@ -7,10 +7,10 @@ import { overrideForm } from './rule.js';
 import { rulePageOf } from './rules.js';
 import { pageOf } from './subjects.js';
 import { table } from './table.js';
-import { ends, moment, number, quota, subject as text } from './words.js';
+import { author, ends, moment, number, quota, subject as text } from './words.js';
 
 export function overridesPage(place) {
-  const search = el('input', { type: 'search', name: 'search', placeholder: 'rule, subject or limit', spellcheck: false });
+  const search = el('input', { type: 'search', name: 'search', placeholder: 'rule, subject, limit, actor or reason', spellcheck: false });
   const filter = el('form', { className: 'filter', role: 'search' }, labelled('Search', search, 'grow'));
   filter.addEventListener('submit', event => event.preventDefault());
   const count = el('p', { className: 'note', role: 'status' });
@@ -29,7 +29,7 @@ export function overridesPage(place) {
     }
     form.update();
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = live.overrides.filter(one => words.every(word => `${one.rule} ${text(one.subject)} ${one.limits.map(quota).join(' ')}`.toLowerCase().includes(word)));
+    const found = live.overrides.filter(one => words.every(word => `${one.rule} ${text(one.subject)} ${one.limits.map(quota).join(' ')} ${author(one)}`.toLowerCase().includes(word)));
     write(count, live.overrides.length ? `${number(found.length)} of ${number(live.overrides.length)} overrides.` : '');
     list.show(found, live.overrides.length ? 'No override fits the search.' : 'None is set: the policy file decides. Set one above, or on the page of a subject.');
   }
@@ -47,7 +47,7 @@ export function overrideTable() {
       { label: 'Rule', className: 'name', value: one => one.rule, state: one => `${one.rule} ${why(one)}`, show: ruleOf },
       { label: 'Subject', value: one => text(one.subject), state: one => text(one.subject), show: subjectOf },
       { label: 'Limits', show: one => one.limits.map(limit => (limit.quota === 'block' ? 'blocked' : quota(limit))).join(', ') },
-      { label: 'Set', value: one => one.written_at, show: one => moment(new Date(one.written_at) / 1000) },
+      { label: 'Set', value: one => one.written_at, state: one => one.written_at, show: setting },
       { label: 'Ends', value: one => one.expires_at ?? '~', show: one => ends(one.expires_at) },
       { label: 'Change', className: 'for-operators', state: one => JSON.stringify(one), show: removal },
     ],
@@ -74,6 +74,10 @@ function ruleOf(one) {
 function subjectOf(one) {
   if (!Object.keys(one.subject).length) return 'every subject';
   return el('a', { href: pageOf(one.rule, one.subject) }, text(one.subject));
+}
+
+function setting(one) {
+  return el('span', {}, moment(new Date(one.written_at) / 1000), el('small', {}, author(one)));
 }
 
 function removal(one) {

@@ -3,7 +3,7 @@
 import { el, labelled, section, select } from './dom.js';
 import { live, ratesOf, useOf } from './live.js';
 import { table } from './table.js';
-import { byKey, number, quota, rate } from './words.js';
+import { author, byKey, number, quota, rate } from './words.js';
 
 const MODES = [['', 'any mode'], ['enforce', 'enforce'], ['shadow', 'shadow'], ['off', 'off']];
 
@@ -44,7 +44,7 @@ function columns() {
     { label: 'Denied/s', className: 'n', value: rule => ratesOf(rule.name).denied, show: rule => rate(ratesOf(rule.name).denied) },
     { label: 'Near the limit', className: 'n', value: rule => share(rule) ?? -1, show: rule => (share(rule) === undefined ? '–' : `${number(share(rule) * 100)} %`) },
     { label: 'Heaviest subject uses', className: 'u', value: rule => useOf(rule) ?? -1, show: rule => bar(useOf(rule)) },
-    { label: 'Mode', value: rule => rule.mode.in_force, state: rule => rule.mode.in_force + rule.mode.runtime, show: modeOf },
+    { label: 'Mode', value: rule => rule.mode.in_force, state: rule => JSON.stringify(rule.mode), show: modeOf },
   ];
 }
 
@@ -53,10 +53,11 @@ function nameOf(rule) {
   return el('span', {}, el('a', { href: rulePageOf(rule.name) }, rule.name), el('small', {}, about));
 }
 
-/** The mode of a rule, marked if an operator set it. */
+/** The mode of a rule, with the operator that set it and the reason. */
 export function modeOf({ mode }) {
   const level = { enforce: '', shadow: 'warn', off: 'bad' }[mode.in_force];
-  return el('span', { className: `pill ${level}` }, mode.runtime ? `${mode.in_force}, set by an operator` : mode.in_force);
+  const set = mode.runtime ? `set ${author(mode) || 'by an operator'}` : '';
+  return el('span', {}, el('span', { className: `pill ${level}` }, mode.in_force), set ? el('small', {}, set) : null);
 }
 
 /** A bar for a part of a whole. */

@@ -68,6 +68,9 @@ export const quota = ({ quota, unit }) => (!unit || unit === 'requests' ? quota 
 /** The key of a rule as text. */
 export const byKey = rule => (rule.key.length ? `by ${rule.key.join(' and ')}` : 'one counter for all');
 
+/** The actor and the reason of a change, as text: `by ann: incident 4711`. */
+export const author = ({ actor, reason }) => [actor && `by ${actor}`, reason].filter(Boolean).join(': ');
+
 /** The time until an instant, as text. */
 export function ends(at) {
   if (!at) return 'no end';

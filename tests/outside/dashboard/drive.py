@@ -257,6 +257,7 @@ def drive(page, world):
     page.until("document.querySelector('.actions button[value=off]').ariaPressed === 'true'")
     page.until("document.getElementById('status').textContent === 'rule off'")
     page.until("document.getElementById('conditions').textContent.includes('login is off and limits no request, set by an operator')")
+    page.until("document.querySelector('.title small')?.textContent === 'set by drive: incident 4711'")
     page.until("document.querySelector('.events .change')?.textContent.includes('drive set login to off (incident 4711)')")
     page.until("document.querySelector('.chart .event.change')")
     assert not ask(world, "ip=203.0.113.1", "route=/login")["rules"][0]["matched"]
@@ -278,6 +279,7 @@ def drive(page, world):
     page.write("input[name=limits]", "block")
     press(page, "form.override button")
     page.until("document.querySelector('tbody').textContent.includes('tenant=globex')")
+    page.until("document.querySelector('tbody').textContent.includes('by drive')")
     assert ask(world, "tenant=globex", "user=zoe")["reason"] == "blocked"
     press(page, "tbody button")
     page.until("document.querySelector('td.empty')")

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
+use super::note::ChangeNote;
 use crate::limit::LimitSpec;
 use crate::policy::{InvalidChange, Subject};
 
@@ -16,6 +17,7 @@ pub struct Override {
     pub(crate) limits: Vec<LimitSpec>,
     pub(crate) written_at: SystemTime,
     pub(crate) expires_at: Option<SystemTime>,
+    pub(crate) note: ChangeNote,
     pub(crate) not_in_force: Option<InvalidChange>,
     pub(crate) pending_shards: Vec<String>,
 }
@@ -77,6 +79,16 @@ impl Override {
     /// Returns the time at which it expires, if it does.
     pub fn expires_at(&self) -> Option<SystemTime> {
         self.expires_at
+    }
+
+    /// Returns the actor that set it, if it is known.
+    pub fn actor(&self) -> Option<&str> {
+        self.note.actor()
+    }
+
+    /// Returns the reason why it was set, if one was given.
+    pub fn reason(&self) -> Option<&str> {
+        self.note.reason()
     }
 
     /// Returns the reason why it is not in force, if it is not: its rule is gone or has other

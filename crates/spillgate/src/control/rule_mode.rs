@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::note::ChangeNote;
 use super::table::Entry;
 use crate::policy::{Mode, Policy, RuntimeEntry};
 
@@ -22,6 +23,7 @@ pub struct RuleMode {
 struct RuntimeMode {
     mode: Mode,
     expires_at: Option<SystemTime>,
+    note: ChangeNote,
 }
 
 impl RuleMode {
@@ -75,6 +77,16 @@ impl RuleMode {
     pub fn expires_at(&self) -> Option<SystemTime> {
         self.runtime.as_ref()?.expires_at
     }
+
+    /// Returns the actor that set that mode, if it is known.
+    pub fn actor(&self) -> Option<&str> {
+        self.runtime.as_ref()?.note.actor()
+    }
+
+    /// Returns the reason why it was set, if one was given.
+    pub fn reason(&self) -> Option<&str> {
+        self.runtime.as_ref()?.note.reason()
+    }
 }
 
 impl RuntimeMode {
@@ -82,7 +94,7 @@ impl RuntimeMode {
     fn of(entry: &Entry) -> Option<(&str, RuntimeMode)> {
         let RuntimeEntry::Mode { rule, mode } = &entry.what else { return None };
         let expires_at = entry.expires_at_us.map(|us| UNIX_EPOCH + Duration::from_micros(us));
-        Some((rule, RuntimeMode { mode: *mode, expires_at }))
+        Some((rule, RuntimeMode { mode: *mode, expires_at, note: entry.note.clone() }))
     }
 }
 
@@ -91,7 +103,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::control::{ChangeNote, Effect, Stamp};
+    use crate::control::{Effect, Stamp};
 
     fn off(rule: String) -> Entry {
         Entry {
@@ -99,7 +111,7 @@ mod tests {
             expires_at_us: None,
             what: RuntimeEntry::Mode { rule: rule.into(), mode: Mode::Off },
             effect: Effect::Set,
-            note: ChangeNote::default(),
+            note: ChangeNote::by("ann").because("incident 4711"),
         }
     }
 
@@ -109,17 +121,18 @@ mod tests {
         let policy = Policy::from_toml(&(rule("a") + &rule("b"))).unwrap();
         let entries = ["gone", "b", "also-gone"].map(|rule| off(rule.to_owned()));
         let modes = RuleMode::of_all(&policy, entries.iter());
-        let shown = modes.iter().map(|mode| (mode.rule(), mode.written(), mode.runtime()));
-        let (enforce, off) = (Some(Mode::Enforce), Some(Mode::Off));
+        let shown = modes.iter().map(|mode| (mode.rule(), mode.written(), mode.actor()));
+        let (enforce, ann) = (Some(Mode::Enforce), Some("ann"));
         assert_eq!(
             shown.collect::<Vec<_>>(),
             [
                 ("a", enforce, None),
-                ("b", enforce, off),
-                ("gone", None, off),
-                ("also-gone", None, off)
+                ("b", enforce, ann),
+                ("gone", None, ann),
+                ("also-gone", None, ann)
             ]
         );
+        assert_eq!(modes[1].reason(), Some("incident 4711"));
     }
 
     /// Sixteen times the rules take about sixteen times as long; a search for each takes 256 times.

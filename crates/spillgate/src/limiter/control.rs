@@ -170,6 +170,7 @@ impl Limiter {
                 limits: limits.clone(),
                 written_at: system_time(entry.stamp.time_us),
                 expires_at: entry.expires_at_us.map(system_time),
+                note: entry.note.clone(),
                 not_in_force: table.why_not(id).cloned(),
                 pending_shards: control.lacking(id, entry),
             })

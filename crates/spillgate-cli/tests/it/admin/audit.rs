@@ -82,18 +82,25 @@ fn the_actor_is_the_name_of_the_token_at_every_instance_and_after_a_restart() {
     let mode = "/admin/v1/rules/api/mode";
     send(&one, "PUT", mode, r#"{"mode":"off","reason":"incident 4711"}"#);
     send(&one, "DELETE", mode, "");
+    let block =
+        r#"{"rule":"api","subject":{"user":"eve"},"limits":["block"],"reason":"incident 4712"}"#;
+    send(&one, "PUT", "/admin/v1/overrides", block);
     let known = |server: &Server| {
         let answer = send(server, "GET", PATH, "");
         let changes = answer["changes"].as_array().unwrap();
-        let newest = changes.first().cloned().unwrap_or_default();
-        (newest["action"].clone(), newest["actor"].clone())
+        let removal = changes.iter().find(|change| change["action"] == "clear-mode");
+        let by = removal.map(|removal| removal["actor"].clone()).unwrap_or_default();
+        let overrides = send(server, "GET", "/admin/v1/overrides", "");
+        let [actor, reason] =
+            ["actor", "reason"].map(|field| overrides["overrides"][0][field].clone());
+        (by, actor, reason)
     };
-    let removal = (json!("clear-mode"), json!("ann@example.com"));
-    assert_eq!(known(&one), removal);
-    eventually(|| known(&other) == removal);
+    let both = (json!("ann@example.com"), json!("ann@example.com"), json!("incident 4712"));
+    assert_eq!(known(&one), both);
+    eventually(|| known(&other) == both);
     drop((one, other));
     let late = start();
-    eventually(|| known(&late) == removal);
+    eventually(|| known(&late) == both);
 }
 
 #[test]

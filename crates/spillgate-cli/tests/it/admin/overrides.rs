@@ -15,7 +15,9 @@ fn a_subject_is_blocked_raised_listed_and_unblocked() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
         let set = |limits: Value| {
-            let body = json!({"rule": "api", "subject": {"tenant": "acme"}, "limits": limits});
+            let body = json!({
+                "rule": "api", "subject": {"tenant": "acme"}, "limits": limits, "reason": "ticket 17",
+            });
             assert_eq!(
                 expect_ok(server, "PUT", PATH, &body),
                 json!({"result": "done", "subject": {"tenant": "acme"}, "pending_shards": []})
@@ -44,6 +46,7 @@ fn a_subject_is_blocked_raised_listed_and_unblocked() {
         );
         assert_eq!(entry["limits"], json!([{"quota": "3/hour", "burst": 5}]));
         assert_eq!((&entry["expires_at"], &entry["not_in_force"]), (&Value::Null, &Value::Null));
+        assert_eq!((&entry["actor"], &entry["reason"]), (&json!("local"), &json!("ticket 17")));
         assert!(entry["written_at"].as_str().unwrap().ends_with('Z'), "{entry}");
 
         expect_ok(server, "DELETE", &format!("{PATH}?rule=api&attr.tenant=acme"), &Value::Null);

@@ -16,7 +16,8 @@ fn rules_are_listed_with_limits_and_modes() {
     let rules = json!({
         "rules": [{
             "name": "a/b", "domain": "web", "key": ["ip"], "anchor": null, "on_outage": "deny",
-            "mode": {"rule": "a/b", "in_force": "shadow", "written": "shadow", "runtime": null, "expires_at": null},
+            "mode": {"rule": "a/b", "in_force": "shadow", "written": "shadow", "runtime": null, "expires_at": null,
+                "actor": null, "reason": null},
             "limits": [
                 {"name": "0", "quota": "5/1m", "algorithm": "token-bucket", "unit": "requests",
                     "capacity": 5, "refill_ms": 60_000, "window_ms": 60_000},
@@ -38,13 +39,14 @@ fn a_rule_is_switched_off_and_on_at_run_time() {
         };
         while decision(server) == "allowed" {}
         let done = json!({"result": "done", "pending_shards": []});
-        let off = json!({"mode": "off", "expires_at": "2199-01-01T00:00:00Z"});
+        let off =
+            json!({"mode": "off", "expires_at": "2199-01-01T00:00:00Z", "reason": "incident 4711"});
         assert_eq!(expect_ok(server, "PUT", "/admin/v1/rules/api/mode", &off), done);
         assert_eq!(decision(server), "allowed");
         assert_eq!(
             mode(0),
             json!({"rule": "api", "in_force": "off", "written": "enforce", "runtime": "off",
-                "expires_at": "2199-01-01T00:00:00Z"})
+                "expires_at": "2199-01-01T00:00:00Z", "actor": "local", "reason": "incident 4711"})
         );
         assert_eq!(expect_ok(server, "DELETE", "/admin/v1/rules/api/mode", &Value::Null), done);
         assert_eq!(

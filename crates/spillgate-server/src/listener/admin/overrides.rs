@@ -57,6 +57,8 @@ struct OverrideAnswer<'o> {
     limits: Vec<LimitAnswer<'o>>,
     written_at: Instant,
     expires_at: Option<Instant>,
+    actor: Option<&'o str>,
+    reason: Option<&'o str>,
     /// The reason for which it is not in force, if it is not.
     not_in_force: Option<String>,
     /// Shards that do not have it yet.
@@ -144,6 +146,8 @@ impl<'o> OverrideAnswer<'o> {
             limits: set.limits().iter().map(LimitAnswer::of).collect(),
             written_at: Instant(set.written_at()),
             expires_at: set.expires_at().map(Instant),
+            actor: set.actor(),
+            reason: set.reason(),
             not_in_force: set.not_in_force().map(ToString::to_string),
             pending_shards: set.pending_shards(),
         }

@@ -48,6 +48,9 @@ struct ModeAnswer<'p> {
     /// The mode that an operator set at run time.
     runtime: Option<&'static str>,
     expires_at: Option<Instant>,
+    /// The actor that set it, and the reason. Null without a runtime mode.
+    actor: Option<&'p str>,
+    reason: Option<&'p str>,
 }
 
 #[derive(Serialize)]
@@ -181,6 +184,8 @@ impl<'p> ModeAnswer<'p> {
             written: mode.written().map(Mode::name),
             runtime: mode.runtime().map(Mode::name),
             expires_at: mode.expires_at().map(Instant),
+            actor: mode.actor(),
+            reason: mode.reason(),
         }
     }
 }
