@@ -16,6 +16,7 @@ mod outage;
 mod overrides;
 mod shards;
 mod subjects;
+mod texts;
 
 /// Returns all findings, in the order of the file.
 pub(super) fn findings(checked: &Checked<'_>) -> Vec<Finding> {
@@ -30,12 +31,13 @@ pub(super) fn findings(checked: &Checked<'_>) -> Vec<Finding> {
 type Lint = fn(&Checked<'_>) -> Vec<Found>;
 
 /// The lints by their codes.
-const LINTS: [(&str, Lint); 21] = [
+const LINTS: [(&str, Lint); 22] = [
     ("limit-never-binds", binding::never_binds),
     ("rule-shadowed", binding::shadowed),
     ("limits-nothing", binding::limits_nothing),
     ("never-matches", matching::never_matches),
     ("pattern-covered", matching::pattern_covered),
+    ("pattern-as-text", texts::pattern_as_text),
     ("nothing-enforced", matching::nothing_enforced),
     ("address-alone", subjects::address_alone),
     ("attribute-absent", subjects::attribute_absent),

@@ -23,6 +23,8 @@ pub(super) struct Entry {
     /// The fields and their lines.
     fields: Vec<(Box<str>, usize)>,
     pub(super) limits: Vec<Wording>,
+    /// The attributes of a rule's `match`, each with its texts outside a table such as `{ exact = "a*" }`.
+    pub(super) match_texts: Vec<(Box<str>, Box<str>)>,
     /// The attributes and values of an override.
     pub(super) subject: Vec<(Box<str>, Box<str>)>,
     /// The local share of a rule, as written.
@@ -118,10 +120,16 @@ fn entry(table: &DeTable<'_>, line: usize, lines: &mut Lines<'_>) -> Entry {
     let limits = table.get("limits").and_then(|value| value.get_ref().as_array());
     let subject = table.get("subject").and_then(|value| value.get_ref().as_table());
     let subject = subject.into_iter().flatten();
+    let matches = table.get("match").and_then(|value| value.get_ref().as_table());
+    let texts = matches.into_iter().flatten().flat_map(|(attribute, value)| {
+        let attribute: &str = attribute.get_ref();
+        texts(value).into_iter().map(move |text| (attribute.into(), text))
+    });
     Entry {
         line,
         fields,
         limits: limits.into_iter().flatten().map(|limit| wording(limit, lines)).collect(),
+        match_texts: texts.collect(),
         subject: subject
             .map(|(key, value)| (key.get_ref().as_ref().into(), written(value)))
             .collect(),
@@ -155,6 +163,16 @@ fn written(value: &Spanned<DeValue<'_>>) -> Box<str> {
         DeValue::Float(number) => number.as_str().into(),
         DeValue::Table(table) => table.values().next().map(written).unwrap_or_default(),
         _ => Box::default(),
+    }
+}
+
+/// Returns the texts of a pattern, of a list of patterns, and of those in `{ not = ... }`.
+fn texts(pattern: &Spanned<DeValue<'_>>) -> Vec<Box<str>> {
+    match pattern.get_ref() {
+        DeValue::String(text) => vec![text.as_ref().into()],
+        DeValue::Array(patterns) => patterns.iter().flat_map(texts).collect(),
+        DeValue::Table(table) => table.get("not").map(texts).unwrap_or_default(),
+        _ => Vec::new(),
     }
 }
 
@@ -198,6 +216,7 @@ limits = [
 local_share = 0.25
 [rule.match]
 path = "/a"
+user = ["x", { exact = "y" }, { not = ["z"] }]
 
 [[override]]
 subject = { tenant = { exact = "a*" } }
@@ -219,7 +238,9 @@ limits = ["5/minute"]
                 (&*rule.limits[1].quota, rule.limits[1].name.as_deref()),
                 ("7/day", Some("daily"))
             );
-            assert_eq!((over.line, over.line_of("rule")), (15, 17));
+            assert_eq!((over.line, over.line_of("rule")), (16, 18));
+            let texts: Vec<_> = rule.match_texts.iter().map(|(_, text)| &**text).collect();
+            assert_eq!(texts, ["/a", "x", "z"]);
             assert_eq!(over.subject, [("tenant".into(), "a*".into())]);
             assert!(rule.limits[0].equals(&over.limits[0]));
             assert!(!rule.limits[1].equals(&over.limits[0]));
