@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use crate::ERROR;
 use crate::cli::{Action, AdminArgs, AuditArgs, Cost, Expiry, NewMode, Note, Subject};
-use crate::client;
+use crate::client::Server;
 use crate::top::printable;
 
 pub(crate) fn run(args: &AdminArgs) -> Result<ExitCode, Failure> {
@@ -150,11 +150,12 @@ impl Call {
         Call { method: Method::PUT, path: "/admin/v1/overrides".to_owned(), body }
     }
 
-    async fn send(&self, server: &str, args: &AdminArgs) -> Result<Value, Failure> {
+    async fn send(&self, url: &str, args: &AdminArgs) -> Result<Value, Failure> {
+        let server = Server { url, ca: args.ca.as_deref() };
         let request = Request::builder().method(&self.method).uri(&self.path);
         let body = if self.body.is_null() { String::new() } else { self.body.to_string() };
         let token_file = args.token_file.as_deref();
-        let reply = client::ask_as_operator(server, token_file, request, body.into_bytes()).await?;
+        let reply = server.ask_as_operator(token_file, request, body.into_bytes()).await?;
         serde_json::from_slice(&reply)
             .map_err(|error| format!("the answer is not from Spillgate: {error}").into())
     }

@@ -14,7 +14,7 @@ use spillgate_tools::{Failure, say};
 use tokio::runtime::Runtime;
 
 use crate::cli::{CheckArgs, Cost};
-use crate::client;
+use crate::client::{self, Server};
 
 mod answer;
 
@@ -24,7 +24,10 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
     let body = serde_json::to_vec(&CheckBody::of(args))?;
     let reply = Runtime::new()?.block_on(async {
         match &args.redis {
-            None => client::ask(&args.url, Request::post(PATH), body).await,
+            None => {
+                let server = Server { url: &args.url, ca: args.ca.as_deref() };
+                server.ask(Request::post(PATH), body).await
+            }
             Some(store) => ask_store(args, store, body).await,
         }
     })?;

@@ -7,8 +7,10 @@ use clap_complete::Shell;
 use spillgate_tools::{BenchArgs, ImportArgs, SimulateArgs, attribute};
 
 mod admin;
+mod admin_api;
 
 pub(crate) use admin::{Action, AdminArgs, AuditArgs, Expiry, NewMode, Note, Subject};
+pub(crate) use admin_api::AdminApi;
 
 /// Spillgate: one exact rate limit across all your instances, with a stated bound for outages.
 #[derive(Debug, Parser)]
@@ -108,8 +110,12 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     pub(crate) url: String,
 
+    /// PEM file of the server's authority [default: those of the machine]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+
     /// Use this Redis or Valkey directly, without a server
-    #[arg(long, value_name = "URL", conflicts_with = "url")]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["url", "ca"])]
     pub(crate) redis: Option<String>,
 
     /// The file with the rules and settings to use with --redis
@@ -156,16 +162,11 @@ pub(crate) struct ExplainArgs {
     #[arg(value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) attributes: Vec<(String, String)>,
 
-    /// The admin API of the server to use
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8082")]
-    pub(crate) url: String,
-
-    /// The file with the token of the admin API [default: the token in SPILLGATE_ADMIN_TOKEN]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) api: AdminApi,
 
     /// Use this Redis or Valkey directly, without a server
-    #[arg(long, value_name = "URL", conflicts_with_all = ["url", "token_file"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["url", "ca", "token_file"])]
     pub(crate) redis: Option<String>,
 
     /// The file with the rules and settings to use with --redis
@@ -200,13 +201,8 @@ pub(crate) struct TopArgs {
     #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) number: u8,
 
-    /// The admin API of the server to use
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8082")]
-    pub(crate) url: String,
-
-    /// The file with the token of the admin API [default: the token in SPILLGATE_ADMIN_TOKEN]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) api: AdminApi,
 
     /// Print the lists once, on a terminal too
     #[arg(long)]

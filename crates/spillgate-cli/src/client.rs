@@ -15,28 +15,101 @@ use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use spillgate_tools::{Failure, token};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Sends a request to the server at `url`. The path of the request is appended to that of the URL.
-pub(crate) async fn ask(url: &str, request: Builder, body: Vec<u8>) -> Result<Bytes, Failure> {
-    let (status, reply) = send_in_time(url, request, body).await?;
-    answer_or_problem(status, reply)
+use crate::cli::AdminApi;
+
+mod tls;
+
+/// A listener of a server.
+#[derive(Clone, Copy)]
+pub(crate) struct Server<'s> {
+    /// The paths of requests are appended to that of the URL.
+    pub(crate) url: &'s str,
+    /// The file of the authority that signed the server's certificate; `None` for those of the machine.
+    pub(crate) ca: Option<&'s Path>,
 }
 
-/// Sends a request to the admin API at `url`, with the token of a file if one is named, else with that of the
-/// environment if it has one.
-pub(crate) async fn ask_as_operator(
-    url: &str,
-    token_file: Option<&Path>,
-    request: Builder,
-    body: Vec<u8>,
-) -> Result<Bytes, Failure> {
-    let request = with_token(request, token_file)?;
-    match send_in_time(url, request, body).await? {
-        (StatusCode::UNAUTHORIZED, _) => Err(NO_TOKEN.into()),
-        (status, reply) => answer_or_problem(status, reply),
+impl Server<'_> {
+    /// Sends a request.
+    pub(crate) async fn ask(self, request: Builder, body: Vec<u8>) -> Result<Bytes, Failure> {
+        let (status, reply) = self.send_in_time(request, body).await?;
+        answer_or_problem(status, reply)
     }
+
+    /// Sends a request to an admin API, with the token of a file if one is named, else with that of the environment
+    /// if it has one.
+    pub(crate) async fn ask_as_operator(
+        self,
+        token_file: Option<&Path>,
+        request: Builder,
+        body: Vec<u8>,
+    ) -> Result<Bytes, Failure> {
+        let request = with_token(request, token_file)?;
+        match self.send_in_time(request, body).await? {
+            (StatusCode::UNAUTHORIZED, _) => Err(NO_TOKEN.into()),
+            (status, reply) => answer_or_problem(status, reply),
+        }
+    }
+
+    async fn send_in_time(
+        self,
+        request: Builder,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let sent = timeout(TIMEOUT, self.send(request, body)).await;
+        let url = self.url;
+        let answer =
+            sent.map_err(|_| format!("{url} did not answer within {} s", TIMEOUT.as_secs()))?;
+        Ok(answer.map_err(|error| format!("{url}: {error}"))?)
+    }
+
+    async fn send(self, request: Builder, body: Vec<u8>) -> Result<(StatusCode, Bytes), Failure> {
+        let url: Uri = self.url.parse()?;
+        let (is_tls, authority) = match (url.scheme_str(), url.authority()) {
+            (Some("http"), Some(authority)) => (false, authority),
+            (Some("https"), Some(authority)) => (true, authority),
+            _ => return Err(NO_ADDRESS.into()),
+        };
+        if self.ca.is_some() && !is_tls {
+            return Err("--ca is for a URL that begins with https://".into());
+        }
+        let mut request =
+            request.header(HOST, authority.as_str()).body(Full::new(Bytes::from(body)))?;
+        let path = format!("{}{}", url.path().trim_end_matches('/'), request.uri());
+        *request.uri_mut() = path.parse()?;
+
+        let host = authority.host().trim_matches(['[', ']']);
+        let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        let stream = TcpStream::connect((host, port)).await.map_err(|error| {
+            format!("{error}; start a server with `spillgate serve`, or name another with --url")
+        })?;
+        match is_tls {
+            false => exchange(stream, request).await,
+            true => exchange(tls::shake_hands(stream, host, self.ca).await?, request).await,
+        }
+    }
+}
+
+/// Sends a request over a new connection, and returns status and body of the answer.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Full<Bytes>>,
+) -> Result<(StatusCode, Bytes), Failure> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    let reply = Limited::new(response.into_body(), REPLY_MAX).collect().await;
+    Ok((status, reply.map_err(|error| error.to_string())?.to_bytes()))
+}
+
+/// Sends a request without a body to an admin API.
+pub(crate) async fn ask_admin_api(api: &AdminApi, request: Builder) -> Result<Bytes, Failure> {
+    let server = Server { url: &api.url, ca: api.ca.as_deref() };
+    server.ask_as_operator(api.token_file.as_deref(), request, Vec::new()).await
 }
 
 /// Sends a request to routes of this process.
@@ -60,39 +133,6 @@ fn with_token(request: Builder, file: Option<&Path>) -> Result<Builder, Failure>
     })
 }
 
-async fn send_in_time(
-    url: &str,
-    request: Builder,
-    body: Vec<u8>,
-) -> Result<(StatusCode, Bytes), Failure> {
-    let sent = timeout(TIMEOUT, send(url, request, body)).await;
-    let answer =
-        sent.map_err(|_| format!("{url} did not answer within {} s", TIMEOUT.as_secs()))?;
-    Ok(answer.map_err(|error| format!("{url}: {error}"))?)
-}
-
-async fn send(url: &str, request: Builder, body: Vec<u8>) -> Result<(StatusCode, Bytes), Failure> {
-    let url: Uri = url.parse()?;
-    let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
-        return Err("no address of a server; write one such as http://127.0.0.1:8080".into());
-    };
-    let host = authority.host().trim_matches(['[', ']']);
-    let stream =
-        TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await.map_err(|error| {
-            format!("{error}; start a server with `spillgate serve`, or name another with --url")
-        })?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let mut request =
-        request.header(HOST, authority.as_str()).body(Full::new(Bytes::from(body)))?;
-    let path = format!("{}{}", url.path().trim_end_matches('/'), request.uri());
-    *request.uri_mut() = path.parse()?;
-    let response = sender.send_request(request).await?;
-    let status = response.status();
-    let reply = Limited::new(response.into_body(), REPLY_MAX).collect().await;
-    Ok((status, reply.map_err(|error| error.to_string())?.to_bytes()))
-}
-
 fn answer_or_problem(status: StatusCode, reply: Bytes) -> Result<Bytes, Failure> {
     // A change that some shards get later is accepted.
     if matches!(status, StatusCode::OK | StatusCode::ACCEPTED) {
@@ -110,6 +150,9 @@ fn answer_or_problem(status: StatusCode, reply: Bytes) -> Result<Bytes, Failure>
 
 /// The token of commands that name no file. It is no setting of the service.
 const TOKEN_VARIABLE: &str = "SPILLGATE_ADMIN_TOKEN";
+
+const NO_ADDRESS: &str =
+    "no address of a server; write one such as http://127.0.0.1:8080 or https://limits.example";
 
 const NO_TOKEN: &str = "no token or a wrong one; name its file with --token-file, or put the token into the environment \
      as SPILLGATE_ADMIN_TOKEN";

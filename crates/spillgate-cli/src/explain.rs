@@ -18,10 +18,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let path = format!("{}?{}", EXPLAIN, query(args));
     let reply = Runtime::new()?.block_on(async {
         match &args.redis {
-            None => {
-                let (token_file, request) = (args.token_file.as_deref(), Request::get(path));
-                client::ask_as_operator(&args.url, token_file, request, Vec::new()).await
-            }
+            None => client::ask_admin_api(&args.api, Request::get(path)).await,
             Some(store) => ask_store(args, store, &path).await,
         }
     })?;

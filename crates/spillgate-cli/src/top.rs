@@ -42,7 +42,7 @@ async fn ask(args: &TopArgs) -> Result<hyper::body::Bytes, Failure> {
         query.append_pair("rule", rule);
     }
     let request = Request::get(format!("/admin/v1/top?{}", query.finish()));
-    client::ask_as_operator(&args.url, args.token_file.as_deref(), request, Vec::new()).await
+    client::ask_admin_api(&args.api, request).await
 }
 
 #[derive(Deserialize)]

@@ -23,6 +23,10 @@ pub(crate) struct AdminArgs {
     #[arg(long, value_name = "URL", global = true)]
     pub(crate) url: Vec<String>,
 
+    /// PEM file of the server's authority [default: those of the machine]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) ca: Option<PathBuf>,
+
     /// The file with the token [default: the token in SPILLGATE_ADMIN_TOKEN]
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) token_file: Option<PathBuf>,

@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use serde_json::Value;
-use spillgate_testkit::{RedisServer, eventually, free_port};
+use spillgate_testkit::{Certificates, RedisServer, eventually, free_port};
 
 use super::outage::start_on;
 use super::{api_rule, decision};
@@ -74,6 +74,49 @@ fn an_operator_blocks_raises_refunds_resets_and_reads_the_audit() {
         assert!(block.ends_with("Z  (scraper)"), "{block}");
         assert_eq!(act(&["audit", "--rule", "other"]), "no changes\n");
     });
+}
+
+#[test]
+fn commands_reach_a_server_with_tls_by_the_authority_of_a_file() {
+    let (keys, other) = (Certificates::make(), Certificates::make());
+    let rule = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"5/minute\"]\n";
+    let (cert, key) = (keys.server(), keys.server_key());
+    let tls = format!("[server.tls]\ncert = {cert:?}\nkey = {key:?}\n{rule}");
+    let file = TempFile::new("limits.toml", &tls);
+    let server = Server::start(&["--config", file.path()]);
+    let url = |port: u16| format!("https://localhost:{port}");
+    let (http, admin_api) = (url(server.port), url(server.admin_port.unwrap()));
+    let ask = |words: &[&str]| ended(&run(words));
+    let authority = |keys: &Certificates| keys.authority().to_str().unwrap().to_owned();
+    let ca = authority(&keys);
+    for words in [
+        &["admin", "mode", "api", "shadow", "--url", &admin_api][..],
+        &["explain", "user=ann", "--url", &admin_api],
+        &["top", "--once", "--url", &admin_api],
+        &["check", "user=ann", "--url", &http],
+    ] {
+        let (code, output, errors) = ask(&[words, &["--ca", &ca]].concat());
+        assert_eq!((code, &*errors), (0, ""), "{words:?}: {output}");
+        for (added, why) in [
+            (&[][..], "UnknownIssuer"),
+            (&[], "with --ca"),
+            (&["--ca", &authority(&other)], "TLS: invalid peer certificate"),
+            (&["--ca", file.path()], "holds no certificate; name a file in PEM"),
+            (&["--ca", "/nowhere"], "--ca: /nowhere: "),
+        ] {
+            let (code, output, errors) = ask(&[words, added].concat());
+            assert_eq!((code, &*output), (2, ""), "{words:?} {added:?}: {errors}");
+            assert!(errors.contains(why), "{words:?} {added:?}: {errors}");
+        }
+        let plain: Vec<String> =
+            words.iter().map(|word| word.replace("https://", "http://")).collect();
+        let plain: Vec<&str> = plain.iter().map(String::as_str).chain(["--ca", &ca]).collect();
+        let (code, _, errors) = ask(&plain);
+        assert_eq!(code, 2, "{plain:?}: {errors}");
+        assert!(errors.contains("--ca is for a URL that begins with https://"), "{errors}");
+    }
+    let audit = done(&["audit", "--url", &admin_api, "--ca", &ca]);
+    assert!(audit.contains("local  set-mode api shadow"), "{audit}");
 }
 
 #[test]
