@@ -7,6 +7,7 @@ Prints a row for each claim; the exit status is 1 if one does not hold.
 
 import http.client
 import http.server
+import json
 import os
 import re
 import socket
@@ -47,6 +48,7 @@ static_resources:
         typed_config:
           "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
           stat_prefix: main
+@ACCESS_LOG@
           route_config:
             virtual_hosts:
             - name: all
@@ -118,6 +120,11 @@ class Rig:
         self.claim("its bytes deny the next one",
                    eventually(lambda: self.get("/download", download)[0] == 429))
 
+        self.claim("the access log names the rule that denied", eventually(
+            lambda: {"status": 429, "denied_by": ["user"], "would_be_denied_by": None} in self.log()))
+        self.claim("the access log names the shadow rule that would deny", eventually(
+            lambda: {"status": 200, "denied_by": None, "would_be_denied_by": ["watched"]} in self.log()))
+
         stop(server)
         self.claim("Envoy allows requests while spillgate is stopped", self.get("/", user)[0] == 200)
         self.serve(["--redis", f"redis://127.0.0.1:{free_port()}"], self.grpc)
@@ -130,9 +137,10 @@ class Rig:
     def serve(self, arguments, port=0):
         rules = os.path.join(self.folder, "limits.toml")
         with open(rules, "w") as file:
+            documented = "\n".join(blocks("toml"))
             # A slow machine is no outage.
-            file.write('[store]\ntimeout = "1s"\n[server.grpc]\ntimeout = "1s"\n')
-            file.write("\n".join(blocks("toml")) + MORE_RULES)
+            documented = documented.replace("[server.grpc]\n", '[server.grpc]\ntimeout = "1s"\n')
+            file.write(documented + MORE_RULES + '[store]\ntimeout = "1s"\n')
         command = [self.spillgate, "serve", "--config", rules, "--http", "off", "--resp", "off", "--admin", "off", "--grpc", f"127.0.0.1:{port}"]
         process = subprocess.Popen(command + arguments, stderr=subprocess.PIPE)
         self.processes.append(process)
@@ -152,7 +160,7 @@ class Rig:
     def proxy(self):
         upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
         threading.Thread(target=upstream.serve_forever, daemon=True).start()
-        filters, limits, per_route = blocks("yaml")
+        filters, limits, per_route, access_log = blocks("yaml")
         # Envoy's default of 20 ms is too short for a machine under test.
         filters = filters.replace("      domain: web\n", "      domain: web\n      timeout: 2s\n")
         self.port = free_port()
@@ -160,13 +168,15 @@ class Rig:
         text = text.replace("@UPSTREAM@", str(upstream.server_port))
         text = text.replace("@FILTERS@", textwrap.indent(filters.rstrip(), " " * 10))
         text = text.replace("@RATE_LIMITS@", textwrap.indent(limits.rstrip(), " " * 18))
+        text = text.replace("@ACCESS_LOG@", textwrap.indent(access_log.rstrip(), " " * 10))
         text = text.replace("@PER_ROUTE@", textwrap.indent(per_route.rstrip(), " " * 20))
         bootstrap = os.path.join(self.folder, "envoy.yaml")
         with open(bootstrap, "w") as file:
             file.write(text)
         log = os.path.join(self.folder, "envoy.log")
-        command = [self.envoy, "-c", bootstrap, "--concurrency", "1", "--log-path", log, "--use-dynamic-base-id"]
-        self.processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        command = [self.envoy, "-c", bootstrap, "--concurrency", "1", "--log-path", log, "--use-dynamic-base-id", "--file-flush-interval-msec", "100"]
+        with open(os.path.join(self.folder, "access.log"), "w") as written:
+            self.processes.append(subprocess.Popen(command, stdout=written, stderr=subprocess.DEVNULL))
         if not eventually(lambda: self.get("/", {})[0] == 200):
             with open(log) as file:
                 raise SystemExit("Envoy did not start: " + file.read()[-2000:])
@@ -181,6 +191,11 @@ class Rig:
             return 0, {}, b""
         finally:
             connection.close()
+
+    def log(self):
+        """The lines of the access log that are complete."""
+        with open(os.path.join(self.folder, "access.log")) as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
 
     def claim(self, claim, holds):
         print(f"{'holds' if holds else 'FAILS'}  {claim}", flush=True)

@@ -354,10 +354,8 @@ impl Settings {
             "server.grpc.on_outage_deny" => {
                 self.envoy.on_outage_deny = value::choice(text, &ON_OUTAGE_DENY)?;
             }
-            "server.grpc.headers" => {
-                let styles = http::HeaderStyle::ALL.map(|style| (style.name(), style));
-                self.envoy.headers = value::choice(text, &styles)?;
-            }
+            "server.grpc.headers" => self.envoy.headers = envoy::headers(text)?,
+            "server.grpc.dynamic_metadata" => self.envoy.dynamic_metadata = value::boolean(text)?,
             "server.domains" => self.domains = value::choice(text, &DOMAINS)?,
             "server.resp" | "server.resp.address" => self.resp = value::address(text)?,
             "server.resp.password_file" => self.resp_password_file = Some(text.into()),
@@ -420,6 +418,7 @@ const SETTINGS: &[&str] = &[
     "server.grpc.timeout",
     "server.grpc.on_outage_deny",
     "server.grpc.headers",
+    "server.grpc.dynamic_metadata",
     "server.domains",
     "server.resp",
     "server.resp.address",

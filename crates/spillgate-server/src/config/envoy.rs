@@ -1,8 +1,10 @@
-//! `[server.grpc]`: timeout, outage answer and headers of Envoy's gRPC API.
+//! `[server.grpc]`: timeout, outage answer, headers and metadata of Envoy's gRPC API.
 
 use std::time::Duration;
 
 use spillgate::http::HeaderStyle;
+
+use super::value;
 
 /// The settings of Envoy's gRPC API.
 #[derive(Clone, Copy)]
@@ -11,6 +13,8 @@ pub(crate) struct Envoy {
     pub(crate) timeout: Duration,
     pub(crate) on_outage_deny: OnOutageDeny,
     pub(crate) headers: HeaderStyle,
+    /// Whether answers carry dynamic metadata.
+    pub(crate) dynamic_metadata: bool,
 }
 
 impl Default for Envoy {
@@ -19,6 +23,7 @@ impl Default for Envoy {
             timeout: TIMEOUT,
             on_outage_deny: OnOutageDeny::default(),
             headers: HeaderStyle::default(),
+            dynamic_metadata: false,
         }
     }
 }
@@ -31,6 +36,11 @@ pub(crate) enum OnOutageDeny {
     OverLimit,
     /// An error: Envoy's `failure_mode_deny` decides.
     Unavailable,
+}
+
+/// Parses the style of header fields.
+pub(super) fn headers(text: &str) -> Result<HeaderStyle, String> {
+    value::choice(text, &HeaderStyle::ALL.map(|style| (style.name(), style)))
 }
 
 pub(super) const ON_OUTAGE_DENY: [(&str, OnOutageDeny); 2] =

@@ -17,6 +17,7 @@ mod connection;
 pub(crate) mod fuzzed;
 mod health;
 mod message;
+mod metadata;
 mod question;
 #[rustfmt::skip]
 #[allow(clippy::all, missing_docs, unreachable_pub, reason = "generated; see proto/README.md")]
@@ -71,7 +72,11 @@ impl RateLimitService for Envoy {
                 _ => {}
             }
         }
-        Ok(Response::new(answer::to(&combined, self.choices.headers)))
+        let mut response = answer::to(&combined, self.choices.headers);
+        if self.choices.dynamic_metadata {
+            response.dynamic_metadata = Some(metadata::of(&combined, question::domain(request)));
+        }
+        Ok(Response::new(response))
     }
 }
 

@@ -6,9 +6,9 @@ use std::fs;
 use spillgate_testkit::Reply;
 
 use super::page::{Page, assert_same, read, root, spans};
-use crate::envoy::client::Caller;
+use crate::envoy::client::{Caller, descriptor};
 use crate::envoy::connections::services;
-use crate::server::Server;
+use crate::server::{Server, TempFile};
 
 #[test]
 fn the_page_on_grpc_has_the_services_that_reflection_lists() {
@@ -55,6 +55,31 @@ fn the_page_on_grpc_has_the_codes_of_the_source() {
         }
     }
     assert_same("codes", listed, known);
+}
+
+#[test]
+fn the_page_on_grpc_has_the_keys_of_the_metadata() {
+    let section = Page::of("reference/grpc").section("Dynamic metadata");
+    let listed = section.rows().into_iter().flat_map(|row| spans(row[0]));
+    let rules = r#"
+        [server.grpc]
+        dynamic_metadata = true
+        [[rule]]
+        name = "watched"
+        mode = "shadow"
+        key = ["user"]
+        limits = ["block"]
+        [[rule]]
+        name = "enforced"
+        key = ["user"]
+        limits = ["1/day"]
+    "#;
+    let file = TempFile::new("metadata-keys.toml", rules);
+    let server = Server::start(&["--config", file.path()]);
+    let caller = Caller::of(&server);
+    let ask = || caller.ask(&[descriptor(&[("user", "ada")])]).dynamic_metadata.unwrap();
+    ask();
+    assert_same("keys", listed, ask().fields.into_keys());
 }
 
 /// The program returns the usage of a command that has too many arguments.

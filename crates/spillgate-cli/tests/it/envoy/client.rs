@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use prost_types::value::Kind;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
@@ -96,6 +97,21 @@ pub(crate) fn in_domain(domain: &str, descriptors: &[RateLimitDescriptor]) -> Ra
         descriptors: descriptors.to_vec(),
         hits_addend: 0,
     }
+}
+
+/// Returns metadata as JSON.
+pub(crate) fn json(metadata: prost_types::Struct) -> serde_json::Value {
+    fn of(value: prost_types::Value) -> serde_json::Value {
+        match value.kind.unwrap() {
+            Kind::NullValue(_) => serde_json::Value::Null,
+            Kind::NumberValue(number) => number.into(),
+            Kind::StringValue(text) => text.into(),
+            Kind::BoolValue(truth) => truth.into(),
+            Kind::StructValue(inner) => json(inner),
+            Kind::ListValue(list) => list.values.into_iter().map(of).collect(),
+        }
+    }
+    metadata.fields.into_iter().map(|(name, value)| (name, of(value))).collect()
 }
 
 pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {

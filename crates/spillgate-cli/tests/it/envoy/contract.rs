@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tonic::{Code as Status, Request};
 
-use super::client::{Caller, Code, RateLimitUnit, Unit, descriptor, in_domain};
+use super::client::{Caller, Code, RateLimitUnit, Unit, descriptor, in_domain, json};
 use crate::server::{Server, TempFile, on_both_engines};
 
 /// Times long enough for a slow machine.
@@ -301,4 +301,55 @@ fn the_header_style_is_the_operators_choice() {
     let caller = Caller::of(&server);
     let answer = caller.ask(&[descriptor(&[("user", "x")])]);
     assert!(answer.response_headers_to_add.is_empty());
+}
+
+#[test]
+fn metadata_names_every_limit_that_denies_and_no_value_of_the_client() {
+    let settings = format!("{PATIENT}dynamic_metadata = true\n{POLICY}");
+    let file = TempFile::new("metadata.toml", &settings);
+    on_both_engines(&["--config", file.path()], |server| {
+        let caller = Caller::of(server);
+        let asked = [
+            descriptor(&[("user", "canary"), ("watched", "canary")]).costing(2),
+            descriptor(&[("path", "/canary"), ("path", "/b")]).costing(2),
+        ];
+        let allowed = json(caller.ask(&asked).dynamic_metadata.unwrap());
+        assert_eq!(allowed["allowed"], true);
+        assert_eq!(allowed["domain"], "default");
+        assert_eq!(
+            (&allowed["rule"], &allowed["remaining"]),
+            (&Value::from("user"), &Value::from(0.0))
+        );
+        assert_eq!(allowed["retry_after_ms"], 0.0);
+        assert_eq!(allowed["shadow_denied_by"], serde_json::json!(["watched"]));
+        for absent in ["reason", "denied_by"] {
+            assert!(allowed.get(absent).is_none(), "{allowed}");
+        }
+
+        let denied = json(caller.ask(&asked).dynamic_metadata.unwrap());
+        assert_eq!(
+            (&denied["allowed"], &denied["reason"]),
+            (&false.into(), &"limit-exceeded".into())
+        );
+        assert_eq!((&denied["rule"], &denied["limit"]), (&"path".into(), &"0".into()));
+        assert_eq!(denied["denied_by"], serde_json::json!(["user", "path/0"]));
+        assert_eq!(denied["shadow_denied_by"], serde_json::json!(["watched"]));
+        assert_eq!((&denied["capacity"], &denied["remaining"]), (&3.0.into(), &1.0.into()));
+        let wait = denied["retry_after_ms"].as_f64().unwrap();
+        assert!((1_100_000.0..=1_200_000.0).contains(&wait), "{wait}");
+        assert_eq!((&denied["source"], &denied["degraded"]), (&"store".into(), &false.into()));
+        assert!(!denied.to_string().contains("canary"), "{denied}");
+
+        let unknown =
+            json(caller.ask(&[descriptor(&[("unknown", "x")])]).dynamic_metadata.unwrap());
+        assert_eq!(unknown["allowed"], true);
+        assert!(unknown.get("rule").is_none(), "{unknown}");
+    });
+}
+
+#[test]
+fn there_is_no_metadata_unless_the_operator_asks_for_it() {
+    on_both(|caller| {
+        assert_eq!(caller.ask(&[descriptor(&[("sold_out", "yes")])]).dynamic_metadata, None);
+    });
 }

@@ -60,7 +60,7 @@ fn status(part: &Decision) -> DescriptorStatus {
 }
 
 /// Returns the name of the rule, followed by that of the limit if the rule has several.
-fn name(part: &Decision, limit: &LimitDecision<'_>) -> String {
+pub(super) fn name(part: &Decision, limit: &LimitDecision<'_>) -> String {
     let rule = limit.rule().unwrap_or_default();
     let of_rule = part.limits().filter(|other| other.rule() == Some(rule)).count();
     if of_rule > 1 { format!("{rule}/{}", limit.limit()) } else { rule.to_owned() }
