@@ -20,7 +20,7 @@ import time
 
 SECONDS_MAX = 20
 DOCUMENT = os.path.join(os.path.dirname(__file__), "../../docs/how-to/envoy.md")
-# Rules beside the documented ones: a shadow rule, and one that denies in an outage.
+# Rules beside the documented ones: a shadow rule, one that denies in an outage, and those of the routes below.
 MORE_RULES = """
 [[rule]]
 name = "watched"
@@ -35,6 +35,26 @@ domain = "web"
 key = ["strict"]
 limits = ["100/hour"]
 on_outage = "deny"
+"""
+# The descriptors of a route, under `typed_per_filter_config`: each has one header, and options.
+PER_ROUTE = {
+    "/constant": [("tenant", "limit: { rate_limit: { requests_per_unit: 3, unit: HOUR } }")],
+    "/tenant": [("tenant", "limit: { dynamic_metadata: { metadata_key: { key: tenants, path: [{ key: limit }] } } }")],
+}
+# A filter that looks up a tenant's limit, as an authorization service would.
+LOOKUP = """
+- name: envoy.filters.http.lua
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua
+    default_source_code:
+      inline_string: |
+        function envoy_on_request(handle)
+          local plan = handle:headers():get("x-plan")
+          if plan then
+            local limit = { requests_per_unit = tonumber(plan), unit = "HOUR" }
+            handle:streamInfo():dynamicMetadata():set("tenants", "limit", limit)
+          end
+        end
 """
 BOOTSTRAP = """
 admin: { address: { socket_address: { address: 127.0.0.1, port_value: 0 } } }
@@ -59,10 +79,12 @@ static_resources:
                 typed_per_filter_config:
                   envoy.filters.http.ratelimit:
 @PER_ROUTE@
+@ROUTES@
               - match: { prefix: / }
                 route:
                   cluster: upstream
 @RATE_LIMITS@
+@TENANTS@
                     - actions: [{ request_headers: { header_name: x-watched, descriptor_key: watched } }]
                     - actions: [{ request_headers: { header_name: x-strict, descriptor_key: strict } }]
 @FILTERS@
@@ -120,6 +142,16 @@ class Rig:
         self.claim("its bytes deny the next one",
                    eventually(lambda: self.get("/download", download)[0] == 429))
 
+        for name, path, headers in [
+            ("in a route's rate_limits", "/", {"x-plan": "3"}),
+            ("in a route's filter settings", "/tenant", {"x-plan": "3"}),
+            ("that is a constant", "/constant", {}),
+        ]:
+            tenant = {"x-tenant": name.replace(" ", "-"), **headers}
+            answers = [self.get(path, tenant)[0] for _ in range(4)]
+            self.claim(f"a limit {name} replaces the rule's 1/hour by 3/hour", answers == [200, 200, 200, 429])
+        poor = [self.get("/tenant", {"x-tenant": "poor"})[0] for _ in range(2)]
+        self.claim("a tenant without a limit of its own has the rule's", poor == [200, 429])
         self.claim("the access log names the rule that denied", eventually(
             lambda: {"status": 429, "denied_by": ["user"], "would_be_denied_by": None} in self.log()))
         self.claim("the access log names the shadow rule that would deny", eventually(
@@ -160,7 +192,8 @@ class Rig:
     def proxy(self):
         upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
         threading.Thread(target=upstream.serve_forever, daemon=True).start()
-        filters, limits, per_route, access_log = blocks("yaml")
+        filters, limits, per_route, tenants, access_log = blocks("yaml")
+        filters = filters.replace("http_filters:\n", "http_filters:\n" + textwrap.indent(LOOKUP.lstrip(), "  "))
         # Envoy's default of 20 ms is too short for a machine under test.
         filters = filters.replace("      domain: web\n", "      domain: web\n      timeout: 2s\n")
         self.port = free_port()
@@ -168,7 +201,9 @@ class Rig:
         text = text.replace("@UPSTREAM@", str(upstream.server_port))
         text = text.replace("@FILTERS@", textwrap.indent(filters.rstrip(), " " * 10))
         text = text.replace("@RATE_LIMITS@", textwrap.indent(limits.rstrip(), " " * 18))
+        text = text.replace("@TENANTS@", textwrap.indent(tenants.removeprefix("rate_limits:\n").rstrip(), " " * 18))
         text = text.replace("@ACCESS_LOG@", textwrap.indent(access_log.rstrip(), " " * 10))
+        text = text.replace("@ROUTES@", "\n".join(route(*entry) for entry in PER_ROUTE.items()))
         text = text.replace("@PER_ROUTE@", textwrap.indent(per_route.rstrip(), " " * 20))
         bootstrap = os.path.join(self.folder, "envoy.yaml")
         with open(bootstrap, "w") as file:
@@ -217,6 +252,22 @@ class Upstream(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *arguments):
         pass
+
+
+def route(prefix, descriptors):
+    """A route with its own descriptors."""
+    text = f"""
+- match: {{ prefix: {prefix} }}
+  route: {{ cluster: upstream }}
+  typed_per_filter_config:
+    envoy.filters.http.ratelimit:
+      "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+      rate_limits:
+"""
+    for key, options in descriptors:
+        actions = f"actions: [{{ request_headers: {{ header_name: x-{key}, descriptor_key: {key} }} }}]"
+        text += f"      - {{ {', '.join(filter(None, [actions, options]))} }}\n"
+    return textwrap.indent(text.strip(), " " * 14)
 
 
 def blocks(language):

@@ -111,6 +111,17 @@ impl Calendar {
 }
 
 impl CalendarUnit {
+    /// Returns the length of this unit outside a calendar, in µs: a month has 30 days, a year 365.
+    pub fn usual_us(self) -> u64 {
+        let days = match self {
+            CalendarUnit::Day => 1,
+            CalendarUnit::Week => 7,
+            CalendarUnit::Month => 30,
+            CalendarUnit::Year => 365,
+        };
+        days * DAY_US
+    }
+
     fn first_day(self, day: Date) -> Date {
         match self {
             CalendarUnit::Day => day,

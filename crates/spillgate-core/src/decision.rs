@@ -192,8 +192,7 @@ impl<'d> LimitDecision<'d> {
     }
 
     /// Returns the name of the limit: as given in the policy, else its position in the rule. A
-    /// narrowed limit, which the request asked for beside a configured one, is called
-    /// `NAME.request`.
+    /// limit that the request asked for beside a configured one is called `NAME.request`.
     pub fn limit(&self) -> &'d str {
         match (self.counter.brought(), self.names) {
             (Some(limit), _) | (None, Names::Inline(limit)) => limit.name().unwrap_or("0"),
@@ -217,6 +216,12 @@ impl<'d> LimitDecision<'d> {
             (Some(limit), _) | (None, Names::Inline(limit)) => limit,
             (None, Names::Policy(policy)) => policy.limit(self.index()),
         }
+    }
+
+    /// Returns whether the request asked for this limit of a rule, by
+    /// [`Request::limited_to`](crate::Request::limited_to).
+    pub fn is_request_limit(&self) -> bool {
+        self.rule().is_some() && self.counter.brought().is_some()
     }
 
     /// Returns whether this counter allows the request. A counter that was not evaluated, because

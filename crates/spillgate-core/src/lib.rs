@@ -28,7 +28,7 @@ pub use ip::Network;
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec};
 pub use policy::{
     DenialBody, DenialSpec, Glob, InvalidChange, LeaseSpec, LeaseTerms, Mode, NotMatched, OnOutage,
-    Pattern, Policy, PolicyBuilder, PolicyError, Rule, RuleDenial, RuleSpec, Subject,
+    Pattern, Policy, PolicyBuilder, PolicyError, RequestLimit, Rule, RuleDenial, RuleSpec, Subject,
 };
 pub use request::{Cost, Request, Value};
 pub use reservation::{EndResult, Ended, Receipt, ReceiptError, ReservationError, Usage};

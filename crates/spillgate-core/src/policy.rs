@@ -47,7 +47,7 @@ pub use nesting::first_dot_too_many;
 use overrides::Overrides;
 pub use problem::PolicyError;
 use problem::{Problem, Problems};
-pub use rule::{Mode, OnOutage, Rule};
+pub use rule::{Mode, OnOutage, RequestLimit, Rule};
 pub use runtime::InvalidChange;
 pub use runtime::{RuntimeEntry, Subject};
 pub use share::Share;

@@ -46,8 +46,8 @@ enum BroughtLimit<'a> {
     None,
     /// The only limit of the request, for one key.
     Inline { key: Cow<'a, str>, limit: Cow<'a, Limit> },
-    /// A limit beside those of the rules that the request matches.
-    Narrowing(Cow<'a, Limit>),
+    /// A limit beside or in place of those of the rules that the request matches.
+    Asked(Cow<'a, Limit>),
 }
 
 /// The value of an attribute, of any bytes.
@@ -124,23 +124,24 @@ impl<'a> Request<'a> {
         Request { cost: cost.into(), ..self }
     }
 
-    /// Adds a limit of the caller's own.
+    /// Asks for a limit of the caller's own, as Envoy's descriptors do.
     ///
-    /// A rule with `request_limit = true` enforces it beside each of its limits that are larger,
-    /// with a counter of its own. Other rules and inline limits ignore it.
+    /// It has an effect only on rules with [`request_limit`](crate::RuleSpec::request_limit). With
+    /// `"lower"` it holds beside each limit of the rule that is larger, with a counter of its own.
+    /// With `"replace"` it holds in place of the rule's limit, be it lower or higher.
     ///
     /// ```
     /// # use spillgate_core as spillgate;
     /// use spillgate::{Limit, Request};
-    /// let request = Request::new().with("user", "ada").narrowed_to(Limit::per_minute(3));
-    /// assert_eq!(request.narrowing(), Some(&Limit::per_minute(3)));
+    /// let request = Request::new().with("user", "ada").limited_to(Limit::per_minute(3));
+    /// assert_eq!(request.request_limit(), Some(&Limit::per_minute(3)));
     /// ```
     #[inline]
-    pub fn narrowed_to(self, limit: impl Into<Cow<'a, Limit>>) -> Request<'a> {
+    pub fn limited_to(self, limit: impl Into<Cow<'a, Limit>>) -> Request<'a> {
         match self.brought {
             BroughtLimit::Inline { .. } => self,
-            BroughtLimit::None | BroughtLimit::Narrowing(_) => {
-                Request { brought: BroughtLimit::Narrowing(limit.into()), ..self }
+            BroughtLimit::None | BroughtLimit::Asked(_) => {
+                Request { brought: BroughtLimit::Asked(limit.into()), ..self }
             }
         }
     }
@@ -191,15 +192,15 @@ impl<'a> Request<'a> {
     pub fn inline_limit(&self) -> Option<(&str, &Limit)> {
         match &self.brought {
             BroughtLimit::Inline { key, limit } => Some((key, limit)),
-            BroughtLimit::None | BroughtLimit::Narrowing(_) => None,
+            BroughtLimit::None | BroughtLimit::Asked(_) => None,
         }
     }
 
-    /// Returns the limit that [`Request::narrowed_to`] added.
+    /// Returns the limit that [`Request::limited_to`] asks for.
     #[inline]
-    pub fn narrowing(&self) -> Option<&Limit> {
+    pub fn request_limit(&self) -> Option<&Limit> {
         match &self.brought {
-            BroughtLimit::Narrowing(limit) => Some(limit),
+            BroughtLimit::Asked(limit) => Some(limit),
             BroughtLimit::None | BroughtLimit::Inline { .. } => None,
         }
     }

@@ -57,7 +57,7 @@ pub mod policy {
     pub(crate) use spillgate_core::policy::*;
     pub use spillgate_core::policy::{
         DenialBody, DenialSpec, Glob, InvalidChange, LeaseSpec, LeaseTerms, NotMatched, Pattern,
-        PolicyBuilder, RuleDenial, RuleSpec, Subject,
+        PolicyBuilder, RequestLimit, RuleDenial, RuleSpec, Subject,
     };
 }
 

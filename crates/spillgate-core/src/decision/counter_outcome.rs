@@ -45,7 +45,7 @@ pub struct CounterOutcome {
 /// Fields that few decisions have.
 #[derive(Clone, Debug, Default)]
 pub struct Rare {
-    /// The limit in force if the request brought it: a narrowed limit, or an inline limit beside
+    /// The limit in force if the request brought it: one that it asked for, or an inline limit beside
     /// other counters.
     brought: Option<Arc<Limit>>,
     /// The receipt of the whole decision, stored with the first counter.
@@ -134,8 +134,8 @@ impl CounterOutcome {
         self.retry_after_us = Some(0).into();
     }
 
-    /// Returns the limit in force if the request brought it: a narrowed limit, or an inline limit
-    /// beside other counters.
+    /// Returns the limit in force if the request brought it: one that it asked for, or an inline
+    /// limit beside other counters.
     pub fn brought(&self) -> Option<&Limit> {
         self.rare.as_ref().and_then(|rare| rare.brought.as_deref())
     }

@@ -1,4 +1,4 @@
-//! Narrows a limit to one that a caller asks for.
+//! Narrows a limit to one that a caller asks for, or replaces it by that.
 
 use super::{Kind, Limit};
 use crate::algorithm::{LimitParams, fixed_window, sliding_log, sliding_window, token_bucket};
@@ -16,6 +16,24 @@ impl Limit {
                 Kind::Counted(numbers_below(params, asked)?)
             }
             (Kind::Counted(_), Kind::Counted(_)) => return None,
+        };
+        Some(Limit { kind, ..self.clone() })
+    }
+
+    /// Returns the limit that `asked`, a bucket, `block` or `unlimited`, makes in place of this one.
+    /// Name, unit and algorithm stay, and so does a block. Returns `None` if nothing changes,
+    /// because permits have no rate or because the algorithm cannot count so far.
+    pub fn replaced_by(&self, asked: &Limit) -> Option<Limit> {
+        let kind = match (&self.kind, &asked.kind) {
+            (Kind::Nothing, _) => return None,
+            (Kind::Counted(params), Kind::Counted(LimitParams::TokenBucket(asked))) => {
+                Kind::Counted(numbers_of(params, asked)?)
+            }
+            (Kind::Counted(_), Kind::Counted(_)) => return None,
+            (Kind::Unlimited, _) => {
+                return Some(Limit { words: self.words.clone(), ..asked.clone() });
+            }
+            (_, Kind::Unlimited | Kind::Nothing) => asked.kind.clone(),
         };
         Some(Limit { kind, ..self.clone() })
     }
@@ -40,26 +58,57 @@ fn numbers_below(params: &LimitParams, asked: &token_bucket::Params) -> Option<L
         }
         LimitParams::FixedWindow(params) => {
             let own = Rate { count: params.count, period_us: params.longest_wait_us() };
-            let Rate { count, period_us } = own.capped(asked)?;
-            // With the same length a calendar window stays one. Another length is no calendar's.
-            let window = match period_us == params.longest_wait_us() {
-                true => params.window.clone(),
-                false => fixed_window::Window::Every { period_us },
-            };
+            let window = window_of(params, asked);
+            let period_us = fixed_window::Params { count: asked.count, window: window.clone() }
+                .longest_wait_us();
+            let Rate { count, .. } = own.capped(Rate { count: asked.count, period_us })?;
             LimitParams::FixedWindow(fixed_window::Params { count, window })
         }
         LimitParams::SlidingLog(params) => {
             let own = Rate { count: params.count, period_us: params.period_us };
-            let Rate { count, period_us } = own.capped(asked)?;
+            let Rate { count, period_us } = own.capped(Rate::of(asked))?;
             LimitParams::SlidingLog(sliding_log::Params { count, period_us })
         }
         LimitParams::SlidingWindow(params) => {
             let own = Rate { count: params.count, period_us: params.period_us };
-            let Rate { count, period_us } = own.capped(asked)?;
+            let Rate { count, period_us } = own.capped(Rate::of(asked))?;
             LimitParams::SlidingWindow(sliding_window::Params { count, period_us })
         }
         LimitParams::Concurrency(_) => return None,
     })
+}
+
+/// Returns the numbers that `asked` makes for the algorithm of `params`.
+fn numbers_of(params: &LimitParams, asked: &token_bucket::Params) -> Option<LimitParams> {
+    let Rate { count, period_us } = Rate::of(asked);
+    Some(match params {
+        LimitParams::TokenBucket(_) => LimitParams::TokenBucket(*asked),
+        LimitParams::FixedWindow(params) => {
+            let window = window_of(params, asked);
+            LimitParams::FixedWindow(fixed_window::Params { count, window })
+        }
+        LimitParams::SlidingLog(_) if count > sliding_log::COUNT_MAX => return None,
+        LimitParams::SlidingLog(_) => {
+            LimitParams::SlidingLog(sliding_log::Params { count, period_us })
+        }
+        LimitParams::SlidingWindow(_) => {
+            LimitParams::SlidingWindow(sliding_window::Params { count, period_us })
+        }
+        LimitParams::Concurrency(_) => return None,
+    })
+}
+
+/// Returns the windows that `asked` means: the calendar's own if it asks for a day, week, month or
+/// year as the calendar has, else windows of its period.
+fn window_of(params: &fixed_window::Params, asked: &token_bucket::Params) -> fixed_window::Window {
+    match &params.window {
+        fixed_window::Window::Calendar(calendar)
+            if calendar.parts().0.usual_us() == asked.period_us =>
+        {
+            params.window.clone()
+        }
+        _ => fixed_window::Window::Every { period_us: asked.period_us },
+    }
 }
 
 impl Rate {
@@ -77,7 +126,7 @@ impl Rate {
 
     /// Returns the rate of windows that hold no more than ours and no more than `asked`. Returns
     /// `None` if even those would allow more in the long run than ours.
-    fn capped(self, asked: &token_bucket::Params) -> Option<Rate> {
+    fn capped(self, asked: Rate) -> Option<Rate> {
         let capped = Rate { count: self.count.min(asked.count), period_us: asked.period_us };
         let is_lower = self.lower(capped);
         (is_lower.period_us == capped.period_us && is_lower.count == capped.count).then_some(capped)
@@ -123,6 +172,48 @@ mod tests {
         let narrowed = own.narrowed(&Limit::parse("10/day").unwrap()).unwrap();
         let expected = LimitSpec::new("10/day").algorithm("fixed-window").build().unwrap();
         assert_eq!(narrowed, expected);
+    }
+
+    #[test]
+    fn a_month_of_a_caller_is_a_month_of_the_calendar() {
+        for (unit, zone) in [("day", "Europe/Berlin"), ("month", "UTC"), ("year", "UTC")] {
+            let of = |count: u32| {
+                let spec = LimitSpec::new(format!("{count}/{unit}")).algorithm("fixed-window");
+                spec.time_zone(zone).build().unwrap()
+            };
+            let asked = |count: u32| Limit::parse(&format!("{count}/{unit}")).unwrap();
+            assert_eq!(of(100).narrowed(&asked(99)), Some(of(99)));
+            assert_eq!(of(100).replaced_by(&asked(101)), Some(of(101)));
+        }
+    }
+
+    #[test]
+    fn a_limit_is_replaced_by_a_lower_or_a_higher_one_of_its_algorithm() {
+        let own = |algorithm: &str| LimitSpec::new("100/minute").algorithm(algorithm);
+        let replaced = |spec: LimitSpec, asked: Limit| {
+            spec.build().unwrap().replaced_by(&asked).map(|limit| limit.to_string())
+        };
+        for algorithm in ["token-bucket", "fixed-window", "sliding-log", "sliding-window"] {
+            for count in [5, 900] {
+                let expected =
+                    LimitSpec::new(format!("{count}/hour")).algorithm(algorithm).build().unwrap();
+                let asked = Limit::per_hour(count);
+                assert_eq!(own(algorithm).build().unwrap().replaced_by(&asked), Some(expected));
+            }
+            assert_eq!(replaced(own(algorithm), Limit::block()).as_deref(), Some("block"));
+            assert_eq!(replaced(own(algorithm), Limit::unlimited()).as_deref(), Some("unlimited"));
+        }
+        let burst = Limit::per_minute(300).burst(40);
+        assert_eq!(
+            replaced(own("token-bucket").burst(7), burst).as_deref(),
+            Some("300/1m burst 40")
+        );
+        let unlimited = || LimitSpec::new("unlimited");
+        assert_eq!(replaced(unlimited(), Limit::per_minute(5)).as_deref(), Some("5/1m"));
+        assert_eq!(replaced(own("sliding-log"), Limit::per_minute(1_000_001)), None);
+        assert_eq!(replaced(LimitSpec::new("block"), Limit::unlimited()), None);
+        let permits = LimitSpec::new("20").algorithm("concurrency").max_hold("30s");
+        assert_eq!(replaced(permits, Limit::per_minute(5)), None);
     }
 
     #[test]

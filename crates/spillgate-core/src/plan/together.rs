@@ -1,4 +1,4 @@
-//! Makes one plan of several requests, or of one request that refunds or narrows. A counter that
+//! Makes one plan of several requests, or of one request that refunds or asks for a limit. A counter that
 //! several requests charge is charged once, for the sum of their costs.
 
 use std::slice;
@@ -10,7 +10,7 @@ use crate::algorithm::Refund;
 use crate::counter::{Change, PlannedCharge};
 use crate::decision::{CounterOutcome, CounterOutcomes};
 use crate::limit::{Limit, NamedLimit};
-use crate::policy::{Matched, Mode, Policy};
+use crate::policy::{Matched, Mode, Policy, RequestLimit};
 use crate::request::{Cost, Request};
 use crate::subject::{Secret, SubjectKey};
 
@@ -31,52 +31,81 @@ pub struct SharedMatch<'p> {
 /// The limits that requests match.
 #[derive(Debug)]
 enum MatchedLimits<'p> {
-    /// Those of a rule, followed by those that requests add to them.
+    /// Those of a rule, or those that requests make of them.
     Rule {
         matched: Matched<'p>,
-        narrowed: Option<Narrowed>,
+        asked: Option<AskedLimits>,
     },
     Inline(NamedLimit),
 }
 
-/// The limits of a rule, followed by the narrowed limits that requests add to them.
+/// The limits in force for a rule if requests ask for limits of their own.
 #[derive(Debug)]
-struct Narrowed {
-    limits: Box<[NamedLimit]>,
-    /// For each narrowed limit, the position of the rule's limit that it was made from.
-    beside: Box<[usize]>,
+struct AskedLimits {
+    /// The rule's limits that stay in force, followed by those of requests.
+    in_force: Box<[NamedLimit]>,
+    /// For each limit of requests, the position of the rule's limit that it was made from.
+    made_from: Box<[usize]>,
 }
 
-impl Narrowed {
+impl AskedLimits {
     /// Returns the limits of a rule with those that `asked` adds, or lowers if an earlier request
     /// added them. Returns `None` if nothing is added.
-    fn by(configured: &[NamedLimit], before: Option<&Narrowed>, asked: &Limit) -> Option<Narrowed> {
-        let (mut limits, mut beside) = (configured.to_vec(), Vec::new());
+    fn lower(
+        configured: &[NamedLimit],
+        before: Option<&AskedLimits>,
+        asked: &Limit,
+    ) -> Option<AskedLimits> {
+        let (mut in_force, mut made_from) = (configured.to_vec(), Vec::new());
         for (position, limit) in configured.iter().enumerate() {
-            let added = before.and_then(|before| before.beside(position));
+            let added = before.and_then(|before| before.made_from(position));
             let lowered = added.unwrap_or(limit).limit().narrowed(asked);
             // A limit that is not below the configured one adds nothing.
             let lowered = lowered.filter(|lowered| lowered.kind() != limit.limit().kind());
             let lowered = lowered.map(|lowered| NamedLimit::beside(limit, lowered));
             if let Some(limit) = lowered.or_else(|| added.cloned()) {
-                limits.push(limit);
-                beside.push(position);
+                in_force.push(limit);
+                made_from.push(position);
             }
         }
-        (!beside.is_empty()).then(|| Narrowed { limits: limits.into(), beside: beside.into() })
+        let made_from = Some(made_from).filter(|made_from| !made_from.is_empty())?;
+        Some(AskedLimits { in_force: in_force.into(), made_from: made_from.into() })
     }
 
-    /// Returns the narrowed limit made from the rule's limit at `position`.
-    fn beside(&self, position: usize) -> Option<&NamedLimit> {
-        let index = self.beside.iter().position(|of| *of == position)?;
-        self.limits.get(self.limits.len() - self.beside.len() + index)
+    /// Returns the limit that `asked` puts in place of a rule's only one. If an earlier request
+    /// replaced it, the lower of both. Returns `None` if the rule's limit stays.
+    fn replacing(
+        configured: &NamedLimit,
+        before: Option<AskedLimits>,
+        asked: &Limit,
+    ) -> Option<AskedLimits> {
+        let limit = match before.as_ref().and_then(|before| before.made_from(0)) {
+            Some(earlier) => match earlier.limit().narrowed(asked) {
+                Some(lower) => lower,
+                None => return before,
+            },
+            None => configured.limit().replaced_by(asked)?,
+        };
+        let in_force = [NamedLimit::in_place_of(configured, limit)].into();
+        Some(AskedLimits { in_force, made_from: [0].into() })
     }
 
-    /// Returns the narrowed limit at `index`, with the position of the rule's limit that it was made
-    /// from; `None` if the limit at `index` is the rule's.
-    fn added(&self, index: usize) -> Option<(usize, &NamedLimit)> {
-        let added = index.checked_sub(self.limits.len() - self.beside.len())?;
-        Some((*self.beside.get(added)?, self.limits.get(index)?))
+    /// Returns the number of the rule's limits that stay in force.
+    fn kept(&self) -> usize {
+        self.in_force.len() - self.made_from.len()
+    }
+
+    /// Returns the limit of requests made from the rule's limit at `position`.
+    fn made_from(&self, position: usize) -> Option<&NamedLimit> {
+        let index = self.made_from.iter().position(|of| *of == position)?;
+        self.in_force.get(self.kept() + index)
+    }
+
+    /// Returns the limit at `index`, with the position of the rule's limit that it was made from;
+    /// `None` if the limit at `index` is the rule's.
+    fn of_requests(&self, index: usize) -> Option<(usize, &NamedLimit)> {
+        let number = index.checked_sub(self.kept())?;
+        Some((*self.made_from.get(number)?, self.in_force.get(index)?))
     }
 }
 
@@ -102,7 +131,7 @@ impl<'p> SharedMatch<'p> {
             let request = &*policy.typed(request);
             for matched in policy.matched(request) {
                 let keys = keys_of(matched.rule, request, secret).collect();
-                let limits = MatchedLimits::Rule { matched, narrowed: None };
+                let limits = MatchedLimits::Rule { matched, asked: None };
                 SharedMatch::known_or_new(&mut all, limits, keys).add(number, request, mode);
             }
         }
@@ -153,20 +182,20 @@ impl<'p> SharedMatch<'p> {
         } else if self.limits.take_refunds() {
             self.returned.add(request.cost());
         }
-        if let Some(asked) = request.narrowing() {
-            self.limits.narrow(asked);
+        if let Some(asked) = request.request_limit() {
+            self.limits.take_request_limit(asked);
         }
     }
 
-    /// Returns the outcome of a counter before it is evaluated. A narrowed limit has the position
+    /// Returns the outcome of a counter before it is evaluated. A request's limit has the position
     /// of the rule's limit that it was made from.
     fn unknown(&self, index: usize) -> CounterOutcome {
         let (outcome, brought) = match &self.limits {
             MatchedLimits::Inline(limit) => (CounterOutcome::inline(), Some(limit)),
-            MatchedLimits::Rule { matched, narrowed } => {
-                let added = narrowed.as_ref().and_then(|narrowed| narrowed.added(index));
+            MatchedLimits::Rule { matched, asked } => {
+                let brought = asked.as_ref().and_then(|asked| asked.of_requests(index));
                 let (position, brought) =
-                    added.map_or((index, None), |(position, limit)| (position, Some(limit)));
+                    brought.map_or((index, None), |(position, limit)| (position, Some(limit)));
                 (CounterOutcome::unknown(matched, position), brought)
             }
         };
@@ -184,12 +213,12 @@ impl<'p> SharedMatch<'p> {
 }
 
 impl MatchedLimits<'_> {
-    /// Returns the limits in force, those that requests add included.
+    /// Returns the limits in force, those of requests included.
     fn in_force(&self) -> &[NamedLimit] {
         match self {
             MatchedLimits::Inline(limit) => slice::from_ref(limit),
-            MatchedLimits::Rule { narrowed: Some(narrowed), .. } => &narrowed.limits,
-            MatchedLimits::Rule { matched, narrowed: None } => matched.limits,
+            MatchedLimits::Rule { asked: Some(asked), .. } => &asked.in_force,
+            MatchedLimits::Rule { matched, asked: None } => matched.limits,
         }
     }
 
@@ -225,14 +254,20 @@ impl MatchedLimits<'_> {
         }
     }
 
-    /// Adds the limit that a request brings, if the rule allows that. If several requests bring
-    /// one, the lowest of them applies to all.
-    fn narrow(&mut self, asked: &Limit) {
-        if let MatchedLimits::Rule { matched, narrowed } = self
-            && matched.rule.request_limit()
-        {
-            *narrowed = Narrowed::by(matched.limits, narrowed.take().as_ref(), asked);
-        }
+    /// Takes the limit that a request asks for, as the rule says. If several requests ask for one,
+    /// the lowest of them applies to all.
+    fn take_request_limit(&mut self, limit: &Limit) {
+        let MatchedLimits::Rule { matched, asked } = self else { return };
+        *asked = match (matched.rule.request_limit(), matched.limits) {
+            (RequestLimit::Ignore, _) => None,
+            // An operator's override is the last word, so it can only be lowered.
+            (RequestLimit::Replace, [configured]) if matched.overridden.is_none() => {
+                AskedLimits::replacing(configured, asked.take(), limit)
+            }
+            (RequestLimit::Lower | RequestLimit::Replace, configured) => {
+                AskedLimits::lower(configured, asked.as_ref(), limit)
+            }
+        };
     }
 }
 

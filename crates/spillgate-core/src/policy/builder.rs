@@ -11,7 +11,7 @@ use toml_writer::{ToTomlKey, ToTomlValue};
 
 use super::Policy;
 use super::problem::PolicyError;
-use super::rule::{Mode, OnOutage, Rule};
+use super::rule::{Mode, OnOutage, RequestLimit, Rule};
 use crate::limit::LimitSpec;
 
 /// Collects the rules of a policy. Made by [`Policy::builder`].
@@ -258,17 +258,19 @@ impl RuleSpec {
         self.with("negative_hits", true.to_toml_value())
     }
 
-    /// Lets requests add a limit of their own, by
-    /// [`Request::narrowed_to`](crate::Request::narrowed_to).
+    /// Sets the effect of a limit that a request asks for, by
+    /// [`Request::limited_to`](crate::Request::limited_to). The default is
+    /// [`RequestLimit::Ignore`].
     ///
     /// ```
     /// # use spillgate_core as spillgate;
-    /// use spillgate::{Limit, Rule};
+    /// use spillgate::{Limit, Rule, policy::RequestLimit};
     ///
-    /// let rule = Rule::new("api").key(["user"]).limit(Limit::per_minute(5)).request_limit();
+    /// let rule = Rule::new("api").key(["tenant"]).limit(Limit::per_minute(5));
+    /// let rule = rule.request_limit(RequestLimit::Replace);
     /// ```
-    pub fn request_limit(self) -> RuleSpec {
-        self.with("request_limit", true.to_toml_value())
+    pub fn request_limit(self, request_limit: RequestLimit) -> RuleSpec {
+        self.with("request_limit", request_limit.name().to_toml_value())
     }
 
     fn with(mut self, field: &'static str, value: String) -> RuleSpec {
@@ -476,7 +478,7 @@ mod tests {
             )
             .parallel()
             .negative_hits()
-            .request_limit();
+            .request_limit(RequestLimit::Lower);
         let paid = Rule::new("paid").key([] as [&str; 0]).limit("5/minute").postpaid();
         let text = Rule::new("text").key(["ip"]).limit("5/minute");
         let text = text.denial(DenialSpec::new().text("Slow down.\nPlease."));
@@ -502,7 +504,7 @@ mod tests {
             denial = { status = 402, json = { error = '"quota"', plan = "free" }, headers = { x-plan = "free" } }
             parallel = true
             negative_hits = true
-            request_limit = true
+            request_limit = "lower"
 
             [[rule]]
             name = "paid"

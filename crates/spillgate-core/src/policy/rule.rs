@@ -15,7 +15,7 @@ use super::matching::{Condition, read_conditions};
 use super::problem::Problems;
 use super::share::Share;
 use super::types::Types;
-use crate::limit::{Limit, LimitError, LimitSpec, NamedLimit, checked_name};
+use crate::limit::{Algorithm, Limit, LimitError, LimitSpec, NamedLimit, checked_name};
 use crate::request::Request;
 use crate::subject::DEFAULT_DOMAIN;
 use crate::subject::{Encoding, Secret, SubjectKey};
@@ -71,6 +71,27 @@ impl OnOutage {
     }
 }
 
+/// The effect of a limit that a request asks for, by [`Request::limited_to`] or in a descriptor of Envoy.
+///
+/// `RuleSpec::request_limit` takes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RequestLimit {
+    /// It has none.
+    #[default]
+    Ignore,
+    /// It holds beside each limit of the rule that is larger, with a counter of its own.
+    Lower,
+    /// It replaces the rule's limit, be it lower or higher. Where an override is in force it may only lower that.
+    Replace,
+}
+
+impl RequestLimit {
+    /// Returns the word of the policy file: `ignore`, `lower` or `replace`.
+    pub fn name(self) -> &'static str {
+        word_for(self, &REQUEST_LIMITS)
+    }
+}
+
 /// A named entry of the policy: the requests that it matches, its subjects, limits, mode and outage behaviour.
 #[derive(Clone, Debug)]
 pub struct Rule {
@@ -86,7 +107,7 @@ pub struct Rule {
     on_outage: OnOutage,
     postpaid: bool,
     negative_hits: bool,
-    request_limit: bool,
+    request_limit: RequestLimit,
     parallel: bool,
     local_share: Option<Share>,
     pub(super) lease: Option<(LeaseTerms, HotSubjects)>,
@@ -195,8 +216,8 @@ impl Rule {
         self.negative_hits
     }
 
-    /// Returns whether a request may add a limit of its own, which applies if it is below the rule's.
-    pub fn request_limit(&self) -> bool {
+    /// Returns the effect of a limit that a request asks for.
+    pub fn request_limit(&self) -> RequestLimit {
         self.request_limit
     }
 
@@ -276,9 +297,13 @@ impl Rule {
         let truth = |field, problems: &mut _| table.truth(field, problems).unwrap_or_default();
         let postpaid = truth("postpaid", problems);
         let negative_hits = truth("negative_hits", problems);
-        let request_limit = truth("request_limit", problems);
+        let request_limit =
+            table.choice("request_limit", &REQUEST_LIMITS, problems).unwrap_or_default();
         let denial = RuleDenial::read(table, problems).map(Arc::new);
         let (limits, specs) = read_limits(table, problems)?;
+        if request_limit == RequestLimit::Replace {
+            refuse_irreplaceable(table, &limits, problems);
+        }
         let lease = LeaseTerms::read(table, key.as_deref(), types, &limits, problems);
         if postpaid && lease.is_some() {
             problems.note(LeaseTerms::refused_postpaid(table));
@@ -419,6 +444,20 @@ fn read_limits(
     Some((limits, written.into_iter().map(|limit| limit.spec).collect()))
 }
 
+/// Refuses limits that no limit of a request could stand in for.
+fn refuse_irreplaceable(table: &Table<'_>, limits: &[NamedLimit], problems: &mut Problems<'_>) {
+    if limits.len() > 1 {
+        let message = format!(
+            "a request can replace one limit, and this rule has {}; leave one, and write the others in a rule of their own",
+            limits.len()
+        );
+        problems.note(table.wrong("request_limit", message));
+    } else if limits.iter().any(|limit| limit.algorithm() == Algorithm::Concurrency) {
+        let message = "a limit of a request is a rate, and cannot replace a concurrency limit; leave request_limit out";
+        problems.note(table.wrong("request_limit", message));
+    }
+}
+
 fn id(domain: &str, name: &str, generation: u64) -> u128 {
     hash([domain.as_bytes(), name.as_bytes(), &generation.to_le_bytes()])
 }
@@ -460,6 +499,11 @@ const MODES: [(&str, Mode); 3] =
     [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
 const ON_OUTAGE: [(&str, OnOutage); 3] =
     [("local", OnOutage::Local), ("deny", OnOutage::Deny), ("allow", OnOutage::Allow)];
+const REQUEST_LIMITS: [(&str, RequestLimit); 3] = [
+    ("ignore", RequestLimit::Ignore),
+    ("lower", RequestLimit::Lower),
+    ("replace", RequestLimit::Replace),
+];
 /// The longest domain. Proxies join domains from the names of namespace, gateway and listener.
 const DOMAIN_MAX: usize = 256;
 /// The most key attributes: as many as the APIs allow in a request. An override's set of them has 32 bits.

@@ -130,7 +130,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         let request = self.request();
-        !request.refunds() && request.narrowing().is_none()
+        !request.refunds() && request.request_limit().is_none()
     }
 
     /// Returns the rules that the request matches; none for an inline limit.

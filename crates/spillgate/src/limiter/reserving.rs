@@ -191,7 +191,7 @@ impl Inner {
         }
         encode_cost(request.cost(), &mut body);
         // No unit of a cost begins so.
-        if let Some(limit) = request.narrowing() {
+        if let Some(limit) = request.request_limit() {
             body.part(b"#narrowed");
             encode_limit(limit, &mut body);
         }

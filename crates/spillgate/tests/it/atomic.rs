@@ -170,7 +170,7 @@ const REQUEST_LIMITED: &str = r#"
     name = "open"
     key = ["user"]
     limits = ["10/day"]
-    request_limit = true
+    request_limit = "lower"
     [[rule]]
     name = "closed"
     key = ["user"]
@@ -180,7 +180,7 @@ const REQUEST_LIMITED: &str = r#"
 #[test]
 fn a_request_limit_applies_only_if_allowed_and_lower() {
     on_each(REQUEST_LIMITED, |limiter| async move {
-        let with = |limit: Limit| [by("user", "ada").narrowed_to(limit)];
+        let with = |limit: Limit| [by("user", "ada").limited_to(limit)];
         let low = check_atomic(&limiter, &with(Limit::per_day(3))).await;
         let params: Vec<_> = low
             .whole()
@@ -199,7 +199,7 @@ fn a_request_limit_applies_only_if_allowed_and_lower() {
 #[test]
 fn the_lower_of_two_request_limits_on_one_counter_applies() {
     on_each(REQUEST_LIMITED, |limiter| async move {
-        let of = |count| by("user", "bob").narrowed_to(Limit::per_day(count));
+        let of = |count| by("user", "bob").limited_to(Limit::per_day(count));
         let both = check_atomic(&limiter, &[of(3), of(5)]).await;
         assert_eq!(remaining(both.whole())[..2], [Some(8), Some(1)]);
         let both = check_atomic(&limiter, &[of(5), of(3)]).await;
@@ -225,7 +225,7 @@ fn a_single_request_refunds_and_narrows_as_in_an_atomic_check() {
         assert_eq!(remaining(&limiter.peek(&of(1)).await), [Some(6), Some(9)]);
     });
     on_each(REQUEST_LIMITED, |limiter| async move {
-        let request = by("user", "cyd").narrowed_to(Limit::per_day(2));
+        let request = by("user", "cyd").limited_to(Limit::per_day(2));
         assert_eq!(remaining(&limiter.peek(&request).await), [Some(10), Some(2), Some(20)]);
         assert_eq!(remaining(&limiter.check(&request).await), [Some(9), Some(1), Some(19)]);
         let explained = limiter.explain(&request).await;

@@ -35,6 +35,7 @@ mod log_budget;
 mod many_subjects;
 mod oracle;
 mod readme;
+mod request_limits;
 mod reserving;
 mod secret_change;
 mod shards;

@@ -46,14 +46,14 @@ fn a_request_limit_of_a_shorter_period_keeps_the_configured_log() {
         name = "api"
         key = ["user"]
         limits = [{ quota = "20/minute", algorithm = "sliding-log" }]
-        request_limit = true
+        request_limit = "lower"
     "#;
     on_each(policy, |limiter, clock| async move {
         let mut all = admitted(&limiter, 25).await;
         for second in 1..=13 {
             clock.set(TODAY_US + second * 1_000_000);
             let request_limit = Limit::per(1, Duration::from_secs(10));
-            let narrowed = ada().narrowed_to(request_limit);
+            let narrowed = ada().limited_to(request_limit);
             all += usize::from(limiter.check(&narrowed).await.allowed());
             all += admitted(&limiter, 5).await;
         }
@@ -63,11 +63,11 @@ fn a_request_limit_of_a_shorter_period_keeps_the_configured_log() {
 
 #[test]
 fn a_request_limit_has_a_counter_for_each_period() {
-    let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"100/minute\"]\nrequest_limit = true\n";
+    let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"100/minute\"]\nrequest_limit = \"lower\"\n";
     on_each(policy, |limiter, clock| async move {
         let of = |count, seconds| {
             let request_limit = Limit::per(count, Duration::from_secs(seconds));
-            ada().narrowed_to(request_limit)
+            ada().limited_to(request_limit)
         };
         assert!(limiter.check(&of(1, 60)).await.allowed());
         assert!(!limiter.check(&of(1, 60)).await.allowed());

@@ -26,7 +26,7 @@ const POLICY: &str = r#"
     name = "user"
     key = ["user"]
     limits = ["2/minute"]
-    request_limit = true
+    request_limit = "lower"
 
     [[rule]]
     name = "free"

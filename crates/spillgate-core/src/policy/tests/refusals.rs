@@ -220,8 +220,28 @@ fn rejects_unknown_and_wrong_fields_of_rules() {
         r#"2: rule "a", field `negative_hits`: this is a text; write true or false"#,
     );
     refuses_rule(
-        r#"request_limit = "yes""#,
-        r#"2: rule "a", field `request_limit`: this is a text; write true or false"#,
+        r#"request_limit = "raise""#,
+        r#"2: rule "a", field `request_limit`: "raise" is none of ignore, lower, replace; write one of these"#,
+    );
+    refuses(
+        r#"
+        [[rule]]
+        name = "a"
+        key = []
+        limits = ["5/second", "50/minute"]
+        request_limit = "replace"
+        "#,
+        r#"6: rule "a", field `request_limit`: a request can replace one limit, and this rule has 2; leave one, and write the others in a rule of their own"#,
+    );
+    refuses(
+        r#"
+        [[rule]]
+        name = "a"
+        key = []
+        limits = [{ quota = "5", algorithm = "concurrency", max_hold = "30s" }]
+        request_limit = "replace"
+        "#,
+        r#"6: rule "a", field `request_limit`: a limit of a request is a rate, and cannot replace a concurrency limit; leave request_limit out"#,
     );
 }
 

@@ -59,7 +59,7 @@ fn one<'a>(request: &'a RateLimitRequest, descriptor: &'a RateLimitDescriptor) -
     let cost = descriptor.hits_addend.unwrap_or(of_request);
     let one = attributes.in_domain(domain(request)).costing(cost);
     let one = match descriptor.limit.as_ref().and_then(limit) {
-        Some(limit) => one.narrowed_to(limit),
+        Some(limit) => one.limited_to(limit),
         None => one,
     };
     if descriptor.is_negative_hits { one.refunding() } else { one }
@@ -78,7 +78,7 @@ pub(super) fn attributes(entries: &[Entry]) -> Request<'_> {
     })
 }
 
-/// Returns the limit in a descriptor; `None` if it has none, or one that is larger than any rule's.
+/// Returns the limit in a descriptor; `None` if it has no unit. A count that is larger than any rule's is unlimited.
 fn limit(limit: &RateLimitOverride) -> Option<Limit> {
     let unit = match limit.unit() {
         RateLimitUnit::Unknown => return None,
@@ -89,10 +89,13 @@ fn limit(limit: &RateLimitOverride) -> Option<Limit> {
         RateLimitUnit::Month => "month",
         RateLimitUnit::Year => "year",
     };
-    match limit.requests_per_unit {
-        0 => Some(Limit::block()),
-        count => LimitSpec::new(format!("{count}/{unit}")).build().ok(),
-    }
+    Some(match limit.requests_per_unit {
+        0 => Limit::block(),
+        count => {
+            let limit = LimitSpec::new(format!("{count}/{unit}")).build();
+            limit.unwrap_or_else(|_| Limit::unlimited())
+        }
+    })
 }
 
 /// Parses a duration in the form of gRPC: up to eight digits and a unit.

@@ -1,5 +1,6 @@
 //! Finds limits that deny no request, because another limit denies first.
 
+use spillgate::policy::RequestLimit;
 use spillgate::{Limit, Rule};
 
 use super::super::rules::{covers, decides};
@@ -88,7 +89,7 @@ fn refuses_first<'a>(
 ) -> Option<(Written<'a>, Limit)> {
     let this = rules[at];
     let limit = this.rule.limits().nth(position)?;
-    if !is_plain(this.rule) || this.rule.request_limit() {
+    if !is_plain(this.rule) || this.rule.request_limit() != RequestLimit::Ignore {
         return None;
     }
     for (other_at, other) in rules.iter().enumerate() {
@@ -124,7 +125,8 @@ fn sees_all_of(other: &Rule, rule: &Rule) -> bool {
 
 /// Returns whether its numbers alone decide, and quota returns with time only.
 fn is_plain(rule: &Rule) -> bool {
-    decides(rule) && !rule.postpaid() && !rule.negative_hits()
+    let may_be_replaced = rule.request_limit() == RequestLimit::Replace;
+    decides(rule) && !rule.postpaid() && !rule.negative_hits() && !may_be_replaced
 }
 
 /// Returns whether an override replaces the limit for some subjects.

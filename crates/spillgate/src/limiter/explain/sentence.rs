@@ -71,6 +71,9 @@ pub(super) fn of_counter(counter: &ExplainedLimit<'_>) -> String {
     if let Some(reset) = decision.reset_after().filter(|reset| !reset.is_zero()) {
         sentence.push_str(&format!(" It is full in {}, without further requests.", Wait(reset)));
     }
+    if decision.is_request_limit() {
+        sentence.push_str(" The request asked for this limit.");
+    }
     sentence.push_str(of_source(decision.source()));
     if decision.shadow() {
         sentence.push_str(" Its rule is in shadow mode, and denies nothing.");

@@ -162,7 +162,7 @@ fn reserving_twice_charges_once_and_another_reservation_of_that_id_is_a_conflict
         assert_eq!(remaining(&again), [80, 70, 60, 50, 40, 900]);
         let dearer = ten_and_hundred_tokens("a").costing(11);
         let longer = Reserve::lasting(Duration::from_secs(61)).under("job");
-        let narrowed = request.clone().narrowed_to(Limit::per_hour(1));
+        let narrowed = request.clone().limited_to(Limit::per_hour(1));
         for conflict in [
             other.reserve(&dearer, &for_a_minute("job")).await,
             other.reserve(&narrowed, &for_a_minute("job")).await,
