@@ -35,12 +35,43 @@ domain = "web"
 key = ["strict"]
 limits = ["100/hour"]
 on_outage = "deny"
+
+[[rule]]
+name = "priced"
+domain = "web"
+key = ["priced"]
+limits = ["10/hour"]
+postpaid = true
+
+[[rule]]
+name = "refunded"
+domain = "web"
+key = ["refunded"]
+limits = ["2/hour"]
+negative_hits = true
+
+[[rule]]
+name = "hidden"
+domain = "web"
+key = ["hidden"]
+limits = ["1/hour"]
 """
 # The descriptors of a route, under `typed_per_filter_config`: each has one header, and options.
 PER_ROUTE = {
+    "/priced": [
+        ("priced", "hits_addend: { number: 0 }"),
+        ("priced", 'apply_on_stream_done: true, hits_addend: { format: "%RESP(x-cost)%" }'),
+    ],
+    "/refunded": [
+        ("refunded", "hits_addend: { number: 2 }"),
+        ("refunded", 'apply_on_stream_done: true, hits_addend: { format: "%RESP(x-cost)%", is_negative_hits: true }'),
+    ],
+    "/hidden": [("user", ""), ("hidden", 'x_ratelimit_option: "OFF"')],
     "/constant": [("tenant", "limit: { rate_limit: { requests_per_unit: 3, unit: HOUR } }")],
     "/tenant": [("tenant", "limit: { dynamic_metadata: { metadata_key: { key: tenants, path: [{ key: limit }] } } }")],
 }
+# The costs that the application states.
+COSTS = {"/priced": 20, "/refunded/whole": 2, "/refunded/nothing": 0}
 # A filter that looks up a tenant's limit, as an authorization service would.
 LOOKUP = """
 - name: envoy.filters.http.lua
@@ -142,6 +173,20 @@ class Rig:
         self.claim("its bytes deny the next one",
                    eventually(lambda: self.get("/download", download)[0] == 429))
 
+        self.claim("the cost in a response header denies the next request",
+                   self.get("/priced", {"x-priced": "x"})[0] == 200
+                   and eventually(lambda: self.get("/priced", {"x-priced": "x"})[0] == 429))
+        whole, nothing = {"x-refunded": "whole"}, {"x-refunded": "nothing"}
+        self.claim("a refund in a response header makes room for the next request",
+                   self.get("/refunded/whole", whole)[0] == 200
+                   and eventually(lambda: self.get("/refunded/whole", whole)[0] == 200))
+        refused = [self.get("/refunded/nothing", nothing)[0] for _ in range(3)]
+        self.claim("a refund of nothing makes none", refused == [200, 429, 429])
+        first, second = (self.get("/hidden", {"x-user": "cyd", "x-hidden": "x"}) for _ in range(2))
+        shown = self.get("/hidden", {"x-user": "dan"})
+        self.claim("Envoy's own headers show no hidden limit, and others",
+                   "x-ratelimit-limit" not in first[1] and shown[1].get("x-ratelimit-limit", "").startswith("2, 2;w=3600"))
+        self.claim("a hidden limit denies", (first[0], second[0]) == (200, 429))
         for name, path, headers in [
             ("in a route's rate_limits", "/", {"x-plan": "3"}),
             ("in a route's filter settings", "/tenant", {"x-plan": "3"}),
@@ -247,6 +292,7 @@ class Upstream(http.server.BaseHTTPRequestHandler):
         body = b"x" * (5000 if self.path == "/download" else 2)
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("x-cost", str(COSTS.get(self.path, 0)))
         self.end_headers()
         self.wfile.write(body)
 
