@@ -5,7 +5,7 @@ mod examples;
 mod lists;
 mod metrics;
 mod openapi;
-mod page;
+pub(crate) mod page;
 mod protocols;
 mod tables;
 mod typed;
@@ -140,8 +140,8 @@ fn the_snippets_for_meshes_are_yaml_with_the_filter_that_envoy_runs() {
     let filter: Vec<&str> = filter.filter(is_ours).collect();
     assert!(filter.len() > 6, "{filter:?}");
     let mut holding = 0;
-    let meshes =
-        ["istio", "contour", "envoy-gateway"].map(|name| Page::of(&format!("how-to/{name}")));
+    let meshes = ["istio", "contour", "envoy-gateway", "agentgateway"]
+        .map(|name| Page::of(&format!("how-to/{name}")));
     for block in meshes.iter().flat_map(|page| page.blocks("yaml")) {
         for event in saphyr_parser::Parser::new_from_str(block) {
             assert!(event.is_ok(), "{event:?} in:\n{block}");

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-pub(super) struct Page {
+pub(crate) struct Page {
     pub(super) text: String,
 }
 
 impl Page {
     /// Reads `docs/NAME.md`.
     #[track_caller]
-    pub(super) fn of(name: &str) -> Page {
+    pub(crate) fn of(name: &str) -> Page {
         Page { text: read(&format!("docs/{name}.md")) }
     }
 
@@ -29,7 +29,7 @@ impl Page {
         fenced.map(|block| block.split_once('\n').unwrap())
     }
 
-    pub(super) fn blocks(&self, language: &str) -> impl Iterator<Item = &str> {
+    pub(crate) fn blocks(&self, language: &str) -> impl Iterator<Item = &str> {
         self.all_blocks().filter(move |(of, _)| *of == language).map(|(_, block)| block)
     }
 
