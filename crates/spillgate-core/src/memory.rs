@@ -61,9 +61,9 @@ impl Memory {
     /// Locks all shards first, then reads the clock, so that two decisions on one counter see their times
     /// in the order of their charges. The coarse clock suffices for token buckets in use; all else reads the exact clock.
     pub fn decide<L: LimitHandle>(&self, transaction: &Transaction<L>) -> TransactionReply {
-        let mut counters = SmallVec::new();
-        let allowed = self.decide_each(transaction, |reply| counters.push(reply));
-        TransactionReply { allowed, counters }
+        let mut replies = SmallVec::new();
+        let allowed = self.decide_each(transaction, |reply| replies.push(reply));
+        TransactionReply { allowed, replies }
     }
 
     /// Decides as [`Memory::decide`] does. Passes the reply for each counter to `answer`, in order, and
@@ -75,11 +75,11 @@ impl Memory {
         answer: impl FnMut(ChargeReply),
     ) -> bool {
         if let RecordAction::Open(opening) = &transaction.record {
-            let TransactionReply { allowed, counters } = self.open(transaction, opening);
-            counters.into_iter().for_each(answer);
+            let TransactionReply { allowed, replies } = self.open(transaction, opening);
+            replies.into_iter().for_each(answer);
             return allowed;
         }
-        self.decide_counters(&transaction.counters, transaction.intent, answer)
+        self.decide_counters(&transaction.charges, transaction.intent, answer)
     }
 
     /// Decides over one counter, without allocating lists.

@@ -32,7 +32,7 @@ pub struct Plan<L: LimitHandle = NamedLimit> {
     /// The charges that the store must evaluate.
     pub transaction: Transaction<L>,
     /// Outcomes of all counters, in file order. Those that the store evaluates get their numbers from its reply.
-    pub counters: CounterOutcomes,
+    pub outcomes: CounterOutcomes,
     /// Corrections to make after the decision, whether it allows or denies.
     pub follow_ups: Vec<FollowUp<L>>,
     /// The reservation record that the decision opens if there is room for it.
@@ -79,12 +79,12 @@ impl<L: LimitHandle> Plan<L> {
         let cost = if mode == PlanMode::Peek { &free } else { request.cost() };
         let mut plan = Plan::under(secret);
         let count = rules.iter().map(|matched| matched.limits.len()).sum();
-        plan.counters.reserve_exact(count);
-        plan.transaction.counters.reserve_exact(count);
+        plan.outcomes.reserve_exact(count);
+        plan.transaction.charges.reserve_exact(count);
         // Outcomes are in file order. Charges are added in another order below, and refer to outcomes by index.
         for matched in rules {
             for position in 0..matched.limits.len() {
-                plan.counters.push(CounterOutcome::unknown(matched, position));
+                plan.outcomes.push(CounterOutcome::unknown(matched, position));
             }
         }
         // Group 0 is the enforced rules, charged all or none. Each shadow rule is a group, evaluated afterwards.
@@ -121,7 +121,7 @@ impl<L: LimitHandle> Plan<L> {
     {
         let mut plan = Plan::under(secret);
         for position in 0..matched.limits.len() {
-            plan.counters.push(CounterOutcome {
+            plan.outcomes.push(CounterOutcome {
                 shadow: false,
                 ..CounterOutcome::unknown(matched, position)
             });
@@ -142,11 +142,11 @@ impl<L: LimitHandle> Plan<L> {
         L: LimitHandleFrom<'p>,
     {
         let mut plan = Plan::empty();
-        plan.counters.push(CounterOutcome::inline());
+        plan.outcomes.push(CounterOutcome::inline());
         for key in keys {
             plan.add_charged(Charged::inline(limit), 0, key, cost, 0);
         }
-        plan.under_two_secrets = plan.transaction.counters.len() > 1;
+        plan.under_two_secrets = plan.transaction.charges.len() > 1;
         plan
     }
 
@@ -159,7 +159,7 @@ impl<L: LimitHandle> Plan<L> {
             LimitParams::Concurrency(params) if counter.cost > 0 => Some(params.max_hold_us),
             _ => None,
         };
-        self.transaction.counters.iter().filter_map(of_permit).max()
+        self.transaction.charges.iter().filter_map(of_permit).max()
     }
 
     /// Makes the plan open a record, unless its denial is certain.
@@ -187,7 +187,7 @@ impl<L: LimitHandle> Plan<L> {
 
     /// Returns whether the store must evaluate anything.
     pub fn asks(&self) -> bool {
-        !self.transaction.counters.is_empty()
+        !self.transaction.charges.is_empty()
     }
 
     /// Returns the order in which the legs of the plan are sent. They go at once only if every rule is `parallel`.
@@ -196,7 +196,7 @@ impl<L: LimitHandle> Plan<L> {
         let is_parallel = |counter: &PlannedCharge<L>| {
             self.rule_of(policy, counter).is_some_and(Rule::is_parallel)
         };
-        match self.transaction.counters.iter().all(is_parallel) {
+        match self.transaction.charges.iter().all(is_parallel) {
             true => Order::AtOnce,
             false => Order::OneByOne,
         }
@@ -208,19 +208,19 @@ impl<L: LimitHandle> Plan<L> {
         policy: Option<&'p Policy>,
         counter: &PlannedCharge<L>,
     ) -> Option<&'p Rule> {
-        let rule_index = self.counters[usize::from(counter.index)].rule.number()?;
+        let rule_index = self.outcomes[usize::from(counter.index)].rule.number()?;
         policy.map(|policy| policy.rule_at(rule_index))
     }
 
     /// Splits the plan into the transaction to evaluate and the outcomes that take its replies.
     #[inline]
     pub fn split(&mut self) -> (&Transaction<L>, Answers<'_, L>) {
-        let Plan { transaction, counters, under_two_secrets, .. } = self;
+        let Plan { transaction, outcomes: counters, under_two_secrets, .. } = self;
         (
             transaction,
             Answers {
                 counters,
-                asked: &transaction.counters,
+                asked: &transaction.charges,
                 twins: under_two_secrets.then(Vec::new),
                 number: 0,
             },
@@ -244,9 +244,9 @@ impl<L: LimitHandle> Plan<L> {
             transaction: Transaction {
                 intent: Intent::Charge,
                 record: RecordAction::None,
-                counters: SmallVec::new(),
+                charges: SmallVec::new(),
             },
-            counters: SmallVec::new(),
+            outcomes: SmallVec::new(),
             follow_ups: Vec::new(),
             opening: None,
             under_two_secrets: false,
@@ -265,7 +265,7 @@ impl<L: LimitHandle> Plan<L> {
     ) where
         L: LimitHandleFrom<'p>,
     {
-        let asked_before = self.transaction.counters.len();
+        let asked_before = self.transaction.charges.len();
         let Charged { limits, attributes, is_postpaid } = charged;
         let mut hopeless = false;
         // A decision has 64 counters at most.
@@ -281,7 +281,7 @@ impl<L: LimitHandle> Plan<L> {
         }
         // For group 0 `add_counter` has made the whole plan a peek, so only shadow rules are cleared here.
         if hopeless && group > 0 {
-            self.transaction.counters[asked_before..]
+            self.transaction.charges[asked_before..]
                 .iter_mut()
                 .for_each(|counter| counter.cost = 0);
         }
@@ -313,10 +313,10 @@ impl<L: LimitHandle> Plan<L> {
                 attributes,
                 ..PlannedCharge::new(key, limit)
             };
-            self.counters[usize::from(index)].advisory = true;
+            self.outcomes[usize::from(index)].advisory = true;
             if self.add_counter(counter) {
                 // Not `CostExceedsLimit`, because a forced charge can go up to twice the capacity.
-                self.counters[usize::from(index)].denied = Some(Reason::LimitExceeded);
+                self.outcomes[usize::from(index)].denied = Some(Reason::LimitExceeded);
             }
             // Unlimited and blocked limits keep no state that a correction could change.
             if limit.params().is_some() {
@@ -332,7 +332,7 @@ impl<L: LimitHandle> Plan<L> {
         L: LimitHandleFrom<'p>,
     {
         let limit = counter.limit;
-        let outcome = &mut self.counters[usize::from(counter.index)];
+        let outcome = &mut self.outcomes[usize::from(counter.index)];
         let capacity = limit.limit().capacity();
         outcome.capacity = capacity.into();
         // A peek answers for a cost of 1, so it can never be allowed where the capacity is 0.
@@ -356,7 +356,7 @@ impl<L: LimitHandle> Plan<L> {
                 // A charge that can never fit is sent with cost 0, to get the numbers for the answer.
                 let cost = if hopeless { 0 } else { counter.cost };
                 self.transaction
-                    .counters
+                    .charges
                     .push(PlannedCharge { cost, ..counter.under(L::from(limit)) });
             }
         }

@@ -87,7 +87,7 @@ impl Batches {
 
     /// Creates the queue of a server that evaluates one subject in each call, as in a Cluster: every decision
     /// is sent at once.
-    pub(super) fn none() -> Batches {
+    pub(super) fn unqueued() -> Batches {
         Batches { queue: Mutex::new(Queue::new(usize::MAX)), load: Load::new() }
     }
 

@@ -91,7 +91,7 @@ impl Redis {
     /// Returns the number of locations of a transaction's enforced counters, old owners included.
     pub fn locations<L: LimitHandle>(&self, transaction: &Transaction<L>) -> usize {
         let mut locations: Vec<Location> = Vec::new();
-        for counter in transaction.counters.iter().filter(|counter| counter.group == 0) {
+        for counter in transaction.charges.iter().filter(|counter| counter.group == 0) {
             let location = Some(self.topology.location(counter.key.tag));
             for location in location.into_iter().chain(self.topology.old_location(counter)) {
                 if !locations.contains(&location) {
@@ -157,8 +157,8 @@ impl Redis {
             counter.asked(actual.map_or(AS_CHARGED, |actual| actual.min(AS_CHARGED - 1))).to_owned()
         };
         let record = RecordAction::Close(Arc::clone(closing));
-        let counters = counters.iter().map(asked).collect();
-        let transaction = Transaction { intent: Intent::Charge, record, counters };
+        let charges = counters.iter().map(asked).collect();
+        let transaction = Transaction { intent: Intent::Charge, record, charges };
         self.decide_one_at(location, &transaction, deadline).await.map(|_| ())
     }
 

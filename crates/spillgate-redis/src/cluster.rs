@@ -299,7 +299,7 @@ impl Nodes {
     fn shard(&self, address: Address, connections: usize) -> Arc<Shard> {
         let name = address.at.to_string();
         let server = Server::At { address, tls: self.tls.clone() };
-        Arc::new(Shard::new(name, server, connections, self.timeout, Batches::none()))
+        Arc::new(Shard::new(name, server, connections, self.timeout, Batches::unqueued()))
     }
 }
 

@@ -109,7 +109,7 @@ impl DenialCache {
         }
         // One denied counter denies the whole decision. The others are not evaluated.
         let outcomes: ChargeOutcomes =
-            transaction.counters.iter().map(|counter| self.outcome_of(counter, sent)).collect();
+            transaction.charges.iter().map(|counter| self.outcome_of(counter, sent)).collect();
         outcomes
             .iter()
             .any(|outcome| matches!(outcome, ChargeOutcome::Remembered { .. }))
@@ -142,7 +142,7 @@ impl DenialCache {
             }
             _ => None,
         };
-        let mut refused = transaction.counters.iter().zip(outcomes).filter_map(refused).peekable();
+        let mut refused = transaction.charges.iter().zip(outcomes).filter_map(refused).peekable();
         if refused.peek().is_some() && self.is_for(redis, transaction) {
             refused.for_each(|denial| self.remember(denial));
         }
@@ -150,8 +150,8 @@ impl DenialCache {
 
     fn remember(&self, denial: CachedDenial) {
         self.latest_us.fetch_max(denial.ends_us, Ordering::Relaxed);
-        let mut index = self.index(denial.counter).lock();
-        *index = Some(denial);
+        let mut slot = self.slot(denial.counter).lock();
+        *slot = Some(denial);
     }
 
     /// Drops all denials, because quota was refunded, reset or raised.
@@ -171,7 +171,7 @@ impl DenialCache {
     fn is_for(&self, redis: &Redis, transaction: &Transaction) -> bool {
         !self.slots.is_empty()
             && transaction.intent != Intent::Peek
-            && transaction.counters.iter().any(|counter| counter.cost > 0)
+            && transaction.charges.iter().any(|counter| counter.cost > 0)
             && redis.is_one_location(transaction)
     }
 
@@ -181,8 +181,8 @@ impl DenialCache {
             return ChargeOutcome::NotAsked;
         }
         let name = counter.name();
-        let index = self.index(name).lock();
-        match &*index {
+        let slot = self.slot(name).lock();
+        match &*slot {
             Some(denial) if denial.holds(name, counter.params(), counter.cost, sent) => {
                 denial.outcome(counter.cost, sent)
             }
@@ -190,7 +190,7 @@ impl DenialCache {
         }
     }
 
-    fn index(&self, counter: u128) -> &Mutex<Option<CachedDenial>> {
+    fn slot(&self, counter: u128) -> &Mutex<Option<CachedDenial>> {
         &self.slots[counter as usize % self.slots.len()]
     }
 }

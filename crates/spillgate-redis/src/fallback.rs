@@ -48,7 +48,7 @@ pub struct Fallback {
     /// Decisions for which the store worked but was too slow.
     overloaded: AtomicU64,
     /// For each rule, the most that one subject has used of its local share in this outage.
-    alone: Mutex<BTreeMap<String, u64>>,
+    most_used: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Fallback {
@@ -64,7 +64,7 @@ impl Fallback {
             expected_instances,
             errors: AtomicU64::new(0),
             overloaded: AtomicU64::new(0),
-            alone: Mutex::default(),
+            most_used: Mutex::default(),
         }
     }
 
@@ -77,16 +77,16 @@ impl Fallback {
         let deferred = Mutex::new(self.take_deferred(&mut plan.transaction));
         let plan = &*plan;
         let rule = |counter| plan.rule_of(policy, counter);
-        let rules = plan.transaction.counters.iter().map(rule).collect();
+        let rules = plan.transaction.charges.iter().map(rule).collect();
         let fallback = Outage { fallback: self, rules, deferred, incurred: Mutex::default() };
         StoreCall { transaction: &plan.transaction, order: plan.order(policy), fallback }
     }
 
     /// Stores the result of a call: last known state, deferred charges that were charged, and those
     /// that arose.
-    pub fn settle(&self, call: &StoreCall<'_, Outage<'_>>, outcomes: &ChargeOutcomes) {
+    pub fn note_outcomes(&self, call: &StoreCall<'_, Outage<'_>>, outcomes: &ChargeOutcomes) {
         let now_us = self.clock.now_us();
-        for (counter, outcome) in call.transaction.counters.iter().zip(outcomes) {
+        for (counter, outcome) in call.transaction.charges.iter().zip(outcomes) {
             if let ChargeOutcome::Store(reply) = outcome {
                 self.known.note(counter.name(), &reply.reading, now_us);
             }
@@ -100,7 +100,7 @@ impl Fallback {
             }
         }
         for (index, share) in call.fallback.incurred.lock().drain(..) {
-            let counter = &call.transaction.counters[index];
+            let counter = &call.transaction.charges[index];
             self.deferred_charges.add(counter, &share, counter.cost);
         }
     }
@@ -157,14 +157,14 @@ impl Fallback {
     /// store.
     pub fn note_recovery(&self) {
         if self.deferred_charges.are_none() {
-            self.alone.lock().clear();
+            self.most_used.lock().clear();
         }
     }
 
     /// Returns, for each rule, the most that one subject has used of its local share in this
     /// outage.
     pub fn overshoot_observed(&self) -> Vec<(String, u64)> {
-        self.alone.lock().iter().map(|(rule, most)| (rule.clone(), *most)).collect()
+        self.most_used.lock().iter().map(|(rule, most)| (rule.clone(), *most)).collect()
     }
 
     /// Returns the overshoot bound: the most that all instances together can admit to one subject
@@ -173,7 +173,7 @@ impl Fallback {
     pub fn overshoot_bound(&self, rule: &Rule) -> Option<u64> {
         let share = |params| self.share_of(Some(rule), params).capacity();
         let shares = rule.named_limits().iter().filter_map(NamedLimit::params).map(share);
-        let alone = match rule.on_outage() {
+        let local = match rule.on_outage() {
             OnOutage::Allow => return None,
             OnOutage::Deny => 0,
             OnOutage::Local => {
@@ -186,18 +186,18 @@ impl Fallback {
                 .map(|limit| lease.tokens_of(limit))
                 .max()
         });
-        Some(alone.saturating_add(leased.unwrap_or_default()))
+        Some(local.saturating_add(leased.unwrap_or_default()))
     }
 
     /// Notes how much of a local share is used after an admission.
-    fn note_alone(&self, rule: &Rule, share: &LimitParams, reply: &ChargeReply) {
+    fn note_share_used(&self, rule: &Rule, share: &LimitParams, reply: &ChargeReply) {
         let used = share.capacity().saturating_sub(reply.reading.remaining);
-        let mut alone = self.alone.lock();
-        let full = alone.len() >= RULES_MAX;
-        match alone.get_mut(rule.name()) {
+        let mut most_used = self.most_used.lock();
+        let full = most_used.len() >= RULES_MAX;
+        match most_used.get_mut(rule.name()) {
             Some(most) => *most = used.max(*most),
             None if full => {}
-            None => drop(alone.insert(rule.name().to_owned(), used)),
+            None => drop(most_used.insert(rule.name().to_owned(), used)),
         }
     }
 
@@ -254,12 +254,12 @@ impl Fallback {
     /// Takes the deferred charges that a call can carry. Only a call that writes carries any.
     fn take_deferred(&self, transaction: &mut Transaction) -> Vec<(usize, DeferredCharge)> {
         let writes = transaction.intent != Intent::Peek
-            && transaction.counters.iter().any(|counter| counter.cost > 0);
+            && transaction.charges.iter().any(|counter| counter.cost > 0);
         if self.deferred_charges.are_none() || !writes {
             return Vec::new();
         }
         let mut taken = Vec::new();
-        for (index, counter) in transaction.counters.iter_mut().enumerate() {
+        for (index, counter) in transaction.charges.iter_mut().enumerate() {
             let Some(deferred) = self.deferred_charges.take(counter) else { continue };
             counter.deferred = self.occupied_by(&deferred);
             // A drained admission occupies no quota any more, so it is dropped whatever happens to

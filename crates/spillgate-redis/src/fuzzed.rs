@@ -39,7 +39,7 @@ pub fn holds(input: &[u8]) {
                 let transaction = Transaction {
                     intent,
                     record: RecordAction::None,
-                    counters: counters().collect(),
+                    charges: counters().collect(),
                 };
                 // A single decision, and the second of a coalesced batch.
                 for times in [1, 3] {
@@ -48,7 +48,7 @@ pub fn holds(input: &[u8]) {
                     let Ok(reply) = reply.read(transactions, &[range]) else { continue };
                     assert_eq!(reply.len(), 1);
                     let reply = reply.into_iter().flatten();
-                    assert!(reply.into_iter().all(|reply| reply.counters.len() == LIMITS.len()));
+                    assert!(reply.into_iter().all(|reply| reply.replies.len() == LIMITS.len()));
                 }
             }
         }

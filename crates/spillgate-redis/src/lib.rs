@@ -361,10 +361,9 @@ impl Redis {
 
     /// Returns the location that holds all counters of a transaction, if there is only one.
     fn only_location(&self, transaction: &Transaction) -> Option<Location> {
-        let (first, others) = transaction.counters.split_first()?;
+        let (first, others) = transaction.charges.split_first()?;
         // A counter with an old owner has two locations, so it never takes the one-call path.
-        if transaction.counters.iter().any(|counter| self.topology.old_location(counter).is_some())
-        {
+        if transaction.charges.iter().any(|counter| self.topology.old_location(counter).is_some()) {
             return None;
         }
         let location = self.topology.location(first.key.tag);
@@ -388,7 +387,7 @@ impl Redis {
             // first call. Deferred charges are not idempotent. The first call may have paid them, and unknown
             // counts as paid.
             let mut again = [transaction.clone()];
-            again[0].counters.iter_mut().for_each(|counter| counter.deferred = 0);
+            again[0].charges.iter_mut().for_each(|counter| counter.deferred = 0);
             transaction.record.note_resent();
             reply = self.decide_call(location, &again, deadline).await.or(reply);
         }
@@ -396,7 +395,7 @@ impl Redis {
             (&transaction.record, &reply)
         {
             // The record may exist, so the receipt lists this location, and settling looks there.
-            opening.note(Opened::New, || Group::of(&transaction.counters));
+            opening.note(Opened::New, || Group::of(&transaction.charges));
         }
         reply?.into_iter().next().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
     }

@@ -72,7 +72,7 @@ impl Link {
             let link = Weak::clone(link);
             let on_silence = move || {
                 if let Some(shared) = link.upgrade() {
-                    shared.note(false);
+                    shared.judge(false);
                 }
             };
             Shared {
@@ -117,7 +117,7 @@ impl Link {
         let answer = self.run_unnoted(call, redirect, deadline, held).await;
         let works = answer.as_ref().map_or_else(Failure::shows_work, |_| Some(true));
         if let Some(works) = works {
-            self.shared.note(works);
+            self.shared.judge(works);
         }
         answer
     }
@@ -148,7 +148,7 @@ impl Link {
         // Failures count for the breaker, replies do not: a server that answers commands may still fail every
         // decision.
         if matches!(&answer, Err(Failure::Unknown(_) | Failure::NotSent(_))) {
-            shared.note(false);
+            shared.judge(false);
         }
         answer
     }
@@ -230,7 +230,7 @@ impl Link {
 
 impl Shared {
     /// Records a result for the breaker. If the breaker opens, all connections are dropped.
-    fn note(self: &Arc<Self>, went_well: bool) {
+    fn judge(self: &Arc<Self>, went_well: bool) {
         let late_answers = self.pulse.take_late_answers();
         let mut breaker = self.breaker.lock();
         // Replies that came after their callers had given up still show that the server works.
@@ -413,7 +413,7 @@ impl Shared {
                 self.changed.notify_waiters();
                 // Callers with short deadlines do not wait long enough to count this failure, so it is counted here.
                 if self.lines.iter().all(|line| line.load().is_none()) {
-                    self.note(false);
+                    self.judge(false);
                 }
                 Err(failure)
             }

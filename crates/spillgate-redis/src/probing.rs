@@ -173,7 +173,7 @@ impl Examination {
             ..PlannedCharge::new(self.subject, limit.clone())
         });
         let transaction =
-            Transaction { intent, record: RecordAction::None, counters: counters.collect() };
+            Transaction { intent, record: RecordAction::None, charges: counters.collect() };
         let estimate_us = Clock::System.now_us();
         let nonce = (jitter::random() >> 16).max(1);
         let once = [(&transaction, 1)];
@@ -202,7 +202,7 @@ fn probe_limits() -> [NamedLimit; 2] {
 }
 
 fn leaves(reply: &TransactionReply, remaining: [u64; 2]) -> bool {
-    reply.counters.iter().map(|counter| counter.reading.remaining).eq(remaining)
+    reply.replies.iter().map(|counter| counter.reading.remaining).eq(remaining)
 }
 
 /// The durations of calls: up to a number of them, as many as fit a time limit.

@@ -88,7 +88,7 @@ impl<'a> Call<'a> {
 
     /// Adds one decision. Its deferred charges come first, by force.
     pub(super) fn decision(&mut self, transaction: &'a Transaction) {
-        for counter in transaction.counters.iter().filter(|counter| counter.deferred > 0) {
+        for counter in transaction.charges.iter().filter(|counter| counter.deferred > 0) {
             self.change(counter, Change::Force(counter.deferred));
         }
         match &transaction.record {
@@ -112,8 +112,8 @@ impl<'a> Call<'a> {
 
     /// Adds the enforced counters, and those of each shadow rule.
     fn groups(&mut self, transaction: &'a Transaction) {
-        let enforced = transaction.counters.iter().take_while(|counter| counter.group == 0).count();
-        let (enforced, mut shadows) = transaction.counters.split_at(enforced);
+        let enforced = transaction.charges.iter().take_while(|counter| counter.group == 0).count();
+        let (enforced, mut shadows) = transaction.charges.split_at(enforced);
         self.group(enforced);
         let count = self.decisions.len();
         self.decisions.push(0);
@@ -131,7 +131,7 @@ impl<'a> Call<'a> {
         let key = self.record_key(transaction, opening.id);
         self.decisions.extend([OPEN, key, opening.lasting_us]);
         self.text(opening.body.to_be_bytes().to_vec());
-        self.text(kept::encoded(&transaction.counters));
+        self.text(kept::encoded(&transaction.charges));
     }
 
     /// Adds the end or the renewal of a reservation. The `cost` of each counter is its final charge.
@@ -146,12 +146,12 @@ impl<'a> Call<'a> {
         self.decisions.extend([CLOSE, key, how]);
         self.text(closing.mark.to_be_bytes().to_vec());
         self.decisions.push(for_us);
-        self.group(&transaction.counters);
+        self.group(&transaction.charges);
     }
 
     /// Returns the index of a record's key. A record is stored beside the first of its counters.
     fn record_key(&mut self, transaction: &'a Transaction, id: u128) -> u64 {
-        let tag = transaction.counters.first().map_or(0, |counter| counter.key.tag);
+        let tag = transaction.charges.first().map_or(0, |counter| counter.key.tag);
         let key = keys::record(tag, id);
         match self.keys.iter().position(|known| *known == key) {
             Some(place) => place as u64 + 1,
@@ -338,7 +338,7 @@ impl<'a> Call<'a> {
 fn is_coalesced(transaction: &Transaction, times: u32) -> bool {
     times > 1
         && transaction.intent != Intent::Peek
-        && transaction.counters.iter().any(|counter| counter.cost > 0)
+        && transaction.charges.iter().any(|counter| counter.cost > 0)
 }
 
 /// A msgpack array of numbers and short byte strings.

@@ -82,8 +82,8 @@ pub(super) fn probe() -> Call<'static> {
     static ASK: LazyLock<Transaction> = LazyLock::new(|| {
         let limit = NamedLimit::new(Limit::per_second(1), 0);
         let counter = PlannedCharge::new(SubjectKey { tag: 0, id: 0, rule: 0 }, limit);
-        let counters = [counter].into_iter().collect();
-        Transaction { intent: Intent::Peek, record: RecordAction::None, counters }
+        let charges = [counter].into_iter().collect();
+        Transaction { intent: Intent::Peek, record: RecordAction::None, charges }
     });
     let mut call = Call::new(Header { given_us: 0, estimate_us: 0, nonce: 1 });
     call.decision(&ASK);

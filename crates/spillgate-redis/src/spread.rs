@@ -142,14 +142,14 @@ pub(super) async fn reply_in_full(
             }
         }
     }
-    let counters = outcomes.iter().filter_map(|outcome| match outcome {
+    let replies = outcomes.iter().filter_map(|outcome| match outcome {
         ChargeOutcome::Store(counter) => Some(*counter),
         _ => None,
     });
-    let counters: SmallVec<[ChargeReply; 1]> = counters.collect();
-    let enforced = transaction.counters.iter().zip(&counters).filter(|(asked, _)| asked.group == 0);
+    let replies: SmallVec<[ChargeReply; 1]> = replies.collect();
+    let enforced = transaction.charges.iter().zip(&replies).filter(|(asked, _)| asked.group == 0);
     let allowed = enforced.fold(true, |all, (_, counter): (_, &ChargeReply)| all && counter.fits);
-    Ok(TransactionReply { allowed, counters })
+    Ok(TransactionReply { allowed, replies })
 }
 
 fn outcomes_of<S: ShardFallback>(
@@ -157,9 +157,9 @@ fn outcomes_of<S: ShardFallback>(
     call: &StoreCall<'_, S>,
 ) -> Result<ChargeOutcomes, S::Error> {
     match reply {
-        Ok(reply) => Ok(reply.counters.into_iter().map(ChargeOutcome::Store).collect()),
+        Ok(reply) => Ok(reply.replies.into_iter().map(ChargeOutcome::Store).collect()),
         Err(error) => {
-            let all: SmallVec<[usize; 4]> = (0..call.transaction.counters.len()).collect();
+            let all: SmallVec<[usize; 4]> = (0..call.transaction.charges.len()).collect();
             call.fallback.decide(call.transaction, &all, error)
         }
     }
@@ -223,7 +223,7 @@ impl<S: ShardFallback> LegRunner<'_, S> {
         // An opening counts as a charge even at cost 0: its record may be charged when the reservation ends.
         let opens = matches!(transaction.record, RecordAction::Open(_));
         let charges = transaction.intent != Intent::Peek
-            && (opens || transaction.counters.iter().any(|counter| counter.cost > 0));
+            && (opens || transaction.charges.iter().any(|counter| counter.cost > 0));
         if !charges {
             // Nothing to refund, so the order does not matter: all legs run at once.
             enforced.append(&mut shadows);
@@ -343,7 +343,7 @@ impl<S: ShardFallback> LegRunner<'_, S> {
             self.unanswered.lock().push(leg.location);
         }
         match reply {
-            Ok(reply) => Ok(reply.counters.into_iter().map(ChargeOutcome::Store).collect()),
+            Ok(reply) => Ok(reply.replies.into_iter().map(ChargeOutcome::Store).collect()),
             Err(error) if self.old_owners.is_none() => {
                 self.fallback.decide(&leg.transaction, &leg.indices, error)
             }
@@ -384,12 +384,9 @@ impl<S: ShardFallback> LegRunner<'_, S> {
             if here.is_empty() {
                 continue;
             }
-            let counters = here.iter().map(|at| leg.transaction.counters[*at].clone()).collect();
-            let transaction = Transaction {
-                intent: leg.transaction.intent,
-                record: RecordAction::None,
-                counters,
-            };
+            let charges = here.iter().map(|at| leg.transaction.charges[*at].clone()).collect();
+            let transaction =
+                Transaction { intent: leg.transaction.intent, record: RecordAction::None, charges };
             let indices: SmallVec<[usize; 4]> =
                 here.iter().map(|at| self.old_owners.counter_of(leg.indices[*at])).collect();
             let why = if is_known { as_charged(&error) } else { error.clone() };

@@ -64,7 +64,7 @@ impl Topology {
     ) -> Result<Topology, BuildError> {
         let (addresses, tls) = (access.addresses.clone(), &access.tls);
         let whole = |name: String, server: Server| {
-            let batches = if options.group_commit { Batches::new() } else { Batches::none() };
+            let batches = if options.group_commit { Batches::new() } else { Batches::unqueued() };
             let StoreOptions { connections, timeout, .. } = *options;
             Arc::new(Shard::new(name, server, connections, timeout, batches))
         };

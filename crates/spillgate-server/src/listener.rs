@@ -150,7 +150,7 @@ impl<P: Protocol> Listening<P> {
         let (protocol, tls, stage) =
             (self.protocol.clone(), self.tls.clone(), self.stage.subscribe());
         let seat = Arc::clone(place.seat());
-        let task = self.cores.answer(stream, async move |stream| {
+        let task = self.cores.serve(stream, async move |stream| {
             let seat = Arc::clone(place.seat());
             // Answers are written whole, so waiting for more bytes gains nothing. The call fails on a dead socket only,
             // and reading that ends the connection.

@@ -84,7 +84,7 @@ impl Wanted {
         if plan.transaction.intent == Intent::Peek {
             return SmallVec::new();
         }
-        let enforced = plan.transaction.counters.iter().filter(|counter| counter.group == 0);
+        let enforced = plan.transaction.charges.iter().filter(|counter| counter.group == 0);
         let wanted =
             |counter: &PlannedCharge<L>| Wanted { counter: counter.name(), cost: counter.cost };
         enforced.map(|counter| (usize::from(counter.index), wanted(counter))).collect()

@@ -62,7 +62,7 @@ impl Memory {
         let now_us = self.clock.now_us();
         let mut records = self.records.lock();
         records.forget_gone(now_us);
-        let subject = subject_of(&transaction.counters);
+        let subject = subject_of(&transaction.charges);
         let known = records.get(opening.id);
         let opened = match known
             .map(|held| self.opened_again(held, transaction, opening.body, now_us))
@@ -76,13 +76,13 @@ impl Memory {
         let mut reply = self.decide::<L>(&Transaction {
             intent,
             record: RecordAction::None,
-            counters: transaction.counters.clone(),
+            charges: transaction.charges.clone(),
         });
         match opened {
             Opened::Repeated => reply.admit(),
             Opened::Conflict | Opened::Ended(_) => {
                 reply.allowed = false;
-                reply.counters.iter_mut().for_each(|counter| counter.fits = false);
+                reply.replies.iter_mut().for_each(|counter| counter.fits = false);
             }
             // The limits have decided: a denial by a limit is reported as such, even if the records are full.
             Opened::New | Opened::Refused | Opened::Full => {}
@@ -90,16 +90,16 @@ impl Memory {
         // Only an allowed new reservation gets a record; a denied one can be tried again under the same id.
         let is_open = opened == Opened::New && reply.allowed && intent != Intent::Peek;
         if is_open {
-            let charges = transaction.counters.iter().zip(&reply.counters);
+            let charges = transaction.charges.iter().zip(&reply.replies);
             let charges = charges
                 .map(|(counter, reply)| Charged { cost: counter.cost, charge: reply.charge });
             let record = Record::new(opening.body, opening.lasting_us, charges, now_us);
-            let counters = transaction.counters.iter().map(RecordedCharge::of).collect();
+            let counters = transaction.charges.iter().map(RecordedCharge::of).collect();
             let held = Held { record, counters, elsewhere: SmallVec::new(), subject };
             records.put(opening.id, Box::new(held));
         }
         let opened = if opened == Opened::New && !is_open { Opened::Refused } else { opened };
-        let tag = transaction.counters.first().map_or(0, |counter| counter.key.tag);
+        let tag = transaction.charges.first().map_or(0, |counter| counter.key.tag);
         opening.note(opened, || Group { tag, counters: None });
         reply
     }
@@ -116,7 +116,7 @@ impl Memory {
     ) -> Opened {
         let opened = held.record.opened_again(body, now_us);
         if opened == Opened::Repeated
-            && takes_permits(&transaction.counters)
+            && takes_permits(&transaction.charges)
             && !self.holds_permits(held)
         {
             return Opened::Ended(Ended::PermitEnded);
@@ -234,7 +234,7 @@ impl Memory {
     pub fn has_room(&self, transaction: &Transaction) -> bool {
         let now_us = self.clock.now_us();
         self.records.lock().make_room(
-            subject_of(&transaction.counters),
+            subject_of(&transaction.charges),
             bytes_of_open(transaction),
             now_us,
         )

@@ -14,14 +14,14 @@ impl Plan {
             && matches!(self.transaction.record, RecordAction::None)
             && self.follow_ups.is_empty()
             && !self.under_two_secrets
-            && self.transaction.counters.iter().all(|counter| counter.group == 0)
-            && self.counters.iter().all(|counter| counter.brought().is_none())
+            && self.transaction.charges.iter().all(|counter| counter.group == 0)
+            && self.outcomes.iter().all(|counter| counter.brought().is_none())
     }
 
     /// Marks charge `number` as paid by a lease and removes it from the transaction.
     pub fn paid(&mut self, number: usize, remaining: u64) {
-        let counter = self.transaction.counters.remove(number);
-        self.counters[usize::from(counter.index)].pay(remaining);
+        let counter = self.transaction.charges.remove(number);
+        self.outcomes[usize::from(counter.index)].pay(remaining);
     }
 }
 

@@ -277,7 +277,7 @@ impl Plan {
         let mut plan = Plan::under(secret);
         for shared in shared_matches {
             let indexes = 0..shared.limits.in_force().len();
-            plan.counters.extend(indexes.map(|index| shared.unknown(index)));
+            plan.outcomes.extend(indexes.map(|index| shared.unknown(index)));
         }
         // As in `Plan::of_rules`. Matches that only refund get groups of their own, like shadow
         // rules, so that they cannot deny.

@@ -18,7 +18,7 @@ pub struct Transaction<L: LimitHandle = NamedLimit> {
     /// The change to a reservation record in the same call.
     pub record: RecordAction,
     /// The charges. No two have the same key and limit.
-    pub counters: SmallVec<L::Inline>,
+    pub charges: SmallVec<L::Inline>,
 }
 
 /// The change to a reservation record. The record is stored beside the first counter of the
@@ -51,7 +51,7 @@ pub struct TransactionReply {
     /// Whether every enforced counter had room.
     pub allowed: bool,
     /// The replies, in the order of the charges.
-    pub counters: SmallVec<[ChargeReply; 1]>,
+    pub replies: SmallVec<[ChargeReply; 1]>,
 }
 
 impl TransactionReply {
@@ -59,7 +59,7 @@ impl TransactionReply {
     /// left now does not matter.
     pub fn admit(&mut self) {
         self.allowed = true;
-        for counter in &mut self.counters {
+        for counter in &mut self.replies {
             counter.fits = true;
             counter.reading.retry_after_us = Some(0);
         }

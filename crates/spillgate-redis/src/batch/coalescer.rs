@@ -101,15 +101,15 @@ impl<W: Copy> Coalescer<W> {
         find: impl Fn(W) -> &'d Transaction,
     ) -> bool {
         let counters: usize =
-            transactions.iter().map(|transaction| transaction.counters.len()).sum();
+            transactions.iter().map(|transaction| transaction.charges.len()).sum();
         let weight_us: u64 = transactions
             .iter()
-            .map(|transaction| weight_of_counters(transaction.counters.iter()))
+            .map(|transaction| weight_of_counters(transaction.charges.iter()))
             .sum();
         let clashes = |counter: &PlannedCharge| {
             self.last.get(&counter.name()).is_some_and(|touch| {
                 let before = find(self.groups[touch.group as usize].first);
-                let before = before.counters.get(touch.counter as usize);
+                let before = before.charges.get(touch.counter as usize);
                 before.is_none_or(|before| before.params() != counter.params())
             })
         };
@@ -117,7 +117,7 @@ impl<W: Copy> Coalescer<W> {
         self.is_empty()
             || self.counters + counters <= COUNTERS_MAX
                 && self.weight_us + weight_us <= CALL_US
-                && !transactions.iter().any(|transaction| transaction.counters.iter().any(clashes))
+                && !transactions.iter().any(|transaction| transaction.charges.iter().any(clashes))
     }
 
     fn join<'d>(
@@ -127,21 +127,21 @@ impl<W: Copy> Coalescer<W> {
     ) -> Option<BatchIndex> {
         // A decision may join only the newest group that uses its counters: joining an older one would put
         // it before decisions that came earlier.
-        let number = self.last.get(&transaction.counters.iter().next()?.name())?.group;
+        let number = self.last.get(&transaction.charges.iter().next()?.name())?.group;
         let touched_last = |counter: &PlannedCharge| {
             self.last.get(&counter.name()).is_some_and(|it| it.group == number)
         };
         let group = &self.groups[number as usize];
         let joins = group.may_grow
             && group.times < GROUP_MAX
-            && self.weight_us + weight_of_one_more(transaction.counters.iter()) <= CALL_US
-            && group.counters == transaction.counters.len()
-            && transaction.counters.iter().all(touched_last)
+            && self.weight_us + weight_of_one_more(transaction.charges.iter()) <= CALL_US
+            && group.counters == transaction.charges.len()
+            && transaction.charges.iter().all(touched_last)
             && are_alike(find(group.first), transaction);
         if !joins {
             return None;
         }
-        self.weight_us += weight_of_one_more(transaction.counters.iter());
+        self.weight_us += weight_of_one_more(transaction.charges.iter());
         let index = group.times;
         self.groups[number as usize].times += 1;
         Some(BatchIndex { group: number, index })
@@ -151,12 +151,12 @@ impl<W: Copy> Coalescer<W> {
         // Fits: a queue holds fewer than 2^32 callers.
         let group = self.groups.len() as u32;
         let mut counters = 0;
-        for (counter, number) in transaction.counters.iter().zip(0..) {
+        for (counter, number) in transaction.charges.iter().zip(0..) {
             self.last.insert(counter.name(), Touch { group, counter: number });
             counters += 1;
         }
         self.counters += counters;
-        self.weight_us += weight_of_counters(transaction.counters.iter());
+        self.weight_us += weight_of_counters(transaction.charges.iter());
         self.groups.push(Group {
             first,
             times: 1,
@@ -187,7 +187,7 @@ fn may_be_several(transaction: &Transaction) -> bool {
     !does_more(transaction)
         && !matches!(transaction.intent, Intent::Reserve { .. })
         && transaction
-            .counters
+            .charges
             .iter()
             .all(|counter| counter.limit.algorithm() != Algorithm::Concurrency)
 }
@@ -200,13 +200,13 @@ fn are_alike(one: &Transaction, other: &Transaction) -> bool {
     };
     may_be_several(other)
         && one.intent == other.intent
-        && one.counters.iter().zip(other.counters.iter()).all(same)
+        && one.charges.iter().zip(other.charges.iter()).all(same)
 }
 
 /// Returns whether a transaction does more than decide: it pays a deferred charge, or opens or ends a reservation.
 fn does_more(transaction: &Transaction) -> bool {
     !matches!(transaction.record, RecordAction::None)
-        || transaction.counters.iter().any(|counter| counter.deferred > 0)
+        || transaction.charges.iter().any(|counter| counter.deferred > 0)
 }
 
 /// A hasher for keys that are hashes already.
@@ -247,7 +247,7 @@ mod tests {
         Transaction {
             intent: Intent::Charge,
             record: RecordAction::None,
-            counters: costs.iter().map(counter).collect(),
+            charges: costs.iter().map(counter).collect(),
         }
     }
 
@@ -302,7 +302,7 @@ mod tests {
         let slot = ask(&[(2, &slots, 1)]);
         let reserved = Transaction { intent: Intent::Reserve { nonce: 7 }, ..ask(&[(3, &ten, 1)]) };
         let mut deferring = ask(&[(1, &ten, 1)]);
-        deferring.counters[0].deferred = 1;
+        deferring.charges[0].deferred = 1;
         let transactions = [&plain, &slot, &slot, &reserved, &reserved, &deferring, &plain]
             .map(Transaction::clone);
         assert_eq!(crowds_of(&transactions), (0..7).map(|one| vec![one]).collect::<Vec<_>>());

@@ -96,7 +96,7 @@ impl Drop for InCall {
 
 /// Returns the time that transactions occupy a shard without groups, in estimated microseconds.
 pub(in super::super) fn weight_of(transactions: &[Transaction]) -> u64 {
-    transactions.iter().map(|transaction| weight_of_counters(transaction.counters.iter())).sum()
+    transactions.iter().map(|transaction| weight_of_counters(transaction.charges.iter())).sum()
 }
 
 /// Returns the time that one decision over these counters occupies a shard, in estimated microseconds.

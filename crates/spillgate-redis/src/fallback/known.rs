@@ -30,11 +30,11 @@ impl Known {
     pub(super) fn note(&self, counter: u128, reading: &Reading, at_us: u64) {
         let Reading { remaining, reset_after_us, .. } = *reading;
         let said = Last { counter, at_us, remaining, reset_after_us };
-        let mut index = self.index(said.counter).lock();
-        let keeps = index.counter != said.counter && index.remaining == 0 && remaining > 0;
+        let mut slot = self.slot(said.counter).lock();
+        let keeps = slot.counter != said.counter && slot.remaining == 0 && remaining > 0;
         // A client that sends many keys must not displace the state of an exhausted subject.
-        if !(keeps && index.is_live(at_us)) {
-            *index = said;
+        if !(keeps && slot.is_live(at_us)) {
+            *slot = said;
         }
     }
 
@@ -42,7 +42,7 @@ impl Known {
     /// full again by now. Used quota is assumed to drain evenly.
     pub(super) fn remaining(&self, counter: &PlannedCharge, now_us: u64) -> Option<u64> {
         let name = counter.name();
-        let last = *self.index(name).lock();
+        let last = *self.slot(name).lock();
         if last.counter != name || !last.is_live(now_us) {
             return None;
         }
@@ -55,7 +55,7 @@ impl Known {
         Some(counter.params().capacity().saturating_sub(still as u64))
     }
 
-    fn index(&self, counter: u128) -> &Mutex<Last> {
+    fn slot(&self, counter: u128) -> &Mutex<Last> {
         &self.slots[counter as usize % PLACES]
     }
 }

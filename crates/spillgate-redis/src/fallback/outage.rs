@@ -47,7 +47,7 @@ impl ShardFallback for Outage<'_> {
             return Ok(indices.iter().map(|index| self.overloaded(*index)).collect());
         }
         let cause = if error.is_overload() { Cause::Overload } else { Cause::Outage };
-        let counters = || transaction.counters.iter().zip(indices);
+        let counters = || transaction.charges.iter().zip(indices);
         let shares: Vec<LimitParams> = counters()
             .map(|(counter, index)| self.fallback.share_of(self.rules[*index], counter.params()))
             .collect();
@@ -67,7 +67,7 @@ impl ShardFallback for Outage<'_> {
         if reply.allowed && local.intent != Intent::Peek {
             self.note_admitted(&local, &local_indices, &reply, &error);
         }
-        let mut reply = reply.counters.into_iter();
+        let mut reply = reply.replies.into_iter();
         let outcomes =
             counters().zip(&shares).map(|((counter, index), share)| match self.says(*index) {
                 OnOutage::Deny => ChargeOutcome::OutagePolicy { passes: false, cause },
@@ -113,9 +113,9 @@ impl Outage<'_> {
     ) -> (Transaction, SmallVec<[usize; 4]>) {
         let intent = transaction.intent;
         let mut local: Transaction =
-            Transaction { intent, record: RecordAction::None, counters: SmallVec::new() };
+            Transaction { intent, record: RecordAction::None, charges: SmallVec::new() };
         let mut local_indices = SmallVec::new();
-        for ((counter, index), share) in transaction.counters.iter().zip(indices).zip(shares) {
+        for ((counter, index), share) in transaction.charges.iter().zip(indices).zip(shares) {
             let says = self.says(*index);
             let fits = counter.cost <= share.capacity();
             if says == OnOutage::Local {
@@ -124,7 +124,7 @@ impl Outage<'_> {
                 let cost = if fits { counter.cost } else { 0 };
                 let share = PlannedCharge { cost, deferred: 0, ..counter.under(limit) };
                 self.fallback.start_from_known(counter, &share);
-                local.counters.push(share);
+                local.charges.push(share);
                 local_indices.push(*index);
             }
             let is_denied = says == OnOutage::Deny || says == OnOutage::Local && !fits;
@@ -145,8 +145,7 @@ impl Outage<'_> {
     ) {
         // A charge that the store may have executed must not become a deferred charge.
         let is_deferred = error.is_uncharged();
-        for ((counter, reply), index) in
-            local.counters.iter().zip(&reply.counters).zip(local_indices)
+        for ((counter, reply), index) in local.charges.iter().zip(&reply.replies).zip(local_indices)
         {
             if counter.cost == 0 || !reply.fits {
                 continue;
@@ -155,7 +154,7 @@ impl Outage<'_> {
                 self.incurred.lock().push((*index, counter.params().clone()));
             }
             if let Some(rule) = self.rules[*index] {
-                self.fallback.note_alone(rule, counter.params(), reply);
+                self.fallback.note_share_used(rule, counter.params(), reply);
             }
         }
     }

@@ -30,7 +30,7 @@ pub struct ChargedHere {
 
 impl Fallback {
     /// Returns the earlier reservation of that id, if local shares were charged for it.
-    pub fn alone(&self, transaction: &Transaction, opening: &Opening) -> Option<Alone> {
+    pub fn local_reservation(&self, transaction: &Transaction, opening: &Opening) -> Option<Alone> {
         let (opened, elsewhere) = self.memory.kept(transaction, opening)?;
         Some(Alone { opened, elsewhere })
     }
@@ -47,14 +47,14 @@ impl Fallback {
         call: &StoreCall<'_, Outage<'_>>,
         outcomes: &ChargeOutcomes,
     ) -> ChargedHere {
-        let asked = call.transaction.counters.iter().zip(outcomes).zip(&call.fallback.rules);
+        let asked = call.transaction.charges.iter().zip(outcomes).zip(&call.fallback.rules);
         let charged = asked.filter_map(|((counter, outcome), rule)| {
             let ChargeOutcome::Fallback(reply, _) = outcome else { return None };
             let share = self.share_of(*rule, counter.params());
             let charged = Charged { cost: counter.cost, charge: reply.charge };
             Some((RecordedCharge::by_share(counter, share), charged))
         });
-        ChargedHere { subject: subject_of(&call.transaction.counters), counters: charged.collect() }
+        ChargedHere { subject: subject_of(&call.transaction.charges), counters: charged.collect() }
     }
 
     /// Keeps the record of local charges. Returns whether there were any.

@@ -87,19 +87,19 @@ impl Reply {
             return Ok(if foreign { Err(not_ours()) } else { Ok(reply) });
         }
         // Deferred charges were forced before the decision, so their replies come first.
-        for counter in transaction.counters.iter().filter(|counter| counter.deferred > 0) {
+        for counter in transaction.charges.iter().filter(|counter| counter.deferred > 0) {
             self.counter(rest, counter, false)?;
         }
         // An end answers with one word for the whole record, and no counters.
         if let RecordAction::Close(closing) = &transaction.record {
             closing.note(closed(take(rest)?)?);
-            return Ok(Ok(TransactionReply { allowed: true, counters: SmallVec::new() }));
+            return Ok(Ok(TransactionReply { allowed: true, replies: SmallVec::new() }));
         }
         let opened = match &transaction.record {
             RecordAction::Open(_) => Some(opened(take(rest)?)?),
             RecordAction::None | RecordAction::Close(_) => None,
         };
-        for counter in &transaction.counters {
+        for counter in &transaction.charges {
             all.add(self.counter(rest, counter, has_receipt(transaction, counter))?);
         }
         let foreign = all.foreign;
@@ -265,10 +265,10 @@ pub(in super::super) fn reply_ranges(transactions: &[Times<'_>]) -> SmallVec<[Re
     transactions.iter().map(|(transaction, times)| ranges.next(transaction, *times)).collect()
 }
 
-/// The counters of one decision, as they are decoded.
+/// The replies of one decision, as they are decoded.
 #[derive(Default)]
 struct CounterReplies {
-    counters: SmallVec<[ChargeReply; 1]>,
+    replies: SmallVec<[ChargeReply; 1]>,
     foreign: bool,
 }
 
@@ -278,24 +278,24 @@ impl CounterReplies {
             // The charge may have used up the room, but an allowed request need not wait.
             counter.reading.retry_after_us = Some(0);
         }
-        self.counters.push(counter);
+        self.replies.push(counter);
         self.foreign |= !ours;
     }
 
     fn into_reply(self, transaction: &Transaction) -> TransactionReply {
-        let counters = self.counters;
+        let replies = self.replies;
         let enforced =
-            transaction.counters.iter().zip(&counters).filter(|(asked, _)| asked.group == 0);
+            transaction.charges.iter().zip(&replies).filter(|(asked, _)| asked.group == 0);
         let allowed =
             enforced.fold(true, |all, (_, counter): (_, &ChargeReply)| all && counter.fits);
-        TransactionReply { allowed, counters }
+        TransactionReply { allowed, replies }
     }
 }
 
 /// Returns the enforced counters, which may be none, and then the counters of each shadow rule.
 fn groups(transaction: &Transaction) -> impl Iterator<Item = &[PlannedCharge]> {
-    let enforced = transaction.counters.iter().take_while(|counter| counter.group == 0).count();
-    let (enforced, shadows) = transaction.counters.split_at(enforced);
+    let enforced = transaction.charges.iter().take_while(|counter| counter.group == 0).count();
+    let (enforced, shadows) = transaction.charges.split_at(enforced);
     let shadows: ChunkBy<'_, _, _> = shadows.chunk_by(|one, next| one.group == next.group);
     std::iter::once(enforced).chain(shadows)
 }
@@ -310,18 +310,14 @@ fn note(
     match opened {
         Opened::Repeated => reply.admit(),
         Opened::Conflict | Opened::Ended(_) => {
-            reply.counters.iter_mut().for_each(|counter| counter.fits = false);
+            reply.replies.iter_mut().for_each(|counter| counter.fits = false);
         }
         Opened::New | Opened::Refused | Opened::Full => {}
     }
     // When the record was made, another policy may have divided the counters into other groups.
     let is_known = opened == Opened::New;
     opening.note(opened, || {
-        if is_known {
-            Group::of(&transaction.counters)
-        } else {
-            Group::unread(&transaction.counters)
-        }
+        if is_known { Group::of(&transaction.charges) } else { Group::unread(&transaction.charges) }
     });
 }
 
@@ -356,7 +352,7 @@ fn width(transaction: &Transaction, times: u32) -> usize {
     let alone = |counter: &PlannedCharge| 1 + reply_width(counter.params());
     if is_coalesced(transaction, times) {
         return groups(transaction).count()
-            + 2 * transaction.counters.iter().map(alone).sum::<usize>();
+            + 2 * transaction.charges.iter().map(alone).sum::<usize>();
     }
     let of_record = match &transaction.record {
         RecordAction::None => 0,
@@ -373,7 +369,7 @@ fn width(transaction: &Transaction, times: u32) -> usize {
         };
         deferred + counter_alone + receipt
     };
-    of_record + transaction.counters.iter().map(of_counter).sum::<usize>()
+    of_record + transaction.charges.iter().map(of_counter).sum::<usize>()
 }
 
 fn reply_width(params: &LimitParams) -> usize {

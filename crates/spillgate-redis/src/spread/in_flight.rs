@@ -72,13 +72,13 @@ async fn refund(
         // A caller may send a named reservation again and must find it then, so its record stays.
         if !opening.is_named {
             let counters: Vec<RecordedCharge> =
-                transaction.counters.iter().map(RecordedCharge::of).collect();
+                transaction.charges.iter().map(RecordedCharge::of).collect();
             redis.undo(location, opening.id, &counters).await;
         }
         return;
     }
     let enforced =
-        transaction.counters.iter().zip(&reply.counters).filter(|(counter, _)| counter.group == 0);
+        transaction.charges.iter().zip(&reply.replies).filter(|(counter, _)| counter.group == 0);
     let charges: Vec<(PlannedCharge, Charge)> =
         enforced.filter_map(|(counter, reply)| Some((counter.clone(), reply.charge?))).collect();
     if !charges.is_empty() {

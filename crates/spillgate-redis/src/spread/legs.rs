@@ -29,7 +29,7 @@ pub(super) struct Legs {
 impl Legs {
     pub(super) fn of(redis: &Redis, transaction: &Transaction, old_owners: &OldOwners) -> Legs {
         let mut legs = Legs { enforced: Vec::new(), shadows: Vec::new() };
-        for (number, counter) in transaction.counters.iter().enumerate() {
+        for (number, counter) in transaction.charges.iter().enumerate() {
             // The old owner comes first: it knows all charges of the current period, the new owner only those
             // since the change.
             if let Some((location, copy)) = old_owners.old(number) {
@@ -56,11 +56,11 @@ impl Legs {
         let known = of_kind.iter().position(|leg| leg.location == location);
         let leg = known.unwrap_or_else(|| {
             let transaction =
-                Transaction { intent: whole.intent, record, counters: SmallVec::new() };
+                Transaction { intent: whole.intent, record, charges: SmallVec::new() };
             of_kind.push(Leg { location, transaction, indices: SmallVec::new() });
             of_kind.len() - 1
         });
-        of_kind[leg].transaction.counters.push(counter.clone());
+        of_kind[leg].transaction.charges.push(counter.clone());
         of_kind[leg].indices.push(index);
     }
 }
@@ -80,7 +80,7 @@ impl Leg {
     fn width(&self, old_owners: &OldOwners) -> Option<(Reverse<u8>, usize)> {
         let charged = self
             .transaction
-            .counters
+            .charges
             .iter()
             .zip(&self.indices)
             .filter(|(counter, _)| counter.cost > 0);
@@ -95,14 +95,14 @@ impl Leg {
     pub(super) fn take_along(&mut self, shadows: &mut Vec<Leg>) {
         if let Some(here) = shadows.iter().position(|shadow| shadow.location == self.location) {
             let shadow = shadows.swap_remove(here);
-            self.transaction.counters.extend(shadow.transaction.counters);
+            self.transaction.charges.extend(shadow.transaction.charges);
             self.indices.extend(shadow.indices);
         }
     }
 
     /// Returns whether no enforced counter of the leg denied.
     pub(super) fn passes(&self, outcomes: &ChargeOutcomes) -> bool {
-        self.indices.iter().zip(&self.transaction.counters).all(|(index, counter)| {
+        self.indices.iter().zip(&self.transaction.charges).all(|(index, counter)| {
             counter.group > 0
                 || match outcomes[*index] {
                     ChargeOutcome::Store(counter) | ChargeOutcome::Fallback(counter, _) => {

@@ -33,12 +33,12 @@ pub(super) struct OldOwners {
 impl OldOwners {
     pub(super) fn of(redis: &Redis, transaction: &Transaction) -> OldOwners {
         let old = transaction
-            .counters
+            .charges
             .iter()
             .map(|counter| redis.topology.old_location(counter))
             .enumerate();
         let copies = old.filter_map(|(number, old)| Some((number, old?))).collect();
-        OldOwners { counters: transaction.counters.len(), copies, in_doubt: Mutex::default() }
+        OldOwners { counters: transaction.charges.len(), copies, in_doubt: Mutex::default() }
     }
 
     /// Returns the number of outcomes: counters and copies.
@@ -95,7 +95,7 @@ impl OldOwners {
     ) {
         for (copy, (number, _)) in self.copies.iter().enumerate() {
             let (counter, both) = (
-                &transaction.counters[*number],
+                &transaction.charges[*number],
                 (outcomes[*number], outcomes[self.counters + copy]),
             );
             let (ChargeOutcome::Store(new), ChargeOutcome::Store(old)) = both else { continue };
@@ -134,7 +134,7 @@ fn charge_once(redis: &Redis, counter: &PlannedCharge, cost: u64) {
         let transaction = Transaction {
             intent: Intent::Charge,
             record: RecordAction::None,
-            counters: smallvec![counter],
+            charges: smallvec![counter],
         };
         let _ = redis.decide_one_at(location, &transaction, redis.deadline()).await;
     });

@@ -55,17 +55,17 @@ impl<'a, S: ShardFallback> ProvisionalCharges<'a, S> {
             // A record that existed before this call belongs to an earlier call, so it is not undone. After a
             // resend the earlier call is our own.
             let noted = opening.noted();
-            let tag = leg.transaction.counters.first().map_or(0, |counter| counter.key.tag);
+            let tag = leg.transaction.charges.first().map_or(0, |counter| counter.key.tag);
             let was_there = noted.repeated.contains(&tag) && !noted.is_resent;
             if was_there || !leg.passes(outcomes) {
                 return;
             }
             // Undoing the record refunds every charge of the leg, so no single charges are recorded.
-            let counters = leg.transaction.counters.iter().map(RecordedCharge::of).collect();
+            let counters = leg.transaction.charges.iter().map(RecordedCharge::of).collect();
             self.records.push((leg.location, opening.id, counters));
             return;
         }
-        for (number, counter) in leg.indices.iter().zip(&leg.transaction.counters) {
+        for (number, counter) in leg.indices.iter().zip(&leg.transaction.charges) {
             let (reply, by_store) = match &outcomes[*number] {
                 ChargeOutcome::Store(reply) => (reply, true),
                 ChargeOutcome::Fallback(reply, _) => (reply, false),

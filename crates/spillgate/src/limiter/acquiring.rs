@@ -137,7 +137,7 @@ impl Inner {
         if let Engine::Redis(redis) = &self.engine {
             let plan = self.plan(&self.bind(request), PlanMode::Charge);
             // The first shard stands for all of the plan's shards, since it is called first.
-            let Some(tag) = plan.transaction.counters.first().map(|counter| counter.key.tag) else {
+            let Some(tag) = plan.transaction.charges.first().map(|counter| counter.key.tag) else {
                 return;
             };
             drop(plan);

@@ -87,7 +87,7 @@ pub(super) fn evaluate_in<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) -
     if !plan.follow_ups.is_empty() || plan.opening.is_some() {
         follow_up(memory, plan);
     }
-    let counters = mem::take(&mut plan.counters);
+    let counters = mem::take(&mut plan.outcomes);
     Evaluated { counters, opening: plan.opening.take(), charged_here: ChargedHere::default() }
 }
 
@@ -96,12 +96,12 @@ fn follow_up<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
     let follow_ups = mem::take(&mut plan.follow_ups);
     // A repeated reservation was corrected the first time.
     for follow_up in follow_ups.iter().filter(|_| noted.charges_anew()) {
-        if follow_up.stands(&plan.counters) {
+        if follow_up.stands(&plan.outcomes) {
             let (_, reply) = memory.change(&follow_up.counter, follow_up.change);
-            follow_up.done(&reply, &mut plan.counters);
+            follow_up.done(&reply, &mut plan.outcomes);
         }
     }
-    deny_if_full(&mut plan.counters, &noted);
+    deny_if_full(&mut plan.outcomes, &noted);
 }
 
 /// Denies an allowed decision whose reservation record had no room. Without a record nothing could

@@ -267,15 +267,15 @@ impl Inner {
         let outcomes =
             self.denials.would_refuse(redis, &plan.transaction, self.denials.begin(redis))?;
         plan.take(&outcomes);
-        Some(plan.counters)
+        Some(plan.outcomes)
     }
 
     /// Returns, for each counter of a plan, its state under twice its limit. The parameters of a
     /// limit may change over live state, so the state is read under other parameters.
     async fn raises(&self, plan: &Plan, cost: &Cost<'_>) -> Vec<Option<Raise>> {
-        let mut raises: Vec<Option<Raise>> = plan.counters.iter().map(|_| None).collect();
+        let mut raises: Vec<Option<Raise>> = plan.outcomes.iter().map(|_| None).collect();
         let cost = |limit: &NamedLimit| cost.of_limit(limit.limit());
-        let raised = plan.transaction.counters.iter().filter_map(|counter| {
+        let raised = plan.transaction.charges.iter().filter_map(|counter| {
             let limit = counter.limit.raised()?;
             // A charge must not exceed the capacity. A larger cost is read as 0, and denied by
             // `fits` below.
@@ -286,14 +286,14 @@ impl Inner {
         let transaction = Transaction {
             intent: Intent::Peek,
             record: RecordAction::None,
-            counters: raised.collect(),
+            charges: raised.collect(),
         };
-        if transaction.counters.is_empty() {
+        if transaction.charges.is_empty() {
             return raises;
         }
         let Ok(reply) = self.engine.decide_one(&transaction).await else { return raises };
         for (PlannedCharge { index, limit, .. }, reply) in
-            transaction.counters.iter().zip(reply.counters)
+            transaction.charges.iter().zip(reply.replies)
         {
             let raise = &mut raises[usize::from(*index)];
             let fits = reply.fits && limit.limit().capacity() >= Some(cost(limit));

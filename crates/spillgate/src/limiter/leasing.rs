@@ -55,7 +55,7 @@ impl Inner {
         }
         let mut number = 0;
         let mut now_us = None;
-        while let Some(counter) = plan.transaction.counters.get(number) {
+        while let Some(counter) = plan.transaction.charges.get(number) {
             let spent = plan.rule_of(policy, counter).and_then(|rule| {
                 let of = Candidate::of(counter, rule)?;
                 let now_us = *now_us.get_or_insert_with(boottime_us);
@@ -91,12 +91,12 @@ impl Inner {
             return None;
         }
         let now_us = boottime_us();
-        while let Some(counter) = plan.transaction.counters.first() {
+        while let Some(counter) = plan.transaction.charges.first() {
             let rule = plan.rule_of(policy, counter)?;
             let remaining = self.leases.would_take(Candidate::of(counter, rule)?, now_us)?;
             plan.paid(0, remaining);
         }
-        Some(plan.counters)
+        Some(plan.outcomes)
     }
 }
 
@@ -113,7 +113,7 @@ pub(super) async fn warm_up(inner: &Arc<Inner>) {
             let subject = policy.typed(&subject);
             let Some(matched) = policy.met_by_subject(rule, &subject) else { continue };
             let plan: Plan = Plan::of_subject(&matched, &subject, &inner.secret);
-            for counter in &plan.transaction.counters {
+            for counter in &plan.transaction.charges {
                 are_expected |= inner.leases.expect(counter, rule, now_us);
             }
         }

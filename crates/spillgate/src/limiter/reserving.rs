@@ -228,7 +228,7 @@ impl Inner {
         // A repeated reservation that was charged here during the outage has its record here, and
         // is not charged again on the store.
         if let Engine::Redis(redis) = &self.engine {
-            if let Some(alone) = self.fallback.alone(&plan.transaction, &opening) {
+            if let Some(alone) = self.fallback.local_reservation(&plan.transaction, &opening) {
                 return self.reserved_alone(redis, &bound, plan, alone, &opening, began).await;
             }
             // A receipt names every leg, so there may be no more legs than it has room for. Checked
@@ -239,7 +239,7 @@ impl Inner {
             }
         }
         #[cfg(feature = "redis")]
-        let (transactions, has_permits) = (plan.asks(), takes_permits(&plan.transaction.counters));
+        let (transactions, has_permits) = (plan.asks(), takes_permits(&plan.transaction.charges));
         let evaluated = self.evaluate(plan, bound.policy()).await;
         self.metrics.end(began);
         let noted = opening.noted();

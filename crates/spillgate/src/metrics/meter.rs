@@ -134,9 +134,9 @@ impl Meters {
 /// Returns the place in [`SOURCES`] of the worst source of a rule's counters.
 fn source_of(counters: &[CounterOutcome]) -> usize {
     let worst = counters.iter().map(|counter| counter.source).max().unwrap_or(Source::Store);
-    let is_known = |counter: &CounterOutcome| counter.reset_after_us.number().is_none();
+    let is_unknown = |counter: &CounterOutcome| counter.reset_after_us.number().is_none();
     match worst {
-        Source::Store if counters.iter().all(is_known) => NOT_ASKED,
+        Source::Store if counters.iter().all(is_unknown) => NOT_ASKED,
         worst => worst as usize,
     }
 }

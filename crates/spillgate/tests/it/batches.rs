@@ -74,7 +74,7 @@ fn transaction(rules: &[Vec<NamedLimit>], random: &mut Random) -> Transaction {
     matched.sort_unstable();
     matched.dedup();
     let mut transaction =
-        Transaction { intent, record: RecordAction::None, counters: Default::default() };
+        Transaction { intent, record: RecordAction::None, charges: Default::default() };
     for (place, rule) in matched.iter().enumerate() {
         let key = subject((*rule as u128) << 8 | u128::from(random.below(3)));
         let group = if shadow { place as u16 } else { 0 };
@@ -82,7 +82,7 @@ fn transaction(rules: &[Vec<NamedLimit>], random: &mut Random) -> Transaction {
             // A limit in another unit is charged nothing.
             let cost = if random.one_in(16) { 0 } else { cost };
             let counter = PlannedCharge::new(key, limit.clone());
-            transaction.counters.push(PlannedCharge { cost, group, attributes: 1, ..counter });
+            transaction.charges.push(PlannedCharge { cost, group, attributes: 1, ..counter });
         }
     }
     transaction
@@ -90,7 +90,7 @@ fn transaction(rules: &[Vec<NamedLimit>], random: &mut Random) -> Transaction {
 
 /// Receipts are named by the store that gave them.
 pub(crate) fn forget_receipts(reply: &mut TransactionReply) {
-    reply.counters.iter_mut().for_each(|counter| counter.charge = None);
+    reply.replies.iter_mut().for_each(|counter| counter.charge = None);
 }
 
 const CALLS: u64 = 3_000;

@@ -33,13 +33,13 @@ impl Both {
         self.clock.set(self.now_us);
         let counter =
             |limit| PlannedCharge { cost, attributes: 1, ..PlannedCharge::new(subject(7), limit) };
-        let counters = self.limits.iter().map(counter).collect();
+        let charges = self.limits.iter().map(counter).collect();
         let reply = self.memory.decide::<&NamedLimit>(&Transaction {
             intent,
             record: RecordAction::None,
-            counters,
+            charges,
         });
-        [reply.counters[0], reply.counters[1]]
+        [reply.replies[0], reply.replies[1]]
     }
 
     /// Returns whether this limit denies, in a random run, a call that the other has room for.

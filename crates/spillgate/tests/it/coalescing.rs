@@ -111,7 +111,7 @@ fn one(rules: &[Vec<NamedLimit>], variety: u64, random: &mut Random) -> Transact
         random.below(variety).max(random.below(rules.len() as u64) * u64::from(random.one_in(8)));
     let (user, cost) = (random.below(2), if random.one_in(10) { random.below(4) } else { 1 });
     let mut transaction =
-        Transaction { intent, record: RecordAction::None, counters: Default::default() };
+        Transaction { intent, record: RecordAction::None, charges: Default::default() };
     // The rule's numbers change sometimes.
     let variant = usize::from(random.one_in(60));
     let matched = [(rule, 0), ((rule + 1) % rules.len() as u64, 1)];
@@ -124,7 +124,7 @@ fn one(rules: &[Vec<NamedLimit>], variety: u64, random: &mut Random) -> Transact
             // A limit in another unit.
             let cost = if limit.limit().unit() == "tokens" { cost.saturating_sub(1) } else { cost };
             let counter = PlannedCharge::new(key, limit.clone());
-            transaction.counters.push(PlannedCharge { cost, group, attributes: 1, ..counter });
+            transaction.charges.push(PlannedCharge { cost, group, attributes: 1, ..counter });
         }
     }
     transaction
@@ -179,7 +179,7 @@ fn permits_are_never_coalesced() {
         Box::leak(Box::new(NamedLimit::new(Limit::concurrent(30, Duration::from_secs(600)), 0)));
     let reply = world.decide_at_once(&vec![transaction(Intent::Charge, &[(1, permits, 1)]); 50]);
     let mut names: Vec<_> =
-        reply.into_iter().filter_map(|reply| reply.unwrap().counters[0].charge).collect();
+        reply.into_iter().filter_map(|reply| reply.unwrap().replies[0].charge).collect();
     names.sort_unstable_by_key(|charge| (charge.incarnation, charge.slot));
     names.dedup();
     assert_eq!(names.len(), 30, "each permit has a name of its own");

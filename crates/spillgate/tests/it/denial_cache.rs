@@ -132,7 +132,7 @@ fn every_denial_from_the_cache_is_one_the_store_would_make() {
         let key = ["a", "b", "c"][random.below(3) as usize];
         let cost = 1 + random.spread(6);
         let mut peek = crate::support::world::transaction(Intent::Peek, &[(0, limit, cost)]);
-        peek.counters[0].key = secret.inline_key(key);
+        peek.charges[0].key = secret.inline_key(key);
         let fitted = scene.runtime.block_on(scene.onlooker.decide_one(&peek)).unwrap();
         let decision = scene.check(key, limit.limit(), cost);
         allowed += u64::from(decision.allowed());

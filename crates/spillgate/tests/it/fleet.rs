@@ -107,7 +107,7 @@ impl Scene {
             threads.block_on(engine.decide_one(&transaction(Intent::Peek, &costs))).unwrap();
         let capacities = self.counters.iter().map(|(_, limit)| limit.limit().capacity().unwrap());
         capacities
-            .zip(&reply.counters)
+            .zip(&reply.replies)
             .map(|(capacity, counter)| capacity - counter.reading.remaining)
             .collect()
     }

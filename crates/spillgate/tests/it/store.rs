@@ -275,7 +275,7 @@ impl Mirrored {
             .collect();
         let allowed = algorithm::step(&mut stepped, Intent::Charge, self.world.now_us());
         assert_eq!(reply.allowed, allowed, "{costs:?}");
-        for (reply, stepped) in reply.counters.iter().zip(&stepped) {
+        for (reply, stepped) in reply.replies.iter().zip(&stepped) {
             assert_eq!(reply.reading, stepped.reading, "{}: {:?}", stepped.params, stepped.state);
         }
         let after: Vec<_> =

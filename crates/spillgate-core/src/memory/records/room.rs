@@ -158,7 +158,7 @@ impl Held {
 
 /// Returns the bytes of a transaction's record while it is open.
 pub(super) fn bytes_of_open<L: LimitHandle>(transaction: &Transaction<L>) -> u64 {
-    bytes_of(transaction.counters.iter().map(PlannedCharge::limit))
+    bytes_of(transaction.charges.iter().map(PlannedCharge::limit))
 }
 
 /// Returns the bytes of a record with counters of these limits. An ended record has none.

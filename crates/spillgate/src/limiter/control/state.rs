@@ -70,13 +70,13 @@ impl Limiter {
             None
         };
         let counters = match reply {
-            None => plan.counters,
+            None => plan.outcomes,
             Some(reply) => {
                 let reply = reply.map_err(ControlError::Store)?;
                 let (_, mut answers) = plan.split();
-                let outcomes = reply.counters.into_iter().map(ChargeOutcome::Store);
+                let outcomes = reply.replies.into_iter().map(ChargeOutcome::Store);
                 outcomes.for_each(|outcome| answers.take(outcome));
-                plan.counters
+                plan.outcomes
             }
         };
         Ok(decision::from_counters(counters, Names::Policy(Arc::clone(&policy))))
@@ -151,7 +151,7 @@ impl Limiter {
     ) -> Result<Decision, ControlError> {
         let policy = self.policy();
         let plan = self.inner.plan_of(&policy, rule, subject)?;
-        for counter in &plan.transaction.counters {
+        for counter in &plan.transaction.charges {
             let amount = cost.of(counter.limit.limit().unit());
             if amount > 0 {
                 let changed = self.inner.engine.change(counter, change(amount)).await;

@@ -122,7 +122,7 @@ impl Inner {
         outcomes: ChargeOutcomes,
         sent: Sent,
     ) -> Answer {
-        self.fallback.settle(call, &outcomes);
+        self.fallback.note_outcomes(call, &outcomes);
         self.denials.note(redis, call.transaction, &outcomes, sent);
         let charged_here = match call.transaction.record {
             RecordAction::Open(_) => self.fallback.charged_here(call, &outcomes),
@@ -136,7 +136,7 @@ impl Inner {
         let (follow_ups, noted) = (mem::take(&mut plan.follow_ups), plan.noted());
         plan.take(&outcomes);
         // Leases that paid are put back here if the decision is denied.
-        let Plan { mut counters, opening, .. } = *plan;
+        let Plan { outcomes: mut counters, opening, .. } = *plan;
         self.settle_paid(paid, &counters);
         if noted.charges_anew() {
             // A denial for lack of room comes last, so that it sees the final outcome of each
@@ -153,7 +153,7 @@ impl Inner {
         let Prepared { mut plan, paid, denied, .. } = prepared;
         plan.take(&denied.unwrap_or_default());
         let noted = plan.noted();
-        let Plan { mut counters, opening, .. } = *plan;
+        let Plan { outcomes: mut counters, opening, .. } = *plan;
         self.settle_paid(paid, &counters);
         deny_if_full(&mut counters, &noted);
         Evaluated { counters, opening, charged_here: ChargedHere::default() }

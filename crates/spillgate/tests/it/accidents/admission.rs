@@ -334,7 +334,7 @@ fn an_unused_counter_reads_as_full() {
             let full = Reading { remaining: 10, retry_after_us: Some(0), reset_after_us: 0 };
             assert_eq!(world.peek(ME, &limit, 10).reading, full);
             let reply = world.decide_one(Intent::Peek, &[(ME, &limit, 0)]);
-            assert_eq!(reply.counters[0].reading, full, "{}", world.name());
+            assert_eq!(reply.replies[0].reading, full, "{}", world.name());
         }
     }
 }

@@ -172,7 +172,7 @@ fn a_denial_by_one_counter_charges_no_other() {
             let reply = world.decide(&costs);
             assert!(!reply.allowed);
             let denied: Vec<usize> =
-                (0..costs.len()).filter(|counter| !reply.counters[*counter].fits).collect();
+                (0..costs.len()).filter(|counter| !reply.replies[*counter].fits).collect();
             assert_eq!(denied, [denying], "{}", world.name());
             for limit in &wide {
                 assert_eq!(

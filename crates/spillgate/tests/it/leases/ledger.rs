@@ -105,7 +105,7 @@ impl<'w> Scene<'w> {
     fn exchange_call(&self, call: &Asked<'_>) -> Granted {
         let Engine::Redis(redis) = &*self.world.engine else { panic!("leases are on Redis") };
         let transaction = transaction(Intent::Peek, &[(self.subject, &self.limit, 0)]);
-        let exchange = Exchange { counter: transaction.counters[0].clone(), asked: *call };
+        let exchange = Exchange { counter: transaction.charges[0].clone(), asked: *call };
         let granted = self.world.run(redis.lease(&exchange)).unwrap();
         // The lease ends by the test's clock, not by the server's.
         let server = self.world.server.as_ref().unwrap();

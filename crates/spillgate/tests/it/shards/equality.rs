@@ -27,7 +27,7 @@ fn decisions_over_many_shards_equal_those_in_memory() {
             let expected = memory.decide_one(intent, &costs);
             let reply = spread.decide_one(intent, &costs);
             assert_eq!(reply.allowed, expected.allowed, "{number} of seed {seed}: {costs:?}");
-            for (reply, expected) in reply.counters.iter().zip(&expected.counters) {
+            for (reply, expected) in reply.replies.iter().zip(&expected.replies) {
                 assert_eq!(
                     (reply.fits, reply.reading),
                     (expected.fits, expected.reading),

@@ -174,13 +174,13 @@ impl Target for OnEngine {
                 let transaction = Transaction {
                     intent: intent_of(act, scattered(self.nonce)),
                     record: RecordAction::None,
-                    counters: [counter].into_iter().collect(),
+                    charges: [counter].into_iter().collect(),
                 };
                 let reply = self.runtime.block_on(self.engine.decide_one(&transaction)).unwrap();
                 if let Act::Reserve(_) = act {
-                    self.receipts.keep(reply.counters[0].charge);
+                    self.receipts.keep(reply.replies[0].charge);
                 }
-                let counter = reply.counters[0];
+                let counter = reply.replies[0];
                 return Answer { fits: counter.fits, reading: counter.reading, returned: 0 };
             }
         };

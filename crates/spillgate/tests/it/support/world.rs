@@ -118,12 +118,12 @@ impl World {
 
     /// Charges if there is room.
     pub(crate) fn check(&self, id: u128, limit: &NamedLimit, cost: u64) -> ChargeReply {
-        self.decide_one(Intent::Charge, &[(id, limit, cost)]).counters[0]
+        self.decide_one(Intent::Charge, &[(id, limit, cost)]).replies[0]
     }
 
     /// Returns the reply that a check of this cost would get.
     pub(crate) fn peek(&self, id: u128, limit: &NamedLimit, cost: u64) -> ChargeReply {
-        self.decide_one(Intent::Peek, &[(id, limit, cost)]).counters[0]
+        self.decide_one(Intent::Peek, &[(id, limit, cost)]).replies[0]
     }
 
     /// Returns the remaining quota.
@@ -135,7 +135,7 @@ impl World {
     pub(crate) fn reserve(&self, id: u128, limit: &NamedLimit, cost: u64) -> Option<Charge> {
         self.nonce.set(self.nonce.get() + 1);
         let intent = Intent::Reserve { nonce: self.nonce.get() };
-        self.decide_one(intent, &[(id, limit, cost)]).counters[0].charge
+        self.decide_one(intent, &[(id, limit, cost)]).replies[0].charge
     }
 
     /// Returns how much was refunded.
@@ -225,7 +225,7 @@ impl World {
             }
             let mut answers = self.runtime.block_on(under_way.join_all());
             answers.sort_unstable_by_key(|(place, _)| *place);
-            reply.extend(answers.into_iter().map(|(_, reply)| reply.unwrap().counters[0]));
+            reply.extend(answers.into_iter().map(|(_, reply)| reply.unwrap().replies[0]));
         }
         reply
     }
@@ -303,8 +303,8 @@ pub(crate) fn assert_every_key_ends(server: &RedisServer) {
 
 /// A single decision with all counters enforced.
 pub(crate) fn transaction(intent: Intent, costs: &[Costs<'_>]) -> Transaction {
-    let counters = costs.iter().map(|(id, limit, cost)| counter(*id, limit, *cost)).collect();
-    Transaction { intent, record: RecordAction::None, counters }
+    let charges = costs.iter().map(|(id, limit, cost)| counter(*id, limit, *cost)).collect();
+    Transaction { intent, record: RecordAction::None, charges }
 }
 
 fn counter(id: u128, limit: &NamedLimit, cost: u64) -> PlannedCharge {
