@@ -1,5 +1,8 @@
-//! Counts of decisions and their text for Prometheus. A count needs no lookup, because the meters of the rules are in
-//! force together with the policy. A subject is never a label.
+//! Counts of decisions, by rule and by reason, and the subjects that called most.
+//!
+//! [`Limiter::counts`](crate::Limiter::counts) reads the counts,
+//! [`Limiter::metrics_text`](crate::Limiter::metrics_text) writes them for Prometheus, and
+//! [`Limiter::top`](crate::Limiter::top) lists subjects. A subject is never a label.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +35,8 @@ use top::Tops;
 pub use top::{Top, TopOfRule, TopSubject};
 pub(crate) use wanted::Wanted;
 
-/// The counts of a limiter besides those of its rules.
+/// The counts of a limiter besides those of its rules. The meters of the rules are in force together with the policy, so
+/// that a count needs no lookup.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     /// Counts inline limits, which have no rule and any domain.

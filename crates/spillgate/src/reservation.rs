@@ -1,6 +1,22 @@
 //! Reservations: charge an estimate now, and settle it when the real cost is known.
 //!
-//! [`Limiter::reserve`](crate::Limiter::reserve) makes one.
+//! ```
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! use spillgate::reservation::{Reserve, Usage};
+//! use spillgate::{Limit, Limiter, Request};
+//!
+//! let limiter = Limiter::builder().build().await.unwrap();
+//! let request = Request::keyed("team:7", Limit::per_minute(10_000)).costing(1_500);
+//! let reserved = limiter.reserve(&request, &Reserve::default()).await.unwrap();
+//!
+//! // The call used less than was reserved: the rest is free again.
+//! let receipt = reserved.receipt().expect("allowed, so there is a receipt");
+//! limiter.settle(receipt, &Usage::from(420)).await.unwrap();
+//! assert_eq!(limiter.peek(&request).await.remaining(), Some(9_580));
+//! # });
+//! ```
+//!
+//! [`Limiter::cancel`](crate::Limiter::cancel) frees all of it. Without either call the estimate stays charged.
 
 use std::borrow::Cow;
 use std::time::Duration;
