@@ -332,7 +332,8 @@ impl Fleet {
             "{local} of {all} by local shares, though each PING was answered within {silence:?}"
         );
         assert!(admitted <= VICTIMS_LIMIT + victims.local, "{admitted} admitted");
-        assert!(admitted >= VICTIMS_LIMIT / 10, "only {admitted} admitted, which tests nothing");
+        let expected = if row.is_starved() { 1 } else { VICTIMS_LIMIT / 10 };
+        assert!(admitted >= expected, "only {admitted} admitted, which tests nothing");
         assert!(self.server.pid() > 0);
         row
     }
