@@ -1,5 +1,5 @@
-//! How speed changes with growth: the number of keys, the size of a limit, rules that no request matches,
-//! counters per decision, and servers of a ring.
+//! How speed changes with growth: the number of keys, the size of a limit, rules that no request matches, overrides
+//! and networks of the one that does, counters per decision, and servers of a ring.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -18,12 +18,16 @@ use crate::plot::{Chart, Curve, Figure, Ink, Line, grouped};
 use crate::rounds::{Effort, Rounds, Run};
 use crate::{Job, Outcome};
 
+mod policies;
+
 pub fn curves(job: &Job) -> Outcome {
     let grown = [
         keys_in_redis(job.effort)?,
         keys_in_memory(job.effort)?,
         limit_size(job.effort)?,
-        idle_rules(job.effort)?,
+        policies::idle_rules(job.effort)?,
+        policies::overrides(job.effort)?,
+        policies::networks(job.effort)?,
         counters(job.effort)?,
         ring(job.effort)?,
     ];
@@ -270,46 +274,6 @@ fn limit_size(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         values: figures.chunks(sizes.len()).map(<[f64]>::to_vec).collect(),
         bound: Some(Bound { most: 1.2, beside_last: false }),
     })
-}
-
-/// A policy with a number of rules for other routes, beside the one that matches.
-fn idle_rules(effort: Effort) -> Result<Grown, Box<dyn Error>> {
-    let runtime = runtime();
-    let counts = [0_usize, 10, 100, 1_000, 10_000];
-    let names: Vec<String> = (0..1_000).map(|key| format!("user:{key}")).collect();
-    let order = shuffled(1_000);
-    let mut contenders: Vec<Box<dyn FnMut() -> Run + '_>> = Vec::new();
-    for rules in counts {
-        let idle: String = (0..rules).map(|number| rule(&format!("idle-{number}"))).collect();
-        let policy = Policy::from_toml(&(idle + &rule("met")))?;
-        let limiter = runtime.block_on(Limiter::builder().policy(policy).build())?;
-        let (runtime, names, order) = (&runtime, &names, &order);
-        contenders.push(Box::new(move || {
-            runtime.block_on(measured(effort, order, async |place: &u32| {
-                let request =
-                    Request::new().with("user", &names[*place as usize]).with("route", "/met");
-                let _ = black_box(limiter.check(&request).await);
-            }))
-        }));
-    }
-    let ours = in_turns(effort, &mut contenders);
-    drop(contenders);
-    Ok(Grown {
-        file: "rules",
-        title: "Rules that do not match the request",
-        counts: "thousand checks a second, in memory, one thread",
-        heads: vec!["rules", "Spillgate"],
-        points: counts.map(|rules| grouped(rules as u64)).into(),
-        values: vec![ours],
-        bound: Some(Bound { most: 1.2, beside_last: false }),
-    })
-}
-
-fn rule(name: &str) -> String {
-    format!(
-        "[[rule]]\nname = \"{name}\"\nkey = [\"user\"]\nmatch = {{ route = \"/{name}\" }}\n\
-         limits = [{{ quota = \"120/hour\", burst = 100000000 }}]\n"
-    )
 }
 
 fn counters(effort: Effort) -> Result<Grown, Box<dyn Error>> {
