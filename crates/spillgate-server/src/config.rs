@@ -375,10 +375,10 @@ impl Settings {
                 self.log.level = value::choice(text, &LEVELS)?;
             }
             "telemetry.log.format" => self.log.format = value::choice(text, &FORMATS)?,
-            "telemetry.otlp" | "telemetry.otlp.collector" => {
-                self.otlp.collector = value::collector(text)?;
-            }
+            "telemetry.otlp" => self.otlp.collector = value::collector(text)?,
+            "telemetry.otlp.collector" => self.otlp.collector = value::collector(text)?,
             "telemetry.otlp.sample" => self.otlp.sample = value::sample(text)?,
+            "telemetry.otlp.metrics_every" => self.otlp.metrics_every = value::interval(text)?,
             "telemetry.audit_subjects" => self.log.audit_subjects = value::boolean(text)?,
             "telemetry.top" => self.top = value::boolean(text)?,
             "telemetry.metrics" => self.metrics = value::boolean(text)?,
@@ -441,6 +441,7 @@ const SETTINGS: &[&str] = &[
     "telemetry.otlp",
     "telemetry.otlp.collector",
     "telemetry.otlp.sample",
+    "telemetry.otlp.metrics_every",
     "telemetry.audit_subjects",
     "telemetry.top",
     "telemetry.metrics",

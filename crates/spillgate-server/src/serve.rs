@@ -64,7 +64,7 @@ async fn keep(
     warnings: &[String],
 ) -> Result<(), Failure> {
     let Config { settings, policy } = config;
-    let telemetry = Telemetry::begin(settings.log, &settings.otlp)?;
+    let mut telemetry = Telemetry::begin(settings.log, &settings.otlp)?;
     // From here on signals stop or reload the service; before, they just end the process.
     let stop = stop_on_signals()?;
     let hangup = signal(SignalKind::hangup())?;
@@ -94,6 +94,8 @@ async fn keep(
     if app.takes_reservations().is_err() {
         complain(&NO_RESERVATIONS);
     }
+    let counted = app.clone();
+    telemetry.push(&settings.otlp, move || counted.metrics_text())?;
     tokio::spawn(warn_of_store(app.clone(), settings));
     tokio::spawn(history::keep(app.history.clone(), app.limiter().clone()));
     if let Some(followed) = &followed {

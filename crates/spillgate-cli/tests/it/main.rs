@@ -28,6 +28,7 @@ mod man;
 mod openapi;
 mod packages;
 mod protection;
+mod pushed;
 mod reload;
 mod reservations;
 mod resp;

@@ -1,4 +1,6 @@
-//! `[telemetry]`: level and format of the log, and the traces.
+//! `[telemetry]`: level and format of the log, and what a collector gets.
+
+use std::time::Duration;
 
 use tracing_subscriber::filter::LevelFilter;
 
@@ -26,12 +28,15 @@ impl Default for Log {
     }
 }
 
-/// The collector of traces, and the share of requests that are traced if their caller does not decide that.
+/// The collector of traces and metrics, and how much of both it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Otlp {
     /// The address of a collector that takes OTLP over gRPC. Without one nothing is traced.
     pub(crate) collector: Option<String>,
+    /// The share of requests that are traced, of those whose caller does not decide that.
     pub(crate) sample: Sample,
+    /// The time from one export of the metrics to the next; `None` if they are not sent.
+    pub(crate) metrics_every: Option<Duration>,
 }
 
 /// The share of requests that are traced, in millionths.
@@ -40,7 +45,7 @@ pub(crate) struct Sample(pub(crate) u32);
 
 impl Default for Otlp {
     fn default() -> Otlp {
-        Otlp { collector: None, sample: Sample(10_000) }
+        Otlp { collector: None, sample: Sample(10_000), metrics_every: None }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sends traces to a collector, by OTLP over gRPC. A thread of the SDK gathers and sends spans. A slow or lost
+//! Sends traces and metrics to a collector, by OTLP over gRPC. A thread of the SDK gathers and sends spans. A slow or lost
 //! collector delays no request: spans that do not fit into the queue are dropped. Sent and lost spans are counted.
 
 use std::sync::Arc;
@@ -20,6 +20,10 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::traces::{Caller, SpanCounts};
 
+mod metrics;
+
+pub(super) use metrics::Pushing;
+
 /// The export of spans, until it is closed.
 pub(super) struct Exporting {
     provider: SdkTracerProvider,
@@ -38,15 +42,13 @@ impl Exporting {
             .with_timeout(PATIENCE)
             .build()
             .map_err(|error| error.to_string())?;
-        let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
-        let resource = Resource::builder().with_service_name("spillgate").with_attribute(version);
         let exporter =
             Reported { exporter, counts: Arc::clone(counts), failing: AtomicBool::new(false) };
         // The SDK's queue has room for every span that `Bounded` passes on, so it drops none uncounted.
         let batches = BatchConfigBuilder::default().with_max_queue_size(SPANS_MAX as usize);
         let next = BatchSpanProcessor::builder(exporter).with_batch_config(batches.build()).build();
         let provider = SdkTracerProvider::builder()
-            .with_resource(resource.build())
+            .with_resource(resource())
             // Spans are opened only for requests that were sampled, so the SDK samples no second time.
             .with_sampler(Sampler::AlwaysOn)
             .with_span_processor(Bounded { next, counts: Arc::clone(counts) })
@@ -64,6 +66,12 @@ impl Exporting {
             tracing::warn!(target: "spillgate", "the collector did not take the last traces");
         }
     }
+}
+
+/// Returns the attributes of this process, with those of OpenTelemetry's variables.
+fn resource() -> Resource {
+    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+    Resource::builder().with_service_name("spillgate").with_attribute(version).build()
 }
 
 /// Makes a span part of its caller's trace.
