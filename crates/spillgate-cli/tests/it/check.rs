@@ -129,7 +129,7 @@ fn an_error_is_exit_code_2_with_its_reason() {
             &["--url", "localhost:8080"],
             "no address of a server; write one such as http://127.0.0.1:8080",
         ),
-        (&["--url", "https://localhost"], "no address of a server"),
+        (&["--url", "ftp://localhost"], "no address of a server"),
         (&["--redis", "nonsense", "--key", "u", "--quota", "5/minute"], "store"),
         (&["ip"], "write NAME=VALUE"),
         (&["--cost", "-1"], "--cost"),
