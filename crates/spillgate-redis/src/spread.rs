@@ -219,14 +219,15 @@ impl<S: ShardFallback> LegRunner<'_, S> {
         order: Order,
     ) -> Result<ChargeOutcomes, S::Error> {
         let mut outcomes = smallvec![ChargeOutcome::NotAsked; self.old_owners.count()];
-        let Legs { mut enforced, mut shadows } = Legs::of(self.redis, transaction, self.old_owners);
+        let Legs { mut enforced, mut advisory } =
+            Legs::of(self.redis, transaction, self.old_owners);
         // An opening counts as a charge even at cost 0: its record may be charged when the reservation ends.
         let opens = matches!(transaction.record, RecordAction::Open(_));
         let charges = transaction.intent != Intent::Peek
             && (opens || transaction.charges.iter().any(|counter| counter.cost > 0));
         if !charges {
             // Nothing to refund, so the order does not matter: all legs run at once.
-            enforced.append(&mut shadows);
+            enforced.append(&mut advisory);
             self.all_at_once(&enforced, &mut outcomes, None).await?;
             return Ok(outcomes);
         }
@@ -236,7 +237,7 @@ impl<S: ShardFallback> LegRunner<'_, S> {
                 if let Some((last, earlier)) = enforced.split_last_mut() {
                     // The last leg needs no receipt: if it denies, it charged nothing, and if it allows, all did.
                     earlier.iter_mut().for_each(|leg| leg.ask_for_receipts(self.redis));
-                    last.take_along(&mut shadows);
+                    last.take_along(&mut advisory);
                 }
                 self.one_by_one(&enforced, &mut outcomes, &mut provisional).await?
             }
@@ -250,15 +251,15 @@ impl<S: ShardFallback> LegRunner<'_, S> {
             provisional.refund(self.deadline, &mut outcomes).await;
             return Ok(outcomes);
         }
-        // From here on nothing is refunded, even if a shadow leg fails.
+        // From here on nothing is refunded, even if an advisory leg fails.
         provisional.keep();
         if let RecordAction::Open(opening) = &transaction.record
             && !opening.noted().charges_anew()
         {
-            // An id that was opened before has been charged already; shadow rules only estimate.
-            shadows.iter_mut().for_each(|leg| leg.transaction.intent = Intent::Peek);
+            // An id that was opened before has been charged already; the others only estimate.
+            advisory.iter_mut().for_each(|leg| leg.transaction.intent = Intent::Peek);
         }
-        self.all_at_once(&shadows, &mut outcomes, None).await?;
+        self.all_at_once(&advisory, &mut outcomes, None).await?;
         Ok(outcomes)
     }
 

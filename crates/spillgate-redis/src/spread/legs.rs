@@ -23,12 +23,13 @@ pub(super) struct Leg {
 pub(super) struct Legs {
     /// Narrowest subject first.
     pub(super) enforced: Vec<Leg>,
-    pub(super) shadows: Vec<Leg>,
+    /// Of shadow rules and post-paid limits, which hold back no other charge.
+    pub(super) advisory: Vec<Leg>,
 }
 
 impl Legs {
     pub(super) fn of(redis: &Redis, transaction: &Transaction, old_owners: &OldOwners) -> Legs {
-        let mut legs = Legs { enforced: Vec::new(), shadows: Vec::new() };
+        let mut legs = Legs { enforced: Vec::new(), advisory: Vec::new() };
         for (number, counter) in transaction.charges.iter().enumerate() {
             // The old owner comes first: it knows all charges of the current period, the new owner only those
             // since the change.
@@ -49,7 +50,7 @@ impl Legs {
         location: Location,
         index: usize,
     ) {
-        let of_kind = if counter.group == 0 { &mut self.enforced } else { &mut self.shadows };
+        let of_kind = if counter.group == 0 { &mut self.enforced } else { &mut self.advisory };
         // A shadow rule at another location than every enforced counter is not part of the reservation's
         // record. Ending the reservation leaves its estimate as it is.
         let record = if counter.group == 0 { whole.record.clone() } else { RecordAction::None };
@@ -89,14 +90,14 @@ impl Leg {
             .max()
     }
 
-    /// Moves the shadow counters of this location into this leg.
+    /// Moves the advisory counters of this location into this leg.
     ///
     /// The script evaluates shadow groups in the same call, after the enforced counters have allowed.
-    pub(super) fn take_along(&mut self, shadows: &mut Vec<Leg>) {
-        if let Some(here) = shadows.iter().position(|shadow| shadow.location == self.location) {
-            let shadow = shadows.swap_remove(here);
-            self.transaction.charges.extend(shadow.transaction.charges);
-            self.indices.extend(shadow.indices);
+    pub(super) fn take_along(&mut self, advisory: &mut Vec<Leg>) {
+        if let Some(here) = advisory.iter().position(|leg| leg.location == self.location) {
+            let leg = advisory.swap_remove(here);
+            self.transaction.charges.extend(leg.transaction.charges);
+            self.indices.extend(leg.indices);
         }
     }
 

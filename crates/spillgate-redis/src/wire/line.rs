@@ -78,6 +78,25 @@ struct Silence {
     suspected: Option<(Instant, u32)>,
 }
 
+impl Silence {
+    /// Notes a look at a silence that began at `since`. The timer for this look fired `late` by that much.
+    ///
+    /// Silence needs a second look. A timer that fires late shows that this process was stalled, so a late look is
+    /// repeated, at most `LATE_LOOKS` times.
+    fn is_certain(&mut self, since: Instant, late: Duration) -> bool {
+        match &mut self.suspected {
+            Some((suspected, late_looks)) if *suspected == since => {
+                if late <= LATE || *late_looks >= LATE_LOOKS {
+                    return true;
+                }
+                *late_looks += 1;
+            }
+            suspected => *suspected = Some((since, 0)),
+        }
+        false
+    }
+}
+
 /// Creates a line over `stream`, and its reader.
 pub(super) fn line<S>(stream: S) -> (Arc<Line>, Reader<S>)
 where
@@ -354,21 +373,11 @@ impl<S: AsyncRead + Unpin> Reader<S> {
             let wait = if now < since + pulse.timeout() {
                 self.silence.suspected = None;
                 since + pulse.timeout() - now
+            } else if self.silence.is_certain(since, now.saturating_duration_since(due)) {
+                self.silence = Silence::default();
+                pulse.judge_silent();
+                continue;
             } else {
-                match self.silence.suspected {
-                    Some((suspected, late)) if suspected == since => {
-                        // Silence needs a second look. A timer that fires late shows that this process was
-                        // stalled, so a late look is repeated, at most `LATE_LOOKS` times.
-                        let is_late = now.saturating_duration_since(due) > LATE;
-                        if !is_late || late >= LATE_LOOKS {
-                            self.silence = Silence::default();
-                            pulse.judge_silent();
-                            continue;
-                        }
-                        self.silence.suspected = Some((since, late + 1));
-                    }
-                    _ => self.silence.suspected = Some((since, 0)),
-                }
                 LOOK_AGAIN
             };
             self.silence.timer = Some(Box::pin(tokio::time::sleep(wait)));

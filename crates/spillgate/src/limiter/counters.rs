@@ -20,7 +20,8 @@ pub struct Stats {
     pub would_deny: u64,
     /// Decisions that were made without the store.
     pub degraded: u64,
-    /// Calls to the store that failed.
+    /// Decisions, or their parts on one location, that the store did not make. Denials because it was overloaded are not
+    /// among them. `spillgate_store_errors_total` counts the failed calls instead.
     pub store_errors: u64,
     /// Shards that lost their data.
     pub state_losses: u64,

@@ -73,7 +73,7 @@ impl Inner {
     }
 
     /// Puts the leases' tokens back if the decision denies.
-    pub(super) fn settle_paid(&self, paid: Paid, counters: &CounterOutcomes) {
+    pub(super) fn put_back_if_denied(&self, paid: Paid, counters: &CounterOutcomes) {
         let refuses = |counter: &CounterOutcome| counter.decides() && !counter.allows();
         if !paid.is_empty() && counters.iter().any(refuses) {
             paid.into_iter().for_each(|spent| self.leases.put_back(spent));

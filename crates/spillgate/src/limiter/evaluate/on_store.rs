@@ -135,9 +135,8 @@ impl Inner {
         let (Prepared { mut plan, paid, .. }, (outcomes, charged_here)) = (prepared, answer);
         let (follow_ups, noted) = (mem::take(&mut plan.follow_ups), plan.noted());
         plan.take(&outcomes);
-        // Leases that paid are put back here if the decision is denied.
         let Plan { outcomes: mut counters, opening, .. } = *plan;
-        self.settle_paid(paid, &counters);
+        self.put_back_if_denied(paid, &counters);
         if noted.charges_anew() {
             // A denial for lack of room comes last, so that it sees the final outcome of each
             // counter.
@@ -154,7 +153,7 @@ impl Inner {
         plan.take(&denied.unwrap_or_default());
         let noted = plan.noted();
         let Plan { outcomes: mut counters, opening, .. } = *plan;
-        self.settle_paid(paid, &counters);
+        self.put_back_if_denied(paid, &counters);
         deny_if_full(&mut counters, &noted);
         Evaluated { counters, opening, charged_here: ChargedHere::default() }
     }
