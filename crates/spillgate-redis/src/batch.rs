@@ -2,9 +2,10 @@
 //! together in one call.
 //!
 //! No caller waits for a timer. If a call permit is free, a decision is sent at once, by itself. When a call
-//! ends, the queued decisions leave. Each is evaluated by itself, in order of arrival, and gets its own
-//! reply. Equal decisions are sent as one group ([`Coalescer`]). A caller that is dropped before its batch is
-//! sent is not charged; a caller that is dropped later is.
+//! ends, queued decisions leave: as many as make the calls under way equally long, so that the server and
+//! this process work at the same time, and neither waits for the other. Each decision is evaluated by itself,
+//! in order of arrival, and gets its own reply. Equal decisions are sent as one group ([`Coalescer`]). A caller
+//! that is dropped before its batch is sent is not charged; a caller that is dropped later is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,6 +130,7 @@ impl Batches {
     fn next(&self) -> Batch {
         let mut queue = self.queue.lock();
         let count = queue.will_leave();
+        let (share_us, mut taken_us) = (self.load.share_us(PERMITS as u64), 0);
         let (mut coalescer, mut indices) = (Coalescer::for_some(count), Vec::with_capacity(count));
         let now = Deadline::after(Duration::ZERO);
         let (waiting, gone) = queue.leave(|leaving: &[Waiting], waiting| {
@@ -140,6 +142,9 @@ impl Batches {
             if waiting.answer.is_closed() || waiting.deadline <= now {
                 return Turn::IsGone;
             }
+            if taken_us >= share_us {
+                return Turn::Stays;
+            }
             // One call carries one `Caller`: its clock, nonces and terms apply to the whole script run.
             let is_alike = |first: &Waiting| Arc::ptr_eq(&first.caller, &waiting.caller);
             if !leaving.first().is_none_or(is_alike) {
@@ -150,6 +155,7 @@ impl Batches {
             if let [transaction] = &waiting.transactions[..] {
                 let index = coalescer.take_in_if_fits(transaction, (waiter, 0), find);
                 indices.extend(index);
+                taken_us += waiting.given.weight_us();
                 return if index.is_some() { Turn::Goes } else { Turn::Stays };
             }
             if !coalescer.has_room_for(&waiting.transactions, find) {
@@ -159,6 +165,7 @@ impl Batches {
             indices.extend(transactions.map(|(transaction, number)| {
                 coalescer.take_in(transaction, (waiter, number), find)
             }));
+            taken_us += waiting.given.weight_us();
             Turn::Goes
         });
         drop(queue);

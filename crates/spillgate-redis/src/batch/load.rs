@@ -57,6 +57,11 @@ impl Load {
         (before_us <= GIVEN_MAX_US && wait_us <= patience.as_micros()).then_some(given)
     }
 
+    /// Returns the share of one of `calls` in all work given. It is at least 1.
+    pub(super) fn share_us(&self, calls: u64) -> u64 {
+        self.given_us.load(Ordering::Relaxed).div_ceil(calls).max(1)
+    }
+
     /// Records that a call with this weight is sent.
     pub(super) fn send(self: &Arc<Load>, weight_us: u64) -> InCall {
         let under_way_us = weight_us + self.sent_us.fetch_add(weight_us, Ordering::Relaxed);

@@ -248,14 +248,17 @@ mod tests {
             }
         }
 
-        /// Sends a batch of at most two groups, without the callers that are gone.
+        /// Sends a batch of at most two groups and at most the call's share of the callers, without those that are gone.
         fn send_next(&mut self) {
             let (mut coalescer, gone) = (BTreeSet::new(), &self.gone);
+            let under_way: usize = self.calls.iter().map(Vec::len).sum();
+            let share = (self.queue.waiting.len() + under_way).div_ceil(self.queue.permits);
             let (leaving, _) = self.queue.leave(|leaving, one| {
                 let known: BTreeSet<u32> = leaving.iter().map(crowd_of).collect();
                 assert_eq!(known, coalescer, "every entry that goes leaves");
                 match crowd_of(one) {
                     _ if gone.contains(one) => Turn::IsGone,
+                    _ if leaving.len() >= share => Turn::Stays,
                     coalesced if coalescer.len() == 2 && !coalescer.contains(&coalesced) => {
                         Turn::Stays
                     }

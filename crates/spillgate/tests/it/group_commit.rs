@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use spillgate::StoreError;
-use spillgate::{Algorithm, Limit, Request, Source};
+use spillgate::{Algorithm, Limit, Limiter, Request, Source};
 use spillgate_core::algorithm::Intent;
 use spillgate_core::limit::NamedLimit;
 use spillgate_core::plan::{Transaction, TransactionReply};
@@ -48,13 +48,43 @@ fn concurrent_callers_get_the_replies_of_sequential_ones() {
 #[test]
 fn concurrent_callers_share_calls() {
     let world = World::queue();
-    let before = calls(&world);
+    let server = world.server.as_ref().unwrap();
+    let before = calls(server);
     let wide = wide();
     let transactions: Vec<_> =
         (0..400).map(|subject| transaction(Intent::Charge, &[(subject, wide, 1)])).collect();
     assert!(world.decide_at_once(&transactions).into_iter().all(|reply| reply.unwrap().allowed));
-    let calls = calls(&world) - before;
+    let calls = calls(server) - before;
     assert!(calls < 20, "{calls} calls for 400 decisions");
+}
+
+/// Callers that ask again as soon as they have an answer would otherwise all gather in one of the two calls. The
+/// server would then wait for this process while it hands out the replies, and this process for the server.
+#[test]
+fn the_calls_under_way_share_the_callers() {
+    let server = RedisServer::start();
+    let runtime = runtime();
+    let limiter = runtime.block_on(Limiter::builder().redis(server.url()).build()).unwrap();
+    let before = calls(&server);
+    runtime.block_on(async {
+        let mut callers = JoinSet::new();
+        for caller in 0..CALLERS {
+            let limiter = limiter.clone();
+            callers.spawn(async move {
+                for call in 0..CALLS_EACH {
+                    let key = format!("{caller}:{call}");
+                    assert!(
+                        limiter.check(&Request::keyed(&key, Limit::per_day(9))).await.allowed()
+                    );
+                }
+            });
+        }
+        callers.join_all().await;
+    });
+    let calls = calls(&server) - before;
+    // In halves, 64 callers need 400 calls for 200 decisions each. Together with lone calls it was 580.
+    let in_halves = u64::from(2 * CALLS_EACH);
+    assert!(calls < in_halves * 6 / 5, "{calls} calls, and {in_halves} suffice");
 }
 
 /// The same counter with other numbers: an override was set in between.
@@ -191,10 +221,12 @@ fn wide() -> &'static NamedLimit {
 }
 
 /// Returns how often the script ran.
-fn calls(world: &World) -> u64 {
-    let stats = world.server.as_ref().unwrap().command(&["INFO", "commandstats"]);
+fn calls(server: &RedisServer) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]);
     let line = stats.text().lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
     line.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
 }
 
 const STORMS: u64 = 60;
+const CALLERS: u32 = 64;
+const CALLS_EACH: u32 = 200;
