@@ -365,6 +365,12 @@ impl Limit {
         self
     }
 
+    /// Clones a limit of any kind. Kept out of line, so that the copy of a plain bucket is inlined.
+    #[cold]
+    fn clone_any(&self) -> Limit {
+        Limit { kind: self.kind.clone(), algorithm: self.algorithm, words: self.words.clone() }
+    }
+
     #[track_caller]
     fn valid(limit: Result<Limit, LimitError>) -> Limit {
         match limit {
@@ -379,13 +385,14 @@ impl Clone for Limit {
     /// every decision keeps its limit.
     #[inline]
     fn clone(&self) -> Limit {
-        let kind = match &self.kind {
-            Kind::Counted(LimitParams::TokenBucket(params)) => {
-                Kind::Counted(LimitParams::TokenBucket(*params))
-            }
-            kind => kind.clone(),
-        };
-        Limit { kind, algorithm: self.algorithm, words: self.words.clone() }
+        match (&self.kind, &self.words) {
+            (Kind::Counted(LimitParams::TokenBucket(params)), None) => Limit {
+                kind: Kind::Counted(LimitParams::TokenBucket(*params)),
+                algorithm: self.algorithm,
+                words: None,
+            },
+            _ => self.clone_any(),
+        }
     }
 }
 

@@ -79,7 +79,7 @@ impl Memory {
             replies.into_iter().for_each(answer);
             return allowed;
         }
-        self.decide_counters(&transaction.charges, transaction.intent, answer)
+        self.decide_charges(&transaction.charges, transaction.intent, answer)
     }
 
     /// Decides over one counter, without allocating lists.
@@ -89,7 +89,7 @@ impl Memory {
         intent: Intent,
     ) -> ChargeReply {
         let mut reply = None;
-        self.decide_counters(from_ref(asked), intent, |one| reply = Some(one));
+        self.decide_charges(from_ref(asked), intent, |one| reply = Some(one));
         reply.expect("each planned counter has a reply")
     }
 
@@ -97,7 +97,7 @@ impl Memory {
     ///
     /// Passes the reply for each counter to `answer`, in order, and returns whether every enforced counter had room.
     #[inline]
-    fn decide_counters<L: LimitHandle>(
+    pub fn decide_charges<L: LimitHandle>(
         &self,
         asked: &[PlannedCharge<L>],
         intent: Intent,

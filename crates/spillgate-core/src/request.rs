@@ -89,7 +89,7 @@ impl<'a> Request<'a> {
     }
 
     /// Adds an attribute, or replaces the one of this name.
-    #[inline]
+    #[inline(always)] // else a chain of calls moves the whole request at each link
     pub fn with(
         mut self,
         name: impl Into<Cow<'a, str>>,
@@ -109,7 +109,7 @@ impl<'a> Request<'a> {
     /// request.set("ip", "203.0.113.7");
     /// assert_eq!(request.attribute("ip"), Some(&b"203.0.113.7"[..]));
     /// ```
-    #[inline]
+    #[inline(always)] // with `with`
     pub fn set(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Value<'a>>) {
         let (name, value) = (name.into(), value.into());
         match self.attributes.iter_mut().find(|(known, _)| *known == name) {
@@ -271,14 +271,14 @@ impl From<Vec<u8>> for Value<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cost<'a> {
     requests: u64,
-    others: SmallVec<[(Cow<'a, str>, u64); 1]>,
+    others: Vec<(Cow<'a, str>, u64)>,
 }
 
 impl<'a> Cost<'a> {
     /// Makes a cost in requests. A cost of 0 peeks.
     #[inline]
     pub fn requests(amount: u64) -> Cost<'a> {
-        Cost { requests: amount, others: SmallVec::new() }
+        Cost { requests: amount, others: Vec::new() }
     }
 
     /// Makes a cost in another unit, without requests.

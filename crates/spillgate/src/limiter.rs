@@ -144,7 +144,7 @@ impl Limiter {
     /// ```
     pub fn check_now(&self, request: &Request<'_>) -> Option<Decision> {
         match &self.inner.engine {
-            Engine::Memory(memory) => Some(self.inner.decide_in(memory, self.inner.bind(request))),
+            Engine::Memory(memory) => Some(self.inner.decide_in(memory, request)),
             #[cfg(feature = "redis")]
             Engine::Redis(_) => None,
         }
@@ -170,9 +170,9 @@ impl Limiter {
     /// ```
     pub async fn check(&self, request: &Request<'_>) -> Decision {
         match &self.inner.engine {
-            Engine::Memory(memory) => self.inner.decide_in(memory, self.inner.bind(request)),
+            Engine::Memory(memory) => self.inner.decide_in(memory, request),
             #[cfg(feature = "redis")]
-            Engine::Redis(_) => self.inner.decide(self.inner.bind(request)).await,
+            Engine::Redis(_) => self.inner.decide(request).await,
         }
     }
 
@@ -215,7 +215,7 @@ impl Limiter {
         }
         match &self.inner.engine {
             Engine::Memory(memory) => {
-                let now = |request| self.inner.decide_in(memory, self.inner.bind(request));
+                let now = |request| self.inner.decide_in(memory, request);
                 requests.iter().map(now).collect()
             }
             #[cfg(feature = "redis")]

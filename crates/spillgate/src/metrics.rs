@@ -138,6 +138,7 @@ impl Metrics {
 
     /// Counts a decision once for each of its rules; a shadow rule as if it were enforced. Without the meters of rules
     /// the decision is on an inline limit.
+    #[inline]
     pub(crate) fn count(&self, counters: &[CounterOutcome], meters: Option<&Meters>) {
         if self.wanted == Wanted::Nothing {
             return;

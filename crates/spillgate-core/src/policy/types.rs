@@ -13,7 +13,7 @@ use crate::request::Request;
 /// The types of all attributes. An attribute without a type is a text.
 #[derive(Clone, Debug)]
 pub(super) struct Types {
-    /// Sorted by name.
+    /// Sorted by the names' length and then by name, so that most lookups compare no texts.
     named: Vec<(Box<str>, AttributeType)>,
 }
 
@@ -126,7 +126,8 @@ impl Types {
 
     #[inline]
     fn place_of(&self, name: &str) -> Result<usize, usize> {
-        self.named.binary_search_by(|(known, _)| (**known).cmp(name))
+        let name = (name.len(), name);
+        self.named.binary_search_by(|(known, _)| (known.len(), &**known).cmp(&name))
     }
 }
 

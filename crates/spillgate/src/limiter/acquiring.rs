@@ -161,7 +161,7 @@ impl Inner {
     fn answer_claim(&self, claim: Claim<'_, '_>) -> Decision {
         let Claim { bound, evaluated, took, .. } = claim;
         self.metrics.add(took);
-        self.answer(bound, evaluated)
+        self.answer(&bound, evaluated)
     }
 
     /// Returns the counters that the request needs room in; none if it can never have room.
@@ -193,7 +193,7 @@ impl Inner {
             let wait_us = wait.and_then(|wait| u64::try_from(wait.as_micros()).ok());
             refusing.retry_after_us = wait_us.into();
         }
-        self.answer(bound, evaluated)
+        self.answer(&bound, evaluated)
     }
 }
 

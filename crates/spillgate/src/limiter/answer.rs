@@ -6,52 +6,53 @@ use super::Inner;
 use super::bound::BoundRequest;
 use super::evaluate::{Evaluated, evaluate_in};
 use crate::algorithm::Intent;
+use crate::counter::ChargeReply;
 use crate::decision::{self, CounterOutcome, CounterOutcomes, Decision, Names, Source};
 use crate::engine::Memory;
 use crate::limit::NamedLimit;
 use crate::metrics::Meters;
 use crate::plan::{Plan, PlanMode};
+use crate::request::Request;
 
 impl Inner {
     /// Evaluates and answers one request.
-    pub(super) async fn decide(&self, bound: BoundRequest<'_, '_>) -> Decision {
+    pub(super) async fn decide(&self, request: &Request<'_>) -> Decision {
         let began = self.metrics.begin();
+        let bound = self.bind(request);
         let plan = self.plan_to_charge(&bound);
         let evaluated = self.evaluate(plan, bound.policy()).await;
         self.metrics.end(began);
-        self.answer(bound, evaluated)
+        self.answer(&bound, evaluated)
     }
 
     /// Evaluates and answers one request in memory, without a future.
     #[inline]
-    pub(super) fn decide_in(&self, memory: &Memory, bound: BoundRequest<'_, '_>) -> Decision {
+    pub(super) fn decide_in(&self, memory: &Memory, request: &Request<'_>) -> Decision {
         let began = self.metrics.begin();
+        let bound = self.bind(request);
         if !bound.is_plain() {
             let mut plan = self.plan_to_charge(&bound);
             let evaluated = self.evaluate_noting_room(memory, &mut plan);
             self.metrics.end(began);
-            return self.answer(bound, evaluated);
+            return self.answer(&bound, evaluated);
         }
         let rules = bound.rules();
         // One limit needs no lists of charges and outcomes: 95 ns instead of 180 ns with a plan.
         if let Some(charge) = bound.only_charge(&rules, &self.secret) {
-            let reply = memory.decide_one(&charge, Intent::Charge);
             let mut outcome = rules
                 .first()
                 .map_or_else(CounterOutcome::inline, |matched| CounterOutcome::unknown(matched, 0));
             outcome.capacity = Some(charge.params().capacity()).into();
-            outcome.take(&reply, Source::Store);
-            drop(rules);
+            let take = |reply: ChargeReply| outcome.take(&reply, Source::Store);
+            memory.decide_charges(from_ref(&charge), Intent::Charge, take);
             self.metrics.end(began);
-            return self.answer_one(bound, outcome);
+            return self.answer_one(&bound, outcome);
         }
         let mut plan: Plan<&NamedLimit> = self.plan_by_rules(&bound, &rules, PlanMode::Charge);
-        drop(rules);
         self.open_permits(&mut plan);
         let evaluated = evaluate_in(memory, &mut plan);
-        drop(plan);
         self.metrics.end(began);
-        self.answer(bound, evaluated)
+        self.answer(&bound, evaluated)
     }
 
     /// Evaluates and answers several requests in order, each by itself.
@@ -60,7 +61,7 @@ impl Inner {
         let plans = all.iter().map(|bound| (self.plan_to_charge(bound), bound.policy())).collect();
         let evaluated = self.evaluate_each(plans).await;
         self.metrics.end(began);
-        let each = all.into_iter().zip(evaluated);
+        let each = all.iter().zip(evaluated);
         each.map(|(bound, evaluated)| self.answer(bound, evaluated)).collect()
     }
 
@@ -68,20 +69,20 @@ impl Inner {
     pub(super) async fn look(&self, bound: BoundRequest<'_, '_>) -> Decision {
         let plan = self.plan(&bound, PlanMode::Peek);
         let evaluated = self.evaluate(plan, bound.policy()).await;
-        decision::from_counters(evaluated.counters, bound.into_names())
+        decision::from_counters(evaluated.counters, bound.names())
     }
 
     /// Makes the decision on a request, with a receipt if it charged permits or opened a
     /// reservation.
     #[inline]
-    pub(super) fn answer(&self, bound: BoundRequest<'_, '_>, evaluated: Evaluated) -> Decision {
+    pub(super) fn answer(&self, bound: &BoundRequest<'_, '_>, evaluated: Evaluated) -> Decision {
         let Evaluated { counters, opening, charged_here } = evaluated;
         // A repeated reservation was sampled when it was charged.
         if opening.as_ref().is_none_or(|opening| opening.noted().charges_anew()) {
-            self.sample(&bound, &counters);
+            self.sample(bound, &counters);
         }
         self.metrics.count(&counters, bound.meters());
-        let decision = decision::from_counters(counters, bound.into_names());
+        let decision = decision::from_counters(counters, bound.names());
         self.counters.count(&decision);
         match opening {
             Some(opening) => self.with_receipt(decision, &opening, charged_here),
@@ -91,10 +92,10 @@ impl Inner {
 
     /// Makes the decision on a single enforced counter.
     #[inline]
-    fn answer_one(&self, bound: BoundRequest<'_, '_>, outcome: CounterOutcome) -> Decision {
-        self.sample(&bound, from_ref(&outcome));
+    fn answer_one(&self, bound: &BoundRequest<'_, '_>, outcome: CounterOutcome) -> Decision {
+        self.sample(bound, from_ref(&outcome));
         self.metrics.count(from_ref(&outcome), bound.meters());
-        let decision = decision::from_one_counter(outcome, bound.into_names());
+        let decision = decision::from_one_counter(outcome, bound.names());
         self.counters.count(&decision);
         decision
     }

@@ -195,14 +195,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
     }
 
     /// Returns the source of its counters' names.
-    pub(super) fn into_names(self) -> Names {
-        match self {
-            BoundRequest::ByPolicy { in_force, .. } => Names::Policy(Arc::clone(&in_force.policy)),
-            BoundRequest::Inline { limit, .. } => Names::Inline(limit.into_limit()),
-        }
-    }
-
-    /// Returns the source of its counters' names, for a request that is evaluated again.
+    #[inline]
     pub(super) fn names(&self) -> Names {
         match self {
             BoundRequest::ByPolicy { in_force, .. } => Names::Policy(Arc::clone(&in_force.policy)),

@@ -55,6 +55,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
+    #[inline]
     pub(super) fn count(&self, decision: &Decision) {
         let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
         add(if decision.allowed() { &self.allowed } else { &self.denied });

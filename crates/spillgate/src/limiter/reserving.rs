@@ -244,7 +244,7 @@ impl Inner {
         self.metrics.end(began);
         let noted = opening.noted();
         check_sound(&noted)?;
-        let decision = self.answer(bound, evaluated);
+        let decision = self.answer(&bound, evaluated);
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
             // A repeated reservation is valid only while its permits are held. The counters' reply

@@ -33,6 +33,7 @@ impl Meter {
     }
 
     /// Counts the counters of one decision as one result: with the first reason and the worst source.
+    #[inline]
     pub(super) fn count(&self, counters: &[CounterOutcome]) {
         let reason = counters.iter().filter_map(|counter| counter.denied).min();
         self.decisions[index(reason)][source_of(counters)].fetch_add(1, Ordering::Relaxed);
