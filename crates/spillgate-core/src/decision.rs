@@ -330,17 +330,15 @@ pub fn rule_denial<'d>(counter: &LimitDecision<'d>) -> Option<&'d RuleDenial> {
     }
 }
 
-/// Returns the cached header text of a counter's limit, unless the request brought the limit or
-/// a local share is in force in its place.
+/// Returns the cached header text of a counter's limit, unless the request brought the limit.
 pub fn written_limit<'d>(
     counter: &LimitDecision<'d>,
     limit_is_named: bool,
 ) -> Option<&'d OnceLock<Bytes>> {
-    let Names::Policy(policy) = counter.names else { return None };
-    let place = counter.index();
-    let is_whole =
-        counter.counter.brought().is_none() && policy.limit(place).capacity() == counter.capacity();
-    policy.written_limit(place, limit_is_named).filter(|_| is_whole)
+    match (counter.names, counter.counter.brought()) {
+        (Names::Policy(policy), None) => policy.written_limit(counter.index(), limit_is_named),
+        _ => None,
+    }
 }
 
 /// Returns the index of the deciding limit. If the decision denies, that is the denying counter

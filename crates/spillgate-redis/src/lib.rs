@@ -429,8 +429,8 @@ impl Redis {
     ) -> Result<Vec<Result<TransactionReply, StoreError>>, StoreError> {
         let run = |route: Route| async move {
             let terms = self.terms(&route, deadline);
-            let decide = route.shard.decide(transactions, &terms);
-            traced::call(route.shard.name(), transactions.len(), decide).await
+            let submit = route.shard.submit(transactions, &terms);
+            traced::call(route.shard.name(), transactions.len(), submit).await
         };
         self.follow(location, deadline, run).await
     }

@@ -60,8 +60,9 @@ impl Shard {
         }
     }
 
-    /// Decides several transactions, in order, each by itself. All their keys must belong to this shard.
-    pub(super) async fn decide(
+    /// Has the server decide several transactions, in order, each by itself: in a call of their own, or in a batch. All
+    /// their keys must belong to this shard.
+    pub(super) async fn submit(
         self: &Arc<Self>,
         transactions: &[Transaction],
         terms: &CallTerms<'_>,
@@ -103,9 +104,11 @@ impl Shard {
         mut held: Held,
     ) -> Result<Reply, Failure> {
         for _ in 0..CALENDAR_TRIES {
-            let guard = terms.caller.terms.on(&self.guard, topology::GUARD)?;
+            let guard = terms.caller.terms.on(&self.guard, topology::GUARD);
+            let guard = guard.map_err(|failure| self.count(failure))?;
             // A failed try has recorded the store's clock, so the next header has a better estimate.
-            let call = build(self.header(terms)?).guarded(guard);
+            let header = self.header(terms).map_err(|failure| self.count(failure))?;
+            let call = build(header).guarded(guard);
             let (began_ns, sent_us) = (counter_ns(), monotonic_us());
             let reply = self.link.run(&call, terms.redirect, terms.deadline, held.take()).await;
             if reply.as_ref().err().is_none_or(Failure::was_sent) {

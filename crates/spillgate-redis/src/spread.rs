@@ -39,7 +39,7 @@ pub trait ShardFallback: Sync {
     /// Decides the counters of `transaction`.
     ///
     /// `indices` are the positions of these counters in the whole transaction.
-    fn decide(
+    fn decide_without_store(
         &self,
         transaction: &Transaction,
         indices: &[usize],
@@ -78,7 +78,7 @@ pub async fn decide<S: ShardFallback>(
             let unanswered = Mutex::default();
             let runner =
                 LegRunner { redis, fallback, deadline, old_owners: &old_owners, unanswered };
-            let outcomes = runner.decide(transaction, call.order).await?;
+            let outcomes = runner.run(transaction, call.order).await?;
             old_owners.level(redis, transaction, &outcomes);
             Ok(old_owners.joined(outcomes))
         }
@@ -160,7 +160,7 @@ fn outcomes_of<S: ShardFallback>(
         Ok(reply) => Ok(reply.replies.into_iter().map(ChargeOutcome::Store).collect()),
         Err(error) => {
             let all: SmallVec<[usize; 4]> = (0..call.transaction.charges.len()).collect();
-            call.fallback.decide(call.transaction, &all, error)
+            call.fallback.decide_without_store(call.transaction, &all, error)
         }
     }
 }
@@ -177,7 +177,7 @@ pub(super) struct NoFallback;
 impl ShardFallback for NoFallback {
     type Error = StoreError;
 
-    fn decide(
+    fn decide_without_store(
         &self,
         _: &Transaction,
         _: &[usize],
@@ -213,7 +213,8 @@ enum Charging {
 }
 
 impl<S: ShardFallback> LegRunner<'_, S> {
-    async fn decide(
+    /// Decides a transaction leg by leg.
+    async fn run(
         &self,
         transaction: &Transaction,
         order: Order,
@@ -346,7 +347,7 @@ impl<S: ShardFallback> LegRunner<'_, S> {
         match reply {
             Ok(reply) => Ok(reply.replies.into_iter().map(ChargeOutcome::Store).collect()),
             Err(error) if self.old_owners.is_none() => {
-                self.fallback.decide(&leg.transaction, &leg.indices, error)
+                self.fallback.decide_without_store(&leg.transaction, &leg.indices, error)
             }
             Err(error) => self.decide_without_owner(leg, before, error),
         }
@@ -391,7 +392,9 @@ impl<S: ShardFallback> LegRunner<'_, S> {
             let indices: SmallVec<[usize; 4]> =
                 here.iter().map(|at| self.old_owners.counter_of(leg.indices[*at])).collect();
             let why = if is_known { as_charged(&error) } else { error.clone() };
-            for (at, reply) in here.iter().zip(self.fallback.decide(&transaction, &indices, why)?) {
+            for (at, reply) in
+                here.iter().zip(self.fallback.decide_without_store(&transaction, &indices, why)?)
+            {
                 outcomes[*at] = reply;
             }
         }

@@ -33,7 +33,7 @@ impl ShardFallback for Outage<'_> {
     type Error = Infallible;
 
     /// Decides all or none over all charges of the failed leg, each by its rule's `on_outage`.
-    fn decide(
+    fn decide_without_store(
         &self,
         transaction: &Transaction,
         indices: &[usize],

@@ -136,6 +136,9 @@ fn a_process_whose_ring_differs_is_rejected_with_a_fix() {
             let check = other.check(&request);
             assert_eq!(change.runtime.block_on(check).source(), Source::Fallback, "{why}");
         }
+        let errors: u64 =
+            other.counts().shards.iter().map(|shard| shard.failed + shard.unsent).sum();
+        assert!(errors >= 2, "{errors} errors counted of two refused calls: {why}");
         let reply =
             || other.shards()[0].trouble.as_ref().is_some_and(|trouble| trouble.contains(why));
         eventually(reply);
