@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -291,6 +292,13 @@ fn the_release_builds_what_the_packages_name() {
     assert!(position("helm package") < position("sha256sum"));
     assert!(position("spillgate.cdx.json") < position("sha256sum"));
     assert!(position("sha256sum") < position("subject-checksums: release/SHA256SUMS"));
+    // The archives and the package take along what the program wrote before.
+    for (made, packed) in [
+        ("deploy/manual \"$name/spillgate\"\n", "tar --sort=name"),
+        ("deploy/manual \"target/$TARGET/release/spillgate\"\n", "cargo deb --package"),
+    ] {
+        assert!(position(made) < position(packed), "{made}");
+    }
     let ship = read("tests/outside/ship.sh");
     let cargo_deb = ship.lines().find_map(|line| line.strip_prefix("cargo_deb=")).unwrap();
     assert!(release.contains(&format!("cargo install --locked {cargo_deb}\n")), "{cargo_deb}");
@@ -306,17 +314,37 @@ fn the_debian_package_holds_existing_files_and_starts_its_unit() {
     let packages = metadata["packages"].as_array().unwrap();
     let package = packages.iter().find(|package| package["name"] == "spillgate-cli").unwrap();
     let deb = &package["metadata"]["deb"];
+    let built = beside_the_program();
     let mut installed = BTreeSet::new();
     for asset in deb["assets"].as_array().unwrap() {
         let [source, target] = [&asset[0], &asset[1]].map(|path| path.as_str().unwrap());
-        let (folder, name) = source.rsplit_once('/').unwrap();
-        installed.insert(format!("/{target}{name}"));
-        if source.starts_with("target/") {
-            continue;
+        let path = match source.strip_prefix("target/release/") {
+            Some(generated) => built.0.join(generated),
+            None => root().join("crates/spillgate-cli").join(source),
+        };
+        let (folder, name) = (path.parent().unwrap(), path.file_name().unwrap().to_str().unwrap());
+        let sources: Vec<String> = match name.strip_prefix('*') {
+            Some(ending) => {
+                names_in(folder).into_iter().filter(|one| one.ends_with(ending)).collect()
+            }
+            None => vec![name.to_owned()],
+        };
+        assert!(!sources.is_empty(), "there is no {source}");
+        for name in sources {
+            assert!(folder.join(&name).exists(), "there is no {source}");
+            // A target that does not end with a slash is a file.
+            let name = if target.ends_with('/') { name } else { String::new() };
+            installed.insert(format!("/{target}{name}"));
         }
-        let path = root().join("crates/spillgate-cli").join(folder);
-        let exists = if name == "*.toml" { path.exists() } else { path.join(name).exists() };
-        assert!(exists, "there is no {source}");
+    }
+    for path in [
+        "/usr/share/man/man1/spillgate.1.gz",
+        "/usr/share/man/man1/spillgate-serve.1.gz",
+        "/usr/share/bash-completion/completions/spillgate",
+        "/usr/share/zsh/vendor-completions/_spillgate",
+        "/usr/share/fish/vendor_completions.d/spillgate.fish",
+    ] {
+        assert!(installed.contains(path), "{path} is not among {installed:?}");
     }
     let units =
         root().join("crates/spillgate-cli").join(deb["maintainer-scripts"].as_str().unwrap());
@@ -328,6 +356,21 @@ fn the_debian_package_holds_existing_files_and_starts_its_unit() {
     for file in deb["conf-files"].as_array().unwrap() {
         assert!(installed.contains(file.as_str().unwrap()), "{file}");
     }
+}
+
+/// A folder with the program and what `deploy/manual` writes beside it.
+fn beside_the_program() -> Folder {
+    let folder = Folder::with(&[]);
+    let program = folder.0.join("spillgate");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_spillgate"), &program).unwrap();
+    let output = deployed("deploy/manual", &[program.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    folder
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 fn deployed(program: &str, arguments: &[&str]) -> Output {
