@@ -101,9 +101,7 @@ class Examples(unittest.TestCase):
 
     @needs("fastapi")
     def test_fastapi(self) -> None:
-        app = self.run_example("fastapi", "127.2.0.1")["app"]
-        app.get("/login")(lambda: "ok")
-        self.is_limited(self.over_asgi(app))
+        self.is_limited(self.over_asgi(self.run_example("fastapi", "127.2.0.1")["app"]))
 
     @needs("starlette")
     def test_starlette(self) -> None:

@@ -1,4 +1,5 @@
-// Writes the examples of README.md as modules that export their `app`, so that they are compiled and run.
+// Writes the examples of README.md as modules that export their `app`, so that they are compiled and run. A test listens by
+// itself, on a free port.
 // Usage: node extract.mjs README.md FOLDER
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -8,5 +9,5 @@ mkdirSync(folder, { recursive: true });
 for (const [, name, code] of readFileSync(readme, "utf8").matchAll(/^```ts (\w+)\n(.*?)^```/gms)) {
   const module = code.replace('"http://127.0.0.1:8080"', 'process.env["SPILLGATE_URL"] as string');
   if (module === code) throw new Error(`the example ${name} has another URL than http://127.0.0.1:8080`);
-  writeFileSync(join(folder, `${name}.ts`), `${module}\nexport { app };\n`);
+  writeFileSync(join(folder, `${name}.ts`), `${module.replace("app.listen(8000);", "")}\nexport { app };\n`);
 }

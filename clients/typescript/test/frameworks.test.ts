@@ -43,7 +43,6 @@ async function listening(app: HttpServer, host: string): Promise<number> {
 
 test("express", async () => {
   const app = await example<Express>("express");
-  app.get("/login", (_request, response) => void response.send("ok"));
   const http = createServer(app);
   const port = await listening(http, "127.0.0.1");
   await isLimited(() => fetch(`http://127.0.0.1:${port}/login`));
