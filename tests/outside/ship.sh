@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Uses the packages as users do: the static binary in a root that holds nothing else, by an unprivileged user, writing
-# nothing; the chart, rendered by Helm's engine; the Debian package, installed in an overlay of this machine's root.
+# nothing; the image, built and run by Docker; the chart, rendered by Helm's engine; the Debian package, installed in an
+# overlay of this machine's root.
 # Usage: ship.sh PATH-OF-THE-SPILLGATE-BINARY [DEBIAN-PACKAGE]; builds a static binary if that one is not, and the package.
 set -euo pipefail
 
@@ -19,6 +20,7 @@ main() {
   is_static "$binary" || fail "$binary is not static: $(file_or_ldd "$binary")"
   echo "static: $(basename "$(dirname "$(dirname "$binary")")"), $(($(stat -c %s "$binary") / 1000)) KB"
   alone "$binary"
+  image "$binary"
   chart "$binary"
   deb "${2:-}"
 }
@@ -94,6 +96,47 @@ inside() {
   chroot --userspec=$nobody:$nobody --groups= "$root" /spillgate "$@"
 }
 
+# The image of a release, which holds the binary that the release built. It runs as docs/how-to/docker.md shows.
+image() {
+  local base
+  base=$(sed -n 's/^FROM .* \(.*\) AS certificates$/\1/p' deploy/Dockerfile)
+  if ! docker info > /dev/null 2>&1; then
+    echo "left out: the image: no Docker answers here"
+    return
+  fi
+  if ! docker image inspect "$base" > /dev/null 2>&1 && ! docker pull --quiet "$base" > /dev/null 2>&1; then
+    echo "left out: the image: $base is out of reach"
+    return
+  fi
+  local released
+  released=target/image/$(docker version --format '{{.Server.Arch}}')
+  mkdir -p "$released"
+  cp "$1" "$released/spillgate"
+  image_id=$(DOCKER_BUILDKIT=1 docker build --quiet --file deploy/Dockerfile --build-arg BINARY=released .)
+  container=$(docker run --detach --read-only --cap-drop ALL -p 127.0.0.1::8080 -p 127.0.0.1::8082 "$image_id")
+
+  local waited=0 http admin token
+  until docker logs "$container" 2>&1 | grep -q 'store: memory'; do
+    [ $((waited += 1)) -lt 100 ] || fail "the image does not start: $(docker logs "$container" 2>&1)"
+    sleep 0.1
+  done
+  http=http://$(docker port "$container" 8080/tcp)
+  admin=http://$(docker port "$container" 8082/tcp)
+  token=$(docker logs "$container" 2>&1 | sed -n 's/.*server.data_token_file is not set: //p')
+  local call answer body='{"key":"u1","limit":{"quota":"5/minute"}}'
+  for call in true true true true true false; do
+    answer=$(curl -s --noproxy '*' "$http/v1/check" -H "Authorization: Bearer $token" -d "$body")
+    [[ $answer == *"\"allowed\":$call"* ]] || fail "expected $call of the image: $answer"
+  done
+  [ "$(curl -s --noproxy '*' -o /dev/null -w '%{http_code}' "$http/v1/check" -d "$body")" = 401 ] || fail "the image needs no token"
+  curl -s --noproxy '*' "$admin/" | grep -q Spillgate || fail "the image has no dashboard"
+  docker stop "$container" > /dev/null
+  [ "$(docker inspect "$container" --format '{{.State.ExitCode}} {{.Config.User}}')" = "0 $nobody:$nobody" ] ||
+    fail "the image ended otherwise: $(docker inspect "$container" --format '{{json .State}} {{.Config.User}}')"
+  [ -z "$(docker diff "$container")" ] || fail "the image wrote: $(docker diff "$container")"
+  echo "the image builds and runs read-only as $nobody: it requires its token, denies the sixth call, shows the dashboard, writes nothing"
+}
+
 chart() {
   [ -x $tools/bin/pip ] || python3 -m venv $tools
   if ! $tools/bin/python -c 'import helm_python, kubernetes_validate, yaml' 2> /dev/null &&
@@ -139,6 +182,8 @@ end() {
     kill -KILL "$process" 2> /dev/null || true
   done
   wait 2> /dev/null || true
+  if [ -n "${container:-}" ]; then docker rm --force "$container" > /dev/null; fi
+  if [ -n "${image_id:-}" ]; then docker rmi "$image_id" > /dev/null 2>&1 || true; fi
   rm -rf "$scratch"
 }
 
