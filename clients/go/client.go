@@ -328,28 +328,16 @@ func (c *Client) client() *http.Client {
 
 // A decided is a Decision as the server writes it: one without "allowed" is none.
 type decided struct {
+	Decision
+	// It hides the field of the Decision, in which a missing value would be a denial.
 	Allowed *bool `json:"allowed"`
-	rest    Decision
-}
-
-func (d *decided) UnmarshalJSON(text []byte) error {
-	type plain Decision
-	read := struct {
-		Allowed *bool `json:"allowed"`
-		*plain
-	}{plain: (*plain)(&d.rest)}
-	if err := json.Unmarshal(text, &read); err != nil {
-		return err
-	}
-	d.Allowed = read.Allowed
-	return nil
 }
 
 func (d *decided) decision() Decision {
 	if d.Allowed != nil {
-		d.rest.Allowed = *d.Allowed
+		d.Decision.Allowed = *d.Allowed
 	}
-	return d.rest
+	return d.Decision
 }
 
 // A health stops calling a server that does not answer: after three failures in a row one call a second tries again.
