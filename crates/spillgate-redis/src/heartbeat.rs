@@ -4,7 +4,8 @@
 //!
 //! - how many instances share a limit while a shard is out of reach,
 //! - whether a shard has lost its data,
-//! - whether another instance keeps separate counters.
+//! - whether another instance keeps separate counters,
+//! - how much all instances together decide.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::guard::{self, Guard};
 use super::ring::Seal;
 use super::shard::Shard;
 use super::{Redis, StoreClock, jitter, topology};
-use crate::store::{InstanceMismatch, Presence};
+use crate::store::{Decided, FleetLoad, InstanceMismatch, Presence};
 use crate::time::{Clock, Deadline};
 
 /// The live instances of a fleet.
@@ -27,16 +28,19 @@ pub struct Living {
     pub count: u32,
     /// How many of them differ from this one.
     pub mismatch: InstanceMismatch,
+    /// What those that report it decided in the last minute.
+    pub load: FleetLoad,
 }
 
 impl Redis {
-    /// Reports to every shard that this instance is alive.
+    /// Reports to every shard that this instance is alive, with its decisions of the last minute.
     ///
     /// Returns the largest count of live instances that a shard knows, or `None` if no shard answered.
-    pub async fn heartbeat(&self) -> Option<Living> {
+    pub async fn heartbeat(&self, load: Decided) -> Option<Living> {
         let deadline = Deadline::after(ANSWER);
         let shards = self.topology.shards();
-        let beats = shards.iter().map(|(it, shard)| self.beat(shard, &it.tag, deadline));
+        let beats =
+            shards.iter().map(|(it, shard)| self.beat(shard, &it.tag, Some(load), deadline));
         join_all(beats).await.into_iter().filter_map(Result::ok).reduce(Living::or)
     }
 
@@ -52,15 +56,21 @@ impl Redis {
         };
         // Unchanged since the call failed: no other caller has read it meanwhile.
         if shard.guard.now() == seen {
-            self.beat(shard, topology::ANY_TAG, deadline).await?;
+            self.beat(shard, topology::ANY_TAG, None, deadline).await?;
         }
         Ok(())
     }
 
     /// Sends one heartbeat, and returns the live instances.
-    async fn beat(&self, shard: &Shard, tag: &str, deadline: Deadline) -> Result<Living, Failure> {
+    async fn beat(
+        &self,
+        shard: &Shard,
+        tag: &str,
+        load: Option<Decided>,
+        deadline: Deadline,
+    ) -> Result<Living, Failure> {
         let key = guard::key_of(tag);
-        let answer = shard.command(&self.command(shard, tag, &key), deadline).await;
+        let answer = shard.command(&self.command(shard, tag, &key, load), deadline).await;
         let answer = answer.inspect_err(|failure| self.topology.heed(failure))?;
         let (guard, living) = read(answer, key, &self.caller.instance.fingerprint)
             .ok_or_else(|| Failure::Bug(format!("{} returned no guard", shard.name())))?;
@@ -74,7 +84,7 @@ impl Redis {
         Ok(living)
     }
 
-    fn command(&self, shard: &Shard, tag: &str, guard: &str) -> Cmd {
+    fn command(&self, shard: &Shard, tag: &str, guard: &str, load: Option<Decided>) -> Cmd {
         let now_us = match self.caller.clock {
             StoreClock::Client => Clock::System.now_us(),
             StoreClock::Store | StoreClock::Given(_) => 0,
@@ -88,11 +98,13 @@ impl Redis {
             Presence::Announced => format!("{:016x}:{fingerprint}", self.node),
             Presence::Onlooker => String::new(),
         };
+        let load = load.map(|Decided { allowed, denied }| format!("{allowed}.{denied}"));
         let mut beat = ::redis::cmd("EVAL");
         beat.arg(SCRIPT)
-            .arg(2)
+            .arg(3)
             .arg(format!("sg1:{{{tag}}}:nodes"))
             .arg(guard)
+            .arg(format!("sg1:{{{tag}}}:load"))
             .arg(name)
             .arg(GONE_MS)
             .arg(format!("{:016x}", jitter::random()))
@@ -101,7 +113,8 @@ impl Redis {
             .arg(own.number)
             .arg(format!("{:x}", own.fingerprint))
             .arg(previous.number)
-            .arg(format!("{:x}", previous.fingerprint));
+            .arg(format!("{:x}", previous.fingerprint))
+            .arg(load.unwrap_or_default());
         beat
     }
 }
@@ -109,18 +122,35 @@ impl Redis {
 impl Living {
     /// Returns the larger counts of two shards.
     fn or(self, other: Living) -> Living {
-        Living { count: self.count.max(other.count), mismatch: self.mismatch.or(other.mismatch) }
+        Living {
+            count: self.count.max(other.count),
+            mismatch: self.mismatch.or(other.mismatch),
+            load: if self.load.instances < other.load.instances { other.load } else { self.load },
+        }
     }
 }
 
 /// Parses a heartbeat's reply: the guard, and the live instances compared with the own fingerprint.
 pub(super) fn read(answer: Value, key: String, own: &Fingerprint) -> Option<(Guard, Living)> {
     let Value::Array(parts) = answer else { return None };
-    let [Value::BulkString(guard), Value::Int(oldest_for_us), Value::Array(kinds)] = &parts[..]
+    let [
+        Value::BulkString(guard),
+        Value::Int(oldest_for_us),
+        Value::Array(kinds),
+        Value::Array(load),
+    ] = &parts[..]
     else {
         return None;
     };
-    let mut living = Living::default();
+    let [Value::Int(instances), Value::Int(allowed), Value::Int(denied)] = load[..] else {
+        return None;
+    };
+    let load = FleetLoad {
+        instances: u32::try_from(instances).unwrap_or(0),
+        allowed: allowed.max(0).cast_unsigned(),
+        denied: denied.max(0).cast_unsigned(),
+    };
+    let mut living = Living { load, ..Living::default() };
     for kind in kinds.chunks_exact(2) {
         let [Value::BulkString(kind), Value::Int(instances)] = kind else { return None };
         let instances = u32::try_from(*instances).unwrap_or(0);

@@ -21,6 +21,7 @@ use crate::algorithm::Intent;
 use crate::limit::{Limit, NamedLimit};
 use crate::plan::RecordAction;
 use crate::probe::{ServerFacts, ServerProbe, StoreProbe};
+use crate::store::Decided;
 use crate::subject::SubjectKey;
 use crate::time::{Clock, Deadline, monotonic_us};
 
@@ -32,7 +33,8 @@ impl Redis {
             probe_shard(shard, subject, samples)
         });
         let servers = join_all(shards).await;
-        let Living { count, mismatch } = self.heartbeat().await.unwrap_or_default();
+        let load = Decided::default();
+        let Living { count, mismatch, .. } = self.heartbeat(load).await.unwrap_or_default();
         StoreProbe {
             servers,
             timeout: self.timeout,

@@ -175,6 +175,29 @@ pub struct InstanceMismatch {
     pub schema: u32,
 }
 
+/// The decisions of one instance in some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Decided {
+    /// Those that allowed.
+    pub allowed: u64,
+    /// Those that denied.
+    pub denied: u64,
+}
+
+/// The decisions of the live instances on the store in the last minute.
+///
+/// `Limiter::fleet_load` returns it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FleetLoad {
+    /// The instances that reported their decisions, this one included.
+    pub instances: u32,
+    /// Decisions that allowed.
+    pub allowed: u64,
+    /// Decisions that denied.
+    pub denied: u64,
+}
+
 impl InstanceMismatch {
     /// Returns whether all live instances agree with this one.
     pub fn is_none(self) -> bool {

@@ -73,14 +73,15 @@ function figuresOf() {
   };
   const all = figure('Requests', 'per second'), denied = figure('Denied', 'of requests');
   const p50 = figure('p50', 'of a decision'), p99 = figure('p99', 'of a decision');
-  const fleet = el('p', { className: 'note' });
+  const others = el('p', { className: 'note' }), fleet = el('p', { className: 'note' });
   const figures = [all, denied, p50, p99].map(one => one.element);
   return {
-    element: el('section', { className: 'figures', 'aria-label': 'This instance, now' }, ...figures, fleet),
-    show({ point, facts, shards }) {
-      const others = facts.live_instances - 1;
-      write(fleet, !shards.length ? 'These figures are of this instance, which shares its limits with no other.'
-        : `These figures are of this instance. ${others > 0 ? `${number(others)} more ${others > 1 ? 'instances are' : 'instance is'} expected on the store and ${others > 1 ? 'share' : 'shares'} its limits; each has a dashboard of its own.` : 'No other instance is on the store.'}`);
+    element: el('section', { className: 'figures', 'aria-label': 'This instance, now' }, ...figures, others, fleet),
+    show({ point, facts, fleet: load, shards }) {
+      const more = facts.live_instances - 1;
+      write(others, !shards.length ? 'These figures are of this instance, which shares its limits with no other.'
+        : `These figures are of this instance. ${more > 0 ? `${number(more)} more ${more > 1 ? 'instances are' : 'instance is'} expected on the store and ${more > 1 ? 'share' : 'shares'} its limits; each has a dashboard of its own.` : 'No other instance is on the store.'}`);
+      write(fleet, more > 0 ? fleetOf(load, facts.live_instances) : '');
       if (!point) return;
       const seconds = point.lasted_ms[0] / 1000, { requests, p50_ns: half, p99_ns: most } = point.instance;
       const denials = requests.denied[0] / seconds, sum = denials + requests.allowed[0] / seconds;
@@ -91,4 +92,13 @@ function figuresOf() {
       write(p99.value, most[0] === null ? '–' : duration(most[0] / 1e9));
     },
   };
+}
+
+/** The decisions of the fleet, by the instances that are on the store now. */
+function fleetOf(load, expected) {
+  if (!load) return 'Fleet: unknown until the store answers.';
+  const { instances, allowed, denied } = load, requests = allowed + denied;
+  const part = requests ? `, ${number(denied / requests * 100, 1)} % of them denied` : '';
+  const by = instances < expected ? `${number(instances)} of ${number(expected)}` : `all ${number(instances)}`;
+  return `Fleet, last minute: ${number(requests)} requests${part}, by ${by} instances.`;
 }

@@ -71,7 +71,9 @@ pub mod explain {
 pub mod store {
     pub use spillgate_redis::acl::acl_rules;
     pub use spillgate_redis::probe::{ServerFacts, ServerProbe, StoreProbe};
-    pub use spillgate_redis::store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls};
+    pub use spillgate_redis::store::{
+        FleetLoad, InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls,
+    };
     pub(crate) use spillgate_redis::store::{Presence, Store, StoreOptions};
 
     pub use crate::limiter::{Script, Scripts};

@@ -24,7 +24,7 @@ use crate::policy::Policy;
 use crate::request::{Cost, Request};
 use crate::reservation::Seal;
 #[cfg(feature = "redis")]
-use crate::store::InstanceMismatch;
+use crate::store::{FleetLoad, InstanceMismatch};
 use crate::subject::Secret;
 use crate::waiting::Waiting;
 use spillgate_core::memory::Evictions;
@@ -41,6 +41,8 @@ mod counters;
 mod evaluate;
 pub(crate) mod explain;
 mod in_force;
+#[cfg(feature = "redis")]
+mod last_minute;
 #[cfg(feature = "redis")]
 mod leasing;
 mod memory_stats;
@@ -116,6 +118,9 @@ pub(crate) struct Inner {
     /// The mismatch that the last successful heartbeat found.
     #[cfg(feature = "redis")]
     pub(crate) mismatch: Mutex<InstanceMismatch>,
+    /// The load that the last heartbeat found; `None` if no shard answered it.
+    #[cfg(feature = "redis")]
+    pub(crate) fleet_load: Mutex<Option<FleetLoad>>,
     counters: Counters,
     waiting: Waiting,
 }

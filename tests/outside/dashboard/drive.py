@@ -90,24 +90,28 @@ class World:
         for name, text in (("token", f"drive:operator:{TOKEN}\neve:viewer:{VIEWER}\n"), ("rules.toml", RULES.format(token=f"{folder}/token"))):
             with open(f"{folder}/{name}", "w") as file:
                 file.write(text)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SPILLGATE_")}
-        environment |= {"SPILLGATE_SERVER__GRPC": "off", "SPILLGATE_SERVER__RESP": "off", "SPILLGATE_STORE__TIMEOUT": "250ms"}
-        self.server = subprocess.Popen(
-            [self.binary, "serve", "--config", f"{folder}/rules.toml", "--redis", f"redis://127.0.0.1:{self.redis_port}",
-             "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"],
-            env=environment, stderr=subprocess.PIPE, text=True,
-        )
-        for line in self.server.stderr:
-            if "HTTP on" in line:
-                break
-        else:
-            raise SystemExit("the server does not start")
-        self.port, self.admin = (int(re.search(rf"{api} on http://127.0.0.1:(\d+)", line)[1]) for api in ("HTTP", "admin"))
-        threading.Thread(target=self.server.stderr.read, daemon=True).start()
+        self.server, self.port, self.admin = self.start_server()
         self.stopped = threading.Event()
         self.callers = [threading.Thread(target=self.call, args=(seed,), daemon=True) for seed in range(2)]
         for caller in self.callers:
             caller.start()
+
+    def start_server(self):
+        """Returns an instance on the store, and the ports of its HTTP and admin APIs."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SPILLGATE_")}
+        environment |= {"SPILLGATE_SERVER__GRPC": "off", "SPILLGATE_SERVER__RESP": "off", "SPILLGATE_STORE__TIMEOUT": "250ms"}
+        server = subprocess.Popen(
+            [self.binary, "serve", "--config", f"{self.folder}/rules.toml", "--redis", f"redis://127.0.0.1:{self.redis_port}",
+             "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"],
+            env=environment, stderr=subprocess.PIPE, text=True,
+        )
+        for line in server.stderr:
+            if "HTTP on" in line:
+                break
+        else:
+            raise SystemExit("the server does not start")
+        threading.Thread(target=server.stderr.read, daemon=True).start()
+        return server, *(int(re.search(rf"{api} on http://127.0.0.1:(\d+)", line)[1]) for api in ("HTTP", "admin"))
 
     def start_redis(self):
         self.redis = subprocess.Popen(
@@ -359,12 +363,21 @@ def drive(page, world):
     write(rules, text)
     page.until("document.getElementById('status').textContent === 'healthy'")
 
-    step("the store killed: critical, a kill switch all the same, and back with a lost state")
+    step("the fleet: labelled beside the figures of this instance, without those of a killed one")
     go(page, "#/")
+    others = [world.start_server()[0] for _ in range(2)]
+    page.until("document.querySelector('.figures').textContent.includes('by all 3 instances')")
+    for expected, other in zip(("2 of 3", "1 of 3"), others):
+        other.kill()
+        other.wait()
+        page.until(f"document.querySelector('.figures').textContent.includes('by {expected} instances')")
+
+    step("the store killed: critical, a kill switch all the same, and back with a lost state")
     world.redis.kill()
     world.redis.wait()
     page.until("document.getElementById('status').textContent === 'degraded'")
     page.until("document.getElementById('conditions').textContent.includes('ecisions are made without')")
+    page.until("document.querySelector('.figures').textContent.includes('Fleet: unknown until the store answers')")
     page.until("document.querySelector('path.area.fallback') && document.querySelector('.events .degraded')")
     go(page, "#/rule?name=login")
     press(page, ".actions button[value=off]")

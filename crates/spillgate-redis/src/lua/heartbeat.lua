@@ -1,10 +1,12 @@
--- Reports to a shard that an instance is alive, counts the live instances by kind, and keeps the shard's
--- guard: whether the shard lost its data, and which rings it serves.
+-- Reports to a shard that an instance is alive, counts the live instances by kind, sums their load, and keeps the
+-- shard's guard: whether the shard lost its data, and which rings it serves.
 --
 -- KEYS[1]: the live instances: a sorted set, scored by the last heartbeat in ms
 -- KEYS[2]: the guard: epoch (a name that is lost with all other data); when the one before was found lost, in us (0:
 --          unknown); the oldest ring that is served, by number (0: none yet) and fingerprint; since when it is the
 --          oldest, in us; with dots between
+-- KEYS[3]: the load of each live instance: a hash, from the id to the decisions of the last minute: how many allowed
+--          and how many denied, with a dot between
 -- ARGV[1]: this instance: an id of 16 digits, and its kind: the settings that it must share with others, words with
 --          colons between, the number of its ring last (0: none). Empty: an onlooker
 -- ARGV[2]: after how many ms without a heartbeat an instance is gone
@@ -13,8 +15,9 @@
 -- ARGV[5]: the epoch that this instance knew last; empty: none
 -- ARGV[6], ARGV[7]: its ring: number (0: none, or an onlooker), fingerprint
 -- ARGV[8], ARGV[9]: the ring that this one replaces, likewise
--- Returns: the guard, for how many us the oldest ring has been the oldest, and the live instances: each kind,
---          then how many are of it
+-- ARGV[10]: the load of this instance; empty: as before
+-- Returns: the guard, for how many us the oldest ring has been the oldest, the live instances: each kind,
+--          then how many are of it; and the load: how many instances report it, allowed, denied
 
 local gone_ms = tonumber(ARGV[2])
 local now_us = tonumber(ARGV[4])
@@ -31,8 +34,9 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now_ms - 
 redis.call('ZREMRANGEBYSCORE', KEYS[1], string.format('(%.0f', now_ms + gone_ms), '+inf')
 redis.call('PEXPIRE', KEYS[1], gone_ms)
 local live = redis.call('ZRANGE', KEYS[1], 0, -1)
-local kinds, place = {}, {}
+local kinds, place, is_live = {}, {}, {}
 for _, instance in ipairs(live) do
+    is_live[string.sub(instance, 1, 16)] = true
     -- The kind follows the id and its colon.
     local kind = string.sub(instance, 18)
     if not place[kind] then
@@ -42,6 +46,21 @@ for _, instance in ipairs(live) do
     end
     kinds[place[kind]] = kinds[place[kind]] + 1
 end
+
+if ARGV[1] ~= '' and ARGV[10] ~= '' then
+    redis.call('HSET', KEYS[3], string.sub(ARGV[1], 1, 16), ARGV[10])
+end
+local reporting, all_allowed, all_denied = 0, 0, 0
+for _, id in ipairs(redis.call('HKEYS', KEYS[3])) do
+    if is_live[id] then
+        local allowed, denied = string.match(redis.call('HGET', KEYS[3], id), '^(%d+)%.(%d+)$')
+        reporting = reporting + 1
+        all_allowed, all_denied = all_allowed + (allowed or 0), all_denied + (denied or 0)
+    else
+        redis.call('HDEL', KEYS[3], id)
+    end
+end
+redis.call('PEXPIRE', KEYS[3], gone_ms)
 
 local before = redis.call('GET', KEYS[2])
 local epoch, lost, oldest, nodes, since =
@@ -84,4 +103,4 @@ local guard = string.format('%s.%.0f.%.0f.%s.%.0f', epoch, lost_us, oldest, node
 if guard ~= before then
     redis.call('SET', KEYS[2], guard)
 end
-return { guard, now_us - since_us, kinds }
+return { guard, now_us - since_us, kinds, { reporting, all_allowed, all_denied } }

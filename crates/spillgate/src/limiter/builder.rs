@@ -193,6 +193,8 @@ impl LimiterBuilder {
             leases: Leases::new(leases),
             #[cfg(feature = "redis")]
             mismatch: Mutex::default(),
+            #[cfg(feature = "redis")]
+            fleet_load: Mutex::default(),
             counters: Counters::default(),
             waiting: Waiting::default(),
         };

@@ -5,7 +5,7 @@ use spillgate_redis::probe::StoreProbe;
 use super::{Inner, Limiter, Stats};
 use crate::engine::Engine;
 use crate::fallback::INSTANCES_UNKNOWN;
-use crate::store::{InstanceMismatch, ShardStatus};
+use crate::store::{FleetLoad, InstanceMismatch, ShardStatus};
 use crate::time::boottime_us;
 
 impl Limiter {
@@ -48,6 +48,27 @@ impl Limiter {
     /// ```
     pub fn instance_mismatch(&self) -> InstanceMismatch {
         *self.inner.mismatch.lock()
+    }
+
+    /// Returns the decisions of all live instances on the store in the last minute, as they
+    /// reported them.
+    ///
+    /// It is `None` if state is in memory, and while no shard answers heartbeats. A stopped
+    /// instance is included for 5 seconds more.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::Limiter;
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// if let Some(fleet) = limiter.fleet_load() {
+    ///     println!("{} instances denied {} requests", fleet.instances, fleet.denied);
+    /// }
+    /// assert_eq!(limiter.fleet_load(), None, "state is in memory");
+    /// # });
+    /// ```
+    pub fn fleet_load(&self) -> Option<FleetLoad> {
+        *self.inner.fleet_load.lock()
     }
 
     /// Examines every shard of the store: its settings, whether the script decides correctly there,

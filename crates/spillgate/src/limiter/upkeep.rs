@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::Inner;
+use spillgate_redis::store::Decided;
+
+use super::last_minute::LastMinute;
+use super::{Inner, Stats};
 use crate::engine::{Engine, jittered};
 use crate::store::{InstanceMismatch, ShardStatus};
 use crate::time::monotonic_us;
@@ -19,11 +22,16 @@ pub(super) fn begin(inner: &Arc<Inner>) {
 
 async fn keep_up(inner: Weak<Inner>) {
     let mut degraded = BTreeMap::new();
+    let mut last_minute = LastMinute::new(monotonic_us());
     while let Some(inner) = inner.upgrade() {
         if let Engine::Redis(redis) = &inner.engine {
             report_degraded(&redis.shards(), &mut degraded);
             redis.sample_clocks().await;
-            if let Some(living) = redis.heartbeat().await {
+            let Stats { allowed, denied, .. } = inner.counters.read();
+            let load = last_minute.note(monotonic_us(), Decided { allowed, denied });
+            let living = redis.heartbeat(load).await;
+            *inner.fleet_load.lock() = living.map(|living| living.load);
+            if let Some(living) = living {
                 inner.fallback.note_live_instances(living.count, monotonic_us());
                 let before = std::mem::replace(&mut *inner.mismatch.lock(), living.mismatch);
                 report_mismatch(before, living.mismatch);

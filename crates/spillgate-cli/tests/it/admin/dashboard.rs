@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use spillgate_testkit::{RedisServer, eventually};
 
 use super::{api_rule, decision};
 use crate::server::{Server, TempFile};
@@ -95,13 +96,46 @@ fn events_show_changes_every_second() {
 }
 
 #[test]
+fn events_have_the_decisions_of_all_instances_on_the_store() {
+    let (file, store) = (api_rule(), RedisServer::start());
+    let start = || Server::start_on(&store, &["--config", file.path()]);
+    let (one, other) = (start(), start());
+    let (_, mut events) = listen(&one);
+    let mut event = || next_event(&mut events);
+    let servers = [&one, &one, &one, &other];
+    let denied = servers.map(decision).iter().filter(|decision| *decision != "allowed").count();
+    assert_eq!(denied, 2, "both instances share the limit");
+    eventually(|| event()["fleet"] == json!({"instances": 2, "allowed": 2, "denied": 2}));
+    // The other one is killed: it counts for five seconds more, then its load is removed.
+    drop(other);
+    eventually(|| event()["fleet"] == json!({"instances": 1, "allowed": 2, "denied": 1}));
+    assert_eq!(store.command(&["HLEN", "sg1:{control}:load"]).integer(), 1);
+    // A third one is live, and reports no load.
+    let report = "return redis.call('ZADD', KEYS[1], redis.call('TIME')[1] * 1000, ARGV[1])";
+    let silent = "0123456789abcdef:1:0:0:0:0:0";
+    store.command(&["EVAL", report, "1", "sg1:{control}:nodes", silent]);
+    assert_eq!(store.command(&["ZCARD", "sg1:{control}:nodes"]).integer(), 2);
+    for _ in 0..3 {
+        assert_eq!(event()["fleet"]["instances"], 1);
+    }
+    // Nothing is known while the store gives no answer.
+    store.pause();
+    eventually(|| event()["fleet"].is_null());
+    store.resume();
+    eventually(|| event()["fleet"]["instances"] == 1);
+    let in_memory = Server::start(&[]);
+    let (_, mut events) = listen(&in_memory);
+    assert_eq!(next_event(&mut events)["fleet"], Value::Null);
+}
+
+#[test]
 fn event_streams_are_few_and_end_with_their_client() {
     let server = Server::start(&[]);
     let listeners: Vec<_> = (0..32).map(|_| listen(&server)).collect();
     assert!(listeners.iter().all(|(status, _)| *status == 200));
     assert_eq!(listen(&server).0, 503);
     drop(listeners);
-    spillgate_testkit::eventually(|| listen(&server).0 == 200);
+    eventually(|| listen(&server).0 == 200);
 }
 
 #[test]

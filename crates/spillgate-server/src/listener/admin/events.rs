@@ -13,7 +13,7 @@ use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
-use spillgate::store::ShardStatus;
+use spillgate::store::{FleetLoad, ShardStatus};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -45,6 +45,8 @@ struct Event<'e> {
     status: Status,
     shards: Vec<ShardAnswer<'e>>,
     facts: FactsAnswer,
+    /// All instances on the store together; null without a store, and while it does not answer.
+    fleet: Option<FleetAnswer>,
     /// The last second, as columns of one point; null before the first second.
     point: Option<Points>,
     /// The decisions of the last second, of each rule that decided.
@@ -75,6 +77,14 @@ struct FactsAnswer {
     clock_steps: u64,
     evictions: u64,
     overflows: u64,
+}
+
+/// The decisions of the last minute, of the instances that reported them.
+#[derive(Serialize)]
+struct FleetAnswer {
+    instances: u32,
+    allowed: u64,
+    denied: u64,
 }
 
 #[derive(Serialize)]
@@ -127,6 +137,7 @@ impl Events {
                 evictions: stats.evictions,
                 overflows: stats.overflows,
             },
+            fleet: limiter.fleet_load().map(FleetAnswer::of),
             point: latest
                 .as_ref()
                 .map(|latest| Points::new(&[latest.column], &[latest.decisions], true)),
@@ -198,6 +209,12 @@ impl<'e> ShardAnswer<'e> {
             unsent: rate.map_or(0, |rate| rate.unsent),
             p99_ns: p99.map(|p99| u64::try_from(p99.as_nanos()).unwrap_or(u64::MAX)),
         }
+    }
+}
+
+impl FleetAnswer {
+    fn of(FleetLoad { instances, allowed, denied, .. }: FleetLoad) -> FleetAnswer {
+        FleetAnswer { instances, allowed, denied }
     }
 }
 

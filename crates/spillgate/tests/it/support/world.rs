@@ -286,7 +286,8 @@ pub(crate) fn ring_of(servers: &[RedisServer]) -> Ring {
 pub(crate) fn keys(server: &RedisServer) -> Vec<String> {
     let Reply::Array(keys) = server.command(&["KEYS", "*"]) else { panic!("KEYS returns a list") };
     let mut keys: Vec<String> = keys.iter().map(|key| key.text().to_owned()).collect();
-    keys.retain(|key| !["sg1:{control}:nodes", "sg1:{control}:epoch"].contains(&key.as_str()));
+    let of_processes = ["nodes", "load", "epoch"].map(|part| format!("sg1:{{control}}:{part}"));
+    keys.retain(|key| !of_processes.contains(key));
     keys.sort();
     keys
 }
