@@ -61,6 +61,8 @@ function explained(answer) {
 /** The state of a rule's limits for a subject, with the changes that an operator can make. */
 function statePanel(rule, known) {
   const list = el('ul', { className: 'states' }), result = el('p', { className: 'result bad', role: 'alert' });
+  // What is wrong with an entered amount; `result`, written anew every other second, is about the state.
+  const mistake = el('p', { className: 'note result bad', role: 'alert' });
   const override = el('p', { className: 'note' });
   const lasting = select('for', LASTING, '3600'), raised = el('input', { name: 'limits', required: true, spellcheck: false, size: 14 });
   const amount = el('input', { name: 'amount', inputMode: 'numeric', required: true, value: '1', size: 5 }), unit = select('unit', [], '');
@@ -81,8 +83,8 @@ function statePanel(rule, known) {
   const back = el('form', { className: 'refund' }, labelled('Refund', amount), labelled('Unit', unit), el('button', {}, 'Refund'));
   back.addEventListener('submit', event => {
     event.preventDefault();
-    write(result, /^[1-9]\d*$/.test(amount.value) ? '' : `${amount.value} is no whole number above 0`);
-    if (!result.textContent) after(refund(rule, known, Number(amount.value), unit.value));
+    write(mistake, /^[1-9]\d*$/.test(amount.value) ? '' : `${amount.value} is no whole number above 0`);
+    if (!mistake.textContent) after(refund(rule, known, Number(amount.value), unit.value));
   });
   const actions = el('div', { className: 'actions' }, labelled('For', lasting), block, remove, raise, back, button('Reset', () => after(reset(rule, known))));
   let closed = false, timer;
@@ -103,7 +105,7 @@ function statePanel(rule, known) {
   const heading = el('h2', { className: 'title' }, text(known));
   const of = el('p', { className: 'note' }, 'Limits of ', el('a', { href: rulePageOf(rule) }, rule), ' for this subject');
   return {
-    element: el('section', { className: 'half head', 'aria-label': text(known) }, heading, of, list, result, override, forOperators(actions)),
+    element: el('section', { className: 'half head', 'aria-label': text(known) }, heading, of, list, result, override, forOperators(actions), mistake),
     update() {
       const found = find(), set = overrideOf(rule, known);
       remove.hidden = !set;

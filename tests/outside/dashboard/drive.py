@@ -344,7 +344,10 @@ def drive(page, world):
     page.until("document.querySelector('select[name=unit]')?.value === 'tokens'")
     page.write("input[name=amount]", "0")
     page.click("form.refund button")
-    page.until("document.querySelector('.head .result').textContent.includes('no whole number')")
+    page.until("document.querySelector('.head').textContent.includes('no whole number')")
+    # It stays while the state is read again.
+    time.sleep(2.5)
+    assert "no whole number" in page.say("document.querySelector('.head').textContent")
     page.write("input[name=amount]", "100")
     press(page, "form.refund button")
     page.until("document.querySelector('#changes .notice.good').textContent.includes('100 tokens are refunded')")
