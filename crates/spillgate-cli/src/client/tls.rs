@@ -1,5 +1,6 @@
 //! TLS to a server, by the authority of a file or by those of the machine.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,12 +26,19 @@ pub(super) async fn shake_hands(
         .with_no_client_auth();
     let connector = TlsConnector::from(Arc::new(config));
     let host = ServerName::try_from(host.to_owned())?;
-    connector.connect(host, stream).await.map_err(|error| {
-        format!(
-            "TLS: {error}; name the file of the authority that signed the certificate with --ca"
-        )
-        .into()
-    })
+    let shaken = connector.connect(host, stream).await;
+    shaken.map_err(|error| format!("TLS: {error}; {}", advice(&error)).into())
+}
+
+/// Returns a way out of a failed handshake.
+fn advice(error: &io::Error) -> &'static str {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    match cause {
+        Some(rustls::Error::InvalidCertificate(_)) => {
+            "name the file of the authority that signed the certificate with --ca"
+        }
+        _ => "does the server speak https? if not, write http:// in --url",
+    }
 }
 
 fn authorities(ca: Option<&Path>) -> Result<RootCertStore, Failure> {

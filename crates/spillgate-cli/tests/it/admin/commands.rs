@@ -120,6 +120,16 @@ fn commands_reach_a_server_with_tls_by_the_authority_of_a_file() {
 }
 
 #[test]
+fn https_to_a_server_without_tls_asks_about_the_server() {
+    let server = Server::start(&[]);
+    let url = format!("https://localhost:{}", server.admin_port.unwrap());
+    let (code, output, errors) = ended(&run(&["admin", "audit", "--url", &url]));
+    assert_eq!((code, &*output), (2, ""), "{errors}");
+    assert!(errors.contains("does the server speak https? if not, write http://"), "{errors}");
+    assert!(!errors.contains("--ca"), "{errors}");
+}
+
+#[test]
 fn blocking_one_address_of_ipv6_names_the_network_that_is_blocked() {
     let file = TempFile::new(
         "limits.toml",
