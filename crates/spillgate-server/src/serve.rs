@@ -95,6 +95,7 @@ async fn keep(
         complain(&NO_RESERVATIONS);
     }
     let counted = app.clone();
+    let log = settings.log;
     telemetry.push(&settings.otlp, move || counted.metrics_text())?;
     tokio::spawn(warn_of_store(app.clone(), settings));
     tokio::spawn(history::keep(app.history.clone(), app.limiter().clone()));
@@ -108,6 +109,7 @@ async fn keep(
     listeners.closed().await;
     reload.abort();
     app.limiter().end_leases().await;
+    admin::warn_of_unsaved(app.limiter(), log);
     telemetry.close().await;
     Ok(())
 }

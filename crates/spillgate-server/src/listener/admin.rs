@@ -29,6 +29,7 @@ mod tokens;
 mod top;
 mod whoami;
 
+pub(crate) use audit::warn_of_unsaved;
 use events::Events;
 pub(crate) use guard::Guard;
 pub(crate) use health::Health;

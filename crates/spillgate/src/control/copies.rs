@@ -136,6 +136,11 @@ impl Copies {
         names.sort_unstable();
         names
     }
+
+    /// Returns whether no shard is known to have this entry.
+    pub(crate) fn all_lack(&self, id: EntryId, entry: &Entry) -> bool {
+        self.by_shard.lock().values().all(|copy| copy.lacks(id, entry))
+    }
 }
 
 impl Previous {

@@ -53,7 +53,11 @@ pub(crate) struct Table {
 impl Entry {
     /// Returns whether the entry has an effect now: neither removed nor expired.
     pub(crate) fn is_live(&self, now_us: u64) -> bool {
-        self.effect == Effect::Set && self.expires_at_us.is_none_or(|end| now_us < end)
+        self.effect == Effect::Set && !self.is_expired(now_us)
+    }
+
+    pub(crate) fn is_expired(&self, now_us: u64) -> bool {
+        self.expires_at_us.is_some_and(|end| end <= now_us)
     }
 
     /// Returns the time from which the entry can be forgotten. By then every copy of an older

@@ -12,6 +12,10 @@ use super::Limiter;
 use crate::control::{
     AuditRecord, ChangeNote, ControlError, Override, RuleMode, SUBJECT_BYTES_MAX, WriteReport,
 };
+#[cfg(feature = "redis")]
+use crate::control::{Entry, EntryId};
+#[cfg(feature = "redis")]
+use crate::engine::Engine;
 use crate::limit::LimitSpec;
 use crate::policy::{Mode, RuntimeEntry, Subject};
 use crate::request::Request;
@@ -62,6 +66,38 @@ impl Limiter {
     /// instance that made them, until it ends.
     pub fn audit(&self) -> Vec<AuditRecord> {
         self.inner.control.audit.lock().newest_first()
+    }
+
+    /// Returns the runtime changes that no shard is known to have, the oldest first: those made
+    /// while the store was down. They are lost if this instance ends before the store is back.
+    ///
+    /// It is empty if state is in memory, where no change outlives its instance.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Mode, Policy, Rule};
+    ///
+    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let store = "redis://127.0.0.1:1"; // nothing listens there
+    /// let limiter = Limiter::builder().policy(policy).redis(store).build().await?;
+    /// limiter.set_mode("api", Mode::Off, None).await?;
+    /// assert_eq!(limiter.unsaved_changes()[0].rule(), "api");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    #[cfg(feature = "redis")]
+    pub fn unsaved_changes(&self) -> Vec<AuditRecord> {
+        let Engine::Redis(_) = &self.inner.engine else { return Vec::new() };
+        let control = &self.inner.control;
+        let now_us = control.now_us();
+        let table = control.table.lock();
+        let is_unsaved = |(id, entry): &(EntryId, &Entry)| {
+            !entry.is_expired(now_us) && control.copies.all_lack(*id, entry)
+        };
+        let mut unsaved: Vec<&Entry> =
+            table.entries().filter(is_unsaved).map(|(_, entry)| entry).collect();
+        unsaved.sort_unstable_by_key(|entry| entry.stamp);
+        unsaved.into_iter().map(AuditRecord::of_entry).collect()
     }
 
     /// Sets other limits for a subject of a rule, until they are removed or expire. The quota

@@ -55,3 +55,31 @@ fn a_kill_switch_and_a_block_are_accepted_with_the_pending_shard_and_reach_the_o
         eventually(|| decision(&one) == "blocked" && decision(&other) == "blocked");
     }
 }
+
+#[test]
+fn an_instance_that_stops_in_an_outage_logs_the_changes_that_are_lost() {
+    let file = api_rule();
+    let mut store = RedisServer::start();
+    let server = start_on(&store, file.path());
+    let globex = json!({"rule": "api", "subject": {"tenant": "globex"}, "limits": ["block"]});
+    assert_eq!(change(&server, "PUT", "/admin/v1/overrides", &globex).0, 200);
+    store.kill();
+    let acme = json!({"rule": "api", "subject": {"tenant": "acme"}, "limits": ["block"]});
+    assert_eq!(change(&server, "PUT", "/admin/v1/overrides", &acme).0, 202);
+    let off = json!({"mode": "off"});
+    assert_eq!(change(&server, "PUT", "/admin/v1/rules/api/mode", &off).0, 202);
+    let log = server.last_words();
+    let lost: Vec<&str> = log.lines().filter(|line| line.contains("make it again")).collect();
+    assert_eq!(lost.len(), 2, "the store has the first block: {log}");
+    let [block, mode] = lost[..] else { unreachable!() };
+    assert!(block.contains("warning: ") && block.contains("set-override"), "{block}");
+    assert!(block.contains(r#""tenant":"(not logged)""#) && block.contains("block"), "{block}");
+    assert!(mode.contains("set-mode") && mode.contains(r#""mode":"off""#), "{mode}");
+    assert!(!log.contains("acme"), "{log}");
+
+    // A change that reached the store is not lost.
+    store.restart();
+    let server = start_on(&store, file.path());
+    assert_eq!(change(&server, "PUT", "/admin/v1/rules/api/mode", &off).0, 200);
+    assert!(!server.last_words().contains("make it again"));
+}

@@ -7,14 +7,16 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::Uri;
 use serde::{Serialize, Serializer};
+use serde_json::json;
 use spillgate::control::{AuditRecord, AuditedAction};
-use spillgate::{Cost, LimitSpec, Mode};
+use spillgate::{Cost, LimitSpec, Limiter, Mode};
 
 use super::Problem;
 use super::instant::Instant;
 use super::overrides::LimitAnswer;
 use super::subject::{Listed, listing};
 use crate::app::App;
+use crate::config::Log;
 use crate::listener::http::answer;
 
 #[derive(Serialize)]
@@ -46,6 +48,25 @@ pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, P
         records.iter().filter(|record| rule.as_ref().is_none_or(|rule| rule == record.rule()));
     let answer = AuditAnswer { changes: of_rule.take(n).map(ChangeAnswer::of).collect() };
     Ok(answer::json(&answer, answer::ANSWER_BYTES * (1 + answer.changes.len())))
+}
+
+/// Logs each runtime change that ends with this instance, because no shard is known to have it. Values of subjects are left out
+/// unless the log may have them.
+pub(crate) fn warn_of_unsaved(limiter: &Limiter, log: Log) {
+    let changes = limiter.unsaved_changes();
+    for record in changes.iter().take(LOGGED_MAX) {
+        let mut change = json!(ChangeAnswer::of(record));
+        if let Some(fields) = change.as_object_mut() {
+            fields.retain(|_, value| !value.is_null());
+        }
+        if let Some(subject) = change["subject"].as_object_mut().filter(|_| !log.audit_subjects) {
+            subject.values_mut().for_each(|value| *value = "(not logged)".into());
+        }
+        tracing::warn!(target: "spillgate", %change, "a runtime change is lost, because no shard took it: make it again");
+    }
+    if let more @ 1.. = changes.len().saturating_sub(LOGGED_MAX) {
+        tracing::warn!(target: "spillgate", more, "further runtime changes are lost");
+    }
 }
 
 impl<'a> ChangeAnswer<'a> {
@@ -94,5 +115,7 @@ fn attributes<S: Serializer>(record: &&AuditRecord, serializer: S) -> Result<S::
     serializer.collect_map(record.subject().map(|(name, value)| (name, text(value))))
 }
 
+/// The most lost changes that the log names.
+const LOGGED_MAX: usize = 100;
 /// The changes that an instance keeps.
 const N_MAX: usize = 1_000;
