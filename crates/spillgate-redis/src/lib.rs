@@ -13,6 +13,7 @@ use redis::{Cmd, Value};
 use spillgate_core::{
     algorithm, counter, error, limit, memory, plan, policy, reservation, subject,
 };
+use tracing::Instrument;
 
 use crate::algorithm::{Charge, Refund};
 use crate::counter::{Change, ChargeReply, PlannedCharge};
@@ -386,10 +387,10 @@ impl Redis {
             // The record makes the transaction idempotent, so it can be sent again whatever happened to the
             // first call. Deferred charges are not idempotent. The first call may have paid them, and unknown
             // counts as paid.
-            let mut again = [transaction.clone()];
+            let mut again = Box::new([transaction.clone()]);
             again[0].charges.iter_mut().for_each(|counter| counter.deferred = 0);
             transaction.record.note_resent();
-            reply = self.decide_call(location, &again, deadline).await.or(reply);
+            reply = Box::pin(self.decide_call(location, &*again, deadline)).await.or(reply);
         }
         if let (RecordAction::Open(opening), Err(StoreError::Unknown(_))) =
             (&transaction.record, &reply)
@@ -429,8 +430,8 @@ impl Redis {
     ) -> Result<Vec<Result<TransactionReply, StoreError>>, StoreError> {
         let run = |route: Route| async move {
             let terms = self.terms(&route, deadline);
-            let submit = route.shard.submit(transactions, &terms);
-            traced::call(route.shard.name(), transactions.len(), submit).await
+            let span = traced::call(route.shard.name(), transactions.len());
+            route.shard.submit(transactions, &terms).instrument(span).await
         };
         self.follow(location, deadline, run).await
     }
@@ -470,6 +471,7 @@ impl Redis {
         self.follow_routes(location, deadline, ask).await.map_err(|failure| self.error(failure))
     }
 
+    /// Follows redirects. What few calls need is boxed, since every waiting call is as large as its future.
     async fn follow_routes<T, F: Future<Output = Result<T, Failure>>>(
         &self,
         location: Location,
@@ -488,10 +490,11 @@ impl Redis {
                 return Err(failure);
             }
             if matches!(failure, Failure::NotHere(NotHere::Guarded, _)) {
-                self.learn_guard(&route.shard, deadline).await?;
+                Box::pin(self.learn_guard(&route.shard, deadline)).await?;
                 continue;
             }
-            route = self.topology.next_route(location, &route, failure, deadline).await?;
+            let next = self.topology.next_route(location, &route, failure, deadline);
+            route = Box::pin(next).await?;
         }
     }
 

@@ -71,7 +71,9 @@ impl Shard {
             Some(Admission::SendNow(permit)) => {
                 let (once, ranges) = once(transactions);
                 let held: Held = Some(Box::new(permit));
-                let reply = self.run_holding(|header| Call::of(header, &once), terms, held).await?;
+                // Boxed, since a decision that queues would otherwise be as large as this future.
+                let run = self.run_holding(|header| Call::of(header, &once), terms, held);
+                let reply = Box::pin(run).await?;
                 reply.read(transactions, &ranges).map_err(Failure::bug)
             }
             Some(Admission::Queued(seat)) => seat.read(transactions, terms.deadline).await,

@@ -78,7 +78,8 @@ pub async fn decide<S: ShardFallback>(
             let unanswered = Mutex::default();
             let runner =
                 LegRunner { redis, fallback, deadline, old_owners: &old_owners, unanswered };
-            let outcomes = runner.run(transaction, call.order).await?;
+            // Boxed, since a decision at one location would otherwise be as large as this future.
+            let outcomes = Box::pin(runner.run(transaction, call.order)).await?;
             old_owners.level(redis, transaction, &outcomes);
             Ok(old_owners.joined(outcomes))
         }

@@ -7,13 +7,13 @@ use super::super::Inner;
 use super::super::leasing::Paid;
 use super::{ChargedHere, Evaluated, deny_if_full};
 use crate::counter::Change;
-use crate::decision::CounterOutcomes;
 use crate::denial_cache::Sent;
 use crate::engine::{self, Redis, StoreCall};
 use crate::fallback::Outage;
 use crate::limit::NamedLimit;
 use crate::plan::{ChargeOutcomes, FollowUp, Plan, RecordAction};
 use crate::policy::Policy;
+use crate::reservation::Noted;
 
 /// A plan after leases and the denial cache have been applied.
 struct Prepared {
@@ -22,6 +22,13 @@ struct Prepared {
     /// The outcomes of a denial that the denial cache remembers.
     denied: Option<ChargeOutcomes>,
     sent: Sent,
+}
+
+/// An answered plan before the corrections that follow the decision.
+struct Concluded {
+    evaluated: Evaluated,
+    noted: Noted,
+    follow_ups: Vec<FollowUp<NamedLimit>>,
 }
 
 /// The outcomes of all charges, with the reservation's charges that this instance made itself.
@@ -35,27 +42,23 @@ impl Inner {
         plan: Box<Plan>,
         policy: Option<&Policy>,
     ) -> Evaluated {
-        let prepared = self.prepare(redis, plan, policy, self.denials.begin(redis));
-        if prepared.asks() {
-            // Boxed, since the future of a check in memory would otherwise be as large as this one.
-            return Box::pin(self.ask(redis, prepared, policy)).await;
+        let mut prepared = self.prepare(redis, plan, policy, self.denials.begin(redis));
+        if !prepared.asks() {
+            return self.conclude_unasked(prepared);
         }
-        self.conclude_unasked(prepared)
-    }
-
-    async fn ask(
-        &self,
-        redis: &Redis,
-        mut prepared: Prepared,
-        policy: Option<&Policy>,
-    ) -> Evaluated {
-        // The call takes the deferred charges of its counters with it. Dropping it unsent puts them
-        // back.
-        let call = self.fallback.store_call(&mut prepared.plan, policy);
-        let Ok(outcomes) = engine::decide(redis, &call).await;
-        let answer = self.note_answer(redis, &call, outcomes, prepared.sent);
-        drop(call);
-        self.conclude(redis, prepared, answer).await
+        // Boxed, since the future of a check in memory would otherwise be as large as this one. A
+        // block, since an async function would hold its arguments twice.
+        Box::pin(async move {
+            // The call takes the deferred charges of its counters with it. Dropping it unsent puts
+            // them back.
+            let call = self.fallback.store_call(&mut prepared.plan, policy);
+            let Ok(outcomes) = engine::decide(redis, &call).await;
+            let answer = self.note_answer(redis, &call, outcomes, prepared.sent);
+            drop(call);
+            let concluded = self.conclude(prepared, answer);
+            self.corrected(redis, concluded).await
+        })
+        .await
     }
 
     pub(super) async fn evaluate_each_on(
@@ -87,7 +90,7 @@ impl Inner {
         for (prepared, _) in each {
             let answer = prepared.asks().then(|| answers.next()).flatten();
             evaluated.push(match answer {
-                Some(answer) => self.conclude(redis, prepared, answer).await,
+                Some(answer) => self.corrected(redis, self.conclude(prepared, answer)).await,
                 None => self.conclude_unasked(prepared),
             });
         }
@@ -131,40 +134,39 @@ impl Inner {
         (outcomes, charged_here)
     }
 
-    async fn conclude(&self, redis: &Redis, prepared: Prepared, answer: Answer) -> Evaluated {
+    /// Fills in the counters, and puts leases back if the decision is denied.
+    fn conclude(&self, prepared: Prepared, answer: Answer) -> Concluded {
         let (Prepared { mut plan, paid, .. }, (outcomes, charged_here)) = (prepared, answer);
-        let (follow_ups, noted) = (mem::take(&mut plan.follow_ups), plan.noted());
+        let (mut follow_ups, noted) = (mem::take(&mut plan.follow_ups), plan.noted());
         plan.take(&outcomes);
-        let Plan { outcomes: mut counters, opening, .. } = *plan;
+        let (counters, opening) = (mem::take(&mut plan.outcomes), plan.opening.take());
         self.put_back_if_denied(paid, &counters);
-        if noted.charges_anew() {
-            // A denial for lack of room comes last, so that it sees the final outcome of each
-            // counter.
-            self.correct(redis, follow_ups, &mut counters).await;
+        if !noted.charges_anew() {
+            follow_ups.clear();
         }
-        deny_if_full(&mut counters, &noted);
-        Evaluated { counters, opening, charged_here }
+        Concluded { evaluated: Evaluated { counters, opening, charged_here }, noted, follow_ups }
     }
 
     /// Concludes a plan without a call to the store. There are no corrections, since they are made
     /// on the store.
-    fn conclude_unasked(&self, prepared: Prepared) -> Evaluated {
-        let Prepared { mut plan, paid, denied, .. } = prepared;
-        plan.take(&denied.unwrap_or_default());
-        let noted = plan.noted();
-        let Plan { outcomes: mut counters, opening, .. } = *plan;
-        self.put_back_if_denied(paid, &counters);
-        deny_if_full(&mut counters, &noted);
-        Evaluated { counters, opening, charged_here: ChargedHere::default() }
+    fn conclude_unasked(&self, mut prepared: Prepared) -> Evaluated {
+        let outcomes = prepared.denied.take().unwrap_or_default();
+        let concluded = self.conclude(prepared, (outcomes, ChargedHere::default()));
+        concluded.evaluated_if_recorded()
     }
 
-    async fn correct(
-        &self,
-        redis: &Redis,
-        follow_ups: Vec<FollowUp<NamedLimit>>,
-        counters: &mut CounterOutcomes,
-    ) {
-        for follow_up in follow_ups {
+    /// Makes the corrections that follow a decision.
+    async fn corrected(&self, redis: &Redis, mut concluded: Concluded) -> Evaluated {
+        if !concluded.follow_ups.is_empty() {
+            // Boxed, since few decisions need corrections.
+            Box::pin(self.correct(redis, &mut concluded)).await;
+        }
+        concluded.evaluated_if_recorded()
+    }
+
+    async fn correct(&self, redis: &Redis, concluded: &mut Concluded) {
+        let counters = &mut concluded.evaluated.counters;
+        for follow_up in mem::take(&mut concluded.follow_ups) {
             if !follow_up.stands(counters) {
                 continue;
             }
@@ -179,6 +181,15 @@ impl Inner {
                 Err(_) => self.fallback.note_error(),
             }
         }
+    }
+}
+
+impl Concluded {
+    /// Returns the result, denied if its reservation record had no room. That denial comes last, so
+    /// that it sees the final outcome of each counter.
+    fn evaluated_if_recorded(mut self) -> Evaluated {
+        deny_if_full(&mut self.evaluated.counters, &self.noted);
+        self.evaluated
     }
 }
 
