@@ -167,7 +167,7 @@ impl Limiter {
     /// use spillgate::{Limit, Limiter, Reason, Request};
     ///
     /// let limiter = Limiter::builder().build().await.unwrap();
-    /// let of = |cost: u64| Request::keyed("user:42", Limit::per_second(1).burst(2)).costing(cost);
+    /// let of = |cost: u64| Request::keyed("user:42", Limit::per_minute(1).burst(2)).costing(cost);
     /// assert!(limiter.check(&of(2)).await.allowed());
     /// assert_eq!(limiter.check(&of(1)).await.reason(), Some(Reason::LimitExceeded));
     /// assert_eq!(limiter.check(&of(3)).await.reason(), Some(Reason::CostExceedsLimit));

@@ -6,7 +6,7 @@
 //! use spillgate::{Limit, Limiter, Request};
 //!
 //! let limiter = Limiter::builder().build().await.unwrap();
-//! let request = Request::keyed("team:7", Limit::per_minute(10_000)).costing(1_500);
+//! let request = Request::keyed("team:7", Limit::per_day(10_000)).costing(1_500);
 //! let reserved = limiter.reserve(&request, &Reserve::default()).await.unwrap();
 //!
 //! // The call used less than was reserved: the rest is free again.
