@@ -28,7 +28,7 @@ pub use step::{Intent, Refund, StepCounter, force, holds, refund, renew, step};
 pub use view::View;
 
 /// The parameters of a limit, validated and ready for computation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitParams {
     /// See [`token_bucket`].
     TokenBucket(token_bucket::Params),

@@ -4,13 +4,15 @@
 //! midnight, or if a clock change skips midnight, the instant of that change. The time-zone data is
 //! bundled, so that every instance agrees.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arc_swap::ArcSwap;
 use jiff::civil::Date;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Span, Timestamp};
+use parking_lot::Mutex;
 
 /// The length of a calendar window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,24 +34,44 @@ impl CalendarUnit {
 }
 
 /// The windows of one unit in one time zone.
-#[derive(Clone, Debug)]
-pub struct Calendar {
+///
+/// A copy is a reference. Each unit and zone has one set of windows, made at first use and kept
+/// until the process ends: there are some 600 zones.
+#[derive(Clone, Copy, Debug)]
+pub struct Calendar(&'static Windows);
+
+#[derive(Debug)]
+struct Windows {
     unit: CalendarUnit,
     zone: TimeZone,
     /// The largest step back of the zone's clocks, by which a window can grow.
     put_back_us: u64,
     /// The last result of `around`. All subjects share their windows, and time stays in one for
     /// long.
-    found: Arc<ArcSwap<[u64; 4]>>,
+    found: ArcSwap<[u64; 4]>,
 }
 
+static CALENDARS: LazyLock<Mutex<HashMap<(CalendarUnit, String), Calendar>>> =
+    LazyLock::new(Mutex::default);
+
 impl Calendar {
-    /// Makes the windows of `unit` in the zone with this IANA name. Returns `None` if there is no
+    /// Returns the windows of `unit` in the zone with this IANA name. Returns `None` if there is no
     /// such zone.
     pub fn new(unit: CalendarUnit, zone_name: &str) -> Option<Calendar> {
         let zone =
             TimeZoneDatabase::bundled().get(zone_name).ok().filter(|zone| !zone.is_unknown())?;
-        Some(Calendar { unit, put_back_us: put_back_us(&zone), zone, found: Arc::default() })
+        // The zone's own spelling of its name, since names are found in any case.
+        let name = zone.iana_name().unwrap_or("UTC").to_owned();
+        let made = || {
+            let put_back_us = put_back_us(&zone);
+            Calendar(Box::leak(Box::new(Windows {
+                unit,
+                zone,
+                put_back_us,
+                found: ArcSwap::default(),
+            })))
+        };
+        Some(*CALENDARS.lock().entry((unit, name)).or_insert_with(made))
     }
 
     /// Returns the bounds of the windows around an instant, in µs since the epoch: the start of the
@@ -57,40 +79,40 @@ impl Calendar {
     /// next.
     ///
     /// Bounds before the epoch are 0. Instants after the year 9990 have the windows of its first.
-    pub fn around(&self, now_us: u64) -> [u64; 4] {
-        let found = **self.found.load();
+    pub fn around(self, now_us: u64) -> [u64; 4] {
+        let found = **self.0.found.load();
         if (found[1]..found[2]).contains(&now_us) {
             return found;
         }
         let around = self.find(now_us);
-        self.found.store(Arc::new(around));
+        self.0.found.store(Arc::new(around));
         around
     }
 
     /// Returns the unit and the name of the time zone.
-    pub fn parts(&self) -> (CalendarUnit, &str) {
-        (self.unit, self.zone.iana_name().unwrap_or("UTC"))
+    pub fn parts(self) -> (CalendarUnit, &'static str) {
+        (self.0.unit, self.0.zone.iana_name().unwrap_or("UTC"))
     }
 
     /// Returns the longest possible window in µs.
-    pub fn longest_us(&self) -> u64 {
-        let days = match self.unit {
+    pub fn longest_us(self) -> u64 {
+        let days = match self.0.unit {
             CalendarUnit::Day => 1,
             CalendarUnit::Week => 7,
             CalendarUnit::Month => 31,
             CalendarUnit::Year => 366,
         };
-        days * DAY_US + self.put_back_us
+        days * DAY_US + self.0.put_back_us
     }
 
-    fn find(&self, now_us: u64) -> [u64; 4] {
+    fn find(self, now_us: u64) -> [u64; 4] {
         let now_us = i64::try_from(now_us).unwrap_or(i64::MAX).min(LAST_US);
         let now = Timestamp::from_microsecond(now_us).unwrap_or_default();
-        let first = self.unit.first_day(self.zone.to_datetime(now).date());
+        let first = self.0.unit.first_day(self.0.zone.to_datetime(now).date());
         // One more on each side. If a clock was put back over midnight, the date can be one window
         // behind. A day that a zone skipped when it moved over the date line is no window.
         let mut starts: Vec<i64> = (-2..=3)
-            .filter_map(|n| first.checked_add(self.unit.times(n)).ok())
+            .filter_map(|n| first.checked_add(self.0.unit.times(n)).ok())
             .map(|day| self.begins_us(day))
             .collect();
         starts.dedup();
@@ -101,11 +123,11 @@ impl Calendar {
         })
     }
 
-    fn begins_us(&self, day: Date) -> i64 {
+    fn begins_us(self, day: Date) -> i64 {
         // Of two midnights the first counts. If midnight is skipped, it is the end of the gap.
         // (Since the epoch no zone's gap began before a midnight that it skipped; that would give a
         // late result.)
-        let midnight = self.zone.to_ambiguous_timestamp(day.at(0, 0, 0, 0)).compatible();
+        let midnight = self.0.zone.to_ambiguous_timestamp(day.at(0, 0, 0, 0)).compatible();
         midnight.unwrap_or(Timestamp::MAX).as_microsecond()
     }
 }
@@ -146,7 +168,7 @@ impl CalendarUnit {
 
 impl PartialEq for Calendar {
     fn eq(&self, other: &Calendar) -> bool {
-        self.unit == other.unit && self.zone == other.zone
+        std::ptr::eq(self.0, other.0)
     }
 }
 
@@ -154,7 +176,8 @@ impl Eq for Calendar {}
 
 impl fmt::Display for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.unit, self.zone.iana_name().unwrap_or("UTC"))
+        let (unit, zone) = self.parts();
+        write!(f, "{unit} {zone}")
     }
 }
 

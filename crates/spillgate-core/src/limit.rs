@@ -30,10 +30,9 @@ pub use spec::LimitSpec;
 /// let limit = Limit::per_second(10).burst(20);
 /// assert_eq!((limit.algorithm(), limit.capacity()), (Algorithm::TokenBucket, Some(20)));
 /// ```
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     kind: Kind,
-    algorithm: Algorithm,
     /// `None` if the limit has neither, so that cloning does not touch other memory.
     words: Option<Arc<Words>>,
 }
@@ -46,7 +45,7 @@ struct Words {
 }
 
 /// The way in which a limit counts, if it does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Written as `"unlimited"`: there is always room, and no state.
     Unlimited,
@@ -196,7 +195,7 @@ impl Limit {
     /// assert_eq!(Limit::unlimited().capacity(), None);
     /// ```
     pub fn unlimited() -> Limit {
-        Limit::of(Kind::Unlimited, Algorithm::TokenBucket)
+        Limit::of(Kind::Unlimited)
     }
 
     /// Makes a limit that allows nothing, as used by blocks.
@@ -207,7 +206,7 @@ impl Limit {
     /// assert_eq!(Limit::block().capacity(), Some(0));
     /// ```
     pub fn block() -> Limit {
-        Limit::of(Kind::Nothing, Algorithm::TokenBucket)
+        Limit::of(Kind::Nothing)
     }
 
     /// Parses a quota such as `100/second`, `5/30s` or `1_000_000/month` into a token bucket.
@@ -233,7 +232,7 @@ impl Limit {
     #[track_caller]
     pub fn burst(self, burst: u64) -> Limit {
         let Kind::Counted(LimitParams::TokenBucket(params)) = self.kind else {
-            return Limit::valid(Err(LimitError::burst_elsewhere(self.algorithm)));
+            return Limit::valid(Err(LimitError::burst_elsewhere(self.algorithm())));
         };
         let params = token_bucket::Params::new(params.count, params.period_us, burst);
         Limit::valid(
@@ -263,10 +262,13 @@ impl Limit {
         Limit::valid(checked_name("unit", unit).map(|unit| self.with_unit(unit)))
     }
 
-    /// Returns the algorithm.
+    /// Returns the algorithm; that of a bucket for limits without state.
     #[inline]
     pub fn algorithm(&self) -> Algorithm {
-        self.algorithm
+        match &self.kind {
+            Kind::Counted(params) => params.algorithm(),
+            Kind::Unlimited | Kind::Nothing => Algorithm::TokenBucket,
+        }
     }
 
     /// Returns the name, if one was given. Otherwise its position in the rule is its name.
@@ -340,8 +342,7 @@ impl Limit {
 
     /// Makes a limit from its parameters alone.
     pub fn counted(params: LimitParams) -> Limit {
-        let algorithm = params.algorithm();
-        Limit::of(Kind::Counted(params), algorithm)
+        Limit::of(Kind::Counted(params))
     }
 
     /// Returns what it counts by, if it counts.
@@ -351,8 +352,8 @@ impl Limit {
     }
 
     #[inline]
-    fn of(kind: Kind, algorithm: Algorithm) -> Limit {
-        Limit { kind, algorithm, words: None }
+    fn of(kind: Kind) -> Limit {
+        Limit { kind, words: None }
     }
 
     fn with_name(mut self, name: Arc<str>) -> Limit {
@@ -365,33 +366,11 @@ impl Limit {
         self
     }
 
-    /// Clones a limit of any kind. Kept out of line, so that the copy of a plain bucket is inlined.
-    #[cold]
-    fn clone_any(&self) -> Limit {
-        Limit { kind: self.kind.clone(), algorithm: self.algorithm, words: self.words.clone() }
-    }
-
     #[track_caller]
     fn valid(limit: Result<Limit, LimitError>) -> Limit {
         match limit {
             Ok(limit) => limit,
             Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-impl Clone for Limit {
-    /// Copies a bucket without name and unit in a few instructions, since most limits are such and
-    /// every decision keeps its limit.
-    #[inline]
-    fn clone(&self) -> Limit {
-        match (&self.kind, &self.words) {
-            (Kind::Counted(LimitParams::TokenBucket(params)), None) => Limit {
-                kind: Kind::Counted(LimitParams::TokenBucket(*params)),
-                algorithm: self.algorithm,
-                words: None,
-            },
-            _ => self.clone_any(),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
 use crate::calendar::Calendar;
 
 /// At most `count` in each window.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// The capacity.
     pub count: u32,
@@ -21,7 +21,7 @@ pub struct Params {
 }
 
 /// The borders of windows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
     /// At a fixed period, aligned to the epoch.
     Every {

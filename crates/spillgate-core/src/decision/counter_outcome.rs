@@ -190,6 +190,6 @@ mod tests {
 
     #[test]
     fn a_decision_is_moved_in_eight_instructions_of_sixteen_bytes() {
-        assert_eq!((size_of::<CounterOutcome>(), size_of::<Decision>()), (56, 128));
+        assert_eq!((size_of::<CounterOutcome>(), size_of::<Decision>()), (56, 120));
     }
 }

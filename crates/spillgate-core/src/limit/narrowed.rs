@@ -6,12 +6,12 @@ use crate::algorithm::{LimitParams, fixed_window, sliding_log, sliding_window, t
 impl Limit {
     /// Returns this limit narrowed to `asked`, a bucket or `block`: it never allows more at once,
     /// and never more in the long run. Returns `None` if that changes nothing, or if permits and
-    /// rates would be compared. Name, unit and algorithm stay.
+    /// rates would be compared. Name and unit stay, and the algorithm of a limit with state.
     pub fn narrowed(&self, asked: &Limit) -> Option<Limit> {
         let kind = match (&self.kind, &asked.kind) {
             (_, Kind::Unlimited) | (Kind::Nothing, _) => return None,
             (_, Kind::Nothing) => Kind::Nothing,
-            (Kind::Unlimited, Kind::Counted(_)) => asked.kind.clone(),
+            (Kind::Unlimited, Kind::Counted(_)) => asked.kind,
             (Kind::Counted(params), Kind::Counted(LimitParams::TokenBucket(asked))) => {
                 Kind::Counted(numbers_below(params, asked)?)
             }
@@ -21,7 +21,7 @@ impl Limit {
     }
 
     /// Returns the limit that `asked`, a bucket, `block` or `unlimited`, makes in place of this one.
-    /// Name, unit and algorithm stay, and so does a block. Returns `None` if nothing changes,
+    /// Name and unit stay, the algorithm of a limit with state, and a block. Returns `None` if nothing changes,
     /// because permits have no rate or because the algorithm cannot count so far.
     pub fn replaced_by(&self, asked: &Limit) -> Option<Limit> {
         let kind = match (&self.kind, &asked.kind) {
@@ -33,7 +33,7 @@ impl Limit {
             (Kind::Unlimited, _) => {
                 return Some(Limit { words: self.words.clone(), ..asked.clone() });
             }
-            (_, Kind::Unlimited | Kind::Nothing) => asked.kind.clone(),
+            (_, Kind::Unlimited | Kind::Nothing) => asked.kind,
         };
         Some(Limit { kind, ..self.clone() })
     }
