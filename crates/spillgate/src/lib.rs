@@ -37,6 +37,7 @@ pub mod metrics;
 )]
 mod metrics;
 pub mod reservation;
+mod tally;
 pub mod testing;
 #[cfg(feature = "tower")]
 pub mod tower;

@@ -195,7 +195,7 @@ impl LimiterBuilder {
             mismatch: Mutex::default(),
             #[cfg(feature = "redis")]
             fleet_load: Mutex::default(),
-            counters: Counters::default(),
+            counters: Counters::new(),
             waiting: Waiting::default(),
         };
         let inner = Arc::new(inner);

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::decision::Decision;
+use crate::tally::Tally;
 
 /// Counts since the limiter was built, and its state now.
 ///
@@ -44,52 +45,54 @@ pub struct Stats {
     pub overflows: u64,
 }
 
-#[derive(Debug, Default)]
+/// The counts behind [`Stats`].
+#[derive(Debug)]
 pub(super) struct Counters {
-    allowed: AtomicU64,
-    denied: AtomicU64,
-    unmatched: AtomicU64,
-    would_deny: AtomicU64,
-    degraded: AtomicU64,
+    decisions: Tally<COUNTS>,
     pub(super) refunded: AtomicU64,
 }
 
 impl Counters {
+    pub(super) fn new() -> Counters {
+        Counters { decisions: Tally::new(), refunded: AtomicU64::new(0) }
+    }
+
     #[inline]
     pub(super) fn count(&self, decision: &Decision) {
-        let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
-        add(if decision.allowed() { &self.allowed } else { &self.denied });
+        let counts = self.decisions.of_this_thread();
+        counts.add(if decision.allowed() { ALLOWED } else { DENIED });
         if decision.is_unmatched() {
-            add(&self.unmatched);
+            counts.add(UNMATCHED);
         }
         if decision.degraded() {
-            add(&self.degraded);
+            counts.add(DEGRADED);
         }
         for counter in decision.limits().filter(|counter| counter.shadow() && decision.allowed()) {
             if !counter.allowed() {
-                add(&self.would_deny);
+                counts.add(WOULD_DENY);
             }
         }
     }
 
+    /// Returns the counts, with 0 for all that the limiter reads elsewhere.
     pub(super) fn read(&self) -> Stats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = self.decisions.read();
         Stats {
-            allowed: read(&self.allowed),
-            denied: read(&self.denied),
-            unmatched: read(&self.unmatched),
-            would_deny: read(&self.would_deny),
-            degraded: read(&self.degraded),
-            store_errors: 0,
-            state_losses: 0,
-            clock_steps: 0,
-            live_instances: 0,
-            refunded: read(&self.refunded),
-            waiting: 0,
-            leased_counters: 0,
-            lease_outstanding: 0,
-            evictions: 0,
-            overflows: 0,
+            allowed: counts[ALLOWED],
+            denied: counts[DENIED],
+            unmatched: counts[UNMATCHED],
+            would_deny: counts[WOULD_DENY],
+            degraded: counts[DEGRADED],
+            refunded: self.refunded.load(Ordering::Relaxed),
+            ..Stats::default()
         }
     }
 }
+
+// The places of the counts of decisions.
+const ALLOWED: usize = 0;
+const DENIED: usize = 1;
+const UNMATCHED: usize = 2;
+const WOULD_DENY: usize = 3;
+const DEGRADED: usize = 4;
+const COUNTS: usize = 5;

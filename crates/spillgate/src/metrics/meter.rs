@@ -2,76 +2,64 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::counts::{NOT_ASKED, RESULTS, RuleCounts, SOURCES, index};
 use super::is_near_limit;
 use crate::decision::{CounterOutcome, Reason, Source};
 use crate::policy::Rule;
+use crate::tally::Tally;
 
 /// Counts the decisions of one rule.
 #[derive(Debug)]
 pub(super) struct Meter {
     pub(super) domain: Arc<str>,
     pub(super) rule: Arc<str>,
-    /// By result, then by source.
-    decisions: [[AtomicU64; SOURCES.len()]; RESULTS.len()],
-    near_limit: AtomicU64,
-    /// Decisions by `on_outage` though the store was healthy.
-    overloaded: AtomicU64,
+    counts: Tally<COUNTS>,
 }
 
 impl Meter {
     pub(super) fn new(domain: &str, rule: &str) -> Meter {
-        Meter {
-            domain: domain.into(),
-            rule: rule.into(),
-            decisions: Default::default(),
-            near_limit: AtomicU64::new(0),
-            overloaded: AtomicU64::new(0),
-        }
+        Meter { domain: domain.into(), rule: rule.into(), counts: Tally::new() }
     }
 
     /// Counts the counters of one decision as one result: with the first reason and the worst source.
     #[inline]
     pub(super) fn count(&self, counters: &[CounterOutcome]) {
         let reason = counters.iter().filter_map(|counter| counter.denied).min();
-        self.decisions[index(reason)][source_of(counters)].fetch_add(1, Ordering::Relaxed);
+        let counts = self.counts.of_this_thread();
+        counts.add(index(reason) * SOURCES.len() + source_of(counters));
         if counters.iter().any(is_near_limit) {
-            self.near_limit.fetch_add(1, Ordering::Relaxed);
+            counts.add(NEAR_LIMIT);
         }
         if counters.iter().any(|counter| counter.overloaded) {
-            self.overloaded.fetch_add(1, Ordering::Relaxed);
+            counts.add(OVERLOADED);
         }
     }
 
     /// Returns how many decisions had each reason (`None` is allowed) and source, without zeros.
     pub(super) fn decisions(&self) -> impl Iterator<Item = (Option<Reason>, &'static str, u64)> {
-        let results = RESULTS.into_iter().zip(&self.decisions);
-        let each = results.flat_map(|(reason, counts)| {
-            let by_source = SOURCES.into_iter().zip(counts);
-            by_source.map(move |(source, count)| (reason, source, count.load(Ordering::Relaxed)))
-        });
-        each.filter(|(_, _, count)| *count > 0)
+        let counts = self.counts.read().into_iter().take(NEAR_LIMIT).enumerate();
+        let counted = counts.filter(|(_, count)| *count > 0);
+        counted.map(|(place, count)| {
+            (RESULTS[place / SOURCES.len()], SOURCES[place % SOURCES.len()], count)
+        })
     }
 
     /// Returns the counts now.
     pub(super) fn read(&self) -> RuleCounts {
-        let mut counts = RuleCounts {
+        let counts = self.counts.read();
+        let mut read = RuleCounts {
             domain: Arc::clone(&self.domain),
             rule: Arc::clone(&self.rule),
             by_result: [0; RESULTS.len()],
             by_source: [0; SOURCES.len()],
-            near_limit: self.near_limit(),
+            near_limit: counts[NEAR_LIMIT],
         };
-        for (result, of_result) in self.decisions.iter().enumerate() {
-            for (source, count) in of_result.iter().enumerate() {
-                let count = count.load(Ordering::Relaxed);
-                counts.by_result[result] += count;
-                counts.by_source[source] += count;
-            }
+        for (place, count) in counts.into_iter().take(NEAR_LIMIT).enumerate() {
+            read.by_result[place / SOURCES.len()] += count;
+            read.by_source[place % SOURCES.len()] += count;
         }
-        counts
+        read
     }
 
     /// Returns how many decisions allowed and how many denied, as [`DECISIONS`] names them.
@@ -86,17 +74,16 @@ impl Meter {
     /// Returns how many decisions were made without the store.
     pub(super) fn fallback(&self) -> u64 {
         let sources = Source::Fallback as usize..=Source::OutagePolicy as usize;
-        let degraded = self.decisions.iter().flat_map(|counts| &counts[sources.clone()]);
-        degraded.map(|count| count.load(Ordering::Relaxed)).sum()
+        self.read().by_source[sources].iter().sum()
     }
 
     /// Returns how many decisions `on_outage` made though the store was healthy.
     pub(super) fn overloaded(&self) -> u64 {
-        self.overloaded.load(Ordering::Relaxed)
+        self.counts.read()[OVERLOADED]
     }
 
     pub(super) fn near_limit(&self) -> u64 {
-        self.near_limit.load(Ordering::Relaxed)
+        self.counts.read()[NEAR_LIMIT]
     }
 }
 
@@ -141,6 +128,11 @@ fn source_of(counters: &[CounterOutcome]) -> usize {
         worst => worst as usize,
     }
 }
+
+// The places of a meter's counts: decisions by result and then by source, and two more.
+const NEAR_LIMIT: usize = RESULTS.len() * SOURCES.len();
+const OVERLOADED: usize = NEAR_LIMIT + 1;
+const COUNTS: usize = NEAR_LIMIT + 2;
 
 /// Values of the label `decision`.
 pub(super) const DECISIONS: [&str; 2] = ["allowed", "denied"];
