@@ -30,13 +30,19 @@ use crate::subject::DEFAULT_DOMAIN;
 /// use spillgate::{Limit, Request};
 /// let request = Request::keyed("user:42", Limit::per_minute(5)).costing(2);
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Request<'a> {
     domain: Option<Cow<'a, str>>,
     attributes: SmallVec<[(Cow<'a, str>, Value<'a>); 4]>,
     cost: Cost<'a>,
     brought: BroughtLimit<'a>,
     refunds: bool,
+}
+
+impl Default for Request<'_> {
+    fn default() -> Self {
+        Request::new()
+    }
 }
 
 /// The limit that a request brings, if it brings one.
@@ -58,9 +64,9 @@ pub struct Value<'a>(Cow<'a, [u8]>);
 
 impl<'a> Request<'a> {
     /// Makes a request without attributes, with a cost of one request, in the domain `default`.
-    #[inline]
+    #[inline(always)] // else `with` moves the whole request
     pub fn new() -> Request<'a> {
-        Request::default()
+        Request::bringing(BroughtLimit::None)
     }
 
     /// Makes a request for one key with an inline limit. Only this limit decides: no rule of the
@@ -76,10 +82,20 @@ impl<'a> Request<'a> {
     /// let (key, limit) = request.inline_limit().unwrap();
     /// assert_eq!((key, limit.capacity()), ("user:42", Some(20)));
     /// ```
-    #[inline]
+    #[inline(always)] // else the request is moved once more
     pub fn keyed(key: impl Into<Cow<'a, str>>, limit: impl Into<Cow<'a, Limit>>) -> Request<'a> {
-        let brought = BroughtLimit::Inline { key: key.into(), limit: limit.into() };
-        Request { brought, ..Request::default() }
+        Request::bringing(BroughtLimit::Inline { key: key.into(), limit: limit.into() })
+    }
+
+    #[inline(always)] // with `new` and `keyed`
+    fn bringing(brought: BroughtLimit<'a>) -> Request<'a> {
+        Request {
+            domain: None,
+            attributes: SmallVec::new(),
+            cost: Cost::default(),
+            brought,
+            refunds: false,
+        }
     }
 
     /// Sets the domain.

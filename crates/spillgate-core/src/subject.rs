@@ -67,6 +67,7 @@ impl Secret {
     }
 
     /// Returns the keys of an inline limit's state, for a key in any domain.
+    #[inline]
     pub fn inline_key_in(&self, domain: &str, key: &str) -> SubjectKey {
         if domain == DEFAULT_DOMAIN {
             return self.inline_key(key);
@@ -104,6 +105,7 @@ impl Secret {
 }
 
 impl SubjectKey {
+    #[inline]
     fn inline(id: u128) -> SubjectKey {
         SubjectKey { tag: id, id, rule: 0 }
     }

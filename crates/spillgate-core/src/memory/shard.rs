@@ -87,7 +87,7 @@ impl Shard {
     /// Charges an enforced token bucket inside its slot, and returns the data to undo it.
     ///
     /// Returns `None`, and changes nothing, if the counter is no bucket in use, or the coarse clock is not certain.
-    #[inline]
+    #[inline(always)] // else the result is moved into the lists of a decision
     pub(super) fn charge<L: LimitHandle>(
         &mut self,
         asked: &PlannedCharge<L>,

@@ -14,17 +14,24 @@ pub struct Answers<'a, L> {
 }
 
 impl<L> Answers<'_, L> {
-    /// Passes the outcome of the next charge to its counter. Of two charges of one counter, the
-    /// stricter outcome counts.
-    #[inline]
+    /// Passes the outcome of the next charge to its counter.
+    #[inline(always)] // with `apply`: else the outcome is moved, and most callers have one kind of it
     pub fn take(&mut self, outcome: ChargeOutcome) {
-        let index = self.asked[self.number].index;
-        let mut stricter = Some(outcome);
-        if let Some(twins) = &mut self.twins {
-            let first = self.asked[..twins.len()].iter().position(|other| other.index == index);
-            stricter = first.map(|first| twins[first].and(outcome));
-            twins.push(outcome);
+        if self.twins.is_some() {
+            return self.take_twin(outcome);
         }
+        apply(outcome, &mut self.counters[usize::from(self.asked[self.number].index)]);
+        self.number += 1;
+    }
+
+    /// Passes the outcome of one of two charges of a counter. The stricter one counts.
+    #[cold]
+    fn take_twin(&mut self, outcome: ChargeOutcome) {
+        let twins = self.twins.get_or_insert_default();
+        let index = self.asked[self.number].index;
+        let first = self.asked[..twins.len()].iter().position(|other| other.index == index);
+        let stricter = first.map(|first| twins[first].and(outcome));
+        twins.push(outcome);
         if let Some(outcome) = stricter {
             apply(outcome, &mut self.counters[usize::from(index)]);
         }
@@ -32,7 +39,7 @@ impl<L> Answers<'_, L> {
     }
 }
 
-#[inline]
+#[inline(always)] // with `take`
 fn apply(outcome: ChargeOutcome, counter: &mut CounterOutcome) {
     match outcome {
         ChargeOutcome::Store(reply) => counter.take(&reply, Source::Store),

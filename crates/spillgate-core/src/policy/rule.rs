@@ -237,7 +237,7 @@ impl Rule {
     /// The values are hashed once for the key, and once more for an anchor. The tag is the hash of the anchor, or
     /// else of the key, so that rules with the same anchor and rules keyed by it share a shard. The id is the hash of
     /// the key combined with the rule's.
-    #[inline]
+    #[inline(always)] // else the result is moved into the charge
     pub fn subject_key(&self, request: &Request<'_>, secret: &Secret) -> SubjectKey {
         let subject = self.key.hash_values(request, secret);
         let tag = self.anchor.as_ref().map(|anchor| anchor.hash_values(request, secret));
