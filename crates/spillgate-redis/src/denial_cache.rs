@@ -16,7 +16,7 @@ use crate::algorithm::{Intent, LimitParams};
 use crate::counter::{ChargeReply, PlannedCharge};
 
 use crate::limit::Algorithm;
-use crate::plan::{ChargeOutcome, ChargeOutcomes, Transaction};
+use crate::plan::{ChargeOutcome, Plan, Transaction};
 use crate::time::monotonic_us;
 
 #[cfg(test)]
@@ -79,41 +79,37 @@ impl DenialCache {
         Sent { at_us: monotonic_us(), era }
     }
 
-    /// Returns a remembered denial if it denies this transaction, and counts the lookup.
-    pub fn refuses(
-        &self,
-        redis: &Redis,
-        transaction: &Transaction,
-        sent: Sent,
-    ) -> Option<ChargeOutcomes> {
-        if !self.is_for(redis, transaction) {
-            return None;
+    /// Denies a plan if a remembered denial applies to it, and counts the lookup. Returns whether it did.
+    pub fn refuses(&self, redis: &Redis, plan: &mut Plan, sent: Sent) -> bool {
+        if !self.is_for(redis, &plan.transaction) {
+            return false;
         }
-        let refused = self.would_refuse(redis, transaction, sent);
-        let counter = if refused.is_some() { &self.hits } else { &self.misses };
+        let refused = self.deny(plan, sent);
+        let counter = if refused { &self.hits } else { &self.misses };
         counter.fetch_add(1, Ordering::Relaxed);
         refused
     }
 
-    /// Returns a remembered denial if it denies this transaction, without counting.
-    pub fn would_refuse(
-        &self,
-        redis: &Redis,
-        transaction: &Transaction,
-        sent: Sent,
-    ) -> Option<ChargeOutcomes> {
+    /// Does the same without counting.
+    pub fn would_refuse(&self, redis: &Redis, plan: &mut Plan, sent: Sent) -> bool {
+        self.is_for(redis, &plan.transaction) && self.deny(plan, sent)
+    }
+
+    /// Passes remembered denials to their counters, and returns whether there was one. One denied
+    /// counter denies the whole decision. The others are not evaluated.
+    fn deny(&self, plan: &mut Plan, sent: Sent) -> bool {
         // Mostly no denial is remembered, or none is still in use.
-        if sent.at_us >= self.latest_us.load(Ordering::Relaxed) || !self.is_for(redis, transaction)
-        {
-            return None;
+        if sent.at_us >= self.latest_us.load(Ordering::Relaxed) {
+            return false;
         }
-        // One denied counter denies the whole decision. The others are not evaluated.
-        let outcomes: ChargeOutcomes =
-            transaction.charges.iter().map(|counter| self.outcome_of(counter, sent)).collect();
-        outcomes
-            .iter()
-            .any(|outcome| matches!(outcome, ChargeOutcome::Remembered { .. }))
-            .then_some(outcomes)
+        let (transaction, mut answers) = plan.split();
+        let mut refused = false;
+        for counter in &transaction.charges {
+            let outcome = self.outcome_of(counter, sent);
+            refused |= matches!(outcome, ChargeOutcome::Remembered { .. });
+            answers.take(outcome);
+        }
+        refused
     }
 
     /// Remembers the counters that the store denied.
@@ -208,7 +204,7 @@ impl CachedDenial {
         let wait_us = reply.reading.retry_after_us?;
         Some(CachedDenial {
             counter,
-            params: params.clone(),
+            params: *params,
             cost: cost.max(1),
             // Counted from the reply, so that a caller who waits this long surely finds room.
             room_at_us: received_us.saturating_add(wait_us),

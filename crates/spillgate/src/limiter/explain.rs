@@ -264,10 +264,8 @@ impl Inner {
         if !plan.asks() || !plan.follow_ups.is_empty() {
             return None;
         }
-        let outcomes =
-            self.denials.would_refuse(redis, &plan.transaction, self.denials.begin(redis))?;
-        plan.take(&outcomes);
-        Some(plan.outcomes)
+        let refused = self.denials.would_refuse(redis, &mut plan, self.denials.begin(redis));
+        refused.then_some(plan.outcomes)
     }
 
     /// Returns, for each counter of a plan, its state under twice its limit. The parameters of a

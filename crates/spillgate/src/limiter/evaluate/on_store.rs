@@ -19,9 +19,8 @@ use crate::reservation::Noted;
 struct Prepared {
     plan: Box<Plan>,
     paid: Paid,
-    /// The outcomes of a denial that the denial cache remembers.
-    denied: Option<ChargeOutcomes>,
-    sent: Sent,
+    /// The time before the call to the store, if the store must evaluate the plan.
+    sent: Option<Sent>,
 }
 
 /// An answered plan before the corrections that follow the decision.
@@ -42,10 +41,8 @@ impl Inner {
         plan: Box<Plan>,
         policy: Option<&Policy>,
     ) -> Evaluated {
-        let mut prepared = self.prepare(redis, plan, policy, self.denials.begin(redis));
-        if !prepared.asks() {
-            return self.conclude_unasked(prepared);
-        }
+        let mut prepared = self.prepare(redis, plan, policy);
+        let Some(sent) = prepared.sent else { return self.conclude_unasked(prepared) };
         // Boxed, since the future of a check in memory would otherwise be as large as this one. A
         // block, since an async function would hold its arguments twice.
         Box::pin(async move {
@@ -53,7 +50,7 @@ impl Inner {
             // them back.
             let call = self.fallback.store_call(&mut prepared.plan, policy);
             let Ok(outcomes) = engine::decide(redis, &call).await;
-            let answer = self.note_answer(redis, &call, outcomes, prepared.sent);
+            let answer = self.note_answer(redis, &call, outcomes, sent);
             drop(call);
             let concluded = self.conclude(prepared, answer);
             self.corrected(redis, concluded).await
@@ -66,13 +63,12 @@ impl Inner {
         redis: &Redis,
         plans: Vec<(Box<Plan>, Option<&Policy>)>,
     ) -> Vec<Evaluated> {
-        // The time is read before any call is sent, so each denial expires early rather than late.
-        let sent = self.denials.begin(redis);
         let mut each: Vec<(Prepared, Option<&Policy>)> = plans
             .into_iter()
-            .map(|(plan, policy)| (self.prepare(redis, plan, policy, sent), policy))
+            .map(|(plan, policy)| (self.prepare(redis, plan, policy), policy))
             .collect();
-        let asking = each.iter_mut().filter(|(prepared, _)| prepared.asks());
+        let sent: Vec<Sent> = each.iter().filter_map(|(prepared, _)| prepared.sent).collect();
+        let asking = each.iter_mut().filter(|(prepared, _)| prepared.sent.is_some());
         let calls: Vec<_> = asking
             .map(|(prepared, policy)| self.fallback.store_call(&mut prepared.plan, *policy))
             .collect();
@@ -80,7 +76,8 @@ impl Inner {
         let answers: Vec<Answer> = calls
             .iter()
             .zip(outcomes)
-            .map(|(call, Ok(outcomes))| self.note_answer(redis, call, outcomes, sent))
+            .zip(sent)
+            .map(|((call, Ok(outcomes)), sent)| self.note_answer(redis, call, outcomes, sent))
             .collect();
         // `calls` borrows the plans that `conclude` consumes.
         drop(calls);
@@ -88,7 +85,7 @@ impl Inner {
         let mut answers = answers.into_iter();
         let mut evaluated = Vec::with_capacity(each.len());
         for (prepared, _) in each {
-            let answer = prepared.asks().then(|| answers.next()).flatten();
+            let answer = prepared.sent.and_then(|_| answers.next());
             evaluated.push(match answer {
                 Some(answer) => self.corrected(redis, self.conclude(prepared, answer)).await,
                 None => self.conclude_unasked(prepared),
@@ -98,22 +95,20 @@ impl Inner {
     }
 
     /// Applies leases and the denial cache to a plan.
-    fn prepare(
-        &self,
-        redis: &Redis,
-        mut plan: Box<Plan>,
-        policy: Option<&Policy>,
-        sent: Sent,
-    ) -> Prepared {
+    fn prepare(&self, redis: &Redis, mut plan: Box<Plan>, policy: Option<&Policy>) -> Prepared {
         let paid = self.pay(&mut plan, policy);
+        if !plan.asks() {
+            return Prepared { plan, paid, sent: None };
+        }
+        // Read before the call is sent, so that each denial expires early rather than late.
+        let sent = self.denials.begin(redis);
         // A remembered denial must not answer for a reservation whose id the client chose: the id
         // may name a record that is open already. Nor may it answer for a plan with corrections,
         // since those are made on the store.
         let is_named = plan.opening.as_ref().is_some_and(|opening| opening.is_named);
         let may_be_denied = plan.follow_ups.is_empty() && !is_named;
-        let denied =
-            may_be_denied.then(|| self.denials.refuses(redis, &plan.transaction, sent)).flatten();
-        Prepared { plan, paid, denied, sent }
+        let is_denied = may_be_denied && self.denials.refuses(redis, &mut plan, sent);
+        Prepared { plan, paid, sent: Some(sent).filter(|_| !is_denied) }
     }
 
     /// Stores the reply in the last known state and the denial cache. Returns it with the charges
@@ -149,10 +144,8 @@ impl Inner {
 
     /// Concludes a plan without a call to the store. There are no corrections, since they are made
     /// on the store.
-    fn conclude_unasked(&self, mut prepared: Prepared) -> Evaluated {
-        let outcomes = prepared.denied.take().unwrap_or_default();
-        let concluded = self.conclude(prepared, (outcomes, ChargedHere::default()));
-        concluded.evaluated_if_recorded()
+    fn conclude_unasked(&self, prepared: Prepared) -> Evaluated {
+        self.conclude(prepared, Answer::default()).evaluated_if_recorded()
     }
 
     /// Makes the corrections that follow a decision.
@@ -190,12 +183,5 @@ impl Concluded {
     fn evaluated_if_recorded(mut self) -> Evaluated {
         deny_if_full(&mut self.evaluated.counters, &self.noted);
         self.evaluated
-    }
-}
-
-impl Prepared {
-    /// Returns whether the store must evaluate the plan.
-    fn asks(&self) -> bool {
-        self.denied.is_none() && self.plan.asks()
     }
 }
