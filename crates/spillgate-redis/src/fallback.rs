@@ -274,8 +274,7 @@ impl Fallback {
     /// Returns how much of a deferred charge still occupies quota. Drained tokens and past windows
     /// do not.
     fn occupied_by(&self, deferred: &DeferredCharge) -> u64 {
-        let counter =
-            PlannedCharge::new(deferred.key, deferred.limit.with_params(deferred.share.clone()));
+        let counter = PlannedCharge::new(deferred.key, deferred.limit.with_params(deferred.share));
         // The share has other users too, so the deferred charge is at most what was admitted.
         let used = deferred.share.capacity().saturating_sub(self.look(&counter).reading.remaining);
         used.min(deferred.admitted)

@@ -275,7 +275,7 @@ mod tests {
         let spec = LimitSpec::new(quota).algorithm(algorithm);
         let limit: Limit = spec.build().unwrap();
         let Kind::Counted(params) = limit.kind() else { panic!("{quota} counts nothing") };
-        params.clone()
+        *params
     }
 
     fn wanted(counter: u128) -> Wanted {

@@ -574,18 +574,16 @@ mod tests {
             params(1_000_000_000, 30 * DAY),
             params(30, 366 * DAY),
         ];
-        let mut stored = Stored::new(kinds[random.below(9) as usize].clone());
+        let mut stored = Stored::new(kinds[random.below(9) as usize]);
         let mut oracle = Oracle::default();
         let mut receipts: Vec<(Charge, Option<u64>)> = Vec::new();
         let mut now = NOON + random.below(400 * DAY);
         for turn in 0..1_500 {
             now = random.later(now);
             if random.below(6) == 0 {
-                stored.params = kinds[random.below(9) as usize].clone();
+                stored.params = kinds[random.below(9) as usize];
             }
-            let algorithm::LimitParams::SlidingWindow(params) = stored.params.clone() else {
-                panic!()
-            };
+            let algorithm::LimitParams::SlidingWindow(params) = stored.params else { panic!() };
             let (count, at) = (i128::from(params.count), i128::from(now));
             let before = oracle.clone();
             let rebased = oracle.settle(&params, at);

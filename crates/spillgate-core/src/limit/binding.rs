@@ -88,7 +88,7 @@ impl Passing {
     fn of(params: &LimitParams) -> Option<Passing> {
         let windows = |count: u32, window: &Window| {
             let (count, period_us) = (u128::from(count), u128::from(shortest_us(window)));
-            Passing { burst: 2 * count, count, period_us, shape: Shape::Windows(window.clone()) }
+            Passing { burst: 2 * count, count, period_us, shape: Shape::Windows(*window) }
         };
         Some(match params {
             LimitParams::TokenBucket(bucket) => Passing {

@@ -59,8 +59,7 @@ fn numbers_below(params: &LimitParams, asked: &token_bucket::Params) -> Option<L
         LimitParams::FixedWindow(params) => {
             let own = Rate { count: params.count, period_us: params.longest_wait_us() };
             let window = window_of(params, asked);
-            let period_us = fixed_window::Params { count: asked.count, window: window.clone() }
-                .longest_wait_us();
+            let period_us = fixed_window::Params { count: asked.count, window }.longest_wait_us();
             let Rate { count, .. } = own.capped(Rate { count: asked.count, period_us })?;
             LimitParams::FixedWindow(fixed_window::Params { count, window })
         }
@@ -105,7 +104,7 @@ fn window_of(params: &fixed_window::Params, asked: &token_bucket::Params) -> fix
         fixed_window::Window::Calendar(calendar)
             if calendar.parts().0.usual_us() == asked.period_us =>
         {
-            params.window.clone()
+            params.window
         }
         _ => fixed_window::Window::Every { period_us: asked.period_us },
     }

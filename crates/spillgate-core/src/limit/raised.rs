@@ -23,7 +23,7 @@ fn twice(params: &LimitParams) -> Option<LimitParams> {
             LimitParams::TokenBucket(raised.ok()?)
         }
         LimitParams::FixedWindow(fixed_window::Params { count, window }) => {
-            let (count, window) = (twice(*count)?, window.clone());
+            let (count, window) = (twice(*count)?, *window);
             LimitParams::FixedWindow(fixed_window::Params { count, window })
         }
         LimitParams::SlidingLog(sliding_log::Params { count, period_us }) => {

@@ -42,7 +42,7 @@ impl DeferredCharges {
             Some(deferred) => deferred.admitted = deferred.admitted.saturating_add(cost),
             None if full => {}
             None => {
-                let (limit, share) = (counter.limit.clone(), share.clone());
+                let (limit, share) = (counter.limit.clone(), *share);
                 let deferred = DeferredCharge { key: counter.key, limit, share, admitted: cost };
                 deferred_charges.insert(counter.name(), deferred);
             }

@@ -119,7 +119,7 @@ impl Outage<'_> {
             let says = self.says(*index);
             let fits = counter.cost <= share.capacity();
             if says == OnOutage::Local {
-                let limit = counter.limit.with_params(share.clone());
+                let limit = counter.limit.with_params(*share);
                 // A cost above the share is only peeked at, to get the numbers for the answer.
                 let cost = if fits { counter.cost } else { 0 };
                 let share = PlannedCharge { cost, deferred: 0, ..counter.under(limit) };
@@ -151,7 +151,7 @@ impl Outage<'_> {
                 continue;
             }
             if is_deferred {
-                self.incurred.lock().push((*index, counter.params().clone()));
+                self.incurred.lock().push((*index, *counter.params()));
             }
             if let Some(rule) = self.rules[*index] {
                 self.fallback.note_share_used(rule, counter.params(), reply);

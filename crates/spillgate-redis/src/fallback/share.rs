@@ -14,7 +14,7 @@ pub(super) fn part_of(params: &LimitParams, share: Share) -> LimitParams {
         LimitParams::TokenBucket(params) => LimitParams::TokenBucket(part_of_bucket(params, share)),
         LimitParams::FixedWindow(params) => LimitParams::FixedWindow(fixed_window::Params {
             count: part(params.count),
-            window: params.window.clone(),
+            window: params.window,
         }),
         LimitParams::SlidingLog(params) => {
             LimitParams::SlidingLog(sliding_log::Params { count: part(params.count), ..*params })

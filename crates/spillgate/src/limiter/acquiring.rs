@@ -242,7 +242,7 @@ impl Pause {
                 _ => counter.retry_after()?,
             };
             if longest.as_ref().is_none_or(|longest| longest.wait < wait) {
-                longest = Some(Pause { wait, params: params.clone(), place });
+                longest = Some(Pause { wait, params: *params, place });
             }
         }
         longest

@@ -49,7 +49,7 @@ impl Counter for Window {
             *stored = Stored { start, end, used: stored.used.clone(), life: None };
             is_rebased = true;
         }
-        Window { limit: limit.clone(), now, current, is_rebased }
+        Window { limit: *limit, now, current, is_rebased }
     }
 
     fn stored(&self) -> Option<Stored> {
