@@ -121,8 +121,7 @@ fn documents_use_the_words_of_the_glossary() {
 }
 
 /// Pages of measurements: their tables have the names that the programs print.
-const MEASUREMENTS: [&str; 3] =
-    ["docs/internals/benchmarks.md", "docs/internals/accuracy.md", "docs/internals/campaign.md"];
+const MEASUREMENTS: [&str; 2] = ["docs/internals/accuracy.md", "docs/internals/campaign.md"];
 
 fn documents() -> impl Iterator<Item = &'static SourceFile> {
     let ours = |file: &&SourceFile| {
