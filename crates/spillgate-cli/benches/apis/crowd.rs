@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::Outcome;
 use crate::contender::{Contender, run};
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Budget, Row, Table, micros};
+use crate::table::{Floor, Row, Table, micros};
 
 pub fn against_a_quiet_server(effort: Effort) -> Outcome {
     rlimit::increase_nofile_limit(u64::MAX)?;
@@ -35,7 +35,7 @@ pub fn against_a_quiet_server(effort: Effort) -> Outcome {
         ours: micros(rounds.figure(0)),
         baseline: micros(rounds.figure(1)),
         ratio: Some(rounds.figure_ratio(0, 1)),
-        budget: Budget::AtMost(2.0),
+        floor: Floor::AtMost(2.0),
     };
     let title = "RESP on memory, 50 clients unpipelined; baseline: the same without a crowd";
     Ok(vec![Table { title: title.to_owned(), rows: vec![row] }])

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::Outcome;
 use crate::contender::Contender;
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Budget, Table};
+use crate::table::{Floor, Table};
 use crate::{echo, pair};
 
 pub fn against_baselines(effort: Effort) -> Outcome {
@@ -35,13 +35,13 @@ pub fn against_baselines(effort: Effort) -> Outcome {
     }
     let rounds = Rounds::of(effort, &mut contenders);
     let mut rows = Vec::new();
-    let mut row = |measure: &str, ours: usize, baseline: usize, budget: Budget| {
-        rows.extend(pair::rows(&rounds, measure, (ours, baseline), budget));
+    let mut row = |measure: &str, ours: usize, baseline: usize, floor: Floor| {
+        rows.extend(pair::rows(&rounds, measure, (ours, baseline), floor));
     };
-    row("/v1/check, against an axum JSON echo", 0, 1, Budget::AtLeast(0.95));
-    row("decisions of /v1/check/batch, 100 each, against one each", 2, 0, Budget::AtLeast(8.0));
+    row("/v1/check, against an axum JSON echo", 0, 1, Floor::AtLeast(1.1));
+    row("decisions of /v1/check/batch, 100 each, against one each", 2, 0, Floor::AtLeast(15.0));
     if crab.is_some() {
-        row("/v1/check, against throttlecrab's /throttle", 0, 3, Budget::AtLeast(1.1));
+        row("/v1/check, against throttlecrab's /throttle", 0, 3, Floor::AtLeast(1.1));
     }
     Ok(vec![Table { title: "HTTP on memory, 50 connections, by wrk".to_owned(), rows }])
 }

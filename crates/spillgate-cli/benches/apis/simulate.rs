@@ -12,7 +12,7 @@ use spillgate::{Limiter, Policy, Request};
 
 use crate::Outcome;
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Budget, Row, Table, rate};
+use crate::table::{Floor, Row, Table, rate};
 
 pub fn against_the_engine(effort: Effort) -> Outcome {
     let lines = if effort.rounds < Effort::FULL.rounds { LINES / 10 } else { LINES };
@@ -28,7 +28,7 @@ pub fn against_the_engine(effort: Effort) -> Outcome {
         ours: rate(rounds.figure(0)),
         baseline: rate(rounds.figure(1)),
         ratio: Some(rounds.figure_ratio(0, 1)),
-        budget: Budget::AtLeast(0.5),
+        floor: Floor::AtLeast(0.5),
     };
     let title = "spillgate simulate; baseline: the memory engine asked one by one".to_owned();
     Ok(vec![Table { title, rows: vec![row] }])

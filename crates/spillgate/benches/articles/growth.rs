@@ -44,7 +44,7 @@ pub fn curves(job: &Job) -> Outcome {
     }
     let bounded = Grid {
         title: "Growing all the way, times slower".to_owned(),
-        heads: vec!["dimension", "from, to", "Spillgate", "baseline", "ratio", "budget", ""],
+        heads: vec!["dimension", "from, to", "Spillgate", "baseline", "ratio", "floor", ""],
         rows: grown.iter().flat_map(Grown::bounded).collect(),
     };
     Ok(grown.iter().map(Grown::grid).chain([bounded]).collect())

@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 use crate::Outcome;
 use crate::load::{drive, key, limiter_on, runtime};
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Budget, Row, Table, micros};
+use crate::table::{Floor, Row, Table, micros};
 
 pub fn by_store_time(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -25,7 +25,7 @@ pub fn by_store_time(effort: Effort) -> Outcome {
         ours: micros(rounds.store_us(contender)),
         baseline: micros(rounds.store_us(0)),
         ratio: Some(rounds.store_us_ratio(contender, 0)),
-        budget: Budget::Nothing,
+        floor: Floor::Nothing,
     });
     let title =
         "Redis, the script's own time per call of one counter; baseline: token bucket".into();

@@ -8,7 +8,7 @@ use crate::Outcome;
 use crate::baseline::QUOTA;
 use crate::load::{drive, key, limiter_on, runtime};
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Budget, Row, Table, micros, rate};
+use crate::table::{Floor, Row, Table, micros, rate};
 
 pub fn of_sizes(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -27,14 +27,14 @@ pub fn of_sizes(effort: Effort) -> Outcome {
                 ours: rate(rounds.figure(contender)),
                 baseline: rate(rounds.figure(0)),
                 ratio: Some(rounds.figure_ratio(contender, 0)),
-                budget: Budget::Nothing,
+                floor: Floor::Nothing,
             },
             Row {
                 measure: format!("Redis CPU each, {size} per call"),
                 ours: micros(rounds.store_us(contender)),
                 baseline: micros(rounds.store_us(0)),
                 ratio: Some(rounds.store_us_ratio(contender, 0)),
-                budget: Budget::Nothing,
+                floor: Floor::Nothing,
             },
         ]
     });

@@ -8,7 +8,7 @@ use crate::baseline::Baseline;
 use crate::load::{info, limiter_on, runtime};
 use crate::machine::own_bytes;
 use crate::rounds::{Effort, Spread};
-use crate::table::{Budget, Row, Table};
+use crate::table::{Floor, Row, Table};
 
 pub fn in_memory(_: Effort) -> Outcome {
     let runtime = runtime();
@@ -19,7 +19,8 @@ pub fn in_memory(_: Effort) -> Outcome {
     let warm = runtime.block_on(Limiter::builder().build())?;
     runtime.block_on(charge_each(&warm, &Limit::per_hour(1), BATCH));
     limiters.push(warm);
-    for subjects in [100_000, 1_000_000] {
+    // Small tables have just grown, so the allocator keeps more beside them.
+    for (subjects, most) in [(100_000, 104.0), (1_000_000, 96.0)] {
         let before = own_bytes();
         let limiter = runtime.block_on(Limiter::builder().build())?;
         // At one token per hour nothing is swept before the measurement ends.
@@ -32,14 +33,14 @@ pub fn in_memory(_: Effort) -> Outcome {
             rows.push(Row {
                 measure: format!("{kind}, {subjects} subjects"),
                 ours: format!("{each:.1} bytes"),
-                baseline: format!("{BUDGET} bytes"),
-                ratio: Some(Spread::of(std::iter::once(each / BUDGET))),
-                budget: Budget::AtMost(1.0),
+                baseline: format!("{BASELINE} bytes"),
+                ratio: Some(Spread::of(std::iter::once(each / BASELINE))),
+                floor: Floor::AtMost(most / BASELINE),
             });
         }
         limiters.push(limiter);
     }
-    let title = format!("Memory engine, bytes per subject; baseline: {BUDGET} bytes");
+    let title = format!("Memory engine, bytes per subject; baseline: {BASELINE} bytes");
     Ok(vec![Table { title, rows }])
 }
 
@@ -70,7 +71,7 @@ pub fn in_redis(_: Effort) -> Outcome {
             ours: each(ours),
             baseline: each(plain),
             ratio: Some(Spread::of(std::iter::once(ours / plain))),
-            budget: Budget::AtMost(1.3),
+            floor: Floor::AtMost(1.25),
         });
     }
     let title = "Redis, bytes per subject; baseline: SET key 1 PX of the same keys".into();
@@ -102,7 +103,7 @@ fn keys(server: &RedisServer) -> Vec<String> {
     }
 }
 
-const BUDGET: f64 = 96.0;
+const BASELINE: f64 = 96.0;
 const SUBJECTS: usize = 100_000;
 const BATCH: usize = 100;
 const TTL_MS: u64 = 600_000;

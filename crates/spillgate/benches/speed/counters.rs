@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use crate::Outcome;
 use crate::load::{drive, key, limiter_on, runtime};
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Budget, Row, Table, rate};
+use crate::table::{Floor, Row, Table, rate};
 
 pub fn one_to_eight(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -39,7 +39,7 @@ pub fn one_to_eight(effort: Effort) -> Outcome {
             ours: rate(rounds.figure(contender)),
             baseline: rate(rounds.figure(0)),
             ratio: Some(rounds.figure_ratio(contender, 0)),
-            budget: shape.budget(),
+            floor: shape.floor(),
         });
         Table {
             title: format!("Redis, {name}; baseline: one counter"),
@@ -73,11 +73,11 @@ impl Shape {
         }
     }
 
-    fn budget(self) -> Budget {
+    fn floor(self) -> Floor {
         match self {
-            Shape::OneRule(3) => Budget::AtLeast(0.6),
-            Shape::SeveralRules(3) => Budget::AtLeast(0.35),
-            _ => Budget::Nothing,
+            Shape::OneRule(3) => Floor::AtLeast(0.6),
+            Shape::SeveralRules(3) => Floor::AtLeast(0.3),
+            _ => Floor::Nothing,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::Outcome;
 use crate::baseline::Baseline;
 use crate::load::{cpu_seconds, drive, runtime};
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Budget, Row, Table, micros, rate};
+use crate::table::{Floor, Row, Table, micros, rate};
 
 pub fn against_memory(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -45,14 +45,14 @@ pub fn against_memory(effort: Effort) -> Outcome {
             ours: rate(rounds.figure(0)),
             baseline: rate(rounds.figure(1)),
             ratio: Some(rounds.figure_ratio(0, 1)),
-            budget: Budget::AtLeast(1.0),
+            floor: Floor::AtLeast(1.0),
         },
         Row {
             measure: "Redis CPU each; baseline: bare EVALSHA".into(),
             ours: micros(rounds.store_us(0)),
             baseline: micros(rounds.store_us(2)),
             ratio: Some(rounds.store_us_ratio(0, 2)),
-            budget: Budget::AtMost(0.01),
+            floor: Floor::AtMost(0.01),
         },
     ];
     Ok(vec![Table { title: "Redis, one leased counter, far from empty, one thread".into(), rows }])

@@ -16,35 +16,35 @@ pub struct Row {
     pub ours: String,
     pub baseline: String,
     pub ratio: Option<Spread>,
-    pub budget: Budget,
+    pub floor: Floor,
 }
 
-/// The bound promised for a ratio.
+/// The worst ratio that holds.
 #[derive(Clone, Copy)]
-pub enum Budget {
+pub enum Floor {
     AtLeast(f64),
     AtMost(f64),
     Nothing,
 }
 
-impl Budget {
+impl Floor {
     fn result(self, ratio: Option<Spread>) -> &'static str {
         let holds = match (self, ratio) {
-            (Budget::AtLeast(bound), Some(ratio)) => ratio.median >= bound,
-            (Budget::AtMost(bound), Some(ratio)) => ratio.median <= bound,
+            (Floor::AtLeast(bound), Some(ratio)) => ratio.median >= bound,
+            (Floor::AtMost(bound), Some(ratio)) => ratio.median <= bound,
             _ => return "reported",
         };
         if holds { "holds" } else { "falls short" }
     }
 }
 
-impl fmt::Display for Budget {
+impl fmt::Display for Floor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = |bound: &f64| (bound * 100.0).round() / 100.0;
         match self {
-            Budget::AtLeast(bound) => write!(f, "≥ {}", digits(bound)),
-            Budget::AtMost(bound) => write!(f, "≤ {}", digits(bound)),
-            Budget::Nothing => Ok(()),
+            Floor::AtLeast(bound) => write!(f, "≥ {}", digits(bound)),
+            Floor::AtMost(bound) => write!(f, "≤ {}", digits(bound)),
+            Floor::Nothing => Ok(()),
         }
     }
 }
@@ -52,7 +52,7 @@ impl fmt::Display for Budget {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let heads =
-            ["measure", "ours", "baseline", "ratio", "min-max", "budget", ""].map(str::to_owned);
+            ["measure", "ours", "baseline", "ratio", "min-max", "floor", ""].map(str::to_owned);
         let mut lines = vec![heads];
         lines.extend(self.rows.iter().map(Row::cells));
         let width = |column: usize| {
@@ -81,8 +81,8 @@ impl Row {
             self.baseline.clone(),
             ratio,
             spread,
-            self.budget.to_string(),
-            self.budget.result(self.ratio).to_owned(),
+            self.floor.to_string(),
+            self.floor.result(self.ratio).to_owned(),
         ]
     }
 }
