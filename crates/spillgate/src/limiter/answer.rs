@@ -37,7 +37,7 @@ impl Inner {
             return self.answer(&bound, evaluated);
         }
         let rules = bound.rules();
-        // One limit needs no lists of charges and outcomes: 95 ns instead of 180 ns with a plan.
+        // One limit needs no lists of charges and outcomes: 80 ns instead of 130 with a plan.
         if let Some(charge) = bound.only_charge(&rules, &self.secret) {
             let mut outcome = rules
                 .first()
