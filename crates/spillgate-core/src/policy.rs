@@ -207,29 +207,18 @@ impl Policy {
     /// Returns the rules that match a request, in file order, without those that are off.
     pub fn matched<'p>(&'p self, request: &Request<'_>) -> SmallVec<[Matched<'p>; 4]> {
         let mut matched = SmallVec::new();
+        let mut note = |rule_index: u32| {
+            let rule = &self.rules[rule_index as usize];
+            if rule.is_met_by(request) {
+                matched.push(self.met_as(rule_index, rule, request));
+            }
+        };
         // A domain without conditions needs no index.
         match self.index.unindexed(request.domain()) {
-            Some(rules) => {
-                rules.iter().for_each(|rule| self.add_if_met(*rule, request, &mut matched))
-            }
-            None => {
-                let rules = self.index.candidates(request).into_iter();
-                rules.for_each(|rule| self.add_if_met(rule, request, &mut matched));
-            }
+            Some(rules) => rules.iter().for_each(|rule_index| note(*rule_index)),
+            None => self.index.candidates(request).into_iter().for_each(note),
         }
         matched
-    }
-
-    fn add_if_met<'p>(
-        &'p self,
-        rule_index: u32,
-        request: &Request<'_>,
-        matched: &mut SmallVec<[Matched<'p>; 4]>,
-    ) {
-        let rule = &self.rules[rule_index as usize];
-        if rule.is_met_by(request) {
-            matched.push(self.met_as(rule_index, rule, request));
-        }
     }
 
     /// Returns a rule as it applies to a subject with all key attributes, even if the rule is off.
