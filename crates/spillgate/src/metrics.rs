@@ -149,10 +149,10 @@ impl Metrics {
             }
             (counters, None) => self.inline.count(counters),
             (counters, Some(meters)) => {
-                let allows = |counter: &CounterOutcome| counter.shadow || counter.allows();
-                let allowed = counters.iter().all(allows);
+                let denies = |counter: &CounterOutcome| counter.decides() && !counter.allows();
+                let allowed = !counters.iter().any(denies);
                 for rule in counters.chunk_by(|one, next| one.rule == next.rule) {
-                    // Shadow rules are evaluated only if the enforced rules allow.
+                    // A denied request is not charged to shadow rules, so it is none of their decisions.
                     if !rule[0].shadow || allowed {
                         let meter = rule[0].rule.number().map(|index| meters.of_rule(index));
                         meter.unwrap_or(&self.inline).count(rule);

@@ -126,6 +126,24 @@ fn a_postpaid_charge_stands_although_another_rule_denies() {
     });
 }
 
+/// A post-paid limit without room hid the decisions of shadow rules, as if the request had been denied.
+#[test]
+fn a_shadow_rule_is_counted_although_a_postpaid_limit_has_no_room() {
+    let policy = POSTPAID.replace("name = \"calls\"", "name = \"calls\"\n    mode = \"shadow\"");
+    on_each(&policy, |limiter| async move {
+        let cost = Cost::requests(1).and("bytes", 1_000);
+        let beyond = limiter.check(&by("user", "ada").costing(cost)).await;
+        let reasons: Vec<_> = beyond.limits().map(|counter| counter.reason()).collect();
+        assert_eq!(
+            (beyond.allowed(), &reasons[..]),
+            (true, &[Some(Reason::LimitExceeded), None][..])
+        );
+        let text = limiter.metrics_text();
+        let counted = "rule=\"calls\",decision=\"allowed\",reason=\"\",source=\"store\"} 1\n";
+        assert!(text.contains(counted), "{text}");
+    });
+}
+
 const RETURNS: &str = r#"
     [[rule]]
     name = "open"
