@@ -16,7 +16,7 @@ use crate::time::Deadline;
 
 /// Charges made before all legs have allowed.
 ///
-/// Dropping this refunds them in the background, so a caller that is dropped in the middle leaves no charge.
+/// Dropping this refunds them in the background, so a caller that is dropped between two legs leaves no charge.
 pub(super) struct ProvisionalCharges<'a, S: ShardFallback> {
     redis: &'a Redis,
     fallback: &'a S,
@@ -100,7 +100,7 @@ impl<'a, S: ShardFallback> ProvisionalCharges<'a, S> {
         if !self.records.is_empty() {
             // The reply to an undone record does not contain the state of its counters.
             for outcome in outcomes.iter_mut().filter(|outcome| admits(outcome)) {
-                *outcome = ChargeOutcome::NotAsked;
+                *outcome = ChargeOutcome::Refunded;
             }
         }
         let (here, at_store) = self.begin_refund();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use spillgate::reservation::Reserve;
 use spillgate::{Limiter, LimiterBuilder, Policy, Reason, Request, Source};
 use spillgate_testkit::{Cluster, Node, RedisServer, eventually, poll};
 use tokio::runtime::Runtime;
@@ -156,6 +157,27 @@ fn a_leg_of_a_denied_decision_is_never_deferred() {
     fleet.server(fleet.home_of_all).resume();
     assert_eq!(fleet.runtime.block_on(denied_call).unwrap(), Some(Reason::LimitExceeded));
     assert_eq!(fleet.own_left(&user), 2);
+}
+
+/// A leg carried a deferred charge and opened a record. The next leg denied, so the record was undone, and the
+/// deferred charge was taken for one that had not been sent: the store charged it twice.
+#[test]
+fn a_denied_reservation_pays_a_deferred_charge_once() {
+    let fleet = Fleet::with(&policy("").replace("3/day", "1000/day"));
+    let user = fleet.user_apart_from_all();
+    (0..10).for_each(|_| assert_eq!(fleet.check(&user).1, Source::Store));
+    let own = Request::new().with("user", &user);
+    let home = fleet.home_of(&own.clone().costing(0));
+    let check = || fleet.runtime.block_on(fleet.limiter.check(&own));
+    fleet.server(home).command(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!((check().source(), check().source()), (Source::Fallback, Source::Fallback));
+    fleet.server(home).command(&["CONFIG", "SET", "maxmemory", "0"]);
+    let (request, minute) = (of(&user), Reserve::default());
+    let denied = fleet.runtime.block_on(fleet.limiter.reserve(&request, &minute)).unwrap();
+    assert_eq!((denied.reason(), denied.rule()), (Some(Reason::LimitExceeded), Some("all")));
+    // This call carries whatever is still deferred.
+    let next = check();
+    assert_eq!((next.source(), next.remaining()), (Source::Store, Some(1_000 - 10 - 2 - 1)));
 }
 
 /// The first leg of a decision was charged after its caller had left, and that charge was not refunded.
