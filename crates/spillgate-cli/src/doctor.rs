@@ -22,13 +22,15 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     }
     let flags = Flags { redis: args.redis.as_deref(), ..Flags::default() };
     let Config { settings, policy } = store_settings::load(args.config.as_deref(), flags)?;
-    let probe = Runtime::new()?.block_on(async {
+    let (probe, shards) = Runtime::new()?.block_on(async {
         let app = App::open_to_look(&settings.store, policy).await?;
-        Ok::<_, Failure>(app.probe(SAMPLES).await)
+        Ok::<_, Failure>((app.probe(SAMPLES).await, app.limiter().shards()))
     })?;
     if probe.reached().next().is_none() {
         let Some((server, why)) = probe.unreachable().next() else {
-            return Err(format!("{}: no server answers", settings.store).into());
+            let trouble = shards.into_iter().find_map(|shard| shard.trouble);
+            let why = trouble.unwrap_or_else(|| "no server answers".to_owned());
+            return Err(format!("{}: {why}", settings.store).into());
         };
         return Err(format!("{server} does not answer: {why}").into());
     }

@@ -23,7 +23,7 @@ use super::shard::Shard;
 use super::slot::SLOTS;
 use super::topology::{LATER, Route, pause};
 use crate::error::BuildError;
-use crate::store::StoreOptions;
+use crate::store::{ShardStatus, StoreOptions};
 use crate::time::Deadline;
 
 /// The nodes of a Cluster, and the owner of each slot.
@@ -38,6 +38,8 @@ struct Shared {
     seeds: Vec<Arc<Shard>>,
     nodes: Nodes,
     map: ArcSwap<Map>,
+    /// Why the node that was asked last gave no map.
+    trouble: Mutex<Option<String>>,
     /// Held while the map is changed.
     changing: Mutex<()>,
     /// Whether a task is reading the map, or has just done so.
@@ -99,6 +101,7 @@ impl Cluster {
             seeds: addresses.into_iter().map(|address| nodes.shard(address, 1)).collect(),
             nodes,
             map: ArcSwap::from_pointee(Map::empty()),
+            trouble: Mutex::default(),
             changing: Mutex::new(()),
             refreshing: AtomicBool::new(false),
             refreshed: Notify::new(),
@@ -167,6 +170,20 @@ impl Cluster {
         map.in_charge().map(|(first, shard)| (first, Arc::clone(shard))).collect()
     }
 
+    /// Returns the status of every primary. While no node has given the map, the nodes of the settings stand for them.
+    pub(super) fn statuses(&self) -> Vec<ShardStatus> {
+        let shards = self.shards();
+        if !shards.is_empty() {
+            return shards.iter().map(|(_, shard)| shard.status()).collect();
+        }
+        let trouble = self.shared.trouble.lock().clone();
+        let without_map = |seed: &Arc<Shard>| {
+            let status = seed.status();
+            ShardStatus { degraded: true, trouble: trouble.clone().or(status.trouble), ..status }
+        };
+        self.shared.seeds.iter().map(without_map).collect()
+    }
+
     /// Returns how often a primary lost its data.
     pub(super) fn losses(&self) -> u64 {
         let map = self.shared.map.load();
@@ -202,13 +219,16 @@ impl Shared {
             let mut slots = ::redis::cmd("CLUSTER");
             slots.arg("SLOTS");
             let answer = shard.command(&slots, Deadline::after(ASK)).await;
-            let Some(ranges) = answer.ok().and_then(|answer| ranges(answer, shard.link().host()))
-            else {
-                continue;
+            let why = match answer.map(|answer| ranges(answer, shard.link().host())) {
+                Ok(Some(ranges)) => {
+                    self.take_over(&ranges);
+                    self.refreshed.notify_waiters();
+                    return;
+                }
+                Ok(None) => "its reply lists no owner".to_owned(),
+                Err(failure) => failure.why().to_owned(),
             };
-            self.take_over(&ranges);
-            self.refreshed.notify_waiters();
-            return;
+            *self.trouble.lock() = Some(format!("CLUSTER SLOTS at {}: {why}", shard.name()));
         }
     }
 

@@ -290,7 +290,10 @@ impl Redis {
 
     /// Returns the status of every shard, as this instance sees it.
     pub fn shards(&self) -> Vec<ShardStatus> {
-        self.topology.shards().into_iter().map(|(_, shard)| shard.status()).collect()
+        match &*self.topology {
+            Topology::Cluster(cluster) => cluster.statuses(),
+            topology => topology.shards().iter().map(|(_, shard)| shard.status()).collect(),
+        }
     }
 
     /// Returns whether the shard of a tag is called at all: its circuit breaker is not open.

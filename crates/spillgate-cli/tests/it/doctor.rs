@@ -259,6 +259,21 @@ fn an_unreachable_store_is_an_error() {
     }
 }
 
+/// "no server answers", although it did.
+#[test]
+fn a_server_that_is_no_node_of_a_cluster_is_an_error_with_its_reply() {
+    let redis = RedisServer::start();
+    let settings =
+        TempFile::new("limits.toml", &format!("[store]\ncluster = [\"{}\"]\n", redis.url()));
+    let output = run(&["doctor", "--config", settings.path()]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(
+        errors.contains("CLUSTER SLOTS") && errors.contains("cluster support disabled"),
+        "{errors}"
+    );
+}
+
 /// Runs it on a store, and expects this finding and its exit code.
 #[track_caller]
 fn finds(url: &str, check: &str, level: &str) -> Value {

@@ -32,6 +32,19 @@ fn tags(server: &RedisServer) -> BTreeSet<String> {
     keys.iter().filter_map(tag).collect()
 }
 
+/// A server that is no node of a Cluster passed for a store that answers, since there was no shard to be away.
+#[test]
+fn a_cluster_that_gives_no_slots_is_degraded() {
+    let server = RedisServer::start();
+    let patient = Patient::built(Limiter::builder().cluster([server.url()]).timeout(CEILING));
+    assert_eq!(patient.check("me", &limit()).source(), Source::Fallback);
+    let shards = patient.limiter.shards();
+    let [shard] = &shards[..] else { panic!("{shards:?}") };
+    let trouble = shard.trouble.as_deref().unwrap_or_default();
+    assert!(shard.degraded && trouble.contains("cluster support disabled"), "{shard:?}");
+    assert!(patient.limiter.metrics_text().contains("spillgate_degraded{"));
+}
+
 /// ACCIDENTS 30, 32, A8. Keys of one decision lay in several slots, which a cluster rejects, so the limiter
 /// failed open; or all lay in one slot, and one node did all the work.
 #[test]
