@@ -21,8 +21,8 @@ pub struct PlannedCharge<L = NamedLimit> {
     /// An earlier admission of this instance that the store does not know of. It is charged by
     /// force before the cost. In memory it is always 0.
     pub deferred: u64,
-    /// The group that is charged all or none: 0 for enforced rules. Each other number is an
-    /// advisory group, which cannot deny: a shadow rule, a post-paid rule, or a refund.
+    /// The group that is charged all or none: 0 for enforced rules. Each other number is a group
+    /// that cannot deny: a shadow rule, a post-paid limit, or a refund.
     pub group: u16,
     /// The index of the counter in the decision.
     pub index: u16,
@@ -47,7 +47,7 @@ impl LimitHandle for NamedLimit {
 }
 
 impl<L: Borrow<NamedLimit>> PlannedCharge<L> {
-    /// Returns a counter with a charge of 0.
+    /// Returns a charge of 0, which only reads the counter.
     pub fn new(key: SubjectKey, limit: L) -> PlannedCharge<L> {
         PlannedCharge { key, limit, cost: 0, deferred: 0, group: 0, index: 0, attributes: 0 }
     }

@@ -58,8 +58,9 @@ impl Memory {
 
     /// Decides a transaction over any number of limits, all or none.
     ///
-    /// Locks all shards first, then reads the clock, so that two decisions on one counter see their times
-    /// in the order of their charges. The coarse clock suffices for token buckets in use; all else reads the exact clock.
+    /// Locks the shards of its counters first, then reads the clock, so that two decisions on one counter see their
+    /// times in the order of their charges. The coarse clock suffices for token buckets in use; all else reads the
+    /// exact clock.
     pub fn decide<L: LimitHandle>(&self, transaction: &Transaction<L>) -> TransactionReply {
         let mut replies = SmallVec::new();
         let allowed = self.decide_each(transaction, |reply| replies.push(reply));
@@ -93,7 +94,7 @@ impl Memory {
         reply.expect("each planned counter has a reply")
     }
 
-    /// Locks all shards, then reads the clock and decides.
+    /// Locks the shards of the counters, then reads the clock and decides.
     ///
     /// Passes the reply for each counter to `answer`, in order, and returns whether every enforced counter had room.
     #[inline]

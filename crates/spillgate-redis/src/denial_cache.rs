@@ -63,7 +63,7 @@ pub struct Sent {
 impl DenialCache {
     /// Makes a cache that remembers denials, or one that does not.
     pub fn new(remembers: bool) -> DenialCache {
-        let slots = if remembers { PLACES } else { 0 };
+        let slots = if remembers { SLOTS } else { 0 };
         DenialCache {
             slots: (0..slots).map(|_| Mutex::default()).collect(),
             ended: AtomicU64::new(0),
@@ -244,6 +244,6 @@ fn is_steadfast(counter: &PlannedCharge) -> bool {
 }
 
 /// About 2 MB. That is more subjects than one instance denies repeatedly within a second.
-const PLACES: usize = 1 << 14;
+const SLOTS: usize = 1 << 14;
 /// The longest time that a refund elsewhere goes unnoticed.
 const BELIEVED_US: u64 = 1_000_000;

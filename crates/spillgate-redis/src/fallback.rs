@@ -1,5 +1,6 @@
-//! Decides while a shard is out of reach, by each rule's `on_outage`. No other place
-//! does, except that a gone owner of a changing ring passes (`spread.rs`). Admissions by a local share become deferred charges, which the store gets once it is back.
+//! Decides while a shard is out of reach, by each rule's `on_outage`. No other place does, except that a gone owner of
+//! a changing ring passes (`spread.rs`). Admissions by a local share become deferred charges, which the store gets once
+//! it is back.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -105,7 +106,7 @@ impl Fallback {
         }
     }
 
-    /// Charges some deferred charges of subjects that have no requests.
+    /// Charges some of the deferred charges, for subjects whose requests do not take them along.
     pub async fn repay(&self, redis: &Redis) {
         if self.deferred_charges.are_none() {
             return;
@@ -201,8 +202,8 @@ impl Fallback {
         }
     }
 
-    /// Counts a failed call. Logs the first, second, fourth and so on, since an outage fails very
-    /// many.
+    /// Counts a decision, or its part on one location, that the store did not make. Logs the first, second, fourth
+    /// and so on, since an outage fails very many.
     fn count_error(&self, error: &StoreError) {
         if error.is_overload() {
             let late = 1 + self.overloaded.fetch_add(1, Ordering::Relaxed);
@@ -217,12 +218,12 @@ impl Fallback {
         }
     }
 
-    /// Counts a failed call to the store.
+    /// Counts an action that the store did not execute.
     pub fn note_error(&self) {
         self.errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of failed calls to the store.
+    /// Returns the number of decisions, or their parts on one location, that the store did not make.
     pub fn store_errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
     }

@@ -275,7 +275,7 @@ impl Shared {
                 None => format!("not connected to {} yet", self.server),
             })
         };
-        // Calls do not wait for a server that has failed, but each one keeps the reconnecting task alive.
+        // Calls do not wait for a server that has failed, but each one makes sure that the reconnecting task runs.
         if self.tripped.load(Ordering::Relaxed) {
             self.connect();
             return Err(not_connected());
@@ -528,6 +528,7 @@ const IN_FLIGHT_MAX: usize = 8_192;
 /// If the script is lost twice within one call, an operator is flushing scripts on purpose.
 const RELOADS_AWAITED: usize = 2;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// A server that is back is found within this time. Runtime changes made during an outage must be everywhere
-/// within a second of its end.
+/// A server that refused connections until it came back is found within this time; one that left an attempt without
+/// an answer, up to [`CONNECT`] later. Runtime changes made during an outage must be everywhere within a second of its
+/// end.
 const PAUSE_MAX: Duration = Duration::from_millis(500);

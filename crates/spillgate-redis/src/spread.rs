@@ -106,7 +106,7 @@ pub async fn decide_each<S: ShardFallback>(
         }
     }
     // The deadline of a call starts when it gets its permit, so a large batch does not time out in its own queue.
-    let turns = &Semaphore::new(PLACES_AT_ONCE);
+    let turns = &Semaphore::new(LOCATIONS_AT_ONCE);
     let together = together.into_iter().map(|(location, (numbers, transactions))| async move {
         let _turn = turns.acquire().await;
         let reply = redis.decide_at(location, &transactions).await;
@@ -425,4 +425,4 @@ fn note(leg: &Leg, reply: ChargeOutcomes, outcomes: &mut ChargeOutcomes) {
 }
 
 /// Locations that one batch calls concurrently. A larger batch leaves connections and queues to other callers.
-const PLACES_AT_ONCE: usize = 64;
+const LOCATIONS_AT_ONCE: usize = 64;

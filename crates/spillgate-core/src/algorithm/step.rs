@@ -11,8 +11,8 @@ pub struct StepCounter<'a> {
     pub params: &'a LimitParams,
     /// The cost that this decision charges; 0 only reads the counter.
     pub cost: u64,
-    /// 0 is enforced. Each other number is an advisory group, such as a shadow rule, which is
-    /// decided by itself.
+    /// 0 is enforced. Each other number is a group that is decided by itself and cannot deny, such
+    /// as a shadow rule.
     pub group: u16,
     /// The stored state; changed in place.
     pub state: Option<State>,

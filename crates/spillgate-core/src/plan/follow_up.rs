@@ -3,7 +3,8 @@
 use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::decision::{CounterOutcome, CounterOutcomes, Reason, Source};
 
-/// A change to one counter that does not depend on the decision.
+/// A change to one counter that is made whether the decision allows or denies, unless the decision
+/// has made it already.
 #[derive(Debug)]
 pub struct FollowUp<L> {
     /// The counter to change.
@@ -17,8 +18,8 @@ impl<L> FollowUp<L> {
     /// allowed and the counter had room. A store that gave no answer is not called again.
     pub fn stands(&self, counters: &CounterOutcomes) -> bool {
         let counter = &counters[usize::from(self.counter.index)];
-        let decisive = |counter: &&CounterOutcome| !counter.shadow && !counter.advisory;
-        let allowed = || counters.iter().filter(decisive).all(|counter| counter.allows());
+        let denies = |counter: &CounterOutcome| counter.decides() && !counter.allows();
+        let allowed = || !counters.iter().any(denies);
         let is_done = matches!(self.change, Change::Force(_)) && counter.allows() && allowed();
         !is_done && counter.source < Source::Fallback
     }

@@ -10,7 +10,8 @@ use crate::limit::NamedLimit;
 use crate::reservation::Closing;
 use crate::reservation::Opening;
 
-/// The charges of one decision, grouped by rule. The enforced ones (group 0) come first.
+/// The charges of one decision. Those of all enforced rules are group 0 and come first. Each shadow
+/// rule and each post-paid limit follows as a group of its own.
 #[derive(Clone, Debug)]
 pub struct Transaction<L: LimitHandle = NamedLimit> {
     /// Whether counters with room are charged or only read.

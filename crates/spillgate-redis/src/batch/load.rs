@@ -57,7 +57,7 @@ impl Load {
         (before_us <= GIVEN_MAX_US && wait_us <= patience.as_micros()).then_some(given)
     }
 
-    /// Returns the share of one of `calls` in all work given. It is at least 1.
+    /// Returns the work of one call if `calls` calls share all work given. It is at least 1.
     pub(super) fn share_us(&self, calls: u64) -> u64 {
         self.given_us.load(Ordering::Relaxed).div_ceil(calls).max(1)
     }

@@ -23,7 +23,7 @@ struct Last {
 
 impl Known {
     pub(super) fn new() -> Known {
-        Known { slots: (0..PLACES).map(|_| Mutex::default()).collect() }
+        Known { slots: (0..SLOTS).map(|_| Mutex::default()).collect() }
     }
 
     /// Stores the state that the store reported for a counter at `at_us`.
@@ -56,7 +56,7 @@ impl Known {
     }
 
     fn slot(&self, counter: u128) -> &Mutex<Last> {
-        &self.slots[counter as usize % PLACES]
+        &self.slots[counter as usize % SLOTS]
     }
 }
 
@@ -67,7 +67,7 @@ impl Last {
 }
 
 /// About 4 MB. That is more subjects than are busy at once.
-const PLACES: usize = 1 << 16;
+const SLOTS: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn exhausted_counters_are_not_displaced_by_others() {
         let (known, limit) = (Known::new(), NamedLimit::new(Limit::per_second(100), 0));
-        let (mine, other) = (counter(7, &limit), counter(7 + PLACES as u128, &limit));
+        let (mine, other) = (counter(7, &limit), counter(7 + SLOTS as u128, &limit));
         known.note(mine.name(), &said(0, 1_000_000), 0);
         known.note(other.name(), &said(99, 10_000), 10);
         assert_eq!((known.remaining(&mine, 10), known.remaining(&other, 10)), (Some(0), None));

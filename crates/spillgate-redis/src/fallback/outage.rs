@@ -69,7 +69,7 @@ impl ShardFallback for Outage<'_> {
         }
         let mut reply = reply.replies.into_iter();
         let outcomes =
-            counters().zip(&shares).map(|((counter, index), share)| match self.says(*index) {
+            counters().zip(&shares).map(|((counter, index), share)| match self.on_outage(*index) {
                 OnOutage::Deny => ChargeOutcome::OutagePolicy { passes: false, cause },
                 OnOutage::Allow => ChargeOutcome::OutagePolicy { passes: true, cause },
                 OnOutage::Local if is_refused => {
@@ -116,9 +116,9 @@ impl Outage<'_> {
             Transaction { intent, record: RecordAction::None, charges: SmallVec::new() };
         let mut local_indices = SmallVec::new();
         for ((counter, index), share) in transaction.charges.iter().zip(indices).zip(shares) {
-            let says = self.says(*index);
+            let on_outage = self.on_outage(*index);
             let fits = counter.cost <= share.capacity();
-            if says == OnOutage::Local {
+            if on_outage == OnOutage::Local {
                 let limit = counter.limit.with_params(*share);
                 // A cost above the share is only peeked at, to get the numbers for the answer.
                 let cost = if fits { counter.cost } else { 0 };
@@ -127,7 +127,7 @@ impl Outage<'_> {
                 local.charges.push(share);
                 local_indices.push(*index);
             }
-            let is_denied = says == OnOutage::Deny || says == OnOutage::Local && !fits;
+            let is_denied = on_outage == OnOutage::Deny || on_outage == OnOutage::Local && !fits;
             if counter.group == 0 && is_denied {
                 local.intent = Intent::Peek;
             }
@@ -162,12 +162,12 @@ impl Outage<'_> {
     /// Answers by the rule for a store that works but did not answer in time. Its limits are not
     /// this instance's to enforce.
     fn overloaded(&self, index: usize) -> ChargeOutcome {
-        let passes = self.says(index) == OnOutage::Allow;
+        let passes = self.on_outage(index) == OnOutage::Allow;
         ChargeOutcome::OutagePolicy { passes, cause: Cause::Overload }
     }
 
     /// Returns the rule's `on_outage`. Inline limits are enforced locally.
-    fn says(&self, index: usize) -> OnOutage {
+    fn on_outage(&self, index: usize) -> OnOutage {
         self.rules[index].map_or(OnOutage::Local, Rule::on_outage)
     }
 

@@ -1,6 +1,6 @@
-//! Runs a leg in a task of its own, so that a dropped caller leaves no charge behind.
-//!
-//! The task receives the reply even if the caller is gone, and then refunds the charges of the leg.
+//! Runs a leg in a task of its own, which receives the reply even if the caller is gone, and then refunds the charges
+//! of the leg. The last of several legs asks for no receipts, so its charge stays, as that of a decision on one server
+//! does.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::plan::{RecordAction, Transaction, TransactionReply};
 use crate::reservation::kept::RecordedCharge;
 use crate::time::Deadline;
 
-/// The reply to a leg on its way to the caller. If it is dropped unread, the leg's charges are refunded.
+/// The reply to a leg on its way to the caller. If it is dropped unread, the charges with a receipt are refunded.
 struct Answered {
     redis: Redis,
     location: Location,
@@ -23,7 +23,7 @@ struct Answered {
     reply: Option<Result<TransactionReply, StoreError>>,
 }
 
-/// Evaluates a leg. If this future is dropped before it completes, the leg's charges are refunded.
+/// Evaluates a leg. If this future is dropped before it completes, the leg's charges with a receipt are refunded.
 pub(super) async fn ask(
     redis: &Redis,
     leg: &Leg,
