@@ -48,7 +48,7 @@ impl Address {
         let info = plain
             .as_str()
             .into_connection_info()
-            .map_err(|error| wrong(format!("{}; {REMEDY}", error.category())))?;
+            .map_err(|_| wrong(format!("{}; {REMEDY}", wrong_part(scheme, rest))))?;
         let at = match info.addr() {
             ConnectionAddr::Tcp(name, port) => {
                 let host = Host { name: name.clone(), port: *port };
@@ -95,6 +95,38 @@ impl fmt::Debug for Address {
     }
 }
 
+/// Returns which part of a URL is wrong, since the library does not name it. The part is not
+/// quoted: it may belong to a password.
+fn wrong_part(scheme: &str, rest: &str) -> &'static str {
+    if scheme == "unix" {
+        return "the path must begin with /, and db must be a number";
+    }
+    let location = rest.split('?').next().unwrap_or_default();
+    let location = location.rsplit_once('@').map_or(location, |(_, location)| location);
+    let (server, path) = location.split_once('/').unwrap_or((location, ""));
+    let database = path.trim_matches('/');
+    // The colons of an IPv6 address are within brackets.
+    let after_address = server.rfind(']').map_or(0, |end| end + 1);
+    let (host, port) = match server[after_address..].split_once(':') {
+        Some((name, port)) => (&server[..after_address + name.len()], port),
+        None => (server, ""),
+    };
+    match host {
+        "" => "the host is missing",
+        "0.0.0.0" | "[::]" => "the host must be that of one server",
+        _ if !port.is_empty() && port.parse::<u16>().is_err() => {
+            "the port must be a number up to 65535"
+        }
+        _ if !database.is_empty() && database.parse::<i64>().is_err() => {
+            "the database must be a number"
+        }
+        _ if rest.contains("protocol=") => "the protocol must be resp2 or resp3",
+        _ => {
+            "the host, the user or the password has a character that must be escaped, such as %2F for /"
+        }
+    }
+}
+
 /// Replaces the credentials in a URL, wherever it has some.
 fn redacted(url: &str) -> String {
     let scheme = url.find("://").map_or(0, |at| at + 3);
@@ -128,6 +160,26 @@ mod tests {
         let login = address.login.get();
         assert_eq!((login.username(), login.db()), (Some("me"), 3));
         assert_eq!(login.password(), Some("hunter2"));
+    }
+
+    #[test]
+    fn an_invalid_address_is_refused_by_its_wrong_part() {
+        for (url, part) in [
+            ("redis://127.0.0.1:6379/x", "the database must be a number"),
+            ("redis://[::1]:6379/x?protocol=resp3", "the database must be a number"),
+            ("redis://127.0.0.1:99999", "the port must be a number up to 65535"),
+            ("rediss://me:hunter2@[::1]:port/3", "the port must be a number up to 65535"),
+            ("redis://", "the host is missing"),
+            ("redis://me:hunter2@:6379", "the host is missing"),
+            ("redis://0.0.0.0", "the host must be that of one server"),
+            ("redis://store.example?protocol=9", "the protocol must be resp2 or resp3"),
+            ("redis://me:hunt/er2@store.example", "the host, the user or the password has"),
+        ] {
+            let BuildError::StoreUrl { why, .. } = Address::parse(url).unwrap_err() else {
+                panic!("{url}");
+            };
+            assert!(why.starts_with(part) && why.ends_with(REMEDY), "{url}: {why}");
+        }
     }
 
     #[test]

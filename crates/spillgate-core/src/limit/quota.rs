@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use super::LimitError;
+use super::{COUNT_MAX, LimitError};
 use crate::algorithm::period::{SHORT, write_length};
 use crate::calendar::CalendarUnit;
 
@@ -22,16 +22,20 @@ impl Quota {
         match text {
             "unlimited" => return Ok(Quota::Unlimited),
             "block" => return Ok(Quota::Nothing),
-            "none" | "blocked" | "deny" => {
-                let message = format!("there is no quota {text:?}; did you mean \"block\"?");
+            // A word such as "none" or "off" may mean either: the message must not prefer one.
+            word if !word.contains(|c: char| c == '/' || c.is_ascii_digit()) => {
+                let message = format!(
+                    "there is no quota {word:?}; write \"unlimited\" for no limit, \"block\" to allow nothing, or for example \"5/minute\""
+                );
                 return Err(LimitError::new("quota", message));
             }
             _ => {}
         }
+        let counted = |digits: &str| number(digits).map_err(|error| no_quota(text, error));
         let Some((count, length)) = text.split_once('/') else {
-            return Ok(Quota::Permits { count: number("quota", text, text)? });
+            return Ok(Quota::Permits { count: counted(text)? });
         };
-        let count = number("quota", count, text)?;
+        let count = counted(count)?;
         Ok(Quota::Rate { count, length: Length::parse("quota", length)? })
     }
 }
@@ -66,14 +70,15 @@ impl Length {
             return Ok(Length { ms, calendar });
         }
         let Some(unit_ms) = short(unit) else {
-            return Err(LimitError::new(
-                field,
-                format!(
-                    "{text:?} is no length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"
-                ),
-            ));
+            return Err(no_length(field, text));
         };
-        let amount = if amount.is_empty() { 1 } else { number(field, amount, text)? };
+        let amount = match number(amount) {
+            _ if amount.is_empty() => 1,
+            Ok(amount) => amount,
+            // Above the longest period in every unit.
+            Err(NumberError::TooLarge) => u64::MAX,
+            Err(NumberError::Malformed) => return Err(no_length(field, text)),
+        };
         Length::checked(field, amount.saturating_mul(unit_ms))
     }
 
@@ -103,27 +108,63 @@ impl fmt::Display for Length {
     }
 }
 
-fn number(field: &'static str, digits: &str, whole: &str) -> Result<u64, LimitError> {
-    let wrong = |why: &str| {
-        LimitError::new(
-            field,
-            format!(
-                "{whole:?} {why}; write for example \"100/second\", \"5/30s\" or \"1_000_000/month\""
-            ),
-        )
+fn no_quota(text: &str, error: NumberError) -> LimitError {
+    let message = match error {
+        NumberError::Malformed => format!(
+            "{text:?} is no quota; write a whole number, a slash and a period, without spaces, such as \"5/minute\" or \"1_000/30s\""
+        ),
+        NumberError::TooLarge => {
+            format!("{text:?} has too large a number; the largest count is {COUNT_MAX}")
+        }
     };
+    LimitError::new("quota", message)
+}
+
+fn no_length(field: &'static str, text: &str) -> LimitError {
+    let message = match similar(text) {
+        Some(unit) => format!("{text:?} is no length of time; did you mean {unit:?}?"),
+        None => format!(
+            "{text:?} is no length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"
+        ),
+    };
+    LimitError::new(field, message)
+}
+
+/// Returns the unit that a plural, an abbreviation or capital letters most likely mean.
+fn similar(unit: &str) -> Option<&'static str> {
+    let unit = unit.to_ascii_lowercase();
+    Some(match unit.strip_suffix('s').unwrap_or(&unit) {
+        "second" | "sec" => "second",
+        "minute" | "min" => "minute",
+        "hour" | "hr" => "hour",
+        "day" => "day",
+        "week" | "wk" => "week",
+        "month" | "mo" => "month",
+        "year" | "yr" => "year",
+        _ => return None,
+    })
+}
+
+/// The reason why a text is no number.
+enum NumberError {
+    Malformed,
+    TooLarge,
+}
+
+/// Parses digits, with underscores between groups of them.
+fn number(digits: &str) -> Result<u64, NumberError> {
     let grouped = |s: &str| !s.starts_with('_') && !s.ends_with('_') && !s.contains("__");
     if digits.is_empty()
         || !digits.bytes().all(|b| b.is_ascii_digit() || b == b'_')
         || !grouped(digits)
     {
-        return Err(wrong("does not begin with a whole number"));
+        return Err(NumberError::Malformed);
     }
     let ungrouped = match digits.contains('_') {
         true => Cow::Owned(digits.replace('_', "")),
         false => Cow::Borrowed(digits),
     };
-    ungrouped.parse().map_err(|_| wrong("has too large a number"))
+    ungrouped.parse().map_err(|_| NumberError::TooLarge)
 }
 
 fn spelled(unit: &str) -> Option<(u64, Option<CalendarUnit>)> {
@@ -196,6 +237,40 @@ mod tests {
         ] {
             let error = Quota::parse(text).expect_err(text);
             assert!(error.message().len() > 20, "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_error_says_what_to_write_instead() {
+        for (text, message) in [
+            (
+                "none",
+                r#"there is no quota "none"; write "unlimited" for no limit, "block" to allow nothing, or for example "5/minute""#,
+            ),
+            ("unlimted", r#"there is no quota "unlimted"; write "unlimited" for no limit"#),
+            ("BLOCK", r#"there is no quota "BLOCK"; write "unlimited" for no limit"#),
+            ("", r#"there is no quota ""; write "unlimited" for no limit"#),
+            (
+                "5 per minute",
+                r#""5 per minute" is no quota; write a whole number, a slash and a period, without spaces, such as "5/minute" or "1_000/30s""#,
+            ),
+            ("5 / minute", r#""5 / minute" is no quota; write a whole number, a slash"#),
+            ("5r/s", r#""5r/s" is no quota; write a whole number, a slash"#),
+            ("1,000/s", r#""1,000/s" is no quota; write a whole number, a slash"#),
+            (
+                "99999999999999999999/s",
+                r#""99999999999999999999/s" has too large a number; the largest count is 1000000000"#,
+            ),
+            ("5/minutes", r#""minutes" is no length of time; did you mean "minute"?"#),
+            ("5/Minute", r#""Minute" is no length of time; did you mean "minute"?"#),
+            ("5/min", r#""min" is no length of time; did you mean "minute"?"#),
+            ("5/hrs", r#""hrs" is no length of time; did you mean "hour"?"#),
+            ("5/fortnight", r#""fortnight" is no length of time; write second, minute"#),
+            ("5/_3s", r#""_3s" is no length of time; write second, minute"#),
+            ("5/99999999999999999999d", "a period lasts from 1ms to 366d; the nearest"),
+        ] {
+            let error = Quota::parse(text).expect_err(text);
+            assert!(error.message().starts_with(message), "{text}: {error}");
         }
     }
 

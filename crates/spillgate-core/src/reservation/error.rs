@@ -35,10 +35,14 @@ pub enum ReservationError {
 impl fmt::Display for ReservationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ReservationError::Lasting(lasting) => write!(
-                f,
-                "the duration must be from 1 ms to 24 h, got {lasting:?}; renew a reservation that needs longer"
-            ),
+            ReservationError::Lasting(lasting) => {
+                let ms = lasting.as_millis();
+                let remedy = match ms {
+                    0 => "give the longest time that the job may take",
+                    _ => "renew a reservation that needs longer",
+                };
+                write!(f, "the duration must be from 1 ms to 24 h, got {ms} ms; {remedy}")
+            }
             ReservationError::Conflict => f.write_str(
                 "the id is in use for another request; choose another id, or repeat the request that was sent under it",
             ),
@@ -47,7 +51,7 @@ impl fmt::Display for ReservationError {
                 "the reservation under this id has ended ({how}); make a new attempt under a new id"
             ),
             ReservationError::EndedOtherwise => f.write_str(
-                "the reservation has already ended in another way; nothing was done",
+                "the reservation has already ended in another way or with another cost; the first ending counts, and nothing was done",
             ),
             ReservationError::TooManyLocations { locations } => write!(
                 f,

@@ -83,7 +83,10 @@ impl<'t> Reader<'_, 't> {
             Some(("cidr", networks)) => self.networks(networks, any_of)?,
             Some(("absent", truth)) => match truth.get_ref() {
                 DeValue::Boolean(true) => any_of.absent = true,
-                _ => return Err(self.wrong(truth, "write { absent = true }")),
+                _ => {
+                    let message = format!("write {:?} = {{ absent = true }}", self.attribute);
+                    return Err(self.wrong(truth, message));
+                }
             },
             Some(("not", not)) => any_of.not.push(self.any_of(not, problems)),
             _ => return Err(no_pattern(self.table, FIELD, self.attribute, value, &KINDS)),
@@ -136,7 +139,11 @@ impl<'t> Reader<'_, 't> {
         }
         let list = value.get_ref().as_array();
         if list.is_some_and(|list| list.is_empty()) {
-            return Err(self.wrong(value, "an empty list, which nothing matches; write a network"));
+            let message = format!(
+                "an empty list, which nothing matches; write a network, or leave {:?} out",
+                self.attribute
+            );
+            return Err(self.wrong(value, message));
         }
         for value in list.map_or(std::slice::from_ref(value), |list| list) {
             let text = self.table.text_of(FIELD, value)?.text;
@@ -199,7 +206,10 @@ fn no_pattern(
             kinds.join(", "),
             format!("{attribute}.{key}")
         ),
-        _ => format!("write one of {} in it, and nothing else", kinds.join(", ")),
+        _ => format!(
+            "the value of {attribute:?} is a table; write one of {} in it, and nothing else",
+            kinds.join(", ")
+        ),
     };
     table.wrong_at(table.at(value.span()), field, message)
 }

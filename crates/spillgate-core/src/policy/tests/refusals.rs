@@ -336,15 +336,15 @@ fn rejects_ambiguous_conditions() {
     );
     refuses_rule(
         r#"match = { route = { exact = "a", prefix = "b" } }"#,
-        r#"2: rule "a", field `match`: write one of exact, prefix, cidr, absent, not in it, and nothing else"#,
+        r#"2: rule "a", field `match`: the value of "route" is a table; write one of exact, prefix, cidr, absent, not in it, and nothing else"#,
     );
     refuses_rule(
         "match = { route = { absent = false } }",
-        r#"2: rule "a", field `match`: write { absent = true }"#,
+        r#"2: rule "a", field `match`: write "route" = { absent = true }"#,
     );
     refuses_rule(
         "match = { ip = { cidr = [] } }",
-        r#"2: rule "a", field `match`: an empty list, which nothing matches; write a network"#,
+        r#"2: rule "a", field `match`: an empty list, which nothing matches; write a network, or leave "ip" out"#,
     );
     refuses_rule(
         r#"match = { ip = "10.*" }"#,

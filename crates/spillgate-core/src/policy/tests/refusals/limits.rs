@@ -53,7 +53,7 @@ fn rejects_wrong_limits() {
     );
     refuses_rule(
         r#"limits = ["none"]"#,
-        r#"2: rule "a", limit "0", field `limits`: there is no quota "none"; did you mean "block"?"#,
+        r#"2: rule "a", limit "0", field `limits`: there is no quota "none"; write "unlimited" for no limit, "block" to allow nothing, or for example "5/minute""#,
     );
     refuses_rule(
         r#"limits = [{ quota = "5", algorithm = "concurrency", hold = "30s" }]"#,
