@@ -83,7 +83,7 @@ fn runtime_changes_are_logged_without_the_subject() {
         "spillgate: warning: an operator set the rule's mode rule=\"api\" mode=\"off\" actor=\"local\"",
         "spillgate: the rule's runtime mode was removed rule=\"api\" actor=\"local\" reason=\"over\"",
         "spillgate: an operator charged a subject rule=\"api\" of=\"tenant,user\" cost=\"requests=2\" actor=\"local\"",
-        "spillgate: an operator refunded a subject rule=\"api\" of=\"tenant,user\" cost=\"tokens=3\" actor=\"local\"",
+        "spillgate: an operator refunded a subject rule=\"api\" of=\"tenant,user\" cost=\"requests=3\" actor=\"local\"",
         "spillgate: an operator reset a subject rule=\"api\" of=\"tenant,user\" actor=\"local\"",
         "spillgate: warning: an operator reset all counters of the rule rule=\"api\" actor=\"local\"",
     ] {
@@ -127,7 +127,7 @@ fn change_as_an_operator(server: &Server) {
     send("DELETE", of_block, String::new());
     send("PUT", "/admin/v1/rules/api/mode", r#"{"mode":"off"}"#.to_owned());
     send("DELETE", "/admin/v1/rules/api/mode?reason=over", String::new());
-    for change in [json!({"charge": 2}), json!({"refund": {"tokens": 3}})] {
+    for change in [json!({"charge": 2}), json!({"refund": {"requests": 3}})] {
         let mut body = json!({"rule": "api", "subject": {"tenant": "canary", "user": "u"}});
         body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
         send("POST", "/admin/v1/state", body.to_string());

@@ -73,6 +73,18 @@ pub enum InvalidChange {
         /// The problem and its remedy.
         message: String,
     },
+    /// A cost has a unit that no limit of the rule counts.
+    UnknownUnit {
+        /// The unit.
+        unit: String,
+        /// The units of the rule's limits.
+        units: Vec<String>,
+    },
+    /// The list of limits is empty or too long.
+    LimitCount {
+        /// The number of limits in it.
+        count: usize,
+    },
     /// A limit pairs with none of the rule's, or is invalid in its place.
     Limit {
         /// Its name, or else its position in the list.
@@ -145,6 +157,44 @@ impl Policy {
         self.runtime.has_room_for(rule_index, rule, &self.types, subject)
     }
 
+    /// Checks whether an override of the rule can name these subjects.
+    pub fn can_override(&self, rule: &str, subject: &Subject) -> Result<(), InvalidChange> {
+        let rule_index = self.index_of(rule)?;
+        let rule = &self.written[rule_index as usize];
+        match self.runtime.has_room_for(rule_index, rule, &self.types, subject) {
+            Err(InvalidChange::TooManySets) => Ok(()),
+            checked => checked,
+        }
+    }
+
+    /// Checks whether the values of a rule's key attributes name one subject. A network names
+    /// several, and a text that is no address names none.
+    pub fn names_one_subject(
+        &self,
+        rule: &Rule,
+        subject: &Request<'_>,
+    ) -> Result<(), InvalidChange> {
+        for attribute in rule.key() {
+            let value = subject.attribute(attribute).unwrap_or_default();
+            self.types.of(attribute).names_one(value).map_err(|problem| {
+                let (attribute, message) = (attribute.to_owned(), problem.message(value));
+                InvalidChange::NoSubject { attribute, message }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether an override of some subjects covers all subjects of another one, by equal
+    /// values or a network around them.
+    pub fn covers(&self, wide: &Subject, narrow: &Subject) -> bool {
+        wide.iter().all(|(name, value)| {
+            let found = narrow.iter().find(|(known, _)| known == name);
+            found.is_some_and(|(_, inner)| {
+                inner == value || self.types.of(name).is_inside(inner, value)
+            })
+        })
+    }
+
     /// Returns the subjects that a runtime change covers, in their one spelling: a network, or the
     /// subject that has an address. Values that name no subject stay as they are.
     pub fn named_subject(&self, subject: &Request<'_>) -> Subject {
@@ -193,11 +243,7 @@ fn paired(rule: &Rule, written: &[LimitSpec]) -> Result<Box<[NamedLimit]>, Inval
         InvalidChange::Limit { limit: name.unwrap_or_else(|| position.to_string()), error }
     };
     if written.is_empty() || written.len() > LIMITS_MAX {
-        let message = format!(
-            "{} limits; write 1 to {LIMITS_MAX}, for example \"5/minute\", or \"block\"",
-            written.len()
-        );
-        return Err(wrong(0, LimitError::new("limits", message)));
+        return Err(InvalidChange::LimitCount { count: written.len() });
     }
     let mut limits = rule.named_limits().to_vec();
     let mut replaced = vec![false; limits.len()];
@@ -234,6 +280,13 @@ impl fmt::Display for InvalidChange {
             InvalidChange::NoSubject { attribute, message } => {
                 write!(f, "subject: {attribute:?}: {message}")
             }
+            InvalidChange::UnknownUnit { unit, units } => {
+                write!(f, "no limit of the rule counts {unit:?}; name one of its units, {units:?}")
+            }
+            InvalidChange::LimitCount { count } => write!(
+                f,
+                "limits: {count} limits; write 1 to {LIMITS_MAX}, for example [\"5/minute\"], or [\"block\"]"
+            ),
             InvalidChange::Limit { limit, error } => write!(f, "limit {limit:?}: {error}"),
             InvalidChange::TooManySets => f.write_str(
                 "subject: this rule's overrides name too many different sets of attributes already, and each is looked up in turn; name the attributes that another override names",

@@ -44,13 +44,17 @@ pub(super) enum Named {
     Network(Network),
 }
 
-/// The reason why an attribute of type ip never has a value.
+/// The reason why a value of an attribute of type ip names no subject, or not one alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoAddress {
     /// It is neither an address nor a network.
     Unreadable,
     /// The network is a part of this subject.
     PartOf(Network),
+    /// It is no address, where only one address is possible.
+    NotOne,
+    /// It is a network with several subjects, where only one address is possible.
+    Several,
 }
 
 /// A request with one spelling for values that mean the same.
@@ -172,6 +176,25 @@ impl AttributeType {
         }
     }
 
+    /// Checks whether a value names one subject. Without this check, networks and texts that are no
+    /// address would stand for the subject [`UNKNOWN`].
+    pub(super) fn names_one(self, value: &[u8]) -> Result<(), NoAddress> {
+        match self.named(value) {
+            // A request with a part of a subject belongs to that subject.
+            Ok(Named::Value(_)) | Err(NoAddress::PartOf(_)) => Ok(()),
+            Ok(Named::Network(_)) => Err(NoAddress::Several),
+            Err(_) => Err(NoAddress::NotOne),
+        }
+    }
+
+    /// Returns whether a value is inside a network that an override names.
+    pub(super) fn is_inside(self, value: &[u8], network: &[u8]) -> bool {
+        match (self.named(network), Network::of_value(value)) {
+            (Ok(Named::Network(network)), Some(inner)) => network.contains(inner),
+            _ => false,
+        }
+    }
+
     /// Returns the values that an override names.
     pub(super) fn named(self, value: &[u8]) -> Result<Named, NoAddress> {
         let AttributeType::Ip(prefix) = self else {
@@ -215,6 +238,12 @@ impl NoAddress {
             NoAddress::PartOf(subject) => format!(
                 "{value:?} is only a part of {subject}, which counts as one client; write {:?} to cover it",
                 subject.to_string()
+            ),
+            NoAddress::NotOne => {
+                format!("{value:?} is no address; write one such as \"203.0.113.7\"")
+            }
+            NoAddress::Several => format!(
+                "{value:?} is a network; write one address such as \"203.0.113.7\", or reset the whole rule (--all, all=true)"
             ),
         }
     }

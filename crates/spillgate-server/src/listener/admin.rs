@@ -73,7 +73,10 @@ pub fn explain_routes(app: App) -> Router {
 }
 
 async fn no_such_path(uri: Uri) -> Problem {
-    Problem::no_such_path(uri.path(), PATHS)
+    match uri.path().starts_with("/v1/") {
+        true => Problem::elsewhere(uri.path(), "the HTTP listener, server.http"),
+        false => Problem::no_such_path(uri.path(), PATHS),
+    }
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Problem {

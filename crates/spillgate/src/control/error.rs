@@ -20,8 +20,11 @@ pub enum ControlError {
     MissingAttribute(String),
     /// The change would have expired already. Nothing was done.
     Expired,
-    /// There is no such runtime change to remove.
-    NotSet,
+    /// There is no such runtime change to remove. Nothing was done.
+    NotSet {
+        /// The problem and its remedy, such as another override that covers the subject.
+        message: String,
+    },
     /// The subject and limits are too long for an entry. Nothing was done.
     TooLong,
     /// The table of runtime changes is full. Nothing was done.
@@ -40,9 +43,7 @@ impl fmt::Display for ControlError {
             ControlError::Expired => {
                 f.write_str("expires_at: this instant is past; give a later one or none")
             }
-            ControlError::NotSet => f.write_str(
-                "there is no such runtime change; edit the policy file to change its own entries",
-            ),
+            ControlError::NotSet { message } => f.write_str(message),
             ControlError::TooLong => write!(
                 f,
                 "subject: it and the limits take more than {SUBJECT_BYTES_MAX} bytes together; use fewer or shorter attributes"

@@ -157,6 +157,10 @@ impl Limiter {
 
     /// Removes an override that was set as a runtime change, even if its rule is gone. Any address
     /// of a subject names its override, as for [`Limiter::set_override`].
+    ///
+    /// # Errors
+    /// Returns [`ControlError::NotSet`] if there is no override of these very subjects, and
+    /// [`ControlError::Refused`] if the rule cannot have one.
     pub async fn remove_override(
         &self,
         rule: &str,
@@ -168,11 +172,35 @@ impl Limiter {
         }
         let about =
             |subject| RuntimeEntry::Override { rule: rule.into(), subject, limits: Vec::new() };
-        match self.inner.take_back(about(named), &self.note()).await {
-            // It may have been set under another type of an attribute, and is listed as it was set.
-            Err(ControlError::NotSet) => self.inner.take_back(about(written), &self.note()).await,
-            taken_back => taken_back,
+        // It may have been set under another type of an attribute, and is listed as it was set.
+        for subject in [named.clone(), written] {
+            if let Some(report) = self.inner.take_back(about(subject), &self.note()).await? {
+                return Ok(report);
+            }
         }
+        Err(self.no_override_of(rule, &named))
+    }
+
+    /// Returns the error that these subjects have no override: a mistake in their names, or another
+    /// override that covers them.
+    fn no_override_of(&self, rule: &str, subject: &Subject) -> ControlError {
+        let policy = self.policy();
+        if let Err(mistake) = policy.can_override(rule, subject) {
+            return mistake.into();
+        }
+        let overrides = self.overrides();
+        let covers = |set: &&Override| set.rule() == rule && policy.covers(&set.subject, subject);
+        let Some(covering) = overrides.iter().rfind(covers) else {
+            return ControlError::NotSet { message: NO_OVERRIDE.to_owned() };
+        };
+        let text =
+            |(name, value): (&str, &[u8])| format!("{name}={:?}", String::from_utf8_lossy(value));
+        let named: Vec<String> = covering.subject().map(text).collect();
+        let named = if named.is_empty() { EVERY_SUBJECT.to_owned() } else { named.join(" ") };
+        let message = format!(
+            "there is no runtime override of this very subject, but one that covers it: {named}; remove that one, or set other limits for this subject"
+        );
+        ControlError::NotSet { message }
     }
 
     /// Returns the overrides set as runtime changes, in the order in which they were set. Those of
@@ -247,9 +275,21 @@ impl Limiter {
     }
 
     /// Removes a mode that was set as a runtime change. The mode of the policy file applies again.
+    ///
+    /// # Errors
+    /// Returns [`ControlError::NotSet`] if the rule has no runtime mode, and
+    /// [`ControlError::Refused`] if there is no such rule.
     pub async fn clear_mode(&self, rule: &str) -> Result<WriteReport, ControlError> {
         let about = RuntimeEntry::Mode { rule: rule.into(), mode: Mode::Off };
-        self.inner.take_back(about, &self.note()).await
+        if let Some(report) = self.inner.take_back(about, &self.note()).await? {
+            return Ok(report);
+        }
+        let policy = self.policy();
+        let mode = policy.written_mode(rule).ok_or_else(|| policy.unknown_rule(rule))?.name();
+        let message = format!(
+            "rule {rule:?} has no runtime mode; the policy file's, {mode}, is in force: edit the file to change it, or set a mode"
+        );
+        Err(ControlError::NotSet { message })
     }
 
     /// Returns the mode of each rule in file order, followed by modes set for rules that are gone.
@@ -311,3 +351,6 @@ fn length(subject: &Subject, limits: &[LimitSpec]) -> usize {
 fn system_time(us: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(us)
 }
+
+const NO_OVERRIDE: &str = "there is no such runtime override; list them with GET /admin/v1/overrides (Limiter::overrides), and edit the policy file to change its own";
+const EVERY_SUBJECT: &str = "the one without attributes, of the whole rule";

@@ -198,12 +198,11 @@ fn an_invalid_change_is_rejected_and_changes_nothing() {
             let rejected = limiter.set_override(rule, subject, [quota], end).await.unwrap_err();
             assert!(rejected.to_string().starts_with(message), "{rejected}");
         }
-        for limits in [vec![], vec!["9/day"; 3]] {
+        for (limits, message) in
+            [(vec![], "limits: 0 limits; write 1 to 64"), (vec!["9/day"; 3], r#"limit "2": "#)]
+        {
             let rejected = limiter.set_override("api", &acme(), limits, None).await.unwrap_err();
-            assert!(
-                matches!(rejected, ControlError::Refused(InvalidChange::Limit { .. })),
-                "{rejected}"
-            );
+            assert!(rejected.to_string().starts_with(message), "{rejected}");
         }
         let unknown =
             |error| matches!(error, ControlError::Refused(InvalidChange::UnknownRule { .. }));
@@ -217,11 +216,79 @@ fn an_invalid_change_is_rejected_and_changes_nothing() {
         assert!(missing(limiter.reset("api", &acme()).await.unwrap_err()));
         assert!(missing(limiter.charge("api", &acme(), 1).await.unwrap_err()));
         assert!(missing(limiter.refund("api", &acme(), 1).await.unwrap_err()));
-        let not_set = |error| matches!(error, ControlError::NotSet);
+        let uncounted = |error: ControlError| {
+            let units = r#"no limit of the rule counts "bytes"; name one of its units, ["requests", "tokens"]"#;
+            assert_eq!(error.to_string(), units);
+        };
+        let bytes = || spillgate::Cost::requests(1).and("bytes", 5);
+        uncounted(limiter.charge("api", &ann(), bytes()).await.unwrap_err());
+        uncounted(limiter.refund("api", &ann(), bytes()).await.unwrap_err());
+        let not_set = |error| matches!(error, ControlError::NotSet { .. });
         assert!(not_set(limiter.remove_override("api", &acme()).await.unwrap_err()));
         assert!(not_set(limiter.clear_mode("api").await.unwrap_err()));
+        assert!(unknown(limiter.remove_override("apis", &acme()).await.unwrap_err()));
+        assert!(unknown(limiter.clear_mode("apis").await.unwrap_err()));
         assert!(limiter.overrides().is_empty());
         assert_eq!(capacity(&limiter, &ann()).await, Some(10));
+    });
+}
+
+#[test]
+fn a_value_that_names_no_single_subject_changes_none() {
+    let login = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"5/day\"]";
+    on_each(login, |limiter| async move {
+        let unknown = Request::new().with("ip", "unknown");
+        assert_eq!(limiter.check(&unknown).await.remaining(), Some(4));
+        for value in ["203.0.113.0/24", "bad", ""] {
+            let subject = Request::new().with("ip", value);
+            let refused = |error: ControlError| {
+                assert!(
+                    matches!(error, ControlError::Refused(InvalidChange::NoSubject { .. })),
+                    "{value}: {error}"
+                );
+            };
+            refused(limiter.reset("login", &subject).await.unwrap_err());
+            refused(limiter.state("login", &subject).await.unwrap_err());
+            refused(limiter.charge("login", &subject, 1).await.unwrap_err());
+            refused(limiter.refund("login", &subject, 1).await.unwrap_err());
+        }
+        assert!(limiter.audit().is_empty());
+        assert_eq!(limiter.state("login", &unknown).await.unwrap().remaining(), Some(4));
+        let address = Request::new().with("ip", "[2001:db8::7]:443");
+        limiter.reset("login", &address).await.unwrap();
+    });
+}
+
+#[test]
+fn a_removal_that_finds_nothing_says_why() {
+    let login = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"5/day\"]";
+    on_each(login, |limiter| async move {
+        let of = |address: &'static str| Request::new().with("ip", address);
+        let (network, client) = (of("203.0.113.0/24"), of("203.0.113.10"));
+        let removed = async |subject: &Request<'static>| {
+            limiter.remove_override("login", subject).await.unwrap_err().to_string()
+        };
+        let none = removed(&client).await;
+        assert!(none.starts_with("there is no such runtime override; list them"), "{none}");
+        limiter.set_override("login", &network, ["block"], None).await.unwrap();
+        let covered = removed(&client).await;
+        assert!(
+            covered.contains(r#"covers it: ip="203.0.113.0/24"; remove that one"#),
+            "{covered}"
+        );
+        let other = removed(&of("198.51.100.7")).await;
+        assert!(other.starts_with("there is no such runtime override"), "{other}");
+        let stranger = removed(&Request::new().with("user", "ann")).await;
+        assert!(stranger.contains(r#""user" is not in the rule's key"#), "{stranger}");
+        limiter.remove_override("login", &network).await.unwrap();
+        limiter.set_override("login", &Request::new(), ["block"], None).await.unwrap();
+        let covered = removed(&client).await;
+        assert!(covered.contains("covers it: the one without attributes"), "{covered}");
+        let mode = limiter.clear_mode("login").await.unwrap_err().to_string();
+        assert!(
+            mode.contains("has no runtime mode; the policy file's, enforce, is in force"),
+            "{mode}"
+        );
     });
 }
 

@@ -145,6 +145,32 @@ fn blocking_one_address_of_ipv6_names_the_network_that_is_blocked() {
 }
 
 #[test]
+fn a_reset_or_a_refund_of_a_network_or_of_no_address_is_refused() {
+    let file = TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"5/minute\"]\n",
+    );
+    on_both_engines(&["--config", file.path()], |server| {
+        let url = url(server);
+        for (command, value, part) in [
+            (
+                "reset",
+                "ip=203.0.113.0/24",
+                "\"ip\": \"203.0.113.0/24\" is a network; write one address",
+            ),
+            ("reset", "ip=bad", "\"ip\": \"bad\" is no address; write one such as"),
+            ("reset", "ip=", "\"ip\": \"\" is no address; write one such as"),
+            ("refund", "ip=bad", "\"ip\": \"bad\" is no address; write one such as"),
+        ] {
+            let (code, output, errors) = admin(&[command, "login", value, "--url", &url]);
+            assert_eq!((code, &*output), (2, ""), "{command} {value}: {errors}");
+            assert!(errors.contains(part), "{command} {value}: {errors}");
+        }
+        assert_eq!(done(&["audit", "--url", &url]), "no changes\n");
+    });
+}
+
+#[test]
 fn during_an_outage_each_server_asked_takes_the_change_and_the_exit_code_says_pending() {
     let file = api_rule();
     let mut store = RedisServer::start();

@@ -107,6 +107,11 @@ fn the_command_line_explains_by_server_and_by_store() {
     let store = ["explain", "--redis", &redis.url(), "--config", file.path()];
     let of_store = output_of(&[&store[..], &ann].concat());
     assert!(of_store.starts_with("Denied by api/0, for "), "{of_store}");
+    let gone = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
+    let of_gone =
+        run(&[&["explain", "--redis", &gone, "--config", file.path()][..], &ann].concat());
+    let why = String::from_utf8_lossy(&of_gone.stderr);
+    assert!(why.starts_with("spillgate: the store did not decide: "), "{why}");
     let json = output_of(&["explain", "--url", &url, "--json", "--cost", "tokens=3", "user=ann"]);
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["allowed"], true);
     let top = output_of(&["top", "--url", &url, "--rule", "api"]);

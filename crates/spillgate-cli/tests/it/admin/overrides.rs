@@ -76,8 +76,18 @@ fn an_invalid_override_names_its_field() {
     let tenant = r#""subject":{"tenant":"acme"}"#;
     for (body, status, field, part) in [
         (format!(r#"{{"rule":"api",{tenant}}}"#), 400, "limits", "missing field"),
-        (format!(r#"{{"rule":"api",{tenant},"limits":"block"}}"#), 400, "limits", "an array"),
-        (format!(r#"{{"rule":"api",{tenant},"limits":[]}}"#), 400, "limits", "write 1 to 64"),
+        (
+            format!(r#"{{"rule":"api",{tenant},"limits":"block"}}"#),
+            400,
+            "limits",
+            "write [\"block\"]",
+        ),
+        (
+            format!(r#"{{"rule":"api",{tenant},"limits":[]}}"#),
+            400,
+            "limits",
+            "0 limits; write 1 to 64",
+        ),
         (format!(r#"{{"rule":"api",{tenant},"limits":[7]}}"#), 400, "limits[0]", "a quota such as"),
         (
             format!(r#"{{"rule":"api",{tenant},"limits":["5/fortnight"]}}"#),
@@ -108,5 +118,26 @@ fn an_invalid_override_names_its_field() {
         let (answered, named, detail) = refused(&server, "PUT", PATH, &body);
         assert_eq!((answered, named.as_str()), (status, field), "{body}: {detail}");
         assert!(detail.contains(part), "{body}: {detail}");
+        assert!(!detail.starts_with("limit \"0\": limits"), "{body}: {detail}");
     }
+}
+
+#[test]
+fn a_removal_that_finds_no_override_names_the_mistake() {
+    let file = api_rule();
+    let server = Server::start(&["--config", file.path()]);
+    let block = json!({"rule": "api", "subject": {"tenant": "acme"}, "limits": ["block"]});
+    expect_ok(&server, "PUT", PATH, &block);
+    for (query, status, field, part) in [
+        ("rule=apu&attr.tenant=acme", 404, "rule", "did you mean \"api\"?"),
+        ("rule=api&attr.tenat=acme", 400, "subject", "\"tenat\" is not in the rule's key"),
+        ("rule=api&attr.tenant=other", 404, "", "GET /admin/v1/overrides"),
+        ("rule=api&attr.tenant=acme&attr.user=ann", 404, "", "covers it: tenant=\"acme\";"),
+        ("rule=api&attr.tenant=acme&all=true", 400, "all", "leave it out"),
+    ] {
+        let (answered, named, detail) = refused(&server, "DELETE", &format!("{PATH}?{query}"), "");
+        assert_eq!((answered, named.as_str()), (status, field), "{query}: {detail}");
+        assert!(detail.contains(part), "{query}: {detail}");
+    }
+    assert_eq!(decision(&server), "blocked");
 }

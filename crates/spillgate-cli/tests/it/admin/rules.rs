@@ -75,9 +75,22 @@ fn an_invalid_mode_names_its_field() {
     for (path, body, status, field, part) in [
         (path, "{", 400, "", "no JSON"),
         (path, "{}", 400, "mode", "missing field"),
-        (path, r#"{"mode":"on"}"#, 400, "mode", "write enforce, shadow or off"),
+        (path, r#"{"mode":"on"}"#, 400, "mode", r#""on" is no mode; write enforce, shadow or off"#),
         (path, r#"{"mode":"off","until":1}"#, 400, "until", "unknown field"),
-        (path, r#"{"mode":"off","expires_at":"tomorrow"}"#, 400, "expires_at", "no instant"),
+        (
+            path,
+            r#"{"mode":"off","expires_at":"tomorrow"}"#,
+            400,
+            "expires_at",
+            "\"tomorrow\" is no instant",
+        ),
+        (
+            path,
+            r#"{"mode":"off","expires_at":"9999-12-31T00:00:00Z"}"#,
+            400,
+            "expires_at",
+            "no instant up to 9999-12-30T22:00:00Z",
+        ),
         (path, r#"{"mode":"off","expires_at":"2001-01-01T00:00:00Z"}"#, 400, "expires_at", "past"),
         ("/admin/v1/rules/apy/mode", r#"{"mode":"off"}"#, 404, "rule", "did you mean \"api\"?"),
         ("/admin/v1/rules/api", r#"{"mode":"off"}"#, 404, "", "there is no /admin/v1/rules/api"),
@@ -89,4 +102,11 @@ fn an_invalid_mode_names_its_field() {
     }
     let (status, _, detail) = refused(&server, "DELETE", path, "");
     assert_eq!(status, 404, "{detail}");
+    assert!(
+        detail.contains("\"api\" has no runtime mode; the policy file's, enforce,"),
+        "{detail}"
+    );
+    let (status, field, detail) = refused(&server, "DELETE", "/admin/v1/rules/apy/mode", "");
+    assert_eq!((status, field.as_str()), (404, "rule"), "{detail}");
+    assert!(detail.contains("did you mean \"api\"?"), "{detail}");
 }

@@ -48,6 +48,9 @@ fn a_whole_rule_is_reset_only_with_all_in_the_request() {
         while decision(server) == "allowed" {}
         let (status, field, detail) = refused(server, "DELETE", "/admin/v1/state?rule=api", "");
         assert_eq!((status, field.as_str()), (400, "subject"), "{detail}");
+        let (status, field, detail) =
+            refused(server, "DELETE", "/admin/v1/state?rule=api&all=yes", "");
+        assert_eq!((status, field.as_str()), (400, "all"), "{detail}");
         assert_eq!(decision(server), "limit-exceeded");
         expect_ok(server, "DELETE", "/admin/v1/state?rule=api&all=true", &Value::Null);
         assert_eq!(decision(server), "allowed");
@@ -67,6 +70,8 @@ fn a_request_without_a_subject_names_its_field() {
         ("?rule=api&rule=api", 400, "rule", "give it once"),
         ("?rule=api&attr.user=a&attr.user=b", 400, "attr.user", "give it once"),
         ("?rule=api&user=ann", 400, "user", "no such parameter"),
+        ("?rule=api&all", 400, "all", "write all=true"),
+        ("?rule=api&all=true", 400, "all", "leave it out"),
     ] {
         let (answered, named, detail) = ask(query);
         assert_eq!((answered, named.as_str()), (status, field), "{query}: {detail}");
@@ -79,6 +84,8 @@ fn a_request_without_a_subject_names_its_field() {
         (with(""), "charge", "missing"),
         (with(r#","charge":1,"refund":1"#), "refund", "charge is there too"),
         (with(r#","charge":-1"#), "charge", "whole number"),
+        (with(r#","charge":{"tokens":5}"#), "charge", "name one of its units, [\"requests\"]"),
+        (with(r#","refund":{"tokens":5}"#), "refund", "no limit of the rule counts \"tokens\""),
         (with(r#","steal":1"#), "steal", "unknown field"),
         (r#"{"rule":"api","charge":1}"#.to_owned(), "subject", "missing field"),
         (r#"{"rule":"api","subject":[],"charge":1}"#.to_owned(), "subject", "an object"),

@@ -105,7 +105,7 @@ fn invalid_entries_are_left_out_and_reported() {
             entry("api", &[("ip", "x")], vec![named("0")]),
             r#"subject: "ip" is not in the rule's key; name one or more of ["tenant", "user"]"#,
         ),
-        (entry("api", &ann, vec![]), r#"limit "0": limits: 0 limits; write 1 to 64"#),
+        (entry("api", &ann, vec![]), "limits: 0 limits; write 1 to 64, for example"),
         (
             entry("api", &ann, vec![named("x")]),
             r#"limit "x": limits: the rule has no limit "x"; name one of ["0", "daily"]"#,
@@ -179,6 +179,53 @@ fn a_change_names_the_subject_of_an_address_or_a_network() {
     let too_narrow = pairs("2001:db8::7/80").unwrap_err().to_string();
     assert!(too_narrow.contains("write \"2001:db8::/64\" to cover it"), "{too_narrow}");
     assert!(pairs("localhost").is_err());
+}
+
+// Found by an operator: the reset of a network, or of a text that is no address, answered "done" and
+// reset the subject `unknown`.
+#[test]
+fn only_an_address_names_one_subject() {
+    let text = "[[rule]]\nname = 'api'\nkey = ['ip', 'user']\nlimits = ['10/day']";
+    let policy = Policy::from_toml(text).unwrap();
+    let rule = policy.rule("api").unwrap();
+    let named = |address: &'static str| {
+        let subject =
+            Request::new().with("ip", address).with("user", "").with("remote_address", "x");
+        policy.names_one_subject(rule, &subject)
+    };
+    for one in [
+        "203.0.113.7",
+        "203.0.113.7/32",
+        "2001:db8::7",
+        "2001:db8::/64",
+        "2001:db8::/80",
+        "unknown",
+    ] {
+        assert_eq!(named(one), Ok(()), "{one}");
+    }
+    for (value, message) in [
+        ("", r#"subject: "ip": "" is no address; write one such as "203.0.113.7""#),
+        ("bad", r#"subject: "ip": "bad" is no address; write one such as "203.0.113.7""#),
+        ("10.0.0.0/8", r#"subject: "ip": "10.0.0.0/8" is a network; write one address such as"#),
+        ("2001:db8::/48", r#"subject: "ip": "2001:db8::/48" is a network; write one address"#),
+    ] {
+        let refused = named(value).unwrap_err().to_string();
+        assert!(refused.starts_with(message), "{refused}");
+    }
+}
+
+#[test]
+fn an_override_covers_subjects_with_its_values_and_networks() {
+    let text = "[[rule]]\nname = 'api'\nkey = ['ip', 'user']\nlimits = ['10/day']";
+    let policy = Policy::from_toml(text).unwrap();
+    let one = subject(&[("ip", "10.0.0.7"), ("user", "ann")]);
+    for wide in [&[][..], &[("user", "ann")], &[("ip", "10.0.0.0/8")], &[("ip", "10.0.0.7")]] {
+        assert!(policy.covers(&subject(wide), &one), "{wide:?}");
+    }
+    for other in [&[("user", "bob")][..], &[("ip", "11.0.0.0/8")], &[("ip", "2001:db8::/32")]] {
+        assert!(!policy.covers(&subject(other), &one), "{other:?}");
+    }
+    assert!(!policy.covers(&one, &subject(&[("ip", "10.0.0.7")])));
 }
 
 #[test]

@@ -14,7 +14,9 @@ impl<'de> Deserialize<'de> for Instant {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Text(text) = Text::deserialize(deserializer)?;
         let instant = text.parse::<Timestamp>().map_err(|_| {
-            D::Error::custom("no instant; write one such as \"2027-01-31T18:00:00Z\"")
+            D::Error::custom(format_args!(
+                "{text:?} is no instant up to {LAST}; write one such as \"2027-01-31T18:00:00Z\""
+            ))
         })?;
         Ok(Instant(instant.into()))
     }
@@ -27,3 +29,6 @@ impl Serialize for Instant {
         serializer.collect_str(&instant)
     }
 }
+
+/// The last second that [`Timestamp`] has.
+const LAST: &str = "9999-12-30T22:00:00Z";

@@ -8,8 +8,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::Uri;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 use spillgate::LimitSpec;
 use spillgate::control::Override;
@@ -35,11 +35,14 @@ pub(super) struct OverrideFields<'a> {
     pub(super) rule: Text<'a>,
     #[serde(borrow)]
     pub(super) subject: Named<'a, Attribute<'a>>,
-    pub(super) limits: List<LimitField, LIMITS_MAX>,
+    #[serde(deserialize_with = "limit_list")]
+    pub(super) limits: LimitList,
     pub(super) expires_at: Option<Instant>,
     #[serde(borrow)]
     reason: Option<Text<'a>>,
 }
+
+type LimitList = List<LimitField, LIMITS_MAX>;
 
 /// A quota, or a limit field by field, as in the policy file.
 pub(super) struct LimitField(pub(super) LimitSpec);
@@ -109,9 +112,28 @@ pub(super) async fn remove(
     Extension(holder): Extension<Holder>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let query = Query::of(&uri)?;
+    let query = Query::of(&uri)?.without_all()?;
     let limiter = app.limiter().with_note(holder.note(query.reason.as_deref())?);
     Ok(written(&limiter.remove_override(&query.rule, &query.subject).await?))
+}
+
+/// Reads the list of limits. Its error for a quota outside a list shows the list.
+fn limit_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LimitList, D::Error> {
+    deserializer.deserialize_seq(LimitListVisitor)
+}
+
+struct LimitListVisitor;
+
+impl<'de> Visitor<'de> for LimitListVisitor {
+    type Value = LimitList;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an array of 1 to {LIMITS_MAX} limits; write [\"block\"] or [\"5/minute\"]")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<LimitList, A::Error> {
+        List::deserialize(SeqAccessDeserializer::new(list))
+    }
 }
 
 impl<'de> Deserialize<'de> for LimitField {

@@ -114,7 +114,9 @@ pub(super) async fn set_mode(
     let rule = rule_in(path, &uri)?;
     let body = body::read(body).await?;
     let Object(fields): Object<ModeFields<'_>> = json::parse(&body)?;
-    let mode = Mode::named(&fields.mode.0).ok_or_else(|| Problem::in_field("mode", NO_MODE))?;
+    let Text(mode) = &fields.mode;
+    let no_mode = || format!("{mode:?} is no mode; write enforce, shadow or off");
+    let mode = Mode::named(mode).ok_or_else(|| Problem::in_field("mode", &no_mode()))?;
     let expires_at = fields.expires_at.map(|Instant(instant)| instant);
     let note = holder.note(fields.reason.as_ref().map(|Text(reason)| &**reason))?;
     Ok(written(&app.limiter().with_note(note).set_mode(&rule, mode, expires_at).await?))
@@ -203,5 +205,3 @@ impl<'p> LimitAnswer<'p> {
         }
     }
 }
-
-const NO_MODE: &str = "no mode; write enforce, shadow or off";

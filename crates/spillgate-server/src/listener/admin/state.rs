@@ -7,6 +7,7 @@ use axum::response::Response;
 use hyper::Uri;
 
 use super::Problem;
+use super::refusal::problem_of;
 use super::rules::written;
 use super::subject::{Query, subject};
 use super::tokens::Holder;
@@ -34,7 +35,7 @@ pub(super) struct ChangeFields<'a> {
 }
 
 pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
-    let query = Query::of(&uri)?;
+    let query = Query::of(&uri)?.without_all()?;
     Ok(answer::to_one(&app.limiter().state(&query.rule, &query.subject).await?, None))
 }
 
@@ -48,12 +49,13 @@ pub(super) async fn change(
     let (rule, subject) = (&fields.rule.0, subject(&fields.subject));
     let note = holder.note(fields.reason.as_ref().map(|Text(reason)| &**reason))?;
     let limiter = app.limiter().with_note(note);
-    let state = match (&fields.charge, &fields.refund) {
-        (Some(cost), None) => limiter.charge(rule, &subject, cost.cost()).await?,
-        (None, Some(cost)) => limiter.refund(rule, &subject, cost.cost()).await?,
+    let (field, changed) = match (&fields.charge, &fields.refund) {
+        (Some(cost), None) => ("charge", limiter.charge(rule, &subject, cost.cost()).await),
+        (None, Some(cost)) => ("refund", limiter.refund(rule, &subject, cost.cost()).await),
         (None, None) => return Err(Problem::in_field("charge", NOTHING_TO_DO)),
         (Some(_), Some(_)) => return Err(Problem::in_field("refund", ONE_OF_TWO)),
     };
+    let state = changed.map_err(|error| problem_of(&error, field))?;
     Ok(answer::to_one(&state, None))
 }
 

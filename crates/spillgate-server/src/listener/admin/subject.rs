@@ -34,7 +34,11 @@ impl<'u> Query<'u> {
                 "rule" => rule.replace(value).is_some(),
                 "reason" => reason.replace(value).is_some(),
                 "all" => {
-                    all = value == "true";
+                    all = match &*value {
+                        "true" => true,
+                        "false" => false,
+                        _ => return Err(Problem::in_field("all", ONLY_TRUE)),
+                    };
                     false
                 }
                 _ => return Err(Problem::in_field(&name, NO_SUCH_PARAMETER)),
@@ -45,6 +49,14 @@ impl<'u> Query<'u> {
         }
         let rule = rule.ok_or_else(|| Problem::in_field("rule", NO_RULE))?;
         Ok(Query { rule, subject, all, reason })
+    }
+
+    /// Refuses `all=true`, which only a reset has.
+    pub(super) fn without_all(self) -> Result<Query<'u>, Problem> {
+        match self.all {
+            true => Err(Problem::in_field("all", ONLY_A_RESET)),
+            false => Ok(self),
+        }
     }
 }
 
@@ -124,6 +136,9 @@ pub(super) fn subject<'a>(attributes: &'a Named<'_, Attribute<'_>>) -> Request<'
 const TWICE: &str = "given twice; give it once";
 const NO_SUCH_PARAMETER: &str =
     "no such parameter; there are rule, attr.NAME for each attribute, all and reason";
+const ONLY_TRUE: &str = "write all=true to reset the whole rule, or leave it out";
+const ONLY_A_RESET: &str =
+    "only DELETE /admin/v1/state has it, for a whole rule; leave it out and write attr.NAME=VALUE";
 const ONLY_A_REASON: &str = "no such parameter; there is reason";
 const NO_NAME: &str = "the name of an attribute has 1 to 64 bytes; write attr.NAME=VALUE";
 const TOO_MANY: &str = "more than 32 attributes; name only those of the rule's key";

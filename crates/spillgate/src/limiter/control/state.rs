@@ -9,7 +9,7 @@ use crate::control::{AuditRecord, AuditedAction, ControlError};
 use crate::counter::Change;
 use crate::decision::{self, Decision, Names};
 use crate::plan::{ChargeOutcome, Plan, keys_of};
-use crate::policy::{Policy, Rule};
+use crate::policy::{InvalidChange, Policy, Rule};
 use crate::request::{Cost, Request};
 
 /// The state of one subject. These calls need the store.
@@ -33,8 +33,8 @@ impl Limiter {
     /// ```
     pub async fn reset(&self, rule: &str, subject: &Request<'_>) -> Result<(), ControlError> {
         let policy = self.policy();
-        let subject = &*policy.typed(subject);
         let found = rule_of(&policy, rule, subject)?;
+        let subject = &*policy.typed(subject);
         let limits = policy.limits_ever_in_force(found, subject);
         #[cfg(feature = "redis")]
         keys_of(found, subject, &self.inner.secret).for_each(|key| self.inner.leases.end_of(key));
@@ -151,6 +151,7 @@ impl Limiter {
     ) -> Result<Decision, ControlError> {
         let policy = self.policy();
         let plan = self.inner.plan_of(&policy, rule, subject)?;
+        check_units(&policy, rule, subject, cost)?;
         for counter in &plan.transaction.charges {
             let amount = cost.of(counter.limit.limit().unit());
             if amount > 0 {
@@ -184,25 +185,45 @@ impl Inner {
         rule: &str,
         subject: &Request<'_>,
     ) -> Result<Box<Plan>, ControlError> {
-        let subject = &*policy.typed(subject);
         let rule = rule_of(policy, rule, subject)?;
+        let subject = &*policy.typed(subject);
         let matched = policy.met_by_subject(rule, subject);
         let matched = matched.expect("the rule is the policy's");
         Ok(Box::new(Plan::of_subject(&matched, subject, &self.secret)))
     }
 }
 
-/// Returns the rule if the subject has every attribute of its key.
+/// Returns the rule if the subject, as given, names one subject of it.
 fn rule_of<'p>(
     policy: &'p Policy,
     rule: &str,
     subject: &Request<'_>,
 ) -> Result<&'p Rule, ControlError> {
     let found = policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
-    match found.missing_from(subject) {
-        None => Ok(found),
-        Some(missing) => Err(ControlError::MissingAttribute(missing.to_owned())),
+    if let Some(missing) = found.missing_from(subject) {
+        return Err(ControlError::MissingAttribute(missing.to_owned()));
     }
+    policy.names_one_subject(found, subject)?;
+    Ok(found)
+}
+
+/// Checks that each unit of a cost is that of some limit, which may have state for the subject.
+fn check_units(
+    policy: &Policy,
+    rule: &str,
+    subject: &Request<'_>,
+    cost: &Cost<'_>,
+) -> Result<(), ControlError> {
+    let found = policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
+    let limits = policy.limits_ever_in_force(found, &policy.typed(subject));
+    let mut units: Vec<String> = limits.iter().map(|it| it.limit().unit().to_owned()).collect();
+    let mut amounts = cost.amounts().filter(|(_, amount)| *amount > 0);
+    let Some((unit, _)) = amounts.find(|(unit, _)| !units.iter().any(|known| known == unit)) else {
+        return Ok(());
+    };
+    units.sort_unstable();
+    units.dedup();
+    Err(InvalidChange::UnknownUnit { unit: unit.to_owned(), units }.into())
 }
 
 fn owned(cost: &Cost<'_>) -> Cost<'static> {

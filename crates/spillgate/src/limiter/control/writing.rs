@@ -72,12 +72,12 @@ impl Inner {
         self.write(id, entry).await
     }
 
-    /// Removes the change to the same rule and subject.
+    /// Removes the change to the same rule and subject. Returns `None` if there is none.
     pub(super) async fn take_back(
         self: &Arc<Self>,
         about: RuntimeEntry,
         note: &ChangeNote,
-    ) -> Result<WriteReport, ControlError> {
+    ) -> Result<Option<WriteReport>, ControlError> {
         let id = id_of(&about, &self.secret);
         let control = &self.control;
         // Another instance may have made the change a moment ago. If no shard answers, this cannot
@@ -86,7 +86,7 @@ impl Inner {
             && !self.exchange(None).await.reached_no_shard()
             && !control.has_live(id)
         {
-            return Err(ControlError::NotSet);
+            return Ok(None);
         }
         let entry = |stamp| Entry {
             stamp,
@@ -95,7 +95,7 @@ impl Inner {
             effect: Effect::Removed,
             note: note.clone(),
         };
-        self.write(id, entry).await
+        self.write(id, entry).await.map(Some)
     }
 
     /// Puts an entry in force here at once, then passes it on to the shards. A shard that is out of
