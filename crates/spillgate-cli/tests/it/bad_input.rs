@@ -47,7 +47,11 @@ const BAD_CHECKS: &[(&str, &str, &str)] = &[
     // Limits.
     (r#"{"key":"u","limit":"5/minute"}"#, "limit", "expected an object such as"),
     (r#"{"key":"u","limit":["5/minute"]}"#, "limit", "expected an object such as"),
-    (r#"{"key":"u","limit":{}}"#, "limit.quota", "missing field `quota`"),
+    (
+        r#"{"key":"u","limit":{}}"#,
+        "limit.quota",
+        "missing field `quota`; add for example \"quota\": \"5/minute\"",
+    ),
     (r#"{"key":"u","limit":{"quota":5}}"#, "limit.quota", "expected a string"),
     (r#"{"key":"u","limit":{"quota":"5/minute","rate":5}}"#, "limit.rate", "unknown field `rate`"),
     (
@@ -64,7 +68,7 @@ const BAD_CHECKS: &[(&str, &str, &str)] = &[
     (
         r#"{"key":"u","limit":{"quota":"5/minute","burst":-1}}"#,
         "limit.burst",
-        "expected a whole number",
+        "integer `-1`, expected a whole number, not below 0",
     ),
     (
         r#"{"key":"u","limit":{"quota":"5/minute","burst":"9"}}"#,
@@ -77,10 +81,20 @@ const BAD_CHECKS: &[(&str, &str, &str)] = &[
         "is no algorithm",
     ),
     // Waiting.
-    (r#"{"wait_ms":60001}"#, "wait_ms", "must be at most 60000, got 60001; check again later"),
+    (
+        r#"{"wait_ms":60001}"#,
+        "wait_ms",
+        "must be at most 60000, got 60001; to wait longer, check again after retry_after_ms",
+    ),
     (r#"{"wait_ms":-1}"#, "wait_ms", "expected a whole number"),
     // Broken JSON.
-    ("", "", "no JSON: EOF while parsing a value at line 1, column 0"),
+    (
+        "",
+        "",
+        "the body is empty; send an object such as {\"attributes\": {\"ip\": \"203.0.113.7\"}}",
+    ),
+    (" \n", "", "the body is empty; send an object such as"),
+    ("{\"cost\":", "", "no JSON: it ends too early at line 1, column 8"),
     ("{\n\"cost\": 1,,}", "", "at line 2, column"),
     (r#"{"cost":1} x"#, "", "trailing characters at line 1, column 12"),
     (r#"{"attributes":{"ip":"\ud800"}}"#, "", "at line 1"),
@@ -224,16 +238,29 @@ fn a_wrong_path_or_method_names_those_that_exist() {
     for (method, path) in [("GET", "/v1/check"), ("PUT", "/v1/check/batch"), ("BREW", "/v1/check")]
     {
         let reply = client.send(method, path, b"").unwrap();
-        expect_problem(
-            &reply,
-            405,
-            "Method Not Allowed",
-            "",
-            "there are POST /v1/check, /v1/check/batch, /v1/reserve, ",
-            method,
-        );
+        let part = format!("{path} does not take {method}; send POST");
+        expect_problem(&reply, 405, "Method Not Allowed", "", &part, method);
         assert_eq!(reply.header("allow"), Some("POST"), "{method} {path}");
     }
+    let reply = client.send("POST", "/v1/openapi.json", b"").unwrap();
+    expect_problem(&reply, 405, "Method Not Allowed", "", "does not take POST; send GET", "POST");
+}
+
+#[test]
+fn a_path_of_the_admin_listener_is_a_404_that_names_it() {
+    let server = Server::start(&[]);
+    for path in ["/livez", "/readyz", "/metrics", "/admin/v1/rules"] {
+        let reply = server.client().send("GET", path, b"").unwrap();
+        let part = format!("there is no {path} here; send it to the admin listener, server.admin");
+        expect_problem(&reply, 404, "Not Found", "", &part, path);
+    }
+}
+
+#[test]
+fn a_compressed_body_is_a_400_that_says_so() {
+    let server = Server::start(&[]);
+    let reply = server.post("/v1/check", b"\x1f\x8b\x08\x00\x00\x00\x00\x00");
+    expect_problem(&reply, 400, "Bad Request", "", "the body is compressed; send it as it is", "");
 }
 
 #[test]

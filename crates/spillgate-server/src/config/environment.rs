@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use super::closest::distance;
+use super::closest::closest_setting;
 use super::problem::{Place, Problem};
 use super::{Given, SECTIONS, settings};
 
@@ -32,10 +32,7 @@ pub(super) fn settings_in(
                 given.push(Given { name, value: Some(value), place });
             }
             Ok(value) if is_of_kubernetes(rest, &value) => {}
-            Ok(_) => problems.push(wrong(format!(
-                "no such setting; did you mean {}? unset the variable if it is not for Spillgate",
-                closest(&variable)
-            ))),
+            Ok(_) => problems.push(wrong(no_setting(&name))),
         }
     }
     given.sort_by(|a, b| a.name.cmp(&b.name));
@@ -77,13 +74,31 @@ fn is_of_kubernetes(rest: &str, value: &str) -> bool {
     })
 }
 
-/// Returns the variable of a setting that differs least from this one.
-fn closest(variable: &str) -> String {
-    let variables = settings()
-        .into_iter()
-        .map(|name| format!("{PREFIX}{}", name.replace('.', "__").to_uppercase()));
-    let closest = variables.min_by_key(|known| distance(variable, known));
-    closest.expect("there are settings")
+/// Returns the message about a variable that names no setting, with the variable or flag that it most likely means.
+fn no_setting(name: &str) -> String {
+    let remedy = match meant_setting(name) {
+        _ if name == "config" => "name the file with the flag --config, and ".to_owned(),
+        Some(setting) => format!("did you mean {}? ", variable_of(&setting)),
+        None => String::new(),
+    };
+    format!("no such setting; {remedy}unset the variable if it is not for Spillgate")
+}
+
+/// Returns the setting that a name most likely means: the closest one, or the only one in any section with this name.
+fn meant_setting(name: &str) -> Option<String> {
+    closest_setting(name).or_else(|| {
+        let in_section = |setting: &&str| {
+            setting.strip_suffix(name).is_some_and(|section| section.ends_with('.'))
+        };
+        let known = settings();
+        let mut namesakes = known.into_iter().filter(in_section);
+        let only = namesakes.next().filter(|_| namesakes.next().is_none());
+        only.map(str::to_owned)
+    })
+}
+
+fn variable_of(setting: &str) -> String {
+    format!("{PREFIX}{}", setting.replace('.', "__").to_uppercase())
 }
 
 const PREFIX: &str = "SPILLGATE_";
@@ -103,14 +118,28 @@ mod tests {
             ("SPILLGATE_STORE_URL", "SPILLGATE_STORE__URL"),
             ("SPILLGATE_STORE__ULR", "SPILLGATE_STORE__URL"),
             ("SPILLGATE_SERVER_HTTP", "SPILLGATE_SERVER__HTTP"),
+            ("SPILLGATE_SERVER__RESP_PASSWORD_FILE", "SPILLGATE_SERVER__RESP__PASSWORD_FILE"),
             ("SPILLGATE_DATA_TOKEN_FILE", "SPILLGATE_SERVER__DATA_TOKEN_FILE"),
-            ("SPILLGATE_FOO__BAR", "SPILLGATE_"),
         ] {
             let (given, problems) = read(variable, "x");
             assert!(given.is_empty(), "{variable}");
             let message = problems[0].to_string();
             assert!(message.starts_with(&format!("environment, {variable}: ")), "{message}");
             assert!(message.contains(&format!("did you mean {closest}")), "{message}");
+        }
+        for (variable, message) in [
+            (
+                "SPILLGATE_FOO__BAR",
+                "no such setting; unset the variable if it is not for Spillgate",
+            ),
+            ("SPILLGATE_TIMEOUT", "no such setting; unset the variable"),
+            (
+                "SPILLGATE_CONFIG",
+                "no such setting; name the file with the flag --config, and unset",
+            ),
+        ] {
+            let found = read(variable, "x").1[0].to_string();
+            assert!(found.contains(message), "{found}");
         }
         assert!(read("SPILLGATE_STORE_URL", "").1.is_empty(), "set to nothing is not set");
         assert!(read("SPILLGATE", "x").1.is_empty());

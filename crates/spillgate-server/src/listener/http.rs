@@ -38,7 +38,7 @@ pub fn routes(app: App) -> Router {
         .route(CHECK, post(check))
         .route("/v1/check/batch", post(check_batch))
         .merge(reservation::routes())
-        .route("/v1/openapi.json", get(openapi))
+        .route(OPENAPI, get(openapi))
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
         .with_state(Arc::new(app))
@@ -93,14 +93,20 @@ async fn openapi() -> Response {
 }
 
 async fn no_such_path(uri: Uri) -> Problem {
-    Problem::no_such_path(uri.path(), PATHS)
+    let path = uri.path();
+    match path.starts_with("/admin/") || ["/livez", "/readyz", "/metrics"].contains(&path) {
+        true => Problem::elsewhere(path, "the admin listener, server.admin"),
+        false => Problem::no_such_path(path, PATHS),
+    }
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Problem {
-    Problem::wrong_method(&method, uri.path(), PATHS)
+    let remedy = if uri.path() == OPENAPI { "send GET" } else { "send POST" };
+    Problem::not_taken(&method, uri.path(), remedy)
 }
 
 const CHECK: &str = "/v1/check";
+const OPENAPI: &str = "/v1/openapi.json";
 /// The estimated bytes of one answer of a batch.
 const ANSWER_OF_ONE: usize = 512;
 /// The paths that the answer to an unknown path names.

@@ -179,7 +179,8 @@ fn connection_commands_are_answered_as_by_redis() {
         ("AUTH x", "-ERR AUTH without a password set: "),
         (
             "GET a",
-            "-ERR unknown command 'GET'; check limits with CL.THROTTLE, THROTTLE or SG.CHECK\r\n",
+            "-ERR unknown command 'GET'; there are CL.THROTTLE, THROTTLE, SG.CHECK, SG.RESERVE, SG.SETTLE, \
+             SG.CANCEL, SG.RELEASE, SG.RENEW, and commands about the connection such as PING\r\n",
         ),
         (
             "SG.RESERVE web 1",

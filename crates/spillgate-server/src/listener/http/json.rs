@@ -22,10 +22,17 @@ pub(in crate::listener) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Resu
 
 /// Finds the field of an error: parses the body a second time and tracks the path, so that a valid body pays nothing.
 fn explain<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) -> Problem {
+    if body.trim_ascii().is_empty() {
+        return Problem::no_body(&expected::<T>());
+    }
+    if body.starts_with(GZIP) {
+        return Problem::compressed();
+    }
     let (line, column) = (error.line(), error.column());
     let message = error.to_string();
     let message = message.trim_end_matches(&format!(" at line {line} column {column}"));
     if !error.is_data() {
+        let message = if error.is_eof() { "it ends too early" } else { message };
         return Problem::broken_json(line, column, message);
     }
     let again = &mut serde_json::Deserializer::from_slice(body);
@@ -33,7 +40,27 @@ fn explain<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) ->
         Ok(_) => String::new(),
         Err(tracked) => tracked.path().to_string(),
     };
-    Problem::in_field(&field(&path, message), message)
+    Problem::in_field(&field(&path, message), &with_example(message))
+}
+
+/// Returns the words of an error of `T` behind "expected", such as an example of the object.
+fn expected<'a, T: Deserialize<'a>>() -> String {
+    let error = serde_json::from_slice::<T>(b"null").err().map(|error| error.to_string());
+    let expected = error.as_deref().and_then(|error| error.split_once("expected "));
+    let expected = expected.and_then(|(_, rest)| rest.rsplit_once(" at line "));
+    expected.map_or("JSON", |(expected, _)| expected).to_owned()
+}
+
+/// Adds an example to the message of a missing field.
+fn with_example(message: &str) -> Cow<'_, str> {
+    let example = match message {
+        "missing field `quota`" => r#""quota": "5/minute""#,
+        "missing field `receipt`" => r#""receipt": "AQAB…", as it was returned"#,
+        "missing field `cost`" => r#""cost": 1"#,
+        "missing field `ttl_ms`" => r#""ttl_ms": 30000"#,
+        _ => return Cow::Borrowed(message),
+    };
+    Cow::Owned(format!("{message}; add for example {example}"))
 }
 
 /// Returns the field of an error. For a missing or duplicate field the path is that of its parent, and the message
@@ -187,3 +214,6 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for ListVisitor<T,
         Ok(items)
     }
 }
+
+/// The first bytes of a body that is compressed with gzip.
+const GZIP: &[u8] = b"\x1f\x8b";

@@ -42,6 +42,18 @@ impl Problem {
         Problem { field: format!("[{index}].{}", self.field), ..self }
     }
 
+    /// Returns the problem of an empty body, with what the path expects.
+    pub(in crate::listener) fn no_body(expected: &str) -> Problem {
+        Problem::of(StatusCode::BAD_REQUEST, format!("the body is empty; send {expected}"))
+    }
+
+    pub(in crate::listener) fn compressed() -> Problem {
+        Problem::of(
+            StatusCode::BAD_REQUEST,
+            "the body is compressed; send it as it is, without Content-Encoding".to_owned(),
+        )
+    }
+
     pub(in crate::listener) fn broken_json(line: usize, column: usize, message: &str) -> Problem {
         let message = shortened(message);
         Problem::of(
@@ -112,6 +124,12 @@ impl Problem {
         )
     }
 
+    /// Returns the problem of a path that another listener has.
+    pub(in crate::listener) fn elsewhere(path: &str, listener: &str) -> Problem {
+        let message = format!("there is no {} here; send it to {listener}", shortened(path));
+        Problem::of(StatusCode::NOT_FOUND, message)
+    }
+
     pub(in crate::listener) fn no_such_rule(rule: &str) -> Problem {
         let message =
             format!("there is no rule {:?}; GET /admin/v1/rules lists them", shortened(rule));
@@ -119,11 +137,13 @@ impl Problem {
     }
 
     pub(in crate::listener) fn wrong_method(method: &Method, path: &str, paths: &str) -> Problem {
-        let message = format!(
-            "{} does not take {}; there are {paths}",
-            shortened(path),
-            shortened(method.as_str())
-        );
+        Problem::not_taken(method, path, &format!("there are {paths}"))
+    }
+
+    /// Returns the problem of a method that a path does not take, with the remedy.
+    pub(in crate::listener) fn not_taken(method: &Method, path: &str, remedy: &str) -> Problem {
+        let message =
+            format!("{} does not take {}; {remedy}", shortened(path), shortened(method.as_str()));
         Problem::of(StatusCode::METHOD_NOT_ALLOWED, message)
     }
 

@@ -95,7 +95,7 @@ impl CheckFields<'_> {
         let wait = Duration::from_millis(wait_ms);
         if wait > WAIT_MAX {
             let message = format!(
-                "must be at most {}, got {wait_ms}; check again later",
+                "must be at most {}, got {wait_ms}; to wait longer, check again after retry_after_ms",
                 WAIT_MAX.as_millis()
             );
             return Err(Problem::in_field("wait_ms", &message));
@@ -373,7 +373,8 @@ impl Visitor<'_> for WholeVisitor {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a whole number from 0 to {}", u64::MAX)
+        // Its field may have narrower bounds, and checks them itself.
+        f.write_str("a whole number, not below 0")
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {

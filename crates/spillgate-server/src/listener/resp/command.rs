@@ -160,8 +160,11 @@ fn unknown<'a>(name: &[u8]) -> Control<'a> {
         return Control::Http;
     }
     let name = quoted(name);
+    let is_of_limits = |entry: &&Entry| !matches!(entry.read, Read::Control(_));
+    let limiting: Vec<&str> = ENTRIES.iter().filter(is_of_limits).map(|entry| entry.name).collect();
     Control::Refused(format!(
-        "ERR unknown command {name}; check limits with CL.THROTTLE, THROTTLE or SG.CHECK"
+        "ERR unknown command {name}; there are {}, and commands about the connection such as PING",
+        limiting.join(", ")
     ))
 }
 

@@ -100,7 +100,7 @@ pub(super) fn cost(text: &[u8]) -> Result<Cost<'_>, String> {
         let Some(equals) = part.iter().position(|byte| *byte == b'=') else {
             let part = quoted(part);
             return Err(format!(
-                "cost: {part} has no unit; write for example requests=1,tokens=900"
+                "cost: {part} is no unit with its number; write for example requests=1,tokens=900"
             ));
         };
         let unit = name("unit of cost", &part[..equals])?;
@@ -218,7 +218,8 @@ mod tests {
         for (line, complaint) in [
             (" 1", "domain: '' is no name"),
             ("web x", "cost: 'x' is no whole number from 0"),
-            ("web tokens=1,2", "cost: '2' has no unit"),
+            ("web tokens=1,2", "cost: '2' is no unit with its number"),
+            ("web requests=1,tokens", "cost: 'tokens' is no unit with its number"),
             ("web tokens=", "cost: '' is no whole number"),
             ("web =1", "unit of cost: '' is no name"),
             ("web requests=1,requests=2", "cost: unit \"requests\" is there twice"),

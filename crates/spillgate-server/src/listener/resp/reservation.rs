@@ -110,7 +110,7 @@ fn receipt(text: &[u8]) -> Result<Receipt, String> {
 }
 
 fn milliseconds(text: &[u8]) -> Result<Duration, String> {
-    number("ttl_ms", text, 1..=u64::MAX).map(Duration::from_millis)
+    number("ttl_ms", text, 1..=TTL_MAX_MS).map(Duration::from_millis)
 }
 
 /// Parses a usage such as `512` or `requests=1,tokens=512`. A unit that is not named was used as estimated.
@@ -128,6 +128,9 @@ fn usage(text: &[u8]) -> Result<Usage<'_>, String> {
     Ok(usage)
 }
 
+/// The milliseconds of 24 hours, the longest time to live.
+const TTL_MAX_MS: u64 = 86_400_000;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,7 +143,8 @@ mod tests {
             read(&arguments).map(|_| ()).expect_err(line)
         };
         for (line, complaint) in [
-            ("web 1 0 -", "ttl_ms: '0' is no whole number from 1"),
+            ("web 1 0 -", "ttl_ms: '0' is no whole number from 1 to 86400000"),
+            ("web 1 86400001 -", "ttl_ms: '86400001' is no whole number from 1 to 86400000"),
             ("web 1 x -", "ttl_ms: 'x' is no whole number"),
             ("web 1 1000 ", "id: '' is no id; write 1 to 128 bytes"),
             ("web x 1000 -", "cost: 'x' is no whole number"),
