@@ -59,16 +59,33 @@ pub(crate) enum Stage {
     Closing,
 }
 
-/// Opens a socket that listens. `flag` is the flag for another address, which the error names.
-pub(crate) async fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener, String> {
+/// Opens a socket that listens. `flag` is the flag for another address, which the error names. `taken` has the
+/// addresses of this process's other listeners, with their flags.
+pub(crate) async fn listen(
+    address: SocketAddr,
+    flag: &str,
+    taken: &[(SocketAddr, &str)],
+) -> Result<TcpListener, String> {
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => format!(
-            "cannot listen on {address}: another process uses it; end that process, choose a free \
-             port with {flag} {}:0, or turn the listener off with {flag} off",
-            address.ip()
-        ),
+        io::ErrorKind::AddrInUse => match taken.iter().find(|(other, _)| overlap(*other, address)) {
+            Some((_, other)) => format!(
+                "cannot listen on {address}: {other} and {flag} name the same port; choose another \
+                 port for one of them, or turn it off with {flag} off"
+            ),
+            None => format!(
+                "cannot listen on {address}: another process uses it; end that process, choose a free \
+                 port with {flag} {}:0, or turn the listener off with {flag} off",
+                address.ip()
+            ),
+        },
         _ => format!("cannot listen on {address}: {error}; choose another address with {flag}"),
     })
+}
+
+/// Returns whether two listeners cannot be open at once.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let on_every_address = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port() && (one.ip() == other.ip() || on_every_address)
 }
 
 /// Serves a protocol until `stop`, then answers the requests that have arrived, within a bound.

@@ -61,19 +61,6 @@ impl Followed {
         Followed { file: file.to_owned(), handled, changing: None, stamp: None, version }
     }
 
-    /// Warns at the start if the file has no rules and no `rules = []`.
-    pub(crate) fn warn_of_no_rules(&self, app: &App) {
-        let policy = app.limiter().policy();
-        if has_no_rules(&policy) {
-            tracing::warn!(
-                target: "spillgate",
-                "{}: it has no rules, so only inline limits are enforced; write `rules = []` in it \
-                 if that is meant",
-                self.file.display()
-            );
-        }
-    }
-
     /// Reads the file again whenever it changes, and at each hangup signal.
     pub(crate) async fn follow(mut self, app: App, mut hangup: Signal, manager: Manager) {
         let mut ticks = interval(LOOK);
@@ -202,7 +189,11 @@ impl Followed {
         let why = error.to_string();
         app.reloads.count_refused(&why);
         app.history.note(EventKind::ReloadRefused, &format!("policy file refused: {why}"));
-        tracing::error!(target: "spillgate", "{error}\nthe policy in force stays");
+        // Each problem is an event of its own: a line break within one would leave its second line without a prefix.
+        for problem in why.lines() {
+            tracing::error!(target: "spillgate", "{problem}");
+        }
+        tracing::error!(target: "spillgate", "{}: the policy in force stays", self.name());
         format!("the policy in force stays: {error}")
     }
 

@@ -49,6 +49,10 @@ pub fn serve(
     sink::start()?;
     let followed = file.map(Followed::now);
     let config = Config::load(file, flags)?;
+    let Settings { http, grpc, resp, admin, .. } = config.settings;
+    if [http, grpc, resp, admin].iter().all(Option::is_none) {
+        return Err(ALL_OFF.into());
+    }
     // Each connection is a file. If the system does not report its bound, the usual least is assumed.
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FILES_AT_LEAST);
     let store =
@@ -99,9 +103,6 @@ async fn keep(
     telemetry.push(&settings.otlp, move || counted.metrics_text())?;
     tokio::spawn(warn_of_store(app.clone(), settings));
     tokio::spawn(history::keep(app.history.clone(), app.limiter().clone()));
-    if let Some(followed) = &followed {
-        followed.warn_of_no_rules(&app);
-    }
     let reload = match followed {
         Some(followed) => tokio::spawn(followed.follow(app.clone(), hangup, manager)),
         None => tokio::spawn(nothing_to_read_again(hangup, manager)),
@@ -118,6 +119,8 @@ async fn keep(
 struct Listeners {
     /// The API and address of each, for the line that reports the start.
     names: Vec<String>,
+    /// The addresses that are taken, with the flags that name them.
+    addresses: Vec<(SocketAddr, &'static str)>,
     /// The URL of the dashboard, if the admin listener is on.
     dashboard: Option<String>,
     open: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -146,6 +149,7 @@ impl Listeners {
         let capacity = Capacity { cores, share: shares.data };
         let mut listeners = Listeners {
             names: Vec::new(),
+            addresses: Vec::new(),
             dashboard: None,
             open: Vec::new(),
             shares,
@@ -156,7 +160,7 @@ impl Listeners {
         let token = match settings.generates_data_token() {
             true => {
                 let (token, text) = Token::generate()?;
-                listeners.print_generated("server.data_token_file", &text);
+                listeners.print_generated("data token", "server.data_token_file", &text);
                 Some(token)
             }
             false => {
@@ -249,7 +253,7 @@ impl Listeners {
         let setting = "server.admin_token_file";
         if settings.generates_admin_token() {
             let (tokens, text) = Tokens::generate()?;
-            self.print_generated(setting, &text);
+            self.print_generated("admin token", setting, &text);
             return Ok(Guard::Tokens(tokens));
         }
         let Some(file) = settings.admin_token_file.clone() else { return Ok(Guard::SameOrigin) };
@@ -261,8 +265,8 @@ impl Listeners {
     }
 
     /// Shows the operator a token that lasts as long as this process, in place of the setting's file.
-    fn print_generated(&mut self, setting: &str, token: &str) {
-        self.generated.push(format!("generated token, since {setting} is not set: {token}"));
+    fn print_generated(&mut self, name: &str, setting: &str, token: &str) {
+        self.generated.push(format!("generated {name}, since {setting} is not set: {token}"));
     }
 
     /// Watches the certificates of all listeners together, so that a problem is reported once.
@@ -278,13 +282,14 @@ impl Listeners {
         &mut self,
         name: &str,
         address: SocketAddr,
-        flag: &str,
+        flag: &'static str,
         protocol: impl Protocol,
         tls: Option<Tls>,
         capacity: Capacity,
     ) -> Result<SocketAddr, Failure> {
-        let listener = listener::listen(address, flag).await?;
+        let listener = listener::listen(address, flag, &self.addresses).await?;
         let address = listener.local_addr()?;
+        self.addresses.push((address, flag));
         self.names.push(format!("{name}{address}"));
         let mut stop = self.stop.clone();
         self.open.push(Box::pin(async move {
@@ -397,6 +402,9 @@ pub fn stop_on_signals() -> io::Result<watch::Receiver<bool>> {
     });
     Ok(stopped)
 }
+
+const ALL_OFF: &str = "all listeners are off, so no client could ask; open one with --http, --grpc, --resp or \
+     --admin ADDRESS, or under [server]";
 
 /// The most warnings about the file that the log shows at the start.
 const WARNINGS_SHOWN: usize = 8;

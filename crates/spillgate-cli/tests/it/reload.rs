@@ -67,6 +67,7 @@ fn a_truncated_file_leaves_the_old_rules_in_force() {
     fs::write(file.path(), "rules = []\n").unwrap();
     eventually(|| reloads(&server, "applied") == 1);
     assert_eq!(check(), 6, "the file has no rules on purpose");
+    assert_eq!(server.operator().send("GET", "/readyz", b"").unwrap().body, "ok\n");
 }
 
 /// The file is truncated and then grows by pieces for 1.5 s: the old and the new policy deny all of the routes.
@@ -148,8 +149,8 @@ fn a_file_that_lost_most_rules_is_in_force_with_a_warning_until_the_next() {
     };
     assert_eq!(ready(&server, "/readyz"), "ok\n");
     fs::write(file.path(), rules(&["a"])).unwrap();
-    let warning =
-        "2 of 3 rules are gone since this reload: b, c; reload once more if that is meant";
+    let warning = "2 of 3 rules are gone since this reload: b, c; if that is meant, reload once more: \
+                   send SIGHUP, or run systemctl reload";
     eventually(|| ready(&server, "/readyz") == format!("ok\nwarning: {warning}\n"));
     assert!(ready(&server, "/readyz?verbose").contains("policy: 1 rule\n"));
     server.words_until(warning);
@@ -157,15 +158,18 @@ fn a_file_that_lost_most_rules_is_in_force_with_a_warning_until_the_next() {
     fs::write(file.path(), "").unwrap();
     eventually(|| reloads(&server, "refused") == 1);
     assert!(ready(&server, "/readyz").contains(warning));
-    fs::write(file.path(), rules(&["a"])).unwrap();
+    fs::write(file.path(), rules(&["b"])).unwrap();
+    eventually(|| ready(&server, "/readyz").contains("1 of 1 rules are gone"));
+    hang_up(&server);
     eventually(|| ready(&server, "/readyz") == "ok\n");
 }
 
 #[test]
 fn a_start_without_rules_has_a_warning_unless_the_file_says_so() {
     let file = TempFile::new("limits.toml", "");
-    let mut server = Server::start(&["--config", file.path()]);
-    server.words_until("it has no rules, so only inline limits are enforced");
+    let server = Server::start(&["--config", file.path()]);
+    let warning = "no-rules: it has no rules, so only inline limits are enforced";
+    assert!(server.before_ready.contains(warning), "{}", server.before_ready);
     assert_eq!(server.check("{}")["allowed"], true);
     fs::write(file.path(), text("5/day")).unwrap();
     eventually(|| server.check(PEEK)["capacity"] == 5);
@@ -173,7 +177,7 @@ fn a_start_without_rules_has_a_warning_unless_the_file_says_so() {
     let file = TempFile::new("limits.toml", "rules = []\n");
     let server = Server::start(&["--config", file.path()]);
     assert_eq!(server.check("{}")["allowed"], true);
-    let words = server.last_words();
+    let words = server.before_ready.clone() + &server.last_words();
     assert!(!words.contains("no rules"), "{words}");
 }
 
@@ -181,9 +185,13 @@ fn a_start_without_rules_has_a_warning_unless_the_file_says_so() {
 fn a_bad_file_leaves_the_old_policy_and_logs_the_reason() {
     let file = policy("5/day");
     let mut server = Server::start(&["--config", file.path()]);
-    fs::write(file.path(), text("5/fortnight")).unwrap();
+    let bad = text("5/fortnight");
+    fs::write(file.path(), format!("{bad}{}", bad.replace("\"a\"", "\"b\""))).unwrap();
     let words = server.words_until("the policy in force stays");
-    assert!(words.contains(":4: "), "{words}");
+    for line in [":4: ", ":8: "] {
+        assert!(words.contains(line), "{words}");
+    }
+    assert!(words.lines().all(|line| line.starts_with("spillgate: ")), "{words}");
     assert_eq!(capacity(&server), 5);
     fs::write(file.path(), text("6/day")).unwrap();
     eventually(|| capacity(&server) == 6);

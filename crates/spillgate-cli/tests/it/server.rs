@@ -126,9 +126,12 @@ impl Server {
     /// The token that it printed at its start, in place of a setting.
     #[track_caller]
     pub(crate) fn generated_token(&self, setting: &str) -> String {
-        let start = format!("spillgate: generated token, since {setting} is not set: ");
-        let token = self.before_ready.lines().find_map(|line| line.strip_prefix(&start));
-        token.unwrap_or_else(|| panic!("no {start:?} in {}", self.before_ready)).to_owned()
+        let reason = format!(" token, since {setting} is not set: ");
+        let shown = self.before_ready.lines().find_map(|line| line.split_once(&reason));
+        let (start, token) =
+            shown.unwrap_or_else(|| panic!("no {reason:?} in {}", self.before_ready));
+        assert!(start.starts_with("spillgate: generated "), "{start}");
+        token.to_owned()
     }
 
     /// Kills the server by SIGKILL.

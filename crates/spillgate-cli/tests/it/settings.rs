@@ -213,7 +213,13 @@ fn a_bad_variable_is_reported_with_the_closest_name_and_kubernetes_variables_are
                     you mean SPILLGATE_STORE__URL?";
     assert!(errors.starts_with(expected), "{errors}");
     assert!(!errors.contains("hunter2"), "{errors}");
-    assert!(complain("SPILLGATE_FOO__BAR", "x").contains("field `foo.bar`: no such setting"));
+    assert!(
+        complain("SPILLGATE_FOO__BAR", "x").contains("field `foo.bar`: no such setting; unset")
+    );
+    assert!(
+        complain("SPILLGATE_CONFIG", "x")
+            .contains("no such setting; name the file with the flag --config")
+    );
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0"]);
     command.env("SPILLGATE_SERVICE_HOST", "10.0.0.1").env("SPILLGATE_PORT", "tcp://10.0.0.1:8080");
     Server::start_command(command.env("SPILLGATE_PORT_8080_TCP_PROTO", "tcp"));
@@ -291,6 +297,23 @@ fn a_port_in_use_is_reported_with_a_remedy() {
         "{errors}"
     );
     assert!(errors.contains("choose a free port with --http"), "{errors}");
+}
+
+#[test]
+fn two_listeners_at_one_address_are_both_named() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let errors = refusal(&["serve", "--http", &address, "--resp", &address], &[]);
+    let expected = format!("cannot listen on {address}: --http and --resp name the same port; ");
+    assert!(errors.contains(&expected), "{errors}");
+}
+
+#[test]
+fn a_service_without_listeners_does_not_start() {
+    let errors = refusal(
+        &["serve", "--http", "off", "--grpc", "off", "--resp", "off", "--admin", "off"],
+        &[],
+    );
+    assert!(errors.contains("all listeners are off") && errors.contains("open one"), "{errors}");
 }
 
 #[test]

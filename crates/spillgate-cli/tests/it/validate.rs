@@ -93,8 +93,13 @@ fn every_problem_has_its_place() {
 }
 
 #[test]
-fn an_empty_file_is_ok() {
+fn a_file_without_rules_has_a_warning_unless_it_is_meant() {
     let (code, printed) = validate(&[], "");
+    assert_eq!(code, Some(0));
+    assert!(printed.contains(": ok, 0 rules, 0 overrides\n"), "{printed}");
+    assert!(printed.contains(":1: warning no-rules: it has no rules, so only"), "{printed}");
+    assert_eq!(validate(&["--deny", "warnings"], "").0, Some(1));
+    let (code, printed) = validate(&["--deny", "warnings"], "rules = []\n");
     assert_eq!(code, Some(0));
     assert!(printed.ends_with(": ok, 0 rules, 0 overrides\n"), "{printed}");
 }

@@ -2,12 +2,13 @@
 
 use spillgate::{Policy, Rule};
 
-/// Returns a warning if more than half of the rules in force are not in the next policy.
+/// Returns a warning if more than half of the rules in force are not in the next policy, unless that has no rules on
+/// purpose.
 pub(super) fn warning_of_gone_rules(in_force: &Policy, next: &Policy) -> Option<String> {
     let before = in_force.rules().len();
     let gone: Vec<&str> =
         in_force.rules().map(Rule::name).filter(|name| next.rule(name).is_none()).collect();
-    if 2 * gone.len() <= before {
+    if 2 * gone.len() <= before || next.is_empty_on_purpose() {
         return None;
     }
     let mut names = gone[..gone.len().min(NAMED_MAX)].join(", ");
@@ -15,7 +16,8 @@ pub(super) fn warning_of_gone_rules(in_force: &Policy, next: &Policy) -> Option<
         names.push_str(&format!(" and {} more", gone.len() - NAMED_MAX));
     }
     Some(format!(
-        "{} of {before} rules are gone since this reload: {names}; reload once more if that is meant",
+        "{} of {before} rules are gone since this reload: {names}; if that is meant, reload once more: send SIGHUP, \
+         or run systemctl reload",
         gone.len()
     ))
 }
@@ -49,5 +51,7 @@ mod tests {
         check(&["a"], &["b", "c"], Some("1 of 1 rules are gone since this reload: a"));
         let six = ["a", "b", "c", "d", "e", "f"];
         check(&six, &[], Some("6 of 6 rules are gone since this reload: a, b, c, d and 2 more"));
+        let on_purpose = Policy::from_toml("rules = []").unwrap();
+        assert_eq!(warning_of_gone_rules(&policy(&six), &on_purpose), None);
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn findings(checked: &Checked<'_>) -> Vec<Finding> {
 type Lint = fn(&Checked<'_>) -> Vec<Found>;
 
 /// The lints by their codes.
-const LINTS: [(&str, Lint); 22] = [
+const LINTS: [(&str, Lint); 23] = [
     ("limit-never-binds", binding::never_binds),
     ("rule-shadowed", binding::shadowed),
     ("limits-nothing", binding::limits_nothing),
@@ -39,6 +39,7 @@ const LINTS: [(&str, Lint); 22] = [
     ("pattern-covered", matching::pattern_covered),
     ("pattern-as-text", texts::pattern_as_text),
     ("nothing-enforced", matching::nothing_enforced),
+    ("no-rules", matching::no_rules),
     ("address-alone", subjects::address_alone),
     ("attribute-absent", subjects::attribute_absent),
     ("address-of-proxy", apis::address_of_proxy),

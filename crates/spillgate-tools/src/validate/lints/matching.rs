@@ -77,6 +77,20 @@ pub(super) fn nothing_enforced(checked: &Checked<'_>) -> Vec<Found> {
     finding.into_iter().collect()
 }
 
+/// Reports a file without rules, which was probably cut short. A running service refuses it.
+pub(super) fn no_rules(checked: &Checked<'_>) -> Vec<Found> {
+    if checked.policy.rules().len() > 0 || checked.policy.is_empty_on_purpose() {
+        return Vec::new();
+    }
+    vec![Found {
+        level: Level::Warning,
+        line: 1,
+        rule: None,
+        problem: "it has no rules, so only inline limits are enforced".to_owned(),
+        remedy: "write `rules = []` in it if that is meant".to_owned(),
+    }]
+}
+
 /// Reports rules that were not compared, so that no finding does not look like no problem.
 pub(super) fn not_compared(checked: &Checked<'_>) -> Vec<Found> {
     let first = checked.rules().nth(COMPARED_MAX);
