@@ -15,6 +15,7 @@ use tokio::runtime::Runtime;
 
 use crate::cli::{CheckArgs, Cost};
 use crate::client::{self, Server};
+use crate::store_trouble;
 
 mod answer;
 
@@ -26,7 +27,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
         match &args.redis {
             None => {
                 let server = Server { url: &args.url, ca: args.ca.as_deref() };
-                server.ask(Request::post(PATH), body).await
+                server.ask(args.token_file.as_deref(), Request::post(PATH), body).await
             }
             Some(store) => ask_store(args, store, body).await,
         }
@@ -99,7 +100,11 @@ async fn ask_store(args: &CheckArgs, store: &str, body: Vec<u8>) -> Result<Bytes
     let config = Config::load(args.config.as_deref(), flags)?;
     let app = App::open_to_look(&config.settings.store, config.policy).await?;
     let request = Request::post(PATH).body(Body::from(body))?;
-    client::ask_in_process(http_routes(app), request).await
+    let reply = client::ask_in_process(http_routes(app.clone()), request).await?;
+    if Answer::read(&reply)?.is_degraded() {
+        store_trouble::report(&app).await;
+    }
+    Ok(reply)
 }
 
 const PATH: &str = "/v1/check";

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use spillgate_tools::{BenchArgs, ImportArgs, SimulateArgs, attribute};
+use spillgate_tools::{BenchArgs, ImportArgs, SimulateArgs, attribute, whole_number};
 
 mod admin;
 mod admin_api;
@@ -114,8 +114,12 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
 
+    /// The file with the server's token, if it requires one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+
     /// Use this Redis or Valkey directly, without a server
-    #[arg(long, value_name = "URL", conflicts_with_all = ["url", "ca"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["url", "ca", "token_file"])]
     pub(crate) redis: Option<String>,
 
     /// The file with the rules and settings to use with --redis
@@ -139,7 +143,7 @@ pub(crate) struct CheckArgs {
     pub(crate) quota: Option<String>,
 
     /// The most that is allowed at once; token buckets only [default: the quota's count]
-    #[arg(long, value_name = "NUMBER", requires = "quota")]
+    #[arg(long, value_name = "NUMBER", requires = "quota", value_parser = whole_number)]
     pub(crate) burst: Option<u64>,
 
     /// token-bucket, fixed-window, sliding-log or sliding-window [default: token-bucket]
@@ -237,7 +241,7 @@ pub(crate) struct ValidateArgs {
     pub(crate) against: Option<PathBuf>,
 
     /// Print the memory that the state of this number of subjects takes, by rule
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = whole_number)]
     pub(crate) subjects: Option<u64>,
 
     /// Print only the JSON Schema of the file, for editors
@@ -360,8 +364,8 @@ Examples:
   spillgate bench zipf --redis redis://127.0.0.1:6379 --against evalsha
   spillgate doctor --redis redis://127.0.0.1:6379
 
-Exit codes: 0 done, 2 error; the help of `check`, `admin`, `validate`, `simulate` and `doctor` lists
-theirs.";
+Exit codes: 0 done, 2 error; the help of `check`, `admin`, `validate`, `simulate`, `doctor` and
+`import` lists theirs.";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:

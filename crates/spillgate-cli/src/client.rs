@@ -33,10 +33,18 @@ pub(crate) struct Server<'s> {
 }
 
 impl Server<'_> {
-    /// Sends a request.
-    pub(crate) async fn ask(self, request: Builder, body: Vec<u8>) -> Result<Bytes, Failure> {
-        let (status, reply) = self.send_in_time(request, body).await?;
-        answer_or_problem(status, reply)
+    /// Sends a request to the HTTP API, with the token of a file if one is named.
+    pub(crate) async fn ask(
+        self,
+        token_file: Option<&Path>,
+        request: Builder,
+        body: Vec<u8>,
+    ) -> Result<Bytes, Failure> {
+        let request = with_token(request, token(token_file)?);
+        match self.send_in_time(request, body).await? {
+            (StatusCode::UNAUTHORIZED, _) => Err(NO_DATA_TOKEN.into()),
+            (status, reply) => answer_or_problem(status, reply),
+        }
     }
 
     /// Sends a request to an admin API, with the token of a file if one is named, else with that of the environment
@@ -47,7 +55,7 @@ impl Server<'_> {
         request: Builder,
         body: Vec<u8>,
     ) -> Result<Bytes, Failure> {
-        let request = with_token(request, token_file)?;
+        let request = with_token(request, token(token_file)?.or_else(token_in_environment));
         match self.send_in_time(request, body).await? {
             (StatusCode::UNAUTHORIZED, _) => Err(NO_TOKEN.into()),
             (status, reply) => answer_or_problem(status, reply),
@@ -60,14 +68,14 @@ impl Server<'_> {
         body: Vec<u8>,
     ) -> Result<(StatusCode, Bytes), Failure> {
         let sent = timeout(TIMEOUT, self.send(request, body)).await;
-        let url = self.url;
+        let url = if self.url.is_empty() { "--url" } else { self.url };
         let answer =
             sent.map_err(|_| format!("{url} did not answer within {} s", TIMEOUT.as_secs()))?;
         Ok(answer.map_err(|error| format!("{url}: {error}"))?)
     }
 
     async fn send(self, request: Builder, body: Vec<u8>) -> Result<(StatusCode, Bytes), Failure> {
-        let url: Uri = self.url.parse()?;
+        let url: Uri = self.url.parse().map_err(|_| NO_ADDRESS)?;
         let (is_tls, authority) = match (url.scheme_str(), url.authority()) {
             (Some("http"), Some(authority)) => (false, authority),
             (Some("https"), Some(authority)) => (true, authority),
@@ -100,7 +108,12 @@ async fn exchange(
 ) -> Result<(StatusCode, Bytes), Failure> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    let response = sender.send_request(request).await?;
+    let response = sender.send_request(request).await.map_err(|error| {
+        match error.is_parse() || error.is_incomplete_message() {
+            true => Failure::from(format!("no HTTP answer ({error}); {WRONG_LISTENER}")),
+            false => error.into(),
+        }
+    })?;
     let status = response.status();
     let reply = Limited::new(response.into_body(), REPLY_MAX).collect().await;
     Ok((status, reply.map_err(|error| error.to_string())?.to_bytes()))
@@ -122,15 +135,17 @@ pub(crate) async fn ask_in_process(
     answer_or_problem(status, response.into_body().collect().await?.to_bytes())
 }
 
-fn with_token(request: Builder, file: Option<&Path>) -> Result<Builder, Failure> {
-    let in_environment = || {
-        let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty())?;
-        Some(format!("Bearer {token}"))
-    };
-    Ok(match token(file)?.or_else(in_environment) {
+fn with_token(request: Builder, token: Option<String>) -> Builder {
+    match token {
         Some(token) => request.header(AUTHORIZATION, token),
         None => request,
-    })
+    }
+}
+
+/// Returns the operator's token of the environment, as the value of the header `authorization`.
+fn token_in_environment() -> Option<String> {
+    let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty())?;
+    Some(format!("Bearer {token}"))
 }
 
 fn answer_or_problem(status: StatusCode, reply: Bytes) -> Result<Bytes, Failure> {
@@ -153,6 +168,11 @@ const TOKEN_VARIABLE: &str = "SPILLGATE_ADMIN_TOKEN";
 
 const NO_ADDRESS: &str =
     "no address of a server; write one such as http://127.0.0.1:8080 or https://limits.example";
+
+const WRONG_LISTENER: &str = "check the port in --url, and write https:// if the listener has TLS";
+
+const NO_DATA_TOKEN: &str =
+    "no token or a wrong one; name the file with the server's data token with --token-file";
 
 const NO_TOKEN: &str = "no token or a wrong one; name its file with --token-file, or put the token into the environment \
      as SPILLGATE_ADMIN_TOKEN";

@@ -13,6 +13,7 @@ use tokio::runtime::Runtime;
 
 use crate::cli::{Cost, ExplainArgs};
 use crate::client;
+use crate::store_trouble;
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let path = format!("{}?{}", EXPLAIN, query(args));
@@ -56,13 +57,18 @@ async fn ask_store(args: &ExplainArgs, store: &str, path: &str) -> Result<Bytes,
     let config = Config::load(args.config.as_deref(), flags)?;
     let app = App::open_to_look(&config.settings.store, config.policy).await?;
     let request = Request::get(path).body(Body::empty())?;
-    client::ask_in_process(explain_routes(app), request).await
+    let reply = client::ask_in_process(explain_routes(app.clone()), request).await?;
+    if Answer::read(&reply)?.degraded {
+        store_trouble::report(&app).await;
+    }
+    Ok(reply)
 }
 
 /// The part of the answer that the text output shows.
 #[derive(Deserialize)]
 struct Answer {
     sentence: String,
+    degraded: bool,
     limits: Vec<Limit>,
     rules: Vec<Rule>,
     rules_left_out: usize,
@@ -113,7 +119,7 @@ impl std::fmt::Display for Answer {
             }
             match overridden.as_deref() {
                 Some("file") => f.write_str(" (an override of the policy file is in force)")?,
-                Some(_) => f.write_str(" (an override set while running is in force)")?,
+                Some(_) => f.write_str(OVERRIDDEN)?,
                 None => {}
             }
         }
@@ -124,13 +130,16 @@ impl std::fmt::Display for Answer {
     }
 }
 
+const OVERRIDDEN: &str =
+    " (an override set while running is in force; GET /admin/v1/overrides lists them)";
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_text_has_the_decision_first_then_limits_then_rules() {
-        let reply = r#"{"sentence": "Denied by login/0, for 11.1 s.", "limits": [{
+        let reply = r#"{"sentence": "Denied by login/0, for 11.1 s.", "degraded": false, "limits": [{
             "sentence": "login/0 (5/1m) denies.", "raise": {"sentence": "At 10/1m, 5 would be left."}
         }], "rules": [
             {"name": "login", "mode": "enforce", "why": null, "overridden": "operator"},
@@ -139,7 +148,7 @@ mod tests {
         assert_eq!(
             Answer::read(reply.as_bytes()).unwrap().to_string(),
             "Denied by login/0, for 11.1 s.\n  login/0 (5/1m) denies.\n    At 10/1m, 5 would be left.\n  \
-             matched: login (an override set while running is in force)\n  \
+             matched: login (an override set while running is in force; GET /admin/v1/overrides lists them)\n  \
              not matched: api: the request has no attribute \"user\" (shadow: denies nothing)\n  not matched: 2 more"
         );
     }

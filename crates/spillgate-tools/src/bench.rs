@@ -88,6 +88,9 @@ async fn run_scenario(
     let schedule = Schedule::new(scenario, rate, duration_us, subjects, seed)?;
     let checks = checks(args)?;
     let names_another_store = args.url.is_some() || args.redis.is_some() || args.config.is_some();
+    if scenario == Scenario::Failover && args.by.is_some() {
+        return Err("failover checks an inline limit, not rules; leave out --by".into());
+    }
     if scenario == Scenario::Failover && names_another_store {
         return Err("failover kills and restarts a redis-server that it started, never yours; leave out --url, \
                     --redis and --config"

@@ -11,6 +11,15 @@ pub fn attribute(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// Parses a whole number.
+///
+/// # Errors
+///
+/// If the text is none; the error shows an example.
+pub fn whole_number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "write a whole number such as 20".to_owned())
+}
+
 /// Returns the choice of this name, or an error that lists the names.
 pub(crate) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     let found = choices.iter().find(|(name, _)| *name == text);
@@ -28,5 +37,11 @@ mod tests {
     fn an_attribute_name_ends_at_the_first_equals_sign() {
         assert_eq!(attribute("query=a=b"), Ok(("query".to_owned(), "a=b".to_owned())));
         assert!(attribute("ip").is_err());
+    }
+
+    #[test]
+    fn a_number_that_is_none_gets_an_example() {
+        assert_eq!(whole_number("20"), Ok(20));
+        assert!(whole_number("x").unwrap_err().contains("write a whole number"));
     }
 }

@@ -17,7 +17,7 @@ mod token;
 pub mod validate;
 
 pub use bench::BenchArgs;
-pub use flag::attribute;
+pub use flag::{attribute, whole_number};
 pub use import::ImportArgs;
 pub use output::{Failure, counted, say, write};
 pub use simulate::SimulateArgs;

@@ -17,6 +17,8 @@ pub(super) struct Answer {
     source: String,
     degraded: bool,
     matched: bool,
+    /// Ends the permits that the check took, if it took some.
+    receipt: Option<String>,
     limits: Vec<Limit>,
 }
 
@@ -41,6 +43,11 @@ impl Answer {
             .map_err(|error| format!("the answer is not from Spillgate: {error}").into())
     }
 
+    /// Returns whether it was decided without the store.
+    pub(super) fn is_degraded(&self) -> bool {
+        self.degraded
+    }
+
     pub(super) fn exit_code(&self) -> ExitCode {
         ExitCode::from(if self.allowed { 0 } else { DENIED })
     }
@@ -59,7 +66,13 @@ impl fmt::Display for Answer {
         if self.degraded {
             write!(f, " (decided without the store, source {})", self.source)?;
         }
-        self.limits.iter().try_for_each(|limit| write!(f, "\n{limit}"))
+        self.limits.iter().try_for_each(|limit| write!(f, "\n{limit}"))?;
+        match &self.receipt {
+            Some(receipt) => {
+                write!(f, "\n  POST /v1/release ends its permits, with receipt {receipt}")
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -183,6 +196,18 @@ mod tests {
             "degraded": false, "matched": false, "limits": []
         }"#;
         assert_eq!(printed(unmatched), "allowed: no rule matched");
+    }
+
+    #[test]
+    fn a_check_that_took_permits_shows_its_receipt_last() {
+        let permit = r#"{
+            "allowed": true, "reason": null, "rule": null, "limit": null, "source": "store", "degraded": false,
+            "matched": true, "receipt": "AQAB", "limits": []
+        }"#;
+        assert_eq!(
+            printed(permit),
+            "allowed\n  POST /v1/release ends its permits, with receipt AQAB"
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::{SignedDuration, Timestamp};
-use spillgate_tools::attribute;
+use spillgate_tools::{attribute, whole_number};
 
 use super::{Cost, cost};
 
@@ -87,7 +87,7 @@ pub(crate) struct OverrideArgs {
     pub(crate) limit: Vec<String>,
 
     /// The most that the first limit allows at once; token buckets only
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = whole_number)]
     pub(crate) burst: Option<u64>,
 
     #[command(flatten)]

@@ -113,6 +113,11 @@ fn an_api_that_requires_a_token_gets_it() {
         all_are_decided(&bench(&[&flags[..], &SHORT[..]].concat()));
         let refused = run(&["bench", "--url", url, "--by", "user"]);
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        let text = String::from_utf8(refused.stderr).unwrap();
+        assert!(
+            text.contains("no token or a wrong one; name its file with --token-file"),
+            "{text}"
+        );
     }
 }
 
@@ -287,6 +292,9 @@ fn every_error_has_a_remedy() {
             &["token bucket", "--algorithm"],
         ),
         (&["--against", "governor", "--by", "ip"], &["cannot be used with"]),
+        (&["--by", "ip"], &["no rules to check by", "--config", "--url"]),
+        (&["--burst", "x"], &["write a whole number such as 20"]),
+        (&["failover", "--by", "ip"], &["leave out --by"]),
         (&["failover", "--redis", &url], &["that it started"]),
         (&["--svg", "/nowhere/a.svg", "--duration", "100ms"], &["cannot write /nowhere/a.svg"]),
     ];

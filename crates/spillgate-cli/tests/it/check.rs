@@ -117,10 +117,63 @@ fn a_direct_check_uses_the_rules_of_a_file() {
 }
 
 #[test]
+fn a_direct_check_without_the_store_names_the_reason() {
+    let redis = RedisServer::start();
+    let without_rights = redis.url_of_user("app", "hush", &["~*", "+@all", "-eval", "-evalsha"]);
+    for (url, why) in [
+        (format!("redis://127.0.0.1:{}", free_port()), "Connection refused"),
+        (without_rights.replace("hush", "hushed"), "WRONGPASS"),
+        (without_rights, "no permissions"),
+    ] {
+        let output = run(&["check", "--redis", &url, "--key", "u1", "--quota", "16/minute"]);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{url}: {errors}");
+        assert!(errors.starts_with("spillgate: the store did not decide: "), "{url}: {errors}");
+        for part in [why, "run `spillgate doctor --redis URL` with the same URL\n"] {
+            assert!(errors.contains(part), "{url}: {part:?} is not in {errors}");
+        }
+        assert!(!errors.contains("hush"), "{errors}");
+        assert!(String::from_utf8(output.stdout).unwrap().contains("decided without the store"));
+    }
+}
+
+#[test]
+fn a_server_that_requires_a_token_gets_that_of_the_file() {
+    let token = TempFile::new("token", "0123456789abcdef0123456789abcdef\n");
+    let settings = format!("[server]\ndata_token_file = {:?}\n", token.path());
+    let settings = TempFile::new("settings.toml", &settings);
+    let server = Server::start(&["--config", settings.path()]);
+    let url = server.url();
+    let check = ["check", "--url", &url, "--key", "u1", "--quota", "5/minute"];
+    let allowed = stdout_of(&[&check[..], &["--token-file", token.path()]].concat());
+    assert!(allowed.starts_with("allowed"), "{allowed}");
+    let refused = run(&check);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert_eq!(
+        String::from_utf8(refused.stderr).unwrap(),
+        "spillgate: no token or a wrong one; name the file with the server's data token with --token-file\n"
+    );
+}
+
+#[test]
+fn the_receipt_of_a_permit_is_in_the_text() {
+    let rule = "[[rule]]\nname = \"jobs\"\nkey = [\"worker\"]\n\
+                limits = [{ quota = \"2\", algorithm = \"concurrency\", max_hold = \"1m\" }]\n";
+    let file = TempFile::new("limits.toml", rule);
+    let server = Server::start(&["--config", file.path()]);
+    let text = stdout_of(&["check", "--url", &server.url(), "worker=a"]);
+    let (_, receipt) = text.trim_end().rsplit_once(" with receipt ").unwrap();
+    let release = format!(r#"{{"receipt":"{receipt}"}}"#);
+    assert_eq!(server.post("/v1/release", release.as_bytes()).json()["result"], "done", "{text}");
+}
+
+#[test]
 fn an_error_is_exit_code_2_with_its_reason() {
     let server = Server::start(&[]);
     let url = server.url();
     let unused = format!("http://127.0.0.1:{}", free_port());
+    let resp = format!("http://127.0.0.1:{}", server.resp_port.unwrap());
+    let grpc = format!("http://127.0.0.1:{}", server.grpc_port.unwrap());
     for (arguments, part) in [
         (&["--url", &url, "--key", "u", "--quota", "5/fortnight"][..], "limit.quota: "),
         (&["--url", &url, "a=1", "a=2"], "attributes.a: duplicate"),
@@ -130,6 +183,11 @@ fn an_error_is_exit_code_2_with_its_reason() {
             "no address of a server; write one such as http://127.0.0.1:8080",
         ),
         (&["--url", "ftp://localhost"], "no address of a server"),
+        (&["--url", ""], "spillgate: --url: no address of a server"),
+        (&["--url", &resp], "; check the port in --url"),
+        (&["--url", &grpc], "; check the port in --url"),
+        (&["--key", "u", "--quota", "5/minute", "--burst", "x"], "write a whole number such as 20"),
+        (&["--redis", "redis://127.0.0.1", "--token-file", "f"], "cannot be used with"),
         (&["--redis", "nonsense", "--key", "u", "--quota", "5/minute"], "store"),
         (&["ip"], "write NAME=VALUE"),
         (&["--cost", "-1"], "--cost"),

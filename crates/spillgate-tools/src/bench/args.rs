@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{Baseline, Pace, SUBJECTS_MAX, Scenario};
-use crate::flag::{attribute, choice};
+use crate::flag::{attribute, choice, whole_number};
 use crate::simulate::duration::positive;
 use crate::simulate::{Rate, rate};
 
@@ -51,7 +51,7 @@ pub struct BenchArgs {
     pub(crate) quota: Option<String>,
 
     /// How many calls pass at once; token buckets only [default: the quota's count]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = whole_number)]
     pub(crate) burst: Option<u64>,
 
     /// token-bucket, fixed-window, sliding-log or sliding-window [default: token-bucket]

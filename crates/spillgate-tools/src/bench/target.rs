@@ -76,6 +76,15 @@ impl Target {
     /// Returns the limiter of this process over any store. A store that is out of reach is an error: otherwise the
     /// bench would measure the local fallback.
     pub(super) async fn library(opened: OpenLimiter, checks: Checks) -> Result<Target, Failure> {
+        if let Checks::ByRules(ByRules { by, .. }) = &checks
+            && opened.limiter.policy().rules().len() == 0
+        {
+            return Err(format!(
+                "--by {by}: there are no rules to check by; name a file with rules with --config, or a \
+                 server with --url"
+            )
+            .into());
+        }
         if let Some((name, why)) = opened.limiter.probe(0).await.unreachable().next() {
             return Err(format!(
                 "{name}: {why}; start it, or name another with --redis, or leave --redis out for memory"
@@ -307,6 +316,11 @@ async fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream,
     let stream = stream.map_err(|error| error.to_string())?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     Ok(stream)
+}
+
+/// The answer of an API that requires a token, with its remedy.
+fn no_token() -> Answer {
+    Answer::Failed("no token or a wrong one; name its file with --token-file".to_owned())
 }
 
 /// Returns the error of an API that is out of reach, with its remedy.

@@ -15,7 +15,9 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic_prost::ProstCodec;
 
-use super::{Answer, ByRules, Checks, Endpoint, connect, host_and_port, key, unreachable};
+use super::{
+    Answer, ByRules, Checks, Endpoint, connect, host_and_port, key, no_token, unreachable,
+};
 use crate::Failure;
 
 mod messages;
@@ -75,6 +77,7 @@ impl Grpc {
         match client.unary(request, PathAndQuery::from_static(PATH), codec).await {
             Ok(response) if response.get_ref().overall_code() == Code::Ok => Answer::Allowed(None),
             Ok(_) => Answer::Denied(None),
+            Err(status) if status.code() == tonic::Code::Unauthenticated => no_token(),
             Err(status) => Answer::Failed(format!("{:?}: {}", status.code(), status.message())),
         }
     }

@@ -3,16 +3,16 @@
 use std::sync::{Mutex, PoisonError};
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::Request;
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{AUTHORIZATION, HOST};
+use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use super::{Answer, Checks, Endpoint, connect, host_and_port, key, source, unreachable};
+use super::{Answer, Checks, Endpoint, connect, host_and_port, key, no_token, source, unreachable};
 use crate::Failure;
 
 pub(in crate::bench) struct Http {
@@ -85,6 +85,9 @@ impl Http {
         };
         self.put_back(connection);
         let reply = reply.to_bytes();
+        if status == StatusCode::UNAUTHORIZED {
+            return no_token();
+        }
         if !status.is_success() {
             return Answer::Failed(problem(status.as_u16(), &reply));
         }
