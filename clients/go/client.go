@@ -82,17 +82,9 @@ func (c *Client) Check(ctx context.Context, request Request) (Decision, error) {
 // CheckBatch decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests.
 func (c *Client) CheckBatch(ctx context.Context, requests []Request) ([]Decision, error) {
 	start := time.Now()
-	var answer struct{ Results []decided }
+	answer := decidedBatch{count: len(requests)}
 	err := c.call(ctx, "/v1/check/batch", requests, &answer, c.timeout(), 1)
-	if err == nil && len(answer.Results) != len(requests) {
-		err = errNotSpillgate
-	}
 	decisions := make([]Decision, len(requests))
-	for i := range decisions {
-		if err == nil && answer.Results[i].Allowed == nil {
-			err = errNotSpillgate
-		}
-	}
 	if isProblem(err) {
 		c.observe("check_batch", start, nil, err)
 		return nil, err
@@ -109,10 +101,20 @@ func (c *Client) CheckBatch(ctx context.Context, requests []Request) ([]Decision
 }
 
 // Acquire checks, and waits RetryAfter after each denial, until the request is allowed or no wait before the deadline of
-// the context helps. It returns the last decision.
+// the context helps. It returns the last decision. If the context ends before the first one, it denies with the reason
+// StoreUnavailable.
 func (c *Client) Acquire(ctx context.Context, request Request) (Decision, error) {
+	last := Decision{Reason: StoreUnavailable, Source: SourceClient, Degraded: true}
 	for {
 		decision, err := c.Check(ctx, request)
+		if err == nil && decision.Source == SourceClient && hasEnded(ctx) {
+			// OnFailure is about a silent server, not about a caller that stopped waiting.
+			if last.Source == SourceClient {
+				last.Err = decision.Err
+			}
+			return last, nil
+		}
+		last = decision
 		if err != nil || decision.Allowed {
 			return decision, err
 		}
@@ -162,9 +164,6 @@ func (c *Client) decide(ctx context.Context, operation string, body any, timeout
 	start := time.Now()
 	var answer decided
 	err := c.call(ctx, "/v1/"+operation, body, &answer, timeout, tries)
-	if err == nil && answer.Allowed == nil {
-		err = errNotSpillgate
-	}
 	if isProblem(err) {
 		c.observe(operation, start, nil, err)
 		return Decision{}, err
@@ -181,11 +180,8 @@ func (c *Client) decide(ctx context.Context, operation string, body any, timeout
 
 func (c *Client) end(ctx context.Context, operation string, body any) (Outcome, error) {
 	start := time.Now()
-	var answer struct{ Result Outcome }
+	var answer ended
 	err := c.call(ctx, "/v1/"+operation, body, &answer, c.timeout(), tries)
-	if err == nil && answer.Result == "" {
-		err = errNotSpillgate
-	}
 	c.observe(operation, start, nil, err)
 	if isProblem(err) {
 		return "", err
@@ -212,7 +208,7 @@ func (c *Client) withoutServer(err error) Decision {
 }
 
 // call has several tries within the time-out, for calls that change nothing when repeated.
-func (c *Client) call(ctx context.Context, path string, body, answer any, timeout time.Duration, tries int) error {
+func (c *Client) call(ctx context.Context, path string, body any, answer answer, timeout time.Duration, tries int) error {
 	message, err := json.Marshal(body)
 	if err != nil {
 		return err
@@ -236,8 +232,11 @@ func (c *Client) call(ctx context.Context, path string, body, answer any, timeou
 		case caller.Err() != nil:
 			// The caller went away: no sign of the server's health.
 			return err
+		case isRetryable(err):
+			c.health.refused()
+		default:
+			c.health.failed(c.logger(), err, c.OnFailure)
 		}
-		c.health.failed(c.logger(), err, c.OnFailure)
 		if tries <= 0 {
 			return err
 		}
@@ -251,7 +250,7 @@ func (c *Client) call(ctx context.Context, path string, body, answer any, timeou
 	}
 }
 
-func (c *Client) post(ctx context.Context, path string, message []byte, answer any) error {
+func (c *Client) post(ctx context.Context, path string, message []byte, answer answer) error {
 	url := c.URL
 	if url == "" {
 		url = "http://127.0.0.1:8080"
@@ -277,17 +276,28 @@ func (c *Client) post(ctx context.Context, path string, message []byte, answer a
 		if err := json.Unmarshal(text, answer); err != nil {
 			return &unavailableError{"the answer is not one of Spillgate: does the URL lead there? " + err.Error(), err}
 		}
+		if !answer.isComplete() {
+			return errNotSpillgate
+		}
 		return nil
 	}
-	problem := &ProblemError{}
+	problem := &serverProblem{}
 	if json.Unmarshal(text, problem) != nil {
-		problem = &ProblemError{Title: "no reason given"}
+		problem = &serverProblem{ProblemError: ProblemError{Title: "no reason given"}}
 	}
 	problem.Status = response.StatusCode
 	if isRefusal := problem.Status >= 400 && problem.Status < 500 && problem.Status != http.StatusRequestTimeout; isRefusal {
-		return problem
+		return &problem.ProblemError
 	}
-	return &unavailableError{fmt.Sprintf("the server answered %d: %s", problem.Status, problem.Detail), nil}
+	silence := unavailableError{fmt.Sprintf("the server answered %d: %s", problem.Status, problem.Detail), nil}
+	// A load balancer also answers 503, but with neither field: then the server is silent.
+	if problem.Status == http.StatusServiceUnavailable && problem.Reason == Overloaded {
+		return json.Unmarshal(overloaded, answer)
+	}
+	if problem.Status == http.StatusServiceUnavailable && problem.Retryable {
+		return &retryableError{silence}
+	}
+	return &silence
 }
 
 func (c *Client) timeout() time.Duration {
@@ -326,12 +336,17 @@ func (c *Client) client() *http.Client {
 	return c.http
 }
 
+// An answer is JSON of the server; without its main fields it is not one of Spillgate.
+type answer interface{ isComplete() bool }
+
 // A decided is a Decision as the server writes it: one without "allowed" is none.
 type decided struct {
 	Decision
 	// It hides the field of the Decision, in which a missing value would be a denial.
 	Allowed *bool `json:"allowed"`
 }
+
+func (d *decided) isComplete() bool { return d.Allowed != nil }
 
 func (d *decided) decision() Decision {
 	if d.Allowed != nil {
@@ -340,69 +355,47 @@ func (d *decided) decision() Decision {
 	return d.Decision
 }
 
-// A health stops calling a server that does not answer: after three failures in a row one call a second tries again.
-type health struct {
-	lock      sync.Mutex
-	failures  int
-	retryAt   time.Time
-	isRefused bool
+// A decidedBatch is the answer to a batch of count checks.
+type decidedBatch struct {
+	Results []decided
+	count   int
 }
 
-func (h *health) check() error {
-	h.lock.Lock()
-	defer h.lock.Unlock()
-	if h.failures < tripsAfter {
-		return nil
+func (b *decidedBatch) isComplete() bool {
+	for i := range b.Results {
+		if !b.Results[i].isComplete() {
+			return false
+		}
 	}
-	now := time.Now()
-	if now.Before(h.retryAt) {
-		return errResting
-	}
-	h.retryAt = now.Add(retryEvery)
-	return nil
+	return len(b.Results) == b.count
 }
 
-func (h *health) succeeded(logger *slog.Logger) {
-	h.lock.Lock()
-	wasWell := h.failures == 0 && !h.isRefused
-	h.failures, h.isRefused = 0, false
-	h.lock.Unlock()
-	if !wasWell {
-		logger.Info("Spillgate answers again")
-	}
-}
+// An ended is the answer to a call on a receipt.
+type ended struct{ Result Outcome }
 
-func (h *health) refused() {
-	h.lock.Lock()
-	h.failures = 0
-	h.lock.Unlock()
-}
+func (e *ended) isComplete() bool { return e.Result != "" }
 
-// isFirstRefusal reports whether a middleware should log a refusal: the first since the last answer.
-func (h *health) isFirstRefusal() bool {
-	h.lock.Lock()
-	defer h.lock.Unlock()
-	isFirst := !h.isRefused
-	h.isRefused = true
-	return isFirst
-}
-
-func (h *health) failed(logger *slog.Logger, err error, decides OnFailure) {
-	h.lock.Lock()
-	h.failures++
-	failures := h.failures
-	if failures == tripsAfter {
-		h.retryAt = time.Now().Add(retryEvery)
-	}
-	h.lock.Unlock()
-	if failures == 1 {
-		logger.Warn("Spillgate does not answer", "error", err, "on_failure", decides.String())
-	}
+// A serverProblem is a ProblemError with the fields that a 503 of Spillgate has.
+type serverProblem struct {
+	ProblemError
+	Reason    string `json:"reason"`
+	Retryable bool   `json:"retryable"`
 }
 
 func isProblem(err error) bool {
 	var problem *ProblemError
 	return errors.As(err, &problem)
+}
+
+func isRetryable(err error) bool {
+	var retryable *retryableError
+	return errors.As(err, &retryable)
+}
+
+// hasEnded reports whether a context has ended. A dialer gives up at the deadline, perhaps a moment before the context.
+func hasEnded(ctx context.Context) bool {
+	deadline, has := ctx.Deadline()
+	return ctx.Err() != nil || (has && !time.Now().Before(deadline))
 }
 
 func unavailable(err error) error {
@@ -414,17 +407,16 @@ func unavailable(err error) error {
 
 var (
 	errNotSpillgate = &unavailableError{"the answer is not one of Spillgate: does the URL lead there?", nil}
-	errResting      = &unavailableError{"the server did not answer the last calls; one call a second tries again", nil}
 	contentType     = []string{"application/json"}
+	// overloaded is the decision over a reservation for whose record the store has no room.
+	overloaded = []byte(`{"allowed":false,"reason":"overloaded","source":"outage-policy","degraded":true}`)
 )
 
 const (
 	connections = 64
 	// The server closes a connection that is idle for 75 s.
-	idle       = 60 * time.Second
-	answerMax  = 16 << 20
-	tries      = 3
-	pause      = 20 * time.Millisecond
-	tripsAfter = 3
-	retryEvery = time.Second
+	idle      = 60 * time.Second
+	answerMax = 16 << 20
+	tries     = 3
+	pause     = 20 * time.Millisecond
 )

@@ -161,3 +161,6 @@ type unavailableError struct {
 
 func (e *unavailableError) Error() string { return "spillgate: " + e.why }
 func (e *unavailableError) Unwrap() error { return e.cause }
+
+// A retryableError is the server's answer that it did a call in part or not at all; the same call does the rest.
+type retryableError struct{ unavailableError }

@@ -1,11 +1,13 @@
 package spillgate
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 )
@@ -13,7 +15,8 @@ import (
 // A RateLimit is middleware for net/http: it answers denied requests itself, and adds the header fields of the decision to
 // all others.
 //
-// The rules see the attributes ip, method and path, and those of Attributes.
+// The rules see the attributes ip, method and path, and those of Attributes. Permits of concurrency limits end when the
+// handler returns.
 type RateLimit struct {
 	Client *Client
 	// Attributes returns more attributes of a request, such as a user. False leaves the request unlimited.
@@ -50,6 +53,10 @@ func (l *RateLimit) Handler(next http.Handler) http.Handler {
 		if !decision.Allowed {
 			deny(w, decision)
 			return
+		}
+		if decision.Receipt != "" {
+			// The client may have gone. Without a release, max_hold ends the permit.
+			defer func() { _, _ = l.Client.Release(context.WithoutCancel(r.Context()), decision.Receipt) }()
 		}
 		r = r.WithContext(context.WithValue(r.Context(), decisionKey{}, decision))
 		if len(decision.Headers) == 0 {
@@ -215,6 +222,11 @@ func (w *addingWriter) ReadFrom(body io.Reader) (int64, error) {
 func (w *addingWriter) Flush() {
 	w.add()
 	_ = http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// Hijack serves handlers that look for http.Hijacker, such as those of WebSockets.
+func (w *addingWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(w.ResponseWriter).Hijack()
 }
 
 // Unwrap serves http.ResponseController.

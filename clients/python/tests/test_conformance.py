@@ -49,7 +49,10 @@ class Sync:
             **({"HTTP_X_FORWARDED_FOR": ",".join(lines)} if lines else {}),
         }
         started: list[Any] = []
-        body = b"".join(self.middleware(environ, lambda *response: started.append(response)))  # type: ignore[arg-type]
+        chunks = self.middleware(environ, lambda *response: started.append(response))  # type: ignore[arg-type]
+        body = b"".join(chunks)
+        if hasattr(chunks, "close"):
+            chunks.close()
         status, headers = started[0][:2]
         return int(status.split()[0]), {name.lower(): value for name, value in headers}, body, self.reached
 

@@ -71,6 +71,45 @@ class Steps(unittest.TestCase):
         with self.assertRaises(StopIteration):
             steps.throw(Unavailable("no answer"))
 
+    def test_an_overloaded_server_denies_a_reservation(self) -> None:
+        overloaded = Response(503, b'{"status":503,"detail":"no room","reason":"overloaded"}', True)
+        steps = Client()._reserving({"id": "1"})
+        next(steps)
+        with self.assertRaises(StopIteration) as end:
+            steps.send(overloaded)
+        denied = end.exception.value
+        self.assertEqual((denied.allowed, denied.reason, denied.degraded), (False, "overloaded", True))
+        self.assertEqual((denied.source, denied.error), ("outage-policy", None))
+
+    def test_a_retryable_answer_is_repeated_and_no_failure_of_the_server(self) -> None:
+        retryable = Response(503, b'{"status":503,"detail":"a shard is down","retryable":true}', True)
+        client = Client()
+        steps = client._ending("settle", "AQAB", cost=1)
+        first = next(steps)
+        for _ in range(TRIES - 1):
+            self.assertEqual(steps.send(retryable), PAUSE_SECONDS)
+            self.assertEqual(next(steps), first)
+        with self.assertRaises(StopIteration) as end:
+            steps.send(retryable)
+        self.assertEqual(end.exception.value, "unavailable")
+        # The next check asks the server.
+        self.assertIsInstance(next(client._checking({})), tuple)
+
+    def test_answers_that_are_not_of_spillgate_are_failures(self) -> None:
+        foreign = {"503 of a load balancer": Response(503, b"busy", True), "other JSON": Response(200, b"{}", True)}
+        for name, response in foreign.items():
+            with self.subTest(name):
+                client = Client()
+                for _ in range(3):
+                    steps = client._checking({})
+                    next(steps)
+                    with self.assertRaises(StopIteration) as end:
+                        steps.send(response)
+                    self.assertEqual((end.exception.value.allowed, end.exception.value.source), (True, "client"))
+                # The breaker has tripped: the next check decides without asking.
+                with self.assertRaises(StopIteration):
+                    next(client._checking({}))
+
     def test_a_middleware_decides_what_the_server_refuses(self) -> None:
         refused = Response(400, b'{"detail":"no such field"}', True)
         steps = Client()._checking({})

@@ -38,6 +38,8 @@ try {
         setHeader: () => {},
         writeHead: () => {},
         end: () => reject(new Error("the request was denied")),
+        closed: false,
+        once: () => {},
       };
       express({ method: "GET", url: "/login", headers: {}, socket }, response, () => {
         response.writeHead();
@@ -48,7 +50,7 @@ try {
   const hooks: Record<string, (request: unknown, reply: unknown, payload?: unknown) => Promise<unknown>> = {};
   const instance = { decorateRequest() {}, addHook: (name: string, hook: never) => (hooks[name] = hook) };
   await fastifyLimit(instance, { client });
-  const reply = { code: passes, headers: () => reply, hasHeader: () => false };
+  const reply = { raw: { closed: false }, code: passes, headers: () => reply, hasHeader: () => false };
   const viaFastify = async () => {
     const request = { method: "GET", originalUrl: "/login", headers: {}, socket };
     await hooks["onRequest"]?.(request, reply);

@@ -124,7 +124,8 @@ function parseAddress(text: string): Address | undefined {
     const parsed: number[] = [];
     for (const [index, group] of (side ?? []).entries()) {
       const isLast = index === (side ?? []).length - 1 && side === (tail ?? head);
-      if (group === "v4" && isLast) parsed.push(...low);
+      // Only after an IPv4 part is `v4` a mark of this function.
+      if (group === "v4" && isLast && low.length > 0) parsed.push(...low);
       else if (/^[0-9a-fA-F]{1,4}$/.test(group)) parsed.push(parseInt(group, 16));
       else return undefined;
     }

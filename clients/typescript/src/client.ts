@@ -77,10 +77,11 @@ export class Spillgate {
   async checkBatch(requests: readonly CheckRequest[]): Promise<Decision[]> {
     return this.#observed("check_batch", async () => {
       try {
-        const answer = await this.#call("/v1/check/batch", requests, this.#timeoutMs, 1);
-        const results = isObject(answer) ? answer["results"] : undefined;
-        if (!Array.isArray(results) || results.length !== requests.length) throw notSpillgate();
-        return results.map(decision);
+        return await this.#call("/v1/check/batch", requests, this.#timeoutMs, 1, (answer) => {
+          const results = isObject(answer) ? answer["results"] : undefined;
+          if (!Array.isArray(results) || results.length !== requests.length) throw notSpillgate();
+          return results.map(decision);
+        });
       } catch (error) {
         const ours = this.withoutServer(unavailable(error));
         return requests.map(() => ({ ...ours }));
@@ -156,27 +157,14 @@ export class Spillgate {
       console.warn(`Spillgate refuses a request, and onFailure "${this.#onFailure}" decides: ${error.message}`);
     }
     const allowed = this.#onFailure === "allow";
-    return {
-      allowed,
-      reason: allowed ? null : "store-unavailable",
-      rule: null,
-      limit: null,
-      capacity: null,
-      remaining: null,
-      retry_after_ms: null,
-      reset_after_ms: null,
-      source: "client",
-      degraded: true,
-      matched: false,
-      limits: [],
-      error,
-    };
+    const reason = allowed ? null : "store-unavailable";
+    return { ...WITHOUT_LIMIT, allowed, reason, source: "client", limits: [], error };
   }
 
   async #decide(operation: "check" | "reserve", body: CheckRequest, timeoutMs: number, tries: number): Promise<Decision> {
     const [decided] = await this.#observed(operation, async () => {
       try {
-        return [decision(await this.#call(`/v1/${operation}`, body, timeoutMs, tries))];
+        return [await this.#call(`/v1/${operation}`, body, timeoutMs, tries, decision)];
       } catch (error) {
         return [this.withoutServer(unavailable(error))];
       }
@@ -188,10 +176,7 @@ export class Spillgate {
     const start = performance.now();
     let failure: Error | undefined;
     try {
-      const answer = await this.#call(`/v1/${operation}`, body, this.#timeoutMs, TRIES);
-      const result = isObject(answer) ? answer["result"] : undefined;
-      if (typeof result !== "string") throw notSpillgate();
-      return result as Outcome;
+      return await this.#call(`/v1/${operation}`, body, this.#timeoutMs, TRIES, outcome);
     } catch (error) {
       failure = error as Error;
       unavailable(error);
@@ -223,14 +208,20 @@ export class Spillgate {
   }
 
   /** Calls that change nothing when repeated have several tries within the time-out. */
-  async #call(path: string, body: unknown, timeoutMs: number, tries: number): Promise<unknown> {
+  async #call<T>(
+    path: string,
+    body: unknown,
+    timeoutMs: number,
+    tries: number,
+    read: (answer: unknown) => T,
+  ): Promise<T> {
     const deadline = performance.now() + timeoutMs;
     const message = JSON.stringify(body);
     for (;;) {
       tries -= 1;
       try {
         this.#checkHealth();
-        const answer = await this.#post(path, message, deadline - performance.now());
+        const answer = read(await this.#post(path, message, deadline - performance.now()));
         this.#succeeded();
         return answer;
       } catch (error) {
@@ -238,7 +229,8 @@ export class Spillgate {
           this.#failures = 0;
           throw error;
         }
-        this.#failed(unavailable(error));
+        if (error instanceof Retryable) this.#failures = 0;
+        else this.#failed(unavailable(error));
         if (tries <= 0 || performance.now() + PAUSE_MS >= deadline) throw error;
         await pause(PAUSE_MS);
       }
@@ -274,7 +266,12 @@ export class Spillgate {
     if (status === 200 && answer !== undefined) return answer;
     const problem = isObject(answer) ? answer : {};
     if (status >= 400 && status < 500 && status !== 408) throw new ProblemError(status, problem);
-    throw new Unavailable(`the server answered ${status}: ${problem["detail"] ?? "no JSON"}`);
+    // A load balancer also answers 503, but with neither field: then the server is silent.
+    if (status === 503 && problem["reason"] === "overloaded") {
+      return { ...WITHOUT_LIMIT, allowed: false, reason: "overloaded", source: "outage-policy", limits: [] };
+    }
+    const Kind = status === 503 && problem["retryable"] === true ? Retryable : Unavailable;
+    throw new Kind(`the server answered ${status}: ${problem["detail"] ?? "no JSON"}`);
   }
 
   /** After three failures in a row one call a second tries again; the others do not wait. */
@@ -301,6 +298,9 @@ export class Spillgate {
     if (this.#failures === TRIPS_AFTER) this.#retryAt = performance.now() + RETRY_MS;
   }
 }
+
+/** The server answers that it did a call in part or not at all; the same call does the rest. */
+class Retryable extends Unavailable {}
 
 /** A charged estimate. */
 export class Reservation {
@@ -352,6 +352,12 @@ function decision(answer: unknown): Decision {
   return answer as unknown as Decision;
 }
 
+function outcome(answer: unknown): Outcome {
+  const result = isObject(answer) ? answer["result"] : undefined;
+  if (typeof result !== "string") throw notSpillgate();
+  return result as Outcome;
+}
+
 /** Returns an `Unavailable` error, and throws any other. */
 function unavailable(error: unknown): Unavailable {
   if (error instanceof Unavailable) return error;
@@ -374,6 +380,18 @@ function causeOf(error: unknown): string {
 function pause(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
+
+/** What a degraded decision has that names no limit. */
+const WITHOUT_LIMIT = {
+  rule: null,
+  limit: null,
+  capacity: null,
+  remaining: null,
+  retry_after_ms: null,
+  reset_after_ms: null,
+  degraded: true,
+  matched: false,
+};
 
 // The server answers an overload after `store.overload_wait`, by default 250 ms. Its answer should come first.
 const TIMEOUT_MS = 300;

@@ -21,12 +21,15 @@ export interface ExpressResponse {
   // eslint-disable-next-line @typescript-eslint/no-explicit-any
   writeHead(...head: any[]): any;
   end(body?: string): unknown;
+  readonly closed: boolean;
+  once(event: "close", listener: () => void): unknown;
 }
 
 /**
  * Express middleware: answers denied requests itself; adds the header fields of the decision to all others.
  *
- * The rules see the attributes `ip`, `method` and `path`, and those that `attributes` returns.
+ * The rules see the attributes `ip`, `method` and `path`, and those that `attributes` returns. Permits of
+ * concurrency limits end with the response.
  */
 export function rateLimit<R extends ExpressRequest = ExpressRequest>(client: Spillgate, options: RateLimitOptions<R> = {}) {
   const gate = new Gate(client, options);
@@ -44,6 +47,10 @@ export function rateLimit<R extends ExpressRequest = ExpressRequest>(client: Spi
         if (decision === undefined) return next();
         request.spillgate = decision;
         if (decision.allowed) {
+          if (decision.receipt !== undefined) {
+            if (response.closed) gate.release(decision);
+            else response.once("close", () => gate.release(decision));
+          }
           addBeforeHead(response, fieldsOf(decision));
           return next();
         }

@@ -15,6 +15,7 @@ export interface FastifyRateLimitOptions extends RateLimitOptions<FastifyRequest
 }
 
 interface ReplyLike {
+  raw: { closed: boolean };
   code(status: number): ReplyLike;
   headers(fields: Record<string, string>): ReplyLike;
   hasHeader(name: string): boolean;
@@ -23,7 +24,8 @@ interface ReplyLike {
 
 interface InstanceLike {
   decorateRequest(name: string, value: null): unknown;
-  addHook(name: "onRequest", hook: (request: never, reply: never) => Promise<unknown>): unknown;
+  addHook(name: "onRequest" | "onResponse", hook: (request: never, reply: never) => Promise<unknown>): unknown;
+  addHook(name: "onRequestAbort", hook: (request: never) => Promise<unknown>): unknown;
   addHook(name: "onSend", hook: (request: never, reply: never, payload: unknown) => Promise<unknown>): unknown;
 }
 
@@ -33,7 +35,8 @@ type WithDecision = FastifyRequestLike & { spillgate: Decision | null };
  * Fastify plugin: answers denied requests itself; adds the header fields of the decision to all others.
  *
  * The rules see the attributes `ip`, `method` and `path`, and those that `attributes` returns. The decision is
- * `request.spillgate`. It holds for the instance that registers it, and all inside.
+ * `request.spillgate`. Permits of concurrency limits end with the response. The plugin holds for the instance that
+ * registers it, and all inside.
  */
 export async function rateLimit(instance: unknown, { client, ...options }: FastifyRateLimitOptions): Promise<void> {
   const fastify = instance as InstanceLike;
@@ -49,6 +52,8 @@ export async function rateLimit(instance: unknown, { client, ...options }: Fasti
       target: request.originalUrl,
     });
     request.spillgate = decision ?? null;
+    // A client that went away during the check causes no other hook.
+    if (reply.raw.closed) gate.release(decision);
     if (decision === undefined || decision.allowed) return undefined;
     const { status, headers, body } = denial(decision);
     reply.code(status).headers(headers).send(body);
@@ -60,6 +65,9 @@ export async function rateLimit(instance: unknown, { client, ...options }: Fasti
     if (!Object.keys(fields).some((name) => reply.hasHeader(name))) reply.headers(fields);
     return payload;
   });
+  const release = async (request: WithDecision) => gate.release(request.spillgate);
+  fastify.addHook("onResponse", release);
+  fastify.addHook("onRequestAbort", release);
 }
 
 // So that hooks hold outside of the plugin itself, and for messages of Fastify.

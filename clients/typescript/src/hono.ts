@@ -18,7 +18,7 @@ export interface HonoRateLimitOptions<C extends HonoContext = HonoContext> exten
  * Hono middleware: answers denied requests itself; adds the header fields of the decision to all others.
  *
  * The rules see the attributes `ip`, `method` and `path`, and those that `attributes` returns. The decision is
- * `c.get("spillgate")`.
+ * `c.get("spillgate")`. Permits of concurrency limits end with the body of the response.
  */
 export function rateLimit<C extends HonoContext = HonoContext>(client: Spillgate, options: HonoRateLimitOptions<C> = {}) {
   const gate = new Gate(client, options);
@@ -37,7 +37,18 @@ export function rateLimit<C extends HonoContext = HonoContext>(client: Spillgate
       const { status, headers, body } = denial(decision);
       return new Response(context.req.method === "HEAD" ? null : body, { status, headers });
     }
-    await next();
+    try {
+      await next();
+    } catch (error) {
+      gate.release(decision);
+      throw error;
+    }
+    if (decision.receipt !== undefined) {
+      const { body } = context.res;
+      // Hono drops the body of an answer to HEAD.
+      if (body === null || context.req.method === "HEAD") gate.release(decision);
+      else context.res = new Response(withEnd(body, () => gate.release(decision)), context.res);
+    }
     const fields = Object.entries(fieldsOf(decision));
     // An inner layer stands nearer to the work: its fields stay.
     if (fields.some(([name]) => context.res.headers.has(name))) return;
@@ -49,6 +60,30 @@ export function rateLimit<C extends HonoContext = HonoContext>(client: Spillgate
       for (const [name, value] of fields) context.res.headers.set(name, value);
     }
   };
+}
+
+/** The same body, which calls `end` after its last chunk, or when its reader or its source gives up. */
+function withEnd(body: ReadableStream<Uint8Array>, end: () => void): ReadableStream<Uint8Array> {
+  const reader = body.getReader();
+  return new ReadableStream<Uint8Array>(
+    {
+      async pull(controller) {
+        try {
+          const { done, value } = await reader.read();
+          if (!done) return controller.enqueue(value);
+          controller.close();
+        } catch (error) {
+          controller.error(error);
+        }
+        end();
+      },
+      async cancel(reason) {
+        end();
+        await reader.cancel(reason);
+      },
+    },
+    { highWaterMark: 0 },
+  );
 }
 
 interface Environment {

@@ -64,6 +64,11 @@ export class Gate<R> {
       return this.#client.withoutServer(error);
     }
   }
+
+  /** Ends the permits of a request whose response has ended. Without a release, `max_hold` ends them. */
+  release(decision: Decision | null | undefined): void {
+    if (decision?.receipt !== undefined) this.#client.release(decision.receipt).catch(() => {});
+  }
 }
 
 /** The response to a denied request: that of the rule, else problem details (RFC 9457). */
@@ -109,9 +114,11 @@ function detailOf({ reason, headers }: Decision): string {
 }
 
 /** The path, unescaped as routers do, so that no spelling of a path escapes its rule. */
-function pathOf(target: string): string {
-  const end = target.search(/[?#]/);
-  const path = end < 0 ? target : target.slice(0, end);
+export function pathOf(target: string): string {
+  // Routers leave out the scheme and the authority of an absolute target.
+  const local = target.startsWith("/") ? target : target.replace(/^[a-z][a-z0-9+.-]*:\/\/[^/?#]*/i, "");
+  const end = local.search(/[?#]/);
+  const path = (end < 0 ? local : local.slice(0, end)) || "/";
   if (!path.includes("%")) return path;
   try {
     return decodeURIComponent(path);

@@ -124,6 +124,14 @@ def encode(body: Any) -> bytes:
     return _encode(body).encode()
 
 
+class _Retryable(Unavailable):
+    """The server answers that it did a call in part or not at all; the same call does the rest."""
+
+
+# The decision over a reservation for whose record the store has no room.
+_OVERLOADED = {"allowed": False, "reason": "overloaded", "source": "outage-policy", "degraded": True}
+
+
 def read_answer(status: int, body: bytes) -> Any:
     """Returns the JSON of an answer. Raises `ProblemError` for a refused request, `Unavailable` for no answer."""
     try:
@@ -138,7 +146,11 @@ def read_answer(status: int, body: bytes) -> Any:
     problem = answer if isinstance(answer, dict) else {}
     if 400 <= status < 500 and status != 408:
         raise ProblemError(status, problem)
-    raise Unavailable(f"the server answered {status}: {problem.get('detail', 'no JSON')}")
+    # A load balancer also answers 503, but with neither field: then the server is silent.
+    if status == 503 and problem.get("reason") == "overloaded":
+        return _OVERLOADED
+    kind = _Retryable if status == 503 and problem.get("retryable") is True else Unavailable
+    raise kind(f"the server answered {status}: {problem.get('detail', 'no JSON')}")
 
 
 def read_decision(answer: Any) -> Decision:
@@ -273,6 +285,13 @@ class Core:
             yield from self._calling(operation, f"/v1/{operation}", body, read_outcome, _outcome_without_server, tries=TRIES)
         )
 
+    def _releasing(self, receipt: str) -> Steps[None]:
+        """Ends the permits of a request for a middleware, which cannot raise. `max_hold` ends what this leaves."""
+        try:
+            yield from self._ending("release", receipt)
+        except ProblemError as error:
+            logger.debug("Spillgate refuses to release a permit: %s", error)
+
     def _calling(
         self,
         operation: str,
@@ -293,23 +312,22 @@ class Core:
             try:
                 self._health.check()
                 response: Response = yield message, deadline
-                answer = read_answer(response.status, response.body)
+                result = read(read_answer(response.status, response.body))
             except ProblemError as error:
                 self._health.refused()
                 self._report(operation, start, (), error)
                 raise
             except Unavailable as error:
-                self._health.failed(error, self.on_failure)
+                if isinstance(error, _Retryable):
+                    self._health.refused()
+                else:
+                    self._health.failed(error, self.on_failure)
                 if tries > 0 and time.monotonic() + PAUSE_SECONDS < deadline:
                     yield PAUSE_SECONDS
                     continue
                 result, failure = without_server(error), error
                 break
             self._health.succeeded()
-            try:
-                result = read(answer)
-            except Unavailable as error:
-                result, failure = without_server(error), error
             break
         if self._observe is not None:
             self._report(operation, start, _decisions_of(result), failure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
@@ -18,7 +19,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 class RateLimit(Middleware[App, AsyncClient, Scope]):
     """Answers denied requests itself, and adds the header fields of the decision to all others.
 
-    The decision is ``scope["spillgate"]``. Only HTTP requests are limited, not WebSockets. `Middleware` has the arguments.
+    The decision is ``scope["spillgate"]``. Its permits end when the application returns. Only HTTP requests are
+    limited, not WebSockets. `Middleware` has the arguments.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,7 +39,12 @@ class RateLimit(Middleware[App, AsyncClient, Scope]):
         scope["spillgate"] = decision
         if decision.allowed:
             fields = fields_of(decision)
-            await self.app(scope, receive, _adding(fields, send) if fields else send)
+            try:
+                await self.app(scope, receive, _adding(fields, send) if fields else send)
+            finally:
+                if decision.receipt is not None:
+                    # A task that is being cancelled may be cancelled again; the release goes on by itself.
+                    await asyncio.shield(self._client._run(self._client._releasing(decision.receipt)))
             return
         status, headers, body = denial(decision, method)
         await send({"type": "http.response.start", "status": status, "headers": _encoded(headers)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.client import responses
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,8 @@ else:
 class RateLimit(Base):
     """Answers denied requests itself, and adds the header fields of the decision to all others.
 
-    The decision is ``environ["spillgate"]``. `Middleware` has the arguments.
+    The decision is ``environ["spillgate"]``. Its permits end when the server closes the response. `Middleware` has
+    the arguments.
     """
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -39,11 +40,45 @@ class RateLimit(Base):
         environ["spillgate"] = decision
         if decision.allowed:
             fields = fields_of(decision)
-            return self.app(environ, _adding(fields, start_response) if fields else start_response)
+            start = _adding(fields, start_response) if fields else start_response
+            if decision.receipt is None:
+                return self.app(environ, start)
+            return self._releasing_after(environ, start, decision.receipt)
         status, headers, body = denial(decision, method)
         # A rule may set a status that has no name.
         start_response(f"{status} {responses.get(status, 'Denied')}", headers)
         return [body] if body else []
+
+    def _releasing_after(
+        self, environ: WSGIEnvironment, start_response: StartResponse, receipt: str
+    ) -> Iterable[bytes]:
+        def release() -> None:
+            self._client._run(self._client._releasing(receipt))
+
+        try:
+            return _Releasing(self.app(environ, start_response), release)
+        except BaseException:
+            release()
+            raise
+
+
+class _Releasing:
+    """A response that ends the permits of its request when the server closes it."""
+
+    def __init__(self, body: Iterable[bytes], release: Callable[[], None]) -> None:
+        self._body = body
+        self._release = release
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body)
+
+    def close(self) -> None:
+        try:
+            close = getattr(self._body, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._release()
 
 
 def _adding(fields: Mapping[str, str], start_response: StartResponse) -> StartResponse:

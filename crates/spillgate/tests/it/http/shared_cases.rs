@@ -47,7 +47,9 @@ fn the_layer_passes_the_cases_of_the_clients_on_memory_and_on_redis() {
 
 fn is_about_middleware(case: &Value) -> bool {
     let is_up = case["server"].is_null() && case["options"]["token"].is_null();
-    is_up && case["steps"].as_array().unwrap().iter().all(|step| !step["http"].is_null())
+    let steps = case["steps"].as_array().unwrap();
+    let is_played = |step: &Value| !step["http"].is_null() || !step["pause_ms"].is_null();
+    is_up && !steps[0]["http"].is_null() && steps.iter().all(is_played)
 }
 
 fn play(case: &Value, run: u32, limiter: &Limiter, runtime: &Runtime) {
@@ -56,6 +58,10 @@ fn play(case: &Value, run: u32, limiter: &Limiter, runtime: &Runtime) {
     let name = case["name"].as_str().unwrap();
     let layer = layer(&case["options"], limiter);
     for step in case["steps"].as_array().unwrap() {
+        if let Some(pause_ms) = step["pause_ms"].as_u64() {
+            runtime.block_on(tokio::time::sleep(Duration::from_millis(pause_ms)));
+            continue;
+        }
         let (head, body) = runtime.block_on(answer(&layer, &step["http"]));
         let expect = &step["expect"];
         assert_eq!(head.status.as_u16(), expect["status"], "{name}: {step}");
