@@ -141,9 +141,10 @@ impl<P: Protocol> Listening<P> {
         }
     }
 
-    /// Accepts the connections that the system has completed already, and none after them.
+    /// Accepts the connections that the system has completed already. The bound is for clients that connect anew for
+    /// each request: they refill the queue for as long as it is emptied.
     async fn accept_waiting(&self, listener: &TcpListener) {
-        loop {
+        for _ in 0..QUEUE_MAX {
             tokio::select! {
                 biased;
                 accepted = listener.accept() => match accepted {
@@ -185,6 +186,10 @@ impl<P: Protocol> Listening<P> {
 
 /// The pause between tries while the system refuses to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The most connections that are accepted once the service stops: more than the system's queue holds, for which Tokio
+/// asks for 128.
+const QUEUE_MAX: u32 = 1_024;
 
 /// The length of the stage `Leaving`: a busy client sends its next request sooner.
 pub(crate) const LINGER: Duration = Duration::from_millis(500);

@@ -11,6 +11,7 @@ use crate::client::Client;
 use crate::server::{LISTENING, Server, TempFile, peak_kib, resident_kib, spillgate};
 
 const CHECK: &str = r#"{"attributes":{"user":"u1"}}"#;
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const POLICY: &str = "[[rule]]\nname = \"user\"\nkey = [\"user\"]\nlimits = [\"1000000/second\"]\n";
 
 /// Returns the binary with a limit on open files.
@@ -107,6 +108,37 @@ fn a_full_listener_keeps_the_connections_in_use() {
         let reply = used.post("/v1/check", b"{}");
         assert!(reply.is_ok(), "round {round}: {reply:?}");
     }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn clients_with_wrong_tokens_keep_out_no_client_with_the_right_one() {
+    let token = TempFile::new("token", TOKEN);
+    let tokens = TempFile::new("tokens", &format!("ann:operator:{TOKEN}"));
+    let mut command = with_files(200, &[]);
+    command.env("SPILLGATE_SERVER__DATA_TOKEN_FILE", token.path());
+    command.env("SPILLGATE_SERVER__ADMIN_TOKEN_FILE", tokens.path());
+    let server = Server::start_command(&mut command);
+    // More than each listener has places for. The answers to four failures take almost four seconds.
+    let strangers = |port: u16, wrong: &str| -> Vec<TcpStream> {
+        let sent = wrong.repeat(4);
+        (0..60).filter_map(|_| open(port, sent.as_bytes()).ok()).collect()
+    };
+    let get = |path: &str| {
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\n\r\n")
+    };
+    let at_http = strangers(server.port, &get("/v1/openapi.json"));
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [("Host", "localhost"), ("Authorization", &*bearer)];
+    let reply = server.client().send_with("POST", "/v1/check", &headers, CHECK.as_bytes());
+    assert_eq!(reply.unwrap().status, 200);
+
+    let at_resp = strangers(server.resp_port.unwrap(), "AUTH wrong\r\n");
+    assert_eq!(server.resp().command(&["AUTH", TOKEN]).unwrap().text(), "OK");
+
+    let at_admin = strangers(server.admin_port.unwrap(), &get("/admin/v1/rules"));
+    assert_eq!(server.operator().send("GET", "/livez", b"").unwrap().status, 200);
+    drop((at_http, at_resp, at_admin));
 }
 
 /// Opens clients that send all but the end of something long, each until the server stops reading.

@@ -7,7 +7,7 @@ use super::closest::closest_setting;
 use super::problem::{Place, Problem};
 use super::{Given, SECTIONS, settings};
 
-/// Returns the settings, ordered by name, and the problems of the variables.
+/// Returns the settings, ordered by name and the nodes of a ring by number, and the problems of the variables.
 pub(super) fn settings_in(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> (Vec<Given>, Vec<Problem>) {
@@ -35,9 +35,14 @@ pub(super) fn settings_in(
             Ok(_) => problems.push(wrong(no_setting(&name))),
         }
     }
-    given.sort_by(|a, b| a.name.cmp(&b.name));
+    given.sort_by(|a, b| parts_of(&a.name).cmp(parts_of(&b.name)));
     problems.sort_by_key(Problem::to_string);
     (given, problems)
+}
+
+/// Returns the parts of a name, to order names by. A number is compared as one, so that node 10 comes after node 9.
+fn parts_of(name: &str) -> impl Iterator<Item = (Option<u32>, &str)> {
+    name.split('.').map(|part| (part.parse().ok(), part))
 }
 
 /// Returns whether a setting may have this name. The fields of a ring's nodes are checked where they are read.
@@ -173,6 +178,20 @@ mod tests {
         ] {
             assert_eq!(read(variable, value).1.len(), 1, "{variable}={value}");
         }
+    }
+
+    #[test]
+    fn the_nodes_of_a_ring_are_ordered_by_their_numbers() {
+        let variables = (0..11).rev().map(|node| {
+            let variable = format!("{PREFIX}STORE__RING__NODES__{node}__URL");
+            (OsString::from(variable), OsString::from("redis://a"))
+        });
+        let (given, problems) = settings_in(variables);
+        assert!(problems.is_empty());
+        let names: Vec<String> = given.into_iter().map(|given| given.name).collect();
+        let expected: Vec<String> =
+            (0..11).map(|node| format!("store.ring.nodes.{node}.url")).collect();
+        assert_eq!(names, expected);
     }
 
     #[test]

@@ -45,20 +45,44 @@ pub(super) fn whole_settings_in(file: &str, text: &str) -> Result<Vec<Given>, Pr
 }
 
 /// Returns the text with its rules and overrides blanked, line for line: as a tree, a million of them would take
-/// gigabytes. A file with multi-line strings is returned whole, because such a string may hold a line that looks like
-/// the head of a table.
+/// gigabytes. A file is returned whole if a line cannot be told from the head of a table: multi-line strings may hold
+/// such a line, and a list may begin like a head with its name in quotes.
 fn without_entries(text: &str) -> Cow<'_, str> {
-    if text.contains("\"\"\"") || text.contains("'''") {
+    let is_unclear = text.contains("\"\"\"") || text.contains("'''");
+    if is_unclear || text.lines().any(may_be_quoted_head) {
         return Cow::Borrowed(text);
     }
     let mut in_entry = false;
     let kept = text.split_inclusive('\n').map(|line| {
-        if line.starts_with('[') {
-            in_entry = ENTRIES.iter().any(|head| line.starts_with(head));
-        }
+        in_entry = match in_entry {
+            true => !is_other_head(line),
+            false => ENTRIES.iter().any(|head| line.starts_with(head)),
+        };
         if in_entry { "\n" } else { line }
     });
     Cow::Owned(kept.collect())
+}
+
+/// Returns whether a line is the head of a table that belongs to no entry. A line of a list is none, because the texts
+/// in a list have quotes.
+fn is_other_head(line: &str) -> bool {
+    let name = after_brackets(line).and_then(|rest| rest.split([']', '.', ' ', '\t']).next());
+    name.is_some_and(|name| OTHERS.contains(&name))
+}
+
+/// Returns whether a line may be the head of such a table with its name in quotes.
+fn may_be_quoted_head(line: &str) -> bool {
+    let name = after_brackets(line).and_then(|rest| rest.strip_prefix(['"', '\'']));
+    // An escape may stand for a letter of the name.
+    name.is_some_and(|name| {
+        name.contains('\\') || OTHERS.iter().any(|other| name.starts_with(other))
+    })
+}
+
+/// Returns the text after the brackets that a line begins with.
+fn after_brackets(line: &str) -> Option<&str> {
+    let rest = line.trim_start_matches(BLANKS).strip_prefix('[')?;
+    Some(rest.strip_prefix('[').unwrap_or(rest).trim_start_matches(BLANKS))
 }
 
 struct Reader<'a> {
@@ -140,6 +164,10 @@ fn as_text(value: &DeValue<'_>) -> Option<String> {
 const TREE_MAX: usize = 4 << 20;
 /// The heads of the policy's tables.
 const ENTRIES: [&str; 4] = ["[[rule]]", "[[override]]", "[rule.", "[override."];
+/// The tables that belong to no rule or override.
+const OTHERS: [&str; 4] = [SECTIONS[0], SECTIONS[1], SECTIONS[2], "attribute"];
+/// The characters that may stand before a head and within it.
+const BLANKS: [char; 2] = [' ', '\t'];
 
 #[cfg(test)]
 mod tests {
@@ -150,6 +178,34 @@ mod tests {
         let text =
             "[server]\na = 1\n[[rule]]\nname = \"x\"\n[store]\nb = 2\n[[override]]\nrule = \"x\"";
         assert_eq!(without_entries(text), "[server]\na = 1\n\n\n[store]\nb = 2\n\n\n");
+    }
+
+    #[test]
+    fn rules_are_blanked_up_to_the_next_head_and_lists_are_no_heads() {
+        let rule = "[[rule]]\nname = \"a\"\nkey = [\"ip\"]\nlimits = [\"5/minute\"]\n";
+        let list = "[rule.denial]\njson = { a = [\n[\"b\", 1],\n[\"store\", 2],\n] }\n";
+        let numbers = "[rule.denial]\njson = { a = [\n[1],\n[[2]],\n] }\n";
+        let store = "[store]\nurl = \"redis://a\"\n";
+        for text in [
+            format!("{rule}  [store]\n  url = \"redis://a\"\n"),
+            format!("{rule}\t[ store ] # in memory\nurl = \"redis://a\"\n"),
+            format!("{rule}[\"store\"]\nurl = \"redis://a\"\n"),
+            format!("{rule}[\"st\\u006fre\"]\nurl = \"redis://a\"\n"),
+            format!("{rule}[attribute.ip]\ntype = \"ip\"\n{rule}[[ override ]]\nx = 1\n{store}"),
+            format!("{rule}{list}{store}"),
+            format!("{rule}{numbers}{store}"),
+        ] {
+            let read = |given: Result<Vec<Given>, Problem>| {
+                let given = given.unwrap_or_else(|problem| panic!("{problem}: {text}"));
+                let field = |given: Given| (given.name, given.value, given.place.line());
+                given.into_iter().map(field).collect::<Vec<_>>()
+            };
+            let given = read(settings_in("f", &text));
+            assert_eq!(given, read(whole_settings_in("f", &text)), "{text}");
+            assert_eq!(given[0].0, "store.url", "{text}");
+        }
+        let without = without_entries(&format!("{rule}{numbers}{store}")).into_owned();
+        assert_eq!(without, format!("{}{store}", "\n".repeat(9)));
     }
 
     #[test]

@@ -128,13 +128,14 @@ fn blocks(bytes: usize) -> usize {
 /// served while others use up the budget. For 20,000 connections these are 160 MiB.
 pub(super) const FREE: usize = 8 * 1024;
 
-/// The bytes of the budget: 64 of the longest messages at once.
+/// The bytes of the budget: 64 of the longest bodies at once. While it is decided, a batch takes room for the longest
+/// answer that the policy allows, up to 19 MB.
 const BUFFERED_MAX: usize = 64 * 1024 * 1024;
 
 /// The unit of the budget: small enough to waste little, large enough to be taken rarely.
 const BLOCK: usize = 16 * 1024;
 
-/// The most connections beyond the budget at once, each to the end of one message of at most 2 MiB.
+/// The most connections beyond the budget at once, each to the end of one message.
 const OVERDRAFTS_MAX: usize = 8;
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use axum::routing::{get, post};
 use axum::{BoxError, Router};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Uri};
+use spillgate::Policy;
 
 use crate::app::App;
 use crate::listener::Seat;
@@ -77,12 +78,32 @@ async fn check_batch(
     let body = body::read(body).await?;
     let batch: Batch<'_> = json::parse(&body)?;
     let requests = batch.requests()?;
-    body::room_for(&seat, body.len() + requests.len() * ANSWER_OF_ONE).await?;
+    let answers = answers_max(&app.limiter().policy(), &batch, requests.len());
+    body::room_for(&seat, body.len() + answers).await?;
     for (index, request) in requests.iter().enumerate() {
         app.require_domain_of(request).map_err(|unknown| Problem::from(unknown).in_item(index))?;
     }
     let decisions = app.check_batch(&requests).await;
-    Ok(answer::to_many(&decisions, batch.headers()))
+    let answer = answer::to_many(&decisions, batch.headers());
+    // Most answers need a small part of the room. The rest is free for others before the client takes its answer.
+    let length = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
+    seat.shrink_to(seat.buffered().saturating_add(length));
+    Ok(answer)
+}
+
+/// Returns the bytes that the answer to a batch may have: as if each check met all limits of the policy.
+fn answers_max(policy: &Policy, batch: &Batch<'_>, checks: usize) -> usize {
+    let mut limits = 0;
+    for rule in policy.rules() {
+        limits += rule.limits().len();
+        // A policy may have a million rules, and a decision has no more limits than this.
+        if limits >= LIMITS_MAX {
+            break;
+        }
+    }
+    // A check with an inline limit needs no rule.
+    let of_one = ANSWER_OF_ONE + ANSWER_OF_LIMIT * limits.clamp(1, LIMITS_MAX);
+    checks * of_one + batch.headers().flatten().count() * HEADERS_OF_ONE
 }
 
 /// Answers with the description of all HTTP paths, for generators of clients.
@@ -107,7 +128,44 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 
 const CHECK: &str = "/v1/check";
 const OPENAPI: &str = "/v1/openapi.json";
-/// The estimated bytes of one answer of a batch.
-const ANSWER_OF_ONE: usize = 512;
+/// The estimated bytes of one answer of a batch, its limits and headers left out.
+const ANSWER_OF_ONE: usize = 256;
+/// The estimated bytes of one limit in an answer.
+const ANSWER_OF_LIMIT: usize = 192;
+/// The most limits in an answer: a decision has no more counters.
+const LIMITS_MAX: usize = 64;
+/// The most bytes of ready-made headers in an answer: the body and the fields that a rule sets for its denials.
+const HEADERS_OF_ONE: usize = (4 + 2) * 1024;
 /// The paths that the answer to an unknown path names.
 const PATHS: &str = "POST /v1/check, /v1/check/batch, /v1/reserve, /v1/settle, /v1/cancel, /v1/release and /v1/renew, /v1/auth for proxies and GET /v1/openapi.json";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Store;
+
+    #[tokio::test]
+    async fn the_answer_to_a_batch_has_no_more_bytes_than_are_counted() {
+        for rules in [1, 64] {
+            let rule = |number| {
+                format!(
+                    "[[rule]]\nname = \"rule-{number}\"\nkey = [\"user\"]\nlimits = [\"5/day\"]\n"
+                )
+            };
+            let policy = Policy::from_toml(&(0..rules).map(rule).collect::<String>()).unwrap();
+            let app = App::open(&Store::default(), policy).await.unwrap();
+            for check in
+                [r#"{"attributes":{"user":"u"}}"#, r#"{"key":"u","limit":{"quota":"5/day"}}"#]
+            {
+                let body = format!("[{check},{check},{check}]");
+                let batch: Batch<'_> = json::parse(body.as_bytes()).unwrap();
+                let requests = batch.requests().unwrap();
+                let counted = answers_max(&app.limiter().policy(), &batch, requests.len());
+                let decisions = app.check_batch(&requests).await;
+                let answer = answer::to_many(&decisions, batch.headers());
+                let length = answer.body().size_hint().exact().unwrap();
+                assert!(length <= counted as u64, "{rules} rules: {length} bytes of {counted}");
+            }
+        }
+    }
+}

@@ -4,7 +4,7 @@
 //! would wait without an answer, so every connection is accepted, and when all seats are taken one is closed. First
 //! the oldest that never had an answer: a good client has one within milliseconds. Then the one whose last answer is
 //! oldest, by the clock algorithm. A connection with a call under way is never closed; if all have one, the new
-//! connection is.
+//! connection is. A call with wrong credentials protects no connection while its answer is delayed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -158,6 +158,19 @@ mod tests {
         assert!(Arc::ptr_eq(&first, all[0].seat()), "all were used: the oldest");
         served(&all[1]);
         assert!(Arc::ptr_eq(&victim(&places).unwrap(), all[2].seat()));
+    }
+
+    #[tokio::test]
+    async fn a_connection_with_wrong_credentials_is_cut_while_its_answer_is_delayed() {
+        let places = Arc::new(Places::new(2));
+        let all = taken(&places, 2).await;
+        all.iter().for_each(served);
+        let call = Call::on(all[1].seat());
+        call.note_whole();
+        all[1].seat().note_stranger();
+        assert!(Arc::ptr_eq(&victim(&places).unwrap(), all[1].seat()));
+        all[1].seat().forget_stranger();
+        assert!(Arc::ptr_eq(&victim(&places).unwrap(), all[0].seat()));
     }
 
     #[tokio::test]

@@ -18,11 +18,15 @@ pub(crate) struct Seat {
     served: AtomicBool,
     /// Whether a call has been answered since the listener last searched for a connection to close.
     used: AtomicBool,
+    /// Whether the connection's only call has wrong credentials, and its answer is delayed.
+    stranger: AtomicBool,
     task: OnceLock<AbortHandle>,
     hold: Hold,
     /// Bytes of messages that are incomplete or not answered.
     buffered: AtomicUsize,
     phase: AtomicU8,
+    /// Whether an answer is ready that the system has not taken whole. The next message may have begun already.
+    unflushed: AtomicBool,
     messages: AtomicU32,
     received: AtomicUsize,
     /// Messages that were refused because they are too long.
@@ -50,10 +54,12 @@ impl Seat {
             calls: AtomicU32::new(0),
             served: AtomicBool::new(false),
             used: AtomicBool::new(false),
+            stranger: AtomicBool::new(false),
             task: OnceLock::new(),
             hold: Hold::of(budget),
             buffered: AtomicUsize::new(0),
             phase: AtomicU8::new(Phase::Head as u8),
+            unflushed: AtomicBool::new(false),
             messages: AtomicU32::new(0),
             received: AtomicUsize::new(0),
             oversized: AtomicU32::new(0),
@@ -73,13 +79,26 @@ impl Seat {
         let _ = self.task.set(task);
     }
 
-    /// Returns whether no whole call is under way, so that closing the connection loses no answer.
+    /// Returns whether no whole call is under way, so that closing the connection loses no answer but that to wrong
+    /// credentials.
     pub(super) fn is_idle(&self) -> bool {
-        self.calls.load(Ordering::Relaxed) == 0
+        self.stranger.load(Ordering::Relaxed) || self.calls.load(Ordering::Relaxed) == 0
     }
 
+    /// Returns whether a call has been answered, and the client does not wait for the answer to wrong credentials.
     pub(crate) fn has_been_served(&self) -> bool {
-        self.served.load(Ordering::Relaxed)
+        self.served.load(Ordering::Relaxed) && !self.stranger.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the answer to wrong credentials is delayed. Until [`Seat::forget_stranger`] the connection may be
+    /// closed for another. Only for protocols with one call at a time: another call would be dropped too.
+    pub(super) fn note_stranger(&self) {
+        self.stranger.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that the answer to wrong credentials is no longer delayed.
+    pub(super) fn forget_stranger(&self) {
+        self.stranger.store(false, Ordering::Relaxed);
     }
 
     /// Returns whether a call was answered since the last call of this function.
@@ -173,21 +192,29 @@ impl Seat {
     /// Notes that the answer to the message is ready.
     pub(crate) fn note_answer(&self) {
         self.phase.store(Phase::Answer as u8, Ordering::Relaxed);
+        self.unflushed.store(true, Ordering::Relaxed);
     }
 
     /// Notes that the system has taken all written bytes. If an answer was among them, its message is over.
     pub(super) fn flushed(&self) {
-        if self.phase.load(Ordering::Relaxed) == Phase::Answer as u8 {
-            self.phase.store(Phase::Head as u8, Ordering::Relaxed);
-            self.messages.fetch_add(1, Ordering::Relaxed);
+        if !self.unflushed.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        let (answer, head) = (Phase::Answer as u8, Phase::Head as u8);
+        let ended = self.phase.compare_exchange(answer, head, Ordering::Relaxed, Ordering::Relaxed);
+        // If the next call has begun, its bytes are buffered until it is answered.
+        if ended.is_ok() {
             self.buffered.store(0, Ordering::Relaxed);
             self.hold.shrink_to(0);
         }
     }
 
-    /// Returns the phase and the number of the current message; `None` while the connection waits for a first byte.
+    /// Returns the phase and the number of the current message; `None` while the connection waits for a first byte. A
+    /// client that sends its next request is in the phase of the answer until it has taken that.
     pub(crate) fn progress(&self) -> Option<(Phase, u32)> {
         let phase = match self.phase.load(Ordering::Relaxed) {
+            _ if self.unflushed.load(Ordering::Relaxed) => Phase::Answer,
             phase if phase == Phase::Call as u8 => Phase::Call,
             phase if phase == Phase::Answer as u8 => Phase::Answer,
             _ if self.buffered() == 0 => return None,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
-use super::Stage;
+use super::{Seat, Stage};
 
 /// The failures at one listener. Clones share them.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ struct Connection {
     strangers: Strangers,
     peer: IpAddr,
     stage: watch::Receiver<Stage>,
+    /// The seat of a protocol with one call at a time. It may be cut while the answer to a failure is delayed.
+    seat: Option<Arc<Seat>>,
     failed: AtomicU32,
     over: Notify,
 }
@@ -55,9 +57,16 @@ impl Strangers {
         Strangers(Arc::new(Listener { name, waiting, unreported, is_quiet }))
     }
 
-    pub(super) fn tries(&self, peer: IpAddr, stage: watch::Receiver<Stage>) -> Tries {
+    /// Returns the tries of a new connection. `seat` is for protocols with one call at a time: while the answer to a
+    /// failure is delayed, the call does not keep the connection from being closed for another.
+    pub(super) fn tries(
+        &self,
+        peer: IpAddr,
+        stage: watch::Receiver<Stage>,
+        seat: Option<Arc<Seat>>,
+    ) -> Tries {
         let (failed, over) = (AtomicU32::new(0), Notify::new());
-        Tries(Arc::new(Connection { strangers: self.clone(), peer, stage, failed, over }))
+        Tries(Arc::new(Connection { strangers: self.clone(), peer, stage, seat, failed, over }))
     }
 
     /// Logs a failure: the first of a second at once, the others together at the end of that second.
@@ -97,7 +106,7 @@ impl Tries {
         let connection = &self.0;
         let failed = connection.failed.fetch_add(1, Ordering::Relaxed);
         connection.strangers.report(connection.peer);
-        let waiting = Waiting::among(&connection.strangers);
+        let waiting = Waiting::among(&connection.strangers, connection.seat.as_deref());
         let own = DELAY * (1 << failed.min(TRIES_MAX));
         let delay = own.max(DELAY_OF_EACH * waiting.others).min(DELAY_MAX);
         let mut stage = connection.stage.clone();
@@ -125,19 +134,26 @@ impl Tries {
 /// One of the connections with a delayed answer, counted while this lives.
 struct Waiting<'s> {
     listener: &'s Listener,
+    seat: Option<&'s Seat>,
     others: u32,
 }
 
-impl Waiting<'_> {
-    fn among(strangers: &Strangers) -> Waiting<'_> {
+impl<'s> Waiting<'s> {
+    fn among(strangers: &'s Strangers, seat: Option<&'s Seat>) -> Waiting<'s> {
         let listener = &*strangers.0;
-        Waiting { listener, others: listener.waiting.fetch_add(1, Ordering::Relaxed) }
+        if let Some(seat) = seat {
+            seat.note_stranger();
+        }
+        Waiting { listener, seat, others: listener.waiting.fetch_add(1, Ordering::Relaxed) }
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.listener.waiting.fetch_sub(1, Ordering::Relaxed);
+        if let Some(seat) = self.seat {
+            seat.forget_stranger();
+        }
     }
 }
 
@@ -167,7 +183,7 @@ mod tests {
 
     fn tries(strangers: &Strangers) -> (watch::Sender<Stage>, Tries) {
         let (stage, stages) = watch::channel(Stage::Open);
-        (stage, strangers.tries(Ipv4Addr::LOCALHOST.into(), stages))
+        (stage, strangers.tries(Ipv4Addr::LOCALHOST.into(), stages, None))
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,7 +12,8 @@ use crate::clock::monotonic_us;
 use crate::server::{Server, TempFile, spillgate};
 
 const RULES: usize = 2_000;
-const SCRAPERS: usize = 32;
+/// As many as may wait at once.
+const SCRAPERS: usize = 16;
 const CALLERS: usize = 2;
 
 /// The latencies of checks, in microseconds and sorted, and the time of the whole run.
@@ -123,6 +124,31 @@ fn scrapes_share_a_rendering_a_second_and_do_not_slow_decisions() {
     assert!(bodies.len() as u64 <= seconds + 1, "{} renderings in {seconds} s", bodies.len());
     assert!(scrapes >= SCRAPERS, "{scrapes} scrapes");
     assert!(3 * beside.per_second() >= alone.per_second(), "decisions wait for scrapers");
+}
+
+#[test]
+fn a_crowd_of_scrapers_is_refused_and_keeps_out_no_probe() {
+    let server = Server::start(&[]);
+    let mut scrapers: Vec<Client> = (0..100).map(|_| server.operator()).collect();
+    for scraper in &mut scrapers {
+        scraper.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    }
+    assert_eq!(server.operator().send("GET", "/livez", b"").unwrap().status, 200);
+    let (mut served, mut refused) = (0, 0);
+    for scraper in &mut scrapers {
+        let reply = scraper.read().unwrap();
+        match reply.status {
+            200 => served += 1,
+            503 => {
+                assert_eq!(reply.header("retry-after"), Some("1"));
+                assert!(reply.body.contains("scrape again later"), "{}", reply.body);
+                refused += 1;
+            }
+            other => panic!("{other}: {}", reply.body),
+        }
+    }
+    // They are answered 20 ms apart, so some of those that come late find a free place in the queue.
+    assert!(served >= SCRAPERS && refused > 0, "{served} served, {refused} refused");
 }
 
 #[test]

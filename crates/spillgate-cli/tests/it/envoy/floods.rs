@@ -18,6 +18,7 @@ use crate::server::{Server, TempFile, peak_kib, resident_kib, spillgate};
 
 const CHECK: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
 const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -31,6 +32,11 @@ impl Unfinished {
     fn of(declared: u32, sent: usize) -> Unfinished {
         let [a, b, c, d] = declared.to_be_bytes();
         Unfinished { prefix: Some(Bytes::copy_from_slice(&[0, a, b, c, d])), left: sent }
+    }
+
+    /// Two empty messages, after which the body does not end.
+    fn after_two_messages() -> Unfinished {
+        Unfinished { prefix: Some(Bytes::from_static(&[0; 10])), left: 0 }
     }
 }
 
@@ -198,6 +204,25 @@ fn every_service_gives_a_message_some_seconds() {
         // A stream's head is sent before its first message, so the status is in the trailers.
         let late = ended[0].as_deref().is_none_or(|status| status == "4");
         assert!(late, "{path}: {ended:?}");
+    }
+}
+
+/// Once, an empty message every nine seconds kept a call open for ever.
+#[test]
+fn a_second_message_of_a_unary_call_is_an_error() {
+    let server = Server::start(&[]);
+    let port = server.grpc_port.unwrap();
+    let runtime = Runtime::new().unwrap();
+    for path in [CHECK, HEALTH, WATCH] {
+        let ended = runtime.block_on(async {
+            let mut client = connect(port).await;
+            let request = Request::post(format!("http://127.0.0.1:{port}{path}"))
+                .header("content-type", "application/grpc")
+                .body(Unfinished::after_two_messages())
+                .unwrap();
+            status(timeout(PATIENCE, client.send_request(request)).await.unwrap())
+        });
+        assert_eq!(ended.as_deref(), Some("3"), "{path}");
     }
 }
 

@@ -11,6 +11,7 @@ use hyper::{StatusCode, Uri};
 use spillgate::store::ShardStatus;
 use tokio::sync::watch;
 
+use super::Problem;
 use super::guard::Guard;
 use super::scrapes::Scrapes;
 use crate::app::App;
@@ -115,10 +116,10 @@ fn write_for_all(text: &mut String, (number, shard): (usize, &ShardStatus)) -> s
     writeln!(text, "shard {number}: {state}")
 }
 
-pub(super) async fn metrics(State(health): State<Health>) -> Response {
-    let mut response = health.scrapes.in_turn().await.into_response();
+pub(super) async fn metrics(State(health): State<Health>) -> Result<Response, Problem> {
+    let mut response = health.scrapes.in_turn().await?.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
-    response
+    Ok(response)
 }
 
 fn plain(status: StatusCode, text: String) -> Response {

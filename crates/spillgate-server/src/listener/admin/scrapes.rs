@@ -1,12 +1,14 @@
-//! Renders the metrics for scrapers: by one thread at a time and at most once a second, for any number of scrapers.
+//! Renders the metrics for scrapers: by one thread at a time and at most once a second, for a bounded number of
+//! scrapers at once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Bytes;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
+use super::Problem;
 use crate::app::App;
 
 /// The last rendering. Clones share it.
@@ -17,21 +19,31 @@ pub(crate) struct Scrapes {
     last: Arc<Mutex<Option<(Instant, Bytes)>>>,
     /// The time at which the next scraper gets its answer.
     next: Arc<Mutex<Instant>>,
+    /// Permits to wait for that time.
+    waiting: Arc<Semaphore>,
 }
 
 impl Scrapes {
     pub(super) fn new(app: App) -> Scrapes {
-        Scrapes { app, last: Arc::default(), next: Arc::new(Mutex::new(Instant::now())) }
+        let next = Arc::new(Mutex::new(Instant::now()));
+        Scrapes { app, last: Arc::default(), next, waiting: Arc::new(Semaphore::new(WAITING_MAX)) }
     }
 
     /// Returns the metrics for a scraper. Scrapers are answered one after another, [`EVERY`] apart: with many rules an
     /// answer has a megabyte, and writing it takes the processor from threads that decide.
-    pub(super) async fn in_turn(&self) -> Bytes {
+    ///
+    /// # Errors
+    ///
+    /// If [`WAITING_MAX`] scrapers wait already.
+    pub(super) async fn in_turn(&self) -> Result<Bytes, Problem> {
+        let Ok(_waiting) = self.waiting.try_acquire() else {
+            return Err(Problem::overloaded(TOO_MANY.to_owned()));
+        };
         let mut next = self.next.lock().await;
         sleep_until(*next).await;
         *next = Instant::now() + EVERY;
         drop(next);
-        self.text(SHARED).await
+        Ok(self.text(SHARED).await)
     }
 
     /// Returns the metrics, at most this old.
@@ -60,3 +72,9 @@ const SHARED: Duration = Duration::from_secs(1);
 
 /// The time between two answers: fifty a second are more than a fleet of scrapers needs.
 const EVERY: Duration = Duration::from_millis(20);
+
+/// The most scrapers that wait for an answer. A connection with a request under way is never closed for another, so
+/// scrapers without a bound could take every place of the admin listener from probes and operators.
+const WAITING_MAX: usize = 16;
+const TOO_MANY: &str = "too many scrapers wait for the metrics; scrape again later, and let each of a few scrapers \
+     ask every few seconds";

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tonic::Status;
 
 use super::MESSAGE_MAX;
-use super::message::Messages;
+use super::message::{Messages, RequestKind};
 use crate::listener::{Browsers, Call, Connection, Protocol, Seat, Shown, Stage, Strangers, Token};
 
 /// gRPC, answered by routes, for clients with the token if one is set. The health service is open to every client,
@@ -46,7 +46,7 @@ impl Protocol for Grpc {
         let silent = without_preface(connection.seat());
         let flooded = connection.seat();
         let Grpc { routes, token, browsers, strangers } = self;
-        let tries = strangers.tries(connection.peer().0, connection.stage());
+        let tries = strangers.tries(connection.peer().0, connection.stage(), None);
         let failed = tries.clone();
         // hyper drops the future of a call that its client resets, so a call that still waits charges nothing. A call
         // that is refused here is refused before a byte of its message is read.
@@ -68,8 +68,10 @@ impl Protocol for Grpc {
                 None => {
                     let call = path.starts_with(ENVOY).then(|| Call::on(&seat));
                     let longest = if call.is_some() { MESSAGE_MAX } else { PROBE_MAX };
+                    let kind = request_kind(path);
                     let (seat, arriving) = (Arc::clone(&seat), call.clone());
-                    let request = request.map(|body| Messages::of(body, longest, seat, arriving));
+                    let request =
+                        request.map(|body| Messages::of(body, kind, longest, seat, arriving));
                     Ok((routes.call(request), call))
                 }
             };
@@ -124,6 +126,10 @@ impl Protocol for Grpc {
     }
 }
 
+fn request_kind(path: &str) -> RequestKind {
+    if path.starts_with(REFLECTION) { RequestKind::Stream } else { RequestKind::Unary }
+}
+
 /// Returns if the client has not sent the preface of HTTP/2 in time; else never.
 async fn without_preface(seat: Arc<Seat>) {
     sleep(PREFACE).await;
@@ -149,6 +155,8 @@ fn age() -> Duration {
 
 const HEALTH: &str = "/grpc.health.v1.Health/";
 const ENVOY: &str = "/envoy.service.ratelimit.v3.RateLimitService/";
+/// The reflection services, in two versions: the only ones whose clients send a stream of messages.
+const REFLECTION: &str = "/grpc.reflection.";
 
 /// The most bytes of a message to the health and reflection services: a few names.
 const PROBE_MAX: usize = 1024;

@@ -21,21 +21,36 @@ pub(super) struct Messages {
     body: Incoming,
     seat: Arc<Seat>,
     call: Option<Call>,
+    request: RequestKind,
+    /// Whether a whole message has arrived.
+    has_message: bool,
     prefixes: Prefixes,
     /// Bytes of the incomplete message that the seat counts.
     counted: usize,
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
+/// The number of messages that the client of a call sends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RequestKind {
+    /// One, whether the answer is one message or a stream.
+    Unary,
+    /// Any number.
+    Stream,
+}
+
 impl Messages {
     /// Receives messages of at most `longest` bytes. With the first of them `call` has arrived whole.
     pub(super) fn of(
         body: Incoming,
+        request: RequestKind,
         longest: usize,
         seat: Arc<Seat>,
         call: Option<Call>,
     ) -> Messages {
-        Messages { body, seat, call, prefixes: Prefixes::new(longest), counted: 0, deadline: None }
+        let prefixes = Prefixes::new(longest);
+        let (has_message, counted, deadline) = (false, 0, None);
+        Messages { body, seat, call, request, has_message, prefixes, counted, deadline }
     }
 
     /// Counts bytes that arrived.
@@ -45,6 +60,12 @@ impl Messages {
             too_long(refused)
         })?;
         if ended > 0 {
+            // tonic reads a unary request to its end, so further messages would keep the call open for ever.
+            let is_second = ended > 1 || self.has_message;
+            if is_second && self.request == RequestKind::Unary {
+                return Err(too_many());
+            }
+            self.has_message = true;
             self.deadline = None;
             if let Some(call) = &self.call {
                 call.note_whole();
@@ -173,6 +194,12 @@ fn too_long(TooLong { length, longest }: TooLong) -> Status {
     Status::resource_exhausted(format!(
         "a message must have at most {longest} bytes, got {length}; send fewer or shorter values"
     ))
+}
+
+fn too_many() -> Status {
+    Status::invalid_argument(
+        "a call has one message, got a second one; send it in a call of its own",
+    )
 }
 
 fn too_slow() -> Status {

@@ -54,7 +54,8 @@ impl Resp {
 impl Protocol for Resp {
     async fn serve(self, connection: Connection) {
         let (stage, seat) = (connection.stage(), connection.seat());
-        let tries = self.strangers.tries(connection.peer().0, connection.stage());
+        let peer = connection.peer().0;
+        let tries = self.strangers.tries(peer, connection.stage(), Some(connection.seat()));
         // An error ends this connection only (the client left, or does not take its answers), so it is ignored.
         let _ = self.converse(connection, seat, tries).hold(stage).await;
     }
@@ -293,9 +294,11 @@ mod tests {
         let (stage, stages) = watch::channel(Stage::Open);
         let held = async move {
             let strangers = Strangers::at("RESP");
-            let tries = strangers.tries(Ipv4Addr::LOCALHOST.into(), stages.clone());
+            let seat = Seat::alone();
+            let own = Some(Arc::clone(&seat));
+            let tries = strangers.tries(Ipv4Addr::LOCALHOST.into(), stages.clone(), own);
             let resp = Resp::new(app, None, strangers);
-            let held = resp.converse(server, Seat::alone(), tries).hold(stages).await;
+            let held = resp.converse(server, seat, tries).hold(stages).await;
             drop(stage);
             held
         };
