@@ -53,24 +53,32 @@ const remove = (rule, subject, reason) => ask('DELETE', `admin/v1/overrides?${su
 /** The subjects of an override as text. */
 const named = (rule, subject) => (Object.keys(subject).length ? shown(subject) : `every subject of ${rule}`);
 
-/** The override of exactly this subject, if there is one. */
-export function overrideOf(rule, subject) {
+/** The override of exactly this subject, if there is one in a list. */
+export function overrideOf(rule, subject, overrides = live.overrides) {
   const text = shown(Object.fromEntries(Object.entries(subject).sort()));
-  return live.overrides.find(one => one.rule === rule && shown(Object.fromEntries(Object.entries(one.subject).sort())) === text);
+  return overrides.find(one => one.rule === rule && shown(Object.fromEntries(Object.entries(one.subject).sort())) === text);
 }
 
 /** Sets other limits for a subject. */
 export function setOverride(rule, subject, limits, seconds) {
-  const before = overrideOf(rule, subject), isBlock = limits.length === 1 && limits[0] === 'block';
+  let before, set;
+  const isBlock = limits.length === 1 && limits[0] === 'block';
   const isAll = !Object.keys(subject).length;
   const effect = isBlock ? `denies all requests of ${isAll ? 'every subject' : 'it'}` : `limits ${isAll ? 'each subject' : 'it'} to ${limits.join(', ')}`;
   return change({
     title: `${isBlock ? 'Block' : 'Set other limits for'} ${named(rule, subject)}?`,
     effect: `${rule} ${effect}, on every instance, ${lasting(seconds)}.`,
-    act: reason => ask('PUT', 'admin/v1/overrides', { rule, subject, limits, ...until(seconds), ...because(reason) }),
+    async act(reason) {
+      before = live.overrides;
+      set = await ask('PUT', 'admin/v1/overrides', { rule, subject, limits, ...until(seconds), ...because(reason) });
+      return set;
+    },
     // The server answers with the subjects that the override covers: an IPv6 address becomes its /64.
     done: answer => `${named(rule, answer.subject)} is ${isBlock ? 'blocked' : `limited to ${limits.join(', ')}`} by ${rule}.`,
-    undo: reason => (before ? put(before, reason) : remove(rule, subject, reason).catch(gone)),
+    undo(reason) {
+      const replaced = overrideOf(rule, set.subject, before);
+      return replaced ? put(replaced, reason) : remove(rule, set.subject, reason).catch(gone);
+    },
   });
 }
 
@@ -85,15 +93,34 @@ export function removeOverride(one) {
   });
 }
 
-/** Refunds an amount of a unit to a subject. */
+/**
+ * The amount that every limit in a unit received by a refund: all of it, or the part until the limit was full. Compares the
+ * state before with the answer.
+ */
+function refunded(amount, unit, before, answer) {
+  const parts = answer.limits.filter(one => one.unit === unit && one.remaining === one.capacity && one.capacity !== null)
+    .map(one => one.capacity - (before.limits.find(other => other.limit === one.limit)?.remaining ?? 0));
+  return Math.min(amount, ...parts);
+}
+
+/** Refunds an amount of a unit to a subject. Undo charges only what every limit received, since a charge has no bound. */
 export function refund(rule, subject, amount, unit) {
+  let back = 0;
   const post = (what, reason) => ask('POST', 'admin/v1/state', { rule, subject, ...what, ...because(reason) });
   return change({
     title: `Refund ${amount} ${unit} to ${shown(subject)}?`,
     effect: `Each limit of ${rule} in ${unit} gets up to ${amount} back.`,
-    act: reason => post({ refund: { [unit]: amount } }, reason),
+    async act(reason) {
+      const before = await ask('GET', `admin/v1/state?${subjectQuery(rule, subject)}`);
+      const answer = await post({ refund: { [unit]: amount } }, reason);
+      back = refunded(amount, unit, before, answer);
+      return answer;
+    },
     done: `${amount} ${unit} are refunded to ${shown(subject)}.`,
-    undo: reason => post({ charge: { [unit]: amount } }, reason),
+    undo(reason) {
+      if (!back) throw new Error(`Not undone: a limit of ${rule} in ${unit} was full before the refund, and a charge would take from it too.`);
+      return post({ charge: { [unit]: back } }, reason);
+    },
   });
 }
 

@@ -43,7 +43,8 @@ export function useOf(rule) {
   const heaviest = top?.rules.find(one => one.rule === rule.name)?.consumers[0];
   const [limit] = rule.limits;
   if (!limit?.capacity || !limit.window_ms) return undefined;
-  if (!heaviest) return 0;
+  // A rule is not in the list if it had no use, or if uses are not counted: `top` is off, or there are too many rules.
+  if (!heaviest) return top?.rules.length && !top.decisions_left_out ? 0 : undefined;
   return Math.min(1, heaviest.count / (limit.capacity * Math.max(1, top.window_ms / limit.window_ms)));
 }
 

@@ -78,7 +78,11 @@ function headOf(name, find) {
     update() {
       const rule = find();
       actions.hidden = !rule;
-      if (!rule) return write(about, live.loaded ? 'The policy has no rule with this name any more. Its past is below.' : '');
+      if (!rule) {
+        shown = '';
+        [mode, rates, limits].forEach(one => one.replaceChildren());
+        return write(about, live.loaded ? 'The policy has no rule with this name any more. Its past is below.' : '');
+      }
       write(about, `Domain ${rule.domain} · ${byKey(rule)} · on_outage ${rule.on_outage}${rule.anchor ? ` · anchored by ${rule.anchor.join(' and ')}` : ''}`);
       const { allowed, denied } = ratesOf(name);
       write(rates, `${rate(allowed)} allowed and ${rate(denied)} denied per second, on this instance`);

@@ -23,7 +23,8 @@ export function storePanel(wide) {
   return {
     element: section('Store', wide, shards.element, list),
     show(event) {
-      shards.show(event.shards);
+      const seconds = (event.point?.lasted_ms[0] ?? 1000) / 1000;
+      shards.show(event.shards.map(shard => ({ ...shard, calls: shard.calls / seconds, failed: shard.failed / seconds, unsent: shard.unsent / seconds })));
       list.replaceChildren(...factsOf(event).map(([name, value]) => el('div', {}, el('dt', {}, name), el('dd', {}, value))));
     },
   };

@@ -171,7 +171,7 @@ fn is_drawn() -> bool {
     since == 0
 }
 
-/// Returns whether an allowed request left a fifth of the limit or less.
+/// Returns whether a counter that allows has a fifth of its limit or less left.
 fn is_near_limit(counter: &CounterOutcome) -> bool {
     let (remaining, capacity) = (counter.remaining.number(), counter.capacity.number());
     let (Some(remaining), Some(capacity)) = (remaining, capacity) else { return false };

@@ -357,6 +357,32 @@ def drive(page, world):
     page.click("#confirm-yes")
     page.until("document.querySelector('#changes .notice.good').textContent.includes('are reset')")
 
+    step("undone: a refund of more than was used, and other limits for an address whose network was blocked")
+    subject = {"rule": "tokens", "subject": {"tenant": "wayne"}}
+    call(world, "POST", "/admin/v1/state", subject | {"charge": {"tokens": 3}})
+    go(page, "#/subject?rule=tokens&attr.tenant=wayne")
+    page.until("document.querySelector('.head')?.textContent.includes('tenant=wayne')")
+    page.until("document.querySelector('select[name=unit]')?.value === 'tokens'")
+    page.write("input[name=amount]", "10")
+    press(page, "form.refund button")
+    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('10 tokens are refunded to tenant=wayne')")
+    assert call(world, "GET", "/admin/v1/state?rule=tokens&attr.tenant=wayne")["limits"][0]["remaining"] == 200_000
+    page.click("#changes .notice.good button")
+    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('Undone.')")
+    assert call(world, "GET", "/admin/v1/state?rule=tokens&attr.tenant=wayne")["limits"][0]["remaining"] == 199_997
+    call(world, "PUT", "/admin/v1/overrides", {"rule": "login", "subject": {"ip": "2001:db8::7"}, "limits": ["block"]})
+    go(page, "#/overrides")
+    page.until("document.querySelector('tbody')?.textContent.includes('2001:db8::')")
+    go(page, "#/subject?rule=login&attr.ip=2001:db8::7")
+    page.until("document.querySelector('input[name=limits]')?.value === '10/1m'")
+    press(page, "form.raise button")
+    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('limited to 10/1m')")
+    assert ask(world, "ip=2001:db8::7", "route=/login")["allowed"] is True
+    page.click("#changes .notice.good button")
+    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('Undone.')")
+    assert ask(world, "ip=2001:db8::7", "route=/login")["reason"] == "blocked"
+    call(world, "DELETE", "/admin/v1/overrides?rule=login&attr.ip=2001:db8::7")
+
     step("a refused policy file: critical, with the reason, until it is fixed")
     rules = f"{world.folder}/rules.toml"
     text = open(rules).read()

@@ -96,9 +96,11 @@ impl Rules {
         growth
     }
 
-    /// Returns the series of a rule, if it has one.
+    /// Returns the series of a rule, if it has one. A rule that moved to another domain is known in both, and was last
+    /// seen in the new one.
     pub(super) fn series_of(&self, rule: &str) -> Option<Own> {
-        self.known.values().find(|known| &*known.rule == rule)?.own
+        let named = self.known.values().filter(|known| &*known.rule == rule);
+        named.max_by_key(|known| known.seen)?.own
     }
 
     /// Returns a rule; `None` as long as it has decided nothing.

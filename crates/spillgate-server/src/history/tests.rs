@@ -176,6 +176,35 @@ fn a_rule_that_is_gone_keeps_its_points_and_one_that_comes_back_begins_anew() {
 }
 
 #[test]
+fn a_rule_that_moved_to_another_domain_has_the_points_of_the_new_one() {
+    let rules = |domain: &str| {
+        let rule = |n: usize| {
+            format!(
+                "[[rule]]\nname = \"r{n}\"\ndomain = \"{domain}\"\nmatch = {{ route = \"r{n}\" }}\n\
+                 key = [\"route\"]\nlimits = [\"9/second\"]\n"
+            )
+        };
+        (0..MOVED).map(rule).collect::<String>()
+    };
+    let mut world = World::of(&rules("old"));
+    let check_each = |world: &World, domain: &'static str| {
+        for n in 0..MOVED {
+            let request = Request::new().in_domain(domain).with("route", format!("r{n}"));
+            assert!(world.limiter.check_now(&request).unwrap().allowed());
+        }
+    };
+    check_each(&world, "old");
+    world.sample();
+    world.limiter.set_policy(Policy::from_toml(&rules("new")).unwrap());
+    check_each(&world, "new");
+    check_each(&world, "new");
+    world.sample();
+    for n in 0..MOVED {
+        assert_eq!(world.sums("3m", Some(&format!("r{n}"))), (2, 2), "r{n}");
+    }
+}
+
+#[test]
 fn changes_are_events_with_actor_time_and_reason() {
     let mut world = World::with_rules(2);
     world.sample();
@@ -332,3 +361,5 @@ const HALF_A_DAY: usize = 1_500;
 const RULES_SEEN: usize = 1_100;
 /// Rules that decide all the time.
 const RULES_BUSY: usize = 100;
+/// Rules that move: enough that a wrong choice among two of a name shows.
+const MOVED: usize = 8;

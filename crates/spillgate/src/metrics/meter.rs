@@ -22,13 +22,15 @@ impl Meter {
         Meter { domain: domain.into(), rule: rule.into(), counts: Tally::new() }
     }
 
-    /// Counts the counters of one decision as one result: with the first reason and the worst source.
+    /// Counts the counters of one decision as one result: with the first reason and the worst source. An advisory counter
+    /// denies nothing.
     #[inline]
     pub(super) fn count(&self, counters: &[CounterOutcome]) {
-        let reason = counters.iter().filter_map(|counter| counter.denied).min();
+        let deciding = counters.iter().filter(|counter| !counter.advisory);
+        let reason = deciding.filter_map(|counter| counter.denied).min();
         let counts = self.counts.of_this_thread();
         counts.add(index(reason) * SOURCES.len() + source_of(counters));
-        if counters.iter().any(is_near_limit) {
+        if reason.is_none() && counters.iter().any(is_near_limit) {
             counts.add(NEAR_LIMIT);
         }
         if counters.iter().any(|counter| counter.overloaded) {

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::sketch::{Name, Sketch};
 use crate::decision::CounterOutcome;
-use crate::policy::{LimitPlace, Policy};
+use crate::policy::Policy;
 use crate::request::Request;
 use crate::subject::Secret;
 use crate::time::counter_ns;
@@ -205,23 +205,24 @@ impl Tops {
         let mut windows = self.windows.lock();
         windows.turn(counter_ns());
         for of_rule in counters.chunk_by(|one, next| one.rule == next.rule) {
-            let CounterOutcome { rule, overridden, limit, shadow, advisory, .. } = of_rule[0];
+            let CounterOutcome { rule, shadow, advisory, .. } = of_rule[0];
             // The caller counts inline limits by `note_inline`.
             let Some(rule) = rule.number() else { continue };
-            let (overridden, limit) = (overridden.number(), u32::from(limit));
-            let limit = policy.limit(LimitPlace { rule, overridden, limit });
             let rule = policy.rule_at(rule);
+            // The rule's own limit, since the counts of all its subjects have one unit. An override may have another.
+            let Some(limit) = rule.limits().next() else { continue };
             let denied = of_rule.iter().any(|counter| !counter.allows());
             let charged = advisory || allowed && !(shadow && denied);
+            let cost = request.cost().of_limit(limit);
             let seen = Seen {
                 hash: rule.subject_key(request, secret).id,
-                consumed: if charged { request.cost().of_limit(limit) * weight } else { 0 },
+                consumed: if charged { cost.saturating_mul(weight) } else { 0 },
                 denied: u64::from(denied && !advisory && (!shadow || allowed)) * weight,
                 unit: limit.unit(),
             };
             let values = || rule.key().map(|name| request.attribute(name).unwrap_or_default());
-            let key = || rule.key().map(Box::from).collect();
-            windows.count(weight, Some(&rule.shared_name()), &seen, key, || Name::of(values()));
+            let (name, key) = (rule.shared_name(), || rule.key());
+            windows.count(weight, Some(&name), &seen, key, || Name::of(values()));
         }
         self.period.store(windows.next_period(), Ordering::Relaxed);
     }
@@ -239,7 +240,7 @@ impl Tops {
             unit: crate::limit::REQUESTS,
         };
         let name = || Name::of([key.as_bytes()].into_iter());
-        windows.count(weight, None, &seen, || [Box::from("key")].into(), name);
+        windows.count(weight, None, &seen, || ["key"].into_iter(), name);
         self.period.store(windows.next_period(), Ordering::Relaxed);
     }
 
@@ -279,18 +280,24 @@ impl Windows {
         (self.began_ns, self.drawn, self.left_out) = (now_ns, 0, 0);
     }
 
-    fn count(
+    /// Counts a decision. A rule that has another key or unit than before begins anew.
+    fn count<'k, K: Iterator<Item = &'k str>>(
         &mut self,
         weight: u64,
         rule: Option<&Arc<str>>,
         seen: &Seen<'_>,
-        key: impl FnOnce() -> Box<[Box<str>]>,
+        key: impl Fn() -> K,
         name: impl Fn() -> Name,
     ) {
         self.drawn = self.drawn.saturating_add(1);
         let known = self.rules.iter().position(|watched| watched.rule.as_ref() == rule);
         let place = match known {
-            Some(place) => place,
+            Some(place) => {
+                if !self.rules[place].has(key(), seen.unit) {
+                    self.rules[place] = Watched::new(rule.cloned(), key(), seen.unit);
+                }
+                place
+            }
             None if self.rules.len() >= RULES_MAX => {
                 self.left_out += weight;
                 return;
@@ -323,15 +330,21 @@ impl Windows {
 }
 
 impl Watched {
-    fn new(rule: Option<Arc<str>>, key: Box<[Box<str>]>, unit: &str) -> Watched {
+    fn new<'k>(rule: Option<Arc<str>>, key: impl Iterator<Item = &'k str>, unit: &str) -> Watched {
+        let key = key.map(Box::from).collect();
         Watched { rule, key, unit: unit.into(), now: Tally::default(), before: Tally::default() }
+    }
+
+    fn has<'k>(&self, key: impl Iterator<Item = &'k str>, unit: &str) -> bool {
+        *self.unit == *unit && self.key.iter().map(|name| &**name).eq(key)
     }
 
     fn top(&self, n: usize) -> TopOfRule {
         let consumed = [&self.now.consumed, &self.before.consumed];
         let denied = [&self.now.denied, &self.before.denied];
         let total = |sketches: [&Option<Box<Sketch>>; 2]| {
-            sketches.into_iter().flatten().map(|sketch| sketch.total()).sum()
+            let totals = sketches.into_iter().flatten().map(|sketch| sketch.total());
+            totals.fold(0, u64::saturating_add)
         };
         TopOfRule {
             rule: self.rule.as_deref().map(str::to_owned),
@@ -347,7 +360,8 @@ impl Watched {
         let mut counts: HashMap<u128, (u64, &Name)> = HashMap::new();
         for (hash, count, name) in sketches.into_iter().flatten().flat_map(|sketch| sketch.counts())
         {
-            counts.entry(hash).or_insert((0, name)).0 += count;
+            let (sum, _) = counts.entry(hash).or_insert((0, name));
+            *sum = sum.saturating_add(count);
         }
         let mut counts: Vec<(u64, &Name)> = counts.into_values().collect();
         counts.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.values().cmp(b.1.values())));
@@ -425,7 +439,7 @@ mod tests {
         let hash = secret.hash_bytes(subject.as_bytes());
         let seen = Seen { hash, consumed: weight, denied: 0, unit: "requests" };
         let name = || Name::of([subject.as_bytes()].into_iter());
-        windows.count(weight, None, &seen, || [Box::from("key")].into(), name);
+        windows.count(weight, None, &seen, || ["key"].into_iter(), name);
     }
 
     fn read(windows: &Windows, n: usize) -> Vec<(String, u64)> {
@@ -449,6 +463,17 @@ mod tests {
         assert_eq!(read(&windows, 1), [("ann".to_owned(), 1)]);
         windows.turn(4 * WINDOW_NS);
         assert!(windows.rules.is_empty());
+    }
+
+    #[test]
+    fn counts_of_two_minutes_stop_at_the_largest_number() {
+        let (mut windows, secret) = (windows(), Secret::new(&SHARED_SECRET));
+        for minute in 1..=2 {
+            note(&mut windows, &secret, "ann", u64::MAX);
+            assert_eq!(windows.rules[0].top(1).consumed(), u64::MAX);
+            assert_eq!(read(&windows, 1), [("ann".to_owned(), u64::MAX)]);
+            windows.turn(minute * WINDOW_NS);
+        }
     }
 
     // Sampled as decisions are: a hundred with a thousandth of all and more, among a million others.
@@ -489,7 +514,7 @@ mod tests {
             let hash = secret.hash_bytes(b"ann");
             let seen = Seen { hash, consumed: 1, denied: 0, unit: "requests" };
             let name = || Name::of([b"ann".as_slice()].into_iter());
-            windows.count(3, Some(&rule), &seen, || [Box::from("user")].into(), name);
+            windows.count(3, Some(&rule), &seen, || ["user"].into_iter(), name);
         }
         assert_eq!((windows.rules.len(), windows.left_out), (RULES_MAX, 3));
     }

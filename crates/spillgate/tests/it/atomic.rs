@@ -126,7 +126,8 @@ fn a_postpaid_charge_stands_although_another_rule_denies() {
     });
 }
 
-/// A post-paid limit without room hid the decisions of shadow rules, as if the request had been denied.
+/// A post-paid limit without room hid the decisions of shadow rules, as if the request had been denied. It
+/// counted a denial of its own rule as well.
 #[test]
 fn a_shadow_rule_is_counted_although_a_postpaid_limit_has_no_room() {
     let policy = POSTPAID.replace("name = \"calls\"", "name = \"calls\"\n    mode = \"shadow\"");
@@ -141,6 +142,8 @@ fn a_shadow_rule_is_counted_although_a_postpaid_limit_has_no_room() {
         let text = limiter.metrics_text();
         let counted = "rule=\"calls\",decision=\"allowed\",reason=\"\",source=\"store\"} 1\n";
         assert!(text.contains(counted), "{text}");
+        let is_denial = |line: &&str| line.contains("rule=\"bytes\",decision=\"denied\"");
+        assert_eq!(text.lines().find(is_denial), None, "an advisory counter denies nothing");
     });
 }
 

@@ -70,7 +70,7 @@ impl Model {
             (false, false) => &mut self.denied,
             (false, true) => &mut self.never,
         } += 1;
-        self.near_limit += u64::from(counters.iter().zip(&never).any(is_near));
+        self.near_limit += u64::from(allowed && counters.iter().zip(&never).any(is_near));
         let us = Duration::from_micros;
         let shown = counters.iter().enumerate().map(|(position, counter)| {
             let wait = counter.reading.retry_after_us.map(us).filter(|_| !never[position]);

@@ -2,7 +2,7 @@
 
 use spillgate::metrics::{TopOfRule, TopSubject};
 use spillgate::reservation::Reserve;
-use spillgate::{Cost, Limit, LimitSpec, Request};
+use spillgate::{Cost, Limit, LimitSpec, Policy, Request};
 use std::time::Duration;
 
 use crate::limiter::on_each;
@@ -133,6 +133,44 @@ fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once()
             assert_eq!(seen(Some("jobs")), Some(jobs));
             let held = (expected(&[("key=held", 2)]), expected(&[("key=held", 1)]));
             assert_eq!(seen(None), Some(held));
+        });
+    });
+}
+
+#[test]
+fn a_rule_with_another_key_and_unit_is_counted_anew() {
+    let before = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"9/day\"]\n";
+    on_fresh_threads(|| {
+        on_each(before, |limiter| async move {
+            let request = of("ann").costing(Cost::requests(1).and("tokens", 2));
+            let _ = limiter.check(&request).await;
+            let counted = || {
+                let top = limiter.top(Some("api"), 10);
+                let [api] = top.rules() else { panic!("{top:?}") };
+                (api.unit().to_owned(), read(api.consumers()))
+            };
+            assert_eq!(counted(), ("requests".to_owned(), expected(&[("user=ann", 1)])));
+            limiter.set_policy(Policy::from_toml(POLICY).unwrap());
+            let _ = limiter.check(&request).await;
+            let anew = expected(&[("tenant=acme user=ann", 2)]);
+            assert_eq!(counted(), ("tokens".to_owned(), anew));
+        });
+    });
+}
+
+/// A sampled decision stands for several. Their costs together were above the largest number.
+#[test]
+fn huge_costs_are_counted_as_the_largest_number() {
+    let policy = "[[rule]]\nname = \"open\"\nkey = [\"user\"]\nlimits = [\"unlimited\"]\n";
+    on_fresh_threads(|| {
+        on_each(policy, |limiter| async move {
+            // Beyond 4,096 decisions of a minute not every one is sampled.
+            for _ in 0..4_200 {
+                assert!(limiter.check(&of("ann").costing(u64::MAX / 2)).await.allowed());
+            }
+            let top = limiter.top(Some("open"), 10);
+            assert_eq!(read(top.rules()[0].consumers()), expected(&[("user=ann", u64::MAX)]));
+            assert_eq!(top.rules()[0].consumed(), u64::MAX);
         });
     });
 }
