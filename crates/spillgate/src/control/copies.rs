@@ -68,7 +68,7 @@ impl Copies {
             Some((id, entry)) => vec![self.seal.sealed(id, entry)],
             None => lacked.take(TOLD_MAX).map(|(id, entry)| self.seal.sealed(id, entry)).collect(),
         };
-        let forgotten = copy.forgotten(now_us).take(TOLD_MAX).collect();
+        let forgotten = self.due(copy, now_us).take(TOLD_MAX).collect();
         let seen = copy.version.clone();
         Exchange { seen, epoch: random(), entries_max: ENTRIES_MAX, reply, forgotten }
     }
@@ -87,10 +87,18 @@ impl Copies {
             copy.holds.clear();
         }
         copy.version.clone_from(&answer.version);
-        copy.holds.retain(|_, held| !held.is_forgotten(now_us));
+        if self.previous.is_none() {
+            copy.holds.retain(|_, held| !held.is_forgotten(now_us));
+        }
         // The copy holds these entries even if they cannot be opened here.
         answer.unseen.iter().for_each(|stored| copy.hold(stored));
         answer.unseen.iter().filter_map(|stored| self.open(stored)).collect()
+    }
+
+    /// Returns the entries of a copy that can be deleted. With a previous secret there are none: an
+    /// entry under its old id is never deleted, and only a removal under the new id outweighs it.
+    fn due(&self, copy: &Copy, now_us: u64) -> impl Iterator<Item = EntryId> {
+        copy.forgotten(if self.previous.is_some() { 0 } else { now_us })
     }
 
     fn open(&self, stored: &StoredEntry) -> Option<(EntryId, Entry)> {
@@ -113,7 +121,7 @@ impl Copies {
         let Some(copy) = copies.get(shard) else { return true };
         copy.version != version
             || table.entries().any(|(id, entry)| copy.lacks(id, entry))
-            || copy.forgotten(now_us).next().is_some()
+            || self.due(copy, now_us).next().is_some()
     }
 
     /// Returns the number of entries that a copy lacks.
