@@ -254,6 +254,7 @@ impl Limiter {
     pub fn set_policy(&self, policy: Policy) {
         let in_force = InForce::new(policy, &self.inner.in_force.load().meters);
         self.inner.control.set_policy(&in_force, &self.inner.in_force);
+        self.inner.note_new_limits();
     }
 
     /// Returns the policy in force, joined with the runtime changes.
@@ -346,6 +347,13 @@ impl Inner {
         #[cfg(feature = "redis")]
         self.denials.end();
         self.waiting.note_room();
+    }
+
+    /// Notes that other limits are in force. Denials by the earlier ones end, and waiting callers
+    /// try again.
+    fn note_new_limits(&self) {
+        self.waiting.forget_denials();
+        self.note_room();
     }
 
     /// Counts an amount that an operator refunded.

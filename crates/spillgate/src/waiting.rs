@@ -4,6 +4,9 @@
 //! before it has left. So callers in one instance are admitted in the order of their arrival, and
 //! small requests do not overtake a large one for ever. A queue knows no times, except when its
 //! first caller will try again.
+//!
+//! If another counter denies the first caller of a queue, it moves to that counter's queue.
+//! Otherwise callers behind it would wait for a limit that is not theirs.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,8 +14,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::algorithm::{Intent, LimitParams};
 use crate::counter::{LimitHandle, PlannedCharge};
@@ -51,6 +55,8 @@ struct Line {
     cost: u64,
     /// The denial that the first caller waits out.
     denial: Option<KnownDenial>,
+    /// The counter to whose queue the last first caller moved. The next caller may follow it.
+    moved_to: Option<u128>,
 }
 
 #[derive(Debug)]
@@ -141,6 +147,16 @@ impl Waiting {
         self.room.notify_waiters();
     }
 
+    /// Returns a future that ends when room is made after this call, even before its first poll.
+    pub(crate) fn room(&self) -> Notified<'_> {
+        self.room.notified()
+    }
+
+    /// Forgets the denials of all queues, because other limits are in force.
+    pub(crate) fn forget_denials(&self) {
+        self.lines.lock().by_counter.values_mut().for_each(|line| line.denial = None);
+    }
+
     /// Returns the number of waiting callers.
     pub(crate) fn count(&self) -> usize {
         self.lines.lock().waiting
@@ -170,6 +186,16 @@ impl Patience {
             _ = ended.wait_for(|ended| *ended) => None,
         }
     }
+
+    /// Waits for `pause`, or until room was made; returns `None` if patience ends first.
+    pub(crate) async fn pause(&mut self, pause: Duration, room: Notified<'_>) -> Option<()> {
+        self.bound(timeout(pause, room)).await.map(|_| ())
+    }
+}
+
+/// Returns the end of a wait that begins now. The longest wait is [`WAIT_MAX`].
+pub(crate) fn deadline_after(within: Duration) -> Instant {
+    Instant::now() + within.min(WAIT_MAX)
 }
 
 impl Lines {
@@ -177,6 +203,12 @@ impl Lines {
         if self.waiting == WAITING_MAX {
             return Err(TooMany(wanted.counter));
         }
+        let (ticket, turn) = self.add(wanted);
+        Ok(Place { waiting, counter: wanted.counter, ticket, turn })
+    }
+
+    /// Adds a caller to the end of a queue. Returns its ticket, and the notification of its turn.
+    fn add(&mut self, wanted: Wanted) -> (u64, Arc<Notify>) {
         self.waiting += 1;
         self.last_ticket += 1;
         let Wanted { counter, cost } = wanted;
@@ -184,10 +216,11 @@ impl Lines {
         let line = self.by_counter.entry(counter).or_default();
         line.cost = line.cost.saturating_add(cost);
         line.waiters.push_back(Waiter { ticket, cost, turn: Arc::clone(&turn) });
-        Ok(Place { waiting, counter, ticket, turn })
+        (ticket, turn)
     }
 
-    fn leave(&mut self, counter: u128, ticket: u64) {
+    /// Removes a caller from a queue; `moved_to` is the counter to whose queue it moves, if any.
+    fn leave(&mut self, counter: u128, ticket: u64, moved_to: Option<u128>) {
         let Some(line) = self.by_counter.get_mut(&counter) else { return };
         // Tickets ascend along a queue.
         let Ok(at) = line.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) else {
@@ -201,6 +234,7 @@ impl Lines {
             return;
         }
         line.denial = None;
+        line.moved_to = moved_to;
         match line.waiters.front() {
             Some(first) => first.turn.notify_one(),
             None => drop(self.by_counter.remove(&counter)),
@@ -218,10 +252,28 @@ impl Place<'_> {
         }
     }
 
-    /// Waits for `pause`, or until room was made.
-    pub(crate) async fn pause(&self, pause: Duration) {
-        // A notification just before this wait is missed. That costs at most the pause.
-        let _ = tokio::time::timeout(pause, self.waiting.room.notified()).await;
+    /// Moves this caller to the end of another counter's queue.
+    pub(crate) fn move_to(&mut self, wanted: Wanted) {
+        let waiting = self.waiting;
+        let mut lines = waiting.lines.lock();
+        lines.leave(self.counter, self.ticket, Some(wanted.counter));
+        (self.ticket, self.turn) = lines.add(wanted);
+        self.counter = wanted.counter;
+    }
+
+    /// Returns the counter to whose queue the caller before this one moved, if that counter still
+    /// denies and is one of `wanted`. Following spares a call that would be denied, too.
+    pub(crate) fn followed<'a>(
+        &self,
+        wanted: impl IntoIterator<Item = &'a Wanted>,
+    ) -> Option<Wanted> {
+        let lines = self.waiting.lines.lock();
+        let moved_to = lines.by_counter.get(&self.counter)?.moved_to?;
+        let denial = lines.by_counter.get(&moved_to)?.denial.as_ref()?;
+        if denial.until <= Instant::now() {
+            return None;
+        }
+        wanted.into_iter().copied().find(|wanted| wanted.counter == moved_to)
     }
 
     /// Returns the counter of the queue.
@@ -240,6 +292,7 @@ impl Place<'_> {
     pub(crate) fn note(&self, denial: KnownDenial) {
         if let Some(line) = self.waiting.lines.lock().by_counter.get_mut(&self.counter) {
             line.denial = Some(denial);
+            line.moved_to = None;
         }
     }
 
@@ -259,12 +312,14 @@ impl Place<'_> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.waiting.lines.lock().leave(self.counter, self.ticket);
+        self.waiting.lines.lock().leave(self.counter, self.ticket, None);
     }
 }
 
 /// Each takes a few hundred bytes. Most of so long a queue would give up before they are admitted.
 const WAITING_MAX: usize = 100_000;
+/// About 30 years. A later deadline may be more than the clock can represent.
+const WAIT_MAX: Duration = Duration::from_secs(30 * 366 * 24 * 60 * 60);
 
 #[cfg(test)]
 mod tests {
@@ -336,6 +391,45 @@ mod tests {
             let third = waiting.join(wanted(1)).unwrap();
             assert_eq!(third.earliest(), until.checked_add(Duration::from_secs(after)));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn room_made_during_an_attempt_ends_the_pause_after_it() {
+        let waiting = Waiting::default();
+        let began = Instant::now();
+        let hour = Duration::from_secs(3_600);
+        let mut patience = waiting.patience(began + 2 * hour);
+        let room = waiting.room();
+        waiting.note_room();
+        assert_eq!(patience.pause(hour, room).await, Some(()));
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        // Room made before an attempt does not end the pause after it.
+        assert_eq!(patience.pause(hour, waiting.room()).await, Some(()));
+        assert!(began.elapsed() >= hour);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_moved_caller_is_followed_while_its_new_counter_denies() {
+        let waiting = Waiting::default();
+        let (here, there) = (wanted(1), wanted(2));
+        let mut first = waiting.join(here).unwrap();
+        let mut second = waiting.join(here).unwrap();
+        let third = waiting.join(here).unwrap();
+        let follows = |place: &Place<'_>, wanted: &[Wanted]| place.followed(wanted).is_some();
+        first.move_to(there);
+        assert!(first.is_first() && second.is_first());
+        assert!(!follows(&second, &[here, there]), "the denial is unknown");
+        let until = Instant::now() + Duration::from_secs(60);
+        first.note(KnownDenial { params: params("1/minute", "token-bucket"), until });
+        assert!(follows(&second, &[here, there]));
+        assert!(!follows(&second, &[here]), "it needs no room there");
+        second.move_to(there);
+        assert!(!second.is_first() && third.is_first());
+        assert_eq!((second.counter(), waiting.count()), (2, 3));
+        tokio::time::advance(Duration::from_secs(61)).await;
+        assert!(!follows(&third, &[here, there]), "there may be room now");
+        drop(first);
+        assert!(second.is_first());
     }
 
     #[test]

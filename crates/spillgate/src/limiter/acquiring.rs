@@ -17,14 +17,15 @@ use crate::limit::{Algorithm, Kind};
 use crate::metrics::{Metrics, Took};
 use crate::plan::PlanMode;
 use crate::request::Request;
-use crate::waiting::{KnownDenial, TooMany, Wanted};
+use crate::waiting::{KnownDenial, TooMany, Wanted, deadline_after};
 
 impl Limiter {
     /// Waits until the request is allowed, for at most `within`.
     ///
     /// A request is denied at once if its wait cannot fit or if it can never be allowed. Callers of
     /// one subject are admitted in the order of their calls in this instance. Checks do not queue
-    /// behind them. For a permit the limiter asks repeatedly until one is free.
+    /// behind them. For a permit the limiter asks repeatedly until one is free. A caller that another
+    /// limit denies meanwhile moves behind the callers that wait for that limit.
     ///
     /// Dropping the future gives up the place in the queue. In memory nothing has been charged
     /// then. On a store a call may be under way, and its charge stays, as with
@@ -65,8 +66,8 @@ impl Limiter {
     pub async fn acquire(&self, request: &Request<'_>, within: Duration) -> Decision {
         let inner = &self.inner;
         // Patience counts from here: it bounds every wait below, the calls to the store included.
-        let mut patience = inner.waiting.patience(Instant::now() + within);
-        let wanted = inner.wanted(request);
+        let mut patience = inner.waiting.patience(deadline_after(within));
+        let mut wanted = inner.wanted(request);
         // Callers that find a queue join it without a claim of their own. Otherwise a newcomer
         // could take the quota that the first in the queue waits for.
         let place = match inner.waiting.behind_others(wanted.iter().map(|(_, wanted)| wanted)) {
@@ -80,30 +81,45 @@ impl Limiter {
                 inner.waiting.join(counter)
             }
         };
-        let place = match place {
+        let mut place = match place {
             Ok(place) => place,
             Err(TooMany(counter)) => {
                 return inner.refused_in_line(request, &wanted, counter, None).await;
             }
         };
-        // The caller behind others knows its earliest turn. If that is too late, it is denied now
-        // instead of at its deadline.
-        let earliest = place.earliest().filter(|_| !place.is_first());
-        let in_time = earliest.is_none_or(|earliest| patience.lasts_until(earliest));
-        if !in_time || patience.bound(place.first()).await.is_none() {
-            return inner.refused_in_line(request, &wanted, place.counter(), earliest).await;
-        }
         loop {
+            // The caller behind others knows its earliest turn. If that is too late, it is denied
+            // now instead of at its deadline.
+            let earliest = place.earliest().filter(|_| !place.is_first());
+            let in_time = earliest.is_none_or(|earliest| patience.lasts_until(earliest));
+            if !in_time || patience.bound(place.first()).await.is_none() {
+                return inner.refused_in_line(request, &wanted, place.counter(), earliest).await;
+            }
+            if let Some(counter) = place.followed(wanted.iter().map(|(_, wanted)| wanted)) {
+                place.move_to(counter);
+                continue;
+            }
             if patience.bound(inner.poll_turn(request)).await.is_none() {
                 return inner.refused_in_line(request, &wanted, place.counter(), None).await;
             }
+            // It begins before the attempt, so that room made during the attempt ends the pause.
+            let room = inner.waiting.room();
             let claim = inner.claim(request).await;
             let Some(pause) = claim.pause(patience.left()) else {
                 return inner.answer_claim(claim);
             };
+            // Another policy may be in force since the caller joined, with other counters.
+            wanted = inner.wanted(request);
+            let denying = pause.counter(&wanted);
+            if let Some(other) = denying.filter(|wanted| wanted.counter != place.counter()) {
+                place.move_to(other);
+                if !place.is_first() {
+                    continue;
+                }
+            }
             // Callers behind this one derive their earliest turn from it.
             place.note(KnownDenial { params: pause.params, until: Instant::now() + pause.wait });
-            if patience.bound(place.pause(pause.wait)).await.is_none() {
+            if patience.pause(pause.wait, room).await.is_none() {
                 return inner.answer_claim(claim);
             }
         }

@@ -23,6 +23,7 @@ use crate::decision::Decision;
 use crate::limiter::Limiter;
 use crate::request::Cost;
 use crate::time::Clock;
+use crate::waiting::deadline_after;
 
 mod reply;
 
@@ -152,7 +153,7 @@ impl PaceLayer {
     }
 
     async fn wait_for_room(&self, head: Head<'_>) -> Result<(), Unsent> {
-        let deadline = Instant::now() + self.settings.within;
+        let deadline = deadline_after(self.settings.within);
         self.holds.wait(host(head), deadline).await?;
         let Settings { attributes, diagnostics, .. } = &*self.settings;
         let found = attributes.find(head, diagnostics);

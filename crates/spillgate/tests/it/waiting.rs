@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use spillgate::{Limit, Limiter, Policy, Reason, Request};
+use spillgate::{Limit, Limiter, Mode, Policy, Reason, Request};
 use spillgate_testkit::RedisServer;
 use tokio::task::{JoinHandle, LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, sleep};
@@ -26,9 +26,12 @@ struct Scene {
 
 impl Scene {
     async fn new(limits: &str) -> Scene {
+        Scene::under(&policy_of(limits)).await
+    }
+
+    async fn under(policy: &str) -> Scene {
         let clock = Clock::given(BEGIN_US);
-        let policy = format!("[[rule]]\nname = \"all\"\nkey = [\"user\"]\nlimits = {limits}");
-        let policy = Policy::from_toml(&policy).unwrap();
+        let policy = Policy::from_toml(policy).unwrap();
         let limiter =
             Limiter::builder().policy(policy).manual_clock(clock.manual()).build().await.unwrap();
         let began = Instant::now();
@@ -43,9 +46,20 @@ impl Scene {
 
     /// Starts a caller that acquires from now on.
     fn waiter(&self, number: usize, cost: u64, within: Duration) -> JoinHandle<()> {
+        self.waiter_for("ann", number, cost, within)
+    }
+
+    fn waiter_for(
+        &self,
+        user: &'static str,
+        number: usize,
+        cost: u64,
+        within: Duration,
+    ) -> JoinHandle<()> {
         let scene = self.clone();
         spawn_local(async move {
-            let decision = scene.limiter.acquire(&request(cost), within).await;
+            let request = Request::new().with("user", user).costing(cost);
+            let decision = scene.limiter.acquire(&request, within).await;
             let at_ms = scene.began.elapsed().as_millis();
             scene.journal.borrow_mut().push((number, decision.reason(), at_ms));
         })
@@ -162,6 +176,93 @@ fn a_waiting_caller_is_admitted_as_soon_as_an_operator_makes_room() {
 }
 
 #[test]
+fn the_longest_patience_is_a_wait_like_any_other() {
+    in_virtual_time(async {
+        let scene = Scene::new(r#"["2/second"]"#).await;
+        assert!(scene.limiter.check(&request(2)).await.allowed());
+        assert!(scene.limiter.acquire(&request(1), Duration::MAX).await.allowed());
+        assert!(scene.began.elapsed() < Duration::from_millis(510), "{:?}", scene.began.elapsed());
+    });
+}
+
+#[test]
+fn a_caller_that_another_limit_denies_does_not_delay_others() {
+    in_virtual_time(async {
+        let shared = r#"limits = [{ quota = "10/second", burst = 1 }]"#;
+        let scene = Scene::under(&format!(
+            "[[rule]]\nname = \"shared\"\nkey = []\n{shared}\n\n{}",
+            policy_of(r#"["1/minute"]"#)
+        ))
+        .await;
+        let zoe = Request::new().with("user", "zoe");
+        assert!(scene.limiter.check(&zoe).await.allowed());
+        let two_minutes = Duration::from_secs(120);
+        let first = scene.waiter_for("ann", 0, 1, two_minutes);
+        let second = scene.waiter_for("ann", 1, 1, two_minutes);
+        let other = scene.waiter_for("bob", 2, 1, Duration::from_secs(5));
+        sleep(Duration::from_secs(1)).await;
+        let late = Request::new().with("user", "cal");
+        assert!(scene.limiter.acquire(&late, Duration::from_secs(5)).await.allowed());
+        for waiter in [first, second, other] {
+            waiter.await.unwrap();
+        }
+        let journal = scene.journal();
+        let order: Vec<_> = journal.iter().map(|(number, reason, _)| (*number, *reason)).collect();
+        assert_eq!(order, [(0, None), (2, None), (1, None)]);
+        assert!(journal[1].2 <= 310, "the shared limit had room: {journal:?}");
+        assert!((60_000..60_200).contains(&journal[2].2), "{journal:?}");
+    });
+}
+
+#[test]
+fn callers_of_one_subject_keep_their_order_under_two_limits() {
+    in_virtual_time(async {
+        let scene = Scene::new(r#"[{ quota = "10/second", burst = 1 }, "3/minute"]"#).await;
+        let waiters: Vec<_> = (0..8).map(|number| scene.waiter(number, 1, HOUR)).collect();
+        for waiter in waiters {
+            waiter.await.unwrap();
+        }
+        let journal = scene.journal();
+        let order: Vec<_> = journal.iter().map(|(number, reason, _)| (*number, *reason)).collect();
+        assert_eq!(order, (0..8).map(|number| (number, None)).collect::<Vec<_>>());
+        let last_ms = journal[7].2;
+        assert!((100_000..100_100).contains(&last_ms), "one in 20 s after three: {last_ms} ms");
+    });
+}
+
+#[test]
+fn waiting_callers_are_admitted_as_soon_as_other_limits_are_in_force() {
+    admits_at_once_after(async |limiter| {
+        let _ = limiter.set_override("all", &request(1), ["10/hour"], None).await.unwrap();
+    });
+    admits_at_once_after(async |limiter| {
+        let _ = limiter.set_mode("all", Mode::Off, None).await.unwrap();
+    });
+    admits_at_once_after(async |limiter| {
+        let _ = limiter.reset_rule("all").await.unwrap();
+    });
+    admits_at_once_after(async |limiter| {
+        limiter.set_policy(Policy::from_toml(&policy_of(r#"["10/hour"]"#)).unwrap());
+    });
+}
+
+/// Makes a caller wait for a limit, changes that, and expects this caller and a newcomer to be admitted.
+fn admits_at_once_after(change: impl AsyncFnOnce(&Limiter)) {
+    in_virtual_time(async move {
+        let scene = Scene::new(r#"["2/hour"]"#).await;
+        assert!(scene.limiter.check(&request(2)).await.allowed());
+        let waiter = scene.waiter(0, 1, 2 * HOUR);
+        sleep(Duration::from_secs(1)).await;
+        change(&scene.limiter).await;
+        let newcomer = scene.limiter.acquire(&request(1), Duration::from_secs(5)).await;
+        assert_eq!(newcomer.reason(), None, "the earlier limit no longer counts");
+        waiter.await.unwrap();
+        let journal = scene.journal();
+        assert!(journal[0].1.is_none() && journal[0].2 < 1_010, "{journal:?}");
+    });
+}
+
+#[test]
 fn waiting_callers_are_denied_when_the_service_stops() {
     in_virtual_time(async {
         let scene = Scene::new(r#"["1/hour"]"#).await;
@@ -206,6 +307,11 @@ fn processes_that_wait_on_one_store_share_its_rate() {
             began.elapsed()
         );
     });
+}
+
+/// Returns a policy whose rule `all` has these limits for each user.
+fn policy_of(limits: &str) -> String {
+    format!("[[rule]]\nname = \"all\"\nkey = [\"user\"]\nlimits = {limits}")
 }
 
 fn request(cost: u64) -> Request<'static> {

@@ -106,7 +106,7 @@ impl Inner {
             });
             answered.push((shard, noted));
         }
-        control.learn(news, &self.in_force);
+        self.learn(news);
         answered
     }
 }

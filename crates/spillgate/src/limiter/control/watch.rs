@@ -61,7 +61,7 @@ async fn watch(limiter: Weak<Inner>) {
         let whole = look.is_multiple_of(LOOKS_UNTIL_WHOLE);
         let all_answered = limiter.follow(if whole { Look::Whole } else { Look::Quick }).await;
         pause = if all_answered { LOOK_EVERY } else { LOOK_AGAIN };
-        limiter.control.learn([], &limiter.in_force);
+        limiter.learn([]);
     }
 }
 

@@ -108,7 +108,7 @@ impl Inner {
         let mut report = WriteReport::default();
         for _ in 0..STAMPS {
             let entry = self.control.stamped(id, &entry)?;
-            self.control.learn([(id, entry.clone())], &self.in_force);
+            self.learn([(id, entry.clone())]);
             self.watch();
             report = self.exchange(Some((id, &entry))).await;
             if !self.control.table.lock().has_newer(id, &entry) {
@@ -116,6 +116,13 @@ impl Inner {
             }
         }
         Ok(report)
+    }
+
+    /// Puts entries in force. Waiting callers try again if that changes the policy.
+    pub(super) fn learn(&self, entries: impl IntoIterator<Item = (EntryId, Entry)>) {
+        if self.control.learn(entries, &self.in_force) {
+            self.note_new_limits();
+        }
     }
 }
 
@@ -159,11 +166,12 @@ impl Control {
     }
 
     /// Adds entries to the table, records those that are new in the audit, and puts them in force.
-    pub(super) fn learn(
+    /// Returns whether it published a policy.
+    fn learn(
         &self,
         entries: impl IntoIterator<Item = (EntryId, Entry)>,
         in_force: &ArcSwap<InForce>,
-    ) {
+    ) -> bool {
         let mut table = self.table.lock();
         let mut news = 0;
         for (id, entry) in entries {
@@ -180,9 +188,11 @@ impl Control {
             let more = news - LOGGED_MAX;
             tracing::info!(target: "spillgate", more, "further runtime changes");
         }
-        if news > 0 || table.is_outdated(self.now_us()) {
+        let is_outdated = news > 0 || table.is_outdated(self.now_us());
+        if is_outdated {
             self.publish(&mut table, &in_force.load(), in_force);
         }
+        is_outdated
     }
 
     /// Logs a change that is no entry, and adds it to the audit. `record` gets its time.

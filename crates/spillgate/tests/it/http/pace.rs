@@ -130,6 +130,18 @@ fn calls_pause_for_as_long_as_the_api_asks() {
 }
 
 #[test]
+fn the_longest_patience_is_a_wait_like_any_other() {
+    runtime().block_on(async {
+        let api = Api::new(200, &[]);
+        let mut client = client(&api, "10/second", Duration::MAX).await;
+        for _ in 0..11 {
+            assert_eq!(client.call(get("api")).await.unwrap().status(), 200);
+        }
+        assert_eq!(api.calls().len(), 11);
+    });
+}
+
+#[test]
 fn a_call_that_would_wait_too_long_fails_at_once() {
     runtime().block_on(async {
         let api = Api::new(503, &[("retry-after", "3600")]);
