@@ -177,8 +177,7 @@ impl<'d> DenialResponse<'d> {
             return None;
         }
         let denying = self.refusing().map(|(counter, _)| counter);
-        let denying =
-            denying.filter(|counter| counter.reason() == Some(self.reason) && !counter.advisory());
+        let denying = denying.filter(|counter| counter.reason() == Some(self.reason));
         let wait = |counter: &LimitDecision<'_>| counter.retry_after().unwrap_or(Duration::MAX);
         decision::rule_denial(&denying.min_by_key(|counter| Reverse(wait(counter)))?)
     }
@@ -196,8 +195,10 @@ impl<'d> DenialResponse<'d> {
         }
     }
 
+    /// Returns the counters that deny. One without room denies nothing if its rule is post-paid.
     fn refusing(&self) -> impl Iterator<Item = (LimitDecision<'d>, PolicyName<'d>)> {
-        enforced_counters(self.decision).filter(|(counter, _)| counter.reason().is_some())
+        enforced_counters(self.decision)
+            .filter(|(counter, _)| counter.reason().is_some() && !counter.advisory())
     }
 }
 

@@ -122,7 +122,7 @@ impl<'d> Advice<'d> {
         if self.is_slots() {
             return None;
         }
-        match self.counter.reason() {
+        match self.denies() {
             Some(reason) if reason.is_permanent() => None,
             Some(_) => self.counter.retry_after().map(whole_seconds),
             None => self.one_more_after_us().map(|us| us.div_ceil(SECOND_US).max(1)),
@@ -134,7 +134,7 @@ impl<'d> Advice<'d> {
         if self.is_slots() {
             return None;
         }
-        match self.counter.reason() {
+        match self.denies() {
             None => self.counter.reset_after().map(seconds_up),
             Some(_) => self.counter.retry_after().map(whole_seconds),
         }
@@ -158,6 +158,12 @@ impl<'d> Advice<'d> {
         }
     }
 
+    /// Returns the reason why the limit denies, or `None` if it does not. One without room denies
+    /// nothing if its rule is post-paid.
+    fn denies(&self) -> Option<Reason> {
+        self.counter.reason().filter(|_| !self.counter.advisory())
+    }
+
     /// Returns whether it is a concurrency limit. Its permits may be released at any time.
     fn is_slots(&self) -> bool {
         self.limit.algorithm() == Algorithm::Concurrency
@@ -179,9 +185,12 @@ impl<'d> PolicyName<'d> {
 /// Orders denying limits before others: first those that no wait helps, then by the longest wait,
 /// where unknown is longest. Other limits go by the smallest part of the capacity left.
 fn tighter_first(a: &Advice<'_>, b: &Advice<'_>) -> Ordering {
-    let wait = |one: &Advice<'_>| one.counter.retry_after().unwrap_or(Duration::MAX);
+    let wait = |one: &Advice<'_>| match one.denies() {
+        Some(_) => one.counter.retry_after().unwrap_or(Duration::MAX),
+        None => Duration::ZERO,
+    };
     let left = |a: &Advice<'_>, b: &Advice<'_>| u128::from(a.remaining) * u128::from(b.capacity);
-    let severity = |one: &Advice<'_>| one.counter.reason().map(Reason::is_permanent);
+    let severity = |one: &Advice<'_>| one.denies().map(Reason::is_permanent);
     severity(b)
         .cmp(&severity(a))
         .then_with(|| wait(b).cmp(&wait(a)))

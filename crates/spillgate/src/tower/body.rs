@@ -50,16 +50,26 @@ where
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         match self.project().kind.project() {
             KindProjection::Served { mut body, unsettled } => {
+                if let Some(held) = unsettled {
+                    held.announced(body.size_hint().exact());
+                }
                 let frame = ready!(body.as_mut().poll_frame(context));
                 if let Some(held) = unsettled {
-                    let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-                    held.sent(data.map_or(0, bytes::Buf::remaining));
-                    let failed = matches!(frame, Some(Err(_)));
-                    // Some bodies end with their last frame, without another poll.
-                    if frame.is_none() || body.is_end_stream() && !failed {
-                        held.ended();
+                    let is_last = match &frame {
+                        Some(Ok(sent)) => {
+                            held.sent(sent.data_ref().map_or(0, bytes::Buf::remaining));
+                            // No frame follows trailers. Some bodies end with their last frame,
+                            // without another poll.
+                            sent.is_trailers() || body.is_end_stream()
+                        }
+                        Some(Err(_)) | None => true,
+                    };
+                    match &frame {
+                        Some(Err(_)) => held.failed(),
+                        _ if is_last => held.ended(),
+                        _ => {}
                     }
-                    if frame.is_none() || failed || body.is_end_stream() {
+                    if is_last {
                         *unsettled = None;
                     }
                 }
@@ -73,7 +83,17 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Served { body, .. } => body.is_end_stream(),
+            Kind::Served { body, unsettled } => {
+                let is_over = body.is_end_stream();
+                // A server that learns of the end here drops the body without another poll. It does
+                // so too if no byte is left to send.
+                if let Some(held) = unsettled
+                    && (is_over || body.size_hint().exact() == Some(0))
+                {
+                    held.ended();
+                }
+                is_over
+            }
             Kind::Denial { bytes } => bytes.is_none(),
         }
     }

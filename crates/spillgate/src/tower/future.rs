@@ -13,6 +13,9 @@ use crate::headers::Fields;
 
 pin_project! {
     /// The future of a service behind a [`RateLimitLayer`](super::RateLimitLayer).
+    ///
+    /// If it is dropped during a call to the store, a task of its own finishes the check and
+    /// releases its permits.
     pub struct ResponseFuture<S, B, F> {
         #[pin]
         state: State<S, B, F>,
@@ -22,10 +25,21 @@ pin_project! {
 /// The check on a store, with the request's head. The body waits elsewhere.
 type Checking = Pin<Box<dyn Future<Output = (Admission, Request<()>)> + Send>>;
 
+/// A check that is finished even if its client disconnects during the call to the store.
+///
+/// The store may have granted permits or opened a record. Only the answer has the receipt that
+/// releases or settles them.
+struct FinishedCheck {
+    /// `None` once it is answered.
+    unanswered: Option<Checking>,
+    /// Whether it was polled. Before that, nothing has been sent.
+    polled: bool,
+}
+
 pin_project! {
     #[project = StateProjection]
     enum State<S, B, F> {
-        Asked { checking: Checking, body: Option<B>, inner: S },
+        Asked { check: FinishedCheck, body: Option<B>, inner: S },
         Passed { #[pin] answer: F, fields: Option<Fields>, unsettled: Option<Box<Unsettled>> },
         Refused { response: Option<Response<Vec<u8>>> },
     }
@@ -33,7 +47,8 @@ pin_project! {
 
 impl<S, B, F> ResponseFuture<S, B, F> {
     pub(super) fn asked(checking: Checking, body: B, inner: S) -> ResponseFuture<S, B, F> {
-        ResponseFuture { state: State::Asked { checking, body: Some(body), inner } }
+        let check = FinishedCheck { unanswered: Some(checking), polled: false };
+        ResponseFuture { state: State::Asked { check, body: Some(body), inner } }
     }
 
     pub(super) fn passed(
@@ -60,8 +75,8 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProjection::Asked { checking, body, inner } => {
-                    let (admission, request) = ready!(checking.as_mut().poll(context));
+                StateProjection::Asked { check, body, inner } => {
+                    let (admission, request) = ready!(check.poll(context));
                     let body = body.take().expect("left at the first answer of the store");
                     match admission {
                         Admission::Passes(fields, unsettled) => State::Passed {
@@ -91,6 +106,31 @@ where
                 }
             };
             state.set(next);
+        }
+    }
+}
+
+impl FinishedCheck {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Admission, Request<()>)> {
+        self.polled = true;
+        // Taken out, so that a check that panics is not polled again on drop.
+        let mut checking = self.unanswered.take().expect("a check is not polled after its answer");
+        let answer = checking.as_mut().poll(context);
+        if answer.is_pending() {
+            self.unanswered = Some(checking);
+        }
+        answer
+    }
+}
+
+impl Drop for FinishedCheck {
+    fn drop(&mut self) {
+        let Some(checking) = self.unanswered.take().filter(|_| self.polled) else { return };
+        // Without a runtime the process is about to end, and permits and records expire by
+        // themselves.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            // Dropping an admission releases its permits or settles its record.
+            runtime.spawn(async move { drop(checking.await) });
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -37,6 +38,10 @@ pub(super) struct Unsettled {
     receipt: Option<Receipt>,
     settle: Option<Settle>,
     served: Served,
+    /// The length of the body in bytes, if it is known before the first byte.
+    length: Option<u64>,
+    /// Whether the body has reported its end, which it also does to a caller that cannot change it.
+    has_ended: AtomicBool,
 }
 
 impl Served {
@@ -60,25 +65,50 @@ impl Served {
 impl Unsettled {
     /// Makes a receipt be settled on drop. Without `settle` its permits are released.
     pub(super) fn new(limiter: Limiter, receipt: Receipt, settle: Option<Settle>) -> Unsettled {
-        Unsettled { limiter, receipt: Some(receipt), settle, served: Served::default() }
+        Unsettled {
+            limiter,
+            receipt: Some(receipt),
+            settle,
+            served: Served::default(),
+            length: None,
+            has_ended: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn answered(&mut self, head: &Parts) {
+        let length = head.headers.get(http::header::CONTENT_LENGTH);
+        self.length = length.and_then(|length| length.to_str().ok()?.parse().ok());
         self.served.head = Some(head.clone());
+    }
+
+    /// Notes the length of the body before its first byte. That of the head counts before it.
+    pub(super) fn announced(&mut self, length: Option<u64>) {
+        if self.served.bytes == 0 {
+            self.length = self.length.or(length);
+        }
     }
 
     pub(super) fn sent(&mut self, bytes: usize) {
         self.served.bytes += bytes as u64;
     }
 
-    pub(super) fn ended(&mut self) {
-        self.served.whole = true;
+    pub(super) fn ended(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that the body broke off. Then it is not whole, whatever its length.
+    pub(super) fn failed(&mut self) {
+        self.length = None;
+        *self.has_ended.get_mut() = false;
     }
 }
 
 impl Drop for Unsettled {
     fn drop(&mut self) {
         let Some(receipt) = self.receipt.take() else { return };
+        // A server drops a body of known length after its last byte, without another poll.
+        let is_complete = self.length == Some(self.served.bytes);
+        self.served.whole = *self.has_ended.get_mut() || is_complete;
         let usage = self.settle.take().map(|settle| (settle.usage)(&self.served));
         let limiter = self.limiter.clone();
         let in_memory = limiter.inner.engine.is_memory();

@@ -10,11 +10,13 @@ use axum::Router;
 use axum::routing::get;
 use http::Request;
 use spillgate::http::ByIp;
+use spillgate::reservation::Usage;
 use spillgate::tower::RateLimitLayer;
 use spillgate::{Limiter, LimiterBuilder, Policy};
 use spillgate_testkit::{Process, RedisServer};
 use tower::{Layer, Service, ServiceExt};
 
+use crate::control::until;
 use crate::http::client::{Client, Served, serve, threads};
 use crate::support::world::runtime;
 
@@ -84,32 +86,13 @@ fn a_caller_that_disconnects_at_any_await_is_charged_at_most_once() {
     for builder in [patient(), patient().redis(server.url())] {
         let limiter = runtime.block_on(builder.policy(by_ip(10)).build()).unwrap();
         let layer = RateLimitLayer::new(limiter.clone()).identify(ByIp::direct());
-        let service = layer.layer(tower::service_fn(|_: Request<()>| async {
-            for _ in 0..3 {
-                tokio::task::yield_now().await;
-            }
-            Ok::<_, std::convert::Infallible>(http::Response::new(()))
-        }));
         let mut finished = false;
         for polls in 0.. {
             let ip = format!("192.0.2.{polls}");
             let mut request = Request::new(());
             let peer: std::net::SocketAddr = format!("{ip}:1").parse().unwrap();
             request.extensions_mut().insert(peer);
-            let mut service = service.clone();
-            let polled = runtime.block_on(async {
-                let mut answer = Box::pin(service.ready().await.unwrap().call(request));
-                for _ in 0..polls {
-                    let poll = std::future::poll_fn(|context| {
-                        std::task::Poll::Ready(answer.as_mut().poll(context))
-                    });
-                    if poll.await.is_ready() {
-                        return true;
-                    }
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-                false
-            });
+            let polled = runtime.block_on(answered_within(polls, &layer, request));
             let request = spillgate::Request::new().with("ip", &ip);
             let left = runtime.block_on(limiter.peek(&request)).remaining();
             assert!([Some(10), Some(9)].contains(&left), "{left:?} after {polls} polls");
@@ -121,6 +104,55 @@ fn a_caller_that_disconnects_at_any_await_is_charged_at_most_once() {
         }
         assert!(finished);
     }
+}
+
+/// A client that reset its stream during the call to Redis left its permit held for the whole `max_hold`, and its
+/// reservation unsettled: ten resets denied all other clients.
+#[test]
+fn a_caller_that_disconnects_at_any_await_holds_no_permit() {
+    let policy = r#"
+        [[rule]]
+        name = "r"
+        key = []
+        limits = [{ quota = "10", algorithm = "concurrency", max_hold = "1h" }]
+    "#;
+    let server = RedisServer::start();
+    let runtime = runtime();
+    let builder = patient().redis(server.url()).policy(Policy::from_toml(policy).unwrap());
+    let limiter = runtime.block_on(builder.build()).unwrap();
+    let checked = RateLimitLayer::new(limiter.clone());
+    let reserved = checked.clone().settle(Duration::from_secs(3_600), |_| Usage::default());
+    for layer in [checked, reserved] {
+        for polls in 0.. {
+            let answered = runtime.block_on(answered_within(polls, &layer, Request::new(())));
+            runtime.block_on(until("all permits are back", async || {
+                limiter.peek(&spillgate::Request::new()).await.remaining() == Some(10)
+            }));
+            if answered {
+                break;
+            }
+        }
+    }
+}
+
+/// Sends a request through the layer, polls its answer this many times, and drops it. Returns whether it was answered.
+async fn answered_within(polls: usize, layer: &RateLimitLayer, request: Request<()>) -> bool {
+    let mut service = layer.layer(tower::service_fn(|_: Request<()>| async {
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+        Ok::<_, std::convert::Infallible>(http::Response::new(()))
+    }));
+    let mut answer = Box::pin(service.ready().await.unwrap().call(request));
+    for _ in 0..polls {
+        let poll =
+            std::future::poll_fn(|context| std::task::Poll::Ready(answer.as_mut().poll(context)));
+        if poll.await.is_ready() {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    false
 }
 
 /// A limiter inside tower's buffer, or in a service made per connection, held a state for each connection: a

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::ready;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -18,6 +19,7 @@ use spillgate::{Cost, Decision, Limit, Limiter, Policy, Request, Rule};
 use spillgate_testkit::free_port;
 use tower::{Layer, ServiceExt, service_fn};
 
+use super::fields::{LimitItem, read};
 use crate::support::world::runtime;
 
 /// A response: its status, header fields and body.
@@ -173,6 +175,43 @@ fn rules_that_deny_nothing_set_no_response() {
 }
 
 #[test]
+fn a_post_paid_limit_without_room_delays_no_retry() {
+    let policy = r#"
+        [[rule]]
+        name = "bytes"
+        key = ["user"]
+        limits = [{ quota = "100/day", unit = "bytes" }]
+        postpaid = true
+
+        [[rule]]
+        name = "calls"
+        key = ["user"]
+        limits = ["2/minute"]
+    "#;
+    let (clock, runtime) = (ManualClock::new(), runtime());
+    let builder = Limiter::builder().policy(Policy::from_toml(policy).unwrap());
+    let limiter = runtime.block_on(builder.manual_clock(&clock).build()).unwrap();
+    let check = |requests, bytes| {
+        let cost = Cost::requests(requests).and("bytes", bytes);
+        runtime.block_on(limiter.check(&Request::new().with("user", "ada").costing(cost)))
+    };
+    assert!(check(2, 1_000).allowed());
+    let denied = check(1, 50);
+    assert_eq!((denied.rule(), denied.retry_after()), (Some("calls"), Some(HALF_A_MINUTE)));
+    let refusal = DenialResponse::of(&denied).unwrap();
+    assert_eq!(refusal.violated_policies().collect::<Vec<_>>(), ["calls"]);
+    let response = refusal.response(HeaderStyle::Ietf);
+    assert_eq!(response.headers()["retry-after"], "30");
+    let (_, limits) = read(response.headers());
+    assert_eq!(limits[0], LimitItem { name: "calls".into(), remaining: 0, more_after: Some(30) });
+    assert_eq!(limits[1].name, "bytes");
+    let older = refusal.response(HeaderStyle::Legacy);
+    assert_eq!(older.headers()["x-ratelimit-reset"], "30");
+    clock.advance(HALF_A_MINUTE);
+    assert!(check(1, 50).allowed());
+}
+
+#[test]
 fn an_outage_has_the_usual_response() {
     let denial = "on_outage = \"deny\"\ndenial = { status = 402, text = \"Pay\", headers = { x-plan = \"free\" } }";
     let policy = Policy::from_toml(&rule("free", "1/day", denial)).unwrap();
@@ -274,3 +313,4 @@ proptest! {
 }
 
 const SERVED: &str = "served";
+const HALF_A_MINUTE: Duration = Duration::from_secs(30);

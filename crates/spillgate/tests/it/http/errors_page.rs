@@ -96,7 +96,7 @@ async fn layer(builder: LimiterBuilder) -> RateLimitLayer {
 
 /// Returns the head of the answer to a request of this case.
 async fn answer(layer: &RateLimitLayer, case: &str, kind: &str) -> Response<()> {
-    let service = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(())));
+    let service = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
     let request = Request::get("/").header("case", case).header(CONTENT_TYPE, kind);
     let answer = layer.layer(service).oneshot(request.body(()).unwrap()).await;
     answer.unwrap().map(|_| ())

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Frame};
+use hyper::body::{Body, Frame, SizeHint};
 use spillgate::reservation::Usage;
 use spillgate::tower::{RateLimitLayer, from_header};
 use spillgate::{Cost, Limiter, LimiterBuilder, Policy, Request as CheckRequest};
@@ -230,6 +230,96 @@ fn a_request_is_settled_by_status_and_size_of_its_response() {
             response.into_body().collect().await.unwrap();
             let peeked = limiter.peek(&CheckRequest::new().costing(0)).await;
             assert_eq!(left(&peeked), expected, "{status}");
+        }
+    });
+}
+
+/// A body of these frames, which may report its length and its end, or fail after the last frame.
+struct ByHand {
+    frames: VecDeque<Frame<hyper::body::Bytes>>,
+    length: Option<u64>,
+    reports_its_end: bool,
+    breaks_off: bool,
+}
+
+impl Body for ByHand {
+    type Data = hyper::body::Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let frame = self.frames.pop_front().map(Ok);
+        let broken_off = self.breaks_off.then_some(Err("broken off"));
+        Poll::Ready(frame.or(broken_off))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.reports_its_end && self.frames.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.length.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+/// Servers end a body in several ways, and poll it to its end in few.
+#[test]
+fn a_response_is_whole_once_its_last_byte_was_taken() {
+    let piece = || Frame::data(hyper::body::Bytes::from("piece"));
+    let trailers = || Frame::trailers(http::HeaderMap::new());
+    let of = |frames: Vec<Frame<hyper::body::Bytes>>| ByHand {
+        frames: frames.into(),
+        length: None,
+        reports_its_end: false,
+        breaks_off: false,
+    };
+    // The body, the Content-Length, the number of frames that the server takes, and whether that is all.
+    let cases = [
+        ("empty", ByHand { reports_its_end: true, ..of(vec![]) }, None, 0, true),
+        ("no bytes", ByHand { length: Some(0), ..of(vec![]) }, None, 0, true),
+        ("HEAD", ByHand { reports_its_end: true, ..of(vec![]) }, Some("10"), 0, true),
+        ("its length", ByHand { length: Some(10), ..of(vec![piece(), piece()]) }, None, 2, true),
+        ("a part of it", ByHand { length: Some(10), ..of(vec![piece(), piece()]) }, None, 1, false),
+        ("the length of the head", of(vec![piece(), piece()]), Some("10"), 2, true),
+        ("a part of that", of(vec![piece(), piece()]), Some("10"), 1, false),
+        ("trailers", of(vec![piece(), trailers()]), None, 2, true),
+        ("without its trailers", of(vec![piece(), trailers()]), None, 1, false),
+        ("no known length", of(vec![piece(), piece()]), None, 2, false),
+        ("to its end", of(vec![piece()]), None, 2, true),
+        ("broken off", ByHand { breaks_off: true, ..of(vec![piece()]) }, Some("5"), 2, false),
+    ];
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let limiter =
+            Limiter::builder().policy(Policy::from_toml(STREAMS).unwrap()).build().await.unwrap();
+        for (name, body, length, taken, is_whole) in cases {
+            let wholes = Arc::new(std::sync::Mutex::new(Vec::new()));
+            let seen = Arc::clone(&wholes);
+            let layer = RateLimitLayer::new(limiter.clone())
+                .with("user", from_header("x-user"))
+                .settle(Duration::from_secs(60), move |served| {
+                    seen.lock().unwrap().push(served.is_whole());
+                    Usage::of("tokens", 0)
+                });
+            let mut response = Response::builder();
+            if let Some(length) = length {
+                response = response.header(http::header::CONTENT_LENGTH, length);
+            }
+            let response = std::sync::Mutex::new(Some(response.body(body).unwrap()));
+            let service = layer.layer(service_fn(|_: Request<()>| {
+                let response = response.lock().unwrap().take().unwrap();
+                async move { Ok::<_, Infallible>(response) }
+            }));
+            let request = Request::builder().header("x-user", "ada").body(()).unwrap();
+            let mut body = Box::pin(service.oneshot(request).await.unwrap().into_body());
+            let _ = (body.is_end_stream(), body.size_hint());
+            for _ in 0..taken {
+                let _ = body.frame().await;
+            }
+            drop(body);
+            assert_eq!(*wholes.lock().unwrap(), [is_whole], "{name}");
         }
     });
 }
