@@ -109,7 +109,7 @@ async fn exchange(
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let response = sender.send_request(request).await.map_err(|error| {
-        match error.is_parse() || error.is_incomplete_message() {
+        match error.is_parse() || error.is_incomplete_message() || error.is_canceled() {
             true => Failure::from(format!("no HTTP answer ({error}); {WRONG_LISTENER}")),
             false => error.into(),
         }

@@ -41,7 +41,7 @@ impl Redis {
         let Some(old) = self.topology.location_before(group.tag) else { return Ok(answer) };
         // A receipt from before the ring change has its record at the old owner.
         match self.close_at(old, id, group, ending, deadline).await {
-            Ok(at_old) => Ok(answer.max(at_old)),
+            Ok(at_old) => Ok(ending.join(answer, at_old)),
             Err(_) if self.gives_up(old) => Ok(answer),
             Err(error) => Err(error),
         }
@@ -153,7 +153,9 @@ impl Redis {
         deadline: Deadline,
     ) -> Result<(), StoreError> {
         let asked = |counter: &RecordedCharge| {
-            let actual = ending.actual(counter);
+            // A renewal gives a counter that cannot deny the final charge 0: its permit may be lost.
+            let may_be_lost = matches!(ending, Ending::Renew { .. }) && !counter.is_enforced;
+            let actual = if may_be_lost { Some(0) } else { ending.actual(counter) };
             counter.asked(actual.map_or(AS_CHARGED, |actual| actual.min(AS_CHARGED - 1))).to_owned()
         };
         let record = RecordAction::Close(Arc::clone(closing));
@@ -180,8 +182,9 @@ impl Redis {
         self.correct_at(location, &closing, &counters, &as_charged, deadline).await?;
         let is_over =
             closing.noted() == Some(Closed::Answered(Answer::EndResult(EndResult::Expired)));
-        let is_permit =
-            |counter: &RecordedCharge| counter.limit.algorithm() == Algorithm::Concurrency;
+        let is_permit = |counter: &RecordedCharge| {
+            counter.is_enforced && counter.limit.algorithm() == Algorithm::Concurrency
+        };
         let how = if counters.iter().any(is_permit) { Ended::PermitEnded } else { Ended::Expired };
         Ok(is_over.then_some(how))
     }
@@ -192,7 +195,9 @@ impl Redis {
         command: &::redis::Cmd,
         deadline: Deadline,
     ) -> Result<Value, StoreError> {
-        let run = |route: Route| async move { route.shard.command(command, deadline).await };
+        let run = |route: Route| async move {
+            route.shard.command(command, route.redirect, deadline).await
+        };
         self.follow(location, deadline, run).await
     }
 

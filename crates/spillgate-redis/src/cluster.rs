@@ -218,7 +218,7 @@ impl Shared {
         for shard in primaries.chain(seeds) {
             let mut slots = ::redis::cmd("CLUSTER");
             slots.arg("SLOTS");
-            let answer = shard.command(&slots, Deadline::after(ASK)).await;
+            let answer = shard.command(&slots, Redirect::None, Deadline::after(ASK)).await;
             let why = match answer.map(|answer| ranges(answer, shard.link().host())) {
                 Ok(Some(ranges)) => {
                     self.take_over(&ranges);

@@ -79,7 +79,8 @@ impl Fallback {
         let plan = &*plan;
         let rule = |counter| plan.rule_of(policy, counter);
         let rules = plan.transaction.charges.iter().map(rule).collect();
-        let fallback = Outage { fallback: self, rules, deferred, incurred: Mutex::default() };
+        let (incurred, uncharged) = (Mutex::default(), Mutex::default());
+        let fallback = Outage { fallback: self, rules, deferred, incurred, uncharged };
         StoreCall { transaction: &plan.transaction, order: plan.order(policy), fallback }
     }
 
@@ -112,7 +113,12 @@ impl Fallback {
             return;
         }
         let payable = |deferred: &DeferredCharge| redis.is_asked(deferred.key.tag);
+        let began_us = monotonic_us();
         for name in self.deferred_charges.some(REPAID_IN_A_ROUND, payable) {
+            // The next heartbeat waits for the end of the round.
+            if monotonic_us().saturating_sub(began_us) >= REPAYING_US {
+                return;
+            }
             // Each is taken out only when its turn comes. Until then it stays deferred, so that no
             // local share begins afresh over it.
             let Some(deferred) = self.deferred_charges.take_named(name) else { continue };
@@ -281,9 +287,13 @@ impl Fallback {
         used.min(deferred.admitted)
     }
 
-    /// Resets the local share, since the store has the charge now and decides from here on.
+    /// Resets the local share, since the store has the charge now and decides from here on. A share that has admitted
+    /// more meanwhile stays: it shows how much of that still occupies quota.
     fn forget(&self, deferred: &DeferredCharge) {
-        self.memory.reset(deferred.key, std::slice::from_ref(&deferred.limit));
+        let counter = PlannedCharge::new(deferred.key, deferred.limit.clone());
+        if !self.deferred_charges.is_deferred(&counter) {
+            self.memory.reset(deferred.key, std::slice::from_ref(&deferred.limit));
+        }
     }
 
     fn look(&self, counter: &PlannedCharge) -> ChargeReply {
@@ -296,6 +306,8 @@ impl Fallback {
 pub const INSTANCES_UNKNOWN: u32 = 16;
 /// The number of rules that have metrics of their own.
 const RULES_MAX: usize = 1_000;
+/// How long one round goes on. A slow shard would delay heartbeats otherwise.
+const REPAYING_US: u64 = 200_000;
 /// Deferred charges in one round of upkeep. They take less than a hundredth of what a server does
 /// in a second.
 const REPAID_IN_A_ROUND: usize = 256;

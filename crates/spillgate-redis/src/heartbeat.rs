@@ -15,6 +15,7 @@ use futures_util::future::join_all;
 use super::failure::Failure;
 use super::fingerprint::{Fingerprint, Instance};
 use super::guard::{self, Guard};
+use super::link::Redirect;
 use super::ring::Seal;
 use super::shard::Shard;
 use super::{Redis, StoreClock, jitter, topology};
@@ -70,7 +71,8 @@ impl Redis {
         deadline: Deadline,
     ) -> Result<Living, Failure> {
         let key = guard::key_of(tag);
-        let answer = shard.command(&self.command(shard, tag, &key, load), deadline).await;
+        let answer =
+            shard.command(&self.command(shard, tag, &key, load), Redirect::None, deadline).await;
         let answer = answer.inspect_err(|failure| self.topology.heed(failure))?;
         let (guard, living) = read(answer, key, &self.caller.instance.fingerprint)
             .ok_or_else(|| Failure::Bug(format!("{} returned no guard", shard.name())))?;

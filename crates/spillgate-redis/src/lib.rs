@@ -255,7 +255,9 @@ impl Redis {
         }
         let deadline = self.deadline();
         let unlink = &unlink;
-        let run = |route: Route| async move { route.shard.command(unlink, deadline).await };
+        let run = |route: Route| async move {
+            route.shard.command(unlink, route.redirect, deadline).await
+        };
         let old = limits.iter().find_map(|limit| self.old_location(key, limit));
         if let Some(old) = old {
             self.follow(old, deadline, run).await?;
@@ -273,7 +275,7 @@ impl Redis {
         let answers = self.topology.shards().into_iter().filter_map(|(tag, shard)| {
             let (command, name) = (command(&tag)?, tag.name);
             Some(async move {
-                let answer = shard.command(&command, deadline).await;
+                let answer = shard.command(&command, Redirect::None, deadline).await;
                 let answer = answer.inspect_err(|failure| self.topology.heed(failure));
                 (name, answer.map_err(StoreError::from))
             })
@@ -395,11 +397,8 @@ impl Redis {
             transaction.record.note_resent();
             reply = Box::pin(self.decide_call(location, &*again, deadline)).await.or(reply);
         }
-        if let (RecordAction::Open(opening), Err(StoreError::Unknown(_))) =
-            (&transaction.record, &reply)
-        {
-            // The record may exist, so the receipt lists this location, and settling looks there.
-            opening.note(Opened::New, || Group::of(&transaction.charges));
+        if let Err(error) = &reply {
+            note_possible_record(transaction, error);
         }
         reply?.into_iter().next().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
     }
@@ -418,7 +417,12 @@ impl Redis {
             let taken = together(rest).1.len();
             match self.decide_call(location, &rest[..taken], self.deadline()).await {
                 Ok(answers) => reply.extend(answers),
-                Err(error) => reply.extend(std::iter::repeat_n(Err(error), taken)),
+                Err(error) => {
+                    for transaction in &rest[..taken] {
+                        note_possible_record(transaction, &error);
+                    }
+                    reply.extend(std::iter::repeat_n(Err(error), taken));
+                }
             }
         }
         reply
@@ -528,6 +532,18 @@ impl Redis {
 impl Caller {
     fn new(clock: StoreClock, terms: Terms, instance: Instance) -> Caller {
         Caller { clock, nonces: Nonces::begin(), terms, instance }
+    }
+}
+
+/// Notes the location of a reservation's record that may exist although the call failed: the receipt lists the
+/// location, and settling looks there.
+fn note_possible_record(transaction: &Transaction, error: &StoreError) {
+    let may_exist =
+        matches!(error, StoreError::Unknown(_) | StoreError::Overloaded { sent: true, .. });
+    if let RecordAction::Open(opening) = &transaction.record
+        && may_exist
+    {
+        opening.note(Opened::New, || Group::of(&transaction.charges));
     }
 }
 

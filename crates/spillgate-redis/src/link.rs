@@ -129,6 +129,7 @@ impl Link {
     pub(super) async fn command(
         &self,
         command: &Cmd,
+        redirect: Redirect,
         deadline: Deadline,
     ) -> Result<Value, Failure> {
         let shared = &self.shared;
@@ -136,7 +137,13 @@ impl Link {
         let answer = async {
             let open = shared.connection(deadline).await?;
             let sent_at = Instant::now();
-            match deadline.bound(open.wire.send(command)).await {
+            let sent = async {
+                match redirect {
+                    Redirect::None => open.wire.send(command).await,
+                    Redirect::Ask => open.wire.send_all(&asking(command)).await,
+                }
+            };
+            match deadline.bound(sent).await {
                 Some(answer) => shared.classified(&open, answer).map(Answer::value),
                 None if shared.pulse.received_since(sent_at) => {
                     Err(Failure::too_late(format!("{} did not answer in time", shared.server)))
@@ -354,11 +361,7 @@ impl Shared {
         let answer = async {
             match redirect {
                 Redirect::None => open.wire.call(command, along).await,
-                Redirect::Ask => {
-                    let mut pipeline = ::redis::pipe();
-                    pipeline.cmd("ASKING").add_command(command.clone());
-                    open.wire.call_all(&pipeline, along).await
-                }
+                Redirect::Ask => open.wire.call_all(&asking(command), along).await,
             }
         };
         let Some((answer, along)) = deadline.bound(answer).await else {
@@ -387,7 +390,8 @@ impl Shared {
         if self.connecting.swap(true, Ordering::AcqRel) {
             return;
         }
-        tokio::spawn(keep_connecting(Arc::downgrade(self)));
+        // The mark exists before the task is polled: a runtime that ends may drop the task unpolled.
+        tokio::spawn(keep_connecting(Connecting(Arc::downgrade(self))));
     }
 
     async fn open_line(self: &Arc<Self>, line: &ArcSwapOption<Open>) -> Result<(), Failure> {
@@ -431,9 +435,16 @@ impl Shared {
     }
 }
 
+/// Returns a command for the server that is taking over its slot.
+fn asking(command: &Cmd) -> ::redis::Pipeline {
+    let mut pipeline = ::redis::pipe();
+    pipeline.cmd("ASKING").add_command(command.clone());
+    pipeline
+}
+
 /// Opens missing lines one at a time, with growing pauses, until all are open or the link is dropped.
-async fn keep_connecting(link: Weak<Shared>) {
-    let _busy = Connecting(link.clone());
+async fn keep_connecting(mark: Connecting) {
+    let link = Weak::clone(&mark.0);
     let mut pause = PAUSE_MIN;
     // A server whose breaker has just opened gets a pause before the first attempt.
     let mut rest = link.upgrade().is_some_and(|shared| shared.tripped.load(Ordering::Relaxed));
@@ -443,24 +454,27 @@ async fn keep_connecting(link: Weak<Shared>) {
             pause = (pause * 2).min(PAUSE_MAX);
         }
         let Some(shared) = link.upgrade() else { return };
-        let Some(line) = shared.lines.iter().find(|line| line.load().is_none()) else { return };
+        let Some(line) = shared.lines.iter().find(|line| line.load().is_none()) else { break };
         rest = shared.open_line(line).await.is_err();
+    }
+    drop(mark);
+    // A line that broke before the mark ended found it still set.
+    let shared = link.upgrade();
+    if let Some(shared) = shared.filter(|it| it.lines.iter().any(|line| line.load().is_none())) {
+        shared.connect();
     }
 }
 
-/// Marks that a task is connecting. Its drop ends the mark, however the task ended.
-///
-/// A line that broke while the task ended found the mark still set. So the drop looks once more.
+/// Marks that a task is connecting. Its drop ends the mark, however the task ended, and wakes the callers that wait for
+/// a connection: one of them starts another task if a line is missing. The drop starts none, since the runtime may be
+/// ending.
 struct Connecting(Weak<Shared>);
 
 impl Drop for Connecting {
     fn drop(&mut self) {
         let Some(shared) = self.0.upgrade() else { return };
         shared.connecting.store(false, Ordering::Release);
-        let complete = shared.lines.iter().all(|line| line.load().is_some());
-        if !complete && tokio::runtime::Handle::try_current().is_ok() {
-            shared.connect();
-        }
+        shared.changed.notify_waiters();
     }
 }
 

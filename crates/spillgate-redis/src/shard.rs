@@ -11,7 +11,7 @@ use super::batch::coalescer::together;
 use super::batch::{Admission, Batches};
 use super::failure::{Failure, NotHere};
 use super::guard::KnownGuard;
-use super::link::Link;
+use super::link::{Link, Redirect};
 use super::offset::Offset;
 use super::polls::Polls;
 use super::program::{self, Call, Header, Reply, ReplyRange, Times};
@@ -148,9 +148,10 @@ impl Shard {
     pub(super) async fn command(
         &self,
         command: &Cmd,
+        redirect: Redirect,
         deadline: Deadline,
     ) -> Result<Value, Failure> {
-        self.link.command(command, deadline).await
+        self.link.command(command, redirect, deadline).await
     }
 
     pub(super) fn batches(&self) -> &Batches {
@@ -186,7 +187,7 @@ impl Shard {
     /// Reads the server's clock by a command of its own, for servers where scripts must not.
     pub(super) async fn sample_clock(&self, deadline: Deadline) {
         let sent_us = monotonic_us();
-        let answer = self.link.command(&::redis::cmd("TIME"), deadline).await;
+        let answer = self.link.command(&::redis::cmd("TIME"), Redirect::None, deadline).await;
         let Some(store_us) = answer.ok().and_then(time_of) else { return };
         let answered_us = monotonic_us();
         self.note_clock(store_us, sent_us, answered_us);

@@ -380,7 +380,7 @@ impl<S: ShardFallback> LegRunner<'_, S> {
         // of get an error "may have been executed", so their admission is not deferred.
         for is_known in [false, true] {
             let here = |at: &usize| {
-                let known = is_old(at) || self.old_owners.is_known(leg.indices[*at], before);
+                let known = self.old_owners.is_known_elsewhere(leg.indices[*at], before);
                 known == is_known && !(gone && is_old(at))
             };
             let here: SmallVec<[usize; 4]> = all.clone().filter(here).collect();

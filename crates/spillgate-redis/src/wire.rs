@@ -36,6 +36,11 @@ impl Wire {
         self.line.send(&command.get_packed_command(), 1).await
     }
 
+    /// Sends several commands as [`Wire::send`] does, and returns the reply to the last.
+    pub(super) async fn send_all(&self, commands: &Pipeline) -> RedisResult<Answer> {
+        self.line.send(&commands.get_packed_pipeline(), commands.len()).await
+    }
+
     /// Sends a call whose reply the shard owes within the pulse's timeout, once the wire is watched.
     ///
     /// `held` is returned with the reply. If the caller is dropped before, `held` is dropped when the reply comes.

@@ -178,7 +178,8 @@ impl Memory {
         Answer::EndResult(EndResult::Done)
     }
 
-    /// Extends all permits of a record. Returns whether all were still held; if not, none is extended.
+    /// Extends all permits of a record. Returns whether all enforced ones were still held; if not, none is
+    /// extended.
     fn renew(&self, held: &Held, for_us: u64) -> bool {
         let all_held = self.holds_permits(held);
         if all_held {
@@ -191,12 +192,17 @@ impl Memory {
         all_held
     }
 
+    /// Returns whether all enforced permits of a record are still held.
     fn holds_permits(&self, held: &Held) -> bool {
-        held.charges().all(|(counter, charge)| {
-            self.with_counter(&counter, |counter, now_us| {
-                algorithm::holds(counter, &charge, now_us)
+        let mut enforced =
+            held.counters.iter().enumerate().filter(|(_, counter)| counter.is_enforced);
+        enforced.all(|(place, counter)| {
+            held.record.charge(place).is_none_or(|charge| {
+                self.with_counter(&counter.asked(0), |counter, now_us| {
+                    algorithm::holds(counter, &charge, now_us)
+                })
+                .0
             })
-            .0
         })
     }
 

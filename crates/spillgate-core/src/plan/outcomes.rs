@@ -50,9 +50,19 @@ impl ChargeOutcome {
     /// An old owner that the ring gave up has no influence.
     pub fn and(self, other: ChargeOutcome) -> ChargeOutcome {
         match (self, other) {
-            // A remembered denial is final, and an old owner without a result has no influence.
+            // A remembered denial is final, and a copy without a result has no influence.
             (ChargeOutcome::Remembered { .. }, _)
-            | (_, ChargeOutcome::NotAsked | ChargeOutcome::OutagePolicy { .. }) => self,
+            | (_, ChargeOutcome::NotAsked | ChargeOutcome::OutagePolicy { passes: true, .. }) => {
+                self
+            }
+            // The rule denies without the other copy's shard. A denial by a limit comes before that.
+            (_, ChargeOutcome::OutagePolicy { passes: false, .. }) => {
+                if self.refuses() {
+                    self
+                } else {
+                    other
+                }
+            }
             // An outage policy that allows gives way to an older owner that denies, since that
             // owner knows the counter.
             (_, ChargeOutcome::Remembered { .. }) | (ChargeOutcome::NotAsked, _) => other,
@@ -95,4 +105,33 @@ pub enum Order {
     /// All at once. This takes less time, but a denied request holds quota of shared counters for
     /// one round trip.
     AtOnce,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::Reading;
+
+    fn policy(passes: bool) -> ChargeOutcome {
+        ChargeOutcome::OutagePolicy { passes, cause: Cause::Outage }
+    }
+
+    fn store(fits: bool) -> ChargeOutcome {
+        let reading = Reading { remaining: 0, retry_after_us: None, reset_after_us: 0 };
+        ChargeOutcome::Store(ChargeReply { fits, reading, charge: None })
+    }
+
+    /// Once, the denial was lost: the request was allowed, and charged nowhere.
+    #[test]
+    fn a_copy_that_the_outage_policy_denies_denies_the_counter() {
+        use ChargeOutcome::{NotAsked, OutagePolicy, Refunded};
+        for one in [NotAsked, Refunded, store(true), policy(true), policy(false)] {
+            let both = one.and(policy(false));
+            assert!(matches!(both, OutagePolicy { passes: false, .. }), "{one:?}: {both:?}");
+            let both = policy(false).and(one);
+            assert!(matches!(both, OutagePolicy { passes: false, .. }), "{one:?}: {both:?}");
+        }
+        assert!(store(false).and(policy(false)).refuses());
+        assert!(matches!(store(true).and(policy(true)), ChargeOutcome::Store(_)));
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::{Answer, EndResult, Ending};
+
 /// The way in which a reservation ended. A later call with its id gets this answer.
 ///
 /// `Limiter::reserve` returns it in `ReservationError::Ended`.
@@ -41,6 +43,21 @@ impl Ended {
             MARK_RELEASED => Ended::Released,
             MARK_SETTLED => Ended::Settled,
             _ => Ended::Expired,
+        }
+    }
+}
+
+impl Ending<'_> {
+    /// Joins the answers of two locations into the answer of the reservation.
+    ///
+    /// The larger one counts. But a permit that is lost at either location makes a renewal expire:
+    /// a location without permits renews its record all the same. A location where the record is
+    /// unknown does not count.
+    pub fn join(&self, one: Answer, other: Answer) -> Answer {
+        let expired = Answer::EndResult(EndResult::Expired);
+        match self {
+            Ending::Renew { .. } if one == expired || other == expired => expired,
+            _ => one.max(other),
         }
     }
 }

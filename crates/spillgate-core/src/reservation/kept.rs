@@ -21,10 +21,13 @@ pub struct RecordedCharge {
     /// The limit, with the parameters that it was charged under: the rule's, or a local share of
     /// them.
     pub limit: NamedLimit,
-    /// The rule's limit, if `limit` is this instance's local share of it.
+    /// The rule's limit, if `limit` is this instance's local share of it and the store surely does
+    /// not have the charge. Its corrections then change the deferred charge of the rule's limit.
     pub share_of: Option<Box<NamedLimit>>,
     /// The hash of its unit.
     pub unit: u64,
+    /// Whether the counter can deny. If it cannot, losing its permit changes no answer.
+    pub is_enforced: bool,
 }
 
 /// The counters of one record, in order.
@@ -34,7 +37,13 @@ impl RecordedCharge {
     /// Records a counter that was charged by its limit.
     pub fn of<L: LimitHandle>(counter: &PlannedCharge<L>) -> RecordedCharge {
         let limit = counter.limit().clone();
-        RecordedCharge { key: counter.key, unit: unit(limit.limit().unit()), limit, share_of: None }
+        RecordedCharge {
+            key: counter.key,
+            unit: unit(limit.limit().unit()),
+            limit,
+            share_of: None,
+            is_enforced: counter.group == 0,
+        }
     }
 
     /// Records a counter that was charged by this instance's local share of its limit.
@@ -69,12 +78,13 @@ pub fn encoded(counters: &[PlannedCharge]) -> Vec<u8> {
         let is_named = matches!(record, RecordName::Given(_));
         let is_of_requests = unit == crate::limit::REQUESTS;
         // Bit 0: the key is that of the counter before. Bit 1: the limit has a given name. Bit 2:
-        // it counts requests. The rest: the algorithm.
+        // it counts requests. Bit 7: the counter cannot deny. The rest: the algorithm.
         bytes.push(
             u8::from(same_key)
                 | u8::from(is_named) << 1
                 | u8::from(is_of_requests) << 2
-                | (counter.limit.algorithm() as u8) << 3,
+                | (counter.limit.algorithm() as u8) << 3
+                | u8::from(counter.group > 0) << 7,
         );
         if !same_key {
             let SubjectKey { tag, id, rule } = counter.key;
@@ -128,7 +138,7 @@ pub fn decoded(bytes: &[u8]) -> Option<Vec<RecordedCharge>> {
     let mut counters: Vec<RecordedCharge> = Vec::new();
     while !rest.0.is_empty() {
         let [flags] = rest.take()?;
-        let algorithm = *Algorithm::ALL.get(usize::from(flags >> 3))?;
+        let algorithm = *Algorithm::ALL.get(usize::from(flags >> 3 & 15))?;
         let key = match (flags & 1, counters.last()) {
             (0, _) => SubjectKey { tag: rest.long()?, id: rest.long()?, rule: rest.long()? },
             (_, last) => last?.key,
@@ -143,7 +153,8 @@ pub fn decoded(bytes: &[u8]) -> Option<Vec<RecordedCharge>> {
         };
         let params = decode_numbers(algorithm, &mut rest)?;
         let limit = NamedLimit::recorded(Limit::counted(params), record, mix)?;
-        counters.push(RecordedCharge { key, limit, share_of: None, unit });
+        let is_enforced = flags & 1 << 7 == 0;
+        counters.push(RecordedCharge { key, limit, share_of: None, unit, is_enforced });
     }
     Some(counters)
 }
@@ -236,6 +247,7 @@ mod tests {
             .map(|(number, limit)| PlannedCharge {
                 cost: 1,
                 attributes: 1,
+                group: number as u16 / 4,
                 ..PlannedCharge::new(
                     SubjectKey { tag: 1, id: number as u128 / 2, rule: 3 },
                     limit.clone(),
@@ -255,6 +267,7 @@ mod tests {
             let kept = RecordedCharge::of(asked);
             let params = |counter: &RecordedCharge| counter.limit.params().cloned();
             assert_eq!((read.key, read.unit, params(read)), (kept.key, kept.unit, params(&kept)));
+            assert_eq!(read.is_enforced, asked.group == 0);
             let (read, asked) = (&read.limit, &asked.limit);
             assert_eq!((read.record(), read.mix()), (asked.record(), asked.mix()));
             assert_eq!(read.algorithm(), asked.algorithm());

@@ -4,6 +4,7 @@ use parking_lot::Mutex;
 
 use crate::algorithm::Reading;
 use crate::counter::PlannedCharge;
+use crate::limit::Algorithm;
 
 /// A table of fixed size. Each counter has one fixed slot, which it may lose to another. A counter
 /// that lost its slot starts afresh.
@@ -39,7 +40,8 @@ impl Known {
     }
 
     /// Returns an estimate of the quota left, or `None` if the state is unknown or the counter is
-    /// full again by now. Used quota is assumed to drain evenly.
+    /// full again by now. The used quota of a token bucket drains evenly; of the other algorithms
+    /// nothing is sure to come back before the end.
     pub(super) fn remaining(&self, counter: &PlannedCharge, now_us: u64) -> Option<u64> {
         let name = counter.name();
         let last = *self.slot(name).lock();
@@ -49,10 +51,14 @@ impl Known {
         let used = counter.params().capacity().saturating_sub(last.remaining);
         // `is_live` has checked that this does not underflow.
         let left_us = last.reset_after_us - now_us.saturating_sub(last.at_us);
-        // At most `used`, so it fits.
-        let still =
-            (u128::from(used) * u128::from(left_us)).div_ceil(u128::from(last.reset_after_us));
-        Some(counter.params().capacity().saturating_sub(still as u64))
+        let still = match counter.limit.algorithm() {
+            // At most `used`, so it fits.
+            Algorithm::TokenBucket => (u128::from(used) * u128::from(left_us))
+                .div_ceil(u128::from(last.reset_after_us))
+                as u64,
+            _ => used,
+        };
+        Some(counter.params().capacity().saturating_sub(still))
     }
 
     fn slot(&self, counter: u128) -> &Mutex<Last> {

@@ -27,6 +27,8 @@ pub struct Outage<'p> {
     /// the charge. They become deferred charges once the whole decision stands. Until then another
     /// call could take them along.
     pub(super) incurred: Mutex<Vec<(usize, LimitParams)>>,
+    /// The indices of the charges that the store surely does not have, those of cost 0 included.
+    pub(super) uncharged: Mutex<SmallVec<[usize; 4]>>,
 }
 
 impl ShardFallback for Outage<'_> {
@@ -45,6 +47,9 @@ impl ShardFallback for Outage<'_> {
         // caller with a short deadline that admits by itself afterwards, as Envoy does.
         if let StoreError::Overloaded { admits_itself: false, .. } = error {
             return Ok(indices.iter().map(|index| self.overloaded(*index)).collect());
+        }
+        if error.is_uncharged() {
+            self.uncharged.lock().extend_from_slice(indices);
         }
         let cause = if error.is_overload() { Cause::Overload } else { Cause::Outage };
         let counters = || transaction.charges.iter().zip(indices);

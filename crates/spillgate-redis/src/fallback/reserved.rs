@@ -47,12 +47,18 @@ impl Fallback {
         call: &StoreCall<'_, Outage<'_>>,
         outcomes: &ChargeOutcomes,
     ) -> ChargedHere {
+        let uncharged = call.fallback.uncharged.lock();
         let asked = call.transaction.charges.iter().zip(outcomes).zip(&call.fallback.rules);
-        let charged = asked.filter_map(|((counter, outcome), rule)| {
+        let charged = asked.enumerate().filter_map(|(index, ((counter, outcome), rule))| {
             let ChargeOutcome::Fallback(reply, _) = outcome else { return None };
             let share = self.share_of(*rule, counter.params());
             let charged = Charged { cost: counter.cost, charge: reply.charge };
-            Some((RecordedCharge::by_share(counter, share), charged))
+            let mut recorded = RecordedCharge::by_share(counter, share);
+            if !uncharged.contains(&index) {
+                // The store may have the charge and its record. Settling corrects it there.
+                recorded.share_of = None;
+            }
+            Some((recorded, charged))
         });
         ChargedHere { subject: subject_of(&call.transaction.charges), counters: charged.collect() }
     }
@@ -82,9 +88,10 @@ impl Fallback {
     }
 
     /// Ends or renews a reservation that was charged here. Refunded amounts are no longer deferred.
+    /// Deferred charges stay as they are if the store may have the charge.
     pub fn close(&self, id: u128, ending: &Ending<'_>) -> Answer {
         self.memory.close(id, ending, |counter, corrected| match corrected {
-            Corrected::Refunded(amount) => self.deferred_charges.lower(&counter.asked(0), amount),
+            Corrected::Refunded(amount) => self.lower_deferred(counter, amount),
             // Usage beyond the estimate is deferred to the store like any other local admission.
             Corrected::Forced(amount) => {
                 if let (Some(limit), Some(share)) = (&counter.share_of, counter.limit.params()) {
@@ -102,6 +109,13 @@ impl Fallback {
         let Some(charge) = charged.charge else { return };
         let what = Refund::Unused { charge, unused: charge.amount };
         let (returned, _) = self.memory.change(&counter.asked(0), Change::Refund(what));
-        self.deferred_charges.lower(&counter.asked(0), returned);
+        self.lower_deferred(counter, returned);
+    }
+
+    /// Subtracts a refund from the deferred charge, if the refunded charge is a part of it.
+    fn lower_deferred(&self, counter: &RecordedCharge, returned: u64) {
+        if counter.share_of.is_some() {
+            self.deferred_charges.lower(&counter.asked(0), returned);
+        }
     }
 }

@@ -8,7 +8,8 @@
 --            as RESERVE
 -- 7 CLOSE    the record's key, how (ENDS and following), the mark of this      DONE and following
 --            ending (8 bytes), for how long (us), number of counters, for
---            each: key, own key, limit, its final charge (2^41: as charged)
+--            each: key, own key, limit, its final charge (2^41: as charged; to
+--            renew or look, 0: its permit may be lost)
 --
 -- Record: state (0 open, 1 ended), opened_us, ends_us, the hash of the request (16 bytes), the mark of its ending
 --         (8 bytes), number of counters; while it is open, for each its incarnation, its slot or mark, and its charge,
@@ -110,7 +111,7 @@ local function correct(record, first, count, opened_us)
     end
 end
 
--- Returns the permits of a record if all are still held, else nothing.
+-- Returns the permits of a record that are still held, or nothing if one that may not be lost is not.
 local function held_slots(record, first, count)
     local slots = {}
     for i = 1, count do
@@ -120,12 +121,13 @@ local function held_slots(record, first, count)
         -- @inline unpack_charge(record, i) -> incarnation, slot, amount
         if limit.algorithm == SLOTS and incarnation > 0 then
             local counter = counter_of(program[p], program[p + 1], program[p + 2])
-            if not counter or not limit.module.holds(counter, incarnation, slot) then
+            if counter and limit.module.holds(counter, incarnation, slot) then
+                slots[#slots + 1] = {
+                    counter = counter, limit = limit, incarnation = incarnation, slot = slot, key = program[p],
+                }
+            elseif program[p + 3] == AS_CHARGED then
                 return
             end
-            slots[#slots + 1] = {
-                counter = counter, limit = limit, incarnation = incarnation, slot = slot, key = program[p],
-            }
         end
     end
     return slots

@@ -100,7 +100,7 @@ impl Reply {
             RecordAction::None | RecordAction::Close(_) => None,
         };
         for counter in &transaction.charges {
-            all.add(self.counter(rest, counter, has_receipt(transaction, counter))?);
+            all.add(counter, self.counter(rest, counter, has_receipt(transaction, counter))?);
         }
         let foreign = all.foreign;
         let mut reply = all.into_reply(transaction);
@@ -125,14 +125,14 @@ impl Reply {
             let since = if is_charged { u64::from(place) * counter.cost } else { 0 };
             let reply = self.counter_after(rest, counter, since)?;
             if is_charged {
-                all.add(reply);
+                all.add(counter, reply);
             }
         }
         // The second set of counters is for the decisions that were denied.
         for counter in group {
             let reply = self.counter(rest, counter, false)?;
             if !is_charged {
-                all.add(reply);
+                all.add(counter, reply);
             }
         }
         Ok(())
@@ -273,13 +273,14 @@ struct CounterReplies {
 }
 
 impl CounterReplies {
-    fn add(&mut self, (mut counter, ours): (ChargeReply, bool)) {
+    fn add(&mut self, asked: &PlannedCharge, (mut counter, ours): (ChargeReply, bool)) {
         if counter.fits {
             // The charge may have used up the room, but an allowed request need not wait.
             counter.reading.retry_after_us = Some(0);
         }
         self.replies.push(counter);
-        self.foreign |= !ours;
+        // Of a shadow rule or a post-paid limit it denies nothing, and the enforced counters are charged.
+        self.foreign |= !ours && asked.group == 0;
     }
 
     fn into_reply(self, transaction: &Transaction) -> TransactionReply {

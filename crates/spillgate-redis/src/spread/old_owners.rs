@@ -67,12 +67,18 @@ impl OldOwners {
         self.in_doubt.lock().push(number);
     }
 
-    /// Returns whether the old owner of a counter replied, or may have charged without a reply.
-    pub(super) fn is_known(&self, number: usize, outcomes: &ChargeOutcomes) -> bool {
-        let spoke = self
-            .old(number)
-            .is_some_and(|(_, copy)| matches!(outcomes[copy], ChargeOutcome::Store(_)));
-        spoke || self.in_doubt.lock().contains(&number)
+    /// Returns whether the counter of an outcome is known at its other owner, which has replied, may have charged
+    /// without a reply, or is still to be asked.
+    pub(super) fn is_known_elsewhere(&self, number: usize, outcomes: &ChargeOutcomes) -> bool {
+        let counter = self.counter_of(number);
+        let other = match self.is_old(number) {
+            true => Some(counter),
+            false => self.old(number).map(|(_, copy)| copy),
+        };
+        let counts = |other: usize| {
+            matches!(outcomes[other], ChargeOutcome::Store(_) | ChargeOutcome::NotAsked)
+        };
+        other.is_some_and(counts) || self.in_doubt.lock().contains(&counter)
     }
 
     /// Returns whether an outcome belongs to an old owner.

@@ -53,10 +53,12 @@ impl<'a, S: ShardFallback> ProvisionalCharges<'a, S> {
             && by_store
         {
             // A record that existed before this call belongs to an earlier call, so it is not undone. After a
-            // resend the earlier call is our own.
+            // resend the earlier call is our own, unless the caller has named it: then it may be one that the caller
+            // repeats.
             let noted = opening.noted();
             let tag = leg.transaction.charges.first().map_or(0, |counter| counter.key.tag);
-            let was_there = noted.repeated.contains(&tag) && !noted.is_resent;
+            let is_own = noted.is_resent && !opening.is_named;
+            let was_there = noted.repeated.contains(&tag) && !is_own;
             if was_there || !leg.passes(outcomes) {
                 return;
             }

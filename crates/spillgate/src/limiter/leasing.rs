@@ -40,8 +40,11 @@ impl Limiter {
         inner.leases.stop();
         let deadline = Instant::now() + STOP;
         while inner.leases.are_any() && Instant::now() < deadline {
-            inner.exchange_all(redis).await;
-            tokio::time::sleep(STOPPING).await;
+            let exchange = async {
+                inner.exchange_all(redis).await;
+                tokio::time::sleep(STOPPING).await;
+            };
+            let _ = tokio::time::timeout_at(deadline, exchange).await;
         }
     }
 }

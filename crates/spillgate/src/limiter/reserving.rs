@@ -244,20 +244,25 @@ impl Inner {
         self.metrics.end(began);
         let noted = opening.noted();
         check_sound(&noted)?;
-        let decision = self.answer(&bound, evaluated);
+        // A rejected call is no decision, so all checks come before the answer, which counts it.
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
+            let decision = decision::from_counters(evaluated.counters.clone(), bound.names());
             // A repeated reservation is valid only while its permits are held. The counters' reply
             // alone does not show that.
-            if has_permits {
-                self.still_held(redis, &opening, &noted).await?;
+            if has_permits && let Err(error) = self.still_held(redis, &opening, &noted).await {
+                // Charges made here get their record, so that a repeated call is not charged again.
+                if decision.allowed() {
+                    self.keep_here(&opening, evaluated.charged_here, &noted);
+                }
+                return Err(error);
             }
             // Local fallbacks keep their records in this process, and no store has the id then.
             if transactions && opening.is_named && !decision.degraded() {
                 self.named_for_this(redis, &opening, &noted, decision.allowed()).await?;
             }
         }
-        Ok(decision)
+        Ok(self.answer(&bound, evaluated))
     }
 
     /// Makes a check of permits open a record. If no receipt can name all its locations, the check

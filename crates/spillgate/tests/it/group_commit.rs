@@ -128,6 +128,22 @@ fn a_foreign_value_fails_only_its_own_decision() {
     }
 }
 
+/// A shadow rule's unreadable record took the enforced decision from the store, which had charged it.
+#[test]
+fn a_foreign_value_of_a_shadow_rule_fails_no_decision() {
+    let log = limit(Algorithm::SlidingLog, 1_000_000, AGES);
+    let world = World::queue();
+    let server = world.server.as_ref().unwrap();
+    world.check(7, &log, 1);
+    for key in keys(server) {
+        server.command(&["SET", &key, "not ours, and of another type"]);
+    }
+    let mut both = transaction(Intent::Charge, &[(8, wide(), 1), (7, &log, 1)]);
+    both.charges[1].group = 1;
+    let reply = world.run(async { world.engine.decide_one(&both).await });
+    assert!(reply.unwrap().allowed);
+}
+
 /// The server is stopped, so the first calls stay in flight and all others wait for them.
 #[test]
 fn a_caller_dropped_before_the_batch_is_sent_is_not_charged() {
@@ -213,6 +229,29 @@ fn a_runtime_that_ends_blocks_no_caller_of_another() {
     let reply =
         other.block_on(engine.decide_one(&transaction(Intent::Charge, &[(1_000, wide, 1)])));
     assert!(reply.unwrap().allowed);
+}
+
+/// A runtime ended while its task tried to connect. The mark of that task stayed, and no other runtime tried again.
+#[test]
+fn a_runtime_that_ends_while_it_connects_leaves_others_connected_again() {
+    let mut server = RedisServer::start();
+    let other = storm::threads();
+    let engine = storm::engine(&other, Some(&server.url()));
+    let wide = wide();
+    let check = |subject| {
+        let engine = engine.clone();
+        async move { engine.decide_one(&transaction(Intent::Charge, &[(subject, wide, 1)])).await }
+    };
+    assert!(other.block_on(check(0)).unwrap().allowed);
+    server.kill();
+    let short = runtime();
+    // The breaker opens, and the task that connects again runs here.
+    for subject in 0..10 {
+        assert!(short.block_on(check(subject)).is_err());
+    }
+    drop(short);
+    server.restart();
+    spillgate_testkit::eventually(|| other.block_on(check(1)).is_ok());
 }
 
 fn wide() -> &'static NamedLimit {

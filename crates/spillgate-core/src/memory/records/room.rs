@@ -204,7 +204,7 @@ mod tests {
     fn held(subject: u128, now_us: u64) -> Box<Held> {
         let limit = NamedLimit::new(Limit::per_second(9), 0);
         let key = crate::subject::SubjectKey { tag: subject, id: subject, rule: 0 };
-        let counter = RecordedCharge { key, limit, share_of: None, unit: 0 };
+        let counter = RecordedCharge { key, limit, share_of: None, unit: 0, is_enforced: true };
         let charges = [Charged { cost: 0, charge: None }];
         let record = Record::new(7, 1_000_000, charges, now_us);
         Box::new(Held { record, counters: [counter].into(), elsewhere: SmallVec::new(), subject })

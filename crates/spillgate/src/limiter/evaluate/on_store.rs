@@ -3,6 +3,8 @@
 
 use std::mem;
 
+use futures_util::future::join_all;
+
 use super::super::Inner;
 use super::super::leasing::Paid;
 use super::{ChargedHere, Evaluated, deny_if_full};
@@ -46,8 +48,8 @@ impl Inner {
         // Boxed, since the future of a check in memory would otherwise be as large as this one. A
         // block, since an async function would hold its arguments twice.
         Box::pin(async move {
-            // The call takes the deferred charges of its counters with it. Dropping it unsent puts
-            // them back.
+            // The call takes the deferred charges of its counters with it. A caller that leaves
+            // before the answer leaves them with it: they count as charged.
             let call = self.fallback.store_call(&mut prepared.plan, policy);
             let Ok(outcomes) = engine::decide(redis, &call).await;
             let answer = self.note_answer(redis, &call, outcomes, sent);
@@ -159,11 +161,12 @@ impl Inner {
 
     async fn correct(&self, redis: &Redis, concluded: &mut Concluded) {
         let counters = &mut concluded.evaluated.counters;
-        for follow_up in mem::take(&mut concluded.follow_ups) {
-            if !follow_up.stands(counters) {
-                continue;
-            }
-            match redis.change(&follow_up.counter, follow_up.change).await {
+        let mut due = mem::take(&mut concluded.follow_ups);
+        due.retain(|follow_up| follow_up.stands(counters));
+        // All at once, since each may wait as long as a decision.
+        let changes = due.iter().map(|due| redis.change(&due.counter, due.change));
+        for (follow_up, changed) in due.iter().zip(join_all(changes).await) {
+            match changed {
                 Ok((_, reply)) => {
                     // A refund may let waiting callers in, and leases grow again.
                     if matches!(follow_up.change, Change::Refund(_)) {

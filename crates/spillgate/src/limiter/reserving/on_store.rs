@@ -108,22 +108,29 @@ impl Inner {
         let Contents { id, node, groups } = contents;
         let at_store = groups.iter().map(|group| redis.close(*id, group, ending));
         let at_store = futures_util::future::join_all(at_store).await;
-        // `EndResult` is ordered, and the largest of all legs is the outcome of the reservation.
-        let mut outcome = EndResult::Unknown;
+        let mut joined = Answer::EndResult(EndResult::Unknown);
         let mut missing = None;
         let here = node.filter(|node| *node == redis.node());
         let here = here.map(|_| Ok(self.fallback.close(*id, ending)));
         for answer in at_store.into_iter().chain(here) {
             match answer {
-                Ok(Answer::EndResult(reply)) => outcome = outcome.max(reply),
-                Ok(Answer::EndedOtherwise) => return Err(ReservationError::EndedOtherwise),
+                Ok(reply) => joined = ending.join(joined, reply),
                 Err(error) => {
                     self.fallback.note_error();
                     missing = Some(error);
                 }
             }
         }
-        missing.map_or(Ok(outcome), |error| Err(out_of_reach(error)))
+        match (joined, missing) {
+            (Answer::EndedOtherwise, _) => Err(ReservationError::EndedOtherwise),
+            (Answer::EndResult(outcome), None) => Ok(outcome),
+            (Answer::EndResult(_), Some(error)) => {
+                // The other legs may have been refunded, and so may this one if only its reply was
+                // lost.
+                self.note_room();
+                Err(out_of_reach(error))
+            }
+        }
     }
 }
 

@@ -111,6 +111,29 @@ fn a_slot_that_moves_under_load_keeps_its_counts() {
     assert_eq!(all, ALL, "{:?}", patient.limiter.stats());
 }
 
+/// A command beside the script followed ASK without ASKING, and the server sent it back: no subject of a slot that moves
+/// could be reset.
+#[test]
+fn a_subject_is_reset_while_its_slot_moves() {
+    let cluster = Cluster::start(3, 0);
+    let policy =
+        Policy::from_toml("[[rule]]\nname = \"user\"\nkey = [\"user\"]\nlimits = [\"100/366d\"]\n");
+    let builder = Limiter::builder().policy(policy.unwrap()).cluster(cluster.urls());
+    let patient = Patient::built(builder.timeout(CEILING));
+    everywhere(&patient);
+    let me = Request::new().with("user", "me");
+    let left = || patient.run(patient.limiter.check(&me)).remaining();
+    assert_eq!((left(), left()), (Some(99), Some(98)));
+    let (slot, from) = slot_of_mine(&cluster);
+    let to = Node((from.0 + 1) % 3);
+    cluster.begin_migration(slot, to);
+    while cluster.migrate_keys(slot, from, to, 1) > 0 {}
+    let reset = patient.run(patient.limiter.reset("user", &me));
+    assert!(reset.is_ok(), "{reset:?}");
+    assert_eq!(left(), Some(99));
+    cluster.end_migration(slot, from, to);
+}
+
 /// F9. The primary hands over to its replica under load: no caller fails, and the counts move along.
 #[test]
 fn a_planned_failover_loses_nothing() {

@@ -155,6 +155,25 @@ fn charges_of_a_window_that_ended_during_the_partition_do_not_land_in_the_next()
     );
 }
 
+/// Used quota was taken to come back evenly, but a window gives nothing back before its end.
+#[test]
+fn an_exhausted_window_stays_exhausted_while_it_lasts() {
+    let mut server = RedisServer::start();
+    let clock = Clock::given(TODAY_US);
+    let patient =
+        Patient::built(Limiter::builder().redis(server.url()).manual_clock(clock.manual()));
+    let spec = LimitSpec::new(format!("{ALL}/hour")).algorithm("fixed-window");
+    let window = spec.build().unwrap();
+    assert_eq!(patient.admitted(ALL as usize, "me", &window), ALL);
+    let end_us = patient.check("me", &window).reset_after().unwrap().as_micros() as u64;
+    server.kill();
+    patient.falls_back();
+    clock.set(TODAY_US + end_us * 9 / 10);
+    assert_eq!(patient.admitted(3, "me", &window), 0);
+    clock.set(TODAY_US + end_us);
+    assert_eq!(patient.admitted(3, "me", &window), 3);
+}
+
 #[test]
 fn a_required_store_is_waited_for_and_its_absence_fails_the_build() {
     let runtime = runtime();

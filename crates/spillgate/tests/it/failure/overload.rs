@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use spillgate::{Decision, Limiter, Policy, Reason, Request, Source};
+use spillgate::{Decision, Limit, Limiter, Policy, Reason, Request, Source};
 use spillgate_core::time::monotonic_us;
-use spillgate_testkit::{RedisServer, Reply};
+use spillgate_testkit::{Fault, FaultProxy, RedisServer, Reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -102,6 +102,41 @@ fn a_call_past_its_deadline_does_not_reach_the_store() {
     assert!(!stats.text().contains("cmdstat_evalsha:"), "{}", stats.text());
     assert!(limiter.shards()[0].asked);
     assert_eq!(runtime.block_on(limiter.check(&of_victim())).source(), Source::Store);
+}
+
+/// A call that paid a deferred charge reset the local share, and with it the use that was admitted meanwhile. That use
+/// then counted as drained, and the store never got it.
+#[test]
+fn admissions_made_while_a_deferred_charge_is_paid_are_charged_too() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::before(server.port());
+    let runtime = storm::threads();
+    let build = |url: &str| {
+        let builder = Limiter::builder().redis(url).timeout(Duration::from_secs(10));
+        runtime.block_on(builder.expected_instances(1).denial_cache(false).build()).unwrap()
+    };
+    let (limiter, direct) = (build(&proxy.url()), build(&server.url()));
+    let limit = Limit::per(1_600, Duration::from_secs(366 * 86_400));
+    let request = Request::keyed("me", limit);
+    let hurried = || {
+        let within = Duration::from_nanos(1);
+        let decision = limiter.check_atomic_within(std::slice::from_ref(&request), within);
+        assert_eq!(runtime.block_on(decision).whole().source(), Source::Fallback);
+    };
+    hurried();
+    proxy.set(Fault::Freeze);
+    let paying = runtime.spawn({
+        let (limiter, request) = (limiter.clone(), request.clone());
+        async move { limiter.check(&request).await.source() }
+    });
+    // It takes the deferred charge along before it is sent.
+    std::thread::sleep(Duration::from_millis(100));
+    (0..3).for_each(|_| hurried());
+    proxy.set(Fault::None);
+    assert_eq!(runtime.block_on(paying).unwrap(), Source::Store);
+    assert_eq!(runtime.block_on(limiter.check(&request)).source(), Source::Store);
+    let left = || runtime.block_on(direct.check(&request.clone().costing(0))).remaining();
+    spillgate_testkit::eventually(|| left() == Some(1_594));
 }
 
 /// More work than the store does within the timeout of a decision: each call is decided by the store or

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use spillgate::reservation::{EndResult, Ended, ReservationError, Reserve, Usage};
 use spillgate::{Limiter, Policy, Reason, Request};
+use spillgate_testkit::RedisServer;
 
 use super::contract::{MIXED, SPREAD, for_a_minute, of, on_each, read, remaining};
-use crate::support::world::TODAY_US;
+use crate::support::world::{TODAY_US, ring_of};
 
 #[test]
 fn an_ended_reservation_is_rejected_under_its_id_and_reports_how_it_ended() {
@@ -79,6 +80,30 @@ fn a_reservation_ends_with_its_permit_so_that_no_two_hold_it() {
     });
 }
 
+/// The shards without the permit renew their part, which hid the lost permit.
+#[test]
+fn a_renewal_reports_a_lost_permit_although_other_shards_have_none() {
+    on_each(SPREAD, |one, other, clock| async move {
+        let mut made = Vec::new();
+        for number in 0..8 {
+            let two_hours = Reserve::lasting(Duration::from_secs(7_200));
+            let tenant = format!("t{number}");
+            let first = one.reserve(&of_both(&tenant), &two_hours).await.unwrap();
+            made.push(read(&first));
+        }
+        let minute = Duration::from_secs(60);
+        clock.set(TODAY_US + 3_599_000_000);
+        assert_eq!(other.renew(&made[0], minute).await, Ok(EndResult::Done));
+        clock.set(TODAY_US + 3_600_000_000);
+        for (number, receipt) in made.iter().enumerate() {
+            let expected = if number == 0 { EndResult::Done } else { EndResult::Expired };
+            for limiter in [&one, &other] {
+                assert_eq!(limiter.renew(receipt, minute).await, Ok(expected), "t{number}");
+            }
+        }
+    });
+}
+
 fn of_both(user: &str) -> Request<'_> {
     Request::new().with("tenant", user).with("user", user).costing(2)
 }
@@ -92,8 +117,11 @@ fn an_id_that_is_in_use_for_another_subject_is_a_conflict() {
             let first = one.reserve(&of_both(&mine), &for_a_minute(&id)).await.unwrap();
             let before = remaining(&one.peek(&of_both(&theirs)).await);
             for limiter in [&one, &other] {
+                let counted = || (limiter.stats().allowed, limiter.stats().denied);
+                let known = counted();
                 let taken = limiter.reserve(&of_both(&theirs), &for_a_minute(&id)).await;
                 assert_eq!(taken.err(), Some(ReservationError::Conflict), "{id}");
+                assert_eq!(counted(), known, "{id}: a conflict is no decision");
             }
             assert_eq!(remaining(&one.peek(&of_both(&theirs)).await), before, "{id}");
             let again = other.reserve(&of_both(&mine), &for_a_minute(&id)).await.unwrap();
@@ -169,6 +197,87 @@ fn a_repeated_reservation_charges_no_shadow_and_no_post_paid_rule_again() {
     });
 }
 
+#[test]
+fn a_lost_permit_of_a_shadow_rule_changes_no_answer() {
+    on_each(PERMITS_BESIDE, |one, other, clock| async move {
+        let ten_minutes = || Reserve::lasting(Duration::from_secs(600)).under("job");
+        let first = one.reserve(&of("a"), &ten_minutes()).await.unwrap();
+        clock.set(TODAY_US + 11_000_000);
+        for limiter in [&one, &other] {
+            let again = limiter.reserve(&of("a"), &ten_minutes()).await.unwrap();
+            assert_eq!((again.allowed(), again.receipt()), (true, first.receipt()));
+            let renewed = limiter.renew(&read(&first), Duration::from_secs(60)).await;
+            assert_eq!(renewed, Ok(EndResult::Done));
+        }
+        clock.set(TODAY_US + 70_000_000);
+        let again = other.reserve(&of("a"), &ten_minutes()).await.unwrap();
+        assert_eq!(again.receipt(), first.receipt(), "the enforced permit was extended");
+        clock.set(TODAY_US + 71_000_000);
+        let late = other.reserve(&of("a"), &ten_minutes()).await;
+        assert_eq!(late.err(), Some(ReservationError::Ended(Ended::PermitEnded)));
+    });
+}
+
+const PERMITS_BESIDE: &str = r#"
+    [[rule]]
+    name = "jobs"
+    key = ["user"]
+    limits = [{ quota = "2", algorithm = "concurrency", max_hold = "60s" }]
+    [[rule]]
+    name = "trial"
+    key = ["user"]
+    mode = "shadow"
+    limits = [{ quota = "2", algorithm = "concurrency", max_hold = "10s" }]
+"#;
+/// One shard is down. A caller that was denied by another one has room there after the cancellation.
+#[test]
+fn a_cancellation_in_part_ends_remembered_denials() {
+    let mut nodes: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let builder = || {
+            let policy = Policy::from_toml(ONE_EACH).unwrap();
+            Limiter::builder().ring(ring_of(&nodes)).policy(policy)
+        };
+        let patient = builder().timeout(Duration::from_secs(10)).build().await.unwrap();
+        // A denial is remembered for a second, and a call to the shard that is down must end before.
+        let limiter = builder().timeout(Duration::from_millis(400)).build().await.unwrap();
+        let users: Vec<String> = (0..40).map(|number| format!("u{number}")).collect();
+        let mut made = Vec::new();
+        for user in &users {
+            let both = Request::new().with("user", user).with("tenant", user);
+            let reserved = patient.reserve(&both, &Reserve::default()).await.unwrap();
+            assert_eq!((reserved.allowed(), reserved.degraded()), (true, false), "{user}");
+            made.push(read(&reserved));
+        }
+        nodes[2].kill();
+        for (user, receipt) in users.iter().zip(&made) {
+            let is_remembered = async || limiter.explain(&of(user)).await.remembered().is_some();
+            let _ = limiter.check(&of(user)).await;
+            if !is_remembered().await {
+                // Its counter is on the shard that is down, or the cache has forgotten it.
+                continue;
+            }
+            let ended = limiter.cancel(receipt).await;
+            assert!(!is_remembered().await, "{user}: {ended:?}");
+            if matches!(ended, Err(ReservationError::Retryable { .. })) {
+                return;
+            }
+        }
+        panic!("no reservation was cancelled in part");
+    });
+}
+
+const ONE_EACH: &str = r#"
+    [[rule]]
+    name = "by-user"
+    key = ["user"]
+    limits = ["1/366d"]
+    [[rule]]
+    name = "by-tenant"
+    key = ["tenant"]
+    limits = ["1/366d"]
+"#;
 const ONE_PERMIT: &str = r#"
     [[rule]]
     name = "jobs"

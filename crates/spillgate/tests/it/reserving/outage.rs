@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use spillgate::reservation::{EndResult, Ended, Receipt, ReservationError, Reserve, Usage};
 use spillgate::{Cost, Decision, Limit, Limiter, LimiterBuilder, Reason, Request, Source};
-use spillgate_testkit::{Fault, FaultProxy, RedisServer, eventually, free_port};
+use spillgate_testkit::{Direction, Fault, FaultProxy, RedisServer, eventually, free_port};
 
-use crate::failure::Patient;
+use crate::failure::{Patient, counted_by};
 use crate::support::world::{AGES, ring_of};
 
 fn limit() -> Limit {
@@ -24,6 +24,54 @@ async fn reserved(limiter: &Limiter, name: &str) -> Decision {
 
 async fn left(limiter: &Limiter) -> u64 {
     limiter.check(&Request::keyed("me", limit()).costing(0)).await.remaining().unwrap()
+}
+
+/// A limiter whose network loses replies on demand.
+struct Lossy {
+    server: RedisServer,
+    proxy: FaultProxy,
+    patient: Patient,
+}
+
+impl Lossy {
+    fn new() -> Lossy {
+        let server = RedisServer::start();
+        let proxy = FaultProxy::before(server.port());
+        let patient = Patient::on(&proxy.url());
+        Lossy { server, proxy, patient }
+    }
+
+    /// Makes a call that the store executes and whose reply is lost. Returns its subject and result. If a
+    /// heartbeat's reply is lost instead, the call does not arrive, and is made for the next subject.
+    fn in_doubt<T>(&self, limit: &Limit, call: impl Fn(&str) -> T) -> (String, T) {
+        let in_doubt = (0..20).find_map(|attempt| {
+            let subject = format!("subject {attempt}");
+            self.patient.heals();
+            self.proxy.set(Fault::CutAfter(Direction::ToClient, 0));
+            let result = call(&subject);
+            // Counted before the network works again, so no deferred charge is among it.
+            let counted = counted_by(&self.server, &subject, limit);
+            self.proxy.set(Fault::None);
+            (counted > 0).then_some((subject, result))
+        });
+        self.patient.heals();
+        in_doubt.expect("a call loses its own reply")
+    }
+
+    /// Reserves ten that the store and the local share charge.
+    fn reserved_in_doubt(&self) -> (String, Receipt) {
+        let (subject, decision) = self.in_doubt(&limit(), |subject| {
+            let request = Request::keyed(subject, limit()).costing(10);
+            self.patient.run(self.patient.limiter.reserve(&request, &Reserve::default())).unwrap()
+        });
+        assert_eq!((decision.allowed(), decision.source()), (true, Source::Fallback));
+        (subject, decision.receipt().unwrap().clone())
+    }
+
+    fn check(&self, subject: &str, cost: u64) -> Decision {
+        let request = Request::keyed(subject, limit()).costing(cost);
+        self.patient.run(self.patient.limiter.check(&request))
+    }
 }
 
 /// Waits for a server that is merely slow.
@@ -209,6 +257,53 @@ fn local_refunds_reduce_the_deferred_charge() {
         assert!(patient.limiter.check(&Request::keyed("me", limit())).await.allowed());
         assert_eq!(left(&patient.limiter).await, 1_596, "three were used locally, and one since");
     });
+}
+
+/// The store has the charge of the reservation. Its local refund once lowered the deferred charge of another
+/// caller.
+#[test]
+fn cancelling_a_reservation_in_doubt_keeps_the_deferred_charges_of_others() {
+    let lossy = Lossy::new();
+    let (subject, receipt) = lossy.reserved_in_doubt();
+    lossy.server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let other = lossy.check(&subject, 20);
+    lossy.server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!((other.allowed(), other.source()), (true, Source::Fallback));
+    let cancelled = lossy.patient.run(lossy.patient.limiter.cancel(&receipt));
+    assert_eq!(cancelled, Ok(EndResult::Done));
+    assert!(lossy.check(&subject, 1).allowed());
+    assert_eq!(counted_by(&lossy.server, &subject, &limit()), 21);
+}
+
+/// The store forces the usage beyond the estimate. Once, this was deferred too, and charged twice.
+#[test]
+fn usage_beyond_the_estimate_of_a_reservation_in_doubt_is_charged_once() {
+    let lossy = Lossy::new();
+    let (subject, receipt) = lossy.reserved_in_doubt();
+    let settled = lossy.patient.run(lossy.patient.limiter.settle(&receipt, &Usage::from(30)));
+    assert_eq!(settled, Ok(EndResult::Done));
+    assert!(lossy.check(&subject, 1).allowed());
+    assert_eq!(counted_by(&lossy.server, &subject, &limit()), 31);
+}
+
+/// The receipts of a batch did not list the location of their records, so the store held the permits until
+/// `max_hold`.
+#[test]
+fn permits_of_a_batch_with_a_lost_reply_can_be_released() {
+    let lossy = Lossy::new();
+    let limiter = &lossy.patient.limiter;
+    let permits = Limit::concurrent(ALL_PERMITS, Duration::from_secs(3_600));
+    let (subject, decisions) = lossy.in_doubt(&permits, |subject| {
+        let batch = [Request::keyed(subject, &permits), Request::keyed(subject, &permits)];
+        lossy.patient.run(limiter.check_batch(&batch))
+    });
+    assert_eq!(counted_by(&lossy.server, &subject, &permits), 2);
+    for decision in &decisions {
+        assert_eq!((decision.allowed(), decision.source()), (true, Source::Fallback));
+        let released = lossy.patient.run(limiter.release(decision.receipt().unwrap()));
+        assert_eq!(released, Ok(EndResult::Done));
+    }
+    assert_eq!(counted_by(&lossy.server, &subject, &permits), 0);
 }
 
 #[test]
