@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import socket
+import time
 import unittest
+from unittest import mock
 
 from server import CONFORMANCE
-from spillgate import Client, ClientAddress, Decision, ProblemError, Unavailable
+from spillgate import AsyncClient, Client, ClientAddress, Decision, ProblemError, Unavailable
 from spillgate._core import PAUSE_SECONDS, TRIES, encode, read_answer
 from spillgate._http1 import BadResponse, Response, parse
 from spillgate._middleware import bounded
+from spillgate.aio import AsyncReservation
 
 
 class Address(unittest.TestCase):
@@ -131,6 +136,103 @@ class Steps(unittest.TestCase):
         for body in (b'{"a":1} x', b"", b"\xff", b'{"a":'):
             with self.assertRaises(Unavailable):
                 read_answer(200, body)
+
+
+class Timeout(unittest.TestCase):
+    """The time-out bounds a whole call, also before there is a connection."""
+
+    def setUp(self) -> None:
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+
+    def seconds_of_check(self, client: Client) -> float:
+        start = time.monotonic()
+        decision = client.check({})
+        self.assertEqual(str(decision.error), "the server did not answer in time")
+        return time.monotonic() - start
+
+    def test_a_slow_lookup_of_the_name_is_bounded(self) -> None:
+        def slow(*_: object, **__: object) -> None:
+            time.sleep(2)
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+
+        with mock.patch("socket.getaddrinfo", slow):
+            self.assertLess(self.seconds_of_check(Client("http://name:1", timeout=0.1)), 1)
+
+    def test_a_name_that_is_not_found_fails_open(self) -> None:
+        with mock.patch("socket.getaddrinfo", side_effect=socket.gaierror(socket.EAI_NONAME, "no such name")):
+            decision = Client("http://name:1", timeout=20).check({})
+        self.assertTrue(decision.allowed)
+        self.assertIn("no such name", str(decision.error))
+
+    def test_all_addresses_of_the_host_share_the_time(self) -> None:
+        # No connection is accepted: the queue of the listener is full.
+        listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+        self.addCleanup(listener.close)
+        for _ in range(4):
+            filler = socket.socket()
+            self.addCleanup(filler.close)
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        silent = (socket.AF_INET, socket.SOCK_STREAM, 0, "", listener.getsockname())
+        with mock.patch("socket.getaddrinfo", return_value=[silent] * 10):
+            self.assertLess(self.seconds_of_check(Client("http://name:1", timeout=0.2)), 1)
+
+    def test_the_next_address_is_tried_after_one_that_refuses(self) -> None:
+        refusing = socket.create_server(("127.0.0.1", 0))
+        refused = (socket.AF_INET, socket.SOCK_STREAM, 0, "", refusing.getsockname())
+        refusing.close()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        accepting = (socket.AF_INET, socket.SOCK_STREAM, 0, "", listener.getsockname())
+        with mock.patch("socket.getaddrinfo", return_value=[refused, accepting]):
+            self.seconds_of_check(Client("http://name:1", timeout=0.3))
+        listener.settimeout(20)
+        listener.accept()[0].close()
+
+
+class Cancelled(unittest.IsolatedAsyncioTestCase):
+    """What goes on after the task of a reservation is cancelled."""
+
+    async def ends(self, body) -> list[str]:  # type: ignore[no-untyped-def]
+        """Runs a reservation's block, cancels its task during the call that ends it, and returns the calls that ended."""
+        sent, go_on, done = asyncio.Event(), asyncio.Event(), []
+
+        async def post(message: bytes, _: float) -> Response:
+            sent.set()
+            await go_on.wait()
+            done.append(message.split()[1].decode())
+            return Response(200, b'{"result":"done"}', True)
+
+        client = AsyncClient()
+        client._pool.post = post  # type: ignore[method-assign]
+
+        async def block() -> None:
+            async with AsyncReservation(client, Decision.from_json({"allowed": True, "receipt": "AQAB"})) as job:
+                await body(job)
+
+        task = asyncio.ensure_future(block())
+        await sent.wait()
+        task.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return done
+
+    async def test_the_call_that_ends_a_reservation_goes_on(self) -> None:
+        async def passes(_: AsyncReservation) -> None:
+            pass
+
+        async def fails(_: AsyncReservation) -> None:
+            raise KeyError
+
+        self.assertEqual(await self.ends(lambda job: job.settle(1)), ["/v1/settle"])
+        self.assertEqual(await self.ends(lambda job: job.cancel()), ["/v1/cancel"])
+        self.assertEqual(await self.ends(lambda job: job.release()), ["/v1/release"])
+        self.assertEqual(await self.ends(passes), ["/v1/release"])
+        self.assertEqual(await self.ends(fails), ["/v1/cancel"])
 
 
 class Values(unittest.TestCase):

@@ -177,15 +177,15 @@ class AsyncReservation(ReservationCore):
 
     async def settle(self, cost: Cost) -> Outcome:
         """Replaces the estimate by the true cost."""
-        return await self._client._run(self._ending("settle", cost=cost))
+        return await self._finish(self._ending("settle", cost=cost))
 
     async def cancel(self) -> Outcome:
         """Refunds the estimate."""
-        return await self._client._run(self._ending("cancel"))
+        return await self._finish(self._ending("cancel"))
 
     async def release(self) -> Outcome:
         """Ends the permits and keeps the estimate charged."""
-        return await self._client._run(self._ending("release"))
+        return await self._finish(self._ending("release"))
 
     async def renew(self, ttl: float) -> Outcome:
         """Lets it last for ``ttl`` seconds from now."""
@@ -198,14 +198,12 @@ class AsyncReservation(ReservationCore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._ended:
-            return
-        leaving = self._client._run(self._leaving(by_error=kind is not None))
-        if kind is None:
-            await leaving
-        else:
-            # A task that is being cancelled may be cancelled again; the refund goes on by itself.
-            await asyncio.shield(leaving)
+        if not self._ended:
+            await self._finish(self._leaving(by_error=kind is not None))
+
+    async def _finish(self, steps: Steps[Result]) -> Result:
+        """Ends the reservation. If the caller is cancelled meanwhile, the call goes on by itself."""
+        return await asyncio.shield(self._client._run(steps))
 
 
 class _Pool:

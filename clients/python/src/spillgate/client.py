@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import queue
 import select
 import socket
 import ssl
@@ -10,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from . import _http1
 from ._core import (
@@ -255,12 +258,17 @@ class _Pool:
             connection.close()
 
     def _connect(self, deadline: float) -> _Connection:
-        raw = socket.create_connection((self._target.host, self._target.port), _left(deadline))
+        host = self._target.host
+        connected = _connect_to_any(_addresses(host, self._target.port, deadline), deadline)
         try:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return _Connection(raw if self._ssl is None else self._ssl.wrap_socket(raw, server_hostname=self._target.host))
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._ssl is not None:
+                connected = self._ssl.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
+                connected.settimeout(_left(deadline))
+                connected.do_handshake()
+            return _Connection(connected)
         except BaseException:
-            raw.close()
+            connected.close()
             raise
 
     def close(self) -> None:
@@ -303,6 +311,55 @@ class _Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _addresses(host: str, port: int, deadline: float) -> list[Any]:
+    """Returns what `socket.getaddrinfo` does. Raises `TimeoutError` if it has no answer by the deadline."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        # A name: the look-up has no time-out of its own.
+        pass
+    else:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    answers: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
+
+    def look_up() -> None:
+        try:
+            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except Exception as error:
+            answers.put(error)
+
+    try:
+        threading.Thread(target=look_up, name="spillgate-lookup", daemon=True).start()
+    except RuntimeError:
+        # No thread starts while the interpreter shuts down.
+        look_up()
+    try:
+        answer = answers.get(timeout=_left(deadline))
+    except queue.Empty:
+        raise TimeoutError from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _connect_to_any(addresses: list[Any], deadline: float) -> socket.socket:
+    """Connects to the first address that accepts. Raises the error of the last one if none does."""
+    failure = OSError("the host has no address")
+    for family, kind, protocol, _, address in addresses:
+        connecting = socket.socket(family, kind, protocol)
+        try:
+            connecting.settimeout(_left(deadline))
+            connecting.connect(address)
+            return connecting
+        except OSError as error:
+            connecting.close()
+            failure = error
+        except BaseException:
+            connecting.close()
+            raise
+    raise failure
 
 
 def _left(deadline: float) -> float:

@@ -59,7 +59,7 @@ fn play(case: &Value, run: u32, limiter: &Limiter, runtime: &Runtime) {
     let layer = layer(&case["options"], limiter);
     for step in case["steps"].as_array().unwrap() {
         if let Some(pause_ms) = step["pause_ms"].as_u64() {
-            runtime.block_on(tokio::time::sleep(Duration::from_millis(pause_ms)));
+            runtime.block_on(async { tokio::time::sleep(Duration::from_millis(pause_ms)).await });
             continue;
         }
         let (head, body) = runtime.block_on(answer(&layer, &step["http"]));
