@@ -18,10 +18,11 @@ use tower_service::Service;
 use super::attributes::Identity;
 use super::diagnostics::Diagnostics;
 use super::head::without_body;
-use super::{Attributes, CostOf, Head};
+use super::{Attributes, CostOf, Head, Unsettled};
 use crate::decision::Decision;
 use crate::limiter::Limiter;
 use crate::request::Cost;
+use crate::reservation::Receipt;
 use crate::time::Clock;
 use crate::waiting::deadline_after;
 
@@ -36,6 +37,7 @@ use reply::requested_wait;
 /// An API announces a wait by `Retry-After` of a 429 or 503, or by the `RateLimit` fields of any
 /// response when no quota is left, in the IETF or older styles. It applies to all calls to that
 /// host. The limiter keeps the published rate of the API, for a whole fleet if its store is shared.
+/// Permits of concurrency limits are released when the call has its response or has failed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -126,6 +128,9 @@ impl PaceLayer {
 
     /// Waits until a call may be sent, for clients that are no tower services. [`PaceLayer::note_reply`] takes the reply.
     ///
+    /// Permits of concurrency limits are not released after the reply: they end at the limit's
+    /// `max_hold`.
+    ///
     /// # Errors
     /// [`PaceError::Refused`] or [`PaceError::HeldOff`]: the call must not be sent.
     ///
@@ -144,7 +149,8 @@ impl PaceLayer {
     /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
     /// ```
     pub async fn wait<B>(&self, call: &HttpRequest<B>) -> Result<(), PaceError<Infallible>> {
-        Ok(self.wait_for_room(Head::of(call)).await?)
+        self.wait_for_room(Head::of(call)).await?.keep();
+        Ok(())
     }
 
     /// Reads how long the API asks its clients to wait, from the reply to a call. Later calls to that host wait.
@@ -152,7 +158,7 @@ impl PaceLayer {
         self.holds.learn(host(Head::of(call)).into(), status, headers);
     }
 
-    async fn wait_for_room(&self, head: Head<'_>) -> Result<(), Unsent> {
+    async fn wait_for_room(&self, head: Head<'_>) -> Result<Permits, Unsent> {
         let deadline = deadline_after(self.settings.within);
         self.holds.wait(host(head), deadline).await?;
         let Settings { attributes, diagnostics, .. } = &*self.settings;
@@ -162,8 +168,11 @@ impl PaceLayer {
         if !decision.allowed() {
             return Err(Unsent::Refused(Box::new(decision)));
         }
+        let receipt = decision.receipt().cloned();
+        let permits = Permits { limiter: self.limiter.clone(), receipt };
         // The API may have asked for a wait in the meantime.
-        self.holds.wait(host(head), deadline).await
+        self.holds.wait(host(head), deadline).await?;
+        Ok(permits)
     }
 }
 
@@ -196,9 +205,10 @@ where
         let layer = self.layer.clone();
         Box::pin(async move {
             let (head, body) = without_body(request);
-            layer.wait_for_room(Head::of(&head)).await?;
+            let permits = layer.wait_for_room(Head::of(&head)).await?;
             let host: Box<str> = host(Head::of(&head)).into();
             let answer = inner.call(head.map(|()| body)).await;
+            drop(permits);
             let answer = answer.map_err(PaceError::Client)?;
             layer.holds.learn(host, answer.status(), answer.headers());
             Ok(answer)
@@ -209,6 +219,27 @@ where
 fn host(head: Head<'_>) -> &str {
     let named = || head.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
     head.uri.authority().map(http::uri::Authority::as_str).or_else(named).unwrap_or_default()
+}
+
+/// The permits of a call. They are released when this is dropped.
+struct Permits {
+    limiter: Limiter,
+    receipt: Option<Receipt>,
+}
+
+impl Permits {
+    /// Holds the permits until their limits' `max_hold`.
+    fn keep(mut self) {
+        self.receipt = None;
+    }
+}
+
+impl Drop for Permits {
+    fn drop(&mut self) {
+        if let Some(receipt) = self.receipt.take() {
+            drop(Unsettled::new(self.limiter.clone(), receipt, None));
+        }
+    }
 }
 
 /// The reason why a call was not sent.

@@ -14,10 +14,10 @@ pub(super) fn requested_wait(
     now_s: u64,
 ) -> Option<Duration> {
     let refused = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    let seconds = match text(headers, &RETRY_AFTER).filter(|_| refused) {
-        Some(retry_after) => after(retry_after, now_s),
-        None => until_more(headers, status == StatusCode::TOO_MANY_REQUESTS, now_s),
-    };
+    let retry_after = text(headers, &RETRY_AFTER).filter(|_| refused);
+    let seconds = retry_after
+        .and_then(|retry_after| after(retry_after, now_s))
+        .or_else(|| until_more(headers, status == StatusCode::TOO_MANY_REQUESTS, now_s));
     seconds.filter(|seconds| *seconds > 0).map(|seconds| Duration::from_secs(seconds.min(DAY_S)))
 }
 
@@ -151,5 +151,8 @@ mod tests {
             assert_eq!(read(429, &[("ratelimit-reset", text)]), None, "{text}");
         }
         assert_eq!(read(429, &[("retry-after", "18446744073709551615")]), Some(86_400));
+        let valid = ("ratelimit", "\"a\";r=0;t=13");
+        assert_eq!(read(429, &[("retry-after", "1.5"), valid]), Some(13));
+        assert_eq!(read(429, &[("retry-after", "0"), valid]), None, "it is valid");
     }
 }

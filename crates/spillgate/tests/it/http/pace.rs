@@ -76,6 +76,31 @@ fn calls_wait_for_room_under_the_published_limit() {
 }
 
 #[test]
+fn a_permit_is_released_after_the_response_or_the_failure_of_its_call() {
+    runtime().block_on(async {
+        let limit = "{ quota = \"2\", algorithm = \"concurrency\", max_hold = \"30s\" }";
+        let policy = format!("[[rule]]\nname = \"api\"\nkey = []\nlimits = [{limit}]");
+        let policy = Policy::from_toml(&policy).unwrap();
+        let limiter = Limiter::builder().policy(policy).build().await.unwrap();
+        let pace = PaceLayer::new(limiter).waiting_at_most(Duration::from_millis(200));
+
+        let api = Api::new(200, &[]);
+        let answers = move |_: Request<()>| std::future::ready(Ok::<_, Infallible>(api.answer()));
+        let mut client = pace.layer(service_fn(answers));
+        for _ in 0..5 {
+            client.call(get("api")).await.unwrap();
+        }
+
+        let fails = |_: Request<()>| std::future::ready(Err::<Response<()>, _>("connection reset"));
+        let mut client = pace.layer(service_fn(fails));
+        for _ in 0..5 {
+            let error = client.call(get("api")).await.unwrap_err();
+            assert!(matches!(error, PaceError::Client("connection reset")), "{error}");
+        }
+    });
+}
+
+#[test]
 fn a_client_without_tower_waits_for_room_and_as_the_reply_asks() {
     runtime().block_on(async {
         let policy = "[[rule]]\nname = \"api\"\nkey = []\nlimits = [\"1/hour\"]";
