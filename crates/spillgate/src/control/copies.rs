@@ -124,6 +124,14 @@ impl Copies {
             || self.due(copy, now_us).next().is_some()
     }
 
+    /// Drops the copies of shards that have left. An empty list drops none: without a map of the
+    /// Cluster its shards are unknown.
+    pub(crate) fn keep_only(&self, shards: &[&str]) {
+        if !shards.is_empty() {
+            self.by_shard.lock().retain(|shard, _| shards.contains(&shard.as_str()));
+        }
+    }
+
     /// Returns the number of entries that a copy lacks.
     pub(crate) fn lacked(&self, shard: &str, table: &Table) -> usize {
         let copies = self.by_shard.lock();

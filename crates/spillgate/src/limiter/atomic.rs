@@ -102,6 +102,7 @@ impl Inner {
         within: Option<Duration>,
     ) -> AtomicDecision {
         let began = self.metrics.begin();
+        self.expire_if_unwatched();
         let in_force = self.in_force.load_full();
         let policy = &in_force.policy;
         let names = || Names::Policy(Arc::clone(policy));

@@ -30,6 +30,7 @@ impl Inner {
     pub(super) fn bind<'q, 'a>(&self, request: &'q Request<'a>) -> BoundRequest<'q, 'a> {
         match request.inline_limit() {
             None => {
+                self.expire_if_unwatched();
                 let in_force = self.in_force.load();
                 let request = in_force.policy.typed(request);
                 BoundRequest::ByPolicy { request, in_force }

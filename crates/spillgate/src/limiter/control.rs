@@ -90,7 +90,9 @@ impl Limiter {
         let Engine::Redis(_) = &self.inner.engine else { return Vec::new() };
         let control = &self.inner.control;
         let now_us = control.now_us();
-        let table = control.table.lock();
+        let mut table = control.table.lock();
+        // The copies have forgotten these too, so their absence there is no loss.
+        table.forget(now_us);
         let is_unsaved = |(id, entry): &(EntryId, &Entry)| {
             !entry.is_expired(now_us) && control.copies.all_lack(*id, entry)
         };

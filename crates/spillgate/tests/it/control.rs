@@ -5,10 +5,13 @@ mod outage;
 mod shared;
 mod topologies;
 
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use spillgate::control::ControlError;
 use spillgate::policy::InvalidChange;
+use spillgate::testing::ManualClock;
 use spillgate::{Decision, LimitSpec, Limiter, Mode, Policy, Reason, Request};
 use spillgate_core::time::Clock;
 
@@ -333,6 +336,32 @@ fn overrides_and_modes_end_when_they_expire() {
         until("the mode has ended", async || limiter.modes()[1].in_force() == Mode::Shadow).await;
         assert!(limiter.overrides().is_empty());
     });
+}
+
+#[test]
+fn in_memory_a_mode_expires_without_a_runtime_too() {
+    let (clock, minute) = (ManualClock::new(), Duration::from_secs(60));
+    let in_a_minute = || Some(UNIX_EPOCH + clock.now() + minute);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let policy = Policy::from_toml(API).unwrap();
+    let builder = Limiter::builder().policy(policy).manual_clock(&clock);
+    let limiter = runtime.block_on(builder.build()).unwrap();
+    runtime.block_on(limiter.set_mode("api", Mode::Off, in_a_minute())).unwrap();
+    drop(runtime);
+    let all = ann().costing(11);
+    let is_off = || limiter.check_now(&all).expect("the state is in memory").allowed();
+    assert!(is_off());
+    clock.advance(minute);
+    assert!(!is_off(), "the runtime that set it has ended");
+
+    let mut call = pin!(limiter.set_mode("api", Mode::Off, in_a_minute()));
+    let Poll::Ready(set) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("in memory it waits for nothing");
+    };
+    set.unwrap();
+    assert!(is_off());
+    clock.advance(minute);
+    assert!(!is_off(), "it was set without a runtime");
 }
 
 /// Waits until `holds` returns true.

@@ -47,9 +47,13 @@ impl Inner {
         let Engine::Redis(redis) = &self.engine else { return true };
         let control = &self.control;
         let versions = redis.copy_versions().await;
+        let shards: Vec<&str> = versions.iter().map(|(shard, _)| shard.as_str()).collect();
+        control.copies.keep_only(&shards);
         let all_answered = versions.iter().all(|(_, version)| version.is_ok());
         let mut wanting: Vec<String> = {
-            let table = control.table.lock();
+            let mut table = control.table.lock();
+            // No copy takes these any more, so each would be called for them at every look.
+            table.forget(control.now_us());
             let known =
                 versions.into_iter().filter_map(|(shard, version)| Some((shard, version.ok()?)));
             let wants = |(shard, version): &(String, Vec<u8>)| {

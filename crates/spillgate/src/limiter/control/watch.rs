@@ -2,6 +2,7 @@
 //! those that lack entries, and removes expired entries. It holds a weak reference, so it ends with
 //! the limiter.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,7 +18,12 @@ use crate::control::random;
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     task: Mutex<Option<AbortHandle>>,
+    /// Set if entries may expire while no task runs. Decisions then look for expired entries.
+    unwatched: AtomicBool,
 }
+
+/// Belongs to the task. Its drop notes that the task has ended, perhaps with its runtime.
+struct Watching(Weak<Inner>);
 
 impl Inner {
     /// Waits briefly for earlier changes on the shards, then starts the task.
@@ -37,11 +43,42 @@ impl Inner {
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        // In memory nothing else needs a runtime. Without one, the next call notices expired
+        // In memory nothing else needs a runtime. Without one, the next decision notices expired
         // entries.
-        let Ok(runtime) = Handle::try_current() else { return };
-        let watcher = runtime.spawn(watch(Arc::downgrade(self)));
+        let Ok(runtime) = Handle::try_current() else {
+            self.control.watch.unwatched.store(true, Ordering::Relaxed);
+            return;
+        };
+        // Before the spawn: a runtime that is ending drops the task at once.
+        self.control.watch.unwatched.store(false, Ordering::Relaxed);
+        let watcher = runtime.spawn(watch(Watching(Arc::downgrade(self))));
         *task = Some(watcher.abort_handle());
+    }
+
+    /// Removes expired entries if no task does. Otherwise this is one relaxed load.
+    #[inline]
+    pub(crate) fn expire_if_unwatched(&self) {
+        if self.control.watch.unwatched.load(Ordering::Relaxed) {
+            self.expire_unwatched();
+        }
+    }
+
+    #[cold]
+    fn expire_unwatched(&self) {
+        self.learn([]);
+        // Cleared under the lock: a later change that expires sets it again.
+        let table = self.control.table.lock();
+        if !table.will_expire() {
+            self.control.watch.unwatched.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        if let Some(limiter) = self.0.upgrade() {
+            limiter.control.watch.unwatched.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -53,11 +90,11 @@ impl Drop for Watch {
     }
 }
 
-async fn watch(limiter: Weak<Inner>) {
+async fn watch(watching: Watching) {
     let mut pause = LOOK_EVERY;
     for look in 1u64.. {
         tokio::time::sleep(pause + Duration::from_millis(random() % JITTER_MS)).await;
-        let Some(limiter) = limiter.upgrade() else { return };
+        let Some(limiter) = watching.0.upgrade() else { return };
         let whole = look.is_multiple_of(LOOKS_UNTIL_WHOLE);
         let all_answered = limiter.follow(if whole { Look::Whole } else { Look::Quick }).await;
         pause = if all_answered { LOOK_EVERY } else { LOOK_AGAIN };

@@ -23,6 +23,23 @@ fn changes_on_a_ring_reach_every_process_and_survive_a_flushed_node_and_restarts
     holds_everywhere(&servers, &|it| it.ring(ring_of(&servers)));
 }
 
+/// The primary that handed over is a replica now, and takes no more changes itself.
+#[test]
+fn a_server_that_is_no_shard_of_a_cluster_any_more_is_not_pending() {
+    let cluster = Cluster::start(3, 1);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let policy = Policy::from_toml(API).unwrap();
+        let builder = Limiter::builder().policy(policy).timeout(PATIENCE);
+        let limiter = builder.cluster(cluster.urls()).build().await.unwrap();
+        let set = limiter.set_override("api", &acme(), ["20/day"], None).await.unwrap();
+        assert!(set.is_everywhere(), "{set:?}");
+        cluster.fail_over(cluster.owner_of(0));
+        limiter.set_override("api", &acme(), ["30/day"], None).await.unwrap();
+        let none_pending = async || limiter.overrides()[0].pending_shards().is_empty();
+        until("no shard is pending", none_pending).await;
+    });
+}
+
 /// The other topologies, if SPILLGATE_EVIDENCE is set; [`shared`](super::shared) covers one server in the
 /// gate.
 #[test]

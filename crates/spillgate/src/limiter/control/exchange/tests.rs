@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use spillgate_testkit::RedisServer;
 
+use super::Look;
+use crate::Limiter;
 use crate::control::{
     ChangeNote, Copies, Effect, Entry, EntryId, Seal, Stamp, Table, id_of, random as drawn,
 };
@@ -241,6 +243,39 @@ fn a_removal_is_kept_as_long_as_a_previous_secret_is_set() {
     let mut fresh = Node::with_secret(&both);
     fresh.meet("one", &mut copy, None);
     assert!(fresh.table.live(now_us).is_empty(), "{:?}", fresh.table);
+}
+
+/// The script stores no such removal, so an instance that kept it would call the shard at every
+/// look, and report the removal as lost.
+#[test]
+fn an_idle_instance_forgets_a_removal_when_the_copies_do() {
+    let server = RedisServer::start();
+    let mut copy = Copy::new(&server);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let limiter = Limiter::builder().redis(server.url()).build().await.unwrap();
+        let (inner, control) = (&limiter.inner, &limiter.inner.control);
+        let time_us = copy.exchange(b"", &[], &[]).now_us - WEEK_US + 500_000;
+        let removed = about_api(Stamp { time_us, random: 0 }, Mode::Off, Effect::Removed);
+        let id = id_of(&removed.what, &inner.secret);
+        inner.learn([(id, removed.clone())]);
+        let report = inner.exchange(Some((id, &removed))).await;
+        assert!(report.is_everywhere(), "{report:?}");
+        assert_eq!(copy.exchange(b"", &[], &[]).unseen.len(), 1, "it is not time");
+        for _ in 0..1_000 {
+            inner.follow(Look::Quick).await;
+            let answer = copy.exchange(b"", &[], &[]);
+            let wants = {
+                let (table, now_us) = (control.table.lock(), control.now_us());
+                control.copies.wants_exchange(&server.url(), &answer.version, &table, now_us)
+            };
+            if answer.unseen.is_empty() && !wants {
+                assert!(limiter.unsaved_changes().is_empty());
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("ten seconds on, the instance still exchanges the removal");
+    });
 }
 
 /// Instances and shards exchange in random order, write while no shard is in reach, restart and are
