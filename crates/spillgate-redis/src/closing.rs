@@ -66,26 +66,17 @@ impl Redis {
     /// Returns whether a reservation's id is free for this request, or used by it already.
     ///
     /// With `takes`, the id then belongs to this request for as long as its record is remembered.
+    /// During a ring change, looks at the previous location too.
     pub async fn names(&self, opening: &Opening, takes: bool) -> Result<bool, StoreError> {
-        let (key, body) = (keys::named(opening.id), opening.body.to_be_bytes());
-        let (location, deadline) = (self.topology.location(opening.id), self.deadline());
-        if takes {
-            let mut set = ::redis::cmd("SET");
-            let life_ms = (opening.lasting_us + REMEMBERED_US).div_ceil(1_000);
-            set.arg(&key).arg(&body).arg("NX").arg("PX").arg(life_ms);
-            if self.command_at(location, &set, deadline).await? != Value::Nil {
-                return Ok(true);
-            }
+        let deadline = self.deadline();
+        // Instances on the previous ring take ids at the old owner only. It is asked first, so that a
+        // conflict there takes nothing at the new owner. If it fails, the new owner decides.
+        if let Some(old) = self.topology.location_before(opening.id)
+            && let Ok(false) = self.names_at(old, opening, takes, deadline).await
+        {
+            return Ok(false);
         }
-        let mut get = ::redis::cmd("GET");
-        get.arg(&key);
-        match self.command_at(location, &get, deadline).await? {
-            Value::Nil => Ok(true),
-            Value::BulkString(known) => Ok(known == body),
-            _ => Err(StoreError::Foreign(
-                "the value under a reservation's id has an unknown format".into(),
-            )),
-        }
+        self.names_at(self.topology.location(opening.id), opening, takes, deadline).await
     }
 
     /// Returns the number of locations of a transaction's enforced counters, old owners included.
@@ -162,6 +153,33 @@ impl Redis {
         let charges = counters.iter().map(asked).collect();
         let transaction = Transaction { intent: Intent::Charge, record, charges };
         self.decide_one_at(location, &transaction, deadline).await.map(|_| ())
+    }
+
+    async fn names_at(
+        &self,
+        location: Location,
+        opening: &Opening,
+        takes: bool,
+        deadline: Deadline,
+    ) -> Result<bool, StoreError> {
+        let (key, body) = (keys::named(opening.id), opening.body.to_be_bytes());
+        if takes {
+            let mut set = ::redis::cmd("SET");
+            let life_ms = (opening.lasting_us + REMEMBERED_US).div_ceil(1_000);
+            set.arg(&key).arg(&body).arg("NX").arg("PX").arg(life_ms);
+            if self.command_at(location, &set, deadline).await? != Value::Nil {
+                return Ok(true);
+            }
+        }
+        let mut get = ::redis::cmd("GET");
+        get.arg(&key);
+        match self.command_at(location, &get, deadline).await? {
+            Value::Nil => Ok(true),
+            Value::BulkString(known) => Ok(known == body),
+            _ => Err(StoreError::Foreign(
+                "the value under a reservation's id has an unknown format".into(),
+            )),
+        }
     }
 
     async fn ended_at(

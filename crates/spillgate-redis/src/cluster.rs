@@ -38,6 +38,9 @@ struct Shared {
     seeds: Vec<Arc<Shard>>,
     nodes: Nodes,
     map: ArcSwap<Map>,
+    /// Nodes outside the map to which calls were redirected, the oldest first. A node that gets its
+    /// first slot owns none while the keys move.
+    importing: Mutex<Vec<(Host, Arc<Shard>)>>,
     /// Why the node that was asked last gave no map.
     trouble: Mutex<Option<String>>,
     /// Held while the map is changed.
@@ -101,6 +104,7 @@ impl Cluster {
             seeds: addresses.into_iter().map(|address| nodes.shard(address, 1)).collect(),
             nodes,
             map: ArcSwap::from_pointee(Map::empty()),
+            importing: Mutex::default(),
             trouble: Mutex::default(),
             changing: Mutex::new(()),
             refreshing: AtomicBool::new(false),
@@ -234,16 +238,19 @@ impl Shared {
 
     fn take_over(&self, ranges: &[Range]) {
         let _changing = self.changing.lock();
+        let mut importing = self.importing.lock();
         let old = self.map.load();
         let mut map = Map::empty();
         for range in ranges {
             let owner = map.index_of(&range.owner, || {
                 // A known node keeps its connections, its queue and its guard.
-                old.known(&range.owner).unwrap_or_else(|| self.nodes.shard_at(&range.owner))
+                let known = old.known(&range.owner).or_else(|| find(&importing, &range.owner));
+                known.unwrap_or_else(|| self.nodes.shard_at(&range.owner))
             });
             let slots = usize::from(range.first)..=usize::from(range.last.min(SLOTS - 1));
             map.owners[slots].fill(Some(owner));
         }
+        importing.retain(|(host, _)| map.known(host).is_none());
         self.map.store(Arc::new(map.indexed()));
     }
 
@@ -263,7 +270,18 @@ impl Shared {
     /// Returns the node of an address. An empty host means the node that sent the redirect.
     fn known(&self, host: &Host, tried: &Route) -> Arc<Shard> {
         let host = at(host, tried.shard.link().host());
-        self.map.load().known(&host).unwrap_or_else(|| self.nodes.shard_at(&host))
+        // Locked before the map is read, since `take_over` moves nodes from this list to the map.
+        let mut importing = self.importing.lock();
+        if let Some(shard) = self.map.load().known(&host).or_else(|| find(&importing, &host)) {
+            return shard;
+        }
+        // Kept, so that the next call to the node uses the same connections.
+        let shard = self.nodes.shard_at(&host);
+        if importing.len() >= IMPORTING_MAX {
+            importing.remove(0);
+        }
+        importing.push((host, Arc::clone(&shard)));
+        shard
     }
 }
 
@@ -297,8 +315,7 @@ impl Map {
     }
 
     fn known(&self, host: &Host) -> Option<Arc<Shard>> {
-        let found = self.shards.iter().find(|(known, _)| known == host);
-        found.map(|(_, shard)| Arc::clone(shard))
+        find(&self.shards, host)
     }
 
     fn index_of(&mut self, host: &Host, shard: impl FnOnce() -> Arc<Shard>) -> u16 {
@@ -309,6 +326,12 @@ impl Map {
         });
         index as u16
     }
+}
+
+/// Returns the shard of a host.
+fn find(shards: &[(Host, Arc<Shard>)], host: &Host) -> Option<Arc<Shard>> {
+    let found = shards.iter().find(|(known, _)| known == host);
+    found.map(|(_, shard)| Arc::clone(shard))
 }
 
 impl Nodes {
@@ -380,3 +403,42 @@ fn at(host: &Host, answered: Option<&Host>) -> Host {
 const ASK: Duration = Duration::from_millis(500);
 /// The pause between two readings of the map. A failover takes longer, and MOVED replies correct the map meanwhile.
 const REST: Duration = Duration::from_millis(100);
+/// The most nodes without slots whose connections are kept.
+const IMPORTING_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::super::access::Access;
+    use super::*;
+    use crate::store::Store;
+
+    /// Each of these calls made connections of its own. If that took longer than the timeout, no
+    /// call was ever decided.
+    #[tokio::test]
+    async fn calls_that_are_redirected_to_a_node_without_slots_share_its_connections() {
+        let store = Store::Cluster(vec!["redis://127.0.0.1:1".into()]);
+        let access = Access::of(&store, None).unwrap();
+        let options = StoreOptions::new(ASK);
+        let cluster = Cluster::new(access.addresses, &access.tls, &options).unwrap();
+        let tried = Route { shard: Arc::clone(&cluster.shared.seeds[0]), redirect: Redirect::None };
+        let node = |port| Host { name: "127.0.0.2".into(), port };
+        let ask = async |port| {
+            let failure = Failure::NotHere(NotHere::Ask(node(port)), String::new());
+            let route = cluster.next_route(0, &tried, failure, Deadline::after(ASK)).await;
+            route.unwrap().shard
+        };
+        let shard = ask(1).await;
+        assert!(Arc::ptr_eq(&shard, &ask(1).await));
+
+        // The map takes the node over with its connections.
+        cluster.shared.take_over(&[Range { first: 0, last: 0, owner: node(1) }]);
+        assert!(Arc::ptr_eq(&shard, &cluster.route(0).unwrap().shard));
+        assert!(Arc::ptr_eq(&shard, &ask(1).await));
+        assert!(cluster.shared.importing.lock().is_empty());
+
+        for port in 2..40 {
+            ask(port).await;
+        }
+        assert_eq!(cluster.shared.importing.lock().len(), IMPORTING_MAX);
+    }
+}

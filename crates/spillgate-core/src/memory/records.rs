@@ -208,14 +208,14 @@ impl Memory {
 
     /// Stores a record of the charges that this instance made while the store was unavailable.
     ///
-    /// The caller must have checked [`has_room`](Self::has_room) before the charge. Returns the record as an
-    /// error if the id has one already.
-    pub fn keep(&self, id: u128, kept: Kept) -> Result<(), Box<Kept>> {
+    /// The caller must have checked [`has_room`](Self::has_room) before the charge. If the id has a record
+    /// already, returns as an error the result of opening it again, and the record that was not stored.
+    pub fn keep(&self, id: u128, kept: Kept) -> Result<(), (Opened, Box<Kept>)> {
         let now_us = self.clock.now_us();
         let mut records = self.records.lock();
         records.forget_gone(now_us);
-        if records.get(id).is_some() {
-            return Err(Box::new(kept));
+        if let Some(held) = records.get(id) {
+            return Err((held.record.opened_again(kept.body, now_us), Box::new(kept)));
         }
         let Kept { body, lasting_us, subject, counters, charges, elsewhere } = kept;
         let record = Record::new(body, lasting_us, charges, now_us);

@@ -64,6 +64,9 @@ impl Fallback {
     }
 
     /// Keeps the record of local charges. Returns whether there were any.
+    ///
+    /// If another call under the same id was faster, refunds the charges. `opening` then notes a
+    /// conflict if that call was for another request, or the end of its reservation.
     pub fn keep(&self, opening: &Opening, charged: ChargedHere, noted: &Noted) -> bool {
         let ChargedHere { subject, counters } = charged;
         if counters.is_empty() {
@@ -73,10 +76,13 @@ impl Fallback {
         let (body, lasting_us) = (opening.body, opening.lasting_us);
         let elsewhere = noted.groups.clone();
         let kept = Kept { body, lasting_us, subject, counters, charges, elsewhere };
-        if let Err(twice) = self.memory.keep(opening.id, kept) {
-            // Another call under the same id was faster, so this charge is refunded.
+        if let Err((opened, twice)) = self.memory.keep(opening.id, kept) {
             for (counter, charged) in twice.counters.iter().zip(&twice.charges) {
                 self.refund_here(counter, charged);
+            }
+            // The receipt of an equal request names the record that is kept.
+            if opened != Opened::Repeated {
+                opening.note(opened, || Group { tag: 0, counters: None });
             }
         }
         true

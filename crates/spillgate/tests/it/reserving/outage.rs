@@ -109,6 +109,31 @@ fn without_a_store_a_reservation_is_local_to_its_process() {
     });
 }
 
+/// Both calls were charged before either had a record. The second was allowed, with the receipt of
+/// the first.
+#[test]
+fn of_two_concurrent_requests_under_one_id_without_a_store_one_is_a_conflict() {
+    let server = RedisServer::start();
+    let patient = Patient::on(&server.url());
+    patient.heals();
+    // Both calls wait for the silent server, and are then charged here.
+    server.pause();
+    let longer = Reserve::lasting(Duration::from_secs(90)).under("job");
+    let (request, shorter) = (mine(), Reserve::default().under("job"));
+    let both = patient.run(async {
+        let [one, other] =
+            [&shorter, &longer].map(|reserve| patient.limiter.reserve(&request, reserve));
+        futures_util::future::join(one, other).await
+    });
+    let (decision, conflict) = match both {
+        (Ok(decision), Err(conflict)) | (Err(conflict), Ok(decision)) => (decision, conflict),
+        both => panic!("{both:?}"),
+    };
+    assert_eq!(conflict, ReservationError::Conflict);
+    assert_eq!((decision.allowed(), decision.source()), (true, Source::Fallback));
+    assert!(decision.receipt().is_some_and(Receipt::is_local));
+}
+
 /// An instance without its store knows only its local charges. The id of a reservation on the store or at
 /// another instance is new there and charged within the local share.
 #[test]

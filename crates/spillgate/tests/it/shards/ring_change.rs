@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use spillgate::reservation::{ReservationError, Reserve};
 use spillgate::store::Ring;
 use spillgate::{Limit, Limiter, Request, Source};
 use spillgate_testkit::{Fault, FaultProxy, RedisServer, Reply, eventually, poll};
@@ -81,6 +82,30 @@ fn the_old_ring_ends_when_no_process_is_on_it() {
         trouble,
         "ring 2 is in force there, and this instance has ring 1; give it the new ring and restart it"
     );
+}
+
+/// The id of a reservation was looked up at its new location only, and taken there only. Another
+/// subject could use it too.
+#[test]
+fn an_id_in_use_on_one_ring_is_a_conflict_on_the_other() {
+    let change = Change::new();
+    let (old, new) = (change.on_old(), change.on_new());
+    let limit = Limit::per(EACH, YEAR);
+    let reserve = |limiter: &Limiter, subject: &str, id: &str| {
+        let (request, reserve) = (Request::keyed(subject, &limit), Reserve::default().under(id));
+        change.runtime.block_on(limiter.reserve(&request, &reserve))
+    };
+    for (first, second, rings) in [(&old, &new, "old then new"), (&new, &old, "new then old")] {
+        for number in 0..40 {
+            let id = format!("{rings} {number}");
+            let (mine, theirs) = (format!("a {id}"), format!("b {id}"));
+            let reserved = reserve(first, &mine, &id).unwrap();
+            assert_eq!((reserved.allowed(), reserved.source()), (true, Source::Store), "{id}");
+            let taken = reserve(second, &theirs, &id);
+            assert_eq!(taken.err(), Some(ReservationError::Conflict), "{id}");
+            assert!(reserve(second, &mine, &id).unwrap().allowed(), "{id}");
+        }
+    }
 }
 
 /// A bucket in constant use is never empty. Its new owner has seen only the charges since the ring change, so
