@@ -45,7 +45,7 @@ pub(super) fn whole_settings_in(file: &str, text: &str) -> Result<Vec<Given>, Pr
 }
 
 /// Returns the text with its rules and overrides blanked, line for line: as a tree, a million of them would take
-/// gigabytes. A file is returned whole if a line cannot be told from the head of a table: multi-line strings may hold
+/// gigabytes. A file is returned whole if a line may be the head of a table or not: multi-line strings may hold
 /// such a line, and a list may begin like a head with its name in quotes.
 fn without_entries(text: &str) -> Cow<'_, str> {
     let is_unclear = text.contains("\"\"\"") || text.contains("'''");
