@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 use super::{assert_clean, files};
 
 /// Our crates, and those of ours that each may depend on. Rows of planned crates show where they will go.
-const MAY_DEPEND_ON: [(&str, &[&str]); 8] = [
+const MAY_DEPEND_ON: [(&str, &[&str]); 9] = [
     ("spillgate-core", &[]),
     ("spillgate-redis", &["spillgate-core"]),
     ("spillgate", &["spillgate-core", "spillgate-redis"]),
@@ -15,6 +15,8 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 8] = [
     ("spillgate-tools", &["spillgate"]),
     ("spillgate-cli", &["spillgate", "spillgate-server", "spillgate-tools"]),
     ("spillgate-testkit", &[]),
+    // Writes the committed code of Envoy's protocol.
+    ("spillgate-proto", &[]),
     // Uses the parsers of every crate; no product depends on it.
     (
         "spillgate-fuzz",
