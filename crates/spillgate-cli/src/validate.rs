@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use spillgate_server::ATTRIBUTES_MAX;
-use spillgate_server::config::{self, ConfigError, Looked, Problem};
-use spillgate_tools::validate::{Loaded, Report, Service};
+use spillgate_server::config::{self, ConfigError, Loaded, Problem};
+use spillgate_tools::validate::{self, Report, Service};
 use spillgate_tools::{Failure, say};
 
 use crate::cli::ValidateArgs;
@@ -18,11 +18,11 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     };
     let name = file.display().to_string();
     let text = config::read(file).map_err(ConfigError::from)?;
-    match config::look(&name, &text) {
-        Ok(looked) => {
+    match config::load_text(&name, &text) {
+        Ok(file) => {
             // If the old file does not load, there is nothing to compare with, which is an error.
             let old = args.against.as_deref().map(config::policy_of).transpose()?;
-            let report = Report::new(loaded(&name, &text, &looked), old.as_ref(), args.subjects);
+            let report = Report::new(loaded(&name, &text, &file), old.as_ref(), args.subjects);
             if args.json {
                 say(&serde_json::to_string(&report)?)?
             } else {
@@ -36,19 +36,19 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Returns the warnings about a file that loads, one line each.
-pub(crate) fn warnings(name: &str, text: &str, looked: &Looked) -> Vec<String> {
-    Report::new(loaded(name, text, looked), None, None).warnings().collect()
+pub(crate) fn warnings(name: &str, text: &str, file: &Loaded) -> Vec<String> {
+    Report::new(loaded(name, text, file), None, None).warnings().collect()
 }
 
-fn loaded<'a>(name: &'a str, text: &'a str, looked: &'a Looked) -> Loaded<'a> {
-    let Looked { policy, settings, set } = looked;
+fn loaded<'a>(name: &'a str, text: &'a str, file: &'a Loaded) -> validate::Loaded<'a> {
+    let Loaded { policy, settings, set } = file;
     let store = &settings.store;
     let service = Service {
         attributes_max: ATTRIBUTES_MAX,
         has_several_shards: store.has_several_shards(),
         expected_instances: store.expected_instances,
     };
-    Loaded { name, text, policy, settings: set, service }
+    validate::Loaded { name, text, policy, settings: set, service }
 }
 
 fn print_problems(problems: &[Problem], json: bool) -> Result<ExitCode, Failure> {

@@ -27,7 +27,7 @@ pub use args::BenchArgs;
 use load::Terms;
 use own_redis::OwnRedis;
 use progress::Progress;
-use report::{Contender, Event, Figures, Ratio, Report, charts};
+use report::{Fault, Figures, Ratio, Report, TargetReport, charts};
 use run::{Ran, Slice, is_stopped};
 use schedule::Schedule;
 pub(crate) use schedule::{Pace, SUBJECTS_MAX, Scenario};
@@ -55,7 +55,7 @@ pub struct OpenLimiter {
     pub limiter: Limiter,
     /// The store's name in reports, without passwords; `memory` without a store.
     pub store: String,
-    /// The store's URL, if it is one server: baselines connect to it too.
+    /// The store's URL, if it is one server: the baseline connects to it too.
     pub url: Option<String>,
 }
 
@@ -88,12 +88,12 @@ async fn run_scenario(
     let schedule = Schedule::new(scenario, rate, duration_us, subjects, seed)?;
     let checks = checks(args)?;
     let names_another_store = args.url.is_some() || args.redis.is_some() || args.config.is_some();
-    if scenario == Scenario::Failover && args.by.is_some() {
-        return Err("failover checks an inline limit, not rules; leave out --by".into());
+    if scenario == Scenario::Outage && args.by.is_some() {
+        return Err("the scenario outage checks an inline limit, not rules; leave out --by".into());
     }
-    if scenario == Scenario::Failover && names_another_store {
-        return Err("failover kills and restarts a redis-server that it started, never yours; leave out --url, \
-                    --redis and --config"
+    if scenario == Scenario::Outage && names_another_store {
+        return Err("the scenario outage kills and restarts a redis-server that it started, never yours; leave out \
+                    --url, --redis and --config"
             .into());
     }
     let report = measure(args, &schedule, &checks, stop, open).await?;
@@ -116,7 +116,7 @@ async fn measure(
     open: Open,
 ) -> Result<Report, Failure> {
     let own = match args.scenario {
-        Scenario::Failover => Some(OwnRedis::start().await?),
+        Scenario::Outage => Some(OwnRedis::start().await?),
         _ => None,
     };
     let targets = Targets { args, checks, own: own.as_ref().map(OwnRedis::url) };
@@ -135,9 +135,8 @@ async fn measure(
     };
     bench.progress.end();
     for run in &runs {
-        // Unspent lease tokens go back to the store, and the keys of a baseline are deleted.
-        let closed = run.target.close(schedule.subjects);
-        let _ = tokio::time::timeout(CLOSING, closed).await;
+        // Unspent lease tokens go back to the store.
+        let _ = tokio::time::timeout(CLOSING, run.target.close()).await;
     }
     measured?;
     Ok(bench.report(&runs, checks))
@@ -165,7 +164,7 @@ struct Bench<'a> {
     args: &'a BenchArgs,
     schedule: &'a Schedule,
     stop: watch::Receiver<bool>,
-    events: Vec<Event>,
+    events: Vec<Fault>,
     progress: Progress,
 }
 
@@ -185,13 +184,11 @@ impl Targets<'_> {
                 endpoint
             }
         };
-        for baseline in &self.args.against {
-            let endpoint = endpoint.clone().filter(|_| baseline.is_remote());
-            let limit = self
-                .checks
-                .limit()
-                .ok_or("--against compares an inline limit: write --quota, and leave out --by")?;
-            targets.push(Target::baseline(*baseline, endpoint, limit).await?);
+        // --by excludes --against.
+        if let (Some(Baseline::Evalsha), Checks::InlineLimit(inline)) =
+            (self.args.against, self.checks)
+        {
+            targets.push(Target::evalsha(endpoint, inline)?);
         }
         for target in &targets {
             let patience = Duration::from_micros(self.args.timeout_us).max(FIRST_ANSWER);
@@ -270,7 +267,7 @@ impl Bench<'_> {
         let length = Duration::from_micros(self.schedule.length_us);
         let (killed, back) = (length * 2 / 5, length * 3 / 5);
         self.events = [(killed, "the store is killed"), (back, "it is started again, empty")]
-            .map(|(at, event)| Event { at_ms: at.as_millis() as u64, event })
+            .map(|(at, event)| Fault { at_ms: at.as_millis() as u64, event })
             .into();
         for run in runs {
             if is_stopped(&self.stop) {
@@ -314,14 +311,14 @@ impl Bench<'_> {
 
     fn report(self, runs: &[Runs], checks: &Checks) -> Report {
         let BenchArgs { rate, callers, .. } = *self.args;
-        let contender = |run: &Runs| {
+        let target = |run: &Runs| {
             let (name, place) = (run.target.name(), run.target.place());
-            Contender::new(name, place, &run.tally, run.length_us, &run.slices)
+            TargetReport::new(name, place, &run.tally, run.length_us, run.slices.clone())
         };
         let ours = runs.first().map(|run| run.figures.as_slice()).unwrap_or_default();
         let baselines = runs.iter().skip(1);
         Report {
-            scenario: self.schedule.scenario.name(),
+            scenario: self.schedule.scenario.to_string(),
             subjects: self.schedule.subjects,
             seed: self.schedule.seed,
             kind: if rate == Pace::Max { "closed" } else { "open" },
@@ -331,7 +328,7 @@ impl Bench<'_> {
             checks: checks.to_string(),
             stopped: is_stopped(&self.stop),
             events: self.events,
-            contenders: runs.iter().map(contender).collect(),
+            targets: runs.iter().map(target).collect(),
             ratios: baselines.map(|it| Ratio::new(it.target.name(), ours, &it.figures)).collect(),
         }
     }

@@ -20,15 +20,6 @@ pub fn whole_number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "write a whole number such as 20".to_owned())
 }
 
-/// Returns the choice of this name, or an error that lists the names.
-pub(crate) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
-    let found = choices.iter().find(|(name, _)| *name == text);
-    found.map(|(_, choice)| *choice).ok_or_else(|| {
-        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        format!("write one of {}", names.join(", "))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -33,6 +33,35 @@ fn write_to(output: &mut impl Write, text: fmt::Arguments<'_>) -> io::Result<()>
     }
 }
 
+/// Returns a number with commas between thousands: `1,234,567`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    let groups: Vec<&str> = groups.filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
+/// Returns the rows of a table, each after a line break, in columns as wide as their content: the first `left_columns`
+/// of them aligned left, the others right. All rows have as many cells as the first.
+pub(crate) fn table(rows: &[impl AsRef<[String]>], left_columns: usize) -> String {
+    let columns = rows.first().map_or(0, |row| row.as_ref().len());
+    let length = |row: &[String], column: usize| row[column].chars().count();
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| rows.iter().map(|row| length(row.as_ref(), column)).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        text.push('\n');
+        for (column, (cell, width)) in row.as_ref().iter().zip(&widths).enumerate() {
+            text.push_str(&match column < left_columns {
+                true => format!("  {cell:width$}"),
+                false => format!("  {cell:>width$}"),
+            });
+        }
+    }
+    text
+}
+
 /// Returns a number and its noun, in the plural unless it is one: `1 rule`, `2 rules`.
 pub fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
@@ -52,6 +81,12 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_content() {
+        let rows = [["rule", "count"], ["é", "12,345"]].map(|row| row.map(str::to_owned));
+        assert_eq!(table(&rows, 1), "\n  rule   count\n  é     12,345");
     }
 
     #[test]

@@ -1,20 +1,14 @@
-//! Charts as SVG: steps over time with a bound across them, and rankings. A figure is complete by itself, as a file
-//! or within a page, in light and dark.
+//! Charts as SVG: steps over time with a bound across them, and rankings. A figure is complete by itself, in
+//! light and dark.
 //!
 //! It knows nothing of limits, logs or benches. All arithmetic is on whole numbers, so that the same figure is the
 //! same bytes on every machine.
 
 use std::fmt::{self, Write};
 
-// By explicit paths, since benches of the library include this file too.
-#[path = "plot/curve.rs"]
-mod curve;
-#[path = "plot/scale.rs"]
 mod scale;
 
-#[allow(unused_imports, reason = "drawn by benches of the library, which include this file")]
-pub(crate) use curve::{Curve, Line};
-pub(crate) use scale::grouped;
+use crate::output::grouped;
 use scale::{Scale, instant_ticks, number_ticks};
 
 /// Charts below each other under one title.
@@ -30,8 +24,6 @@ pub(crate) struct Figure {
 pub(crate) enum Chart {
     OverTime(OverTime),
     Ranking(Ranking),
-    #[allow(dead_code, reason = "drawn by benches of the library, which include this file")]
-    Curve(Curve),
 }
 
 /// Values that change at instants.
@@ -51,12 +43,12 @@ pub(crate) struct OverTime {
 pub(crate) struct Span {
     pub(crate) from_us: u64,
     pub(crate) to_us: u64,
-    pub(crate) written: Written,
+    pub(crate) written: TimeLabels,
 }
 
 /// How instants are written at the axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Written {
+pub(crate) enum TimeLabels {
     /// The time since the beginning.
     SinceStart,
     /// The time of day, UTC.
@@ -68,14 +60,14 @@ pub(crate) enum Written {
 pub(crate) struct Series {
     pub(crate) label: String,
     pub(crate) ink: Ink,
-    pub(crate) shape: Shape,
+    pub(crate) shape: Drawn,
     /// Instants and values in order; each value holds until the next instant.
     pub(crate) steps: Vec<(u64, u64)>,
 }
 
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum Drawn {
     Line,
     /// Filled from the ground up; the part above the bound has another colour.
     Area,
@@ -126,7 +118,6 @@ impl fmt::Display for Figure {
             match chart {
                 Chart::OverTime(chart) => chart.write(f, top)?,
                 Chart::Ranking(chart) => chart.write(f, top)?,
-                Chart::Curve(chart) => chart.write(f, top)?,
             }
             top += chart.height();
         }
@@ -146,16 +137,9 @@ impl Figure {
         let over_time = || {
             self.charts.iter().filter_map(|chart| match chart {
                 Chart::OverTime(chart) => Some(chart),
-                Chart::Ranking(_) | Chart::Curve(_) => None,
+                Chart::Ranking(_) => None,
             })
         };
-        let curves = self.charts.iter().filter_map(|chart| match chart {
-            Chart::Curve(curve) => Some(curve),
-            Chart::OverTime(_) | Chart::Ranking(_) => None,
-        });
-        for line in curves.flat_map(|curve| &curve.lines) {
-            add(&line.label, line.ink.class(Shape::Line));
-        }
         for series in over_time().flat_map(|chart| &chart.series) {
             add(&series.label, series.ink.class(series.shape));
         }
@@ -172,7 +156,7 @@ impl Figure {
 impl Chart {
     fn height(&self) -> u64 {
         match self {
-            Chart::OverTime(_) | Chart::Curve(_) => CHART,
+            Chart::OverTime(_) => CHART,
             Chart::Ranking(ranking) => RANKING + ROW * ranking.rows.len() as u64,
         }
     }
@@ -234,7 +218,7 @@ impl OverTime {
     ) -> fmt::Result {
         let steps = thinned(&series.steps, along);
         let class = series.ink.class(series.shape);
-        if series.shape == Shape::Line {
+        if series.shape == Drawn::Line {
             return writeln!(f, "<path class=\"{class}\" d=\"{}\"/>", path(&steps, up, None));
         }
         let bound = self.bound.as_ref().map_or(u64::MAX, |bound| bound.value);
@@ -242,10 +226,9 @@ impl OverTime {
         writeln!(f, "<path class=\"{class}\" d=\"{}\"/>", path(&below, up, Some(0)))?;
         // One path for each stretch above the bound.
         for stretch in steps.chunk_by(|one, next| (one.1 > bound) == (next.1 > bound)) {
-            let Some((_, value)) = stretch.first().filter(|(_, value)| *value > bound) else {
+            if stretch[0].1 <= bound {
                 continue;
-            };
-            debug_assert!(*value > bound);
+            }
             let end = steps.iter().find(|(x, _)| *x > stretch[stretch.len() - 1].0);
             let end = end.map_or(RIGHT * 10, |(x, _)| *x);
             let closed: Vec<_> = stretch.iter().copied().chain([(end, bound)]).collect();
@@ -261,7 +244,7 @@ impl OverTime {
 
     fn is_exceeded(&self) -> bool {
         let Some(bound) = &self.bound else { return false };
-        let areas = self.series.iter().filter(|series| series.shape == Shape::Area);
+        let areas = self.series.iter().filter(|series| series.shape == Drawn::Area);
         areas.flat_map(|series| &series.steps).any(|(_, value)| *value > bound.value)
     }
 }
@@ -271,7 +254,7 @@ impl Ranking {
         text(f, (LEFT_EDGE, top + 18), "name", &self.title)?;
         let most = self.rows.iter().map(|(_, count)| *count).max().unwrap_or(1);
         let along = Scale::new((0, most), (0, (RIGHT - BARS_LEFT - 90) * 10));
-        let class = self.ink.class(Shape::Area);
+        let class = self.ink.class(Drawn::Area);
         for ((name, count), row) in self.rows.iter().zip(0_u64..) {
             let (y, width) = (top + 32 + row * ROW, along.place(*count));
             let name: String = match name.chars().count() {
@@ -303,14 +286,14 @@ impl Ranking {
 }
 
 impl Ink {
-    fn class(self, shape: Shape) -> &'static str {
+    fn class(self, shape: Drawn) -> &'static str {
         match (self, shape) {
-            (Ink::Allowed, Shape::Area) => "allowed",
-            (Ink::Refused, Shape::Area) => "refused",
-            (Ink::Asked, Shape::Area) => "asked",
-            (Ink::Allowed, Shape::Line) => "allowed line",
-            (Ink::Refused, Shape::Line) => "refused line",
-            (Ink::Asked, Shape::Line) => "asked line",
+            (Ink::Allowed, Drawn::Area) => "allowed",
+            (Ink::Refused, Drawn::Area) => "refused",
+            (Ink::Asked, Drawn::Area) => "asked",
+            (Ink::Allowed, Drawn::Line) => "allowed line",
+            (Ink::Refused, Drawn::Line) => "refused line",
+            (Ink::Asked, Drawn::Line) => "asked line",
         }
     }
 }
@@ -389,7 +372,7 @@ impl fmt::Display for Tenths {
 }
 
 /// Foreign text, escaped for the content or an attribute of a document.
-pub(crate) struct Text<'t>(pub(crate) &'t str);
+struct Text<'t>(&'t str);
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -455,10 +438,10 @@ mod tests {
         let chart = OverTime {
             title: "a <b> & \"c\"".into(),
             counts: "requests".into(),
-            span: Span { from_us: 0, to_us: 60_000_000, written: Written::SinceStart },
+            span: Span { from_us: 0, to_us: 60_000_000, written: TimeLabels::SinceStart },
             series: vec![
-                series("admitted", Ink::Allowed, Shape::Area),
-                series("asked", Ink::Asked, Shape::Line),
+                series("admitted", Ink::Allowed, Drawn::Area),
+                series("asked", Ink::Asked, Drawn::Line),
             ],
             bound: Some(Bound { label: "limit 100".into(), value: 100 }),
         };

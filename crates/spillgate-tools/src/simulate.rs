@@ -2,16 +2,14 @@
 //!
 //! One thread reads lines into events ([`log`], [`order`]) or makes them ([`pattern`]). Another passes each event, at
 //! its own instant, to a limiter of each policy ([`replay`]) and counts the decisions ([`tally`]). The [`report`]
-//! shows them as text, JSON, charts or a page.
+//! shows them as text, JSON or charts.
 
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use spillgate::{Limit, LimitSpec, Policy};
+use spillgate::{Limit, LimitSpec, Policy, Rule};
 
 use crate::{Failure, say};
 
@@ -23,7 +21,6 @@ mod event;
 pub(crate) mod log;
 mod order;
 mod pattern;
-mod progress;
 pub(crate) mod random;
 mod replay;
 mod report;
@@ -35,13 +32,12 @@ pub use args::SimulateArgs;
 pub(crate) use condition::{Condition, condition};
 use event::Vocabulary;
 pub(crate) use log::{Format, Mapping, mapping};
-use log::{Found, Logs, Unreadable};
+use log::{Logs, Unreadable};
 use order::Spread;
 use pattern::{Options, Pattern, Reference, value_of};
 pub(crate) use pattern::{Rate, SUBJECTS_MAX, Shape};
-use progress::{Progress, Total};
-use replay::{Contender, replay};
-use report::{ConditionReport, Replayed, Report, charts, html};
+use replay::{Contender, Outcome, replay};
+use report::{ConditionReport, Input, Report, charts};
 
 /// Replays the traffic that the flags name, and reports which requests each policy would deny. `load` reads the
 /// policy of a file.
@@ -56,16 +52,16 @@ pub fn run(
     let contenders = contenders(args, load)?;
     let policies: Vec<Policy> =
         contenders.iter().map(|contender| contender.policy.clone()).collect();
-    let rules: Vec<&str> = policies[0].rules().map(spillgate::Rule::name).collect();
+    let rules: Vec<&str> = policies[0].rules().map(Rule::name).collect();
     args.fail_if.iter().try_for_each(|condition| condition.check(&rules, policies.len()))?;
 
     let words = vocabulary(args, &policies);
     refuse_unused_attributes(args, &words)?;
-    let (outcome, replayed) = match args.pattern {
+    let (input, outcome) = match args.pattern {
         Some(shape) => replay_pattern(args, shape, contenders, &words)?,
         None => replay_logs(args, contenders, &words)?,
     };
-    let mut report = Report::new(replayed, outcome, &policies, &words, args.top.into());
+    let mut report = Report::new(input, outcome, &policies, &words, args.top.into());
     let conditions = args.fail_if.iter().map(|condition| ConditionReport {
         condition: condition.to_string(),
         holds: condition.holds(&report),
@@ -74,9 +70,6 @@ pub fn run(
 
     if let Some(file) = &args.svg {
         write(file, &charts::figure(&report).to_string())?;
-    }
-    if let Some(file) = &args.html {
-        write(file, &html::page(&report))?;
     }
     match args.json {
         true => say(&serde_json::to_string(&report)?)?,
@@ -90,8 +83,7 @@ fn replay_logs(
     args: &SimulateArgs,
     contenders: Vec<Contender>,
     words: &Vocabulary,
-) -> Result<(replay::Outcome, Replayed), Failure> {
-    let bytes_read = Arc::new(AtomicU64::new(0));
+) -> Result<(Input, Outcome), Failure> {
     let logs = Logs {
         files: args.logs.clone(),
         format: args.format,
@@ -100,16 +92,8 @@ fn replay_logs(
         delay_us: args.delay,
         spread: if args.spread { Spread::OverTheSecond } else { Spread::No },
         unreadable: if args.strict { Unreadable::Refuse } else { Unreadable::Count },
-        bytes_read: Arc::clone(&bytes_read),
     };
-    let mut progress = Progress::new(bytes_read, bytes_of(&args.logs));
-    let source = |emit: &mut dyn FnMut(&mut event::Event)| logs.read(words, emit);
-    let replayed = replay(contenders, &args.follow, words, source, |events| progress.show(events));
-    progress.end();
-    let (found, outcome) = replayed?;
-    let names = args.logs.iter().map(|name| if name == "-" { "standard input" } else { name });
-    let source = names.collect::<Vec<_>>().join(", ");
-    Ok((outcome, Replayed { source, found, is_made_up: false, span_us: None }))
+    replay(contenders, &args.follow, words, |emit| logs.read(words, emit))
 }
 
 fn replay_pattern(
@@ -117,7 +101,7 @@ fn replay_pattern(
     shape: Shape,
     contenders: Vec<Contender>,
     words: &Vocabulary,
-) -> Result<(replay::Outcome, Replayed), Failure> {
+) -> Result<(Input, Outcome), Failure> {
     let options = Options {
         rate: args.rate,
         length_us: args.length_us,
@@ -133,24 +117,14 @@ fn replay_pattern(
         true => first_subject(args, words),
         false => args.follow.clone(),
     };
-    let total = u64::try_from(pattern.count()).unwrap_or(u64::MAX);
-    let mut progress = Progress::new(Arc::default(), Total::Events(total));
-    let source = |emit: &mut dyn FnMut(&mut event::Event)| {
-        pattern.make(words, emit);
-        Ok(())
-    };
-    let replayed = replay(contenders, &follow, words, source, |events| progress.show(events));
-    progress.end();
-    let ((), mut outcome) = replayed?;
     let span_us = pattern.span_us();
-    outcome.judged.iter_mut().for_each(|judged| judged.tally.finish(span_us.1));
-    let replayed = Replayed {
-        source: pattern.for_people(),
-        found: Found::default(),
-        is_made_up: true,
-        span_us: Some(span_us),
-    };
-    Ok((outcome, replayed))
+    let (input, mut outcome) = replay(contenders, &follow, words, |emit| {
+        pattern.make(words, emit);
+        let (source, span_us) = (pattern.for_people(), Some(span_us));
+        Ok(Input { source, span_us, is_made_up: true, ..Input::default() })
+    })?;
+    outcome.policies.iter_mut().for_each(|policy| policy.tally.finish(span_us.1));
+    Ok((input, outcome))
 }
 
 /// Returns the policies to compare. Conditions are about the first.
@@ -171,11 +145,6 @@ fn contenders(
     }
     if let Some(file) = &args.against {
         contenders.push(from_file(file, load)?);
-    }
-    if contenders.len() > CONTENDERS_MAX {
-        return Err(
-            format!("{CONTENDERS_MAX} policies at most can be compared; leave some out").into()
-        );
     }
     Ok(contenders)
 }
@@ -203,19 +172,13 @@ fn from_flags(args: &SimulateArgs, quota: &str, algorithm: &str) -> Result<Conte
         spec = spec.burst(burst);
     }
     let limit = spec.build().map_err(|error| format!("--{}: {error}", error.field()))?;
-    let mut rule = format!("quota = {quota:?}, algorithm = {:?}", limit.algorithm().name());
-    if let Some(burst) = burst {
-        rule.push_str(&format!(", burst = {burst}"));
-    }
     let key = match args.key.as_slice() {
         [] => vec!["ip"],
         names => names.iter().map(String::as_str).filter(|name| !name.is_empty()).collect(),
     };
     let domain = args.domain.as_deref().unwrap_or("default");
-    let text = format!(
-        "[[rule]]\nname = \"limit\"\ndomain = {domain:?}\nkey = {key:?}\nlimits = [{{ {rule} }}]\n"
-    );
-    let policy = Policy::from_toml_file("--quota", &text)?;
+    let rule = Rule::new("limit").domain(domain).key(key).limit(spec);
+    let policy = Policy::builder().rule(rule).build()?;
     Ok(Contender { name: format!("{algorithm} {limit}"), policy })
 }
 
@@ -223,7 +186,7 @@ fn from_flags(args: &SimulateArgs, quota: &str, algorithm: &str) -> Result<Conte
 fn vocabulary(args: &SimulateArgs, policies: &[Policy]) -> Vocabulary {
     let unit = args.cost_from.as_deref().map(|flag| cost(flag).0);
     let mut words = Vocabulary::new(args.domain.as_deref(), unit);
-    for needed in policies.iter().flat_map(Policy::rules).flat_map(spillgate::Rule::needs) {
+    for needed in policies.iter().flat_map(Policy::rules).flat_map(Rule::needs) {
         words.learn(needed);
     }
     words
@@ -259,7 +222,7 @@ fn reference(policy: &Policy) -> Option<Reference> {
         let window_us = u64::try_from(window.as_micros()).ok()?;
         Some(Reference { capacity, window_us })
     };
-    policy.rules().flat_map(spillgate::Rule::limits).find_map(of_limit)
+    policy.rules().flat_map(Rule::limits).find_map(of_limit)
 }
 
 /// Returns the attributes of the first subject of made-up traffic, which has the most requests.
@@ -287,14 +250,6 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     }
 }
 
-/// Returns the bytes of all logs, if all of them are files.
-fn bytes_of(logs: &[String]) -> Total {
-    let length = |name: &String| {
-        fs::metadata(name).ok().filter(fs::Metadata::is_file).map(|file| file.len())
-    };
-    logs.iter().map(length).sum::<Option<u64>>().map_or(Total::Unknown, Total::Bytes)
-}
-
 fn write(file: &Path, text: &str) -> Result<(), Failure> {
     fs::write(file, text)
         .map_err(|error| format!("cannot write {}: {error}", file.display()).into())
@@ -302,5 +257,3 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
 
 /// The exit code if a condition of --fail-if holds, so that a pipeline stops.
 const CONDITION_HOLDS: u8 = 1;
-/// As many policies as a figure shows well.
-const CONTENDERS_MAX: usize = 6;

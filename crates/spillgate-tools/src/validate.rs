@@ -1,4 +1,5 @@
-//! `spillgate validate`: reports on a file that loads: lints, the order of its rules, and the effect on stored state.
+//! `spillgate validate`: reports on a file that loads: lints, rules that an outage opens or closes, and the effect
+//! on stored state.
 
 use std::io;
 
@@ -11,14 +12,12 @@ mod against;
 mod bytes;
 mod finding;
 mod lints;
-mod order;
 mod rules;
 mod source;
 
 use against::{StateChange, state_changes};
 use bytes::Bytes;
 use finding::{Finding, Level};
-use order::{Placed, order};
 use source::Source;
 
 /// A file of rules and settings that loads.
@@ -56,7 +55,6 @@ pub struct Report<'a> {
     rules: usize,
     overrides: usize,
     findings: Vec<Finding>,
-    order: Vec<Placed<'a>>,
     on_outage: AtOutage<'a>,
     not_enforced: NotEnforced<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,7 +100,6 @@ impl<'a> Report<'a> {
             rules: policy.rules().len(),
             overrides: policy.override_count(),
             findings,
-            order: order(policy),
             on_outage: AtOutage {
                 allow: at_outage(OnOutage::Allow),
                 deny: at_outage(OnOutage::Deny),
@@ -138,12 +135,6 @@ impl<'a> Report<'a> {
     pub fn print(&self) -> io::Result<()> {
         let (rules, overrides) = (counted(self.rules, "rule"), counted(self.overrides, "override"));
         say(&format!("{}: ok, {rules}, {overrides}", self.file))?;
-        if !self.order.is_empty() {
-            say(&"Evaluated in this order, the widest subject last:")?;
-        }
-        for (place, rule) in self.order.iter().enumerate() {
-            say(&format!("{:>3}. {}", place + 1, rule.for_people()))?;
-        }
         print_names("Open while the store is out of reach (allow)", &self.on_outage.allow)?;
         print_names("Closed while the store is out of reach (deny)", &self.on_outage.deny)?;
         print_names("Not enforced (shadow)", &self.not_enforced.shadow)?;

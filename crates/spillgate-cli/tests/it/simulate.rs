@@ -109,8 +109,25 @@ fn the_text_shows_denied_subjects_and_rules() {
     ] {
         assert!(text.contains(part), "{part:?} is not in:\n{text}");
     }
-    // The error output is no terminal, so no bar is drawn.
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_text_names_rules_that_never_deny() {
+    let rule = |name: &str, more: &str| {
+        format!("[[rule]]\nname = \"{name}\"\nkey = []\nlimits = [\"4/minute\"]\n{more}\n")
+    };
+    let rules = [rule("next", "mode = \"shadow\""), rule("used", "postpaid = true")].concat();
+    let (rules, log) =
+        (TempFile::new("limits.toml", &rules), TempFile::new("access.log", COMBINED));
+    let output = run(&["simulate", "--config", rules.path(), log.path()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("5 (100 %) are allowed"), "{text}");
+    for name in ["next", "used"] {
+        let line =
+            format!("{name} never denies (shadow or post-paid); it had no room for 1 request");
+        assert!(text.lines().any(|printed| printed.trim() == line), "{text}");
+    }
 }
 
 #[test]
@@ -136,6 +153,11 @@ fn a_condition_that_holds_fails_the_run() {
         assert_eq!(code(&[condition]), Some(expected), "{condition}");
     }
     assert_eq!(code(&["denied>50%", "malformed>0"]), Some(1));
+    let flags = ["--fail-if", "denied>50%", "--fail-if", "malformed>0"];
+    let output = simulate(&[&["--config", rules.path(), log.path()], &flags[..]].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let end = "\n--fail-if denied>50%: does not hold\n--fail-if malformed>0: holds\n";
+    assert!(text.ends_with(end), "{text}");
 }
 
 #[test]
@@ -176,7 +198,7 @@ fn every_error_has_its_place_and_a_remedy() {
         ),
         (&[log.path(), "--map", "ip=account"], &["no field \"account\"", "user-agent"]),
         (&[log.path(), "--map", "ip"], &["ATTRIBUTE=FIELD"]),
-        (&[log.path(), "--format", "syslog"], &["common, combined, json, csv"]),
+        (&[log.path(), "--format", "syslog"], &["common, json, csv"]),
         (&[log.path(), "--fail-if", "denied(absent)>0"], &["no rule absent", "login, all"]),
         (&[log.path(), "--fail-if", "newly-denied>0"], &["--against FILE"]),
         (&[log.path(), "--fail-if", "denied"], &["denied>1%"]),
@@ -184,7 +206,11 @@ fn every_error_has_its_place_and_a_remedy() {
         (&[log.path(), "--against", bad_rules.path()], &["bad.toml:4"]),
         (&[log.path(), "--against", no_rules.path()], &["has no rules"]),
         (&["--pattern", "steady", "--rate", "fast"], &["quota"]),
-        (&["--pattern", "flood"], &["steady, bursty, boundary, diurnal, zipf"]),
+        (&["--pattern", "flood"], &["steady, bursty, boundary, zipf"]),
+        (&["--pattern", "steady", "--delay", "5s"], &["--delay <TIME>", "--pattern <SHAPE>"]),
+        (&["--pattern", "steady", "--format", "csv"], &["--format <NAME>", "--pattern <SHAPE>"]),
+        (&[log.path(), "--seed", "7"], &["--seed <NUMBER>", "LOG"]),
+        (&[log.path(), "--burst", "7"], &["--burst <NUMBER>", "--config <FILE>"]),
     ];
     for (flags, parts) in cases {
         let output = simulate(&[&with[..], flags].concat());
@@ -344,16 +370,16 @@ fn the_figures_of_the_documentation_match_the_program() {
 }
 
 #[test]
-fn a_page_is_one_file_that_loads_and_runs_nothing() {
+fn a_figure_is_one_file_that_loads_and_runs_nothing() {
     let hostile = COMBINED.replace("203.0.113.7", "<script>alert(1)</script>&\"x");
     let (rules, log) = (TempFile::new("limits.toml", RULES), TempFile::new("access.log", &hostile));
-    let page = TempFile::new("report.html", "");
-    let output = simulate(&["--config", rules.path(), log.path(), "--html", page.path()]);
+    let figure = TempFile::new("report.svg", "");
+    let output = simulate(&["--config", rules.path(), log.path(), "--svg", figure.path()]);
     assert!(output.status.success());
-    let page = fs::read_to_string(page.path()).unwrap();
-    assert!(page.contains("<svg") && page.contains("&lt;script&gt;alert(1)"), "{page}");
+    let figure = fs::read_to_string(figure.path()).unwrap();
+    assert!(figure.starts_with("<svg") && figure.contains("&lt;script&gt;alert(1)"), "{figure}");
     for forbidden in ["<script", "src=", "href=", "url(", "@import"] {
-        assert!(!page.contains(forbidden), "{forbidden}");
+        assert!(!figure.contains(forbidden), "{forbidden}");
     }
 }
 

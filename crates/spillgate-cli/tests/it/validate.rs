@@ -1,4 +1,4 @@
-//! `spillgate validate`: every problem with its place, or the order of the rules and the findings of the linter.
+//! `spillgate validate`: every problem with its place, or the findings of the linter.
 
 mod against;
 mod bytes;
@@ -42,18 +42,11 @@ limits = ["50/minute"]
 "#;
 
 #[test]
-fn a_good_file_is_ok_with_the_order_of_its_rules() {
+fn a_good_file_is_ok() {
     let (code, printed) = validate(&[], GOOD);
     assert_eq!(code, Some(0), "{printed}");
-    let lines: Vec<&str> = printed.lines().collect();
-    assert!(lines[0].ends_with("limits.toml: ok, 4 rules, 1 override"), "{printed}");
-    let starts =
-        ["Evaluated in this order", "  1. tenant, ", "  2. login, ", "  3. user, ", "  4. all, "];
-    for (line, start) in lines[1..].iter().zip(starts) {
-        assert!(line.starts_with(start), "{printed}");
-    }
-    assert!(lines[4].ends_with("(as wide as login, which comes first in the file)"), "{printed}");
-    assert_eq!(lines.len(), 6);
+    assert!(printed.ends_with("limits.toml: ok, 4 rules, 1 override\n"), "{printed}");
+    assert_eq!(printed.lines().count(), 1);
 }
 
 #[test]
@@ -65,8 +58,6 @@ fn a_good_file_is_ok_as_json_too() {
         (&report["ok"], &report["rules"], &report["overrides"]),
         (&true.into(), &4.into(), &1.into())
     );
-    assert_eq!(report["order"][2]["ties_with"], "login");
-    assert_eq!(report["order"][3]["rule"], "all");
 }
 
 #[test]
@@ -146,33 +137,6 @@ fn rules_that_fail_open_and_closed_are_listed() {
 }
 
 #[test]
-fn rules_that_share_a_shard_are_evaluated_in_one_call() {
-    let file = r#"
-[[rule]]
-name = "tenant"
-key = ["tenant"]
-limits = ["9/s"]
-[[rule]]
-name = "address"
-key = ["ip"]
-limits = ["9/s"]
-[[rule]]
-name = "user"
-key = ["tenant", "user"]
-anchor = ["tenant"]
-limits = ["5/s"]
-"#;
-    let (_, printed) = validate(&[], file);
-    let lines: Vec<&str> = printed.lines().filter(|line| line.contains(". ")).collect();
-    assert!(
-        lines[0].starts_with("  1. tenant, ") && lines[1].starts_with("  2. user, "),
-        "{printed}"
-    );
-    assert!(lines[1].ends_with("in one call with tenant"), "{printed}");
-    assert!(lines[2].ends_with("(as wide as tenant, which comes first in the file)"), "{printed}");
-}
-
-#[test]
 fn a_file_that_cannot_be_read_is_exit_code_2() {
     let output = run(&["validate", "/nowhere/limits.toml"]);
     assert_eq!(output.status.code(), Some(2));
@@ -185,25 +149,4 @@ fn validate(flags: &[&str], text: &str) -> (Option<i32>, String) {
     let output = run(&[&["validate", file.path()], flags].concat());
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
-}
-
-/// A rule names the others of its call: all names would take 690 MB of output and 1.6 GB of memory here.
-#[test]
-fn output_grows_with_the_number_of_rules_and_not_with_its_square() {
-    let rule = |number: usize| {
-        let prefix = "a".repeat(number % 200);
-        format!(
-            "[[rule]]\nname = \"r{number}\"\nmatch = {{ path = \"/{prefix}/{number}*\" }}\nkey = [\"user\"]\n\
-             limits = [\"5/minute\"]\n"
-        )
-    };
-    let text: String = (0..10_000).map(rule).collect();
-    let file = TempFile::new("limits.toml", &text);
-    for arguments in [&["validate", file.path()][..], &["validate", "--json", file.path()]] {
-        let output = run(arguments);
-        assert_eq!(output.status.code(), Some(0));
-        let (bytes, bytes_max) = (output.stdout.len(), 4 * text.len());
-        println!("{bytes} bytes of output for {} bytes of input", text.len());
-        assert!(bytes < bytes_max, "{bytes} bytes of output");
-    }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{Baseline, Pace, SUBJECTS_MAX, Scenario};
-use crate::flag::{attribute, choice, whole_number};
+use crate::flag::{attribute, whole_number};
 use crate::simulate::duration::positive;
 use crate::simulate::{Rate, rate};
 
@@ -18,8 +18,8 @@ use crate::simulate::{Rate, rate};
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct BenchArgs {
-    /// steady, burst, hot-key, zipf, many-tenants or failover
-    #[arg(value_name = "SCENARIO", default_value = "steady", value_parser = scenario)]
+    /// steady, burst, hot-key, zipf, many-tenants or outage
+    #[arg(value_name = "SCENARIO", default_value = "steady", hide_possible_values = true)]
     pub(crate) scenario: Scenario,
 
     /// Calls in all: 20000 (a second), 90/minute; or max: each caller calls again when answered
@@ -86,9 +86,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Call these baselines in turns: evalsha, redis (INCR), governor
-    #[arg(long, value_name = "BASELINES", value_delimiter = ',', value_parser = baseline)]
-    pub(crate) against: Vec<Baseline>,
+    /// Call this baseline in turns: evalsha
+    #[arg(long, value_name = "BASELINE", hide_possible_values = true)]
+    pub(crate) against: Option<Baseline>,
 
     /// How long an answer may take
     #[arg(long = "timeout", value_name = "TIME", default_value = "1s", value_parser = patience)]
@@ -101,14 +101,6 @@ pub struct BenchArgs {
     /// Draw rate and latency over time into this file
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-}
-
-fn scenario(text: &str) -> Result<Scenario, String> {
-    choice(text, &Scenario::NAMES)
-}
-
-fn baseline(text: &str) -> Result<Baseline, String> {
-    choice(text, &Baseline::NAMES)
 }
 
 fn pace(text: &str) -> Result<Pace, String> {
@@ -150,16 +142,15 @@ Examples:
   spillgate bench hot-key --config limits.toml --by tenant --with route=/search
   spillgate bench burst --url http://127.0.0.1:8080 --rate 5000 --duration 1m --svg burst.svg
   spillgate bench steady --url grpc://127.0.0.1:8081 --by ip --rate max
-  spillgate bench failover --rate 2000 --json
+  spillgate bench outage --rate 2000 --json
 
 Scenarios: steady: evenly spaced, subjects in turn; burst: all of a second in its first tenth;
   hot-key: nine of ten calls for one subject; zipf: the n-th subject makes 1/n as many calls as
-  the first; many-tenants: a million subjects, all alike; failover: steady, while a redis-server
+  the first; many-tenants: a million subjects, all alike; outage: steady, while a redis-server
   started for this is killed and comes back empty.
 
-Baselines are called in turns with the limiter, by the same clients, and ratios are medians of five
-  pairs: evalsha is the shortest correct token bucket, redis an INCR that limits nothing, governor
-  a keyed limiter in this process.
+The baseline evalsha is the shortest correct token bucket, one script call for each check. It is
+  called in turns with the limiter, by the same clients, and ratios are medians of five pairs.
 
 Exit codes: 0 measured, however slow, 2 error.";
 

@@ -1,4 +1,4 @@
-//! Runs a redis-server that the failover scenario may kill, so that no other server is killed.
+//! Runs a redis-server that the outage scenario may kill, so that no other server is killed.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -59,7 +59,7 @@ impl OwnRedis {
             .spawn();
         let process = process.map_err(|error| match error.kind() {
             ErrorKind::NotFound => format!(
-                "failover kills a {PROGRAM} that it started itself, and there is none on PATH; install it \
+                "the scenario outage kills a {PROGRAM} that it started itself, and there is none on PATH; install it \
                      (Debian: apt-get install redis-server)"
             ),
             _ => format!("{PROGRAM}: {error}"),

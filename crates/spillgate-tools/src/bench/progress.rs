@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use super::report::time;
 use super::run::Slice;
-use crate::plot::grouped;
+use crate::output::grouped;
 
 /// A bar that moves on a terminal; prints nothing elsewhere.
 pub(super) struct Progress {

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::run::{Slice, per_second};
 use super::tally::{SOURCES, Tally};
-use crate::plot::grouped;
+use crate::output::grouped;
 
 pub(super) mod charts;
 mod text;
@@ -16,7 +16,7 @@ mod text;
 /// The whole report; its fields are those of `--json`.
 #[derive(Serialize)]
 pub(super) struct Report {
-    pub(super) scenario: &'static str,
+    pub(super) scenario: String,
     pub(super) subjects: u64,
     pub(super) seed: u64,
     /// `open`: calls are made at their due times even while answers are late. `closed`: each caller calls again when
@@ -32,22 +32,24 @@ pub(super) struct Report {
     /// Whether the run ended early.
     pub(super) stopped: bool,
     /// The faults of the store, and when they happened.
-    pub(super) events: Vec<Event>,
-    /// The limiter or service first, then the baselines.
-    pub(super) contenders: Vec<Contender>,
-    /// The limiter or service divided by each baseline.
+    pub(super) events: Vec<Fault>,
+    /// The limiter or service first, then the baseline.
+    #[serde(rename = "contenders")]
+    pub(super) targets: Vec<TargetReport>,
+    /// The limiter or service divided by the baseline.
     pub(super) ratios: Vec<Ratio>,
 }
 
+/// A fault of the store.
 #[derive(Clone, Serialize)]
-pub(super) struct Event {
+pub(super) struct Fault {
     pub(super) at_ms: u64,
     pub(super) event: &'static str,
 }
 
 /// The results of one target.
 #[derive(Serialize)]
-pub(super) struct Contender {
+pub(super) struct TargetReport {
     pub(super) name: &'static str,
     pub(super) place: String,
     pub(super) sent: u64,
@@ -62,7 +64,7 @@ pub(super) struct Contender {
     pub(super) per_second: u64,
     pub(super) latency: Quantiles,
     pub(super) sent_late: Quantiles,
-    pub(super) over_time: Vec<Moment>,
+    pub(super) over_time: Vec<Slice>,
 }
 
 /// Decisions by source.
@@ -79,31 +81,19 @@ pub(super) struct Quantiles {
     pub(super) max_ns: u64,
 }
 
-/// The figures of a short interval.
-#[derive(Clone, Copy, Serialize)]
-pub(super) struct Moment {
-    pub(super) from_ms: u64,
-    pub(super) until_ms: u64,
-    pub(super) allowed: u64,
-    pub(super) denied: u64,
-    pub(super) errors: u64,
-    pub(super) p50_ns: u64,
-    pub(super) p99_ns: u64,
-}
-
 /// The limiter or service divided by a baseline in each pair of runs: the median and the range.
 #[derive(Serialize)]
 pub(super) struct Ratio {
     pub(super) to: &'static str,
     pub(super) rounds: usize,
-    pub(super) rate: Option<Spread>,
-    pub(super) p50: Option<Spread>,
-    pub(super) p99: Option<Spread>,
+    pub(super) rate: Option<MedianAndRange>,
+    pub(super) p50: Option<MedianAndRange>,
+    pub(super) p99: Option<MedianAndRange>,
 }
 
 /// Ratios in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Spread {
+pub(super) struct MedianAndRange {
     median: u64,
     min: u64,
     max: u64,
@@ -117,24 +107,15 @@ pub(super) struct Figures {
     pub(super) p99_ns: u64,
 }
 
-impl Contender {
+impl TargetReport {
     pub(super) fn new(
         name: &'static str,
         place: String,
         tally: &Tally,
         length_us: u64,
-        slices: &[Slice],
-    ) -> Contender {
-        let moment = |slice: &Slice| Moment {
-            from_ms: slice.from_us / 1_000,
-            until_ms: slice.until_us / 1_000,
-            allowed: slice.allowed,
-            denied: slice.denied,
-            errors: slice.errors,
-            p50_ns: slice.p50_ns,
-            p99_ns: slice.p99_ns,
-        };
-        Contender {
+        over_time: Vec<Slice>,
+    ) -> TargetReport {
+        TargetReport {
             name,
             place,
             sent: tally.sent,
@@ -148,7 +129,7 @@ impl Contender {
             per_second: per_second(tally.answered(), length_us),
             latency: Quantiles::of(&tally.latency),
             sent_late: Quantiles::of(&tally.late),
-            over_time: slices.iter().map(moment).collect(),
+            over_time,
         }
     }
 }
@@ -192,22 +173,22 @@ impl Serialize for BySource {
 impl Ratio {
     /// Divides the figures of runs that took turns.
     pub(super) fn new(to: &'static str, ours: &[Figures], theirs: &[Figures]) -> Ratio {
-        let spread = |of: fn(&Figures) -> u64| {
-            Spread::of(ours.iter().zip(theirs).map(|(ours, theirs)| (of(ours), of(theirs))))
+        let ratio = |of: fn(&Figures) -> u64| {
+            MedianAndRange::of(ours.iter().zip(theirs).map(|(ours, theirs)| (of(ours), of(theirs))))
         };
         Ratio {
             to,
             rounds: ours.len().min(theirs.len()),
-            rate: spread(|figures| figures.per_second),
-            p50: spread(|figures| figures.p50_ns),
-            p99: spread(|figures| figures.p99_ns),
+            rate: ratio(|figures| figures.per_second),
+            p50: ratio(|figures| figures.p50_ns),
+            p99: ratio(|figures| figures.p99_ns),
         }
     }
 }
 
-impl Spread {
+impl MedianAndRange {
     /// Returns `None` if every divisor is 0.
-    fn of(pairs: impl Iterator<Item = (u64, u64)>) -> Option<Spread> {
+    fn of(pairs: impl Iterator<Item = (u64, u64)>) -> Option<MedianAndRange> {
         let ratio = |(ours, theirs): (u64, u64)| {
             let thousandths = (u128::from(ours) * 1_000).checked_div(u128::from(theirs))?;
             u64::try_from(thousandths).ok()
@@ -215,11 +196,11 @@ impl Spread {
         let mut sorted: Vec<u64> = pairs.filter_map(ratio).collect();
         sorted.sort_unstable();
         let (min, max) = (*sorted.first()?, *sorted.last()?);
-        Some(Spread { median: sorted[sorted.len() / 2], min, max })
+        Some(MedianAndRange { median: sorted[sorted.len() / 2], min, max })
     }
 }
 
-impl Serialize for Spread {
+impl Serialize for MedianAndRange {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let number = |thousandths| {
             RawValue::from_string(decimal(thousandths, 3)).map_err(serde::ser::Error::custom)
@@ -233,7 +214,7 @@ impl Serialize for Spread {
     }
 }
 
-impl fmt::Display for Spread {
+impl fmt::Display for MedianAndRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = |thousandths: u64| decimal(thousandths.div_ceil(10), 2);
         write!(f, "{} ({}-{})", digits(self.median), digits(self.min), digits(self.max))
@@ -285,11 +266,11 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_the_median_of_pairs_with_its_spread() {
+    fn a_ratio_is_the_median_of_pairs_with_its_range() {
         let figures = |per_second| Figures { per_second, p50_ns: 100, p99_ns: 0 };
         let (ours, theirs) = ([300, 100, 220].map(figures), [100, 100, 110].map(figures));
         let ratio = Ratio::new("evalsha", &ours, &theirs);
-        assert_eq!(ratio.rate, Some(Spread { median: 2_000, min: 1_000, max: 3_000 }));
+        assert_eq!(ratio.rate, Some(MedianAndRange { median: 2_000, min: 1_000, max: 3_000 }));
         assert_eq!(ratio.rate.unwrap().to_string(), "2.00 (1.00-3.00)");
         assert_eq!(ratio.p99, None, "a baseline of 0 has no ratio");
         let json = serde_json::to_value(&ratio).unwrap();

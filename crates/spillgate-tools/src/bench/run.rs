@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -21,10 +22,10 @@ pub(super) struct Ran {
     pub(super) length_us: u64,
 }
 
-/// The figures of a short interval of a run.
-#[derive(Clone, Copy, Debug)]
+/// The figures of a short interval of a run, or of all runs of a target one after another.
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Slice {
-    /// Since the start of its run.
+    /// Since the start of the first run.
     pub(super) from_us: u64,
     pub(super) until_us: u64,
     pub(super) allowed: u64,

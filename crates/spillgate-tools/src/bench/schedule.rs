@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::plot::grouped;
+use clap::ValueEnum;
+
+use crate::output::grouped;
 use crate::simulate::{Rate, duration, random::Random};
 
 /// The pattern of the load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scenario {
     /// Evenly spaced, the subjects in turn.
     Steady,
@@ -20,32 +22,24 @@ pub(crate) enum Scenario {
     /// A million subjects, all equally likely.
     ManyTenants,
     /// Steady, while the store is killed and comes back empty.
-    Failover,
+    Outage,
 }
 
 impl Scenario {
-    /// The scenarios by their names on the command line.
-    pub(crate) const NAMES: [(&str, Scenario); 6] = [
-        ("steady", Scenario::Steady),
-        ("burst", Scenario::Burst),
-        ("hot-key", Scenario::HotKey),
-        ("zipf", Scenario::Zipf),
-        ("many-tenants", Scenario::ManyTenants),
-        ("failover", Scenario::Failover),
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        let named = Scenario::NAMES.iter().find(|(_, scenario)| *scenario == self);
-        named.map_or("", |(name, _)| name)
-    }
-
     /// Returns the number of subjects without --subjects.
     fn subjects(self) -> u64 {
         match self {
-            Scenario::Steady | Scenario::Burst | Scenario::HotKey | Scenario::Failover => 1_000,
+            Scenario::Steady | Scenario::Burst | Scenario::HotKey | Scenario::Outage => 1_000,
             Scenario::Zipf => 100_000,
             Scenario::ManyTenants => 1_000_000,
         }
+    }
+}
+
+impl fmt::Display for Scenario {
+    /// Writes the name on the command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.to_possible_value().expect("no scenario is skipped").get_name())
     }
 }
 
@@ -162,7 +156,7 @@ impl Schedule {
     fn at_ns(&self, number: u64, random: &mut Random) -> u64 {
         let begins = self.slot_ns(number);
         match self.scenario {
-            Scenario::Steady | Scenario::Failover => begins,
+            Scenario::Steady | Scenario::Outage => begins,
             Scenario::Burst => begins / SECOND_NS * SECOND_NS + begins % SECOND_NS / 10,
             // At a random instant within its slot: uneven, in order, and exactly as many calls as asked for.
             Scenario::HotKey | Scenario::Zipf | Scenario::ManyTenants => {
@@ -191,7 +185,7 @@ pub(super) struct Subjects {
 impl Subjects {
     pub(super) fn draw(&mut self) -> u64 {
         match self.scenario {
-            Scenario::Steady | Scenario::Burst | Scenario::Failover => {
+            Scenario::Steady | Scenario::Burst | Scenario::Outage => {
                 let subject = self.next % self.subjects;
                 self.next = self.next.wrapping_add(1);
                 subject
@@ -244,14 +238,14 @@ mod tests {
 
     #[test]
     fn every_scenario_makes_the_requested_calls_in_order_and_repeats_them_for_its_seed() {
-        for (name, scenario) in Scenario::NAMES {
+        for &scenario in Scenario::value_variants() {
             let all = arrivals(scenario, 7);
-            assert_eq!(all.len(), 60_000, "{name}");
-            assert!(all.is_sorted_by_key(|arrival| arrival.at_ns), "{name}");
-            assert!(all.iter().all(|arrival| arrival.at_ns < 3 * SECOND_NS), "{name}");
+            assert_eq!(all.len(), 60_000, "{scenario}");
+            assert!(all.is_sorted_by_key(|arrival| arrival.at_ns), "{scenario}");
+            assert!(all.iter().all(|arrival| arrival.at_ns < 3 * SECOND_NS), "{scenario}");
             let subjects = scenario.subjects();
-            assert!(all.iter().all(|arrival| arrival.subject < subjects), "{name}");
-            assert_eq!(all, arrivals(scenario, 7), "{name}");
+            assert!(all.iter().all(|arrival| arrival.subject < subjects), "{scenario}");
+            assert_eq!(all, arrivals(scenario, 7), "{scenario}");
         }
         assert_ne!(arrivals(Scenario::Zipf, 7), arrivals(Scenario::Zipf, 8));
     }

@@ -10,19 +10,19 @@ use tokio::time::timeout;
 
 use super::OpenLimiter;
 use super::tally::Answer;
-use crate::Failure;
+use crate::{Failure, counted};
 
 mod baseline;
 mod grpc;
 mod http;
-mod line;
+mod redis_connections;
 mod resp;
 
 pub(crate) use baseline::Baseline;
-use baseline::{Evalsha, Governor, Incr};
+use baseline::Evalsha;
 use grpc::Grpc;
 use http::Http;
-use line::Line;
+use redis_connections::RedisConnections;
 use resp::Resp;
 
 /// A limiter or a baseline that is measured.
@@ -32,8 +32,6 @@ pub(super) enum Target {
     Grpc(Grpc),
     Resp(Resp),
     Evalsha(Evalsha),
-    Incr(Incr),
-    Governor(Governor),
 }
 
 /// The checks that are made for each subject.
@@ -116,28 +114,21 @@ impl Target {
         }
     }
 
-    /// Opens a baseline for this limit; `redis` is the server that the limiter uses too.
-    pub(super) async fn baseline(
-        baseline: Baseline,
+    /// Opens the baseline for this limit; `redis` is the server that the limiter uses too.
+    pub(super) fn evalsha(
         redis: Option<Endpoint>,
-        limit: &Limit,
+        inline: &InlineLimit,
     ) -> Result<Target, Failure> {
-        let bucket = limit.algorithm() == Algorithm::TokenBucket && limit.window().is_some();
-        if baseline != Baseline::Redis && !bucket {
-            let name = baseline.name();
-            return Err(format!(
-                "--against {name}: it is a token bucket, so the limit must be one too; leave out --algorithm"
-            )
-            .into());
+        let limit = &inline.limit;
+        if limit.algorithm() != Algorithm::TokenBucket || limit.window().is_none() {
+            return Err(
+                "--against evalsha: it is a token bucket, so the limit must be one too; leave out --algorithm"
+                    .into(),
+            );
         }
-        let redis = redis.map(Line::new).transpose()?.ok_or_else(|| {
-            format!("--against {}: name the one Redis that both use: --redis URL", baseline.name())
-        });
-        Ok(match baseline {
-            Baseline::Evalsha => Target::Evalsha(Evalsha::open(redis?, limit)),
-            Baseline::Redis => Target::Incr(Incr::open(redis?)),
-            Baseline::Governor => Target::Governor(Governor::new(limit)),
-        })
+        let redis =
+            redis.ok_or("--against evalsha: name the one Redis that both use: --redis URL")?;
+        Ok(Target::Evalsha(Evalsha::new(RedisConnections::new(redis)?, inline)))
     }
 
     pub(super) async fn ask(&self, subject: u64) -> Answer {
@@ -147,8 +138,6 @@ impl Target {
             Target::Grpc(grpc) => grpc.ask(subject).await,
             Target::Resp(resp) => resp.ask(subject).await,
             Target::Evalsha(evalsha) => evalsha.ask(subject).await,
-            Target::Incr(incr) => incr.ask(subject).await,
-            Target::Governor(governor) => governor.ask(subject),
         }
     }
 
@@ -159,9 +148,7 @@ impl Target {
             Target::Http(_) => "http",
             Target::Grpc(_) => "grpc",
             Target::Resp(_) => "resp",
-            Target::Evalsha(_) => Baseline::Evalsha.name(),
-            Target::Incr(_) => Baseline::Redis.name(),
-            Target::Governor(_) => Baseline::Governor.name(),
+            Target::Evalsha(_) => "evalsha",
         }
     }
 
@@ -172,23 +159,19 @@ impl Target {
                 "memory" => "the library in this process, state in memory".to_owned(),
                 store => format!("the library in this process, state in {store}"),
             },
-            Target::Http(http) => http.place(),
-            Target::Grpc(grpc) => grpc.place(),
-            Target::Resp(resp) => resp.place(),
+            Target::Http(http) => http.endpoint.place(),
+            Target::Grpc(grpc) => grpc.endpoint.place(),
+            Target::Resp(resp) => resp.connections.endpoint.place(),
             Target::Evalsha(_) => {
                 "the shortest correct token bucket, one EVALSHA a call".to_owned()
             }
-            Target::Incr(_) => "one INCR a call, which limits nothing".to_owned(),
-            Target::Governor(_) => "governor's keyed limiter in this process".to_owned(),
         }
     }
 
-    /// Returns unspent lease tokens, and deletes the keys that would stay in the store for ever.
-    pub(super) async fn close(&self, subjects: u64) {
-        match self {
-            Target::Library(library) => library.opened.limiter.end_leases().await,
-            Target::Incr(incr) => incr.clean(subjects).await,
-            _ => {}
+    /// Returns unspent lease tokens to the store.
+    pub(super) async fn close(&self) {
+        if let Target::Library(library) = self {
+            library.opened.limiter.end_leases().await;
         }
     }
 }
@@ -222,12 +205,10 @@ impl Library {
     }
 }
 
-impl Checks {
-    pub(super) fn limit(&self) -> Option<&Limit> {
-        match self {
-            Checks::InlineLimit(inline) => Some(&inline.limit),
-            Checks::ByRules(_) => None,
-        }
+impl Endpoint {
+    /// A description for people.
+    fn place(&self) -> String {
+        format!("{}, {}", without_password(&self.url), counted(self.connections, "connection"))
     }
 }
 
@@ -265,13 +246,9 @@ impl InlineLimit {
 
     /// Returns the nanoseconds that a bucket takes to refill one token.
     fn interval_ns(&self) -> Option<u64> {
-        interval_ns(&self.limit)
+        let capacity = self.limit.capacity()?.max(1);
+        u64::try_from(self.limit.window()?.as_nanos() / u128::from(capacity)).ok()
     }
-}
-
-fn interval_ns(limit: &Limit) -> Option<u64> {
-    let ns = limit.window()?.as_nanos() / u128::from(limit.capacity()?.max(1));
-    u64::try_from(ns).ok()
 }
 
 /// Returns the name of a subject, the same for every target.

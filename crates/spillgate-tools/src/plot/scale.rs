@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Span, Written};
+use super::{Span, TimeLabels};
 
 /// A range of values, and the positions of its ends.
 #[derive(Clone, Copy, Debug)]
@@ -51,24 +51,16 @@ pub(super) fn instant_ticks(span: Span) -> Vec<(u64, String)> {
     let step_us = step_us.unwrap_or_else(|| length_us / 8 + 1);
     // Round instants of the clock, or round times since the start.
     let zero_us = match span.written {
-        Written::SinceStart => span.from_us,
-        Written::ByClock => span.from_us.next_multiple_of(step_us),
+        TimeLabels::SinceStart => span.from_us,
+        TimeLabels::ByClock => span.from_us.next_multiple_of(step_us),
     };
     let ticks =
         (0..).map(|number| zero_us + number * step_us).take_while(|at_us| *at_us <= span.to_us);
     let words = |at_us| match span.written {
-        Written::SinceStart => since_start(at_us - span.from_us),
-        Written::ByClock => by_clock(at_us, step_us),
+        TimeLabels::SinceStart => since_start(at_us - span.from_us),
+        TimeLabels::ByClock => by_clock(at_us, step_us),
     };
     ticks.map(|at_us| (at_us, words(at_us))).collect()
-}
-
-/// Returns a number with commas between thousands: `1,234,567`.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev();
-    let groups: Vec<&str> = groups.filter_map(|group| std::str::from_utf8(group).ok()).collect();
-    groups.join(",")
 }
 
 /// Returns `90 s` as `1:30`; days, and fractions of seconds, have their units.
@@ -167,14 +159,14 @@ mod tests {
             instant_ticks(span).into_iter().map(|(_, label)| label).collect()
         };
         assert_eq!(
-            labels(5, 180_000_005, Written::SinceStart),
+            labels(5, 180_000_005, TimeLabels::SinceStart),
             ["0:00", "0:30", "1:00", "1:30", "2:00", "2:30", "3:00"]
         );
         let day = 971_211_336_000_000;
-        assert_eq!(labels(day, day + 4 * HOUR_US, Written::ByClock)[..2], ["21:00", "21:30"]);
-        assert_eq!(labels(day, day + 20 * DAY_US, Written::ByClock)[0], "Oct 15");
+        assert_eq!(labels(day, day + 4 * HOUR_US, TimeLabels::ByClock)[..2], ["21:00", "21:30"]);
+        assert_eq!(labels(day, day + 20 * DAY_US, TimeLabels::ByClock)[0], "Oct 15");
         for bits in 0..53 {
-            let count = labels(0, 1 << bits, Written::ByClock).len();
+            let count = labels(0, 1 << bits, TimeLabels::ByClock).len();
             assert!((1..=10).contains(&count), "{bits}: {count}");
         }
     }

@@ -1,12 +1,13 @@
 //! Reads access logs: lines in one of several formats become events in the order of their instants.
 
 use std::borrow::Cow;
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::io;
+
+use clap::ValueEnum;
 
 use super::event::{Event, Vocabulary};
 use super::order::{Order, Spread};
+use super::report::Input;
 use crate::Failure;
 
 mod clf;
@@ -26,22 +27,13 @@ use json::Json;
 use lines::{LINE_MAX, Line, Lines};
 
 /// The format of a log's lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// Common or Combined, the formats of Apache and nginx.
+    #[value(name = "common", alias = "combined")]
     Clf,
     Json,
     Csv,
-}
-
-impl Format {
-    /// The formats by their names on the command line.
-    pub(crate) const NAMES: [(&str, Format); 4] = [
-        ("common", Format::Clf),
-        ("combined", Format::Clf),
-        ("json", Format::Json),
-        ("csv", Format::Csv),
-    ];
 }
 
 /// The logs to read, and how to read them.
@@ -55,8 +47,6 @@ pub(super) struct Logs {
     pub(super) delay_us: u64,
     pub(super) spread: Spread,
     pub(super) unreadable: Unreadable,
-    /// The bytes read so far, before unpacking.
-    pub(super) bytes_read: Arc<AtomicU64>,
 }
 
 /// How to treat a line that cannot be read.
@@ -67,69 +57,40 @@ pub(super) enum Unreadable {
     Refuse,
 }
 
-/// Facts about the logs besides their events.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Found {
-    /// The formats of the files, each once: `combined log`.
-    pub(super) formats: Vec<&'static str>,
-    pub(super) lines: u64,
-    /// Lines that could not be read: their number, and the first few.
-    pub(super) malformed: u64,
-    pub(super) examples: Vec<Malformed>,
-    pub(super) sorted: u64,
-    pub(super) late: u64,
-    /// Whether all instants are whole seconds.
-    pub(super) whole_seconds: bool,
-}
-
-/// A line that could not be read.
-#[derive(Clone, Debug)]
-pub(super) struct Malformed {
-    pub(super) file: String,
-    pub(super) line: u64,
-    pub(super) problem: Cow<'static, str>,
-    pub(super) text: String,
-}
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Malformed { file, line, problem, text } = self;
-        let file = if file == "-" { "standard input" } else { file };
-        write!(f, "{file}:{line}: {problem}: {text}")
-    }
-}
-
 impl Logs {
-    /// Passes every event of the logs to `emit`, in order. `emit` may swap an event for one that is no longer needed.
+    /// Passes every event of the logs to `emit`, in order, and returns the facts about the logs. `emit` may swap an
+    /// event for one that is no longer needed.
     pub(super) fn read(
         &self,
         words: &Vocabulary,
         emit: &mut dyn FnMut(&mut Event),
-    ) -> Result<Found, Failure> {
-        let mut wanted = Wanted::new(words, &self.mappings, self.cost_field.as_deref());
+    ) -> Result<Input, Failure> {
+        let wanted = Wanted::new(words, &self.mappings, self.cost_field.as_deref());
         let mut order = Order::new(self.delay_us, self.spread);
-        let mut found = Found { whole_seconds: true, ..Found::default() };
+        let names: Vec<&str> = self.files.iter().map(|file| name_of(file)).collect();
+        let mut input = Input { source: names.join(", "), whole_seconds: true, ..Input::default() };
         for file in &self.files {
-            self.read_file(file, &mut wanted, &mut order, &mut found, emit)?;
+            self.read_file(file, &wanted, &mut order, &mut input, emit)?;
         }
         order.finish(emit);
-        (found.sorted, found.late) = (order.sorted, order.late);
-        Ok(found)
+        (input.out_of_order, input.late) = (order.sorted, order.late);
+        input.whole_seconds &= input.lines > 0;
+        Ok(input)
     }
 
     fn read_file(
         &self,
         file: &str,
-        wanted: &mut Wanted,
+        wanted: &Wanted,
         order: &mut Order,
-        found: &mut Found,
+        input: &mut Input,
         emit: &mut dyn FnMut(&mut Event),
     ) -> Result<(), Failure> {
-        let name = if file == "-" { "the standard input" } else { file };
-        let unreadable = |error: std::io::Error| format!("cannot read {name}: {error}");
-        let mut lines = Lines::open(file, Arc::clone(&self.bytes_read)).map_err(unreadable)?;
+        let name = name_of(file);
+        let unreadable = |error: io::Error| format!("cannot read {name}: {error}");
+        let mut lines = Lines::open(file).map_err(unreadable)?;
         let first = lines.peek().map_err(unreadable)?;
-        if first.iter().all(|line| line.trim_ascii().is_empty()) {
+        if first.is_empty() {
             return Ok(());
         }
         let format = self
@@ -138,49 +99,69 @@ impl Logs {
             .ok_or_else(|| unknown(name, &first))?;
         let reader = Reader::new(format, &mut lines, wanted, name)?;
         let kind = reader.name(&first);
-        if !found.formats.contains(&kind) {
-            found.formats.push(kind);
+        if !input.formats.contains(&kind) {
+            input.formats.push(kind);
         }
         let mut event = Event::default();
-        loop {
-            event.clear();
-            let (read, text) = match lines.next().map_err(unreadable)? {
-                None => break,
-                Some(Line::Whole(line)) if line.trim_ascii().is_empty() => continue,
-                Some(Line::Whole(line)) => {
-                    let first;
-                    let record = if reader.is_open(line) {
-                        first = line.to_vec();
-                        let joined = lines.join(|record| reader.is_whole(record));
-                        joined.map_err(unreadable)?.unwrap_or(&first)
-                    } else {
-                        line
-                    };
-                    let read = reader.read(record, wanted, &mut event);
-                    let text = if read.is_err() { shown(record) } else { String::new() };
-                    (read, text)
-                }
-                Some(Line::TooLong) => {
-                    (Err(format!("longer than {LINE_MAX} bytes").into()), String::new())
-                }
-            };
-            found.lines += 1;
-            let Err(problem) = read else {
-                found.whole_seconds &= event.at_us.is_multiple_of(1_000_000);
+        while let Some(read) =
+            next_record(&mut lines, &reader, wanted, &mut event).map_err(unreadable)?
+        {
+            input.lines += 1;
+            let Err((problem, text)) = read else {
+                input.whole_seconds &= event.at_us.is_multiple_of(1_000_000);
                 order.take(&mut event, &mut *emit);
                 continue;
             };
-            let malformed = Malformed { file: file.to_owned(), line: lines.number, problem, text };
+            let malformed = format!("{name}:{}: {problem}: {text}", lines.number);
             if self.unreadable == Unreadable::Refuse {
                 return Err(format!("{malformed}; leave out --strict to skip such lines").into());
             }
-            found.malformed += 1;
-            if found.examples.len() < EXAMPLES_MAX {
-                found.examples.push(malformed);
+            input.malformed += 1;
+            if input.malformed_examples.len() < EXAMPLES_MAX {
+                input.malformed_examples.push(malformed);
             }
         }
         Ok(())
     }
+}
+
+/// The problem of a record that cannot be read, and the beginning of its text.
+type Problem = (Cow<'static, str>, String);
+
+/// Reads the next record that is not empty into an event. Returns `None` after the last.
+fn next_record(
+    lines: &mut Lines,
+    reader: &Reader,
+    wanted: &Wanted,
+    event: &mut Event,
+) -> io::Result<Option<Result<(), Problem>>> {
+    event.clear();
+    loop {
+        match lines.next()? {
+            None => return Ok(None),
+            Some(Line::Whole(line)) if line.trim_ascii().is_empty() => {}
+            Some(Line::Whole(line)) => {
+                let first;
+                let record = if reader.is_open(line) {
+                    first = line.to_vec();
+                    lines.join(|record| reader.is_whole(record))?.unwrap_or(&first)
+                } else {
+                    line
+                };
+                let read = reader.read(record, wanted, event);
+                return Ok(Some(read.map_err(|problem| (problem, shown(record)))));
+            }
+            Some(Line::TooLong) => {
+                let problem = format!("longer than {LINE_MAX} bytes").into();
+                return Ok(Some(Err((problem, String::new()))));
+            }
+        }
+    }
+}
+
+/// Returns the name of a log in messages.
+fn name_of(file: &str) -> &str {
+    if file == "-" { "standard input" } else { file }
 }
 
 /// Reads lines of one format.
@@ -281,19 +262,17 @@ impl Reader {
 
 /// Detects the format from the first lines.
 fn recognise(first: &[Vec<u8>], wanted: &Wanted) -> Option<Format> {
-    let full = || first.iter().filter(|line| !line.trim_ascii().is_empty());
-    if full().any(|line| clf::recognise(line).is_some()) {
+    if first.iter().any(|line| clf::recognise(line).is_some()) {
         return Some(Format::Clf);
     }
-    if full().any(|line| line.trim_ascii_start().starts_with(b"{")) {
+    if first.iter().any(|line| line.trim_ascii_start().starts_with(b"{")) {
         return Some(Format::Json);
     }
-    full().next().is_some_and(|line| csv::is_header(line, wanted)).then_some(Format::Csv)
+    first.first().is_some_and(|line| csv::is_header(line, wanted)).then_some(Format::Csv)
 }
 
 fn unknown(file: &str, first: &[Vec<u8>]) -> String {
-    let line = first.iter().find(|line| !line.trim_ascii().is_empty());
-    let line = shown(line.map(Vec::as_slice).unwrap_or_default());
+    let line = shown(first.first().map(Vec::as_slice).unwrap_or_default());
     let remedy = match line.as_bytes() {
         [b'[', ..] => "if it is one JSON array, write one object a line: jq -c '.[]'",
         _ => {

@@ -1,11 +1,13 @@
 //! Makes up traffic: which subject makes a request when. The same seed makes the same traffic on every machine.
 
+use clap::ValueEnum;
+
 use super::duration;
 use super::event::{Event, Vocabulary};
 use super::random::Random;
 
 /// The shape of the traffic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Shape {
     /// Evenly spaced, the subjects in turn.
     Steady,
@@ -13,25 +15,14 @@ pub(crate) enum Shape {
     Bursty,
     /// One subject uses the whole capacity right before a window's end and again right after it.
     Boundary,
-    /// More by day than by night.
-    Diurnal,
     /// Of many subjects the n-th makes 1/n as many requests as the first.
     Zipf,
 }
 
 impl Shape {
-    /// The shapes by their names on the command line.
-    pub(crate) const NAMES: [(&str, Shape); 5] = [
-        ("steady", Shape::Steady),
-        ("bursty", Shape::Bursty),
-        ("boundary", Shape::Boundary),
-        ("diurnal", Shape::Diurnal),
-        ("zipf", Shape::Zipf),
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        let named = Shape::NAMES.iter().find(|(_, shape)| *shape == self);
-        named.map_or("", |(name, _)| name)
+    /// Returns its name on the command line.
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
@@ -78,14 +69,13 @@ impl Pattern {
         let subjects = options.subjects.unwrap_or(match shape {
             Shape::Bursty => 5,
             Shape::Zipf => 1_000,
-            Shape::Steady | Shape::Boundary | Shape::Diurnal => 1,
+            Shape::Steady | Shape::Boundary => 1,
         });
         // In tenths of the rate that the limit admits in the long run.
         let tenths = match shape {
             Shape::Steady => 12 * subjects,
             Shape::Bursty => 5 * subjects,
             Shape::Boundary => 10,
-            Shape::Diurnal => 8 * subjects,
             Shape::Zipf => 200,
         };
         let rate = options.rate.unwrap_or(Rate {
@@ -95,7 +85,6 @@ impl Pattern {
         let length_us = options.length_us.unwrap_or(match shape {
             // Until the last burst has left the last window.
             Shape::Boundary => 6 * limit.window_us + limit.window_us / 5,
-            Shape::Diurnal => DAY_US,
             Shape::Steady | Shape::Bursty | Shape::Zipf => 20 * limit.window_us,
         });
         let Options { seed, with, .. } = options;
@@ -122,7 +111,7 @@ impl Pattern {
     }
 
     /// Returns the approximate number of requests.
-    pub(super) fn count(&self) -> u128 {
+    fn count(&self) -> u128 {
         let whole = u128::from(self.length_us) * u128::from(self.rate.count);
         whole / u128::from(self.rate.period_us.max(1))
     }
@@ -146,7 +135,6 @@ impl Pattern {
             Shape::Steady => self.make_steady(&mut ask),
             Shape::Bursty => self.make_bursty(&mut random, &mut ask),
             Shape::Boundary => self.make_boundary(&mut ask),
-            Shape::Diurnal => self.make_diurnal(&mut random, &mut ask),
             Shape::Zipf => self.make_zipf(&mut random, &mut ask),
         }
     }
@@ -195,20 +183,6 @@ impl Pattern {
         }
     }
 
-    fn make_diurnal(&self, random: &mut Random, ask: &mut impl FnMut(u64, u64)) {
-        let mean: u64 = BY_HOUR.iter().sum::<u64>() / 24;
-        let mut at_us = 0;
-        while at_us < self.length_us {
-            ask(at_us, random.below(self.subjects));
-            let of_day_us = (START_US + at_us) % DAY_US;
-            let (hour, into_us) = (of_day_us / HOUR_US, of_day_us % HOUR_US);
-            let here = BY_HOUR[hour as usize] * (HOUR_US - into_us);
-            let next = BY_HOUR[(hour as usize + 1) % 24] * into_us;
-            let weight = ((here + next) / HOUR_US).max(1);
-            at_us += random.below(2 * self.time_of(mean) / weight).max(1);
-        }
-    }
-
     fn make_zipf(&self, random: &mut Random, ask: &mut impl FnMut(u64, u64)) {
         let mut total = 0;
         let below: Vec<u64> = (1..=self.subjects)
@@ -246,16 +220,10 @@ pub(super) fn value_of(attribute: &str, subject: u64) -> String {
 /// A Monday, the first of a month and of a year: every calendar window begins here.
 const START_US: u64 = 1_704_067_200_000_000;
 const DAY_US: u64 = 86_400_000_000;
-const HOUR_US: u64 = 3_600_000_000;
 /// A replay at a million requests a second takes an hour.
 const EVENTS_MAX: u128 = 4_000_000_000;
 /// The weight of the first Zipf subject. The last of 10,000,000 still weighs more than 400, so rounding is no matter.
 const HEAVIEST: u64 = 1 << 32;
-/// The traffic of a service in one time zone, by hour.
-const BY_HOUR: [u64; 24] = [
-    45, 32, 25, 20, 18, 20, 32, 55, 85, 115, 135, 145, 150, 145, 140, 140, 145, 155, 170, 190, 200,
-    180, 130, 80,
-];
 
 /// The most subjects that a pattern may have.
 pub(crate) const SUBJECTS_MAX: u64 = 10_000_000;
@@ -283,7 +251,7 @@ mod tests {
 
     #[test]
     fn every_shape_repeats_for_its_seed_and_makes_about_the_requested_number() {
-        for (_, shape) in Shape::NAMES {
+        for &shape in Shape::value_variants() {
             let options = || Options { seed: 7, ..Options::default() };
             let all = made(shape, options());
             assert_eq!(all, made(shape, options()));

@@ -11,6 +11,7 @@ use spillgate::testing::ManualClock;
 use spillgate::{Limiter, Policy, Reason};
 
 use super::event::{Event, Vocabulary};
+use super::report::Input;
 use super::tally::{Denied, Tally};
 use crate::Failure;
 
@@ -22,25 +23,21 @@ pub(super) struct Contender {
 
 /// The results of all policies.
 pub(super) struct Outcome {
-    pub(super) judged: Vec<Judged>,
+    pub(super) policies: Vec<PolicyReplay>,
     /// The instants of the first and the last event.
     pub(super) span_us: Option<(u64, u64)>,
     /// Which attributes of the vocabulary any event had.
     pub(super) present: Vec<bool>,
 }
 
-/// The results of one policy.
-pub(super) struct Judged {
+/// A policy with its limiter and its counts.
+pub(super) struct PolicyReplay {
     pub(super) name: String,
+    limiter: Limiter,
+    clock: ManualClock,
     pub(super) tally: Tally,
-    /// The most counters that were held at once.
-    pub(super) max_counters: usize,
-    /// Counters in use that were evicted for want of room. Their subjects may have been admitted too often.
-    pub(super) evicted: u64,
     /// The difference from the first policy; empty for the first itself.
     pub(super) difference: Difference,
-    #[cfg(test)]
-    pub(super) verdicts: Vec<super::tests::Answer>,
 }
 
 /// Where a policy and the first one decide differently.
@@ -52,59 +49,41 @@ pub(super) struct Difference {
     pub(super) subjects: Denied,
 }
 
-/// A policy with its limiter and its counts.
-struct Judge {
-    name: String,
-    limiter: Limiter,
-    clock: ManualClock,
-    tally: Tally,
-    max_counters: usize,
-    difference: Difference,
-    /// The decision of each event.
-    #[cfg(test)]
-    verdicts: Vec<super::tests::Answer>,
-}
-
-/// Passes every event of `source` to every policy. `watch` gets the number of events so far, again and again.
-pub(super) fn replay<F: Send>(
+/// Passes every event of `source` to every policy.
+pub(super) fn replay(
     contenders: Vec<Contender>,
     follow: &[(String, String)],
     words: &Vocabulary,
-    source: impl FnOnce(&mut dyn FnMut(&mut Event)) -> Result<F, Failure> + Send,
-    mut watch: impl FnMut(u64),
-) -> Result<(F, Outcome), Failure> {
+    source: impl FnOnce(&mut dyn FnMut(&mut Event)) -> Result<Input, Failure> + Send,
+) -> Result<(Input, Outcome), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let mut judges = runtime.block_on(judges(contenders, follow, words))?;
+    let mut policies = runtime.block_on(policy_replays(contenders, follow, words))?;
     let mut span_us = None;
     let mut present = vec![false; words.names().len()];
     let (full, batches) = sync_channel(BATCHES);
     let (used, free) = channel();
-    let found = thread::scope(|scope| {
+    let input = thread::scope(|scope| {
         // A failure is no `Send`; its text is.
         let reader = scope.spawn(move || {
             let mut sender = Batches { full, free, batch: Vec::new(), length: 0 };
-            let found =
+            let input =
                 source(&mut |event| sender.add(event)).map_err(|failure| failure.to_string());
             sender.send();
-            found
+            input
         });
         // A decision in memory never waits, so this only polls.
         runtime.block_on(async {
-            let mut count = 0;
             for (batch, length) in batches {
                 for event in &batch[..length] {
                     if present.contains(&false) {
                         event.values().for_each(|(attribute, _)| present[attribute] = true);
                     }
-                    judge_by_all(&mut judges, event, words).await;
+                    replay_event(&mut policies, event, words).await;
                 }
                 if let [first, .., last] | [first @ last] = &batch[..length] {
                     span_us =
                         Some((span_us.map_or(first.at_us, |(from_us, _)| from_us), last.at_us));
                 }
-                judges.iter_mut().for_each(Judge::note_counters);
-                count += length as u64;
-                watch(count);
                 // The reader may have ended by now.
                 let _ = used.send(batch);
             }
@@ -113,16 +92,15 @@ pub(super) fn replay<F: Send>(
             Failure::from("the thread that reads the log panicked: this is a bug, please report it")
         })
     })??;
-    let judged = judges.into_iter().map(Judge::end).collect();
-    Ok((found, Outcome { judged, span_us, present }))
+    Ok((input, Outcome { policies, span_us, present }))
 }
 
-async fn judges(
+async fn policy_replays(
     contenders: Vec<Contender>,
     follow: &[(String, String)],
     words: &Vocabulary,
-) -> Result<Vec<Judge>, Failure> {
-    let mut judges = Vec::new();
+) -> Result<Vec<PolicyReplay>, Failure> {
+    let mut policies: Vec<PolicyReplay> = Vec::new();
     for Contender { name, policy } in contenders {
         let clock = ManualClock::new();
         let tally = Tally::new(&policy, words, follow);
@@ -130,33 +108,30 @@ async fn judges(
         let rules = tally.rules.len();
         let limiter = limiter.build().await?;
         let difference =
-            Difference::new(judges.first().map_or(rules, |first: &Judge| first.tally.rules.len()));
-        judges.push(Judge {
-            name,
-            limiter,
-            clock,
-            tally,
-            max_counters: 0,
-            difference,
-            #[cfg(test)]
-            verdicts: Vec::new(),
-        });
+            Difference::new(policies.first().map_or(rules, |first| first.tally.rules.len()));
+        policies.push(PolicyReplay { name, limiter, clock, tally, difference });
     }
-    Ok(judges)
+    Ok(policies)
 }
 
-async fn judge_by_all(judges: &mut [Judge], event: &Event, words: &Vocabulary) {
-    let [first, others @ ..] = judges else { return };
-    let (verdict, by) = first.judge(event, words).await;
+async fn replay_event(policies: &mut [PolicyReplay], event: &Event, words: &Vocabulary) {
+    let [first, others @ ..] = policies else { return };
+    let (reason, by) = first.check(event, words).await;
     for other in others {
-        let (others_verdict, _) = other.judge(event, words).await;
-        other.difference.note(verdict, others_verdict, by, &first.tally, event);
+        let (others_reason, _) = other.check(event, words).await;
+        other.difference.note(reason, others_reason, by, &first.tally, event);
     }
 }
 
-impl Judge {
+impl PolicyReplay {
+    /// Returns how many counters in use were evicted for want of room. Their subjects may have been admitted too often.
+    pub(super) fn evicted(&self) -> u64 {
+        let stats = self.limiter.stats();
+        stats.evictions + stats.overflows
+    }
+
     /// Returns the reason of a denial, and the rule of the deciding limit.
-    async fn judge(
+    async fn check(
         &mut self,
         event: &Event,
         words: &Vocabulary,
@@ -164,29 +139,7 @@ impl Judge {
         self.clock.set(Duration::from_micros(event.at_us));
         let decision = self.limiter.check(&event.request(words)).await;
         self.tally.note(event, &decision, words);
-        #[cfg(test)]
-        self.verdicts.push(super::tests::answer(event.at_us, &decision));
         (decision.reason(), decision.top().map(|counter| counter.rule_index()))
-    }
-
-    /// Notes how many counters are held. It is called now and then, since it sums over the engine's tables.
-    fn note_counters(&mut self) {
-        let counters = self.limiter.memory_stats().map_or(0, |memory| memory.counters);
-        self.max_counters = self.max_counters.max(counters);
-    }
-
-    fn end(self) -> Judged {
-        let memory = self.limiter.memory_stats().unwrap_or_default();
-        let evicted = memory.evicted + memory.overflowed;
-        Judged {
-            name: self.name,
-            tally: self.tally,
-            max_counters: self.max_counters,
-            evicted,
-            difference: self.difference,
-            #[cfg(test)]
-            verdicts: self.verdicts,
-        }
     }
 }
 

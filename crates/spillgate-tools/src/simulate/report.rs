@@ -6,12 +6,10 @@ use spillgate::Policy;
 
 use super::bins::Bins;
 use super::event::Vocabulary;
-use super::log::Found;
-use super::replay::{Judged, Outcome};
+use super::replay::{Outcome, PolicyReplay};
 use super::tally::{Followed, LimitTally, Place, RuleTally};
 
 pub(super) mod charts;
-pub(super) mod html;
 mod text;
 
 /// The whole report; its fields are those of `--json`.
@@ -23,18 +21,22 @@ pub(super) struct Report {
 }
 
 /// The traffic that was replayed.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Input {
     pub(super) source: String,
+    /// The formats of the logs, each once: `combined log`.
     pub(super) formats: Vec<&'static str>,
     pub(super) lines: u64,
+    /// Lines that could not be read: their number, and the first few.
     pub(super) malformed: u64,
     pub(super) malformed_examples: Vec<String>,
     pub(super) out_of_order: u64,
     pub(super) late: u64,
+    /// Whether all instants are whole seconds.
     pub(super) whole_seconds: bool,
     pub(super) from: Option<String>,
     pub(super) to: Option<String>,
+    /// The span of a pattern, or of a log's events.
     #[serde(skip)]
     pub(super) span_us: Option<(u64, u64)>,
     #[serde(skip)]
@@ -53,7 +55,6 @@ pub(super) struct PolicyReport {
     pub(super) subjects_denied: u64,
     /// Whether more subjects were denied than are counted.
     pub(super) subjects_denied_at_least: bool,
-    pub(super) max_counters: usize,
     pub(super) evicted: u64,
     pub(super) rules: Vec<RuleReport>,
     pub(super) denied_most: Vec<SubjectReport>,
@@ -85,7 +86,7 @@ pub(super) struct LimitReport {
     pub(super) unit: String,
     pub(super) denied: u64,
     pub(super) charged: u64,
-    /// Its fill at half of the decisions, at 99 of a hundred, and at most, in percent.
+    /// The fill after a decision, in percent: p50, p99 and maximum.
     pub(super) fill_median: Option<usize>,
     pub(super) fill_p99: Option<usize>,
     pub(super) fill_most: Option<usize>,
@@ -143,40 +144,18 @@ pub(super) struct ConditionReport {
     pub(super) holds: bool,
 }
 
-/// The traffic that was replayed, before its results are known.
-pub(super) struct Replayed {
-    pub(super) source: String,
-    pub(super) found: Found,
-    pub(super) is_made_up: bool,
-    /// The span of a pattern. The span of a log is that of its events.
-    pub(super) span_us: Option<(u64, u64)>,
-}
-
 impl Report {
     /// Returns the report on policies, in their order, with at most `top` subjects.
     pub(super) fn new(
-        replayed: Replayed,
+        mut input: Input,
         outcome: Outcome,
         policies: &[Policy],
         words: &Vocabulary,
         top: usize,
     ) -> Report {
-        let Replayed { source, found, is_made_up, span_us } = replayed;
-        let span_us = span_us.or(outcome.span_us);
-        let input = Input {
-            source,
-            formats: found.formats,
-            lines: found.lines,
-            malformed: found.malformed,
-            malformed_examples: found.examples.iter().map(ToString::to_string).collect(),
-            out_of_order: found.sorted,
-            late: found.late,
-            whole_seconds: found.whole_seconds && found.lines > 0,
-            from: span_us.map(|(from_us, _)| instant(from_us)),
-            to: span_us.map(|(_, to_us)| instant(to_us)),
-            span_us,
-            is_made_up,
-        };
+        input.span_us = input.span_us.or(outcome.span_us);
+        input.from = input.span_us.map(|(from_us, _)| instant(from_us));
+        input.to = input.span_us.map(|(_, to_us)| instant(to_us));
         let present = words.names().iter().zip(&outcome.present);
         let unknown: Vec<&str> =
             present.filter(|(_, present)| !**present).map(|(name, _)| name.as_str()).collect();
@@ -186,10 +165,10 @@ impl Report {
             .flat_map(Policy::rules)
             .map(|rule| rule.name().to_owned())
             .collect();
-        let policies = outcome.judged.into_iter().zip(policies).enumerate().map(
-            |(number, (judged, policy))| {
+        let policies = outcome.policies.into_iter().zip(policies).enumerate().map(
+            |(number, (replayed, policy))| {
                 let first = (number > 0).then_some(first_rules.as_slice());
-                PolicyReport::new(judged, policy, &unknown, first, top)
+                PolicyReport::new(replayed, policy, &unknown, first, top)
             },
         );
         Report { input, policies: policies.collect(), conditions: Vec::new() }
@@ -198,13 +177,14 @@ impl Report {
 
 impl PolicyReport {
     fn new(
-        judged: Judged,
+        replayed: PolicyReplay,
         policy: &Policy,
         unknown: &[&str],
         first_rules: Option<&[String]>,
         top: usize,
     ) -> PolicyReport {
-        let Judged { name, tally, max_counters, evicted, difference, .. } = judged;
+        let evicted = replayed.evicted();
+        let PolicyReplay { name, tally, difference, .. } = replayed;
         let rule_name = |number: usize| tally.rules[number].name.clone();
         let rules = policy.rules().zip(&tally.rules).enumerate();
         let rules = rules.map(|(number, (rule, counts))| RuleReport {
@@ -231,7 +211,6 @@ impl PolicyReport {
             unmatched: tally.unmatched,
             subjects_denied: tally.subjects.subjects(),
             subjects_denied_at_least: tally.subjects.is_full(),
-            max_counters,
             evicted,
             rules: rules.collect(),
             denied_most: subjects(tally.subjects.most(top), rule_name),

@@ -29,6 +29,9 @@ pub(super) struct Tally {
     pub(super) over_time: Bins,
     pub(super) followed: Vec<Followed>,
     follow: Vec<(String, String)>,
+    /// The answer to each event.
+    #[cfg(test)]
+    pub(super) answers: Vec<super::tests::Answer>,
 }
 
 /// The counts of one rule.
@@ -62,7 +65,7 @@ pub(super) struct LimitTally {
 
 /// The result of one decision for one rule.
 #[derive(Clone, Copy, Default)]
-struct Outcome {
+struct RuleResult {
     denies: bool,
     cost_exceeds_limit: bool,
     would_deny: bool,
@@ -84,12 +87,16 @@ impl Tally {
             over_time: Bins::new(Join::Sum),
             followed: Vec::new(),
             follow: follow.to_vec(),
+            #[cfg(test)]
+            answers: Vec::new(),
         }
     }
 
     /// Counts a decision.
     pub(super) fn note(&mut self, event: &Event, decision: &Decision, words: &Vocabulary) {
         let allowed = decision.allowed();
+        #[cfg(test)]
+        self.answers.push(super::tests::answer(event.at_us, decision));
         self.requests += 1;
         self.denied += u64::from(!allowed);
         self.cost_exceeds_limit += u64::from(decision.reason() == Some(Reason::CostExceedsLimit));
@@ -100,11 +107,11 @@ impl Tally {
         }
         while let Some(counter) = counters.peek() {
             let number = counter.rule_index();
-            let mut outcome = Outcome::default();
+            let mut result = RuleResult::default();
             while let Some(counter) = counters.next_if(|counter| counter.rule_index() == number) {
-                self.note_counter(event, &counter, allowed, words, &mut outcome);
+                self.note_counter(event, &counter, allowed, words, &mut result);
             }
-            self.note_rule(number, event, outcome);
+            self.note_rule(number, event, result);
         }
     }
 
@@ -125,7 +132,7 @@ impl Tally {
         counter: &LimitDecision<'_>,
         allowed: bool,
         words: &Vocabulary,
-        outcome: &mut Outcome,
+        result: &mut RuleResult,
     ) {
         let (number, place) = (counter.rule_index(), counter.limit_index());
         let cost = event.cost_in(counter.unit(), words);
@@ -135,12 +142,12 @@ impl Tally {
         }
         let limit = &mut rule.limits[place];
         let denies = !counter.allowed();
-        // Shadow rules count only if the enforced decision is allowed.
+        // Shadow and post-paid rules count only if the enforced decision is allowed.
         if counter.shadow() || counter.advisory() {
-            outcome.would_deny |= denies && allowed;
+            result.would_deny |= denies && allowed;
         } else {
-            outcome.denies |= denies;
-            outcome.cost_exceeds_limit |= counter.reason() == Some(Reason::CostExceedsLimit);
+            result.denies |= denies;
+            result.cost_exceeds_limit |= counter.reason() == Some(Reason::CostExceedsLimit);
             limit.denied += u64::from(denies);
         }
         let charged = allowed && (!denies || counter.advisory());
@@ -156,13 +163,13 @@ impl Tally {
         }
     }
 
-    fn note_rule(&mut self, number: usize, event: &Event, outcome: Outcome) {
+    fn note_rule(&mut self, number: usize, event: &Event, result: RuleResult) {
         let rule = &mut self.rules[number];
         rule.matched += 1;
-        rule.denied += u64::from(outcome.denies);
-        rule.cost_exceeds_limit += u64::from(outcome.cost_exceeds_limit);
-        rule.would_deny += u64::from(outcome.would_deny);
-        if outcome.denies {
+        rule.denied += u64::from(result.denies);
+        rule.cost_exceeds_limit += u64::from(result.cost_exceeds_limit);
+        rule.would_deny += u64::from(result.would_deny);
+        if result.denies {
             let hash = rule.hash(number, event);
             self.subjects.add(number, hash, || rule.subject(event));
         }
@@ -261,7 +268,7 @@ impl LimitTally {
 
 /// A fill is counted in hundredths.
 const FILL_STEPS: usize = 100;
-/// As many charts as a page shows well.
+/// As many charts as a figure shows well.
 const FOLLOWED_MAX: usize = 8;
 /// The most characters of a value in a subject's name.
 const VALUE_MAX: usize = 80;

@@ -1,7 +1,6 @@
 //! Compares the replay of a log with checks of the memory engine one by one.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
 use spillgate::testing::ManualClock;
@@ -11,7 +10,7 @@ use super::event::Vocabulary;
 use super::log::{Logs, Unreadable, mapping};
 use super::order::Spread;
 use super::random::Random;
-use super::replay::{Contender, Judged, replay};
+use super::replay::{Contender, PolicyReplay, replay};
 
 /// The instant, reason, rule of the deciding limit, remaining quota and wait of a decision.
 pub(super) type Answer = (u64, Option<Reason>, Option<usize>, Option<u64>, Option<u64>);
@@ -88,22 +87,29 @@ const POLICIES: [&str; 3] = [
 
 #[test]
 fn a_replayed_log_gets_the_decisions_of_the_engine() {
+    let denied: usize = std::thread::scope(|scope| {
+        let threads = POLICIES.map(|policy| scope.spawn(move || denied_by(policy)));
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert!(denied > 10_000, "only {denied} denials: too few for a test");
+}
+
+/// Compares all decisions of a policy on 60 logs, and returns how many requests it denied.
+fn denied_by(policy: &str) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut denied = 0;
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let delay_us = [0, 2_000_000, 20_000_000][random.below(3) as usize];
         let (text, requests) = log_in_some_order(&mut random, delay_us);
-        for policy in POLICIES {
-            let expected = runtime.block_on(one_by_one(policy, &requests));
-            let judged = replayed(policy, &text, delay_us);
-            assert_eq!(judged.verdicts, expected, "seed {seed}: {policy}");
-            denied += expected.iter().filter(|answer| answer.1.is_some()).count();
-            assert_eq!(judged.tally.requests, requests.len() as u64);
-            assert_eq!(judged.evicted, 0);
-        }
+        let expected = runtime.block_on(one_by_one(policy, &requests));
+        let replayed = replayed(policy, &text, delay_us);
+        assert_eq!(replayed.tally.answers, expected, "seed {seed}: {policy}");
+        denied += expected.iter().filter(|answer| answer.1.is_some()).count();
+        assert_eq!(replayed.tally.requests, requests.len() as u64);
+        assert_eq!(replayed.evicted(), 0);
     }
-    assert!(denied > 10_000, "only {denied} denials: too few for a test");
+    denied
 }
 
 /// Returns JSON lines, none later than the delay allows, and the requests in the order of their instants.
@@ -148,7 +154,7 @@ async fn one_by_one(policy: &str, requests: &[MadeUp]) -> Vec<Answer> {
     all
 }
 
-fn replayed(policy: &str, text: &str, delay_us: u64) -> Judged {
+fn replayed(policy: &str, text: &str, delay_us: u64) -> PolicyReplay {
     let mut file = tempfile(text);
     let policy = Policy::from_toml(policy).unwrap();
     let mut words = Vocabulary::new(None, Some("tokens"));
@@ -164,14 +170,13 @@ fn replayed(policy: &str, text: &str, delay_us: u64) -> Judged {
         delay_us,
         spread: Spread::No,
         unreadable: Unreadable::Refuse,
-        bytes_read: Arc::default(),
     };
     let contender = Contender { name: "it".to_owned(), policy };
-    let (found, mut outcome) =
-        replay(vec![contender], &[], &words, |emit| logs.read(&words, emit), |_| {}).unwrap();
-    assert_eq!((found.malformed, found.late), (0, 0));
+    let (input, mut outcome) =
+        replay(vec![contender], &[], &words, |emit| logs.read(&words, emit)).unwrap();
+    assert_eq!((input.malformed, input.late), (0, 0));
     file.remove();
-    outcome.judged.remove(0)
+    outcome.policies.remove(0)
 }
 
 /// A temporary file, which `remove` deletes.

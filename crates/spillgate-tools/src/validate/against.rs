@@ -100,17 +100,17 @@ fn new_rule(old: &Policy, new: &Policy, rule: &Rule) -> String {
 }
 
 fn of_limits(old: &Rule, new: &Rule) -> Vec<StateChange> {
-    let before: HashMap<String, &Limit> = named(old).collect();
-    let after: HashMap<String, &Limit> = named(new).collect();
-    let change = |limit: String, effect, reason| StateChange {
+    let before: HashMap<&str, &Limit> = named(old).collect();
+    let after: HashMap<&str, &Limit> = named(new).collect();
+    let change = |limit: &str, effect, reason| StateChange {
         rule: new.name().to_owned(),
-        limit: Some(limit),
+        limit: Some(limit.to_owned()),
         effect,
         reason,
     };
     let mut changes = Vec::new();
     for (name, limit) in named(new) {
-        match before.get(&name) {
+        match before.get(name) {
             None => {
                 let reason = "the old file's rule has no limit of that name".to_owned();
                 changes.push(change(name, Effect::StartsFull, reason));
@@ -121,7 +121,7 @@ fn of_limits(old: &Rule, new: &Rule) -> Vec<StateChange> {
         }
     }
     for (name, limit) in named(old).filter(|(_, limit)| keeps_state(limit)) {
-        if !after.contains_key(&name) {
+        if !after.contains_key(name) {
             changes.push(change(name, Effect::Ends, format!("{limit} is not in the new file")));
         }
     }
@@ -155,7 +155,6 @@ fn keeps_state(limit: &Limit) -> bool {
 }
 
 /// Returns the limits by the names of their state: a limit without a name has its position.
-fn named(rule: &Rule) -> impl Iterator<Item = (String, &Limit)> {
-    let limits = rule.limits().enumerate();
-    limits.map(|(at, limit)| (limit.name().map_or_else(|| at.to_string(), str::to_owned), limit))
+fn named(rule: &Rule) -> impl Iterator<Item = (&str, &Limit)> {
+    rule.named_limits().iter().map(|limit| (limit.name(), limit.limit()))
 }

@@ -20,15 +20,16 @@ mod texts;
 
 /// Returns all findings, in the order of the file.
 pub(super) fn findings(checked: &Checked<'_>) -> Vec<Finding> {
-    let found = LINTS
-        .iter()
-        .flat_map(|(code, lint)| lint(checked).into_iter().map(|found| found.with_code(code)));
+    let found = LINTS.into_iter().flat_map(|(code, lint)| {
+        lint(checked).into_iter().map(move |finding| Finding { code, ..finding })
+    });
     let mut findings: Vec<Finding> = found.collect();
     findings.sort_by_key(|finding| (finding.line, finding.level, finding.code));
     findings
 }
 
-type Lint = fn(&Checked<'_>) -> Vec<Found>;
+/// A lint leaves the code of its findings empty.
+type Lint = fn(&Checked<'_>) -> Vec<Finding>;
 
 /// The lints by their codes.
 const LINTS: [(&str, Lint); 23] = [
@@ -52,26 +53,10 @@ const LINTS: [(&str, Lint); 23] = [
     ("log-memory", memory::log_memory),
     ("month-of-30-days", calendar::nominal_months),
     ("year-of-365-days", calendar::nominal_years),
-    ("override-never-met", overrides::never_met),
+    ("override-never-matches", overrides::never_matches),
     ("override-changes-nothing", overrides::changes_nothing),
     ("rules-not-compared", matching::not_compared),
 ];
-
-/// A finding without the code of its lint.
-struct Found {
-    level: Level,
-    line: usize,
-    rule: Option<String>,
-    problem: String,
-    remedy: String,
-}
-
-impl Found {
-    fn with_code(self, code: &'static str) -> Finding {
-        let Found { level, line, rule, problem, remedy } = self;
-        Finding { code, level, line, rule, problem, remedy }
-    }
-}
 
 /// A file that loads, with everything that lints need.
 pub(super) struct Checked<'a> {
@@ -115,13 +100,24 @@ impl<'a> Checked<'a> {
 }
 
 impl Written<'_> {
-    fn warning(&self, line: usize, problem: impl Into<String>, remedy: impl Into<String>) -> Found {
-        let rule = Some(self.rule.name().to_owned());
-        Found { level: Level::Warning, line, rule, problem: problem.into(), remedy: remedy.into() }
+    fn warning(
+        &self,
+        line: usize,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            code: "",
+            level: Level::Warning,
+            line,
+            rule: Some(self.rule.name().to_owned()),
+            problem: problem.into(),
+            remedy: remedy.into(),
+        }
     }
 
-    fn note(&self, line: usize, problem: impl Into<String>, remedy: impl Into<String>) -> Found {
-        Found { level: Level::Note, ..self.warning(line, problem, remedy) }
+    fn note(&self, line: usize, problem: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding { level: Level::Note, ..self.warning(line, problem, remedy) }
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn covers(wide: &Rule, narrow: &Rule, lacking: Option<&str>) -> bool 
 }
 
 /// Returns whether one request can match both rules.
-pub(super) fn can_meet(one: &Rule, other: &Rule) -> bool {
+pub(super) fn can_match_together(one: &Rule, other: &Rule) -> bool {
     let apart = |(attribute, patterns): (&str, Vec<Pattern<'_>>)| {
         let others = other.matches().find(|(name, _)| *name == attribute);
         others.is_some_and(|(_, mut others)| {
@@ -110,8 +110,8 @@ mod tests {
         let policy = policy(&[wide, narrow]);
         let [wide_rule, narrow_rule] = ["0", "1"].map(|name| policy.rule(name).unwrap());
         assert_eq!(covers(wide_rule, narrow_rule, None), covered, "{wide:?} covers {narrow:?}");
-        assert_eq!(can_meet(wide_rule, narrow_rule), together, "{wide:?} and {narrow:?}");
-        assert_eq!(can_meet(narrow_rule, wide_rule), together, "{narrow:?} and {wide:?}");
+        assert_eq!(can_match_together(wide_rule, narrow_rule), together, "{wide:?} and {narrow:?}");
+        assert_eq!(can_match_together(narrow_rule, wide_rule), together, "{narrow:?} and {wide:?}");
     }
 
     #[test]

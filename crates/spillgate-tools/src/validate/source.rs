@@ -27,8 +27,6 @@ pub(super) struct Entry {
     pub(super) match_texts: Vec<(Box<str>, Box<str>)>,
     /// The attributes and values of an override.
     pub(super) subject: Vec<(Box<str>, Box<str>)>,
-    /// The local share of a rule, as written.
-    pub(super) local_share: Option<Box<str>>,
 }
 
 /// A limit as written.
@@ -133,7 +131,6 @@ fn entry(table: &DeTable<'_>, line: usize, lines: &mut Lines<'_>) -> Entry {
         subject: subject
             .map(|(key, value)| (key.get_ref().as_ref().into(), written(value)))
             .collect(),
-        local_share: table.get("local_share").map(written),
     }
 }
 
@@ -233,7 +230,6 @@ limits = ["5/minute"]
             };
             assert_eq!((rule.line, rule.line_of("local_share"), rule.line_of("key")), (5, 11, 5));
             assert_eq!((rule.line_of_limit(0), rule.line_of_limit(1)), (8, 9));
-            assert_eq!(rule.local_share.as_deref(), Some("0.25"));
             assert_eq!(
                 (&*rule.limits[1].quota, rule.limits[1].name.as_deref()),
                 ("7/day", Some("daily"))

@@ -7,13 +7,13 @@ use spillgate::{Limit, Limiter, Request};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
+use crate::Outcome;
 use crate::baseline::{Baseline, QUOTA};
 use crate::grid::{Grid, micros, rounded};
 use crate::load::{drive, key};
-use crate::rounds::{Rounds, Run};
-use crate::{Job, Outcome};
+use crate::rounds::{Effort, Rounds, Run};
 
-pub fn one_to_fifty(job: &Job) -> Outcome {
+pub fn one_to_fifty(effort: Effort) -> Outcome {
     let server = RedisServer::start();
     let runtime = Runtime::new()?;
     let mut ours = Vec::new();
@@ -36,7 +36,7 @@ pub fn one_to_fifty(job: &Job) -> Outcome {
         let (server, runtime) = (&server, &runtime);
         contenders.push(Box::new(move || {
             let Some(limiter) = limiter.clone() else { return Run { figure: 0.0, store_us: 0.0 } };
-            drive(runtime, server, CALLERS, job.effort.span, move |caller, call| {
+            drive(runtime, server, CALLERS, effort.span, move |caller, call| {
                 let limiter = limiter.clone();
                 async move {
                     let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
@@ -47,7 +47,7 @@ pub fn one_to_fifty(job: &Job) -> Outcome {
         }));
         contenders.push(Box::new(move || {
             let bare = Arc::clone(bare);
-            drive(runtime, server, CALLERS, job.effort.span, move |caller, call| {
+            drive(runtime, server, CALLERS, effort.span, move |caller, call| {
                 let bare = Arc::clone(&bare);
                 async move {
                     bare[caller % bare.len()].check(&format!("bare:{}", key(caller, call))).await;
@@ -56,7 +56,7 @@ pub fn one_to_fifty(job: &Job) -> Outcome {
             })
         }));
     }
-    let rounds = Rounds::of(job.effort, &mut contenders);
+    let rounds = Rounds::of(effort, &mut contenders);
     drop(contenders);
     let rows = COUNTS.iter().enumerate().map(|(place, connections)| {
         let (ours, bare) = (2 * place, 2 * place + 1);

@@ -16,12 +16,13 @@ use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 use tokio::time::{MissedTickBehavior, interval_at, timeout};
 
+use crate::Outcome;
 use crate::grid::{Grid, micros, percent, rounded};
-use crate::{Job, Outcome};
+use crate::rounds::Effort;
 
-pub fn three_ways(job: &Job) -> Outcome {
+pub fn three_ways(effort: Effort) -> Outcome {
     let runtime = Runtime::new()?;
-    let span = job.effort.span * 8;
+    let span = effort.span * 8;
     let mut rows = Vec::new();
     for way in Way::ALL {
         let mut server = RedisServer::start();

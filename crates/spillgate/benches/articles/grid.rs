@@ -36,7 +36,7 @@ impl fmt::Display for Grid {
 /// Formats as `1,234,567`, rounded to three digits.
 pub fn rounded(number: f64) -> String {
     let unit = 10f64.powf(number.max(1.0).log10().floor() - 2.0).max(1.0);
-    crate::plot::grouped(((number / unit).round() * unit) as u64)
+    crate::output::grouped(((number / unit).round() * unit) as u64)
 }
 
 pub fn micros(us: f64) -> String {

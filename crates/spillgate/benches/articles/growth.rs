@@ -11,37 +11,26 @@ use spillgate::{Limit, Limiter, Policy, Request};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
+use crate::Outcome;
 use crate::baseline::Baseline;
 use crate::grid::{Grid, rounded};
 use crate::load::{cpu_seconds, drive, key, limiter_on, runtime, shuffled};
-use crate::plot::{Chart, Curve, Figure, Ink, Line, grouped};
+use crate::output::grouped;
 use crate::rounds::{Effort, Rounds, Run};
-use crate::{Job, Outcome};
 
 mod policies;
 
-pub fn curves(job: &Job) -> Outcome {
+pub fn along_each_dimension(effort: Effort) -> Outcome {
     let grown = [
-        keys_in_redis(job.effort)?,
-        keys_in_memory(job.effort)?,
-        limit_size(job.effort)?,
-        policies::idle_rules(job.effort)?,
-        policies::overrides(job.effort)?,
-        policies::networks(job.effort)?,
-        counters(job.effort)?,
-        ring(job.effort)?,
+        keys_in_redis(effort)?,
+        keys_in_memory(effort)?,
+        limit_size(effort)?,
+        policies::idle_rules(effort)?,
+        policies::overrides(effort)?,
+        policies::networks(effort)?,
+        counters(effort)?,
+        ring(effort)?,
     ];
-    if let Some(folder) = &job.plots {
-        for grown in &grown {
-            let figure = Figure {
-                title: format!("Cost of growth: {}", grown.file.replace('-', " ")),
-                subtitle: "on one machine; redraw with ./evidence articles".to_owned(),
-                charts: vec![Chart::Curve(grown.curve())],
-            };
-            let file = folder.join(format!("growth-of-{}.svg", grown.file));
-            std::fs::write(file, figure.to_string())?;
-        }
-    }
     let bounded = Grid {
         title: "Growing all the way, times slower".to_owned(),
         heads: vec!["dimension", "from, to", "Spillgate", "baseline", "ratio", "floor", ""],
@@ -52,8 +41,6 @@ pub fn curves(job: &Job) -> Outcome {
 
 /// One dimension that grows.
 struct Grown {
-    /// The name of its drawing.
-    file: &'static str,
     title: &'static str,
     counts: &'static str,
     heads: Vec<&'static str>,
@@ -73,22 +60,6 @@ struct Bound {
 }
 
 impl Grown {
-    fn curve(&self) -> Curve {
-        let inks = [Ink::Allowed, Ink::Asked, Ink::Refused];
-        let lines = self.heads[1..].iter().zip(&self.values).zip(inks);
-        let lines = lines.map(|((head, values), ink)| Line {
-            label: (*head).to_owned(),
-            ink,
-            values: values.iter().map(|value| *value as u64).collect(),
-        });
-        Curve {
-            title: self.title.to_owned(),
-            counts: self.counts.to_owned(),
-            points: self.points.clone(),
-            lines: lines.collect(),
-        }
-    }
-
     /// One row for each line that has a bound.
     fn bounded(&self) -> Vec<Vec<String>> {
         let Some(bound) = self.bound else { return Vec::new() };
@@ -141,7 +112,6 @@ fn keys_in_redis(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     drop(contenders);
     let of_every_other = |first| figures.iter().skip(first).step_by(2).copied().collect();
     Ok(Grown {
-        file: "keys-in-redis",
         title: "Keys in one Redis",
         counts: "calls a second, 200 callers",
         heads: vec!["keys", "Spillgate", "SET PX, one per call"],
@@ -227,7 +197,6 @@ fn keys_in_memory(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     let ours = in_turns(effort, &mut contenders);
     drop(contenders);
     Ok(Grown {
-        file: "keys-in-memory",
         title: "Keys in memory",
         counts: "thousand checks a second, one thread",
         heads: vec!["keys", "Spillgate"],
@@ -266,7 +235,6 @@ fn limit_size(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     let figures = in_turns(effort, &mut contenders);
     drop(contenders);
     Ok(Grown {
-        file: "limits",
         title: "Size of the limit, an hour",
         counts: "decisions a second, 200 callers, each key once per round",
         heads: [vec!["limit"], algorithms.into()].concat(),
@@ -320,7 +288,6 @@ fn counters(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         server.command(&["FLUSHALL"]);
     }
     Ok(Grown {
-        file: "counters",
         title: "Counters per decision, on Redis",
         counts: "decisions a second, 200 callers",
         heads: vec!["counters", "limits of one rule", "rules of one limit"],
@@ -360,7 +327,6 @@ fn ring(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         values[1].push(rounds.store_us(0));
     }
     Ok(Grown {
-        file: "servers",
         title: "Servers of a ring",
         counts: "decisions a second on this machine; ns of CPU on each server per decision",
         heads: vec!["servers", "decisions a second", "ns of CPU on each server"],
@@ -371,7 +337,7 @@ fn ring(effort: Effort) -> Result<Grown, Box<dyn Error>> {
 }
 
 /// Measures all contenders in turns and returns the median of each: a machine's speed drifts more than these
-/// curves do.
+/// figures do.
 fn in_turns(effort: Effort, contenders: &mut [Box<dyn FnMut() -> Run + '_>]) -> Vec<f64> {
     let rounds = Rounds::of(effort, contenders);
     (0..contenders.len()).map(|place| rounds.figure(place)).collect()

@@ -8,10 +8,11 @@ use spillgate::{Limiter, Policy, Request, Source};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
+use crate::Outcome;
 use crate::grid::{Grid, percent};
-use crate::{Job, Outcome};
+use crate::rounds::Effort;
 
-pub fn share_decided_here(_: &Job) -> Outcome {
+pub fn share_decided_here(_: Effort) -> Outcome {
     let runtime = Runtime::new()?;
     let shapes = [
         ("distinct keys, far from their limits", 100_000, 1_000_000),

@@ -1,8 +1,7 @@
 //! Measurements that articles on rate limiting make, and how speed changes with growth: `./evidence
 //! articles`.
 //!
-//! Each section prints tables measured on this machine. Curves are written into the folder that `--plots`
-//! names. Slow results do not fail.
+//! Each section prints tables measured on this machine. Slow results do not fail.
 #![allow(
     clippy::disallowed_methods,
     clippy::float_arithmetic,
@@ -15,7 +14,6 @@
 )]
 
 use std::error::Error;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[path = "../speed/baseline.rs"]
@@ -29,9 +27,9 @@ mod load;
 mod local;
 #[path = "../speed/machine.rs"]
 mod machine;
+#[path = "../../../spillgate-tools/src/output.rs"]
+mod output;
 mod placement;
-#[path = "../../../spillgate-tools/src/plot.rs"]
-mod plot;
 #[path = "../speed/rounds.rs"]
 mod rounds;
 mod wire;
@@ -41,23 +39,14 @@ use rounds::Effort;
 
 type Outcome = Result<Vec<Grid>, Box<dyn Error>>;
 
-/// How long to measure, and where to write drawings.
-#[derive(Clone)]
-pub struct Job {
-    effort: Effort,
-    plots: Option<PathBuf>,
-}
-
 fn main() -> ExitCode {
-    let mut job = Job { effort: Effort::FULL, plots: None };
+    let mut effort = Effort::FULL;
     let mut words = Vec::new();
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
+    for argument in std::env::args().skip(1) {
         match argument.as_str() {
             // Cargo passes this flag.
             "--bench" => {}
-            "--quick" => job.effort = Effort::QUICK,
-            "--plots" => job.plots = arguments.next().map(PathBuf::from),
+            "--quick" => effort = Effort::QUICK,
             _ => words.push(argument),
         }
     }
@@ -66,7 +55,7 @@ fn main() -> ExitCode {
         let names = SECTIONS.map(|(name, _)| name).join(" ");
         eprintln!(
             "{word} is no section\nUsage: cargo bench -p spillgate --bench articles --features redis -- \
-             [--quick] [--plots FOLDER] [{names}]"
+             [--quick] [{names}]"
         );
         return ExitCode::from(2);
     }
@@ -75,7 +64,7 @@ fn main() -> ExitCode {
         if !words.is_empty() && words.iter().all(|word| word != name) {
             continue;
         }
-        match section(&job) {
+        match section(effort) {
             Ok(grids) => grids.iter().for_each(|grid| println!("{grid}")),
             Err(error) => {
                 eprintln!("{name}: {error}");
@@ -86,7 +75,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-type Section = fn(&Job) -> Outcome;
+type Section = fn(Effort) -> Outcome;
 
 const SECTIONS: [(&str, Section); 6] = [
     ("fleet", fleet::three_ways),
@@ -94,5 +83,5 @@ const SECTIONS: [(&str, Section); 6] = [
     ("placement", placement::modulo_against_ring),
     ("connections", connections::one_to_fifty),
     ("local", local::share_decided_here),
-    ("growth", growth::curves),
+    ("growth", growth::along_each_dimension),
 ];

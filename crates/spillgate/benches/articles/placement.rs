@@ -2,10 +2,11 @@
 
 use spillgate_redis::ring::Points;
 
+use crate::Outcome;
 use crate::grid::{Grid, percent};
-use crate::{Job, Outcome};
+use crate::rounds::Effort;
 
-pub fn modulo_against_ring(_: &Job) -> Outcome {
+pub fn modulo_against_ring(_: Effort) -> Outcome {
     let names: Vec<String> = (0..=20).map(|number| format!("redis-{number}")).collect();
     let rows = [1, 2, 3, 4, 9, 19].map(|nodes: usize| {
         let ring = |nodes: usize| Points::of(names[..nodes].iter().map(|name| (&**name, 1)));

@@ -7,13 +7,13 @@ use redis::{AsyncConnectionConfig, Client, cmd};
 use spillgate_redis::script_text;
 use spillgate_testkit::RedisServer;
 
+use crate::Outcome;
 use crate::baseline::TOKEN_BUCKET;
 use crate::grid::{Grid, micros, rounded};
 use crate::load::{drive, info, key, runtime};
-use crate::rounds::{Rounds, Run};
-use crate::{Job, Outcome};
+use crate::rounds::{Effort, Rounds, Run};
 
-pub fn eval_against_evalsha(job: &Job) -> Outcome {
+pub fn eval_against_evalsha(effort: Effort) -> Outcome {
     let server = RedisServer::start();
     let runtime = runtime();
     let short = TOKEN_BUCKET.to_owned();
@@ -43,7 +43,7 @@ pub fn eval_against_evalsha(job: &Job) -> Outcome {
             let before = info(server, "stats", "total_net_input_bytes");
             let calls = Arc::new(AtomicU64::new(0));
             let (connection, script, counted) = (connection.clone(), script.clone(), calls.clone());
-            let run = drive(runtime, server, CALLERS, job.effort.span, move |caller, call| {
+            let run = drive(runtime, server, CALLERS, effort.span, move |caller, call| {
                 let (mut connection, script) = (connection.clone(), script.clone());
                 counted.fetch_add(1, Ordering::Relaxed);
                 async move {
@@ -58,7 +58,7 @@ pub fn eval_against_evalsha(job: &Job) -> Outcome {
             run
         }));
     }
-    let rounds = Rounds::of(job.effort, &mut contenders);
+    let rounds = Rounds::of(effort, &mut contenders);
     drop(contenders);
     let rows = ways.iter().enumerate().map(|(place, (name, ..))| {
         vec![

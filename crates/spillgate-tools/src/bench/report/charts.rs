@@ -1,12 +1,15 @@
 //! The report as charts: rate and latency over time.
 
-use super::{Contender, Moment, Report};
-use crate::plot::{Chart, Figure, Ink, OverTime, Series, Shape, Span, Written, grouped};
+use super::{Report, TargetReport};
+use crate::bench::run::Slice;
+use crate::output::grouped;
+use crate::plot::{Chart, Drawn, Figure, Ink, OverTime, Series, Span, TimeLabels};
 
 pub(in crate::bench) fn figure(report: &Report) -> Figure {
-    let charts = report.contenders.iter().flat_map(|contender| {
-        [rate(report, contender), latency(report, contender)].map(Chart::OverTime)
-    });
+    let charts = report
+        .targets
+        .iter()
+        .flat_map(|target| [rate(report, target), latency(report, target)].map(Chart::OverTime));
     let mut subtitle = vec![report.checks.clone(), report.rate.clone()];
     subtitle.extend(
         report.events.iter().map(|event| format!("{} at {} ms", event.event, grouped(event.at_ms))),
@@ -18,73 +21,71 @@ pub(in crate::bench) fn figure(report: &Report) -> Figure {
     }
 }
 
-fn rate(report: &Report, contender: &Contender) -> OverTime {
-    let series = |label: &str, ink, shape, value: fn(&Moment) -> u64| Series {
+fn rate(report: &Report, target: &TargetReport) -> OverTime {
+    let series = |label: &str, ink, shape, value: fn(&Slice) -> u64| Series {
         label: label.into(),
         ink,
         shape,
-        steps: steps(contender, |moment| {
-            super::per_second(value(moment), (moment.until_ms - moment.from_ms) * 1_000)
-        }),
+        steps: steps(target, |slice| slice.per_second(value(slice))),
     };
     let mut all = vec![
-        series("denied", Ink::Refused, Shape::Area, |moment| moment.allowed + moment.denied),
-        series("allowed", Ink::Allowed, Shape::Area, |moment| moment.allowed),
+        series("denied", Ink::Refused, Drawn::Area, |slice| slice.allowed + slice.denied),
+        series("allowed", Ink::Allowed, Drawn::Area, |slice| slice.allowed),
     ];
-    if contender.errors > 0 {
-        all.push(series("errors", Ink::Asked, Shape::Line, |moment| moment.errors));
+    if target.errors > 0 {
+        all.push(series("errors", Ink::Asked, Drawn::Line, |slice| slice.errors));
     }
     OverTime {
-        title: format!("{}: {}", contender.name, contender.place),
+        title: format!("{}: {}", target.name, target.place),
         counts: "answers a second".to_owned(),
-        span: span(report, contender),
+        span: span(report, target),
         series: all,
         bound: None,
     }
 }
 
-fn latency(report: &Report, contender: &Contender) -> OverTime {
+fn latency(report: &Report, target: &TargetReport) -> OverTime {
     // The unit follows the p99: nanoseconds would all be 0 in microseconds.
-    let (unit_ns, unit) = match contender.latency.p99_ns {
+    let (unit_ns, unit) = match target.latency.p99_ns {
         0..20_000 => (1, "ns"),
         20_000..20_000_000 => (1_000, "µs"),
         _ => (1_000_000, "ms"),
     };
-    let series = |label: &str, ink, value: fn(&Moment) -> u64| Series {
+    let series = |label: &str, ink, value: fn(&Slice) -> u64| Series {
         label: label.into(),
         ink,
-        shape: Shape::Line,
-        steps: steps(contender, |moment| value(moment) / unit_ns),
+        shape: Drawn::Line,
+        steps: steps(target, |slice| value(slice) / unit_ns),
     };
     let from = match report.kind {
         "open" => "from when a call was due",
         _ => "from when a call was sent",
     };
     OverTime {
-        title: format!("{}: latency", contender.name),
+        title: format!("{}: latency", target.name),
         counts: format!("{unit}, {from}"),
-        span: span(report, contender),
+        span: span(report, target),
         series: vec![
-            series("p99", Ink::Refused, |moment| moment.p99_ns),
-            series("p50", Ink::Allowed, |moment| moment.p50_ns),
+            series("p99", Ink::Refused, |slice| slice.p99_ns),
+            series("p50", Ink::Allowed, |slice| slice.p50_ns),
         ],
         bound: None,
     }
 }
 
-fn span(report: &Report, contender: &Contender) -> Span {
-    let until_ms = contender.over_time.last().map_or(0, |moment| moment.until_ms);
-    let to_us = until_ms.max(report.duration_ms).max(1) * 1_000;
-    Span { from_us: 0, to_us, written: Written::SinceStart }
+fn span(report: &Report, target: &TargetReport) -> Span {
+    let until_us = target.over_time.last().map_or(0, |slice| slice.until_us);
+    let to_us = until_us.max(report.duration_ms * 1_000).max(1);
+    Span { from_us: 0, to_us, written: TimeLabels::SinceStart }
 }
 
 /// Returns each interval's value from its beginning on, and 0 after the last.
-fn steps(contender: &Contender, value: impl Fn(&Moment) -> u64) -> Vec<(u64, u64)> {
+fn steps(target: &TargetReport, value: impl Fn(&Slice) -> u64) -> Vec<(u64, u64)> {
     // The last answers arrive after the end, in an interval too short for a rate.
-    let long = contender.over_time.iter().filter(|moment| moment.until_ms > moment.from_ms + 4);
-    let mut steps: Vec<_> = long.map(|moment| (moment.from_ms * 1_000, value(moment))).collect();
-    if let Some(last) = contender.over_time.last() {
-        steps.push((last.until_ms * 1_000, 0));
+    let long = target.over_time.iter().filter(|slice| slice.until_us - slice.from_us >= 5_000);
+    let mut steps: Vec<_> = long.map(|slice| (slice.from_us, value(slice))).collect();
+    if let Some(last) = target.over_time.last() {
+        steps.push((last.until_us, 0));
     }
     steps
 }

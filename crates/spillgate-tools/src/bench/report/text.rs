@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::{Contender, Ratio, Report, UNKNOWN_SOURCE, time};
+use super::{Ratio, Report, TargetReport, UNKNOWN_SOURCE, time};
 use crate::counted;
-use crate::plot::grouped;
+use crate::output::{grouped, table};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -28,10 +28,10 @@ impl fmt::Display for Report {
             write!(f, "\n  at {} {}", time(event.at_ms * 1_000_000), event.event)?;
         }
         f.write_str("\n")?;
-        write_table(f, &self.contenders)?;
+        write_table(f, &self.targets)?;
         f.write_str("\n")?;
-        for contender in &self.contenders {
-            write_details(f, contender)?;
+        for target in &self.targets {
+            write_details(f, target)?;
         }
         self.ratios.iter().try_for_each(|ratio| write!(f, "\n{ratio}"))
     }
@@ -41,9 +41,9 @@ impl fmt::Display for Ratio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "to {}, median (range) of {}:", self.to, counted(self.rounds, "pair"))?;
         let each = [("rate", self.rate), ("p50", self.p50), ("p99", self.p99)];
-        for (name, spread) in each {
-            match spread {
-                Some(spread) => write!(f, "  {name} {spread}")?,
+        for (name, ratio) in each {
+            match ratio {
+                Some(ratio) => write!(f, "  {name} {ratio}")?,
                 None => write!(f, "  {name} -")?,
             }
         }
@@ -51,11 +51,11 @@ impl fmt::Display for Ratio {
     }
 }
 
-fn write_table(f: &mut fmt::Formatter<'_>, contenders: &[Contender]) -> fmt::Result {
+fn write_table(f: &mut fmt::Formatter<'_>, targets: &[TargetReport]) -> fmt::Result {
     let heads =
         ["", "sent", "allowed", "denied", "errors", "rate", "p50", "p90", "p99", "p99.9", "max"];
     let mut rows = vec![heads.map(str::to_owned)];
-    rows.extend(contenders.iter().map(|it| {
+    rows.extend(targets.iter().map(|it| {
         let latency = &it.latency;
         [
             it.name.to_owned(),
@@ -71,33 +71,21 @@ fn write_table(f: &mut fmt::Formatter<'_>, contenders: &[Contender]) -> fmt::Res
             time(latency.max_ns),
         ]
     }));
-    let width =
-        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
-    for row in &rows {
-        f.write_str("\n ")?;
-        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            match column {
-                0 => write!(f, " {cell:width$}")?,
-                _ => write!(f, "  {cell:>width$}")?,
-            }
-        }
-    }
-    Ok(())
+    f.write_str(&table(&rows, 1))
 }
 
-fn write_details(f: &mut fmt::Formatter<'_>, contender: &Contender) -> fmt::Result {
-    write!(f, "\n{}: {}", contender.name, contender.place)?;
-    let sources: Vec<String> = contender
+fn write_details(f: &mut fmt::Formatter<'_>, target: &TargetReport) -> fmt::Result {
+    write!(f, "\n{}: {}", target.name, target.place)?;
+    let sources: Vec<String> = target
         .by_source
         .all()
         .map(|(source, count)| format!("{source} {}", grouped(count)))
         .collect();
-    let decisions = grouped(contender.allowed + contender.denied);
+    let decisions = grouped(target.allowed + target.denied);
     if !sources.is_empty() && sources != [format!("{UNKNOWN_SOURCE} {decisions}")] {
         write!(f, "\n  decided by: {}", sources.join(", "))?;
     }
-    let late = &contender.sent_late;
+    let late = &target.sent_late;
     if late.max_ns > 0 {
         write!(
             f,
@@ -107,24 +95,25 @@ fn write_details(f: &mut fmt::Formatter<'_>, contender: &Contender) -> fmt::Resu
             time(late.max_ns)
         )?;
     }
-    if contender.unsent > 0 {
+    if target.unsent > 0 {
         write!(
             f,
             "\n  never sent: {}, since all callers waited for answers; counted as waiting until the end. \
              Lower --rate, or raise --callers",
-            grouped(contender.unsent)
+            grouped(target.unsent)
         )?;
     }
-    if contender.timed_out > 0 {
-        write!(f, "\n  no answer in time: {}", grouped(contender.timed_out))?;
+    if target.timed_out > 0 {
+        write!(f, "\n  no answer in time: {}", grouped(target.timed_out))?;
     }
-    for (why, count) in &contender.failed {
-        write!(f, "\n  failed: {} by {}", grouped(*count), printable(why))?;
+    for (why, count) in &target.failed {
+        // Without control characters, so that a reply cannot steer a terminal.
+        write!(
+            f,
+            "\n  failed: {} by {}",
+            grouped(*count),
+            why.replace(char::is_control, "\u{FFFD}")
+        )?;
     }
     Ok(())
-}
-
-/// Replaces control characters, so that a reply cannot steer a terminal.
-fn printable(words: &str) -> String {
-    words.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect()
 }

@@ -25,7 +25,7 @@ mod messages;
 use messages::{Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
 pub(in crate::bench) struct Grpc {
-    endpoint: Endpoint,
+    pub(super) endpoint: Endpoint,
     origin: Uri,
     token: Option<MetadataValue<Ascii>>,
     rules: ByRules,
@@ -52,11 +52,6 @@ impl Grpc {
             connections.push(Mutex::new(Some(opened)));
         }
         Ok(Grpc { endpoint, origin, token, rules, connections, next: AtomicUsize::new(0) })
-    }
-
-    pub(super) fn place(&self) -> String {
-        let connections = crate::counted(self.endpoint.connections, "connection");
-        format!("{}, {connections}", self.endpoint.url)
     }
 
     pub(super) async fn ask(&self, subject: u64) -> Answer {

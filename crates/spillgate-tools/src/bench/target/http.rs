@@ -16,7 +16,7 @@ use super::{Answer, Checks, Endpoint, connect, host_and_port, key, no_token, sou
 use crate::Failure;
 
 pub(in crate::bench) struct Http {
-    endpoint: Endpoint,
+    pub(super) endpoint: Endpoint,
     host: String,
     port: u16,
     /// A request body without the subject, which goes in between.
@@ -44,11 +44,6 @@ impl Http {
             http.put_back(connection);
         }
         Ok(http)
-    }
-
-    pub(super) fn place(&self) -> String {
-        let connections = crate::counted(self.endpoint.connections, "connection");
-        format!("{}, {connections}", self.endpoint.url)
     }
 
     pub(super) async fn ask(&self, subject: u64) -> Answer {

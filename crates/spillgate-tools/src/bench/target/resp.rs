@@ -2,12 +2,12 @@
 
 use redis::{Cmd, Value, cmd};
 
-use super::line::{self, Line};
-use super::{Answer, ByRules, Checks, Endpoint, InlineLimit, key, unreachable, without_password};
+use super::redis_connections::{self, RedisConnections};
+use super::{Answer, ByRules, Checks, Endpoint, InlineLimit, key, unreachable};
 use crate::Failure;
 
 pub(in crate::bench) struct Resp {
-    line: Line,
+    pub(super) connections: RedisConnections,
     command: Command,
 }
 
@@ -25,21 +25,16 @@ impl Resp {
             Checks::InlineLimit(inline) => Command::throttle(&inline)?,
             Checks::ByRules(rules) => Command::Check(rules),
         };
-        let resp = Resp { line: Line::new(endpoint)?, command };
-        let pong: Result<Value, _> = resp.line.ask(&cmd("PING")).await;
-        pong.map_err(|why| unreachable(&resp.line.endpoint.url, &why))?;
-        Ok(resp)
-    }
-
-    pub(super) fn place(&self) -> String {
-        let connections = crate::counted(self.line.endpoint.connections, "connection");
-        format!("{}, {connections}", without_password(&self.line.endpoint.url))
+        let connections = RedisConnections::new(endpoint)?;
+        let pong: Result<Value, _> = connections.ask(&cmd("PING")).await;
+        pong.map_err(|why| unreachable(&connections.endpoint.url, &why))?;
+        Ok(Resp { connections, command })
     }
 
     pub(super) async fn ask(&self, subject: u64) -> Answer {
-        let answer: Vec<Value> = match self.line.ask(&self.command.to_cmd(subject)).await {
+        let answer: Vec<Value> = match self.connections.ask(&self.command.to_cmd(subject)).await {
             Ok(answer) => answer,
-            Err(error) => return line::failed(&error),
+            Err(error) => return redis_connections::failed(&error),
         };
         // Both commands answer 0 first if the call is allowed.
         match answer.first() {

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::fields::{Field, Wanted, amount, shown};
 use super::instant::instant_us;
-use super::value::{parameter, request_line};
+use super::value::{names_of, parameter, request_line};
 use crate::simulate::event::Event;
 
 /// The wanted columns.
@@ -58,14 +58,13 @@ impl Csv {
             }
             None => None,
         };
-        let targets = super::value::names_of("path").unwrap_or_default();
         Ok(Csv {
             delimiter,
             time,
             columns: wanted.fields.iter().map(|field| column(&field.name)).collect(),
             cost,
             request: column("request"),
-            target: targets.iter().find_map(|name| column(name)),
+            target: names_of("path").find_map(column),
         })
     }
 

@@ -39,10 +39,11 @@ impl Wanted {
         for (attribute, name) in words.names().iter().enumerate() {
             let mapped = mapped_fields(name, mappings);
             if mapped.is_empty() {
-                let usual = names_of(name).unwrap_or_default().iter().copied();
-                let usual =
-                    usual.chain(Some(name.as_str()).filter(|name| names_of(name).is_none()));
-                wanted.fields.extend(usual.map(|field| Field {
+                let mut usual: Vec<&str> = names_of(name).collect();
+                if usual.is_empty() {
+                    usual.push(name);
+                }
+                wanted.fields.extend(usual.into_iter().map(|field| Field {
                     name: field.to_owned(),
                     spelling: Spelling::of(name, field),
                     attribute,
@@ -64,8 +65,7 @@ impl Wanted {
         }
         wanted.times = mapped_fields(TIME, mappings).into_iter().map(str::to_owned).collect();
         if wanted.times.is_empty() {
-            wanted.times =
-                names_of(TIME).unwrap_or_default().iter().map(|&name| name.to_owned()).collect();
+            wanted.times = names_of(TIME).map(str::to_owned).collect();
         }
         wanted
     }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::fields::{Field, Wanted, amount, shown};
 use super::instant::instant_us;
-use super::value::{parameter, request_line};
+use super::value::{names_of, parameter, request_line};
 use crate::simulate::event::Event;
 
 /// The places of the wanted fields in an object. Each has a slot, in which its value is noted.
@@ -47,9 +47,8 @@ impl Json {
         json.times = wanted.times.iter().map(|name| json.slot(name)).collect();
         json.cost = wanted.cost.as_ref().map(|name| json.slot(name));
         json.request = json.slot("request");
-        let targets = super::value::names_of("path").unwrap_or_default();
         if !wanted.parameters.is_empty() {
-            json.targets = targets.iter().map(|name| json.slot(name)).collect();
+            json.targets = names_of("path").map(|name| json.slot(name)).collect();
         }
         json
     }
@@ -61,7 +60,7 @@ impl Json {
         wanted: &Wanted,
         event: &mut Event,
     ) -> Result<(), Cow<'static, str>> {
-        let mut found: Found<'_> = smallvec::smallvec![None; self.slots];
+        let mut found: Slots<'_> = smallvec::smallvec![None; self.slots];
         let mut deserializer = serde_json::Deserializer::from_slice(line);
         deserializer
             .deserialize_map(Object { node: &self.root, found: &mut found })
@@ -135,12 +134,12 @@ impl Node {
     }
 }
 
-type Found<'l> = smallvec::SmallVec<[Option<&'l str>; 64]>;
+type Slots<'l> = smallvec::SmallVec<[Option<&'l str>; 64]>;
 
 /// Visits an object for the fields below a node.
 struct Object<'n, 'f, 'l> {
     node: &'n Node,
-    found: &'f mut Found<'l>,
+    found: &'f mut Slots<'l>,
 }
 
 impl<'l> Visitor<'l> for Object<'_, '_, 'l> {

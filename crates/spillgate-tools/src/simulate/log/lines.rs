@@ -2,8 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::read::MultiGzDecoder;
 use memchr::memchr;
@@ -32,13 +30,12 @@ pub(super) enum Line<'l> {
 }
 
 impl Lines {
-    /// Opens a file, or the standard input by the name `-`. `read` counts the bytes as they are read.
-    pub(super) fn open(name: &str, read: Arc<AtomicU64>) -> io::Result<Lines> {
-        let input: Box<dyn Read + Send> = match name {
+    /// Opens a file, or the standard input by the name `-`.
+    pub(super) fn open(name: &str) -> io::Result<Lines> {
+        Lines::new(match name {
             "-" => Box::new(io::stdin()),
             file => Box::new(File::open(file)?),
-        };
-        Lines::new(Box::new(Counted { input, read }))
+        })
     }
 
     pub(super) fn new(mut input: Box<dyn Read + Send>) -> io::Result<Lines> {
@@ -129,14 +126,14 @@ impl Lines {
         Ok(None)
     }
 
-    /// Returns the first lines without consuming them, to detect the format.
+    /// Returns the first lines that are not empty, without consuming them, to detect the format.
     pub(super) fn peek(&mut self) -> io::Result<Vec<Vec<u8>>> {
         while self.end < PEEKED && !self.is_over {
             self.fill()?;
         }
         let known = &self.buffer[self.start..self.end];
-        let lines = known.split(|byte| *byte == b'\n').take(PEEKED_LINES);
-        Ok(lines.map(|line| without_return(line).to_vec()).collect())
+        let lines = known.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+        Ok(lines.take(PEEKED_LINES).map(|line| without_return(line).to_vec()).collect())
     }
 
     fn fill(&mut self) -> io::Result<()> {
@@ -165,20 +162,6 @@ impl Lines {
 
 fn without_return(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
-}
-
-/// Counts the bytes that are read, for the progress bar.
-struct Counted {
-    input: Box<dyn Read + Send>,
-    read: Arc<AtomicU64>,
-}
-
-impl Read for Counted {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let more = self.input.read(buffer)?;
-        self.read.fetch_add(more as u64, Ordering::Relaxed);
-        Ok(more)
-    }
 }
 
 /// More than any server accepts as the head of a request.
@@ -288,6 +271,14 @@ mod tests {
             lines.next().unwrap();
             assert_eq!(lines.number, 2);
         }
+    }
+
+    #[test]
+    fn peeked_lines_are_the_first_that_are_not_empty() {
+        let text = ["\r\n \n".repeat(PEEKED_LINES), "first\r\n\nsecond\n".to_owned()].concat();
+        let mut lines = Lines::new(Box::new(io::Cursor::new(text.into_bytes()))).unwrap();
+        assert_eq!(lines.peek().unwrap(), [b"first".to_vec(), b"second".to_vec()]);
+        assert_eq!(lines.next().unwrap(), Some(Line::Whole(b"")));
     }
 
     #[test]

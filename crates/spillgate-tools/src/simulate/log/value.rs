@@ -72,13 +72,15 @@ pub(super) fn parameter<'t>(target: &'t [u8], name: &str) -> Option<Cow<'t, str>
 }
 
 /// Returns the usual names of an attribute's field; the first is the attribute's own name.
-pub(super) fn names_of(attribute: &str) -> Option<&'static [&'static str]> {
-    WELL_KNOWN.iter().find(|names| names[0] == attribute).copied()
+pub(super) fn names_of(attribute: &str) -> impl Iterator<Item = &'static str> + use<> {
+    let names = WELL_KNOWN.into_iter().find(|names| names.split(' ').next() == Some(attribute));
+    names.into_iter().flat_map(|names| names.split(' '))
 }
 
 /// Returns the attribute that a field of this name usually holds.
 fn well_known(field: &str) -> Option<&'static str> {
-    WELL_KNOWN.iter().find(|names| names.contains(&field)).map(|names| names[0])
+    let names = WELL_KNOWN.into_iter().find(|names| names.split(' ').any(|name| name == field));
+    names.and_then(|names| names.split(' ').next())
 }
 
 /// Normalises an address as an API does: without a port. The policy cuts IPv6 to the prefix of a client. Other text,
@@ -104,112 +106,25 @@ fn upper_case(value: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// The names in nginx, Apache, Caddy, Traefik, Envoy, HAProxy and the clouds, the attribute's own name first.
-const WELL_KNOWN: [&[&str]; 10] = [
-    &[
-        "time",
-        "timestamp",
-        "@timestamp",
-        "ts",
-        "time_iso8601",
-        "time_local",
-        "start_time",
-        "StartUTC",
-        "datetime",
-        "date",
-        "msec",
-        "requestTime",
-    ],
-    &[
-        "ip",
-        "client_ip",
-        "remote_addr",
-        "remote_ip",
-        "clientip",
-        "ClientHost",
-        "downstream_remote_address",
-        "source_ip",
-        "src_ip",
-        "client.ip",
-        "source.ip",
-        "request.client_ip",
-        "request.remote_ip",
-        "httpRequest.remoteIp",
-        "remote_host",
-    ],
-    &[
-        "method",
-        "request_method",
-        "http_method",
-        "RequestMethod",
-        "verb",
-        "request.method",
-        "http.request.method",
-        "httpRequest.requestMethod",
-    ],
-    &[
-        "path",
-        "request_uri",
-        "uri",
-        "url",
-        "RequestPath",
-        "request_path",
-        "target",
-        "request.uri",
-        "request.path",
-        "request.url",
-        "url.original",
-        "url.path",
-        "httpRequest.requestUrl",
-    ],
-    &[
-        "host",
-        "http_host",
-        "RequestHost",
-        "vhost",
-        "authority",
-        "server_name",
-        "request.host",
-        "url.domain",
-    ],
-    &[
-        "user",
-        "remote_user",
-        "user_id",
-        "username",
-        "auth_user",
-        "ClientUsername",
-        "user.name",
-        "user.id",
-    ],
-    &[
-        "status",
-        "status_code",
-        "response_code",
-        "DownstreamStatus",
-        "http_status",
-        "httpRequest.status",
-        "http.response.status_code",
-    ],
-    &[
-        "bytes",
-        "body_bytes_sent",
-        "bytes_sent",
-        "size",
-        "response_size",
-        "DownstreamContentSize",
-        "httpRequest.responseSize",
-        "http.response.body.bytes",
-    ],
-    &["referer", "http_referer", "referrer", "request_Referer", "httpRequest.referer"],
-    &[
-        "user-agent",
-        "http_user_agent",
-        "user_agent",
-        "agent",
-        "request_User-Agent",
-        "user_agent.original",
-        "httpRequest.userAgent",
-    ],
+const WELL_KNOWN: [&str; 10] = [
+    "time timestamp @timestamp ts time_iso8601 time_local start_time StartUTC datetime date msec \
+     requestTime",
+    "ip client_ip remote_addr remote_ip clientip ClientHost downstream_remote_address source_ip \
+     src_ip client.ip source.ip request.client_ip request.remote_ip httpRequest.remoteIp \
+     remote_host",
+    "method request_method http_method RequestMethod verb request.method http.request.method \
+     httpRequest.requestMethod",
+    "path request_uri uri url RequestPath request_path target request.uri request.path \
+     request.url url.original url.path httpRequest.requestUrl",
+    "host http_host RequestHost vhost authority server_name request.host url.domain",
+    "user remote_user user_id username auth_user ClientUsername user.name user.id",
+    "status status_code response_code DownstreamStatus http_status httpRequest.status \
+     http.response.status_code",
+    "bytes body_bytes_sent bytes_sent size response_size DownstreamContentSize \
+     httpRequest.responseSize http.response.body.bytes",
+    "referer http_referer referrer request_Referer httpRequest.referer",
+    "user-agent http_user_agent user_agent agent request_User-Agent user_agent.original \
+     httpRequest.userAgent",
 ];
 
 #[cfg(test)]

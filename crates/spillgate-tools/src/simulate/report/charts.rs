@@ -1,7 +1,7 @@
 //! The report as charts.
 
 use super::{FollowedReport, PolicyReport, Report};
-use crate::plot::{Bound, Chart, Figure, Ink, OverTime, Ranking, Series, Shape, Span, Written};
+use crate::plot::{Bound, Chart, Drawn, Figure, Ink, OverTime, Ranking, Series, Span, TimeLabels};
 use crate::simulate::bins::Bins;
 use crate::simulate::duration;
 
@@ -17,12 +17,6 @@ pub(in crate::simulate) fn figure(report: &Report) -> Figure {
         charts.extend(rankings(report));
     }
     Figure { title: title(report), subtitle: subtitle(report), charts }
-}
-
-/// Returns the figure for a page, with every chart.
-pub(super) fn all(report: &Report) -> Figure {
-    let charts = followed(report).into_iter().chain(over_time(report)).chain(rankings(report));
-    Figure { title: title(report), subtitle: subtitle(report), charts: charts.collect() }
 }
 
 fn title(report: &Report) -> String {
@@ -63,13 +57,13 @@ fn window_chart(report: &Report, policy: &PolicyReport, followed: &FollowedRepor
             Series {
                 label: "admitted".into(),
                 ink: Ink::Allowed,
-                shape: Shape::Area,
+                shape: Drawn::Area,
                 steps: steps(0),
             },
             Series {
                 label: "asked for".into(),
                 ink: Ink::Asked,
-                shape: Shape::Line,
+                shape: Drawn::Line,
                 steps: steps(1),
             },
         ],
@@ -87,7 +81,7 @@ fn over_time(report: &Report) -> Vec<Chart> {
         let series = |label: &str, ink, steps| Series {
             label: label.into(),
             ink,
-            shape: Shape::Area,
+            shape: Drawn::Area,
             steps,
         };
         Chart::OverTime(OverTime {
@@ -130,7 +124,8 @@ fn rankings(report: &Report) -> Vec<Chart> {
 
 fn span(report: &Report) -> Span {
     let (from_us, to_us) = report.input.span_us.unwrap_or_default();
-    let written = if report.input.is_made_up { Written::SinceStart } else { Written::ByClock };
+    let written =
+        if report.input.is_made_up { TimeLabels::SinceStart } else { TimeLabels::ByClock };
     Span { from_us, to_us: to_us.max(from_us + 1_000), written }
 }
 

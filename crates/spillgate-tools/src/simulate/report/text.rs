@@ -2,9 +2,11 @@
 
 use std::fmt;
 
-use super::{DifferenceReport, Input, LimitReport, PolicyReport, Report, RuleReport, percent};
+use super::{
+    DifferenceReport, FollowedReport, Input, LimitReport, PolicyReport, Report, RuleReport, percent,
+};
 use crate::counted;
-use crate::plot::grouped;
+use crate::output::{grouped, table};
 use crate::simulate::duration;
 
 impl fmt::Display for Report {
@@ -21,9 +23,8 @@ impl fmt::Display for Report {
             f.write_str("\n")?;
         }
         for condition in &self.conditions {
-            let verdict =
-                if condition.holds { "FAILS: it holds that" } else { "ok: it does not hold that" };
-            write!(f, "\n{verdict} {}", condition.condition)?;
+            let holds = if condition.holds { "holds" } else { "does not hold" };
+            write!(f, "\n--fail-if {}: {holds}", condition.condition)?;
         }
         Ok(())
     }
@@ -33,24 +34,24 @@ impl fmt::Display for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.source)?;
         if !self.formats.is_empty() {
-            write!(f, ": {}, {}", lines(self.lines), self.formats.join(" and "))?;
+            write!(f, ": {}, {}", number_of(self.lines, "line"), self.formats.join(" and "))?;
         }
         if let (Some(from), Some(to), Some((from_us, to_us))) = (&self.from, &self.to, self.span_us)
         {
             write!(f, "\n  from {from} to {to}, {}", duration::shown(to_us - from_us))?;
         }
         if self.malformed > 0 {
-            let malformed = lines(self.malformed);
+            let malformed = number_of(self.malformed, "line");
             write!(f, "\n  left out: {malformed} that could not be read, such as")?;
         }
         for example in &self.malformed_examples {
             write!(f, "\n    {example}")?;
         }
         if self.out_of_order > 0 {
-            write!(f, "\n  put in order: {}", lines(self.out_of_order))?;
+            write!(f, "\n  put in order: {}", number_of(self.out_of_order, "line"))?;
         }
         if self.late > 0 {
-            let late = lines(self.late);
+            let late = number_of(self.late, "line");
             write!(
                 f,
                 "\n  late: {late}, decided as if made when they came; a longer --delay orders them"
@@ -90,45 +91,9 @@ impl fmt::Display for PolicyReport {
                 rule.rule
             )?;
         }
-        if !self.denied_most.is_empty() {
-            let at_least = if self.subjects_denied_at_least { "at least " } else { "" };
-            let all = counted(self.subjects_denied as usize, "subject");
-            write!(f, "\n\n  Denied most, of {at_least}{all}")?;
-        }
-        for subject in &self.denied_most {
-            let about = if subject.denied_at_most > subject.denied { " or more" } else { "" };
-            write!(
-                f,
-                "\n  {:>12}  {}  {}{about}",
-                grouped(subject.denied),
-                subject.rule,
-                subject.subject
-            )?;
-        }
-        if let Some(worst) = self.worst_times.first() {
-            write!(f, "\n\n  Most denials in {}", duration::shown(worst.width_us))?;
-        }
-        for worst in &self.worst_times {
-            write!(
-                f,
-                "\n  {:>12}  from {}, of {}",
-                grouped(worst.denied),
-                worst.from,
-                grouped(worst.requests)
-            )?;
-        }
-        for followed in &self.followed {
-            let window = duration::shown(followed.window_ms * 1_000);
-            let (most, capacity) = (grouped(followed.admitted_most), grouped(followed.capacity));
-            let super::FollowedReport { subject, rule, algorithm, unit, at, .. } = followed;
-            write!(
-                f,
-                "\n\n  {subject} by {rule} ({algorithm}): at most {most} {unit} in any {window}, at {at}; the limit is {capacity}"
-            )?;
-            if followed.lost_count {
-                f.write_str("; a window had more than a million entries, so this may be too few")?;
-            }
-        }
+        write_denied_most(f, self)?;
+        write_worst_times(f, self)?;
+        self.followed.iter().try_for_each(|followed| write_followed(f, followed))?;
         if self.evicted > 0 {
             write!(
                 f,
@@ -140,7 +105,46 @@ impl fmt::Display for PolicyReport {
     }
 }
 
-/// Writes one line for each limit of each rule, in columns as wide as their content.
+fn write_denied_most(f: &mut fmt::Formatter<'_>, policy: &PolicyReport) -> fmt::Result {
+    if !policy.denied_most.is_empty() {
+        let at_least = if policy.subjects_denied_at_least { "at least " } else { "" };
+        let all = counted(policy.subjects_denied as usize, "subject");
+        write!(f, "\n\n  Denied most, of {at_least}{all}")?;
+    }
+    for subject in &policy.denied_most {
+        let about = if subject.denied_at_most > subject.denied { " or more" } else { "" };
+        let denied = grouped(subject.denied);
+        write!(f, "\n  {denied:>12}  {}  {}{about}", subject.rule, subject.subject)?;
+    }
+    Ok(())
+}
+
+fn write_worst_times(f: &mut fmt::Formatter<'_>, policy: &PolicyReport) -> fmt::Result {
+    if let Some(worst) = policy.worst_times.first() {
+        write!(f, "\n\n  Most denials in {}", duration::shown(worst.width_us))?;
+    }
+    for worst in &policy.worst_times {
+        let (denied, requests) = (grouped(worst.denied), grouped(worst.requests));
+        write!(f, "\n  {denied:>12}  from {}, of {requests}", worst.from)?;
+    }
+    Ok(())
+}
+
+fn write_followed(f: &mut fmt::Formatter<'_>, followed: &FollowedReport) -> fmt::Result {
+    let window = duration::shown(followed.window_ms * 1_000);
+    let (most, capacity) = (grouped(followed.admitted_most), grouped(followed.capacity));
+    let FollowedReport { subject, rule, algorithm, unit, at, .. } = followed;
+    write!(
+        f,
+        "\n\n  {subject} by {rule} ({algorithm}): at most {most} {unit} in any {window}, at {at}; the limit is {capacity}"
+    )?;
+    if followed.lost_count {
+        f.write_str("; a window had more than a million entries, so this may be too few")?;
+    }
+    Ok(())
+}
+
+/// Writes one line for each limit of each rule.
 fn write_rules(f: &mut fmt::Formatter<'_>, rules: &[RuleReport]) -> fmt::Result {
     let heads = ["rule", "limit", "matched", "denied", "", "subjects", "fill: p50", "p99", "max"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
@@ -149,25 +153,17 @@ fn write_rules(f: &mut fmt::Formatter<'_>, rules: &[RuleReport]) -> fmt::Result 
             rows.push(row(rule, limit, number == 0));
         }
     }
-    let width =
-        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
-    f.write_str("\n")?;
-    for row in &rows {
-        f.write_str("\n ")?;
-        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            match column {
-                0 | 1 => write!(f, " {cell:width$} ")?,
-                _ => write!(f, " {cell:>width$} ")?,
-            }
-        }
-    }
+    write!(f, "\n{}", table(&rows, 2))?;
     if rules.len() > RULES_MAX {
         write!(f, "\n  and {} more rules: see --json", rules.len() - RULES_MAX)?;
     }
     for rule in rules.iter().filter(|rule| rule.would_deny > 0) {
-        let would = grouped(rule.would_deny);
-        write!(f, "\n  {} is a shadow rule; it would have denied {would}", rule.rule)?;
+        let would = number_of(rule.would_deny, "request");
+        write!(
+            f,
+            "\n  {} never denies (shadow or post-paid); it had no room for {would}",
+            rule.rule
+        )?;
     }
     Ok(())
 }
@@ -216,8 +212,9 @@ fn write_difference(
     Ok(())
 }
 
-fn lines(count: u64) -> String {
-    format!("{} line{}", grouped(count), if count == 1 { "" } else { "s" })
+/// Returns a number and its noun: `1 line`, `1,234 lines`.
+fn number_of(count: u64, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
 /// As many rules as a person looks through.

@@ -4,10 +4,10 @@ use spillgate::{Algorithm, Mode};
 
 use super::super::finding::Level;
 use super::super::rules::decides;
-use super::{Checked, Found};
+use super::{Checked, Finding};
 
 /// Forward auth is called by a proxy. Unless that proxy is trusted, every request has the proxy's address.
-pub(super) fn address_of_proxy(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn address_of_proxy(checked: &Checked<'_>) -> Vec<Finding> {
     let auth_is_set = checked.line_set("server.auth").is_some();
     if !auth_is_set || checked.line_set("server.trusted_proxies").is_some() {
         return Vec::new();
@@ -26,22 +26,24 @@ pub(super) fn address_of_proxy(checked: &Checked<'_>) -> Vec<Found> {
 }
 
 /// Forward auth checks in the domain `default`, so that domain needs rules.
-pub(super) fn auth_without_rules(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn auth_without_rules(checked: &Checked<'_>) -> Vec<Finding> {
     let auth = checked.line_set("server.auth");
     let has_rules = checked.policy.has_domain("default");
-    let found = auth.filter(|_| !has_rules && checked.policy.rules().len() > 0).map(|line| Found {
-        level: Level::Warning,
-        line,
-        rule: None,
-        problem: "forward auth checks in the domain \"default\", and no rule has that domain"
-            .to_owned(),
-        remedy: "leave the domain out of the rules for proxies".to_owned(),
-    });
+    let found =
+        auth.filter(|_| !has_rules && checked.policy.rules().len() > 0).map(|line| Finding {
+            code: "",
+            level: Level::Warning,
+            line,
+            rule: None,
+            problem: "forward auth checks in the domain \"default\", and no rule has that domain"
+                .to_owned(),
+            remedy: "leave the domain out of the rules for proxies".to_owned(),
+        });
     found.into_iter().collect()
 }
 
 /// Only some APIs release the permits of a concurrency limit.
-pub(super) fn permits_end_at_max_hold(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn permits_end_at_max_hold(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for written in checked.rules().filter(|written| written.rule.mode() != Mode::Off) {
         for (position, limit) in written.rule.limits().enumerate() {

@@ -4,9 +4,9 @@ use spillgate::policy::RequestLimit;
 use spillgate::{Limit, Rule};
 
 use super::super::rules::{covers, decides};
-use super::{Checked, Found, Written};
+use super::{Checked, Finding, Written};
 
-pub(super) fn never_binds(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn never_binds(checked: &Checked<'_>) -> Vec<Finding> {
     let rules = checked.compared();
     let mut found = Vec::new();
     for (at, written) in rules.iter().enumerate() {
@@ -17,7 +17,7 @@ pub(super) fn never_binds(checked: &Checked<'_>) -> Vec<Found> {
                 continue;
             }
             let others = Others::All;
-            if let Some((binding, other)) = refuses_first(checked, &rules, at, position, others) {
+            if let Some((binding, other)) = denies_first(checked, &rules, at, position, others) {
                 let problem = format!(
                     "limit {limit} ({}) never denies, since {other} ({}){} denies first",
                     limit.algorithm(),
@@ -32,10 +32,10 @@ pub(super) fn never_binds(checked: &Checked<'_>) -> Vec<Found> {
     found
 }
 
-pub(super) fn shadowed(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn shadowed(checked: &Checked<'_>) -> Vec<Finding> {
     let rules = checked.compared();
     let shadowed = (0..rules.len()).filter(|at| is_shadowed(checked, &rules, *at)).map(|at| {
-        let by = refuses_first(checked, &rules, at, 0, Others::OfOtherRules);
+        let by = denies_first(checked, &rules, at, 0, Others::OfOtherRules);
         let by = by.map_or("", |(by, _)| by.rule.name());
         let problem = format!(
             "it never denies: every request that matches it matches rule {by:?} too, which denies first"
@@ -45,7 +45,7 @@ pub(super) fn shadowed(checked: &Checked<'_>) -> Vec<Found> {
     shadowed.collect()
 }
 
-pub(super) fn limits_nothing(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn limits_nothing(checked: &Checked<'_>) -> Vec<Finding> {
     let unlimited = |written: &Written<'_>| {
         written.rule.limits().all(|limit| limit.capacity().is_none())
             && checked.overrides_of(written.rule).next().is_none()
@@ -74,13 +74,13 @@ fn is_shadowed(checked: &Checked<'_>, rules: &[Written<'_>], at: usize) -> bool 
         && limits.all(|(position, limit)| {
             let others = Others::OfOtherRules;
             limit.capacity().is_none()
-                || refuses_first(checked, rules, at, position, others).is_some()
+                || denies_first(checked, rules, at, position, others).is_some()
         })
         && checked.overrides_of(rule).next().is_none()
 }
 
 /// Returns a limit that has no room whenever this one has none, and its rule.
-fn refuses_first<'a>(
+fn denies_first<'a>(
     checked: &Checked<'_>,
     rules: &[Written<'a>],
     at: usize,
@@ -134,9 +134,10 @@ fn is_overridden(checked: &Checked<'_>, written: Written<'_>, position: usize) -
     checked.overrides_of(written.rule).any(|entry| {
         entry.limits.iter().enumerate().any(|(at, wording)| match &wording.name {
             None => at == position,
-            Some(name) => written.rule.limits().nth(position).is_some_and(|limit| {
-                limit.name().map_or(**name == position.to_string(), |own| *own == **name)
-            }),
+            Some(name) => {
+                let limit = written.rule.named_limits().get(position);
+                limit.is_some_and(|limit| *limit.name() == **name)
+            }
         })
     })
 }

@@ -1,8 +1,8 @@
 //! Finds leases that hold no tokens.
 
-use super::{Checked, Found};
+use super::{Checked, Finding};
 
-pub(super) fn of_nothing(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn of_nothing(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for written in checked.rules() {
         let Some(lease) = written.rule.lease() else { continue };

@@ -5,9 +5,9 @@ use spillgate::policy::Pattern;
 
 use super::super::finding::Level;
 use super::super::rules::{decides, holds};
-use super::{COMPARED_MAX, Checked, Found};
+use super::{COMPARED_MAX, Checked, Finding};
 
-pub(super) fn never_matches(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn never_matches(checked: &Checked<'_>) -> Vec<Finding> {
     let attributes_max = checked.service.attributes_max;
     let mut found = Vec::new();
     for written in checked.rules() {
@@ -39,7 +39,7 @@ pub(super) fn never_matches(checked: &Checked<'_>) -> Vec<Found> {
     found
 }
 
-pub(super) fn pattern_covered(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn pattern_covered(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for written in checked.rules() {
         for (attribute, patterns) in written.rule.matches() {
@@ -64,10 +64,11 @@ pub(super) fn pattern_covered(checked: &Checked<'_>) -> Vec<Found> {
     found
 }
 
-pub(super) fn nothing_enforced(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn nothing_enforced(checked: &Checked<'_>) -> Vec<Finding> {
     let first = checked.rules().next();
     let first = first.filter(|_| !checked.policy.rules().any(decides));
-    let finding = first.map(|written| Found {
+    let finding = first.map(|written| Finding {
+        code: "",
         level: Level::Warning,
         line: written.entry.line_of("mode"),
         rule: None,
@@ -78,11 +79,12 @@ pub(super) fn nothing_enforced(checked: &Checked<'_>) -> Vec<Found> {
 }
 
 /// Reports a file without rules, which was probably cut short. A running service refuses it.
-pub(super) fn no_rules(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn no_rules(checked: &Checked<'_>) -> Vec<Finding> {
     if checked.policy.rules().len() > 0 || checked.policy.is_empty_on_purpose() {
         return Vec::new();
     }
-    vec![Found {
+    vec![Finding {
+        code: "",
         level: Level::Warning,
         line: 1,
         rule: None,
@@ -92,7 +94,7 @@ pub(super) fn no_rules(checked: &Checked<'_>) -> Vec<Found> {
 }
 
 /// Reports rules that were not compared, so that no finding does not look like no problem.
-pub(super) fn not_compared(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn not_compared(checked: &Checked<'_>) -> Vec<Finding> {
     let first = checked.rules().nth(COMPARED_MAX);
     let finding = first.map(|written| {
         let problem = format!(

@@ -3,9 +3,9 @@
 use spillgate::{Algorithm, Mode};
 
 use super::super::bytes::{LOG_ENTRY_BYTES, readable};
-use super::{Checked, Found};
+use super::{Checked, Finding};
 
-pub(super) fn log_memory(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn log_memory(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for written in checked.rules().filter(|written| written.rule.mode() != Mode::Off) {
         for (position, limit) in written.rule.limits().enumerate() {

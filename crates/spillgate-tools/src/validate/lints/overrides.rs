@@ -4,9 +4,9 @@ use spillgate::Request;
 use spillgate::policy::{Network, Pattern};
 
 use super::super::rules::holds;
-use super::{Checked, Found};
+use super::{Checked, Finding};
 
-pub(super) fn never_met(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn never_matches(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for written in checked.rules() {
         for entry in checked.overrides_of(written.rule) {
@@ -44,18 +44,18 @@ fn can_hold(pattern: &Pattern<'_>, named: &[u8]) -> bool {
     }
 }
 
-pub(super) fn changes_nothing(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn changes_nothing(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for written in checked.rules() {
         // An override beside others may still have an effect: for some subjects it precedes one with fewer
         // attributes.
         let mut overrides = checked.overrides_of(written.rule);
         let (Some(entry), None) = (overrides.next(), overrides.next()) else { continue };
-        let names: Vec<Option<&str>> = written.rule.limits().map(|limit| limit.name()).collect();
+        let limits = written.rule.named_limits();
         let same = entry.limits.iter().enumerate().all(|(at, wording)| {
             let replaced = match wording.name.as_deref() {
                 None => Some(at),
-                name => names.iter().position(|own| *own == name),
+                Some(name) => limits.iter().position(|limit| limit.name() == name),
             };
             let replaced = replaced.and_then(|place| written.entry.limits.get(place));
             replaced.is_some_and(|replaced| replaced.equals(wording))

@@ -2,10 +2,10 @@
 
 use spillgate::Mode;
 
-use super::super::rules::{can_meet, each_of, tag};
-use super::{Checked, Found};
+use super::super::rules::{can_match_together, each_of, tag};
+use super::{Checked, Finding};
 
-pub(super) fn spans_shards(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn spans_shards(checked: &Checked<'_>) -> Vec<Finding> {
     if !checked.service.has_several_shards {
         return Vec::new();
     }
@@ -16,7 +16,7 @@ pub(super) fn spans_shards(checked: &Checked<'_>) -> Vec<Found> {
         let rule = written.rule;
         let apart = rules[..at]
             .iter()
-            .filter(|other| can_meet(rule, other.rule) && tag(rule) != tag(other.rule));
+            .filter(|other| can_match_together(rule, other.rule) && tag(rule) != tag(other.rule));
         let names: Vec<&str> = apart.map(|other| other.rule.name()).collect();
         if let [first, rest @ ..] = &names[..] {
             let others = match rest.len() {

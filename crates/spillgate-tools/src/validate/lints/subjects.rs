@@ -1,10 +1,10 @@
 //! Finds subjects that are too easy to change, and requests that no rule limits.
 
-use super::super::rules::{can_meet, covers, decides};
-use super::{Checked, Found};
+use super::super::rules::{can_match_together, covers, decides};
+use super::{Checked, Finding};
 
 /// A client with many addresses has as many quotas, unless another rule limits it too.
-pub(super) fn address_alone(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn address_alone(checked: &Checked<'_>) -> Vec<Finding> {
     let rules = checked.compared();
     let alone = rules.iter().filter(|written| {
         let rule = written.rule;
@@ -13,7 +13,7 @@ pub(super) fn address_alone(checked: &Checked<'_>) -> Vec<Found> {
             first.is_some_and(is_address) && key.all(is_address)
         };
         let otherwise = rules.iter().map(|other| other.rule).any(|other| {
-            decides(other) && !by_address(Box::new(other.key())) && can_meet(rule, other)
+            decides(other) && !by_address(Box::new(other.key())) && can_match_together(rule, other)
         });
         decides(rule) && by_address(Box::new(rule.key())) && !otherwise
     });
@@ -26,7 +26,7 @@ pub(super) fn address_alone(checked: &Checked<'_>) -> Vec<Found> {
     found.collect()
 }
 
-pub(super) fn attribute_absent(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn attribute_absent(checked: &Checked<'_>) -> Vec<Finding> {
     let rules = checked.compared();
     let mut found = Vec::new();
     for written in rules.iter().filter(|written| decides(written.rule)) {

@@ -3,9 +3,9 @@
 use spillgate::policy::Network;
 use spillgate::{Policy, Request};
 
-use super::{Checked, Found};
+use super::{Checked, Finding};
 
-pub(super) fn pattern_as_text(checked: &Checked<'_>) -> Vec<Found> {
+pub(super) fn pattern_as_text(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for written in checked.rules() {
         for (attribute, text) in &written.entry.match_texts {

@@ -7,7 +7,7 @@ use spillgate::{Limiter, Policy, Request};
 
 use super::{Bound, Grown, in_turns, measured};
 use crate::load::{runtime, shuffled};
-use crate::plot::grouped;
+use crate::output::grouped;
 use crate::rounds::{Effort, Run};
 
 /// A policy with a number of rules for other routes, beside the one that matches.
@@ -18,7 +18,6 @@ pub(super) fn idle_rules(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         idle + &rule("met")
     };
     Ok(Grown {
-        file: "rules",
         title: "Rules that do not match the request",
         counts: IN_MEMORY,
         heads: vec!["rules", "Spillgate"],
@@ -41,7 +40,6 @@ pub(super) fn overrides(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         rule("met") + &overrides.collect::<String>()
     };
     Ok(Grown {
-        file: "overrides",
         title: "Overrides of the rule that matches",
         counts: IN_MEMORY,
         heads: vec!["overrides", "Spillgate"],
@@ -66,7 +64,6 @@ pub(super) fn networks(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         )
     };
     Ok(Grown {
-        file: "networks",
         title: "Networks of the rule that matches",
         counts: IN_MEMORY,
         heads: vec!["networks", "Spillgate"],

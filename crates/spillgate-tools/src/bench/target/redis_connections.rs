@@ -10,7 +10,7 @@ use super::{Answer, Endpoint, without_password};
 use crate::Failure;
 
 /// Connections with the limiter's own settings, except for its deadlines.
-pub(super) struct Line {
+pub(super) struct RedisConnections {
     client: Client,
     config: AsyncConnectionConfig,
     connections: Vec<Mutex<Option<MultiplexedConnection>>>,
@@ -18,12 +18,14 @@ pub(super) struct Line {
     pub(super) endpoint: Endpoint,
 }
 
-impl Line {
+impl RedisConnections {
     /// Prepares the connections; they are opened at their first use.
-    pub(super) fn new(endpoint: Endpoint) -> Result<Line, Failure> {
+    pub(super) fn new(endpoint: Endpoint) -> Result<RedisConnections, Failure> {
         let secured = endpoint.url.starts_with("rediss://");
         if secured {
-            return Err("--against: baselines have no TLS; compare on a redis:// address".into());
+            return Err(
+                "--against evalsha: the baseline has no TLS; compare on a redis:// address".into(),
+            );
         }
         let url = endpoint.url.replacen("resp://", "redis://", 1);
         let client = Client::open(url)
@@ -33,7 +35,7 @@ impl Line {
             .set_response_timeout(Some(endpoint.patience))
             .set_pipeline_buffer_size(PIPELINE);
         let connections = (0..endpoint.connections).map(|_| Mutex::default()).collect();
-        Ok(Line { client, config, connections, next: AtomicUsize::new(0), endpoint })
+        Ok(RedisConnections { client, config, connections, next: AtomicUsize::new(0), endpoint })
     }
 
     /// Sends a command on the next connection in turn.
