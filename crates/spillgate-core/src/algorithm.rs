@@ -79,7 +79,7 @@ pub struct Charge {
     pub amount: u64,
     /// For concurrency the number of the hold; for a token bucket the amount refunded before the charge; else
     /// 0.
-    pub slot: u64,
+    pub mark: u64,
 }
 
 impl LimitParams {
@@ -107,6 +107,17 @@ impl LimitParams {
         })
     }
 
+    /// Returns the count, to change it; `None` for a bucket, where other parameters depend on it.
+    pub fn count_mut(&mut self) -> Option<&mut u32> {
+        match self {
+            LimitParams::TokenBucket(_) => None,
+            LimitParams::FixedWindow(params) => Some(&mut params.count),
+            LimitParams::SlidingLog(params) => Some(&mut params.count),
+            LimitParams::SlidingWindow(params) => Some(&mut params.count),
+            LimitParams::Concurrency(params) => Some(&mut params.count),
+        }
+    }
+
     /// Appends the parameters as the Lua file of the algorithm reads them. `estimate_us` estimates the store's time.
     pub fn words(&self, out: &mut Vec<u64>, estimate_us: u64) {
         match self {
@@ -123,7 +134,7 @@ impl LimitParams {
     pub fn longest_wait_us(&self) -> u64 {
         match self {
             LimitParams::TokenBucket(params) => params.refill_us(),
-            LimitParams::FixedWindow(params) => params.longest_wait_us(),
+            LimitParams::FixedWindow(params) => params.window.longest_us(),
             LimitParams::SlidingLog(params) => params.period_us,
             LimitParams::SlidingWindow(params) => 2 * params.period_us,
             LimitParams::Concurrency(params) => params.max_hold_us,
@@ -138,10 +149,9 @@ impl LimitParams {
         };
         match self {
             LimitParams::TokenBucket(params) => {
-                let parts = u128::from(total.saturating_sub(first)) * u128::from(params.n);
-                u64::try_from(parts / u128::from(params.d)).unwrap_or(u64::MAX)
+                params.drain_floor_us(total.saturating_sub(first)).unwrap_or(u64::MAX)
             }
-            LimitParams::FixedWindow(params) => periods(params.count, params.shortest_us()),
+            LimitParams::FixedWindow(params) => periods(params.count, params.window.shortest_us()),
             LimitParams::SlidingLog(params) => periods(params.count, params.period_us),
             // Up to twice the count can pass in one period.
             LimitParams::SlidingWindow(params) => periods(params.count, params.period_us / 2),
@@ -201,6 +211,11 @@ impl fmt::Display for LimitParams {
 #[inline]
 pub fn tolerated_us(longest_wait_us: u64) -> u64 {
     longest_wait_us.min(SECOND_US)
+}
+
+/// Returns the greatest common divisor.
+pub fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Numbers that Lua uses stay below this: a double holds every integer up to here.

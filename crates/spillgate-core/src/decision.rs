@@ -8,16 +8,16 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::limit::{Algorithm, Limit};
-use crate::policy::{LimitPlace, Policy, RuleDenial};
+use crate::policy::{LimitPlace, Policy, Rule, RuleDenial};
 use crate::reservation::Receipt;
 
 mod counter_outcome;
+mod counters;
 mod debug;
-mod kept;
 mod words;
 
 pub use counter_outcome::CounterOutcome;
-use kept::Kept;
+use counters::Counters;
 pub use words::{Denial, Reason, Source};
 
 /// The answer to one request: allowed or denied, with the numbers of every counter.
@@ -49,8 +49,9 @@ pub struct Decision {
     denied: Option<Reason>,
     source: Source,
     top: Option<u16>,
-    counters: Kept,
+    counters: Counters,
     names: Names,
+    receipt: Option<Receipt>,
 }
 
 /// The outcomes of a decision's counters while it is made.
@@ -80,7 +81,7 @@ impl Decision {
     /// Pass it to `settle`, `cancel`, `release` or `renew` of the limiter. A check has one if it
     /// charged a concurrency limit.
     pub fn receipt(&self) -> Option<&Receipt> {
-        self.counters.receipt()
+        self.receipt.as_ref()
     }
 
     /// Returns whether the request is allowed.
@@ -184,11 +185,7 @@ impl Decision {
 impl<'d> LimitDecision<'d> {
     /// Returns the name of the rule, or `None` for an inline limit.
     pub fn rule(&self) -> Option<&'d str> {
-        self.counter.rule.number()?;
-        match self.names {
-            Names::Policy(policy) => Some(policy.rule_name(self.index())),
-            Names::Inline(_) => None,
-        }
+        self.policy_rule().map(Rule::name)
     }
 
     /// Returns the name of the limit: as given in the policy, else its position in the rule. A
@@ -196,7 +193,7 @@ impl<'d> LimitDecision<'d> {
     pub fn limit(&self) -> &'d str {
         match (self.counter.brought(), self.names) {
             (Some(limit), _) | (None, Names::Inline(limit)) => limit.name().unwrap_or("0"),
-            (None, Names::Policy(policy)) => policy.limit_name(self.index()),
+            (None, Names::Policy(policy)) => policy.named_limit(self.index()).name(),
         }
     }
 
@@ -214,7 +211,7 @@ impl<'d> LimitDecision<'d> {
     pub fn definition(&self) -> &'d Limit {
         match (self.counter.brought(), self.names) {
             (Some(limit), _) | (None, Names::Inline(limit)) => limit,
-            (None, Names::Policy(policy)) => policy.limit(self.index()),
+            (None, Names::Policy(policy)) => policy.named_limit(self.index()).limit(),
         }
     }
 
@@ -251,6 +248,23 @@ impl<'d> LimitDecision<'d> {
         self.counter.advisory
     }
 
+    /// Returns whether this limit denies the decision. Limits of shadow rules and advisory limits
+    /// never do.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limit, Limiter, Request};
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// let request = Request::keyed("user:42", Limit::per_minute(1)).costing(2);
+    /// let decision = limiter.check(&request).await;
+    /// assert!(decision.limits().all(|limit| limit.denies()));
+    /// # });
+    /// ```
+    pub fn denies(&self) -> bool {
+        self.counter.denies()
+    }
+
     /// Returns the capacity of the limit, in its unit; `None` if it is unlimited.
     pub fn capacity(&self) -> Option<u64> {
         self.counter.capacity.number()
@@ -283,6 +297,13 @@ impl<'d> LimitDecision<'d> {
         usize::from(self.counter.limit)
     }
 
+    fn policy_rule(&self) -> Option<&'d Rule> {
+        match self.names {
+            Names::Policy(policy) => Some(policy.rule_at(self.counter.rule.number()?)),
+            Names::Inline(_) => None,
+        }
+    }
+
     /// Returns the place of the limit in the policy. An inline limit has none, and the default
     /// stands for it.
     fn index(&self) -> LimitPlace {
@@ -305,38 +326,34 @@ pub fn from_counters(counters: CounterOutcomes, names: Names) -> Decision {
     let source = enforced().map(|counter| counter.source).max().unwrap_or(Source::Store);
     // A decision has at most 64 counters.
     let top = top(&counters, denied.is_some()).map(|top| top as u16);
-    Decision { denied, source, top, counters: counters.into(), names }
+    Decision { denied, source, top, counters: counters.into(), names, receipt: None }
 }
 
 /// Makes the decision over one enforced counter.
 #[inline]
 pub fn from_one_counter(counter: CounterOutcome, names: Names) -> Decision {
     let (denied, source) = (counter.denied, counter.source);
-    Decision { denied, source, top: Some(0), counters: Kept::One(counter), names }
+    let counters = Counters::One(counter);
+    Decision { denied, source, top: Some(0), counters, names, receipt: None }
 }
 
 /// Adds a receipt to a decision.
-pub fn with_receipt(mut decision: Decision, receipt: Receipt) -> Decision {
-    decision.counters.set_receipt(receipt);
-    decision
+pub fn with_receipt(decision: Decision, receipt: Receipt) -> Decision {
+    Decision { receipt: Some(receipt), ..decision }
 }
 
 /// Returns the rule's own response to denials, if the limit is that of a rule and the rule has one.
 pub fn rule_denial<'d>(counter: &LimitDecision<'d>) -> Option<&'d RuleDenial> {
-    let rule = counter.counter.rule.number()?;
-    match counter.names {
-        Names::Policy(policy) => policy.rule_at(rule).denial(),
-        Names::Inline(_) => None,
-    }
+    counter.policy_rule().and_then(Rule::denial)
 }
 
 /// Returns the cached header text of a counter's limit, unless the request brought the limit.
-pub fn written_limit<'d>(
+pub fn header_text<'d>(
     counter: &LimitDecision<'d>,
     limit_is_named: bool,
 ) -> Option<&'d OnceLock<Bytes>> {
     match (counter.names, counter.counter.brought()) {
-        (Names::Policy(policy), None) => policy.written_limit(counter.index(), limit_is_named),
+        (Names::Policy(policy), None) => policy.header_text(counter.index(), limit_is_named),
         _ => None,
     }
 }
@@ -345,34 +362,26 @@ pub fn written_limit<'d>(
 /// with the longest wait, where unknown is longest. Else it is the one with the smallest part of
 /// its capacity left. Ties go to the first in the file.
 fn top(counters: &[CounterOutcome], is_denied: bool) -> Option<usize> {
-    let enforced = counters.iter().enumerate().filter(|(_, counter)| !counter.shadow);
-    if !is_denied {
-        let mut least: Option<(usize, u64, u64)> = None;
-        for (i, counter) in enforced {
-            let params = counter.remaining.number().zip(counter.capacity.number());
-            let Some((remaining, capacity)) = params else { continue };
-            // Compares remaining ÷ capacity without division: a/b < c/d if a × d < c × b.
-            let is_less = |(_, other, of): (usize, u64, u64)| {
-                u128::from(remaining) * u128::from(of) < u128::from(other) * u128::from(capacity)
-            };
-            if least.is_none_or(is_less) {
-                least = Some((i, remaining, capacity));
-            }
-        }
-        let first = || counters.iter().position(|counter| !counter.shadow);
-        return least.map(|(i, ..)| i).or_else(first);
+    let places = counters.iter().enumerate();
+    if is_denied {
+        // The longest wait first, where unknown is longest; equal waits by the order of the
+        // reasons, then of the file.
+        let rank = |counter: &CounterOutcome| {
+            let wait = counter.retry_after_us.number().map_or((1, 0), |us| (0, us));
+            (wait, Reverse(counter.denied))
+        };
+        let denying = places.filter(|(_, counter)| counter.denies());
+        // Of equals `max_by_key` returns the last, so the order is reversed.
+        return denying.rev().max_by_key(|(_, counter)| rank(counter)).map(|(i, _)| i);
     }
-    // The longest wait first, where unknown is longest; equal waits by the order of the reasons,
-    // then of the file.
-    let rank = |counter: &CounterOutcome| {
-        let wait = counter.retry_after_us.number().map_or((1, 0), |us| (0, us));
-        (wait, Reverse(counter.denied))
-    };
-    let mut deciding: Option<usize> = None;
-    for (i, counter) in enforced.filter(|(_, counter)| !counter.advisory && !counter.allows()) {
-        if deciding.is_none_or(|known| rank(counter) > rank(&counters[known])) {
-            deciding = Some(i);
-        }
-    }
-    deciding
+    let enforced = places.filter(|(_, counter)| !counter.shadow);
+    let with_numbers = enforced.filter_map(|(i, counter)| {
+        Some((i, counter.remaining.number()?, counter.capacity.number()?))
+    });
+    // Compares remaining ÷ capacity without division: a/b < c/d if a × d < c × b.
+    let least = with_numbers.min_by(|(_, a, b), (_, c, d)| {
+        (u128::from(*a) * u128::from(*d)).cmp(&(u128::from(*c) * u128::from(*b)))
+    });
+    let first = || counters.iter().position(|counter| !counter.shadow);
+    least.map(|(i, ..)| i).or_else(first)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::algorithm::COUNT_MAX;
 pub use crate::algorithm::{Algorithm, LimitError};
-use crate::algorithm::{LimitParams, token_bucket};
+use crate::algorithm::{LimitParams, concurrency, token_bucket};
 
 mod binding;
 mod named;
@@ -21,6 +21,7 @@ mod spec;
 pub use named::{NamedLimit, RecordName};
 use quota::{Length, Quota};
 pub use spec::LimitSpec;
+use spec::checked_count;
 
 /// One limit: an algorithm with its parameters and a unit. Cheap to clone.
 ///
@@ -50,7 +51,7 @@ pub enum Kind {
     /// Written as `"unlimited"`: there is always room, and no state.
     Unlimited,
     /// Written as `"block"`: the capacity is 0, so every cost exceeds it.
-    Nothing,
+    Block,
     /// A count by an algorithm.
     Counted(LimitParams),
 }
@@ -75,19 +76,6 @@ impl Limit {
     #[track_caller]
     pub fn per_second(count: u64) -> Limit {
         Limit::per(count, Duration::from_secs(1))
-    }
-
-    /// Returns the period as text, different for different periods, since state of one period has
-    /// no meaning for another. Limits without a period have none.
-    pub(crate) fn period(&self) -> Option<String> {
-        let Kind::Counted(params) = &self.kind else { return None };
-        Some(match params {
-            LimitParams::TokenBucket(params) => params.period_us.to_string(),
-            LimitParams::FixedWindow(params) => params.window.period(),
-            LimitParams::SlidingLog(params) => params.period_us.to_string(),
-            LimitParams::SlidingWindow(params) => params.period_us.to_string(),
-            LimitParams::Concurrency(_) => return None,
-        })
     }
 
     /// Allows `count` requests a minute on average.
@@ -146,7 +134,7 @@ impl Limit {
     /// to 366 days.
     #[track_caller]
     pub fn per(count: u64, period: Duration) -> Limit {
-        let length = Length::of(period);
+        let length = Length::of("quota", period);
         Limit::valid(length.and_then(|length| {
             LimitSpec::default().build_with(Quota::Rate { count, length }, Algorithm::TokenBucket)
         }))
@@ -164,7 +152,7 @@ impl Limit {
     /// ```
     pub fn bucket(count: u64, period: Duration, burst: u64) -> Result<Limit, LimitError> {
         let spec = LimitSpec { burst: Some(burst), ..LimitSpec::default() };
-        let length = Length::of(period)?;
+        let length = Length::of("quota", period)?;
         spec.build_with(Quota::Rate { count, length }, Algorithm::TokenBucket)
     }
 
@@ -181,9 +169,10 @@ impl Limit {
     /// As [`Limit::per`].
     #[track_caller]
     pub fn concurrent(count: u64, max_hold: Duration) -> Limit {
-        Limit::valid(Length::of(max_hold).and_then(|max_hold| {
-            let spec = LimitSpec { max_hold: Some(max_hold.to_string()), ..LimitSpec::default() };
-            spec.build_with(Quota::Permits { count }, Algorithm::Concurrency)
+        Limit::valid(Length::of("max_hold", max_hold).and_then(|max_hold| {
+            let (count, max_hold_us) = (checked_count(count)?, max_hold.us());
+            let params = concurrency::Params { count, max_hold_us };
+            Ok(Limit::counted(LimitParams::Concurrency(params)))
         }))
     }
 
@@ -206,7 +195,7 @@ impl Limit {
     /// assert_eq!(Limit::block().capacity(), Some(0));
     /// ```
     pub fn block() -> Limit {
-        Limit::of(Kind::Nothing)
+        Limit::of(Kind::Block)
     }
 
     /// Parses a quota such as `100/second`, `5/30s` or `1_000_000/month` into a token bucket.
@@ -267,7 +256,7 @@ impl Limit {
     pub fn algorithm(&self) -> Algorithm {
         match &self.kind {
             Kind::Counted(params) => params.algorithm(),
-            Kind::Unlimited | Kind::Nothing => Algorithm::TokenBucket,
+            Kind::Unlimited | Kind::Block => Algorithm::TokenBucket,
         }
     }
 
@@ -289,7 +278,7 @@ impl Limit {
     pub fn capacity(&self) -> Option<u64> {
         match &self.kind {
             Kind::Unlimited => None,
-            Kind::Nothing => Some(0),
+            Kind::Block => Some(0),
             Kind::Counted(params) => Some(params.capacity()),
         }
     }
@@ -297,7 +286,7 @@ impl Limit {
     /// Returns the time in which an exhausted counter becomes full again.
     pub fn refill(&self) -> Option<Duration> {
         match &self.kind {
-            Kind::Unlimited | Kind::Nothing => None,
+            Kind::Unlimited | Kind::Block => None,
             Kind::Counted(params) => Some(Duration::from_micros(params.longest_wait_us())),
         }
     }
@@ -314,7 +303,7 @@ impl Limit {
     /// ```
     pub fn window(&self) -> Option<Duration> {
         match &self.kind {
-            Kind::Unlimited | Kind::Nothing | Kind::Counted(LimitParams::Concurrency(_)) => None,
+            Kind::Unlimited | Kind::Block | Kind::Counted(LimitParams::Concurrency(_)) => None,
             Kind::Counted(LimitParams::SlidingWindow(params)) => {
                 Some(Duration::from_micros(params.period_us))
             }
@@ -326,12 +315,20 @@ impl Limit {
     /// which do not drain evenly.
     pub fn drain_us(&self, tokens: u64) -> Option<u64> {
         let Kind::Counted(LimitParams::TokenBucket(params)) = &self.kind else { return None };
-        // With most rates a token takes whole µs.
-        if let (Some(us), 1) = (tokens.checked_mul(params.n), params.d) {
-            return Some(us);
-        }
-        let us = u128::from(tokens) * u128::from(params.n) / u128::from(params.d);
-        u64::try_from(us).ok()
+        params.drain_floor_us(tokens)
+    }
+
+    /// Returns the period as text, different for different periods, since state of one period has
+    /// no meaning for another. Limits without a period have none.
+    pub(crate) fn period(&self) -> Option<String> {
+        let Kind::Counted(params) = &self.kind else { return None };
+        Some(match params {
+            LimitParams::TokenBucket(params) => params.period_us.to_string(),
+            LimitParams::FixedWindow(params) => params.window.period(),
+            LimitParams::SlidingLog(params) => params.period_us.to_string(),
+            LimitParams::SlidingWindow(params) => params.period_us.to_string(),
+            LimitParams::Concurrency(_) => return None,
+        })
     }
 
     /// Returns whether the unit is requests, without comparing texts.
@@ -379,7 +376,7 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             Kind::Unlimited => f.write_str("unlimited"),
-            Kind::Nothing => f.write_str("block"),
+            Kind::Block => f.write_str("block"),
             Kind::Counted(params) => params.fmt(f),
         }
     }

@@ -351,7 +351,7 @@ impl<L: LimitHandle> Plan<L> {
         // Unlimited and blocked limits keep no state, so the store is not asked about them.
         match limit.limit().kind() {
             Kind::Unlimited => outcome.retry_after_us = Some(0).into(),
-            Kind::Nothing => {}
+            Kind::Block => {}
             Kind::Counted(_) => {
                 // A charge that can never fit is sent with cost 0, to get the numbers for the answer.
                 let cost = if hopeless { 0 } else { counter.cost };

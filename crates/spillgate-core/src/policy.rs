@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::limit::{Limit, NamedLimit};
+use crate::limit::NamedLimit;
 use crate::request::Request;
 
 mod builder;
@@ -27,13 +27,13 @@ mod leasing;
 mod limits;
 mod matching;
 mod nesting;
+mod not_matched;
 mod overrides;
 mod problem;
 mod rule;
 mod runtime;
 mod share;
 mod types;
-mod unmet;
 
 pub use builder::{DenialSpec, LeaseSpec, PolicyBuilder, RuleSpec};
 pub use denial::{DenialBody, RuleDenial};
@@ -44,8 +44,9 @@ pub use leasing::is_leasable;
 use matching::Index;
 pub use matching::Pattern;
 pub use nesting::first_dot_too_many;
+pub use not_matched::NotMatched;
 use overrides::Overrides;
-pub use problem::PolicyError;
+pub use problem::{PolicyError, edits};
 use problem::{Problem, Problems};
 pub use rule::{Mode, OnOutage, RequestLimit, Rule};
 pub use runtime::InvalidChange;
@@ -53,7 +54,6 @@ pub use runtime::{RuntimeEntry, Subject};
 pub use share::Share;
 pub use types::TypedRequest;
 use types::Types;
-pub use unmet::NotMatched;
 
 #[doc = include_str!("policy.md")]
 #[derive(Clone, Default)]
@@ -133,10 +133,7 @@ impl Policy {
     pub fn from_toml_file(file_name: &str, text: &str) -> Result<Policy, PolicyError> {
         let mut problems = Problems::in_text(text);
         let policy = Policy::read(text, PIECE_BYTES, &mut problems);
-        match problems.into_errors(file_name).into_iter().next() {
-            None => Ok(policy),
-            Some(first) => Err(first),
-        }
+        problems.into_errors(file_name).into_iter().next().map_or(Ok(policy), Err)
     }
 
     /// Returns all problems of a policy file in file order, or about the first hundred.
@@ -209,8 +206,8 @@ impl Policy {
         let mut matched = SmallVec::new();
         let mut note = |rule_index: u32| {
             let rule = &self.rules[rule_index as usize];
-            if rule.is_met_by(request) {
-                matched.push(self.met_as(rule_index, rule, request));
+            if rule.is_matched_by(request) {
+                matched.push(self.matched_as(rule_index, rule, request));
             }
         };
         // A domain without conditions needs no index.
@@ -222,13 +219,13 @@ impl Policy {
     }
 
     /// Returns a rule as it applies to a subject with all key attributes, even if the rule is off.
-    pub fn met_by_subject<'p>(
+    pub fn matched_by_subject<'p>(
         &'p self,
         rule: &'p Rule,
         subject: &Request<'_>,
     ) -> Option<Matched<'p>> {
         let rule_index = *self.places_by_name.get(rule.name())?;
-        Some(self.met_as(rule_index, rule, subject))
+        Some(self.matched_as(rule_index, rule, subject))
     }
 
     /// Returns the limits of a rule, and those that overrides give this subject. Each of them may
@@ -254,27 +251,16 @@ impl Policy {
         &self.rules[place as usize]
     }
 
-    /// Returns the name of a limit's rule.
-    #[inline]
-    pub fn rule_name(&self, place: LimitPlace) -> &str {
-        self.rules[place.rule as usize].name()
-    }
-
-    /// Returns the name of a limit within its rule.
-    #[inline]
-    pub fn limit_name(&self, place: LimitPlace) -> &str {
-        self.named_limit(place).name()
-    }
-
     /// Returns the limit in force at a place.
     #[inline]
-    pub fn limit(&self, place: LimitPlace) -> &Limit {
-        self.named_limit(place).limit()
+    pub fn named_limit(&self, place: LimitPlace) -> &NamedLimit {
+        let rule = &self.rules[place.rule as usize];
+        &self.limits_in_force(rule, place.overridden)[place.limit as usize]
     }
 
     /// Returns the cached header text of a rule's own limit, if it is written under this name: the
     /// rule's, or the rule's and the limit's if the rule has several.
-    pub fn written_limit(
+    pub fn header_text(
         &self,
         place: LimitPlace,
         limit_is_named: bool,
@@ -282,17 +268,16 @@ impl Policy {
         let rule = &self.rules[place.rule as usize];
         let is_own =
             place.overridden.is_none() && limit_is_named == (rule.named_limits().len() > 1);
-        is_own.then(|| &rule.written[place.limit as usize])
-    }
-
-    #[inline]
-    fn named_limit(&self, place: LimitPlace) -> &NamedLimit {
-        let rule = &self.rules[place.rule as usize];
-        &self.limits_in_force(rule, place.overridden)[place.limit as usize]
+        is_own.then(|| &rule.header_texts[place.limit as usize])
     }
 
     #[inline(always)] // else the result is moved into the list of `matched`
-    fn met_as<'p>(&'p self, rule_index: u32, rule: &'p Rule, request: &Request<'_>) -> Matched<'p> {
+    fn matched_as<'p>(
+        &'p self,
+        rule_index: u32,
+        rule: &'p Rule,
+        request: &Request<'_>,
+    ) -> Matched<'p> {
         let overridden = self.override_of(rule_index, rule, request);
         Matched { rule, rule_index, overridden, limits: self.limits_in_force(rule, overridden) }
     }
@@ -326,17 +311,9 @@ impl Policy {
     /// twice, first the rules and then the overrides, so that either may come first and only one
     /// piece is held as a tree.
     fn read(text: &str, piece_bytes: usize, problems: &mut Problems<'_>) -> Policy {
-        if text.len() > TEXT_MAX {
-            problems.note(too_long());
-            return Policy::default();
-        }
         let pieces = pieces(text, piece_bytes);
-        if let Some(piece) = pieces.iter().find(|piece| piece.is_too_long()) {
-            problems.note(piece.too_long());
-            return Policy::default();
-        }
-        if let Some(at) = first_dot_too_many(text) {
-            problems.note(too_nested(at));
+        if let Some(problem) = unreadable(text, &pieces) {
+            problems.note(problem);
             return Policy::default();
         }
         let types = read_types(&pieces, problems);
@@ -448,22 +425,23 @@ fn read_overrides(
     }
 }
 
-fn too_long() -> Problem {
-    let message = format!("longer than {TEXT_MAX} bytes; leave some overrides out");
-    Problem { at: 0, place: String::new(), field: String::new(), message }
-}
-
-fn too_nested(at: usize) -> Problem {
-    let message = "the keys of this file have too many dots for its length; each makes a table within \
-                   another, and rules need one at most: match.path = \"/a\"";
-    Problem { at, place: String::new(), field: String::new(), message: message.to_owned() }
+/// Returns the problem of a text that would take too much memory as a tree.
+fn unreadable(text: &str, pieces: &[Piece<'_>]) -> Option<Problem> {
+    if text.len() > TEXT_MAX {
+        let message = format!("longer than {TEXT_MAX} bytes; leave some overrides out");
+        return Some(Problem::of_file(0, message));
+    }
+    if let Some(piece) = pieces.iter().find(|piece| piece.is_too_long()) {
+        return Some(piece.too_long());
+    }
+    first_dot_too_many(text).map(|at| Problem::of_file(at, TOO_NESTED))
 }
 
 fn not_empty(at: usize, rules: usize) -> Problem {
     let message = format!(
         "an empty list means that the file has no rules on purpose, but it has {rules}; leave out the list or the rules"
     );
-    Problem { at, place: String::new(), field: NO_RULES.to_owned(), message }
+    Problem { field: NO_RULES.to_owned(), ..Problem::of_file(at, message) }
 }
 
 fn too_many_tried_always() -> String {
@@ -481,6 +459,8 @@ const TRIED_ALWAYS_MAX: usize = 256;
 const NO_RULES: &str = "rules";
 const ONLY_EMPTY: &str = "only an empty list is accepted here, which means that the file has no rules on \
                           purpose; write each rule in a table of its own, below [[rule]]";
+const TOO_NESTED: &str = "the keys of this file have too many dots for its length; each makes a table within \
+                          another, and rules need one at most: match.path = \"/a\"";
 /// The longest file. Byte offsets fit into 32 bits, and a wrong file cannot fill the memory.
 const TEXT_MAX: usize = 1 << 30;
 /// The size of a piece: a few hundred entries, which read fast and take little memory as a tree.

@@ -154,10 +154,10 @@ pub enum Ending<'a> {
 impl Ending<'_> {
     /// Returns the amount that a counter is charged in the end, or `None` if its charge stays.
     pub fn actual(&self, counter: &RecordedCharge) -> Option<u64> {
-        let is_slot = counter.limit.algorithm() == Algorithm::Concurrency;
+        let is_permit = counter.limit.algorithm() == Algorithm::Concurrency;
         match self {
             // Permits always come back in full.
-            Ending::Settle(_) | Ending::Release if is_slot => Some(0),
+            Ending::Settle(_) | Ending::Release if is_permit => Some(0),
             Ending::Settle(usage) => usage.of_counter(counter),
             Ending::Cancel => Some(0),
             Ending::Undo => Some(0),

@@ -158,6 +158,14 @@ impl Encoding {
     }
 }
 
+/// Hashes parts without a secret, with the same result in every instance and version. For texts of
+/// the operator, which need none.
+pub fn fixed_hash<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> u128 {
+    let mut encoding = Encoding::new();
+    parts.into_iter().for_each(|part| encoding.part(part));
+    SipHasher13::new().hash(encoding.as_bytes()).as_u128()
+}
+
 /// The word size of the hash, in bytes.
 const WORD: usize = 8;
 /// The secret used if none is set. It is the same everywhere, so that a fleet agrees without

@@ -9,42 +9,35 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[cfg(target_os = "linux")]
 use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
 
-/// Returns the system's monotonic clock in µs, as other programs of the machine see it. Returns 0
-/// on systems other than Linux.
-pub fn machine_us() -> u64 {
-    #[cfg(target_os = "linux")]
-    return us_of(clock_gettime(ClockId::Monotonic));
-    #[cfg(not(target_os = "linux"))]
-    0
-}
-
 /// The source of the current time: the system, or a test.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
     /// The system's wall clock.
     #[default]
     System,
-    /// Microseconds since the epoch, set by a test.
-    Given(Arc<AtomicU64>),
-    /// Like `Given`, with a coarse reading of a kernel that ticks every given number of
-    /// microseconds.
-    Ticking(Arc<AtomicU64>, u64),
+    /// A clock that a test sets.
+    Given {
+        /// Microseconds since the epoch.
+        now_us: Arc<AtomicU64>,
+        /// The interval between the ticks of its coarse reading; 0 if that is exact.
+        tick_us: u64,
+    },
 }
 
 impl Clock {
     /// Makes a clock that stands at `now_us` until it is set.
     pub fn given(now_us: u64) -> Clock {
-        Clock::Given(Arc::new(AtomicU64::new(now_us)))
+        Clock::Given { now_us: Arc::new(AtomicU64::new(now_us)), tick_us: 0 }
     }
 
     /// Makes a clock that stands at 0 until it is set, and ticks every `tick_us`.
     pub fn ticking(tick_us: u64) -> Clock {
-        Clock::Ticking(Arc::default(), tick_us)
+        Clock::Given { now_us: Arc::default(), tick_us }
     }
 
     /// Sets a given clock. Does nothing to the system's clock.
     pub fn set(&self, now_us: u64) {
-        if let Clock::Given(given) | Clock::Ticking(given, _) = self {
+        if let Clock::Given { now_us: given, .. } = self {
             given.store(now_us, Ordering::SeqCst);
         }
     }
@@ -53,7 +46,7 @@ impl Clock {
     pub fn now_us(&self) -> u64 {
         match self {
             Clock::System => system_us(),
-            Clock::Given(given) | Clock::Ticking(given, _) => given.load(Ordering::SeqCst),
+            Clock::Given { now_us, .. } => now_us.load(Ordering::SeqCst),
         }
     }
 
@@ -70,9 +63,9 @@ impl Clock {
             Clock::System => CoarseTime { at_us: coarse_us(), tick_us: *TICK_US, late_us: LATE_US },
             #[cfg(not(target_os = "linux"))]
             Clock::System => CoarseTime::exactly(self.now_us()),
-            Clock::Given(_) => CoarseTime::exactly(self.now_us()),
-            Clock::Ticking(_, tick_us) => {
-                let at_us = self.now_us() / tick_us * tick_us;
+            Clock::Given { tick_us, .. } => {
+                let now_us = self.now_us();
+                let at_us = now_us - now_us % (*tick_us).max(1);
                 CoarseTime { at_us, tick_us: *tick_us, late_us: *tick_us }
             }
         }

@@ -5,19 +5,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ::redis::RedisConnectionInfo;
 use arc_swap::ArcSwap;
 use tokio_rustls::TlsConnector;
 
 use super::address::Address;
-use super::topology::all_nodes;
+use super::ring::all_nodes;
 use super::{Redis, tls};
 use crate::error::BuildError;
 use crate::store::{Store, Tls};
-
-/// User, password and database at a server. Clones share it.
-#[derive(Clone)]
-pub(super) struct Login(Arc<ArcSwap<RedisConnectionInfo>>);
 
 /// The TLS configuration of connections. Clones share it.
 #[derive(Clone)]
@@ -39,17 +34,6 @@ impl Redis {
     /// Returns [`BuildError::OtherStore`] if `store` names other servers or databases.
     pub fn set_access(&self, store: &Store, tls: Option<&Tls>) -> Result<(), BuildError> {
         self.access.take_over(&Access::of(store, tls)?)
-    }
-}
-
-impl Login {
-    pub(super) fn new(login: RedisConnectionInfo) -> Login {
-        Login(Arc::new(ArcSwap::from_pointee(login)))
-    }
-
-    /// Returns the login for the next connection.
-    pub(super) fn get(&self) -> Arc<RedisConnectionInfo> {
-        self.0.load_full()
     }
 }
 
@@ -90,17 +74,10 @@ impl Access {
             return Err(BuildError::OtherStore);
         }
         for (ours, theirs) in self.addresses.iter().zip(&other.addresses) {
-            ours.login.0.store(theirs.login.get());
+            ours.login.set(theirs.login.get());
         }
         self.tls.0.store(other.tls.get());
         Ok(())
-    }
-}
-
-/// Debug output must not contain credentials.
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Login(..)")
     }
 }
 

@@ -2,19 +2,23 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use ::redis::{ConnectionAddr, IntoConnectionInfo};
+use ::redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
+use arc_swap::ArcSwap;
 
-use super::access::Login;
 use crate::error::BuildError;
 
 /// A server's address, with the login for it.
 #[derive(Clone)]
 pub(super) struct Address {
     pub(super) at: At,
-    /// User, password and database.
     pub(super) login: Login,
 }
+
+/// User, password and database at a server. Clones share it.
+#[derive(Clone)]
+pub(super) struct Login(Arc<ArcSwap<RedisConnectionInfo>>);
 
 /// The transport to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,13 +63,27 @@ impl Address {
         };
         Ok(Address { at, login: Login::new(info.redis_settings().clone()) })
     }
-}
 
-impl Address {
     /// Creates the address of another server with the same transport and login.
     pub(super) fn of_host(host: &Host, secured: bool, login: &Login) -> Address {
         let at = if secured { At::Tls(host.clone()) } else { At::Tcp(host.clone()) };
         Address { at, login: login.clone() }
+    }
+}
+
+impl Login {
+    pub(super) fn new(login: RedisConnectionInfo) -> Login {
+        Login(Arc::new(ArcSwap::from_pointee(login)))
+    }
+
+    /// Returns the login for the next connection.
+    pub(super) fn get(&self) -> Arc<RedisConnectionInfo> {
+        self.0.load_full()
+    }
+
+    /// Replaces the login, from the next connection on.
+    pub(super) fn set(&self, login: Arc<RedisConnectionInfo>) {
+        self.0.store(login);
     }
 }
 
@@ -92,6 +110,13 @@ impl fmt::Display for Host {
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.at, f)
+    }
+}
+
+/// Debug output must not contain credentials.
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Login(..)")
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use ::redis::Value;
 
-use super::topology::{Location, Route};
+use super::shard::Route;
+use super::topology::Location;
 use super::{Redis, StoreError, keys};
 use crate::algorithm::Intent;
 use crate::counter::{AS_CHARGED, LimitHandle};
@@ -15,8 +16,7 @@ use crate::limit::Algorithm;
 use crate::plan::{RecordAction, Transaction};
 use crate::reservation::kept::{self, RecordedCharge, RecordedCharges};
 use crate::reservation::{
-    Answer, Closed, Closes, Closing, EndResult, Ended, Ending, GROUPS_MAX, Group, Opening,
-    REMEMBERED_US,
+    Answer, Closed, Closes, Closing, EndResult, Ended, Ending, Group, Opening, REMEMBERED_US,
 };
 use crate::time::Deadline;
 
@@ -25,6 +25,15 @@ enum Recorded {
     Open(RecordedCharges),
     /// Ended by an ending with this mark.
     Ended(u64),
+}
+
+/// Whether a request only looks at a reservation's id, or takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdUse {
+    /// Changes nothing.
+    Look,
+    /// The id then belongs to the request for as long as the reservation's record is remembered.
+    Take,
 }
 
 impl Redis {
@@ -42,7 +51,7 @@ impl Redis {
         // A receipt from before the ring change has its record at the old owner.
         match self.close_at(old, id, group, ending, deadline).await {
             Ok(at_old) => Ok(ending.join(answer, at_old)),
-            Err(_) if self.gives_up(old) => Ok(answer),
+            Err(_) if self.give_up_if_gone(old) => Ok(answer),
             Err(error) => Err(error),
         }
     }
@@ -58,25 +67,24 @@ impl Redis {
             return Ok(ended);
         };
         match self.ended_at(old, id, tag, deadline).await {
-            Err(_) if self.gives_up(old) => Ok(None),
+            Err(_) if self.give_up_if_gone(old) => Ok(None),
             at_old => at_old,
         }
     }
 
     /// Returns whether a reservation's id is free for this request, or used by it already.
     ///
-    /// With `takes`, the id then belongs to this request for as long as its record is remembered.
     /// During a ring change, looks at the previous location too.
-    pub async fn names(&self, opening: &Opening, takes: bool) -> Result<bool, StoreError> {
+    pub async fn claim_id(&self, opening: &Opening, id_use: IdUse) -> Result<bool, StoreError> {
         let deadline = self.deadline();
         // Instances on the previous ring take ids at the old owner only. It is asked first, so that a
         // conflict there takes nothing at the new owner. If it fails, the new owner decides.
         if let Some(old) = self.topology.location_before(opening.id)
-            && let Ok(false) = self.names_at(old, opening, takes, deadline).await
+            && let Ok(false) = self.claim_id_at(old, opening, id_use, deadline).await
         {
             return Ok(false);
         }
-        self.names_at(self.topology.location(opening.id), opening, takes, deadline).await
+        self.claim_id_at(self.topology.location(opening.id), opening, id_use, deadline).await
     }
 
     /// Returns the number of locations of a transaction's enforced counters, old owners included.
@@ -91,11 +99,6 @@ impl Redis {
             }
         }
         locations.len()
-    }
-
-    /// Returns whether a receipt can list all locations of a transaction.
-    pub fn has_receipt_for<L: LimitHandle>(&self, transaction: &Transaction<L>) -> bool {
-        self.topology.is_one_location() || self.locations(transaction) <= GROUPS_MAX
     }
 
     /// Refunds all charges of a record, and deletes the record.
@@ -127,7 +130,7 @@ impl Redis {
             };
             let closing = Arc::new(Closing::of(id, ending));
             self.correct_at(location, &closing, &counters, ending, deadline).await?;
-            // `None` of this kind: an instance on another ring divided the reservation's counters otherwise.
+            // No answer: an instance on another ring divided the reservation's counters otherwise. Tries again.
             if let Some(Closed::Answered(answer)) = closing.noted() {
                 return Ok(answer);
             }
@@ -147,7 +150,9 @@ impl Redis {
             // A renewal gives a counter that cannot deny the final charge 0: its permit may be lost.
             let may_be_lost = matches!(ending, Ending::Renew { .. }) && !counter.is_enforced;
             let actual = if may_be_lost { Some(0) } else { ending.actual(counter) };
-            counter.asked(actual.map_or(AS_CHARGED, |actual| actual.min(AS_CHARGED - 1))).to_owned()
+            counter
+                .planned(actual.map_or(AS_CHARGED, |actual| actual.min(AS_CHARGED - 1)))
+                .to_owned()
         };
         let record = RecordAction::Close(Arc::clone(closing));
         let charges = counters.iter().map(asked).collect();
@@ -155,15 +160,15 @@ impl Redis {
         self.decide_one_at(location, &transaction, deadline).await.map(|_| ())
     }
 
-    async fn names_at(
+    async fn claim_id_at(
         &self,
         location: Location,
         opening: &Opening,
-        takes: bool,
+        id_use: IdUse,
         deadline: Deadline,
     ) -> Result<bool, StoreError> {
         let (key, body) = (keys::named(opening.id), opening.body.to_be_bytes());
-        if takes {
+        if id_use == IdUse::Take {
             let mut set = ::redis::cmd("SET");
             let life_ms = (opening.lasting_us + REMEMBERED_US).div_ceil(1_000);
             set.arg(&key).arg(&body).arg("NX").arg("PX").arg(life_ms);
@@ -207,14 +212,15 @@ impl Redis {
         Ok(is_over.then_some(how))
     }
 
-    async fn command_at(
+    /// Sends one command that is not the script.
+    pub(super) async fn command_at(
         &self,
         location: Location,
         command: &::redis::Cmd,
         deadline: Deadline,
     ) -> Result<Value, StoreError> {
         let run = |route: Route| async move {
-            route.shard.command(command, route.redirect, deadline).await
+            route.shard.link.command(command, route.redirect, deadline).await
         };
         self.follow(location, deadline, run).await
     }

@@ -12,28 +12,21 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::access::{Connector, Login};
-use super::address::{Address, At, Host};
-use super::batch::Batches;
+use super::access::Connector;
+use super::address::{Address, At, Host, Login};
 use super::failure::{Failure, NotHere};
 use super::jitter::{jittered, random};
 use super::link::Redirect;
 use super::server::Server;
-use super::shard::Shard;
+use super::shard::{Batches, LATER, Route, Shard, pause};
 use super::slot::SLOTS;
-use super::topology::{LATER, Route, pause};
 use crate::error::BuildError;
 use crate::store::{ShardStatus, StoreOptions};
 use crate::time::Deadline;
 
 /// The nodes of a Cluster, and the owner of each slot.
-#[derive(Clone, Debug)]
-pub(super) struct Cluster {
-    shared: Arc<Shared>,
-}
-
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Cluster {
     /// The nodes of the settings, called when no known primary answers.
     seeds: Vec<Arc<Shard>>,
     nodes: Nodes,
@@ -57,6 +50,7 @@ struct Nodes {
     tls: Connector,
     connections: usize,
     timeout: Duration,
+    client_clock: bool,
 }
 
 /// The owner of each slot.
@@ -75,7 +69,7 @@ impl Cluster {
         addresses: Vec<Address>,
         tls: &Connector,
         options: &StoreOptions,
-    ) -> Result<Cluster, BuildError> {
+    ) -> Result<Arc<Cluster>, BuildError> {
         let wrong =
             |url: &str, why: &str| BuildError::StoreUrl { url: url.into(), why: why.into() };
         let Some(first) = addresses.first() else {
@@ -87,6 +81,7 @@ impl Cluster {
             tls: tls.clone(),
             connections: options.connections,
             timeout: options.timeout,
+            client_clock: options.client_clock,
         };
         for address in &addresses {
             let shown = address.at.to_string();
@@ -100,7 +95,7 @@ impl Cluster {
                 ));
             }
         }
-        let shared = Shared {
+        Ok(Arc::new(Cluster {
             seeds: addresses.into_iter().map(|address| nodes.shard(address, 1)).collect(),
             nodes,
             map: ArcSwap::from_pointee(Map::empty()),
@@ -109,21 +104,20 @@ impl Cluster {
             changing: Mutex::new(()),
             refreshing: AtomicBool::new(false),
             refreshed: Notify::new(),
-        };
-        Ok(Cluster { shared: Arc::new(shared) })
+        }))
     }
 
     /// Reads the map and connects to the owners, for a moment at most.
     pub(super) async fn warm_up(&self) {
         // An unreachable Cluster is an outage, which the first decision finds.
-        let _ = Deadline::after(ASK).bound(self.shared.refresh_now()).await;
+        let _ = Deadline::after(ASK).bound(self.refresh_now()).await;
         let shards = self.shards();
-        futures_util::future::join_all(shards.iter().map(|(_, s)| s.link().warm_up())).await;
+        futures_util::future::join_all(shards.iter().map(|(_, s)| s.link.warm_up())).await;
     }
 
     /// Returns the owner of a slot, as far as it is known.
-    pub(super) fn route(&self, slot: u16) -> Result<Route, Failure> {
-        if let Some(shard) = self.shared.map.load().owner(slot) {
+    pub(super) fn route(self: &Arc<Self>, slot: u16) -> Result<Route, Failure> {
+        if let Some(shard) = self.map.load().owner(slot) {
             return Ok(Route { shard, redirect: Redirect::None });
         }
         self.refresh_soon();
@@ -132,7 +126,7 @@ impl Cluster {
 
     /// Returns the route to try after a call that was not executed, or the failure if no other server can help.
     pub(super) async fn next_route(
-        &self,
+        self: &Arc<Self>,
         slot: u16,
         tried: &Route,
         failure: Failure,
@@ -142,10 +136,10 @@ impl Cluster {
             Failure::NotHere(NotHere::Moved { slot, to }, _) => {
                 // The reply corrects one slot at once; the whole map follows in the background.
                 self.refresh_soon();
-                Ok(Route { shard: self.shared.moved(*slot, to, tried), redirect: Redirect::None })
+                Ok(Route { shard: self.moved(*slot, to, tried), redirect: Redirect::None })
             }
             Failure::NotHere(NotHere::Ask(to), _) => {
-                Ok(Route { shard: self.shared.known(to, tried), redirect: Redirect::Ask })
+                Ok(Route { shard: self.known(to, tried), redirect: Redirect::Ask })
             }
             Failure::NotHere(NotHere::HalfMoved, _) => {
                 pause(deadline).await;
@@ -153,7 +147,7 @@ impl Cluster {
             }
             Failure::NotHere(NotHere::Later | NotHere::ReadOnly, _) => {
                 // Registered before the refresh starts, so that its end is not missed.
-                let refreshed = self.shared.refreshed.notified();
+                let refreshed = self.refreshed.notified();
                 self.refresh_soon();
                 let soon = async { tokio::time::timeout(jittered(LATER), refreshed).await };
                 let _ = deadline.bound(soon).await;
@@ -170,7 +164,7 @@ impl Cluster {
 
     /// Returns every primary that owns slots, with its first slot.
     pub(super) fn shards(&self) -> Vec<(u16, Arc<Shard>)> {
-        let map = self.shared.map.load();
+        let map = self.map.load();
         map.in_charge().map(|(first, shard)| (first, Arc::clone(shard))).collect()
     }
 
@@ -180,34 +174,32 @@ impl Cluster {
         if !shards.is_empty() {
             return shards.iter().map(|(_, shard)| shard.status()).collect();
         }
-        let trouble = self.shared.trouble.lock().clone();
+        let trouble = self.trouble.lock().clone();
         let without_map = |seed: &Arc<Shard>| {
             let status = seed.status();
             ShardStatus { degraded: true, trouble: trouble.clone().or(status.trouble), ..status }
         };
-        self.shared.seeds.iter().map(without_map).collect()
+        self.seeds.iter().map(without_map).collect()
     }
 
     /// Returns how often a primary lost its data.
     pub(super) fn losses(&self) -> u64 {
-        let map = self.shared.map.load();
+        let map = self.map.load();
         map.in_charge().map(|(_, shard)| shard.guard.losses()).sum()
     }
 
     /// Reads the map in the background, unless a task does so or has just done so.
-    pub(super) fn refresh_soon(&self) {
-        if self.shared.refreshing.swap(true, Ordering::AcqRel) {
+    pub(super) fn refresh_soon(self: &Arc<Self>) {
+        if self.refreshing.swap(true, Ordering::AcqRel) {
             return;
         }
-        let refreshing = Refreshing(Arc::clone(&self.shared));
+        let refreshing = Refreshing(Arc::clone(self));
         tokio::spawn(async move {
             refreshing.0.refresh_now().await;
             tokio::time::sleep(REST + jittered(REST)).await;
         });
     }
-}
 
-impl Shared {
     /// Asks one node after another for the map, from a random one on, until one answers.
     async fn refresh_now(&self) {
         let known: Vec<Arc<Shard>> =
@@ -222,8 +214,8 @@ impl Shared {
         for shard in primaries.chain(seeds) {
             let mut slots = ::redis::cmd("CLUSTER");
             slots.arg("SLOTS");
-            let answer = shard.command(&slots, Redirect::None, Deadline::after(ASK)).await;
-            let why = match answer.map(|answer| ranges(answer, shard.link().host())) {
+            let answer = shard.link.command(&slots, Redirect::None, Deadline::after(ASK)).await;
+            let why = match answer.map(|answer| ranges(answer, shard.link.server.host())) {
                 Ok(Some(ranges)) => {
                     self.take_over(&ranges);
                     self.refreshed.notify_waiters();
@@ -232,7 +224,7 @@ impl Shared {
                 Ok(None) => "its reply lists no owner".to_owned(),
                 Err(failure) => failure.why().to_owned(),
             };
-            *self.trouble.lock() = Some(format!("CLUSTER SLOTS at {}: {why}", shard.name()));
+            *self.trouble.lock() = Some(format!("CLUSTER SLOTS at {}: {why}", shard.name));
         }
     }
 
@@ -259,7 +251,7 @@ impl Shared {
         let shard = self.known(to, tried);
         let _changing = self.changing.lock();
         let mut map = Map::clone(&self.map.load());
-        let owner = map.index_of(&at(to, tried.shard.link().host()), || Arc::clone(&shard));
+        let owner = map.index_of(&at(to, tried.shard.link.server.host()), || Arc::clone(&shard));
         if let Some(known) = map.owners.get_mut(usize::from(slot)) {
             *known = Some(owner);
         }
@@ -269,7 +261,7 @@ impl Shared {
 
     /// Returns the node of an address. An empty host means the node that sent the redirect.
     fn known(&self, host: &Host, tried: &Route) -> Arc<Shard> {
-        let host = at(host, tried.shard.link().host());
+        let host = at(host, tried.shard.link.server.host());
         // Locked before the map is read, since `take_over` moves nodes from this list to the map.
         let mut importing = self.importing.lock();
         if let Some(shard) = self.map.load().known(&host).or_else(|| find(&importing, &host)) {
@@ -342,7 +334,9 @@ impl Nodes {
     fn shard(&self, address: Address, connections: usize) -> Arc<Shard> {
         let name = address.at.to_string();
         let server = Server::At { address, tls: self.tls.clone() };
-        Arc::new(Shard::new(name, server, connections, self.timeout, Batches::unqueued()))
+        let Nodes { timeout, client_clock, .. } = *self;
+        let batches = Batches::unqueued();
+        Arc::new(Shard::new(name, server, connections, timeout, client_clock, batches))
     }
 }
 
@@ -353,7 +347,7 @@ impl std::fmt::Debug for Nodes {
 }
 
 /// Marks that a task is reading the map; its drop ends the mark.
-struct Refreshing(Arc<Shared>);
+struct Refreshing(Arc<Cluster>);
 
 impl Drop for Refreshing {
     fn drop(&mut self) {
@@ -420,7 +414,7 @@ mod tests {
         let access = Access::of(&store, None).unwrap();
         let options = StoreOptions::new(ASK);
         let cluster = Cluster::new(access.addresses, &access.tls, &options).unwrap();
-        let tried = Route { shard: Arc::clone(&cluster.shared.seeds[0]), redirect: Redirect::None };
+        let tried = Route { shard: Arc::clone(&cluster.seeds[0]), redirect: Redirect::None };
         let node = |port| Host { name: "127.0.0.2".into(), port };
         let ask = async |port| {
             let failure = Failure::NotHere(NotHere::Ask(node(port)), String::new());
@@ -431,14 +425,14 @@ mod tests {
         assert!(Arc::ptr_eq(&shard, &ask(1).await));
 
         // The map takes the node over with its connections.
-        cluster.shared.take_over(&[Range { first: 0, last: 0, owner: node(1) }]);
+        cluster.take_over(&[Range { first: 0, last: 0, owner: node(1) }]);
         assert!(Arc::ptr_eq(&shard, &cluster.route(0).unwrap().shard));
         assert!(Arc::ptr_eq(&shard, &ask(1).await));
-        assert!(cluster.shared.importing.lock().is_empty());
+        assert!(cluster.importing.lock().is_empty());
 
         for port in 2..40 {
             ask(port).await;
         }
-        assert_eq!(cluster.shared.importing.lock().len(), IMPORTING_MAX);
+        assert_eq!(cluster.importing.lock().len(), IMPORTING_MAX);
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Value};
 
+use super::shard::Shard;
 use super::{Redis, ShardTag};
 use crate::error::StoreError;
 
@@ -33,7 +34,7 @@ pub struct Exchange {
     /// The most entries that the copy may hold.
     pub entries_max: usize,
     /// Entries to write.
-    pub reply: Vec<StoredEntry>,
+    pub entries: Vec<StoredEntry>,
     /// Entries to delete, if their time has come by the copy's clock.
     pub forgotten: Vec<u128>,
 }
@@ -41,7 +42,7 @@ pub struct Exchange {
 /// The result of an exchange with one copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchanged {
-    /// The store's time.
+    /// The time of the exchange: the store's, or the one that was given to the script.
     pub now_us: u64,
     /// The version of the copy now; empty if there is none.
     pub version: Vec<u8>,
@@ -54,7 +55,7 @@ pub struct Exchanged {
 impl Redis {
     /// Reads the version of each shard's copy; empty if there is none.
     pub async fn copy_versions(&self) -> Vec<(String, Result<Vec<u8>, StoreError>)> {
-        let answers = self.on_each_shard(LOOK, |location| Some(version_of(location))).await;
+        let answers = self.on_each_shard(LOOK, |shard, _| Some(version_of(shard))).await;
         let version = |value| match value {
             Value::BulkString(version) => Ok(version),
             Value::Nil => Ok(Vec::new()),
@@ -70,19 +71,22 @@ impl Redis {
         &self,
         exchange: impl Fn(&str) -> Option<Exchange>,
     ) -> Vec<(String, Result<Exchanged, StoreError>)> {
-        let command = |location: &ShardTag| Some(exchange(&location.name)?.command(location));
+        let command = |tag: &ShardTag, shard: &Shard| {
+            Some(exchange(&tag.name)?.command(tag, self.time_of_scripts(shard)))
+        };
         let answers = self.on_each_shard(TIMEOUT, command).await;
         answers.into_iter().map(|(name, answer)| (name, answer.and_then(Exchanged::of))).collect()
     }
 }
 
 impl Exchange {
-    /// Builds the call of this exchange.
-    pub fn command(&self, location: &ShardTag) -> Cmd {
+    /// Builds the call of this exchange. With a `now_us` of 0 the script reads the store's time.
+    pub fn command(&self, shard: &ShardTag, now_us: u64) -> Cmd {
         let mut command = ::redis::cmd("EVAL");
-        command.arg(SCRIPT).arg(2).arg(&keys(location));
-        command.arg(&self.seen).arg(self.epoch).arg(self.entries_max).arg(self.reply.len());
-        for entry in &self.reply {
+        command.arg(SCRIPT).arg(2).arg(&keys(shard));
+        command.arg(&self.seen).arg(self.epoch).arg(self.entries_max);
+        command.arg(now_us).arg(self.entries.len());
+        for entry in &self.entries {
             command.arg(&entry.id.to_be_bytes()[..]).arg(entry.value());
         }
         self.forgotten.iter().for_each(|id| {
@@ -98,31 +102,25 @@ impl Exchanged {
         let foreign =
             || StoreError::Foreign("a copy of runtime changes returned a malformed reply".into());
         let Value::Array(parts) = answer else { return Err(foreign()) };
-        // The header has four values; pairs of id and value follow.
-        let ([seconds, us, version, refused], entries) =
-            parts.split_first_chunk().ok_or_else(foreign)?;
-        let (Value::BulkString(version), Value::Int(refused)) = (version, refused) else {
+        // Pairs of id and value follow the header.
+        let ([Value::Int(now_us), Value::BulkString(version), Value::Int(refused)], entries) =
+            parts.split_first_chunk().ok_or_else(foreign)?
+        else {
             return Err(foreign());
         };
         let mut unseen = Vec::with_capacity(entries.len() / 2);
         for entry in entries.chunks(2) {
             unseen.push(StoredEntry::read(entry).ok_or_else(foreign)?);
         }
-        let number = |value: &Value| match value {
-            Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
-            _ => None,
-        };
-        let now_us = || number(seconds)?.checked_mul(1_000_000)?.checked_add(number(us)?);
-        let now_us = now_us().ok_or_else(foreign)?;
-        let (version, refused) = (version.clone(), refused.max(&0).cast_unsigned());
-        Ok(Exchanged { now_us, version, refused, unseen })
+        let [now_us, refused] = [now_us, refused].map(|number| number.max(&0).cast_unsigned());
+        Ok(Exchanged { now_us, version: version.clone(), refused, unseen })
     }
 }
 
 impl StoredEntry {
     fn value(&self) -> Vec<u8> {
-        let params = [self.time_us, self.random, self.forget_at_us].map(u64::to_be_bytes);
-        [params.as_flattened(), &self.sealed].concat()
+        let numbers = [self.time_us, self.random, self.forget_at_us].map(u64::to_be_bytes);
+        [numbers.as_flattened(), &self.sealed].concat()
     }
 
     fn read(pair: &[Value]) -> Option<StoredEntry> {
@@ -137,16 +135,16 @@ impl StoredEntry {
     }
 }
 
-fn version_of(location: &ShardTag) -> Cmd {
-    let [entries, _] = keys(location);
+fn version_of(shard: &ShardTag) -> Cmd {
+    let [entries, _] = keys(shard);
     let mut command = ::redis::cmd("HGET");
     command.arg(entries).arg("v");
     command
 }
 
 /// Returns the keys of a copy: its entries, and their revisions.
-fn keys(location: &ShardTag) -> [String; 2] {
-    [format!("sg1:{{{}}}:c", location.tag), format!("sg1:{{{}}}:r", location.tag)]
+fn keys(shard: &ShardTag) -> [String; 2] {
+    [format!("sg1:{{{}}}:c", shard.tag), format!("sg1:{{{}}}:r", shard.tag)]
 }
 
 /// The time limit of a version check. A lost one and the next fit the second in which a change reaches every instance.

@@ -4,8 +4,8 @@
 //! A denial holds for its counter under the same parameters, for costs at least as large, until its
 //! wait is over. That wait counts from before the call was sent. Admissions by other instances only
 //! prolong it. A refund or reset elsewhere goes unnoticed, so no denial is used for longer than 1
-//! second. The `retry_after` of later answers counts from when the reply came, so that a caller who
-//! waits for it has room.
+//! second. The `retry_after` of later answers counts from when the reply came, so that a caller
+//! that waits for it has room.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 use crate::Redis;
 use crate::algorithm::{Intent, LimitParams};
 use crate::counter::{ChargeReply, PlannedCharge};
-
 use crate::limit::Algorithm;
 use crate::plan::{ChargeOutcome, Plan, Transaction};
 use crate::time::monotonic_us;
@@ -90,7 +89,7 @@ impl DenialCache {
         refused
     }
 
-    /// Does the same without counting.
+    /// Denies a plan as [`DenialCache::refuses`] does, without counting the lookup.
     pub fn would_refuse(&self, redis: &Redis, plan: &mut Plan, sent: Sent) -> bool {
         self.is_for(redis, &plan.transaction) && self.deny(plan, sent)
     }
@@ -126,15 +125,7 @@ impl DenialCache {
                 // room.
                 if !reply.fits && counter.group == 0 && is_steadfast(counter) =>
             {
-                let received_us = monotonic_us();
-                CachedDenial::of(
-                    counter.name(),
-                    counter.params(),
-                    counter.cost,
-                    reply,
-                    sent,
-                    received_us,
-                )
+                CachedDenial::of(counter, reply, sent, monotonic_us())
             }
             _ => None,
         };
@@ -176,12 +167,9 @@ impl DenialCache {
         if counter.group > 0 || !is_steadfast(counter) {
             return ChargeOutcome::NotAsked;
         }
-        let name = counter.name();
-        let slot = self.slot(name).lock();
+        let slot = self.slot(counter.name()).lock();
         match &*slot {
-            Some(denial) if denial.holds(name, counter.params(), counter.cost, sent) => {
-                denial.outcome(counter.cost, sent)
-            }
+            Some(denial) if denial.holds(counter, sent) => denial.outcome(counter.cost, sent),
             _ => ChargeOutcome::NotAsked,
         }
     }
@@ -194,19 +182,17 @@ impl DenialCache {
 impl CachedDenial {
     /// Returns `None` if the wait is unknown.
     fn of(
-        counter: u128,
-        params: &LimitParams,
-        cost: u64,
+        counter: &PlannedCharge,
         reply: &ChargeReply,
         sent: Sent,
         received_us: u64,
     ) -> Option<CachedDenial> {
         let wait_us = reply.reading.retry_after_us?;
         Some(CachedDenial {
-            counter,
-            params: *params,
-            cost: cost.max(1),
-            // Counted from the reply, so that a caller who waits this long surely finds room.
+            counter: counter.name(),
+            params: *counter.params(),
+            cost: counter.cost.max(1),
+            // Counted from the reply, so that a caller that waits this long surely finds room.
             room_at_us: received_us.saturating_add(wait_us),
             reset_at_us: received_us.saturating_add(reply.reading.reset_after_us),
             // Counted from before the call was sent: the store may have decided at any time since
@@ -216,12 +202,12 @@ impl CachedDenial {
         })
     }
 
-    fn holds(&self, name: u128, params: &LimitParams, cost: u64, sent: Sent) -> bool {
-        self.counter == name
-            && self.cost <= cost.max(1)
+    fn holds(&self, counter: &PlannedCharge, sent: Sent) -> bool {
+        self.counter == counter.name()
+            && self.cost <= counter.cost.max(1)
             && sent.at_us < self.ends_us
             && self.era == sent.era
-            && self.params == *params
+            && self.params == *counter.params()
     }
 
     /// Returns the numbers that are still known. A larger cost waits longer than the remembered

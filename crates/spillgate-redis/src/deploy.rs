@@ -31,7 +31,7 @@ impl Redis {
 
 /// Loads the scripts into a primary, and into its replicas if calls would follow them.
 async fn load_on_shard(shard: &Shard, successors: bool) -> Loaded<StoreError> {
-    let primary = in_time(shard.link().dial()).await;
+    let primary = in_time(shard.link.dial()).await;
     let replicas = match &primary {
         Ok(wire) if successors => in_time(replicas(wire)).await,
         _ => Ok(Vec::new()),
@@ -40,32 +40,29 @@ async fn load_on_shard(shard: &Shard, successors: bool) -> Loaded<StoreError> {
         Ok(wire) => in_time(load(wire)).await,
         Err(failure) => Err(failure.clone()),
     };
-    let mut answers = vec![(shard.name().to_owned(), loaded)];
+    let mut answers = vec![(shard.name.clone(), loaded)];
     match replicas {
         Ok(replicas) => {
             answers.extend(join_all(replicas.iter().map(|host| load_on_replica(shard, host))).await)
         }
-        Err(failure) => answers.push((format!("replicas of {}", shard.name()), Err(failure))),
+        Err(failure) => answers.push((format!("replicas of {}", shard.name), Err(failure))),
     }
     answers.into_iter().map(|(name, answer)| (name, answer.map_err(StoreError::from))).collect()
 }
 
 async fn load_on_replica(shard: &Shard, host: &Host) -> (String, Result<Shas, Failure>) {
     let loaded = in_time(async {
-        let wire = shard.link().server().dial_replica(host).await;
+        let wire = shard.link.server.dial_replica(host).await;
         load(&wire.map_err(|error| Failure::of(&error).unsent())?).await
     });
-    (format!("redis://{host}, a replica"), loaded.await)
+    (format!("{host}, a replica"), loaded.await)
 }
 
 async fn load(wire: &Wire) -> Result<Shas, Failure> {
     let mut refused = Failure::Bug("the server accepts no script".into());
-    for script in [&*script::MARKED, &*script::PLAIN] {
-        match load_one(wire, script).await {
-            Ok(decides) => {
-                let leases = load_one(wire, script::of_leases(script)).await?;
-                return Ok([decides, leases]);
-            }
+    for scripts in [&script::MARKED, &script::PLAIN] {
+        match load_one(wire, &scripts.decides).await {
+            Ok(decides) => return Ok([decides, load_one(wire, &scripts.leases).await?]),
             Err(failure) => refused = failure,
         }
     }

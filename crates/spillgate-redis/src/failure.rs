@@ -2,11 +2,12 @@
 //!
 //! The class follows from the code at the beginning of an error reply.
 
+use std::fmt;
+
 use ::redis::{ErrorKind, RedisError};
 
 use super::address::Host;
 use super::script;
-use super::server::Server;
 use crate::error::StoreError;
 use crate::meter::ErrorClass;
 
@@ -63,13 +64,8 @@ impl Failure {
         if error.is_connection_refusal() {
             return Failure::NotSent(text);
         }
-        // Of the errors of a pipeline, the last one counts: the commands before it, such as ASKING, only
-        // prepare the call.
-        let Some(error) = error.clone().into_server_errors().and_then(|all| all.last().cloned())
-        else {
-            return Failure::Unknown(text);
-        };
-        Failure::of_answer(error.1.code(), error.1.details().unwrap_or_default(), text)
+        let Some(code) = error.code() else { return Failure::Unknown(text) };
+        Failure::of_answer(code, error.detail().unwrap_or_default(), text)
     }
 
     /// Returns the failure for a call that was not sent, because its connection could not be made.
@@ -140,7 +136,7 @@ impl Failure {
     /// Logs that a server rejects the user and password.
     ///
     /// Every attempt to connect fails in the same way, so only a failure that differs from the one before is logged.
-    pub(super) fn report_credentials(&self, server: &Server, before: Option<&str>) {
+    pub(super) fn report_credentials(&self, server: &dyn fmt::Display, before: Option<&str>) {
         let Failure::Unfit(why) = self else { return };
         let is_about_them = why.contains("WRONGPASS") || why.contains("NOAUTH");
         if is_about_them && before != Some(why) {

@@ -13,9 +13,8 @@ use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::error::StoreError;
 use crate::limit::{Algorithm, NamedLimit};
 use crate::memory::Memory;
-use crate::plan::{ChargeOutcome, ChargeOutcomes, Plan, Transaction};
+use crate::plan::{ChargeOutcome, ChargeOutcomes, Order, Plan, Transaction};
 use crate::policy::{OnOutage, Policy, Rule, Share};
-use crate::spread::StoreCall;
 use crate::time::{Clock, monotonic_us};
 
 mod deferred_charges;
@@ -52,6 +51,16 @@ pub struct Fallback {
     most_used: Mutex<BTreeMap<String, u64>>,
 }
 
+/// A transaction, the order of its legs, and the fallback for shards that fail.
+pub struct StoreCall<'q> {
+    /// The charges.
+    pub transaction: &'q Transaction,
+    /// The order of its legs.
+    pub order: Order,
+    /// Decides for shards that fail.
+    pub fallback: Outage<'q>,
+}
+
 impl Fallback {
     /// Creates a fallback that holds at most `max_keys` counters. `expected_instances` is 0 if unset.
     pub fn new(max_keys: usize, clock: Clock, expected_instances: u32) -> Fallback {
@@ -74,7 +83,7 @@ impl Fallback {
         &'q self,
         plan: &'q mut Plan,
         policy: Option<&'q Policy>,
-    ) -> StoreCall<'q, Outage<'q>> {
+    ) -> StoreCall<'q> {
         let deferred = Mutex::new(self.take_deferred(&mut plan.transaction));
         let plan = &*plan;
         let rule = |counter| plan.rule_of(policy, counter);
@@ -86,7 +95,7 @@ impl Fallback {
 
     /// Stores the result of a call: last known state, deferred charges that were charged, and those
     /// that arose.
-    pub fn note_outcomes(&self, call: &StoreCall<'_, Outage<'_>>, outcomes: &ChargeOutcomes) {
+    pub fn note_outcomes(&self, call: &StoreCall<'_>, outcomes: &ChargeOutcomes) {
         let now_us = self.clock.now_us();
         for (counter, outcome) in call.transaction.charges.iter().zip(outcomes) {
             if let ChargeOutcome::Store(reply) = outcome {
@@ -112,7 +121,7 @@ impl Fallback {
         if self.deferred_charges.are_none() {
             return;
         }
-        let payable = |deferred: &DeferredCharge| redis.is_asked(deferred.key.tag);
+        let payable = |deferred: &DeferredCharge| redis.is_asked(deferred.counter.key.tag);
         let began_us = monotonic_us();
         for name in self.deferred_charges.some(REPAID_IN_A_ROUND, payable) {
             // The next heartbeat waits for the end of the round.
@@ -127,8 +136,8 @@ impl Fallback {
             if occupied == 0 {
                 continue;
             }
-            let counter = PlannedCharge::new(deferred.key, deferred.limit.clone());
-            match redis.change(&counter, Change::Force(occupied)).await {
+            let counter = &deferred.counter;
+            match redis.change(counter, Change::Force(occupied)).await {
                 Ok((_, reply)) => {
                     // The share begins from the current state. Otherwise each such charge would
                     // renew the share while the store works but is too slow for some callers.
@@ -267,7 +276,9 @@ impl Fallback {
         }
         let mut taken = Vec::new();
         for (index, counter) in transaction.charges.iter_mut().enumerate() {
-            let Some(deferred) = self.deferred_charges.take(counter) else { continue };
+            let Some(deferred) = self.deferred_charges.take_named(counter.name()) else {
+                continue;
+            };
             counter.deferred = self.occupied_by(&deferred);
             // A drained admission occupies no quota any more, so it is dropped whatever happens to
             // the call.
@@ -281,18 +292,19 @@ impl Fallback {
     /// Returns how much of a deferred charge still occupies quota. Drained tokens and past windows
     /// do not.
     fn occupied_by(&self, deferred: &DeferredCharge) -> u64 {
-        let counter = PlannedCharge::new(deferred.key, deferred.limit.with_params(deferred.share));
+        let DeferredCharge { counter, share, .. } = deferred;
+        let local = counter.under(counter.limit.with_params(*share));
         // The share has other users too, so the deferred charge is at most what was admitted.
-        let used = deferred.share.capacity().saturating_sub(self.look(&counter).reading.remaining);
+        let used = share.capacity().saturating_sub(self.look(&local).reading.remaining);
         used.min(deferred.admitted)
     }
 
     /// Resets the local share, since the store has the charge now and decides from here on. A share that has admitted
     /// more meanwhile stays: it shows how much of that still occupies quota.
     fn forget(&self, deferred: &DeferredCharge) {
-        let counter = PlannedCharge::new(deferred.key, deferred.limit.clone());
-        if !self.deferred_charges.is_deferred(&counter) {
-            self.memory.reset(deferred.key, std::slice::from_ref(&deferred.limit));
+        let counter = &deferred.counter;
+        if !self.deferred_charges.is_deferred(counter) {
+            self.memory.reset(counter.key, std::slice::from_ref(&counter.limit));
         }
     }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwapOption;
 
 use super::failure::Failure;
+use super::keys;
 use super::ring::Seal;
 use crate::store::{OnStateLoss, Store};
 use crate::time::monotonic_us;
@@ -32,7 +33,7 @@ pub(super) struct Guard {
 
 /// The settings that decide whether calls depend on the guard.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
+pub(super) struct GuardPolicy {
     pub(super) on_state_loss: OnStateLoss,
     pub(super) ring: Option<Rings>,
 }
@@ -90,9 +91,9 @@ impl Guard {
     }
 }
 
-impl Terms {
+impl GuardPolicy {
     /// Returns the guard that a call to a shard must expect, if its result depends on the guard.
-    pub(super) fn on(self, known: &KnownGuard, key: &str) -> Result<Option<Expected>, Failure> {
+    pub(super) fn on(self, known: &KnownGuard) -> Result<Option<Expected>, Failure> {
         let begins_empty = self.on_state_loss == OnStateLoss::Exhausted;
         if !begins_empty && self.ring.is_none() {
             return Ok(None);
@@ -102,7 +103,7 @@ impl Terms {
         }
         // With no guard known yet, the call expects an empty one. The script then executes nothing, and the
         // guard is read.
-        let guard = known.guard.load_full().unwrap_or_else(|| unknown(key));
+        let guard = known.guard.load_full().unwrap_or_else(unknown);
         let lost_us = begins_empty.then_some(guard.lost_us);
         Ok(Some(Expected { guard, lost_us }))
     }
@@ -138,7 +139,7 @@ impl Terms {
 
 impl Expected {
     /// Appends the expected guard to a command, after the program.
-    pub(super) fn tell(&self, command: &mut ::redis::Cmd) {
+    pub(super) fn append_to(&self, command: &mut ::redis::Cmd) {
         command.arg(&self.guard.text);
         if let Some(lost_us) = self.lost_us {
             command.arg(lost_us);
@@ -154,7 +155,7 @@ impl KnownGuard {
     /// Records a guard, and returns whether the shard lost all that it held before.
     ///
     /// A guard under another key, as after a move of slots, shows nothing about the old one.
-    pub(super) fn note(&self, mut guard: Guard, terms: Terms) -> bool {
+    pub(super) fn note(&self, mut guard: Guard, policy: GuardPolicy) -> bool {
         let before = self.now();
         let mut lost = false;
         if let Some(known) = before.as_deref() {
@@ -162,13 +163,13 @@ impl KnownGuard {
                 self.losses.fetch_add(1, Ordering::Relaxed);
                 lost = true;
             }
-            // The first time counts: the store's clock may step later, and this instance's clock does not.
+            // Keeps the instant read first: the store's clock may step later, and this instance's clock does not.
             if known.oldest == guard.oldest {
                 guard.oldest_since_us = known.oldest_since_us;
             }
         }
         self.given_up.store(false, Ordering::Relaxed);
-        self.refusal.store(terms.refusal(&guard).map(Arc::new));
+        self.refusal.store(policy.refusal(&guard).map(Arc::new));
         self.guard.store(Some(Arc::new(guard)));
         lost
     }
@@ -211,8 +212,8 @@ impl KnownGuard {
 }
 
 /// Returns a guard that no shard has: the script executes nothing, and its reply causes the guard to be read.
-fn unknown(key: &str) -> Arc<Guard> {
-    let (key, oldest) = (key.to_owned(), Seal::NONE);
+fn unknown() -> Arc<Guard> {
+    let (key, oldest) = (key_of(keys::ANY_TAG), Seal::NONE);
     Arc::new(Guard { key, text: String::new(), lost_us: 0, oldest, oldest_since_us: 0 })
 }
 

@@ -18,9 +18,9 @@ use super::guard::{self, Guard};
 use super::link::Redirect;
 use super::ring::Seal;
 use super::shard::Shard;
-use super::{Redis, StoreClock, jitter, topology};
+use super::{Redis, StoreClock, jitter, keys};
 use crate::store::{Decided, FleetLoad, InstanceMismatch, Presence};
-use crate::time::{Clock, Deadline};
+use crate::time::Deadline;
 
 /// The live instances of a fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Living {
     pub count: u32,
     /// How many of them differ from this one.
     pub mismatch: InstanceMismatch,
-    /// What those that report it decided in the last minute.
+    /// The decisions of the last minute, of the instances that report them.
     pub load: FleetLoad,
 }
 
@@ -57,7 +57,7 @@ impl Redis {
         };
         // Unchanged since the call failed: no other caller has read it meanwhile.
         if shard.guard.now() == seen {
-            self.beat(shard, topology::ANY_TAG, None, deadline).await?;
+            self.beat(shard, keys::ANY_TAG, None, deadline).await?;
         }
         Ok(())
     }
@@ -71,33 +71,39 @@ impl Redis {
         deadline: Deadline,
     ) -> Result<Living, Failure> {
         let key = guard::key_of(tag);
-        let answer =
-            shard.command(&self.command(shard, tag, &key, load), Redirect::None, deadline).await;
-        let answer = answer.inspect_err(|failure| self.topology.heed(failure))?;
-        let (guard, living) = read(answer, key, &self.caller.instance.fingerprint)
-            .ok_or_else(|| Failure::Bug(format!("{} returned no guard", shard.name())))?;
-        if shard.guard.note(guard, self.caller.terms) {
+        let command = self.command(shard, tag, &key, load);
+        let answer = shard.link.command(&command, Redirect::None, deadline).await;
+        let answer = answer.inspect_err(|failure| self.topology.note_failure(failure))?;
+        let (guard, living) = read(answer, key, &self.settings.instance.fingerprint)
+            .ok_or_else(|| Failure::Bug(format!("{} returned no guard", shard.name)))?;
+        if shard.guard.note(guard, self.settings.guard_policy) {
             tracing::warn!(
                 target: "spillgate",
-                shard = shard.name(),
+                shard = shard.name,
                 "state lost: the server lost its data; on_state_loss decides how limits begin"
             );
         }
         Ok(living)
     }
 
-    fn command(&self, shard: &Shard, tag: &str, guard: &str, load: Option<Decided>) -> Cmd {
-        let now_us = match self.caller.clock {
-            StoreClock::Client => Clock::System.now_us(),
+    /// Returns the time in µs for scripts that decide no request, such as heartbeats; 0 if they read
+    /// the store's.
+    pub(super) fn time_of_scripts(&self, shard: &Shard) -> u64 {
+        match self.settings.clock {
+            // The local wall clock would make each of two instances 5 s apart drop the other.
+            StoreClock::Client => shard.now_us(),
             StoreClock::Store | StoreClock::Given(_) => 0,
-        };
-        let Instance { fingerprint, presence } = &self.caller.instance;
+        }
+    }
+
+    fn command(&self, shard: &Shard, tag: &str, guard: &str, load: Option<Decided>) -> Cmd {
+        let Instance { fingerprint, presence } = &self.settings.instance;
         // An onlooker, such as a diagnosis, must not put a ring in force.
-        let rings = self.caller.terms.ring.filter(|_| *presence == Presence::Announced);
+        let rings = self.settings.guard_policy.ring.filter(|_| *presence == Presence::Announced);
         let own = rings.map_or(Seal::NONE, |ring| ring.own);
         let previous = rings.and_then(|ring| ring.previous).unwrap_or(Seal::NONE);
         let name = match presence {
-            Presence::Announced => format!("{:016x}:{fingerprint}", self.node),
+            Presence::Announced => format!("{:016x}:{fingerprint}", self.instance_id),
             Presence::Onlooker => String::new(),
         };
         let load = load.map(|Decided { allowed, denied }| format!("{allowed}.{denied}"));
@@ -110,7 +116,7 @@ impl Redis {
             .arg(name)
             .arg(GONE_MS)
             .arg(format!("{:016x}", jitter::random()))
-            .arg(now_us)
+            .arg(self.time_of_scripts(shard))
             .arg(shard.guard.epoch_under(guard))
             .arg(own.number)
             .arg(format!("{:x}", own.fingerprint))

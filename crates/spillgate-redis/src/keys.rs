@@ -86,5 +86,7 @@ fn base64url(bits: u128, out: &mut Vec<u8>) {
 /// Raise both if an instance of this version cannot share counters with one of the version before. Heartbeats
 /// carry the number, and each side warns about the other.
 pub(super) const SCHEMA: u32 = 2;
+/// The tag of keys on a server of its own, where any tag will do.
+pub(super) const ANY_TAG: &str = "control";
 /// `sg2:{`, 22 characters, `}:`, 22 characters.
 const KEY_LENGTH: usize = 51;

@@ -10,7 +10,7 @@ impl Redis {
     /// # Errors
     ///
     /// A subject that moves to another node gets no lease: its two owners would have to agree.
-    pub async fn lease(&self, exchange: &Exchange<'_>) -> Result<Granted, StoreError> {
+    pub async fn lease(&self, exchange: &Exchange) -> Result<Granted, StoreError> {
         let counter = &exchange.counter;
         if self.topology.old_location(counter).is_some() {
             return Err(StoreError::NotExecuted("the subject is moving to another node".into()));

@@ -29,7 +29,6 @@ use crate::time::{Clock, Deadline};
 mod access;
 pub mod acl;
 mod address;
-mod batch;
 mod breaker;
 mod closing;
 mod cluster;
@@ -72,27 +71,27 @@ mod traced;
 mod wire;
 
 use access::Access;
-use batch::coalescer::together;
+pub use closing::IdUse;
 use failure::{Failure, NotHere};
 use fingerprint::Instance;
-use guard::{Rings, Terms};
+use guard::{GuardPolicy, Rings};
 use link::Redirect;
 use nonces::Nonces;
 use program::{Call, Header, Reply};
 pub use script::{of_server as script_of_server, text as script_text};
-use spread::StoreCall;
-use topology::{Location, Route, Topology};
+use shard::{Route, Shard, together};
+use topology::{Location, Topology};
 
 /// The Redis engine. Clones share connections, queues and state.
 #[derive(Clone, Debug)]
 pub struct Redis {
     topology: Arc<Topology>,
     access: Arc<Access>,
-    caller: Arc<Caller>,
+    settings: Arc<CallSettings>,
     timeout: Duration,
     patience: Patience,
     /// Identifies this instance in the fleet: a random number, unique in practice.
-    node: u64,
+    instance_id: u64,
 }
 
 /// How long a decision waits for a store that works.
@@ -105,10 +104,10 @@ struct Patience {
 
 /// Settings and state that all calls of this instance share.
 #[derive(Debug)]
-struct Caller {
+struct CallSettings {
     clock: StoreClock,
     nonces: Nonces,
-    terms: Terms,
+    guard_policy: GuardPolicy,
     instance: Instance,
 }
 
@@ -127,7 +126,7 @@ enum StoreClock {
 /// The terms of one call to a shard.
 #[derive(Clone, Copy, Debug)]
 struct CallTerms<'a> {
-    caller: &'a Arc<Caller>,
+    settings: &'a Arc<CallSettings>,
     deadline: Deadline,
     redirect: Redirect,
 }
@@ -154,16 +153,17 @@ impl Redis {
         let access = Access::of(store, options.tls.as_ref())?;
         let topology = Topology::new(store, &access, options)?;
         topology.warm_up().await;
-        let terms = Terms { on_state_loss: options.on_state_loss, ring: Rings::of(store) };
-        let instance = Instance::new(options, terms.ring);
+        let ring = Rings::of(store);
+        let guard_policy = GuardPolicy { on_state_loss: options.on_state_loss, ring };
+        let instance = Instance::new(options, ring);
         let clock = if options.client_clock { StoreClock::Client } else { StoreClock::Store };
         let redis = Redis {
             topology: Arc::new(topology),
             access: Arc::new(access),
-            caller: Arc::new(Caller::new(clock, terms, instance)),
+            settings: Arc::new(CallSettings::new(clock, guard_policy, instance)),
             timeout: options.timeout,
             patience: Patience { wait: options.patience(), admits_itself: false },
-            node: jitter::random(),
+            instance_id: jitter::random(),
         };
         redis.sample_clocks().await;
         Ok(redis)
@@ -171,9 +171,9 @@ impl Redis {
 
     /// Returns this engine with another clock, which decides in place of the store's.
     pub fn with_clock(self, clock: Clock) -> Redis {
-        let Caller { terms, instance, .. } = *self.caller;
-        let caller = Caller::new(StoreClock::Given(clock), terms, instance);
-        Redis { caller: Arc::new(caller), ..self }
+        let CallSettings { guard_policy, instance, .. } = *self.settings;
+        let settings = CallSettings::new(StoreClock::Given(clock), guard_policy, instance);
+        Redis { settings: Arc::new(settings), ..self }
     }
 
     /// Returns this engine for a caller that waits at most `wait`, and admits by itself afterwards.
@@ -192,36 +192,11 @@ impl Redis {
         Redis { patience: Patience { wait, ..self.patience }, ..self.clone() }
     }
 
-    /// Decides several transactions, each by itself, in as few calls as possible.
-    ///
-    /// Transactions at one location are decided in order.
-    pub async fn decide(
-        &self,
-        transactions: &[Transaction],
-    ) -> Vec<Result<TransactionReply, StoreError>> {
-        if self.topology.is_one_location() {
-            return self.decide_at(Location::ONLY, transactions).await;
-        }
-        let calls: Vec<_> = transactions.iter().map(StoreCall::without_fallback).collect();
-        let outcomes = spread::decide_each(self, &calls).await;
-        let reply = transactions.iter().zip(outcomes).map(|(transaction, outcomes)| async move {
-            spread::reply_in_full(self, transaction, outcomes?).await
-        });
-        join_all(reply).await
-    }
-
-    /// Decides one transaction.
-    pub async fn decide_one(
-        &self,
-        transaction: &Transaction,
-    ) -> Result<TransactionReply, StoreError> {
+    /// Reads the counters of a transaction that charges nothing: it peeks, or all its costs are 0.
+    pub async fn read(&self, transaction: &Transaction) -> Result<TransactionReply, StoreError> {
         match self.only_location(transaction) {
             Some(location) => self.decide_one_at(location, transaction, self.deadline()).await,
-            None => {
-                let outcomes =
-                    spread::decide(self, &StoreCall::without_fallback(transaction)).await?;
-                spread::reply_in_full(self, transaction, outcomes).await
-            }
+            None => spread::read(self, transaction).await,
         }
     }
 
@@ -231,18 +206,12 @@ impl Redis {
         counter: &PlannedCharge,
         change: Change,
     ) -> Result<(u64, ChargeReply), StoreError> {
-        let build = |header| {
-            let mut call = Call::new(header);
-            call.change(counter, change);
-            call
-        };
-        let deadline = self.deadline();
-        let run = |route| self.run_on(route, build, deadline);
+        let (changes, deadline) = ([(counter, change)], self.deadline());
         let location = self.topology.location(counter.key.tag);
-        let changed = self.follow(location, deadline, run).await?.changed([(counter, change)])?;
+        let changed = self.change_at(location, &changes, deadline).await?;
         if let Some(old) = self.topology.old_location(counter) {
             // Failing there is acceptable: the old owner serves only instances that still use the old ring.
-            let _ = self.follow(old, deadline, run).await;
+            let _ = self.change_at(old, &changes, deadline).await;
         }
         changed.first().copied().ok_or_else(|| StoreError::Foreign("no answer".into()))
     }
@@ -254,29 +223,25 @@ impl Redis {
             unlink.arg(key);
         }
         let deadline = self.deadline();
-        let unlink = &unlink;
-        let run = |route: Route| async move {
-            route.shard.command(unlink, route.redirect, deadline).await
-        };
         let old = limits.iter().find_map(|limit| self.old_location(key, limit));
         if let Some(old) = old {
-            self.follow(old, deadline, run).await?;
+            self.command_at(old, &unlink, deadline).await?;
         }
-        self.follow(self.topology.location(key.tag), deadline, run).await.map(|_| ())
+        self.command_at(self.topology.location(key.tag), &unlink, deadline).await.map(drop)
     }
 
     /// Sends one command to each shard for which `command` returns one. Returns the replies by shard name.
     pub(crate) async fn on_each_shard(
         &self,
         timeout: Duration,
-        command: impl Fn(&ShardTag) -> Option<Cmd>,
+        command: impl Fn(&ShardTag, &Shard) -> Option<Cmd>,
     ) -> Vec<(String, Result<Value, StoreError>)> {
         let deadline = Deadline::after(timeout);
         let answers = self.topology.shards().into_iter().filter_map(|(tag, shard)| {
-            let (command, name) = (command(&tag)?, tag.name);
+            let (command, name) = (command(&tag, &shard)?, tag.name);
             Some(async move {
-                let answer = shard.command(&command, Redirect::None, deadline).await;
-                let answer = answer.inspect_err(|failure| self.topology.heed(failure));
+                let answer = shard.link.command(&command, Redirect::None, deadline).await;
+                let answer = answer.inspect_err(|failure| self.topology.note_failure(failure));
                 (name, answer.map_err(StoreError::from))
             })
         });
@@ -286,7 +251,7 @@ impl Redis {
     /// Waits until a caller that polls the shard of a tag may send its next call.
     pub async fn poll_turn(&self, tag: u128) {
         if let Ok(route) = self.topology.route(self.topology.location(tag)) {
-            route.shard.poll_turn().await;
+            route.shard.polls.turn().await;
         }
     }
 
@@ -301,7 +266,7 @@ impl Redis {
     /// Returns whether the shard of a tag is called at all: its circuit breaker is not open.
     pub(crate) fn is_asked(&self, tag: u128) -> bool {
         let route = self.topology.route(self.topology.location(tag));
-        route.is_ok_and(|route| !route.shard.link().is_tripped())
+        route.is_ok_and(|route| !route.shard.link.is_tripped())
     }
 
     /// Returns how often a shard lost its data.
@@ -314,10 +279,10 @@ impl Redis {
         self.topology.shards().iter().map(|(_, shard)| shard.status().clock_steps).sum()
     }
 
-    /// Returns whether the server of a location is known to be gone. If so, its data counts as lost from now on.
-    fn gives_up(&self, location: Location) -> bool {
+    /// Counts a location's data as lost if its server is known to be gone. Returns whether it is.
+    fn give_up_if_gone(&self, location: Location) -> bool {
         let route = self.topology.route(location).ok();
-        let gone = route.filter(|route| route.shard.link().is_tripped());
+        let gone = route.filter(|route| route.shard.link.is_tripped());
         gone.inspect(|route| route.shard.guard.give_up()).is_some()
     }
 
@@ -332,7 +297,7 @@ impl Redis {
 
     /// Samples the clock of every shard, if scripts must not read it.
     pub async fn sample_clocks(&self) {
-        if matches!(self.caller.clock, StoreClock::Client) {
+        if matches!(self.settings.clock, StoreClock::Client) {
             let shards = self.topology.shards();
             let deadline = Deadline::after(CLOCK_SAMPLE);
             join_all(shards.iter().map(|(_, shard)| shard.sample_clock(deadline))).await;
@@ -341,12 +306,12 @@ impl Redis {
 
     /// Returns the meters of all shards.
     pub fn meters(&self) -> Vec<Arc<ShardMeter>> {
-        self.topology.shards().into_iter().map(|(_, shard)| shard.meter()).collect()
+        self.topology.shards().into_iter().map(|(_, shard)| Arc::clone(&shard.meter)).collect()
     }
 
     /// Returns the number of this instance in the fleet.
-    pub fn node(&self) -> u64 {
-        self.node
+    pub fn instance_id(&self) -> u64 {
+        self.instance_id
     }
 
     /// Returns the deadline of a decision that begins now.
@@ -362,7 +327,7 @@ impl Redis {
 
     /// Returns whether one location holds all counters of a transaction.
     pub(crate) fn is_one_location(&self, transaction: &Transaction) -> bool {
-        self.topology.is_one_location() || self.only_location(transaction).is_some()
+        self.only_location(transaction).is_some()
     }
 
     /// Returns the location that holds all counters of a transaction, if there is only one.
@@ -411,21 +376,21 @@ impl Redis {
         location: Location,
         transactions: &[Transaction],
     ) -> Vec<Result<TransactionReply, StoreError>> {
-        let mut reply = Vec::with_capacity(transactions.len());
-        while reply.len() < transactions.len() {
-            let rest = &transactions[reply.len()..];
+        let mut replies = Vec::with_capacity(transactions.len());
+        while replies.len() < transactions.len() {
+            let rest = &transactions[replies.len()..];
             let taken = together(rest).1.len();
             match self.decide_call(location, &rest[..taken], self.deadline()).await {
-                Ok(answers) => reply.extend(answers),
+                Ok(answers) => replies.extend(answers),
                 Err(error) => {
                     for transaction in &rest[..taken] {
                         note_possible_record(transaction, &error);
                     }
-                    reply.extend(std::iter::repeat_n(Err(error), taken));
+                    replies.extend(std::iter::repeat_n(Err(error), taken));
                 }
             }
         }
-        reply
+        replies
     }
 
     /// Decides transactions that fit one call.
@@ -437,7 +402,7 @@ impl Redis {
     ) -> Result<Vec<Result<TransactionReply, StoreError>>, StoreError> {
         let run = |route: Route| async move {
             let terms = self.terms(&route, deadline);
-            let span = traced::call(route.shard.name(), transactions.len());
+            let span = traced::call(&route.shard.name, transactions.len());
             route.shard.submit(transactions, &terms).instrument(span).await
         };
         self.follow(location, deadline, run).await
@@ -451,20 +416,29 @@ impl Redis {
         location: Location,
         charges: &[(PlannedCharge, Charge)],
     ) -> Vec<ChargeReply> {
-        let all_of = |charge: &Charge| {
-            Change::Refund(Refund::Unused { charge: *charge, unused: charge.amount })
-        };
+        let changes = charges.iter().map(|(counter, charge)| {
+            let all = Refund::Unused { charge: *charge, unused: charge.amount };
+            (counter, Change::Refund(all))
+        });
+        let changes: Vec<_> = changes.collect();
+        let changed = self.change_at(location, &changes, self.deadline()).await;
+        changed.unwrap_or_default().into_iter().map(|(_, reply)| reply).collect()
+    }
+
+    /// Makes changes at one location. Returns for each the whole units refunded, and the counter's state afterwards.
+    async fn change_at(
+        &self,
+        location: Location,
+        changes: &[(&PlannedCharge, Change)],
+        deadline: Deadline,
+    ) -> Result<Vec<(u64, ChargeReply)>, StoreError> {
         let build = |header| {
             let mut call = Call::new(header);
-            charges.iter().for_each(|(counter, charge)| call.change(counter, all_of(charge)));
+            changes.iter().for_each(|(counter, change)| call.change(counter, *change));
             call
         };
-        let deadline = self.deadline();
         let run = |route| self.run_on(route, build, deadline);
-        let Ok(reply) = self.follow(location, deadline, run).await else { return Vec::new() };
-        let changes = charges.iter().map(|(counter, charge)| (counter, all_of(charge)));
-        let reply = reply.changed(changes).unwrap_or_default();
-        reply.into_iter().map(|(_, counter)| counter).collect()
+        self.follow(location, deadline, run).await?.changed(changes.iter().copied())
     }
 
     /// Calls the server of a location, and follows redirects until a server executes the call or no other is
@@ -478,7 +452,7 @@ impl Redis {
         self.follow_routes(location, deadline, ask).await.map_err(|failure| self.error(failure))
     }
 
-    /// Follows redirects. What few calls need is boxed, since every waiting call is as large as its future.
+    /// Follows redirects. Boxes the futures that few calls need, since every waiting call is as large as its future.
     async fn follow_routes<T, F: Future<Output = Result<T, Failure>>>(
         &self,
         location: Location,
@@ -525,13 +499,13 @@ impl Redis {
     }
 
     fn terms(&self, route: &Route, deadline: Deadline) -> CallTerms<'_> {
-        CallTerms { caller: &self.caller, deadline, redirect: route.redirect }
+        CallTerms { settings: &self.settings, deadline, redirect: route.redirect }
     }
 }
 
-impl Caller {
-    fn new(clock: StoreClock, terms: Terms, instance: Instance) -> Caller {
-        Caller { clock, nonces: Nonces::begin(), terms, instance }
+impl CallSettings {
+    fn new(clock: StoreClock, guard_policy: GuardPolicy, instance: Instance) -> CallSettings {
+        CallSettings { clock, nonces: Nonces::begin(), guard_policy, instance }
     }
 }
 

@@ -6,7 +6,7 @@
 //! Longer than 450 lines because the breaker, the connections and their task change one state together.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use ::redis::{Cmd, RedisResult, Value};
@@ -15,29 +15,30 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::address::Host;
 use super::breaker::Breaker;
 use super::failure::{Failure, NotHere};
 use super::jitter::jittered;
-use super::program::{Call, Reply};
-use super::script::{self, Script};
+use super::program::{Call, Header, Reply};
+use super::script::{self, Script, Scripts};
 use super::server::Server;
 use super::wire::{Answer, Held, Pulse, Wire};
-use crate::time::Deadline;
+use crate::algorithm::Intent;
+use crate::counter::PlannedCharge;
+use crate::limit::{Limit, NamedLimit};
+use crate::plan::{RecordAction, Transaction};
+use crate::subject::SubjectKey;
+use crate::time::{Clock, Deadline};
 
 /// A set of connections to one server, made again when they break.
 #[derive(Debug)]
 pub(super) struct Link {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    server: Server,
+    pub(super) server: Server,
     lines: Box<[ArcSwapOption<Open>]>,
     next_line: AtomicUsize,
     /// How long to wait for a connection, and for a byte of a reply.
     timeout: Duration,
+    /// Whether decisions use this instance's clock. The test of a connection then does not read the server's either.
+    client_clock: bool,
     pulse: Arc<Pulse>,
     in_flight: Arc<AtomicUsize>,
     breaker: Mutex<Breaker>,
@@ -50,11 +51,11 @@ struct Shared {
     trouble: Mutex<Option<String>>,
 }
 
-/// A connection that passed its test, and the variant of the script that its server accepts.
+/// A connection that passed its test, and the variant of the scripts that its server accepts.
 struct Open {
     wire: Wire,
-    script: &'static Script,
-    /// How often the script was sent again after the server had lost it.
+    scripts: &'static Scripts,
+    /// How often a script was sent again after the server had lost it.
     reloads: AtomicU64,
     reloading: tokio::sync::Mutex<()>,
 }
@@ -67,19 +68,25 @@ pub(super) enum Redirect {
 }
 
 impl Link {
-    pub(super) fn new(server: Server, connections: usize, timeout: Duration) -> Link {
-        let shared = |link: &Weak<Shared>| {
+    pub(super) fn new(
+        server: Server,
+        connections: usize,
+        timeout: Duration,
+        client_clock: bool,
+    ) -> Arc<Link> {
+        Arc::new_cyclic(|link: &Weak<Link>| {
             let link = Weak::clone(link);
             let on_silence = move || {
-                if let Some(shared) = link.upgrade() {
-                    shared.judge(false);
+                if let Some(link) = link.upgrade() {
+                    link.judge(false);
                 }
             };
-            Shared {
+            Link {
                 server,
                 lines: (0..connections).map(|_| ArcSwapOption::empty()).collect(),
                 next_line: AtomicUsize::new(0),
                 timeout,
+                client_clock,
                 pulse: Arc::new(Pulse::new(timeout, on_silence)),
                 in_flight: Arc::default(),
                 breaker: Mutex::default(),
@@ -88,16 +95,15 @@ impl Link {
                 changed: Notify::new(),
                 trouble: Mutex::default(),
             }
-        };
-        Link { shared: Arc::new_cyclic(shared) }
+        })
     }
 
     /// Waits a moment for the first connection, so that the first decisions are made by the store.
     ///
     /// Returns early if the server cannot be reached.
-    pub(super) async fn warm_up(&self) {
-        let tried = self.shared.until(|shared| {
-            (shared.any_open().is_some() || shared.trouble.lock().is_some()).then_some(())
+    pub(super) async fn warm_up(self: &Arc<Self>) {
+        let tried = self.until(|link| {
+            (link.any_open().is_some() || link.trouble.lock().is_some()).then_some(())
         });
         // A silent server is an outage, which the first decision finds.
         let _ = Deadline::after(WARM_UP).bound(tried).await;
@@ -108,7 +114,7 @@ impl Link {
     /// If the caller is dropped before the reply, the call stays in flight. It keeps `held` until the reply comes, or
     /// until the server is found silent.
     pub(super) async fn run(
-        &self,
+        self: &Arc<Self>,
         call: &Call<'_>,
         redirect: Redirect,
         deadline: Deadline,
@@ -117,7 +123,7 @@ impl Link {
         let answer = self.run_unnoted(call, redirect, deadline, held).await;
         let works = answer.as_ref().map_or_else(Failure::shows_work, |_| Some(true));
         if let Some(works) = works {
-            self.shared.judge(works);
+            self.judge(works);
         }
         answer
     }
@@ -127,92 +133,77 @@ impl Link {
     /// It ends at its own deadline. Silence neither ends it early nor is measured by it: the server may take
     /// longer for it than for a decision.
     pub(super) async fn command(
-        &self,
+        self: &Arc<Self>,
         command: &Cmd,
         redirect: Redirect,
         deadline: Deadline,
     ) -> Result<Value, Failure> {
-        let shared = &self.shared;
-        let _place = shared.place_in_flight()?;
+        let _place = self.place_in_flight()?;
         let answer = async {
-            let open = shared.connection(deadline).await?;
+            let open = self.connection(deadline).await?;
             let sent_at = Instant::now();
-            let sent = async {
-                match redirect {
-                    Redirect::None => open.wire.send(command).await,
-                    Redirect::Ask => open.wire.send_all(&asking(command)).await,
+            let (packed, commands) = packed(command, redirect);
+            match deadline.bound(open.wire.send_packed(&packed, commands)).await {
+                Some(answer) => self.classified(&open, answer).map(Answer::value),
+                None if self.pulse.received_since(sent_at) => {
+                    Err(Failure::too_late(format!("{} did not answer in time", self.server)))
                 }
-            };
-            match deadline.bound(sent).await {
-                Some(answer) => shared.classified(&open, answer).map(Answer::value),
-                None if shared.pulse.received_since(sent_at) => {
-                    Err(Failure::too_late(format!("{} did not answer in time", shared.server)))
-                }
-                None => Err(Failure::Unknown(format!("{} did not answer in time", shared.server))),
+                None => Err(Failure::Unknown(format!("{} did not answer in time", self.server))),
             }
         };
         let answer = answer.await;
         // Failures count for the breaker, replies do not: a server that answers commands may still fail every
         // decision.
         if matches!(&answer, Err(Failure::Unknown(_) | Failure::NotSent(_))) {
-            shared.judge(false);
+            self.judge(false);
         }
         answer
     }
 
     /// Opens a separate connection, for diagnosis.
     pub(super) async fn dial(&self) -> Result<Wire, Failure> {
-        self.server().dial().await.map_err(|error| Failure::of(&error).unsent())
-    }
-
-    /// Returns the server of these connections.
-    pub(super) fn server(&self) -> &Server {
-        &self.shared.server
+        self.server.dial().await.map_err(|error| Failure::of(&error).unsent())
     }
 
     /// Drops all connections and makes new ones, because another server may have the role now.
-    pub(super) fn renew(&self) {
-        self.shared.renew();
+    pub(super) fn renew(self: &Arc<Self>) {
+        self.lines.iter().for_each(|line| line.store(None));
+        self.connect();
     }
 
     /// Returns whether the circuit breaker is open.
     pub(super) fn is_tripped(&self) -> bool {
-        self.shared.tripped.load(Ordering::Relaxed)
+        self.tripped.load(Ordering::Relaxed)
     }
 
     /// Returns whether any connection is open.
     pub(super) fn is_connected(&self) -> bool {
-        self.shared.lines.iter().any(|line| line.load().is_some())
-    }
-
-    /// Returns the host and port, if the server is identified by them.
-    pub(super) fn host(&self) -> Option<&Host> {
-        self.shared.server.host()
+        self.lines.iter().any(|line| line.load().is_some())
     }
 
     /// Returns the reason why the last attempt to connect failed.
     pub(super) fn trouble(&self) -> Option<String> {
-        self.shared.trouble.lock().clone()
+        self.trouble.lock().clone()
     }
 
     async fn run_unnoted(
-        &self,
+        self: &Arc<Self>,
         call: &Call<'_>,
         redirect: Redirect,
         deadline: Deadline,
         held: Held,
     ) -> Result<Reply, Failure> {
-        let shared = &self.shared;
-        let place = shared.place_in_flight()?;
-        let open = shared.connection(deadline).await?;
+        let place = self.place_in_flight()?;
+        let open = self.connection(deadline).await?;
         let mut held_with_place: Held = Some(Box::new((place, held)));
         let held = &mut held_with_place;
         let program = call.encoded();
-        let script = if call.is_of_leases { script::of_leases(open.script) } else { open.script };
+        let Scripts { decides, leases } = open.scripts;
+        let script: &'static Script = if call.is_of_leases { leases } else { decides };
         let by_name = call.command("EVALSHA", &script.sha, &program);
         for _ in 0..RELOADS_AWAITED {
             let reloads = open.reloads.load(Ordering::Acquire);
-            match shared.ask(&open, &by_name, redirect, deadline, held).await {
+            match self.ask(&open, &by_name, redirect, deadline, held).await {
                 Err(Failure::NotHere(NotHere::NoScript, _)) => {}
                 answered => return answered,
             }
@@ -223,7 +214,7 @@ impl Link {
             // If the count has changed meanwhile, another call has sent the script, and EVALSHA can be tried again.
             if open.reloads.load(Ordering::Acquire) == reloads {
                 let with_text = call.command("EVAL", &script.text, &program);
-                let answered = shared.ask(&open, &with_text, redirect, deadline, held).await;
+                let answered = self.ask(&open, &with_text, redirect, deadline, held).await;
                 open.reloads.fetch_add(1, Ordering::Release);
                 open.load_again(script);
                 return answered;
@@ -231,11 +222,9 @@ impl Link {
         }
         // Scripts are being flushed all the time. EVAL cannot miss.
         let with_text = call.command("EVAL", &script.text, &program);
-        shared.ask(&open, &with_text, redirect, deadline, held).await
+        self.ask(&open, &with_text, redirect, deadline, held).await
     }
-}
 
-impl Shared {
     /// Records a result for the breaker. If the breaker opens, all connections are dropped.
     fn judge(self: &Arc<Self>, went_well: bool) {
         let late_answers = self.pulse.take_late_answers();
@@ -256,12 +245,7 @@ impl Shared {
         }
     }
 
-    fn renew(self: &Arc<Self>) {
-        self.lines.iter().for_each(|line| line.store(None));
-        self.connect();
-    }
-
-    /// Takes a place in flight, or denies the call before it is sent: the server could not answer so many in time.
+    /// Takes a place in flight, or denies the call before it is sent: the server could not answer more in time.
     fn place_in_flight(&self) -> Result<PlaceInFlight, Failure> {
         let place = PlaceInFlight(Arc::clone(&self.in_flight));
         if self.in_flight.fetch_add(1, Ordering::Relaxed) < IN_FLIGHT_MAX * self.lines.len() {
@@ -289,7 +273,7 @@ impl Shared {
         }
         // A connection may be on its way: waits for it as long as for a reply.
         let patient = Deadline::after(self.timeout);
-        if let Some(open) = patient.min(deadline).bound(self.until(Shared::any_open)).await {
+        if let Some(open) = patient.min(deadline).bound(self.until(Link::any_open)).await {
             return Ok(open);
         }
         // If the caller's deadline was shorter than the timeout, the failure is not the server's.
@@ -335,11 +319,8 @@ impl Shared {
         deadline: Deadline,
         held: &mut Held,
     ) -> Result<Reply, Failure> {
-        let reply = match self.send(open, command, redirect, deadline, held).await? {
-            Answer::Integers(integers) => Reply::of_integers(integers),
-            Answer::Other(value) => Reply::of(value),
-        };
-        reply.map_err(|why| {
+        let answer = self.send(open, command, redirect, deadline, held).await?;
+        answer.integers().and_then(Reply::of).map_err(|why| {
             self.drop_line(open);
             Failure::Unknown(format!("{}: {why}", self.server))
         })
@@ -357,13 +338,8 @@ impl Shared {
         if deadline.has_passed() {
             return Err(Failure::unsent_in_time("the caller's deadline had passed"));
         }
-        let along = held.take();
-        let answer = async {
-            match redirect {
-                Redirect::None => open.wire.call(command, along).await,
-                Redirect::Ask => open.wire.call_all(&asking(command), along).await,
-            }
-        };
+        let (packed, commands) = packed(command, redirect);
+        let answer = open.wire.call(&packed, commands, held.take());
         let Some((answer, along)) = deadline.bound(answer).await else {
             return Err(Failure::too_late(format!("{} did not answer in time", self.server)));
         };
@@ -395,7 +371,7 @@ impl Shared {
     }
 
     async fn open_line(self: &Arc<Self>, line: &ArcSwapOption<Open>) -> Result<(), Failure> {
-        let attempt = Deadline::after(CONNECT).bound(open(&self.server)).await;
+        let attempt = Deadline::after(CONNECT).bound(open(&self.server, self.client_clock)).await;
         let late = || Err(Failure::NotSent(format!("no answer within {CONNECT:?}")));
         let opened = attempt.unwrap_or_else(late).map_err(Failure::unsent);
         match opened {
@@ -435,46 +411,51 @@ impl Shared {
     }
 }
 
-/// Returns a command for the server that is taking over its slot.
-fn asking(command: &Cmd) -> ::redis::Pipeline {
-    let mut pipeline = ::redis::pipe();
-    pipeline.cmd("ASKING").add_command(command.clone());
-    pipeline
+/// Encodes a command, and counts the replies to it. The server that is taking over a slot gets ASKING first.
+fn packed(command: &Cmd, redirect: Redirect) -> (Vec<u8>, usize) {
+    match redirect {
+        Redirect::None => (command.get_packed_command(), 1),
+        Redirect::Ask => {
+            let mut packed = ::redis::cmd("ASKING").get_packed_command();
+            command.write_packed_command(&mut packed);
+            (packed, 2)
+        }
+    }
 }
 
 /// Opens missing lines one at a time, with growing pauses, until all are open or the link is dropped.
 async fn keep_connecting(mark: Connecting) {
-    let link = Weak::clone(&mark.0);
+    let weak = Weak::clone(&mark.0);
     let mut pause = PAUSE_MIN;
     // A server whose breaker has just opened gets a pause before the first attempt.
-    let mut rest = link.upgrade().is_some_and(|shared| shared.tripped.load(Ordering::Relaxed));
+    let mut rest = weak.upgrade().is_some_and(|link| link.tripped.load(Ordering::Relaxed));
     loop {
         if rest {
             tokio::time::sleep(jittered(pause)).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
-        let Some(shared) = link.upgrade() else { return };
-        let Some(line) = shared.lines.iter().find(|line| line.load().is_none()) else { break };
-        rest = shared.open_line(line).await.is_err();
+        let Some(link) = weak.upgrade() else { return };
+        let Some(line) = link.lines.iter().find(|line| line.load().is_none()) else { break };
+        rest = link.open_line(line).await.is_err();
     }
     drop(mark);
     // A line that broke before the mark ended found it still set.
-    let shared = link.upgrade();
-    if let Some(shared) = shared.filter(|it| it.lines.iter().any(|line| line.load().is_none())) {
-        shared.connect();
+    let link = weak.upgrade();
+    if let Some(link) = link.filter(|it| it.lines.iter().any(|line| line.load().is_none())) {
+        link.connect();
     }
 }
 
 /// Marks that a task is connecting. Its drop ends the mark, however the task ended, and wakes the callers that wait for
 /// a connection: one of them starts another task if a line is missing. The drop starts none, since the runtime may be
 /// ending.
-struct Connecting(Weak<Shared>);
+struct Connecting(Weak<Link>);
 
 impl Drop for Connecting {
     fn drop(&mut self) {
-        let Some(shared) = self.0.upgrade() else { return };
-        shared.connecting.store(false, Ordering::Release);
-        shared.changed.notify_waiters();
+        let Some(link) = self.0.upgrade() else { return };
+        link.connecting.store(false, Ordering::Release);
+        link.changed.notify_waiters();
     }
 }
 
@@ -508,13 +489,13 @@ impl std::fmt::Debug for Open {
 /// Opens a connection, loads the script, and runs a call that charges nothing.
 ///
 /// The load shows which variant of the script the server accepts. The caller must bound the wait.
-async fn open(server: &Server) -> Result<Open, Failure> {
+async fn open(server: &Server, client_clock: bool) -> Result<Open, Failure> {
     let wire = server.dial().await.map_err(|error| Failure::of(&error))?;
-    let mut script = &*script::PLAIN;
-    for candidate in [&*script::MARKED, &*script::PLAIN] {
-        match wire.ask(&script::load(candidate)).await {
+    let mut scripts = &script::PLAIN;
+    for candidate in [&script::MARKED, &script::PLAIN] {
+        match wire.ask(&script::load(&candidate.decides)).await {
             Ok(_) => {
-                script = candidate;
+                scripts = candidate;
                 break;
             }
             Err(failure @ (Failure::Unknown(_) | Failure::NotHere(..))) => return Err(failure),
@@ -522,13 +503,28 @@ async fn open(server: &Server) -> Result<Open, Failure> {
             Err(_) => {}
         }
     }
-    let probe = script::probe();
-    match wire.ask(&probe.command("EVAL", &script.text, &probe.encoded())).await {
+    let probe = probe(if client_clock { Clock::System.now_us() } else { 0 });
+    match wire.ask(&probe.command("EVAL", &scripts.decides.text, &probe.encoded())).await {
         Err(failure) if failure.shows_work() == Some(false) => return Err(failure),
         _ => {}
     }
     let (reloads, reloading) = (AtomicU64::new(0), tokio::sync::Mutex::new(()));
-    Ok(Open { wire, script, reloads, reloading })
+    Ok(Open { wire, scripts, reloads, reloading })
+}
+
+/// Returns a call that tests whether a server decides. It peeks at a counter that no limit has, and changes nothing.
+///
+/// `given_us` is the instant to decide at; 0 means the server's own time.
+fn probe(given_us: u64) -> Call<'static> {
+    static PEEK: LazyLock<Transaction> = LazyLock::new(|| {
+        let limit = NamedLimit::new(Limit::per_second(1), 0);
+        let counter = PlannedCharge::new(SubjectKey { tag: 0, id: 0, rule: 0 }, limit);
+        let charges = [counter].into_iter().collect();
+        Transaction { intent: Intent::Peek, record: RecordAction::None, charges }
+    });
+    let mut call = Call::new(Header { given_us, estimate_us: 0, nonce: 1 });
+    call.decision(&PEEK);
+    call
 }
 
 /// The time limit of an attempt to connect. A server that works answers a hello within it.
@@ -542,7 +538,7 @@ const IN_FLIGHT_MAX: usize = 8_192;
 /// If the script is lost twice within one call, an operator is flushing scripts on purpose.
 const RELOADS_AWAITED: usize = 2;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// A server that refused connections until it came back is found within this time; one that left an attempt without
-/// an answer, up to [`CONNECT`] later. Runtime changes made during an outage must be everywhere within a second of its
-/// end.
+/// A server that refuses connections during its outage is found within this time after it. One that leaves attempts
+/// unanswered is found up to [`CONNECT`] later. Runtime changes made during an outage must be everywhere within a
+/// second of its end.
 const PAUSE_MAX: Duration = Duration::from_millis(500);

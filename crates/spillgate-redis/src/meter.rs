@@ -43,7 +43,7 @@ impl ShardMeter {
         self.errors[class as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of calls without a usable answer, those that were not sent apart.
+    /// Returns the number of calls without a usable answer. Calls that were not sent do not count.
     pub fn failed(&self) -> u64 {
         let all: u64 = self.errors.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         all.saturating_sub(self.unsent())

@@ -65,7 +65,7 @@ impl Offset {
     }
 }
 
-/// More than two clocks drift apart between two calls.
+/// Two clocks drift apart by less than this between two calls.
 const STEP_US: i64 = 500_000;
 
 #[cfg(test)]

@@ -54,9 +54,9 @@ pub struct ServerFacts {
     pub knows_marked_scripts: bool,
     /// Its clock minus ours, in microseconds.
     pub ahead_us: i64,
-    /// The time that each PING took, in microseconds, in the order of the calls.
+    /// How long each PING took, in µs, shortest first.
     pub ping_us: Vec<u64>,
-    /// The time that each script call took, in microseconds, in the order of the calls.
+    /// How long each script call took, in µs, shortest first.
     pub script_us: Vec<u64>,
     /// Whether the script decided correctly on a key of its own: charged all or none, counted
     /// exactly, and let the key expire. Otherwise the error.

@@ -15,7 +15,7 @@ use super::heartbeat::Living;
 use super::program::{self, Call, Header, Reply};
 use super::script::{self, Script};
 use super::shard::Shard;
-use super::wire::Wire;
+use super::wire::{Answer, Wire};
 use super::{PlannedCharge, Redis, StoreError, Transaction, TransactionReply, jitter, keys};
 use crate::algorithm::Intent;
 use crate::limit::{Limit, NamedLimit};
@@ -23,14 +23,15 @@ use crate::plan::RecordAction;
 use crate::probe::{ServerFacts, ServerProbe, StoreProbe};
 use crate::store::Decided;
 use crate::subject::SubjectKey;
-use crate::time::{Clock, Deadline, monotonic_us};
+use crate::time::{Clock, Deadline, monotonic_us, us_of};
 
 impl Redis {
     /// Examines every server. Each answers PING and the script `samples` times, to be measured.
     pub async fn probe(&self, samples: usize) -> StoreProbe {
         let shards = self.topology.shards().into_iter().map(|(_, shard)| {
             let subject = self.probe_subject(&shard);
-            probe_shard(shard, subject, samples)
+            let given_us = self.time_of_scripts(&shard);
+            probe_shard(shard, subject, given_us, samples)
         });
         let servers = join_all(shards).await;
         let load = Decided::default();
@@ -58,12 +59,17 @@ impl Redis {
     }
 }
 
-async fn probe_shard(shard: Arc<Shard>, subject: SubjectKey, samples: usize) -> ServerProbe {
-    let name = shard.name().to_owned();
+async fn probe_shard(
+    shard: Arc<Shard>,
+    subject: SubjectKey,
+    given_us: u64,
+    samples: usize,
+) -> ServerProbe {
+    let name = shard.name.clone();
     let facts = async {
-        let wire = Deadline::after(PATIENCE).bound(shard.link().dial()).await;
+        let wire = Deadline::after(PATIENCE).bound(shard.link.dial()).await;
         let wire = wire.unwrap_or_else(|| Err(Failure::NotSent("no connection in time".into())))?;
-        Examination { wire, subject, limits: probe_limits() }.facts(samples).await
+        Examination { wire, subject, limits: probe_limits(), given_us }.facts(samples).await
     };
     ServerProbe { name, facts: facts.await.map_err(StoreError::from) }
 }
@@ -73,6 +79,8 @@ struct Examination {
     wire: Wire,
     subject: SubjectKey,
     limits: [NamedLimit; 2],
+    /// The time for the script in µs, or 0 if it reads the store's.
+    given_us: u64,
 }
 
 impl Examination {
@@ -89,24 +97,20 @@ impl Examination {
         }
         let ahead_us = self.ahead_us().await?;
         let knows_marked_scripts = self.knows_marked_scripts().await;
-        let script = if knows_marked_scripts { &*script::MARKED } else { &*script::PLAIN };
+        let scripts = if knows_marked_scripts { &script::MARKED } else { &script::PLAIN };
+        let script = &scripts.decides;
         let worked = self.try_script(script).await;
-        let mut ping_us = Samples::of(samples);
-        while let Some(start_us) = ping_us.next() {
-            ping_us.note(start_us, self.ask(&::redis::cmd("PING")).await.is_ok());
-        }
-        let mut script_us = Samples::of(samples);
-        while let Some(start_us) = script_us.next() {
-            let peeked = self.decide(Intent::Peek, "EVALSHA", &script.sha).await;
-            script_us.note(start_us, peeked.is_ok());
-        }
+        let ping = ::redis::cmd("PING");
+        let ping_us = durations_us(samples, || async { self.ask(&ping).await.is_ok() }).await;
+        let peeks = || async { self.decide(Intent::Peek, "EVALSHA", &script.sha).await.is_ok() };
+        let script_us = durations_us(samples, peeks).await;
         Ok(ServerFacts {
             info,
             settings,
             knows_marked_scripts,
             ahead_us,
-            ping_us: ping_us.in_order(),
-            script_us: script_us.in_order(),
+            ping_us,
+            script_us,
             script: worked,
         })
     }
@@ -127,10 +131,10 @@ impl Examination {
             let start_us = monotonic_us();
             let time = self.ask(&::redis::cmd("TIME")).await?;
             let took_us = monotonic_us() - start_us;
-            let there_us = microseconds(&time).ok_or_else(|| Failure::Bug("no time".into()))?;
-            let here_us = (Clock::System.now_us() - took_us / 2).cast_signed();
+            let there_us = us_of(&time).ok_or_else(|| Failure::Bug("no time".into()))?;
+            let here_us = Clock::System.now_us() - took_us / 2;
             // The quickest reply has the smallest error, since the clock was read at some moment of the round trip.
-            best = best.min((took_us, there_us - here_us));
+            best = best.min((took_us, there_us.wrapping_sub(here_us).cast_signed()));
         }
         Ok(best.1)
     }
@@ -179,20 +183,25 @@ impl Examination {
         let estimate_us = Clock::System.now_us();
         let nonce = (jitter::random() >> 16).max(1);
         let once = [(&transaction, 1)];
-        let call = Call::of(Header { given_us: 0, estimate_us, nonce }, &once);
+        let call = Call::of(Header { given_us: self.given_us, estimate_us, nonce }, &once);
         let command = call.command(how, script, &call.encoded());
         let answer =
-            self.ask(&command).await.map_err(|failure| StoreError::from(failure).to_string());
+            self.answer(&command).await.map_err(|failure| StoreError::from(failure).to_string());
         let transactions = std::slice::from_ref(&transaction);
-        let reply = Reply::of(answer?)?.read(transactions, &program::reply_ranges(&once));
+        let reply = Reply::of(answer?.integers()?)?;
+        let reply = reply.read(transactions, &program::reply_ranges(&once));
         let reply = reply.map_err(|error| error.to_string())?;
         let one = reply.into_iter().next().ok_or("no answer")?;
         one.map_err(|error| error.to_string())
     }
 
     async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
-        match Deadline::after(PATIENCE).bound(self.wire.ask(command)).await {
-            Some(answer) => answer,
+        self.answer(command).await.map(Answer::value)
+    }
+
+    async fn answer(&self, command: &Cmd) -> Result<Answer, Failure> {
+        match Deadline::after(PATIENCE).bound(self.wire.send(command)).await {
+            Some(answer) => answer.map_err(|error| Failure::of(&error)),
             None => Err(Failure::Unknown(format!("no answer within {PATIENCE:?}"))),
         }
     }
@@ -207,39 +216,23 @@ fn leaves(reply: &TransactionReply, remaining: [u64; 2]) -> bool {
     reply.replies.iter().map(|counter| counter.reading.remaining).eq(remaining)
 }
 
-/// The durations of calls: up to a number of them, as many as fit a time limit.
-struct Samples {
-    left: usize,
-    deadline: Deadline,
-    taken_us: Vec<u64>,
-}
-
-impl Samples {
-    fn of(count: usize) -> Samples {
-        let deadline = Deadline::after(MEASURING);
-        Samples { left: count, deadline, taken_us: Vec::with_capacity(count) }
-    }
-
-    /// Returns when the next call begins, or `None` if there is none left.
-    fn next(&mut self) -> Option<u64> {
-        if self.deadline.has_passed() {
-            return None;
+/// Returns how long each of at most `count` calls took, in µs, shortest first. None begins after a time limit.
+///
+/// An error counts as a call, but its duration does not.
+async fn durations_us<F: Future<Output = bool>>(count: usize, call: impl Fn() -> F) -> Vec<u64> {
+    let deadline = Deadline::after(MEASURING);
+    let mut taken_us = Vec::with_capacity(count);
+    for _ in 0..count {
+        if deadline.has_passed() {
+            break;
         }
-        self.left = self.left.checked_sub(1)?;
-        Some(monotonic_us())
-    }
-
-    /// Records the end of a call. An error counts as a call, but its duration does not.
-    fn note(&mut self, start_us: u64, answered: bool) {
-        if answered {
-            self.taken_us.push(monotonic_us() - start_us);
+        let start_us = monotonic_us();
+        if call().await {
+            taken_us.push(monotonic_us() - start_us);
         }
     }
-
-    fn in_order(mut self) -> Vec<u64> {
-        self.taken_us.sort_unstable();
-        self.taken_us
-    }
+    taken_us.sort_unstable();
+    taken_us
 }
 
 /// Parses the `name:value` lines of INFO.
@@ -247,13 +240,6 @@ pub(super) fn fields(info: &Value) -> BTreeMap<String, String> {
     let text = text(info);
     let fields = text.lines().filter_map(|line| line.split_once(':'));
     fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-}
-
-/// Parses the reply to TIME into microseconds.
-pub(super) fn microseconds(time: &Value) -> Option<i64> {
-    let Value::Array(parts) = time else { return None };
-    let part = |location: usize| text(parts.get(location)?).parse::<i64>().ok();
-    part(0)?.checked_mul(1_000_000)?.checked_add(part(1)?)
 }
 
 fn text(value: &Value) -> String {

@@ -1,5 +1,7 @@
 //! Encodes calls of `check.lua`. The header of that file documents the layout.
 
+use std::slice::ChunkBy;
+
 use ::redis::Cmd;
 
 use super::guard::Expected;
@@ -14,7 +16,7 @@ use crate::subject::SubjectKey;
 mod lease;
 mod reply;
 
-pub(super) use reply::{Reply, ReplyRange, ReplyRanges, reply_ranges};
+pub(super) use reply::{Reply, ReplyRange, reply_ranges};
 
 /// The words before the limits of every call.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +41,8 @@ pub(super) struct Call<'a> {
     limits: Vec<(&'a NamedLimit, u64)>,
     limit_words: Msgpack,
     keys: Vec<Vec<u8>>,
-    decisions: Vec<u64>,
-    /// Byte strings, by the index among `decisions` where each replaces a number, in order.
+    operations: Vec<u64>,
+    /// Byte strings, by the index among `operations` where each replaces a number, in order.
     texts: Vec<(usize, Vec<u8>)>,
     nonce: Option<u64>,
     guard: Option<Expected>,
@@ -56,7 +58,7 @@ impl<'a> Call<'a> {
             limits: Vec::new(),
             limit_words: Msgpack::default(),
             keys: Vec::new(),
-            decisions: Vec::new(),
+            operations: Vec::new(),
             texts: Vec::new(),
             nonce: None,
             guard: None,
@@ -77,9 +79,9 @@ impl<'a> Call<'a> {
     }
 
     /// Adds a transaction that stands for `times` equal decisions.
-    pub(super) fn coalesced(&mut self, transaction: &'a Transaction, times: u32) {
+    fn coalesced(&mut self, transaction: &'a Transaction, times: u32) {
         if is_coalesced(transaction, times) {
-            self.decisions.extend([BATCH, u64::from(times)]);
+            self.operations.extend([COALESCED, u64::from(times)]);
             self.groups(transaction);
         } else {
             self.decision(transaction);
@@ -105,31 +107,24 @@ impl<'a> Call<'a> {
             Intent::Peek => PEEK,
         };
         if !matches!(transaction.record, RecordAction::Open(_)) {
-            self.decisions.push(operation);
+            self.operations.push(operation);
         }
         self.groups(transaction);
     }
 
     /// Adds the enforced counters, and those of each shadow rule.
     fn groups(&mut self, transaction: &'a Transaction) {
-        let enforced = transaction.charges.iter().take_while(|counter| counter.group == 0).count();
-        let (enforced, mut shadows) = transaction.charges.split_at(enforced);
-        self.group(enforced);
-        let count = self.decisions.len();
-        self.decisions.push(0);
-        while let Some(first) = shadows.first() {
-            let length = shadows.iter().take_while(|counter| counter.group == first.group).count();
-            let (group, rest) = shadows.split_at(length);
-            self.group(group);
-            self.decisions[count] += 1;
-            shadows = rest;
-        }
+        let mut groups = groups(transaction);
+        self.group(groups.next().unwrap_or_default());
+        let shadows: Vec<_> = groups.collect();
+        self.operations.push(shadows.len() as u64);
+        shadows.into_iter().for_each(|group| self.group(group));
     }
 
     /// Adds the words of a reservation's record.
     fn open(&mut self, transaction: &'a Transaction, opening: &Opening) {
         let key = self.record_key(transaction, opening.id);
-        self.decisions.extend([OPEN, key, opening.lasting_us]);
+        self.operations.extend([OPEN, key, opening.lasting_us]);
         self.text(opening.body.to_be_bytes().to_vec());
         self.text(kept::encoded(&transaction.charges));
     }
@@ -143,26 +138,22 @@ impl<'a> Call<'a> {
             Closes::Renews { for_us } => (2, for_us),
             Closes::Looks => (3, 0),
         };
-        self.decisions.extend([CLOSE, key, how]);
+        self.operations.extend([CLOSE, key, how]);
         self.text(closing.mark.to_be_bytes().to_vec());
-        self.decisions.push(for_us);
+        self.operations.push(for_us);
         self.group(&transaction.charges);
     }
 
     /// Returns the index of a record's key. A record is stored beside the first of its counters.
     fn record_key(&mut self, transaction: &'a Transaction, id: u128) -> u64 {
         let tag = transaction.charges.first().map_or(0, |counter| counter.key.tag);
-        let key = keys::record(tag, id);
-        match self.keys.iter().position(|known| *known == key) {
-            Some(place) => place as u64 + 1,
-            None => self.add_key(key),
-        }
+        self.key(keys::record(tag, id))
     }
 
     fn text(&mut self, text: Vec<u8>) {
         // The 0 below keeps the place; the text replaces it when the program is encoded.
-        self.texts.push((self.decisions.len(), text));
-        self.decisions.push(0);
+        self.texts.push((self.operations.len(), text));
+        self.operations.push(0);
     }
 
     pub(super) fn change(&mut self, counter: &'a PlannedCharge, change: Change) {
@@ -171,15 +162,15 @@ impl<'a> Call<'a> {
             Change::Refund(Refund::Unused { .. }) => REFUND,
             Change::Refund(Refund::Amount(_)) => LOWER,
         };
-        self.decisions.push(operation);
+        self.operations.push(operation);
         self.place(counter);
         match change {
             Change::Force(amount) | Change::Refund(Refund::Amount(amount)) => {
-                self.decisions.push(amount.min(AMOUNT_MAX));
+                self.operations.push(amount.min(AMOUNT_MAX));
             }
             Change::Refund(Refund::Unused { charge, unused }) => {
-                let Charge { incarnation, at_us, amount, slot } = charge;
-                self.decisions.extend([incarnation, at_us, amount, slot, unused.min(amount)]);
+                let Charge { incarnation, at_us, amount, mark } = charge;
+                self.operations.extend([incarnation, at_us, amount, mark, unused.min(amount)]);
             }
         }
     }
@@ -195,7 +186,7 @@ impl<'a> Call<'a> {
             None => command.arg(program),
             Some(guard) => {
                 command.arg(guard.key()).arg(program);
-                guard.tell(&mut command);
+                guard.append_to(&mut command);
                 &mut command
             }
         };
@@ -214,7 +205,7 @@ impl<'a> Call<'a> {
         // One operation: CHARGE for one counter with the first key, no own key, the first limit and a cost; and no
         // shadow rules.
         let (&[(limit, _)], &[CHARGE, 1, 1, 0, LIMITS_AT, cost, 0]) =
-            (&self.limits[..], &self.decisions[..])
+            (&self.limits[..], &self.operations[..])
         else {
             return None;
         };
@@ -256,12 +247,12 @@ impl<'a> Call<'a> {
     /// Encodes the program as `check.lua` unpacks it: the call's own words, the limits, and the operations.
     fn program(&self) -> Vec<u8> {
         let nonce = self.nonce.unwrap_or(self.header.nonce);
-        let decisions_at = LIMITS_AT + u64::from(self.limit_words.elements);
+        let operations_at = LIMITS_AT + u64::from(self.limit_words.elements);
         let mut words = Msgpack::default();
-        [self.header.given_us, nonce, decisions_at].iter().for_each(|word| words.number(*word));
+        [self.header.given_us, nonce, operations_at].iter().for_each(|word| words.number(*word));
         words.append(&self.limit_words);
         let mut texts = self.texts.iter().peekable();
-        for (place, word) in self.decisions.iter().enumerate() {
+        for (place, word) in self.operations.iter().enumerate() {
             match texts.next_if(|(at, _)| *at == place) {
                 Some((_, text)) => words.text(text),
                 None => words.number(*word),
@@ -271,10 +262,10 @@ impl<'a> Call<'a> {
     }
 
     fn group(&mut self, counters: &'a [PlannedCharge]) {
-        self.decisions.push(counters.len() as u64);
+        self.operations.push(counters.len() as u64);
         for counter in counters {
             self.place(counter);
-            self.decisions.push(counter.cost);
+            self.operations.push(counter.cost);
         }
     }
 
@@ -288,15 +279,17 @@ impl<'a> Call<'a> {
                 value
             }
         };
-        let own = match keys::own(counter.key, &counter.limit) {
-            None => 0,
-            Some(own) => match self.keys.iter().position(|known| *known == own) {
-                Some(place) => place as u64 + 1,
-                None => self.add_key(own),
-            },
-        };
+        let own = keys::own(counter.key, &counter.limit).map_or(0, |own| self.key(own));
         let limit = self.limit(counter);
-        self.decisions.extend([value, own, limit]);
+        self.operations.extend([value, own, limit]);
+    }
+
+    /// Returns the index of a key, which is added if the call does not have it yet.
+    fn key(&mut self, key: Vec<u8>) -> u64 {
+        match self.keys.iter().position(|known| *known == key) {
+            Some(place) => place as u64 + 1,
+            None => self.add_key(key),
+        }
     }
 
     fn add_key(&mut self, key: Vec<u8>) -> u64 {
@@ -332,6 +325,14 @@ impl<'a> Call<'a> {
         params.iter().for_each(|word| words.number(*word));
         at
     }
+}
+
+/// Returns the enforced counters, which may be none, and then the counters of each shadow rule.
+fn groups(transaction: &Transaction) -> impl Iterator<Item = &[PlannedCharge]> {
+    let enforced = transaction.charges.iter().take_while(|counter| counter.group == 0).count();
+    let (enforced, shadows) = transaction.charges.split_at(enforced);
+    let shadows: ChunkBy<'_, _, _> = shadows.chunk_by(|one, next| one.group == next.group);
+    std::iter::once(enforced).chain(shadows)
 }
 
 /// Returns whether a group of equal decisions needs a reply for each: the decisions differ only if they charge.
@@ -414,5 +415,5 @@ const REFUND: u64 = 4;
 const LOWER: u64 = 5;
 const OPEN: u64 = 6;
 const CLOSE: u64 = 7;
-const BATCH: u64 = 8;
+const COALESCED: u64 = 8;
 const NAMED: u64 = 15;

@@ -1,9 +1,10 @@
 //! Consistent hashing: maps a subject to a node of a ring.
 //!
-//! All instances, of every version, must compute the same, so nothing here may change.
+//! All instances, of every version, must compute the same points and seals, so these may not change.
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::error::BuildError;
 use crate::store::{Ring, RingNode};
 
 /// The points of a ring's nodes, in order.
@@ -64,6 +65,24 @@ impl Points {
         let (_, node) = self.points[if next == self.points.len() { 0 } else { next }];
         node
     }
+}
+
+/// Returns the nodes of a ring followed by those that only the previous ring has, and the index of each previous node.
+pub(super) fn all_nodes(ring: &Ring) -> Result<(Vec<RingNode>, Vec<u16>), BuildError> {
+    let mut nodes = ring.checked_nodes()?.to_vec();
+    let previous = ring.checked_previous()?.map(Ring::nodes).unwrap_or_default();
+    let locations = previous.iter().map(|node| place_among(&mut nodes, node)).collect();
+    Ok((nodes, locations))
+}
+
+/// Returns the index of a node, found by its name, and appends it if it is missing.
+fn place_among(nodes: &mut Vec<RingNode>, node: &RingNode) -> u16 {
+    let known = nodes.iter().position(|other| other.name == node.name);
+    let location = known.unwrap_or_else(|| {
+        nodes.push(node.clone());
+        nodes.len() - 1
+    });
+    u16::try_from(location).expect("two rings of at most 256 nodes")
 }
 
 /// Returns a point's position: XXH3-64 of the name, a zero byte (no name has one), and the point's number in

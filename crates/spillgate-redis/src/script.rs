@@ -4,12 +4,7 @@ use std::sync::LazyLock;
 
 use assembly::{Line, Source, assemble};
 
-use super::program::{Call, Header};
-use crate::algorithm::Intent;
-use crate::counter::PlannedCharge;
-use crate::limit::{Algorithm, Limit, NamedLimit};
-use crate::plan::{RecordAction, Transaction};
-use crate::subject::SubjectKey;
+use crate::limit::Algorithm;
 
 mod assembly;
 
@@ -22,22 +17,34 @@ pub(super) struct Script {
     origins: Vec<(&'static str, usize)>,
 }
 
-/// The script with `#!lua`: a server that knows it rejects undeclared keys, and rejects calls on a replica at once.
-pub(super) static MARKED: LazyLock<Script> = LazyLock::new(|| Script::new(MARK, &DECIDES));
-/// The script for servers before 7.0, where `#` is a syntax error.
-pub(super) static PLAIN: LazyLock<Script> = LazyLock::new(|| Script::new("", &DECIDES));
+/// Both scripts, in one variant.
+#[derive(Debug)]
+pub(super) struct Scripts {
+    /// The script that decides.
+    pub(super) decides: LazyLock<Script>,
+    /// The script of leases: the driver with the ledger in place of reservations. It is separate so that the
+    /// script that decides stays short.
+    pub(super) leases: LazyLock<Script>,
+}
 
-/// The script of leases: the driver with the ledger in place of reservations. It is separate so that the
-/// script that decides stays short.
-static MARKED_OF_LEASES: LazyLock<Script> = LazyLock::new(|| Script::new(MARK, &LEASES));
-static PLAIN_OF_LEASES: LazyLock<Script> = LazyLock::new(|| Script::new("", &LEASES));
+/// The scripts with `#!lua`: a server that knows it rejects undeclared keys, and rejects calls on a replica at once.
+pub(super) static MARKED: Scripts = Scripts {
+    decides: LazyLock::new(|| Script::new(MARK, &DECIDES)),
+    leases: LazyLock::new(|| Script::new(MARK, &LEASES)),
+};
+/// The scripts for servers before 7.0, where `#` is a syntax error.
+pub(super) static PLAIN: Scripts = Scripts {
+    decides: LazyLock::new(|| Script::new("", &DECIDES)),
+    leases: LazyLock::new(|| Script::new("", &LEASES)),
+};
 
 static DECIDES: LazyLock<Vec<Line>> = LazyLock::new(|| assembled(OF_DECISIONS));
 static LEASES: LazyLock<Vec<Line>> = LazyLock::new(|| assembled(OF_LEASES));
 
-/// Returns the script of leases in the same variant.
-pub(super) fn of_leases(script: &'static Script) -> &'static Script {
-    if std::ptr::eq(script, &*PLAIN) { &PLAIN_OF_LEASES } else { &MARKED_OF_LEASES }
+impl Scripts {
+    fn both(&self) -> [&Script; 2] {
+        [&self.decides, &self.leases]
+    }
 }
 
 impl Script {
@@ -67,8 +74,8 @@ pub(super) fn located(error: String) -> String {
         let behind = error.split("user_script:").nth(1)?.trim_start();
         let number: usize =
             behind.split(|char: char| !char.is_ascii_digit()).next()?.parse().ok()?;
-        let ours = [&*MARKED, &*PLAIN, &*MARKED_OF_LEASES, &*PLAIN_OF_LEASES];
-        let script = ours.into_iter().find(|script| error.contains(&script.sha))?;
+        let mut ours = [&MARKED, &PLAIN].into_iter().flat_map(Scripts::both);
+        let script = ours.find(|script| error.contains(&script.sha))?;
         script.origins.get(number.checked_sub(1)?)
     };
     match origin() {
@@ -77,30 +84,17 @@ pub(super) fn located(error: String) -> String {
     }
 }
 
-/// Returns a call that tests whether a server decides. It peeks at a counter that no limit has, and changes nothing.
-pub(super) fn probe() -> Call<'static> {
-    static ASK: LazyLock<Transaction> = LazyLock::new(|| {
-        let limit = NamedLimit::new(Limit::per_second(1), 0);
-        let counter = PlannedCharge::new(SubjectKey { tag: 0, id: 0, rule: 0 }, limit);
-        let charges = [counter].into_iter().collect();
-        Transaction { intent: Intent::Peek, record: RecordAction::None, charges }
-    });
-    let mut call = Call::new(Header { given_us: 0, estimate_us: 0, nonce: 1 });
-    call.decision(&ASK);
-    call
-}
-
 /// Returns both scripts as a server gets them, each with its SHA1: the one that decides, and the one of leases.
 ///
 /// `marked` selects the variant for servers since 7.0.
 pub fn of_server(marked: bool) -> [(&'static str, &'static str); 2] {
-    let decides = if marked { &*MARKED } else { &*PLAIN };
-    [decides, of_leases(decides)].map(|script| (&script.text[..], &script.sha[..]))
+    let scripts = if marked { &MARKED } else { &PLAIN };
+    scripts.both().map(|script| (&script.text[..], &script.sha[..]))
 }
 
 /// Returns the text of the script that decides, without the mark.
 pub fn text() -> String {
-    PLAIN.text.clone()
+    PLAIN.decides.text.clone()
 }
 
 fn assembled(others: [Source; 2]) -> Vec<Line> {

@@ -5,16 +5,14 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::redis::{Cmd, RedisConnectionInfo, RedisError, RedisResult, Value};
 use parking_lot::Mutex;
 
-use super::access::{Connector, Login};
-use super::address::{Address, At, Host};
-use super::jitter::{jittered, random};
-use super::shard::Shard;
+use super::access::Connector;
+use super::address::{Address, At, Host, Login};
+use super::jitter::random;
 use super::wire::{self, Wire};
 use crate::error::BuildError;
 use crate::time::Deadline;
@@ -70,7 +68,7 @@ impl Sentinels {
     }
 
     /// Returns whether the primary is another server than that of the last connection.
-    async fn say_another(&self) -> bool {
+    pub(super) async fn primary_has_moved(&self) -> bool {
         match self.primary().await {
             Ok(host) => self.found.lock().as_ref().is_some_and(|found| *found != host),
             // A sentinel that does not answer proves no change.
@@ -132,24 +130,6 @@ impl Sentinels {
     }
 }
 
-/// Makes a shard follow a new primary, even if the old one still answers. Ends when the shard is dropped.
-pub(super) fn watch(shard: &Arc<Shard>, sentinels: Arc<Sentinels>) {
-    let shard: Weak<Shard> = Arc::downgrade(shard);
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(LOOK_EVERY + jittered(LOOK_EVERY)).await;
-            if shard.strong_count() == 0 {
-                return;
-            }
-            if sentinels.say_another().await
-                && let Some(shard) = shard.upgrade()
-            {
-                shard.link().renew();
-            }
-        }
-    });
-}
-
 fn trouble(why: String) -> RedisError {
     io::Error::other(why).into()
 }
@@ -162,5 +142,3 @@ impl fmt::Display for Sentinels {
 
 /// The time limit for one sentinel. Several fit one attempt to connect.
 const ASK: Duration = Duration::from_millis(300);
-/// The pause between two checks. Sentinels take seconds to agree on a failover.
-const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -4,39 +4,51 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ::redis::{Cmd, Value};
 use smallvec::SmallVec;
 
-use super::batch::coalescer::together;
-use super::batch::{Admission, Batches};
 use super::failure::{Failure, NotHere};
 use super::guard::KnownGuard;
+use super::jitter::jittered;
 use super::link::{Link, Redirect};
 use super::offset::Offset;
 use super::polls::Polls;
 use super::program::{self, Call, Header, Reply, ReplyRange, Times};
 use super::server::Server;
 use super::wire::Held;
-use super::{CallTerms, StoreClock, topology};
+use super::{CallTerms, StoreClock};
 use crate::error::StoreError;
 use crate::meter::ShardMeter;
 use crate::plan::{Transaction, TransactionReply};
 use crate::store::ShardStatus;
-use crate::time::{Deadline, counter_ns, monotonic_us};
+use crate::time::{Deadline, counter_ns, monotonic_us, us_of};
+
+mod batch;
+
+use batch::Admission;
+pub(super) use batch::Batches;
+use batch::coalescer::BatchIndex;
+pub(super) use batch::coalescer::together;
 
 /// A primary of the store.
 #[derive(Debug)]
 pub(super) struct Shard {
     /// The node's name, or the address without credentials.
-    name: String,
-    link: Link,
+    pub(super) name: String,
+    pub(super) link: Arc<Link>,
     pub(super) guard: KnownGuard,
     offset: Offset,
     /// When the clock was last read by a command of its own, in monotonic time; 0 if never.
     sampled_us: AtomicU64,
-    meter: Arc<ShardMeter>,
+    pub(super) meter: Arc<ShardMeter>,
     batches: Batches,
-    polls: Polls,
+    pub(super) polls: Polls,
+}
+
+/// The server for a call, and whether it needs ASKING.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    pub(super) shard: Arc<Shard>,
+    pub(super) redirect: Redirect,
 }
 
 impl Shard {
@@ -46,12 +58,13 @@ impl Shard {
         server: Server,
         connections: usize,
         timeout: Duration,
+        client_clock: bool,
         batches: Batches,
     ) -> Shard {
         Shard {
             meter: Arc::new(ShardMeter::new(name.clone())),
             name,
-            link: Link::new(server, connections, timeout),
+            link: Link::new(server, connections, timeout, client_clock),
             guard: KnownGuard::default(),
             offset: Offset::guessed(),
             sampled_us: AtomicU64::new(0),
@@ -83,11 +96,6 @@ impl Shard {
         }
     }
 
-    /// Waits until a caller that polls this shard may send its next call.
-    pub(super) async fn poll_turn(&self) {
-        self.polls.turn().await;
-    }
-
     /// Runs a call. If its calendar windows did not contain the store's time, builds it again with the time learned.
     pub(super) async fn run<'a>(
         &self,
@@ -106,7 +114,7 @@ impl Shard {
         mut held: Held,
     ) -> Result<Reply, Failure> {
         for _ in 0..CALENDAR_TRIES {
-            let guard = terms.caller.terms.on(&self.guard, topology::GUARD);
+            let guard = terms.settings.guard_policy.on(&self.guard);
             let guard = guard.map_err(|failure| self.count(failure))?;
             // A failed try has recorded the store's clock, so the next header has a better estimate.
             let header = self.header(terms).map_err(|failure| self.count(failure))?;
@@ -124,7 +132,7 @@ impl Shard {
                 self.batches.release();
             }
             let reply = reply?;
-            if matches!(terms.caller.clock, StoreClock::Store) {
+            if matches!(terms.settings.clock, StoreClock::Store) {
                 self.note_clock(reply.now_us(), sent_us, monotonic_us());
             }
             if reply.guarded_otherwise() {
@@ -144,32 +152,6 @@ impl Shard {
         failure
     }
 
-    /// Sends one command that is not the script.
-    pub(super) async fn command(
-        &self,
-        command: &Cmd,
-        redirect: Redirect,
-        deadline: Deadline,
-    ) -> Result<Value, Failure> {
-        self.link.command(command, redirect, deadline).await
-    }
-
-    pub(super) fn batches(&self) -> &Batches {
-        &self.batches
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(super) fn meter(&self) -> Arc<ShardMeter> {
-        Arc::clone(&self.meter)
-    }
-
-    pub(super) fn link(&self) -> &Link {
-        &self.link
-    }
-
     /// Returns the shard's status as this instance sees it.
     pub(super) fn status(&self) -> ShardStatus {
         ShardStatus {
@@ -184,11 +166,16 @@ impl Shard {
         }
     }
 
+    /// Returns the estimate of the server's time.
+    pub(super) fn now_us(&self) -> u64 {
+        self.offset.now_us()
+    }
+
     /// Reads the server's clock by a command of its own, for servers where scripts must not.
     pub(super) async fn sample_clock(&self, deadline: Deadline) {
         let sent_us = monotonic_us();
         let answer = self.link.command(&::redis::cmd("TIME"), Redirect::None, deadline).await;
-        let Some(store_us) = answer.ok().and_then(time_of) else { return };
+        let Some(store_us) = answer.ok().as_ref().and_then(us_of) else { return };
         let answered_us = monotonic_us();
         self.note_clock(store_us, sent_us, answered_us);
         self.offset.set(store_us, sent_us, answered_us);
@@ -196,8 +183,8 @@ impl Shard {
     }
 
     fn header(&self, terms: &CallTerms<'_>) -> Result<Header, Failure> {
-        let estimate_us = || self.offset.now_us();
-        let (given_us, estimate_us) = match &terms.caller.clock {
+        let estimate_us = || self.now_us();
+        let (given_us, estimate_us) = match &terms.settings.clock {
             StoreClock::Store => (0, estimate_us()),
             StoreClock::Client => {
                 let sampled_us = self.sampled_us.load(Ordering::Relaxed);
@@ -212,7 +199,7 @@ impl Shard {
                 (now_us, now_us)
             }
         };
-        Ok(Header { given_us, estimate_us, nonce: terms.caller.nonces.next() })
+        Ok(Header { given_us, estimate_us, nonce: terms.settings.nonces.next() })
     }
 
     fn note_clock(&self, store_us: u64, sent_us: u64, answered_us: u64) {
@@ -227,6 +214,11 @@ impl Shard {
     }
 }
 
+/// Waits a short random time, for a temporary condition of a server to pass.
+pub(super) async fn pause(deadline: Deadline) {
+    let _ = deadline.bound(tokio::time::sleep(jittered(LATER))).await;
+}
+
 /// Groups the transactions of one caller.
 ///
 /// Returns each distinct transaction with its count, and for each input its range in the reply.
@@ -239,20 +231,12 @@ fn once(transactions: &[Transaction]) -> (SmallVec<[Times<'_>; 1]>, SmallVec<[Re
     let once = coalescer.iter().map(|group| (&transactions[group.first], group.times));
     let once: SmallVec<[_; 1]> = once.collect();
     let ranges = program::reply_ranges(&once);
-    let ranges = indices.iter().map(|index| ranges[index.group as usize].at(index.index)).collect();
-    (once, ranges)
+    let range = |index: &BatchIndex| ranges[index.coalesced as usize].at(index.position);
+    (once, indices.iter().map(range).collect())
 }
 
-/// Parses the reply to TIME: seconds, and microseconds.
-fn time_of(answer: Value) -> Option<u64> {
-    let Value::Array(parts) = answer else { return None };
-    let number = |part: &Value| match part {
-        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
-        _ => None,
-    };
-    Some(number(parts.first()?)? * 1_000_000 + number(parts.get(1)?)?)
-}
-
+/// The longest pause before a retry. Two of them, with the calls between, fit a deadline of 25 ms.
+pub(super) const LATER: Duration = Duration::from_millis(8);
 /// Three tries: the first learns the store's clock, the second uses it, the third may cross a window's border.
 const CALENDAR_TRIES: usize = 3;
 /// The longest use of one sample. Clocks drift apart by less than a millisecond in that time.

@@ -15,8 +15,8 @@ use tokio::sync::Semaphore;
 
 use super::topology::Location;
 use super::{Redis, StoreError};
-use crate::algorithm::{Charge, Intent};
-use crate::counter::{ChargeReply, PlannedCharge};
+use crate::algorithm::Intent;
+use crate::fallback::{Outage, StoreCall};
 use crate::plan::{
     Cause, ChargeOutcome, ChargeOutcomes, Order, RecordAction, Transaction, TransactionReply,
 };
@@ -31,42 +31,8 @@ use legs::{Leg, Legs};
 use old_owners::OldOwners;
 use provisional::ProvisionalCharges;
 
-/// Decides the counters of a shard that returned no usable reply.
-pub trait ShardFallback: Sync {
-    /// The error for a counter that the fallback does not decide.
-    type Error: Send;
-
-    /// Decides the counters of `transaction`.
-    ///
-    /// `indices` are the positions of these counters in the whole transaction.
-    fn decide_without_store(
-        &self,
-        transaction: &Transaction,
-        indices: &[usize],
-        error: StoreError,
-    ) -> Result<ChargeOutcomes, Self::Error>;
-
-    /// Refunds a charge that the fallback made, and returns the counter's state afterwards.
-    ///
-    /// `index` is the position of the counter in the whole transaction.
-    fn refund(&self, counter: &PlannedCharge, index: usize, charge: Charge) -> Option<ChargeReply>;
-}
-
-/// A transaction, the order of its legs, and the fallback for shards that fail.
-pub struct StoreCall<'q, S> {
-    /// The charges.
-    pub transaction: &'q Transaction,
-    /// The order of its legs.
-    pub order: Order,
-    /// Decides for shards that fail.
-    pub fallback: S,
-}
-
 /// Decides one transaction: in one call if one location holds all counters, leg by leg otherwise.
-pub async fn decide<S: ShardFallback>(
-    redis: &Redis,
-    call: &StoreCall<'_, S>,
-) -> Result<ChargeOutcomes, S::Error> {
+pub async fn decide(redis: &Redis, call: &StoreCall<'_>) -> ChargeOutcomes {
     let StoreCall { transaction, fallback, .. } = call;
     let deadline = redis.deadline();
     match redis.only_location(transaction) {
@@ -79,9 +45,9 @@ pub async fn decide<S: ShardFallback>(
             let runner =
                 LegRunner { redis, fallback, deadline, old_owners: &old_owners, unanswered };
             // Boxed, since a decision at one location would otherwise be as large as this future.
-            let outcomes = Box::pin(runner.run(transaction, call.order)).await?;
+            let outcomes = Box::pin(runner.run(transaction, call.order)).await;
             old_owners.level(redis, transaction, &outcomes);
-            Ok(old_owners.joined(outcomes))
+            old_owners.joined(outcomes)
         }
     }
 }
@@ -89,10 +55,7 @@ pub async fn decide<S: ShardFallback>(
 /// Decides several transactions, each by itself.
 ///
 /// Transactions that share one location go to it together and in order. The results are in the order of `calls`.
-pub async fn decide_each<S: ShardFallback>(
-    redis: &Redis,
-    calls: &[StoreCall<'_, S>],
-) -> Vec<Result<ChargeOutcomes, S::Error>> {
+pub async fn decide_each(redis: &Redis, calls: &[StoreCall<'_>]) -> Vec<ChargeOutcomes> {
     let mut together: BTreeMap<Location, (Vec<usize>, Vec<Transaction>)> = BTreeMap::new();
     let mut alone = Vec::new();
     for (number, StoreCall { transaction, .. }) in calls.iter().enumerate() {
@@ -109,9 +72,9 @@ pub async fn decide_each<S: ShardFallback>(
     let turns = &Semaphore::new(LOCATIONS_AT_ONCE);
     let together = together.into_iter().map(|(location, (numbers, transactions))| async move {
         let _turn = turns.acquire().await;
-        let reply = redis.decide_at(location, &transactions).await;
+        let replies = redis.decide_at(location, &transactions).await;
         let outcomes = |(number, reply)| (number, outcomes_of(reply, &calls[number]));
-        numbers.into_iter().zip(reply).map(outcomes).collect::<Vec<_>>()
+        numbers.into_iter().zip(replies).map(outcomes).collect::<Vec<_>>()
     });
     let alone = alone.into_iter().map(|number| async move {
         let _turn = turns.acquire().await;
@@ -120,45 +83,45 @@ pub async fn decide_each<S: ShardFallback>(
     let (together, alone) = tokio::join!(join_all(together), join_all(alone));
     let mut all: Vec<_> = together.into_iter().flatten().chain(alone).collect();
     all.sort_unstable_by_key(|(number, _)| *number);
-    all.into_iter().map(|(_, outcome)| outcome).collect()
+    all.into_iter().map(|(_, outcomes)| outcomes).collect()
 }
 
-/// Returns a store reply for every counter of a transaction.
-///
-/// Legs after a denial were not evaluated, and refunded counters have no reply; this function peeks at both.
-pub(super) async fn reply_in_full(
+/// Reads the counters of a transaction that charges nothing, at all its locations at once.
+pub(super) async fn read(
     redis: &Redis,
     transaction: &Transaction,
-    mut outcomes: ChargeOutcomes,
 ) -> Result<TransactionReply, StoreError> {
-    let is_missing = |outcome: &ChargeOutcome| {
-        matches!(outcome, ChargeOutcome::NotAsked | ChargeOutcome::Refunded)
-    };
-    if outcomes.iter().any(is_missing) {
-        let look = Transaction { intent: Intent::Peek, ..transaction.clone() };
-        let seen = decide(redis, &StoreCall::without_fallback(&look)).await?;
-        for (outcome, seen) in outcomes.iter_mut().zip(seen) {
-            if is_missing(outcome) {
-                *outcome = seen;
-            }
+    let (deadline, old_owners) = (redis.deadline(), OldOwners::of(redis, transaction));
+    let mut outcomes = smallvec![ChargeOutcome::NotAsked; old_owners.count()];
+    let Legs { mut enforced, mut unenforced } = Legs::of(redis, transaction, &old_owners);
+    enforced.append(&mut unenforced);
+    let replies =
+        enforced.iter().map(|leg| redis.decide_one_at(leg.location, &leg.transaction, deadline));
+    let replies = join_all(replies).await;
+    for (leg, reply) in enforced.iter().zip(replies) {
+        match reply {
+            Ok(reply) => note(leg, by_store(reply), &mut outcomes),
+            // The new owners show the counters alone.
+            Err(_) if leg.is_old(&old_owners) && redis.give_up_if_gone(leg.location) => {}
+            Err(error) => return Err(error),
         }
     }
-    let replies = outcomes.iter().filter_map(|outcome| match outcome {
-        ChargeOutcome::Store(counter) => Some(*counter),
+    let replies = old_owners.joined(outcomes).into_iter().filter_map(|outcome| match outcome {
+        ChargeOutcome::Store(reply) => Some(reply),
         _ => None,
     });
-    let replies: SmallVec<[ChargeReply; 1]> = replies.collect();
-    let enforced = transaction.charges.iter().zip(&replies).filter(|(asked, _)| asked.group == 0);
-    let allowed = enforced.fold(true, |all, (_, counter): (_, &ChargeReply)| all && counter.fits);
+    let replies: SmallVec<[_; 1]> = replies.collect();
+    let mut counters = transaction.charges.iter().zip(&replies);
+    let allowed = counters.all(|(asked, reply)| asked.group > 0 || reply.fits);
     Ok(TransactionReply { allowed, replies })
 }
 
-fn outcomes_of<S: ShardFallback>(
+fn outcomes_of(
     reply: Result<TransactionReply, StoreError>,
-    call: &StoreCall<'_, S>,
-) -> Result<ChargeOutcomes, S::Error> {
+    call: &StoreCall<'_>,
+) -> ChargeOutcomes {
     match reply {
-        Ok(reply) => Ok(reply.replies.into_iter().map(ChargeOutcome::Store).collect()),
+        Ok(reply) => by_store(reply),
         Err(error) => {
             let all: SmallVec<[usize; 4]> = (0..call.transaction.charges.len()).collect();
             call.fallback.decide_without_store(call.transaction, &all, error)
@@ -166,36 +129,14 @@ fn outcomes_of<S: ShardFallback>(
     }
 }
 
-impl<'q> StoreCall<'q, NoFallback> {
-    pub(super) fn without_fallback(transaction: &'q Transaction) -> Self {
-        StoreCall { transaction, order: Order::OneByOne, fallback: NoFallback }
-    }
-}
-
-/// A fallback that decides nothing: it returns the store's error.
-pub(super) struct NoFallback;
-
-impl ShardFallback for NoFallback {
-    type Error = StoreError;
-
-    fn decide_without_store(
-        &self,
-        _: &Transaction,
-        _: &[usize],
-        error: StoreError,
-    ) -> Result<ChargeOutcomes, StoreError> {
-        Err(error)
-    }
-
-    fn refund(&self, _: &PlannedCharge, _: usize, _: Charge) -> Option<ChargeReply> {
-        None
-    }
+fn by_store(reply: TransactionReply) -> ChargeOutcomes {
+    reply.replies.into_iter().map(ChargeOutcome::Store).collect()
 }
 
 /// Evaluates legs: on their shards, or by the fallback if a shard fails.
-struct LegRunner<'a, S> {
+struct LegRunner<'a, 'q> {
     redis: &'a Redis,
-    fallback: &'a S,
+    fallback: &'a Outage<'q>,
     deadline: Deadline,
     old_owners: &'a OldOwners,
     /// Locations that returned no reply within the deadline.
@@ -213,15 +154,11 @@ enum Charging {
     UntilAllAgree,
 }
 
-impl<S: ShardFallback> LegRunner<'_, S> {
+impl LegRunner<'_, '_> {
     /// Decides a transaction leg by leg.
-    async fn run(
-        &self,
-        transaction: &Transaction,
-        order: Order,
-    ) -> Result<ChargeOutcomes, S::Error> {
+    async fn run(&self, transaction: &Transaction, order: Order) -> ChargeOutcomes {
         let mut outcomes = smallvec![ChargeOutcome::NotAsked; self.old_owners.count()];
-        let Legs { mut enforced, mut advisory } =
+        let Legs { mut enforced, mut unenforced } =
             Legs::of(self.redis, transaction, self.old_owners);
         // An opening counts as a charge even at cost 0: its record may be charged when the reservation ends.
         let opens = matches!(transaction.record, RecordAction::Open(_));
@@ -229,9 +166,9 @@ impl<S: ShardFallback> LegRunner<'_, S> {
             && (opens || transaction.charges.iter().any(|counter| counter.cost > 0));
         if !charges {
             // Nothing to refund, so the order does not matter: all legs run at once.
-            enforced.append(&mut advisory);
-            self.all_at_once(&enforced, &mut outcomes, None).await?;
-            return Ok(outcomes);
+            enforced.append(&mut unenforced);
+            self.all_at_once(&enforced, &mut outcomes, None).await;
+            return outcomes;
         }
         let mut provisional = ProvisionalCharges::new(self.redis, self.fallback, self.old_owners);
         let allowed = match order {
@@ -239,30 +176,30 @@ impl<S: ShardFallback> LegRunner<'_, S> {
                 if let Some((last, earlier)) = enforced.split_last_mut() {
                     // The last leg needs no receipt: if it denies, it charged nothing, and if it allows, all did.
                     earlier.iter_mut().for_each(|leg| leg.ask_for_receipts(self.redis));
-                    last.take_along(&mut advisory);
+                    last.take_along(&mut unenforced);
                 }
-                self.one_by_one(&enforced, &mut outcomes, &mut provisional).await?
+                self.one_by_one(&enforced, &mut outcomes, &mut provisional).await
             }
             Order::AtOnce => {
                 enforced.iter_mut().for_each(|leg| leg.ask_for_receipts(self.redis));
-                self.all_at_once(&enforced, &mut outcomes, Some(&mut provisional)).await?;
+                self.all_at_once(&enforced, &mut outcomes, Some(&mut provisional)).await;
                 enforced.iter().all(|leg| leg.passes(&outcomes))
             }
         };
         if !allowed {
             provisional.refund(self.deadline, &mut outcomes).await;
-            return Ok(outcomes);
+            return outcomes;
         }
-        // From here on nothing is refunded, even if an advisory leg fails.
+        // From here on nothing is refunded, even if an unenforced leg fails.
         provisional.keep();
         if let RecordAction::Open(opening) = &transaction.record
             && !opening.noted().charges_anew()
         {
             // An id that was opened before has been charged already; the others only estimate.
-            advisory.iter_mut().for_each(|leg| leg.transaction.intent = Intent::Peek);
+            unenforced.iter_mut().for_each(|leg| leg.transaction.intent = Intent::Peek);
         }
-        self.all_at_once(&advisory, &mut outcomes, None).await?;
-        Ok(outcomes)
+        self.all_at_once(&unenforced, &mut outcomes, None).await;
+        outcomes
     }
 
     /// Evaluates legs until one denies, and returns whether all allowed.
@@ -270,38 +207,34 @@ impl<S: ShardFallback> LegRunner<'_, S> {
         &self,
         legs: &[Leg],
         outcomes: &mut ChargeOutcomes,
-        provisional: &mut ProvisionalCharges<'_, S>,
-    ) -> Result<bool, S::Error> {
+        provisional: &mut ProvisionalCharges<'_, '_>,
+    ) -> bool {
         for leg in legs {
-            note(leg, self.ask(leg, outcomes, Charging::UntilAllAgree).await?, outcomes);
+            note(leg, self.ask(leg, outcomes, Charging::UntilAllAgree).await, outcomes);
             if !leg.passes(outcomes) {
-                return Ok(false);
+                return false;
             }
             provisional.note(leg, outcomes);
         }
-        Ok(true)
+        true
     }
 
     /// Evaluates all legs concurrently, and records each reply as it arrives.
     ///
     /// Recording at once matters: if the caller is dropped while other legs run, the charges known so far are
-    /// refunded. Replies are recorded even if another leg failed; the last error is returned.
+    /// refunded.
     async fn all_at_once(
         &self,
         legs: &[Leg],
         outcomes: &mut ChargeOutcomes,
-        mut provisional: Option<&mut ProvisionalCharges<'_, S>>,
-    ) -> Result<(), S::Error> {
-        let mut failed = Ok(());
+        mut provisional: Option<&mut ProvisionalCharges<'_, '_>>,
+    ) {
         let charging = match provisional {
             Some(_) => Charging::UntilAllAgree,
             None => Charging::ForGood,
         };
-        let mut note_reply = |leg, reply, outcomes: &mut ChargeOutcomes| {
-            match reply {
-                Ok(reply) => note(leg, reply, outcomes),
-                Err(error) => failed = Err(error),
-            }
+        let mut note_reply = |leg: &Leg, reply: ChargeOutcomes, outcomes: &mut ChargeOutcomes| {
+            note(leg, reply, outcomes);
             if let Some(provisional) = &mut provisional {
                 provisional.note(leg, outcomes);
             }
@@ -321,16 +254,10 @@ impl<S: ShardFallback> LegRunner<'_, S> {
                 note_reply(leg, reply, outcomes);
             }
         }
-        failed
     }
 
     /// Evaluates one leg, by the fallback if its shard fails. `before` holds the outcomes of the earlier legs.
-    async fn ask(
-        &self,
-        leg: &Leg,
-        before: &ChargeOutcomes,
-        charging: Charging,
-    ) -> Result<ChargeOutcomes, S::Error> {
+    async fn ask(&self, leg: &Leg, before: &ChargeOutcomes, charging: Charging) -> ChargeOutcomes {
         let reply = match charging {
             _ if self.is_unanswered(leg.location) => {
                 let why = "the server did not answer an earlier leg of this decision";
@@ -346,7 +273,7 @@ impl<S: ShardFallback> LegRunner<'_, S> {
             self.unanswered.lock().push(leg.location);
         }
         match reply {
-            Ok(reply) => Ok(reply.replies.into_iter().map(ChargeOutcome::Store).collect()),
+            Ok(reply) => by_store(reply),
             Err(error) if self.old_owners.is_none() => {
                 self.fallback.decide_without_store(&leg.transaction, &leg.indices, error)
             }
@@ -370,10 +297,10 @@ impl<S: ShardFallback> LegRunner<'_, S> {
         leg: &Leg,
         before: &ChargeOutcomes,
         error: StoreError,
-    ) -> Result<ChargeOutcomes, S::Error> {
+    ) -> ChargeOutcomes {
         let is_old = |at: &usize| self.old_owners.is_old(leg.indices[*at]);
         let all = 0..leg.indices.len();
-        let gone = all.clone().any(|at| is_old(&at)) && self.redis.gives_up(leg.location);
+        let gone = all.clone().any(|at| is_old(&at)) && self.redis.give_up_if_gone(leg.location);
         let given_up = ChargeOutcome::OutagePolicy { passes: true, cause: Cause::Outage };
         let mut outcomes: ChargeOutcomes = smallvec![given_up; leg.indices.len()];
         // The fallback decides in two groups because the error differs. Counters that the other owner knows
@@ -393,10 +320,9 @@ impl<S: ShardFallback> LegRunner<'_, S> {
             let indices: SmallVec<[usize; 4]> =
                 here.iter().map(|at| self.old_owners.counter_of(leg.indices[*at])).collect();
             let why = if is_known { as_charged(&error) } else { error.clone() };
-            for (at, reply) in
-                here.iter().zip(self.fallback.decide_without_store(&transaction, &indices, why)?)
-            {
-                outcomes[*at] = reply;
+            let decided = self.fallback.decide_without_store(&transaction, &indices, why);
+            for (at, outcome) in here.iter().zip(decided) {
+                outcomes[*at] = outcome;
             }
         }
         // An uncertain charge at the old owner: the later leg of the new owner must not defer the same charge.
@@ -404,7 +330,7 @@ impl<S: ShardFallback> LegRunner<'_, S> {
             let old = all.filter(is_old).map(|at| self.old_owners.counter_of(leg.indices[at]));
             old.for_each(|number| self.old_owners.note_doubt(number));
         }
-        Ok(outcomes)
+        outcomes
     }
 }
 

@@ -139,7 +139,7 @@ pub(crate) struct ClientCertificate {
 /// One server of the store, as this instance sees it.
 ///
 /// `Limiter::shards` lists them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShardStatus {
     /// The node's name, or the address without credentials.
@@ -415,7 +415,7 @@ fn name_is_plain(name: &str) -> bool {
 /// People notice 100 ms and leave after a few seconds. A store that is busy for longer is
 /// overloaded.
 const OVERLOAD_WAIT: Duration = Duration::from_millis(250);
-/// One instance needs no more, by measurements of others. Operators can set more.
+/// One instance needs no more, as others have measured. Operators can set more.
 const CONNECTIONS_BY_ITSELF: usize = 4;
 /// Each instance has a connection to every node.
 const NODES_MAX: usize = 256;

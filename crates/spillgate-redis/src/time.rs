@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ::redis::Value;
+
 pub use spillgate_core::time::*;
 
 /// The time until which an answer is useful to its caller.
@@ -40,5 +42,35 @@ impl Deadline {
     }
 }
 
+/// Parses the reply to TIME, seconds and microseconds, into microseconds.
+pub(crate) fn us_of(time: &Value) -> Option<u64> {
+    let Value::Array(parts) = time else { return None };
+    let number = |part: &Value| match part {
+        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+        _ => None,
+    };
+    number(parts.first()?)?.checked_mul(1_000_000)?.checked_add(number(parts.get(1)?)?)
+}
+
 /// Longer than any process runs, and within the range of timers.
 const NEVER: Duration = Duration::from_secs(365 * 86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_that_is_no_time_is_none() {
+        let time = |parts: &[&str]| {
+            us_of(&Value::Array(
+                parts.iter().map(|part| Value::BulkString(part.as_bytes().to_vec())).collect(),
+            ))
+        };
+        assert_eq!(time(&["1700000000", "25"]), Some(1_700_000_000_000_025));
+        for parts in [&["18446744073709551615", "0"], &["-1", "0"], &["1", ""]] {
+            assert_eq!(time(parts), None, "{parts:?}");
+        }
+        assert_eq!(time(&["1"]), None);
+        assert_eq!(us_of(&Value::Nil), None);
+    }
+}

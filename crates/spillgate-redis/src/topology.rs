@@ -1,25 +1,24 @@
 //! Maps subjects to shards: a single server, a ring, or a Cluster.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use super::access::Access;
 use super::address::Address;
-use super::batch::Batches;
 use super::cluster::Cluster;
 use super::failure::{Failure, NotHere};
 use super::jitter::jittered;
 use super::link::Redirect;
-use super::ring::Points;
-use super::sentinel::{self, Sentinels};
+use super::ring::{Points, all_nodes};
+use super::sentinel::Sentinels;
 use super::server::Server;
-use super::shard::Shard;
-use super::{ShardTag, slot};
+use super::shard::{Batches, Route, Shard, pause};
+use super::{ShardTag, keys, slot};
 use crate::counter::{LimitHandle, PlannedCharge};
 use crate::error::BuildError;
-use crate::store::{OnStateLoss, Ring, RingNode, Store, StoreOptions};
+use crate::store::{OnStateLoss, Store, StoreOptions};
 use crate::time::Deadline;
 
 /// All shards of the store, and the mapping of subjects to them.
@@ -27,7 +26,7 @@ use crate::time::Deadline;
 pub(super) enum Topology {
     One(Arc<Shard>),
     Ring { points: Points, shards: Vec<Arc<Shard>>, previous: Option<Previous> },
-    Cluster(Cluster),
+    Cluster(Arc<Cluster>),
 }
 
 /// The ring that the current one replaces.
@@ -44,18 +43,6 @@ pub(super) struct Previous {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Location(u16);
 
-/// The server for a call, and whether it needs ASKING.
-#[derive(Clone, Debug)]
-pub(super) struct Route {
-    pub(super) shard: Arc<Shard>,
-    pub(super) redirect: Redirect,
-}
-
-impl Location {
-    /// The location of every subject on a single server.
-    pub(super) const ONLY: Location = Location(0);
-}
-
 impl Topology {
     pub(super) fn new(
         store: &Store,
@@ -65,8 +52,8 @@ impl Topology {
         let (addresses, tls) = (access.addresses.clone(), &access.tls);
         let whole = |name: String, server: Server| {
             let batches = if options.group_commit { Batches::new() } else { Batches::unqueued() };
-            let StoreOptions { connections, timeout, .. } = *options;
-            Arc::new(Shard::new(name, server, connections, timeout, batches))
+            let StoreOptions { connections, timeout, client_clock, .. } = *options;
+            Arc::new(Shard::new(name, server, connections, timeout, client_clock, batches))
         };
         let shard = |name: Option<&str>, address: &Address| {
             let server = Server::At { address: address.clone(), tls: tls.clone() };
@@ -89,10 +76,10 @@ impl Topology {
                 let sentinels = Arc::new(Sentinels::new(master, addresses, tls)?);
                 let server = Server::WatchedBy(Arc::clone(&sentinels));
                 let shard = whole(server.to_string(), server);
-                sentinel::watch(&shard, sentinels);
+                watch(&shard, sentinels);
                 Topology::One(shard)
             }
-            // A node that has just received a slot has no history, so its loss cannot be told from an empty slot.
+            // A node that has just received a slot has no history, so its loss looks like an empty slot.
             Store::Cluster(_) if options.on_state_loss == OnStateLoss::Exhausted => {
                 let why = "\"exhausted\" cannot hold on a Cluster, whose nodes hand their subjects on; use \"fresh\", or a ring".into();
                 return Err(BuildError::OnStateLoss { why });
@@ -104,9 +91,9 @@ impl Topology {
     /// Waits a moment for the first connections, so that the first decisions are made by the store.
     pub(super) async fn warm_up(&self) {
         match self {
-            Topology::One(shard) => shard.link().warm_up().await,
+            Topology::One(shard) => shard.link.warm_up().await,
             Topology::Ring { shards, .. } => {
-                join_all(shards.iter().map(|shard| shard.link().warm_up())).await;
+                join_all(shards.iter().map(|shard| shard.link.warm_up())).await;
             }
             Topology::Cluster(cluster) => cluster.warm_up().await,
         }
@@ -115,7 +102,7 @@ impl Topology {
     /// Returns the location of the subjects of a tag.
     pub(super) fn location(&self, tag: u128) -> Location {
         match self {
-            Topology::One(_) => Location::ONLY,
+            Topology::One(_) => Location(0),
             Topology::Ring { points, .. } => Location(points.node_of(tag)),
             Topology::Cluster(_) => Location(slot::of_tag(tag)),
         }
@@ -123,7 +110,8 @@ impl Topology {
 
     /// Returns the location of a counter on the previous ring, while its old state still counts.
     ///
-    /// It counts until, for as long as a charge lasts, no instance has charged at the old owner only.
+    /// It counts until no instance has used the previous ring for as long as a charge lasts: each charge made at the
+    /// old owner alone has drained by then.
     pub(super) fn old_location<L: LimitHandle>(
         &self,
         counter: &PlannedCharge<L>,
@@ -145,15 +133,10 @@ impl Topology {
         (old != points.node_of(tag)).then_some(Location(old))
     }
 
-    /// Returns whether every subject has the same location.
-    pub(super) fn is_one_location(&self) -> bool {
-        matches!(self, Topology::One(_))
-    }
-
     /// Returns whether calls follow a replica that takes over.
     pub(super) fn follows_successors(&self) -> bool {
         match self {
-            Topology::One(shard) => matches!(shard.link().server(), Server::WatchedBy(_)),
+            Topology::One(shard) => matches!(shard.link.server, Server::WatchedBy(_)),
             Topology::Ring { .. } => false,
             Topology::Cluster(_) => true,
         }
@@ -191,7 +174,7 @@ impl Topology {
         }
         match &failure {
             // The address, or the sentinels, may lead to another server by now.
-            Failure::NotHere(NotHere::ReadOnly, _) => tried.shard.link().renew(),
+            Failure::NotHere(NotHere::ReadOnly, _) => tried.shard.link.renew(),
             Failure::NotHere(NotHere::Later | NotHere::HalfMoved, _) => pause(deadline).await,
             _ => return Err(failure),
         }
@@ -200,8 +183,8 @@ impl Topology {
 
     /// Notes the failure of a maintenance command.
     ///
-    /// Slots may move that no decision touches; then the shard's own keys move with them.
-    pub(super) fn heed(&self, failure: &Failure) {
+    /// Slots that no decision touches may move too, and the shard's own keys with them.
+    pub(super) fn note_failure(&self, failure: &Failure) {
         if let (Topology::Cluster(cluster), Failure::NotHere(NotHere::Moved { .. }, _)) =
             (self, failure)
         {
@@ -212,9 +195,9 @@ impl Topology {
     /// Returns every shard, with the tag for its own keys.
     pub(super) fn shards(&self) -> Vec<(ShardTag, Arc<Shard>)> {
         let tagged = |shard: &Arc<Shard>, tag: String| {
-            (ShardTag { name: shard.name().to_owned(), tag }, Arc::clone(shard))
+            (ShardTag { name: shard.name.clone(), tag }, Arc::clone(shard))
         };
-        let any = || ANY_TAG.to_owned();
+        let any = || keys::ANY_TAG.to_owned();
         match self {
             Topology::One(shard) => vec![tagged(shard, any())],
             Topology::Ring { shards, .. } => {
@@ -228,32 +211,23 @@ impl Topology {
     }
 }
 
-/// Returns the nodes of a ring followed by those that only the previous ring has, and the index of each previous node.
-pub(super) fn all_nodes(ring: &Ring) -> Result<(Vec<RingNode>, Vec<u16>), BuildError> {
-    let mut nodes = ring.checked_nodes()?.to_vec();
-    let previous = ring.checked_previous()?.map(Ring::nodes).unwrap_or_default();
-    let locations = previous.iter().map(|node| place_among(&mut nodes, node)).collect();
-    Ok((nodes, locations))
-}
-
-/// Returns the index of a node, found by its name, and appends it if it is missing.
-fn place_among(nodes: &mut Vec<RingNode>, node: &RingNode) -> u16 {
-    let known = nodes.iter().position(|other| other.name == node.name);
-    let location = known.unwrap_or_else(|| {
-        nodes.push(node.clone());
-        nodes.len() - 1
+/// Makes a shard follow a new primary, even if the old one still answers. Ends when the shard is dropped.
+fn watch(shard: &Arc<Shard>, sentinels: Arc<Sentinels>) {
+    let shard: Weak<Shard> = Arc::downgrade(shard);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(LOOK_EVERY + jittered(LOOK_EVERY)).await;
+            if shard.strong_count() == 0 {
+                return;
+            }
+            if sentinels.primary_has_moved().await
+                && let Some(shard) = shard.upgrade()
+            {
+                shard.link.renew();
+            }
+        }
     });
-    u16::try_from(location).expect("two rings of at most 256 nodes")
 }
 
-/// Waits a short random time, for a temporary condition of a server to pass.
-pub(super) async fn pause(deadline: Deadline) {
-    let _ = deadline.bound(tokio::time::sleep(jittered(LATER))).await;
-}
-
-/// The tag of keys on a server of its own, where any tag will do.
-pub(super) const ANY_TAG: &str = "control";
-/// The key of the guard on such a server.
-pub(super) const GUARD: &str = "sg1:{control}:epoch";
-/// The longest pause before a retry. Two of them, with the calls between, fit a deadline of 25 ms.
-pub(super) const LATER: Duration = Duration::from_millis(8);
+/// The pause between two questions to the sentinels. Sentinels take seconds to agree on a failover.
+const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use ::redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
+use ::redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -33,28 +33,25 @@ pub(super) struct Wire {
 impl Wire {
     /// Sends one command and returns the reply. All callers share the connection. The caller must bound the wait.
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Answer> {
-        self.line.send(&command.get_packed_command(), 1).await
+        self.send_packed(&command.get_packed_command(), 1).await
     }
 
-    /// Sends several commands as [`Wire::send`] does, and returns the reply to the last.
-    pub(super) async fn send_all(&self, commands: &Pipeline) -> RedisResult<Answer> {
-        self.line.send(&commands.get_packed_pipeline(), commands.len()).await
+    /// Sends encoded commands as [`Wire::send`] does, and returns the reply to the last.
+    pub(super) async fn send_packed(&self, packed: &[u8], commands: usize) -> RedisResult<Answer> {
+        self.line.send(packed, commands).await
     }
 
-    /// Sends a call whose reply the shard owes within the pulse's timeout, once the wire is watched.
+    /// Sends a call whose reply the shard owes within the pulse's timeout, once the wire is watched. The call may be
+    /// several encoded commands: the reply is that to the last.
     ///
     /// `held` is returned with the reply. If the caller is dropped before, `held` is dropped when the reply comes.
-    pub(super) async fn call(&self, command: &Cmd, held: Held) -> (RedisResult<Answer>, Held) {
-        self.line.call(&command.get_packed_command(), 1, held).await
-    }
-
-    /// Sends several commands as [`Wire::call`] does, and returns the reply to the last.
-    pub(super) async fn call_all(
+    pub(super) async fn call(
         &self,
-        commands: &Pipeline,
+        packed: &[u8],
+        commands: usize,
         held: Held,
     ) -> (RedisResult<Answer>, Held) {
-        self.line.call(&commands.get_packed_pipeline(), commands.len(), held).await
+        self.line.call(packed, commands, held).await
     }
 
     /// Reports the bytes that are read here to the pulse of a shard.

@@ -10,6 +10,7 @@
 // exchanges them with the shards.
 
 use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 mod audit;
 #[cfg(feature = "redis")]
@@ -31,7 +32,7 @@ pub use listing::{Override, PendingShard, WriteReport};
 pub use note::ChangeNote;
 pub use rule_mode::RuleMode;
 #[cfg(all(test, feature = "redis"))]
-pub(crate) use sealed::Seal;
+pub(crate) use sealed::EntrySeal;
 pub(crate) use table::{Effect, Entry, EntryId, Stamp, Table, id_of};
 
 /// Returns a random number that cannot be guessed from earlier ones. The standard library's hash
@@ -42,6 +43,11 @@ pub(crate) fn random() -> u64 {
         return number >> 16;
     }
     RandomState::new().hash_one(0) >> 16
+}
+
+/// Returns the instant of a time in microseconds since the epoch.
+pub(crate) fn system_time(us: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(us)
 }
 
 /// The longest subject and limits of one entry. An instance reads up to ten thousand entries when

@@ -105,7 +105,7 @@ impl<'d> DenialResponse<'d> {
 
     /// Returns the names of the limits that deny, as in the header fields.
     pub fn violated_policies(&self) -> impl Iterator<Item = String> {
-        self.refusing().map(|(_, name)| name.parts().collect())
+        self.denying().map(|(_, name)| name.parts().collect())
     }
 
     /// Returns the body: that of the rule's denial, else problem details as JSON. [`DenialResponse::headers`] has its type.
@@ -167,6 +167,13 @@ impl<'d> DenialResponse<'d> {
         response
     }
 
+    /// Adds `Retry-After` if the wait is known. A field that exists already stays.
+    pub(crate) fn write_retry_after(&self, headers: &mut HeaderMap) {
+        if let Some(seconds) = self.retry_after_seconds() {
+            headers.entry(RETRY_AFTER).or_insert(seconds.into());
+        }
+    }
+
     /// Returns the denial of the rule that decides, if it has one. An outage has the usual response, since the rule's is
     /// about its limits.
     ///
@@ -176,7 +183,7 @@ impl<'d> DenialResponse<'d> {
         if matches!(self.reason, Reason::StoreUnavailable | Reason::Overloaded) {
             return None;
         }
-        let denying = self.refusing().map(|(counter, _)| counter);
+        let denying = self.denying().map(|(counter, _)| counter);
         let denying = denying.filter(|counter| counter.reason() == Some(self.reason));
         let wait = |counter: &LimitDecision<'_>| counter.retry_after().unwrap_or(Duration::MAX);
         decision::rule_denial(&denying.min_by_key(|counter| Reverse(wait(counter)))?)
@@ -189,16 +196,15 @@ impl<'d> DenialResponse<'d> {
             _ => {
                 let timed =
                     |counter: &LimitDecision<'_>| counter.algorithm() != Algorithm::Concurrency;
-                let refusing = self.refusing().map(|(counter, _)| counter).filter(timed);
-                refusing.filter_map(|counter| counter.retry_after()).max()
+                let denying = self.denying().map(|(counter, _)| counter).filter(timed);
+                denying.filter_map(|counter| counter.retry_after()).max()
             }
         }
     }
 
     /// Returns the counters that deny. One without room denies nothing if its rule is post-paid.
-    fn refusing(&self) -> impl Iterator<Item = (LimitDecision<'d>, PolicyName<'d>)> {
-        enforced_counters(self.decision)
-            .filter(|(counter, _)| counter.reason().is_some() && !counter.advisory())
+    fn denying(&self) -> impl Iterator<Item = (LimitDecision<'d>, PolicyName<'d>)> {
+        enforced_counters(self.decision).filter(|(counter, _)| counter.denies())
     }
 }
 
@@ -239,12 +245,8 @@ impl HeaderStyle {
     /// ```
     pub fn write(self, decision: &Decision, headers: &mut HeaderMap) {
         Fields::of(self, decision, &[]).add_to(headers);
-        let retry_after =
-            DenialResponse::of(decision).and_then(|refusal| refusal.retry_after_seconds());
-        if let Some(seconds) = retry_after
-            && !headers.contains_key(RETRY_AFTER)
-        {
-            headers.insert(RETRY_AFTER, seconds.into());
+        if let Some(denial) = DenialResponse::of(decision) {
+            denial.write_retry_after(headers);
         }
     }
 }
@@ -280,7 +282,7 @@ mod tests {
         let full = outcome(1, Reason::LimitExceeded, Some(1));
         let decision = decision::from_counters([away, full].into_iter().collect(), names);
         assert_eq!(decision.rule(), Some("away"), "its wait is unknown, which is longest");
-        let refusal = DenialResponse::of(&decision).unwrap();
-        assert_eq!((refusal.reason(), refusal.status().as_u16()), (Reason::LimitExceeded, 420));
+        let denial = DenialResponse::of(&decision).unwrap();
+        assert_eq!((denial.reason(), denial.status().as_u16()), (Reason::LimitExceeded, 420));
     }
 }

@@ -2,21 +2,15 @@
 //!
 //! An engine decides transactions. It knows nothing of rules, requests or APIs.
 
+use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::error::StoreError;
 use crate::limit::NamedLimit;
+use crate::plan::{Transaction, TransactionReply};
 use crate::subject::SubjectKey;
 
-pub(crate) use crate::counter::{Change, ChargeReply, PlannedCharge};
-pub(crate) use crate::plan::{Transaction, TransactionReply};
 pub(crate) use spillgate_core::memory::Memory;
 #[cfg(feature = "redis")]
-pub(crate) use spillgate_core::memory::takes_permits;
-#[cfg(feature = "redis")]
 pub(crate) use spillgate_redis::Redis;
-#[cfg(feature = "redis")]
-pub(crate) use spillgate_redis::jitter::jittered;
-#[cfg(feature = "redis")]
-pub(crate) use spillgate_redis::spread::{StoreCall, decide, decide_each};
 
 /// The engine of a limiter.
 #[derive(Debug)]
@@ -42,15 +36,15 @@ impl Engine {
         }
     }
 
-    /// Decides one transaction.
-    pub(crate) async fn decide_one(
+    /// Reads the counters of a transaction that charges nothing.
+    pub(crate) async fn read(
         &self,
         transaction: &Transaction,
     ) -> Result<TransactionReply, StoreError> {
         match self {
             Engine::Memory(memory) => Ok(memory.decide(transaction)),
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => redis.decide_one(transaction).await,
+            Engine::Redis(redis) => redis.read(transaction).await,
         }
     }
 

@@ -150,8 +150,8 @@ impl Fields {
     /// Makes one field for each number of the tightest limit.
     fn separate(advice: &[Advice<'_>], names: &'static [HeaderName]) -> Fields {
         let Some((one, reset_s)) = resetting(advice).next() else { return Fields::default() };
-        let params = [one.capacity, one.remaining, reset_s].map(HeaderValue::from);
-        Fields { names, values: params.into_iter().collect() }
+        let numbers = [one.capacity, one.remaining, reset_s].map(HeaderValue::from);
+        Fields { names, values: numbers.into_iter().collect() }
     }
 
     /// Adds `5;w=60` for each limit, if there is any. These styles have no place for names.

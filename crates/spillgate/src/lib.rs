@@ -58,12 +58,13 @@ pub mod policy {
     pub(crate) use spillgate_core::policy::*;
     pub use spillgate_core::policy::{
         DenialBody, DenialSpec, Glob, InvalidChange, LeaseSpec, LeaseTerms, NotMatched, Pattern,
-        PolicyBuilder, RequestLimit, RuleDenial, RuleSpec, Subject,
+        PolicyBuilder, RequestLimit, RuleDenial, RuleSpec, Subject, first_dot_too_many,
     };
 }
 
 /// The parts of an [`Explanation`](explain::Explanation), which [`Limiter::explain`] returns.
 pub mod explain {
+    pub use crate::limiter::explain::wait::Wait;
     pub use crate::limiter::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
 }
 

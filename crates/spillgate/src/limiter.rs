@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 #[cfg(feature = "redis")]
@@ -61,7 +60,6 @@ pub use builder::LimiterBuilder;
 use control::Control;
 use counters::Counters;
 pub use counters::Stats;
-use evaluate::Evaluated;
 pub use explain::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
 pub(crate) use in_force::InForce;
 pub use memory_stats::MemoryStats;
@@ -224,9 +222,9 @@ impl Limiter {
                 requests.iter().map(now).collect()
             }
             #[cfg(feature = "redis")]
-            Engine::Redis(_) => {
+            Engine::Redis(redis) => {
                 let all = requests.iter().map(|request| self.inner.bind(request));
-                Box::pin(self.inner.decide_each(all.collect())).await
+                Box::pin(self.inner.decide_each(redis, all.collect())).await
             }
         }
     }
@@ -286,7 +284,7 @@ impl Limiter {
         // No caller has this key, since callers' keys are never empty.
         let key = self.inner.secret.inline_key("");
         let plan: Plan = Plan::inline([key], &named, &Cost::requests(0));
-        self.inner.engine.decide_one(&plan.transaction).await.is_ok()
+        self.inner.engine.read(&plan.transaction).await.is_ok()
     }
 
     /// Returns the counts of this limiter since it was built.
@@ -308,22 +306,6 @@ impl Limiter {
 }
 
 impl Inner {
-    /// Evaluates a plan and waits at most `within` for the store.
-    async fn evaluate_within(
-        &self,
-        plan: Box<Plan>,
-        policy: &Policy,
-        within: Duration,
-    ) -> Evaluated {
-        match &self.engine {
-            Engine::Memory(_) => self.evaluate(plan, Some(policy)).await,
-            #[cfg(feature = "redis")]
-            Engine::Redis(redis) => {
-                self.evaluate_on(&redis.within(within), plan, Some(policy)).await
-            }
-        }
-    }
-
     fn stats(&self) -> Stats {
         let evictions = match &self.engine {
             Engine::Memory(memory) => memory.evictions(),

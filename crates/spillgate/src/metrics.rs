@@ -5,7 +5,6 @@
 //! [`Limiter::top`](crate::Limiter::top) lists subjects. A subject is never a label.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use spillgate_core::histogram::Durations;
 use spillgate_core::histogram::Histogram;
@@ -16,14 +15,15 @@ use crate::request::Request;
 use crate::subject::{Secret, SubjectKey};
 use crate::time::counter_ns;
 
+mod counting;
 mod counts;
 mod meter;
 mod rates;
 mod sketch;
 mod text;
 mod top;
-mod wanted;
 
+pub(crate) use counting::Counting;
 pub use counts::{Counts, RuleCounts, ShardCounts};
 pub(crate) use meter::Meters;
 #[cfg(feature = "redis")]
@@ -33,7 +33,6 @@ use rates::Rates;
 pub(crate) use text::{Kind, Text};
 use top::Tops;
 pub use top::{Top, TopOfRule, TopSubject};
-pub(crate) use wanted::Wanted;
 
 /// The counts of a limiter besides those of its rules. The meters of the rules are in force together with the policy, so
 /// that a count needs no lookup.
@@ -41,11 +40,10 @@ pub(crate) use wanted::Wanted;
 pub(crate) struct Metrics {
     /// Counts inline limits, which have no rule and any domain.
     inline: Meter,
-    unmatched: AtomicU64,
     decision: Histogram,
     /// Whether all decisions are timed, or one in [`TIMED_IN_MEMORY`].
     on_store: bool,
-    wanted: Wanted,
+    counting: Counting,
     tops: Tops,
     rates: Rates,
 }
@@ -59,20 +57,19 @@ pub(crate) struct Began(Option<u64>);
 pub(crate) struct Took(Option<u64>);
 
 impl Metrics {
-    pub(crate) fn new(on_store: bool, wanted: Wanted) -> Metrics {
+    pub(crate) fn new(on_store: bool, counting: Counting) -> Metrics {
         Metrics {
             inline: Meter::new(OTHER, ""),
-            unmatched: AtomicU64::new(0),
             decision: Histogram::default(),
             on_store,
-            wanted,
-            tops: Tops::new(wanted == Wanted::All),
+            counting,
+            tops: Tops::new(counting == Counting::All),
             rates: Rates::default(),
         }
     }
 
     pub(crate) fn begin(&self) -> Began {
-        let timed = self.wanted != Wanted::Nothing && (self.on_store || is_drawn());
+        let timed = self.counting != Counting::Nothing && (self.on_store || is_drawn());
         Began(timed.then(counter_ns))
     }
 
@@ -126,11 +123,12 @@ impl Metrics {
         self.tops.read(rule, n, counter_ns())
     }
 
-    /// Returns the counts of rules and decisions. Shards have meters of their own.
-    pub(crate) fn read(&self, rules: &Meters) -> Counts {
+    /// Returns the counts of rules and decisions. Shards have meters of their own, and the limiter counts unmatched
+    /// requests.
+    pub(crate) fn read(&self, rules: &Meters, unmatched: u64) -> Counts {
         Counts {
             rules: rules.all().chain([&self.inline]).map(Meter::read).collect(),
-            unmatched: self.unmatched.load(Ordering::Relaxed),
+            unmatched,
             decisions: self.decision.read(),
             shards: Vec::new(),
         }
@@ -140,24 +138,16 @@ impl Metrics {
     /// the decision is on an inline limit.
     #[inline]
     pub(crate) fn count(&self, counters: &[CounterOutcome], meters: Option<&Meters>) {
-        if self.wanted == Wanted::Nothing {
+        if self.counting == Counting::Nothing {
             return;
         }
-        match (counters, meters) {
-            ([], _) => {
-                self.unmatched.fetch_add(1, Ordering::Relaxed);
-            }
-            (counters, None) => self.inline.count(counters),
-            (counters, Some(meters)) => {
-                let denies = |counter: &CounterOutcome| counter.decides() && !counter.allows();
-                let allowed = !counters.iter().any(denies);
-                for rule in counters.chunk_by(|one, next| one.rule == next.rule) {
-                    // A denied request is not charged to shadow rules, so it is none of their decisions.
-                    if !rule[0].shadow || allowed {
-                        let meter = rule[0].rule.number().map(|index| meters.of_rule(index));
-                        meter.unwrap_or(&self.inline).count(rule);
-                    }
-                }
+        let Some(meters) = meters else { return self.inline.count(counters) };
+        let allowed = !counters.iter().any(CounterOutcome::denies);
+        for rule in counters.chunk_by(|one, next| one.rule == next.rule) {
+            // A denied request is not charged to shadow rules, so it is none of their decisions.
+            if !rule[0].shadow || allowed {
+                let meter = rule[0].rule.number().map(|index| meters.of_rule(index));
+                meter.unwrap_or(&self.inline).count(rule);
             }
         }
     }

@@ -6,7 +6,7 @@ use thread_local::ThreadLocal;
 
 /// `N` counts. Each thread adds to counts of its own, so that threads on a busy server do not wait
 /// for each other's cache lines. The counts of a thread that ended go on in the next thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Tally<const N: usize>(ThreadLocal<OfThread<N>>);
 
 /// The counts of one thread. Others only read them.
@@ -15,11 +15,6 @@ pub(crate) struct Tally<const N: usize>(ThreadLocal<OfThread<N>>);
 pub(crate) struct OfThread<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> Tally<N> {
-    /// Makes counts that are all 0.
-    pub(crate) fn new() -> Tally<N> {
-        Tally(ThreadLocal::new())
-    }
-
     /// Returns the counts of this thread.
     #[inline]
     pub(crate) fn of_this_thread(&self) -> &OfThread<N> {
@@ -52,7 +47,7 @@ mod tests {
 
     #[test]
     fn threads_count_apart_and_are_read_together() {
-        let tally = Tally::<2>::new();
+        let tally = Tally::<2>::default();
         for _ in 0..3 {
             std::thread::scope(|scope| {
                 for _ in 0..4 {

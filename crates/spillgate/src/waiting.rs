@@ -25,7 +25,7 @@ use crate::plan::Plan;
 /// All waiting callers of this instance.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    lines: Mutex<Lines>,
+    queues: Mutex<Queues>,
     /// Notified when room was made, so that the first caller of a queue can try early.
     room: Notify,
     /// Set when no caller may wait any longer.
@@ -40,8 +40,8 @@ pub(crate) struct Patience {
 }
 
 #[derive(Debug, Default)]
-struct Lines {
-    by_counter: HashMap<u128, Line>,
+struct Queues {
+    by_counter: HashMap<u128, Queue>,
     /// The number of waiting callers in all queues.
     waiting: usize,
     last_ticket: u64,
@@ -49,7 +49,7 @@ struct Lines {
 
 /// The callers that wait for one counter, in order.
 #[derive(Debug, Default)]
-struct Line {
+struct Queue {
     waiters: VecDeque<Waiter>,
     /// The sum of their costs.
     cost: u64,
@@ -79,21 +79,31 @@ pub(crate) struct KnownDenial {
 /// A counter in which a caller needs room.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
+    /// Its index in the decision.
+    pub(crate) index: usize,
     pub(crate) counter: u128,
+    /// The hash that chooses its shard.
+    pub(crate) tag: u128,
     pub(crate) cost: u64,
 }
 
+/// The counters in which a caller needs room.
+pub(crate) type Wants = SmallVec<[Wanted; 4]>;
+
 impl Wanted {
-    /// Returns the enforced counters of a plan that need room, with their indexes; none if the plan
-    /// can never have room.
-    pub(crate) fn all_of<L: LimitHandle>(plan: &Plan<L>) -> SmallVec<[(usize, Wanted); 4]> {
+    /// Returns the enforced counters of a plan that need room; none if the plan can never have room.
+    pub(crate) fn all_of<L: LimitHandle>(plan: &Plan<L>) -> Wants {
         if plan.transaction.intent == Intent::Peek {
-            return SmallVec::new();
+            return Wants::new();
         }
         let enforced = plan.transaction.charges.iter().filter(|counter| counter.group == 0);
-        let wanted =
-            |counter: &PlannedCharge<L>| Wanted { counter: counter.name(), cost: counter.cost };
-        enforced.map(|counter| (usize::from(counter.index), wanted(counter))).collect()
+        let wanted = |counter: &PlannedCharge<L>| Wanted {
+            index: usize::from(counter.index),
+            counter: counter.name(),
+            tag: counter.key.tag,
+            cost: counter.cost,
+        };
+        enforced.map(wanted).collect()
     }
 }
 
@@ -113,23 +123,20 @@ pub(crate) struct TooMany(pub(crate) u128);
 
 impl Waiting {
     /// Joins the queue of one of the `wanted` counters, if one has a queue.
-    pub(crate) fn behind_others<'a>(
-        &self,
-        wanted: impl IntoIterator<Item = &'a Wanted>,
-    ) -> Option<Result<Place<'_>, TooMany>> {
-        let mut lines = self.lines.lock();
+    pub(crate) fn behind_others(&self, wanted: &[Wanted]) -> Option<Result<Place<'_>, TooMany>> {
+        let mut queues = self.queues.lock();
         // Mostly no caller waits, and then no map is searched.
-        if lines.waiting == 0 {
+        if queues.waiting == 0 {
             return None;
         }
-        let waited_for = |wanted: &&Wanted| lines.by_counter.contains_key(&wanted.counter);
-        let wanted = *wanted.into_iter().find(waited_for)?;
-        Some(lines.join(self, wanted))
+        let waited_for = |wanted: &&Wanted| queues.by_counter.contains_key(&wanted.counter);
+        let wanted = *wanted.iter().find(waited_for)?;
+        Some(queues.join(self, wanted))
     }
 
     /// Joins the queue of a counter, and starts it if needed.
     pub(crate) fn join(&self, wanted: Wanted) -> Result<Place<'_>, TooMany> {
-        self.lines.lock().join(self, wanted)
+        self.queues.lock().join(self, wanted)
     }
 
     /// Returns the patience of a caller that waits until `deadline`, or until all waiting ends.
@@ -154,12 +161,12 @@ impl Waiting {
 
     /// Forgets the denials of all queues, because other limits are in force.
     pub(crate) fn forget_denials(&self) {
-        self.lines.lock().by_counter.values_mut().for_each(|line| line.denial = None);
+        self.queues.lock().by_counter.values_mut().for_each(|queue| queue.denial = None);
     }
 
     /// Returns the number of waiting callers.
     pub(crate) fn count(&self) -> usize {
-        self.lines.lock().waiting
+        self.queues.lock().waiting
     }
 }
 
@@ -198,7 +205,7 @@ pub(crate) fn deadline_after(within: Duration) -> Instant {
     Instant::now() + within.min(WAIT_MAX)
 }
 
-impl Lines {
+impl Queues {
     fn join<'w>(&mut self, waiting: &'w Waiting, wanted: Wanted) -> Result<Place<'w>, TooMany> {
         if self.waiting == WAITING_MAX {
             return Err(TooMany(wanted.counter));
@@ -211,31 +218,31 @@ impl Lines {
     fn add(&mut self, wanted: Wanted) -> (u64, Arc<Notify>) {
         self.waiting += 1;
         self.last_ticket += 1;
-        let Wanted { counter, cost } = wanted;
+        let Wanted { counter, cost, .. } = wanted;
         let (ticket, turn) = (self.last_ticket, Arc::new(Notify::new()));
-        let line = self.by_counter.entry(counter).or_default();
-        line.cost = line.cost.saturating_add(cost);
-        line.waiters.push_back(Waiter { ticket, cost, turn: Arc::clone(&turn) });
+        let queue = self.by_counter.entry(counter).or_default();
+        queue.cost = queue.cost.saturating_add(cost);
+        queue.waiters.push_back(Waiter { ticket, cost, turn: Arc::clone(&turn) });
         (ticket, turn)
     }
 
     /// Removes a caller from a queue; `moved_to` is the counter to whose queue it moves, if any.
     fn leave(&mut self, counter: u128, ticket: u64, moved_to: Option<u128>) {
-        let Some(line) = self.by_counter.get_mut(&counter) else { return };
+        let Some(queue) = self.by_counter.get_mut(&counter) else { return };
         // Tickets ascend along a queue.
-        let Ok(at) = line.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) else {
+        let Ok(at) = queue.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) else {
             return;
         };
         self.waiting -= 1;
-        let left = line.waiters.remove(at);
-        line.cost = line.cost.saturating_sub(left.map_or(0, |waiter| waiter.cost));
+        let left = queue.waiters.remove(at);
+        queue.cost = queue.cost.saturating_sub(left.map_or(0, |waiter| waiter.cost));
         // Only if the first caller left does the next one get its turn.
         if at > 0 {
             return;
         }
-        line.denial = None;
-        line.moved_to = moved_to;
-        match line.waiters.front() {
+        queue.denial = None;
+        queue.moved_to = moved_to;
+        match queue.waiters.front() {
             Some(first) => first.turn.notify_one(),
             None => drop(self.by_counter.remove(&counter)),
         }
@@ -255,25 +262,22 @@ impl Place<'_> {
     /// Moves this caller to the end of another counter's queue.
     pub(crate) fn move_to(&mut self, wanted: Wanted) {
         let waiting = self.waiting;
-        let mut lines = waiting.lines.lock();
-        lines.leave(self.counter, self.ticket, Some(wanted.counter));
-        (self.ticket, self.turn) = lines.add(wanted);
+        let mut queues = waiting.queues.lock();
+        queues.leave(self.counter, self.ticket, Some(wanted.counter));
+        (self.ticket, self.turn) = queues.add(wanted);
         self.counter = wanted.counter;
     }
 
     /// Returns the counter to whose queue the caller before this one moved, if that counter still
     /// denies and is one of `wanted`. Following spares a call that would be denied, too.
-    pub(crate) fn followed<'a>(
-        &self,
-        wanted: impl IntoIterator<Item = &'a Wanted>,
-    ) -> Option<Wanted> {
-        let lines = self.waiting.lines.lock();
-        let moved_to = lines.by_counter.get(&self.counter)?.moved_to?;
-        let denial = lines.by_counter.get(&moved_to)?.denial.as_ref()?;
+    pub(crate) fn followed(&self, wanted: &[Wanted]) -> Option<Wanted> {
+        let queues = self.waiting.queues.lock();
+        let moved_to = queues.by_counter.get(&self.counter)?.moved_to?;
+        let denial = queues.by_counter.get(&moved_to)?.denial.as_ref()?;
         if denial.until <= Instant::now() {
             return None;
         }
-        wanted.into_iter().copied().find(|wanted| wanted.counter == moved_to)
+        wanted.iter().copied().find(|wanted| wanted.counter == moved_to)
     }
 
     /// Returns the counter of the queue.
@@ -283,36 +287,36 @@ impl Place<'_> {
 
     /// Returns whether this caller is the first.
     pub(crate) fn is_first(&self) -> bool {
-        let lines = self.waiting.lines.lock();
-        let line = lines.by_counter.get(&self.counter);
-        line.and_then(|line| line.waiters.front()).is_some_and(|first| first.ticket == self.ticket)
+        let queues = self.waiting.queues.lock();
+        let first = queues.by_counter.get(&self.counter).and_then(|queue| queue.waiters.front());
+        first.is_some_and(|first| first.ticket == self.ticket)
     }
 
     /// Stores the denial of the first caller, for those behind it.
     pub(crate) fn note(&self, denial: KnownDenial) {
-        if let Some(line) = self.waiting.lines.lock().by_counter.get_mut(&self.counter) {
-            line.denial = Some(denial);
-            line.moved_to = None;
+        if let Some(queue) = self.waiting.queues.lock().by_counter.get_mut(&self.counter) {
+            queue.denial = Some(denial);
+            queue.moved_to = None;
         }
     }
 
     /// Returns the earliest time at which this caller can be admitted, if it has just joined and no
     /// caller before it leaves. `None` while the denial of the first caller is unknown.
     pub(crate) fn earliest(&self) -> Option<Instant> {
-        let lines = self.waiting.lines.lock();
-        let line = lines.by_counter.get(&self.counter)?;
-        let denial = line.denial.as_ref()?;
+        let queues = self.waiting.queues.lock();
+        let queue = queues.by_counter.get(&self.counter)?;
+        let denial = queue.denial.as_ref()?;
         // The first caller has room at `until`. Those after it, up to this one, need the rest of
         // the queue's cost, which the limit frees over time.
-        let first = line.waiters.front()?.cost;
-        let after_us = denial.params.spaced_us(first, line.cost);
+        let first = queue.waiters.front()?.cost;
+        let after_us = denial.params.spaced_us(first, queue.cost);
         denial.until.checked_add(Duration::from_micros(after_us))
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.waiting.lines.lock().leave(self.counter, self.ticket, None);
+        self.waiting.queues.lock().leave(self.counter, self.ticket, None);
     }
 }
 
@@ -334,7 +338,7 @@ mod tests {
     }
 
     fn wanted(counter: u128) -> Wanted {
-        Wanted { counter, cost: 1 }
+        Wanted { index: 0, counter, tag: 0, cost: 1 }
     }
 
     #[test]
@@ -348,7 +352,7 @@ mod tests {
         assert_eq!(waiting.count(), 3);
         places.clear();
         assert_eq!(waiting.count(), 0);
-        assert!(waiting.lines.lock().by_counter.is_empty());
+        assert!(waiting.queues.lock().by_counter.is_empty());
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! Starts a real Redis Cluster with primaries and replicas; tests kill its nodes and move its slots.
 
 use std::path::Path;
-use std::time::Duration;
 
-use crate::poll::poll;
+use crate::poll::{AGREEMENT_BOUND, COMPLETE_BOUND, FAILOVER_BOUND, poll};
 use crate::redis_server::{RedisServer, redis_on_path};
-use crate::resp::{Connection, Reply};
+use crate::resp::Reply;
 
 /// A cluster on this machine: the primaries come first among its nodes, then the replicas.
 #[derive(Debug)]
@@ -86,9 +85,7 @@ impl Cluster {
     #[track_caller]
     #[must_use]
     pub fn slot_of(&self, key: &str) -> u16 {
-        let reply = self
-            .reachable()
-            .find_map(|(_, mut connection)| connection.command(&["CLUSTER", "KEYSLOT", key]).ok());
+        let reply = self.nodes.iter().find_map(|node| node.ask(&["CLUSTER", "KEYSLOT", key]));
         reply.expect("a node answers").integer() as u16
     }
 
@@ -106,33 +103,26 @@ impl Cluster {
 
     /// Returns the owner of a slot, if all nodes that answer agree on one that answers too.
     fn owner_known(&self, slot: u16) -> Option<Node> {
-        let views: Vec<(usize, Option<usize>)> = self
-            .reachable()
-            .filter_map(|(node, mut connection)| {
-                let view = connection.command(&["CLUSTER", "SLOTS"]).ok()?;
-                Some((node, self.owner_in(&view, slot)))
-            })
-            .collect();
+        let view = |(place, node): (usize, &RedisServer)| {
+            let view = node.ask(&["CLUSTER", "SLOTS"])?;
+            Some((place, self.owner_in(&view, slot)))
+        };
+        let views: Vec<(usize, Option<usize>)> =
+            self.nodes.iter().enumerate().filter_map(view).collect();
         let owner = views.first()?.1?;
         let all = views.iter().all(|(_, seen)| *seen == Some(owner));
         (all && views.iter().any(|(node, _)| *node == owner)).then_some(Node(owner))
     }
 
     /// Returns a replica of a primary; the replica answers.
-    ///
-    /// # Panics
-    /// When there is none.
     #[track_caller]
-    #[must_use]
-    pub fn replica_of(&self, primary: Node) -> Node {
+    fn replica_of(&self, primary: Node) -> Node {
         let port = i64::from(self.nodes[primary.0].port());
-        let follows = |role: &Reply| match role {
-            Reply::Array(role) => role.len() == 5 && role[2].integer() == port,
+        let follows = |node: &RedisServer| match node.ask(&["ROLE"]) {
+            Some(Reply::Array(role)) => role.len() == 5 && role[2].integer() == port,
             _ => false,
         };
-        let found = self.reachable().find_map(|(node, mut connection)| {
-            follows(&connection.command(&["ROLE"]).ok()?).then_some(Node(node))
-        });
+        let found = self.nodes.iter().position(follows).map(Node);
         found.unwrap_or_else(|| panic!("no replica of {primary:?} answers"))
     }
 
@@ -146,7 +136,7 @@ impl Cluster {
         let replica = self.replica_of(primary);
         let taken = poll(AGREEMENT_BOUND, || {
             self.node(replica).command(&["CLUSTER", "FAILOVER"]);
-            poll(FAILOVER_BOUND, || self.is_primary(replica).then_some(()))
+            poll(FAILOVER_BOUND, || (self.node(replica).role()? == "master").then_some(()))
         });
         assert!(taken.is_some(), "{replica:?} has not taken over from {primary:?}");
         replica
@@ -214,13 +204,6 @@ impl Cluster {
             None
         });
         assert!(known.is_some(), "not every node knows that {to:?} owns slot {slot}");
-    }
-
-    /// Returns whether a node sees itself as a primary.
-    #[track_caller]
-    fn is_primary(&self, node: Node) -> bool {
-        let role = self.node(node).command(&["ROLE"]);
-        matches!(&role, Reply::Array(role) if role[0].text() == "master")
     }
 
     #[track_caller]
@@ -295,16 +278,6 @@ impl Cluster {
         self.nodes.iter().position(|node| i64::from(node.port()) == port)
     }
 
-    /// Opens a connection to every node that answers at once.
-    fn reachable(&self) -> impl Iterator<Item = (usize, Connection)> {
-        self.nodes.iter().enumerate().filter_map(|(place, node)| {
-            let mut connection = Connection::open(node.port()).ok()?;
-            connection.set_patience(REACHABLE).ok()?;
-            connection.command(&["PING"]).ok()?;
-            Some((place, connection))
-        })
-    }
-
     #[track_caller]
     fn ok(&self, node: Node, words: &[&str]) {
         let reply = self.node(node).command(words);
@@ -341,14 +314,6 @@ const NODE_SETTINGS: [&str; 6] = [
 
 const SLOTS: usize = 16_384;
 const KEYS_AT_ONCE: usize = 100;
-/// Meeting takes a second or two, and many more on a busy machine.
-const COMPLETE_BOUND: Duration = Duration::from_secs(60);
-/// A failover takes the node's time-out, an election, and gossip.
-const AGREEMENT_BOUND: Duration = Duration::from_secs(30);
-/// A manual failover that has not happened by then was given up, and is requested again.
-const FAILOVER_BOUND: Duration = Duration::from_secs(6);
-/// A paused node accepts connections and answers nothing.
-const REACHABLE: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {

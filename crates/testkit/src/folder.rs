@@ -1,20 +1,25 @@
-//! Temporary folders that are removed with the server that uses them.
+//! Temporary folders, removed with the test or the server that uses them.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A folder among the system's temporary files; removed on drop.
 #[derive(Debug)]
-pub(crate) struct Folder(pub(crate) PathBuf);
+pub struct Folder(pub(crate) PathBuf);
 
 impl Folder {
+    /// Creates an empty folder.
+    ///
+    /// # Panics
+    /// When it cannot be created.
     #[track_caller]
-    pub(crate) fn create() -> Self {
+    #[must_use]
+    pub fn create() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path =
-            std::env::temp_dir().join(format!("spillgate-redis-{}-{number}", std::process::id()));
+            std::env::temp_dir().join(format!("spillgate-test-{}-{number}", std::process::id()));
         // An earlier process with the same id may have left one behind.
         let _ = fs::remove_dir_all(&path);
         match fs::create_dir(&path) {
@@ -23,9 +28,18 @@ impl Folder {
         }
     }
 
-    /// Writes a file, and replaces one of that name.
+    /// Returns its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file, and replaces one of that name. Returns its path.
+    ///
+    /// # Panics
+    /// When it cannot be written.
     #[track_caller]
-    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.join(name);
         match fs::write(&path, text) {
             Ok(()) => path,

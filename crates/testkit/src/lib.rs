@@ -18,7 +18,8 @@ mod tls;
 mod trouble;
 
 pub use cluster::{Cluster, Node};
-pub use fault_proxy::{Direction, Fault, FaultProxy, Passed};
+pub use fault_proxy::{Direction, Fault, FaultProxy};
+pub use folder::Folder;
 pub use poll::{eventually, poll};
 pub use port::free_port;
 pub use process::Process;

@@ -35,6 +35,13 @@ pub(crate) fn wall_us() -> i64 {
 /// Far longer than any healthy step takes on this machine, and short enough to see which test hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Meeting takes the nodes of a Cluster and Sentinels some seconds, and many more on a busy machine.
+pub(crate) const COMPLETE_BOUND: Duration = Duration::from_secs(60);
+/// A failover takes a time-out, an election, and messages to all.
+pub(crate) const AGREEMENT_BOUND: Duration = Duration::from_secs(30);
+/// A requested failover that has not happened by then was given up, and is requested again.
+pub(crate) const FAILOVER_BOUND: Duration = Duration::from_secs(6);
+
 /// Short beside the 10 to 30 ms of a server's start, and long enough to leave it the processor.
 const PAUSE: Duration = Duration::from_millis(2);
 

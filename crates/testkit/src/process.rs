@@ -140,10 +140,13 @@ impl Process {
         }
     }
 
-    /// Sends a signal by the shell's own `kill`: the standard library sends SIGKILL only, and a minimal system has no
-    /// `kill` program.
+    /// Sends a signal, such as `HUP`. The shell's own `kill` does it: the standard library sends SIGKILL only, and a
+    /// minimal system has no `kill` program.
+    ///
+    /// # Panics
+    /// When it has ended.
     #[track_caller]
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let pid = self.pid().to_string();
         let status =
             Command::new("sh").args(["-c", r#"kill -s "$1" "$2""#, "sh", name, &pid]).status();

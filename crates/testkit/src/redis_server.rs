@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::folder::Folder;
 use crate::launch::{Launch, START_BOUND, answers};
@@ -129,6 +130,36 @@ impl RedisServer {
         }
     }
 
+    /// Returns how often the server has executed a command, such as `evalsha`, since it started or since
+    /// `CONFIG RESETSTAT`.
+    ///
+    /// # Panics
+    /// When the server does not answer.
+    #[track_caller]
+    #[must_use]
+    pub fn calls_of(&self, command: &str) -> u64 {
+        let field = format!("cmdstat_{command}");
+        let Some(stats) = self.info_if_any("commandstats", &field) else { return 0 };
+        let calls =
+            stats.strip_prefix("calls=").and_then(|rest| rest.split(',').next()?.parse().ok());
+        calls.unwrap_or_else(|| panic!("{field} of {} is {stats:?}", self.url()))
+    }
+
+    /// Sends one command on a connection of its own. Returns `None` if the server is paused or dead.
+    pub(crate) fn ask(&self, arguments: &[&str]) -> Option<Reply> {
+        let mut connection = Connection::open(self.port).ok()?;
+        connection.set_patience(REACHABLE).ok()?;
+        connection.command(arguments).ok()
+    }
+
+    /// Returns `master` or `slave`, the role that the server sees itself in; `None` if it is paused or dead.
+    pub(crate) fn role(&self) -> Option<String> {
+        match self.ask(&["ROLE"])? {
+            Reply::Array(role) => Some(role[0].text().to_owned()),
+            _ => None,
+        }
+    }
+
     /// Returns a connection for several commands.
     ///
     /// # Panics
@@ -248,13 +279,13 @@ const OTHER_VERSIONS: [(&str, &str); 3] = [
 const USER: &str = "tester";
 const PASSWORD: &str = "secret";
 
+/// A paused server accepts connections and answers nothing.
+const REACHABLE: Duration = Duration::from_millis(500);
 /// The race for a port is rarely lost even once.
 const PORTS_TRIED: usize = 10;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -272,6 +303,17 @@ mod tests {
             server.command(&["EVAL", "return {1, {2}}", "0"]),
             Reply::Array(vec![Reply::Integer(1), Reply::Array(vec![Reply::Integer(2)])])
         );
+    }
+
+    #[test]
+    fn counts_the_calls_of_one_command() {
+        let server = RedisServer::start();
+        assert_eq!(server.calls_of("get"), 0);
+        (0..3).for_each(|_| drop(server.command(&["GET", "key"])));
+        server.command(&["GETRANGE", "key", "0", "1"]);
+        assert_eq!((server.calls_of("get"), server.calls_of("getrange")), (3, 1));
+        server.command(&["CONFIG", "RESETSTAT"]);
+        assert_eq!(server.calls_of("get"), 0);
     }
 
     #[test]

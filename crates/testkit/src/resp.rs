@@ -27,10 +27,7 @@ impl Connection {
     }
 
     /// Sets how long a read or a write may make no progress before it fails.
-    ///
-    /// # Errors
-    /// When `patience` is zero.
-    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+    pub(crate) fn set_patience(&self, patience: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(Some(patience))?;
         self.stream.get_ref().set_write_timeout(Some(patience))
     }

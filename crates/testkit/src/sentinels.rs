@@ -1,13 +1,12 @@
 //! Starts a primary, its replicas, and real Sentinels that watch them.
 
 use std::path::Path;
-use std::time::Duration;
 
 use crate::folder::Folder;
 use crate::launch::Launch;
-use crate::poll::poll;
+use crate::poll::{AGREEMENT_BOUND, COMPLETE_BOUND, FAILOVER_BOUND, poll};
 use crate::redis_server::{RedisServer, redis_on_path};
-use crate::resp::{Connection, Reply};
+use crate::resp::Reply;
 use crate::stepped_clock::{SteppedClock, SteppedServer};
 
 /// A primary with replicas under the watch of Sentinels, which may promote a replica.
@@ -109,8 +108,7 @@ impl Sentinels {
                 return None;
             }
             let place = self.servers.iter().position(|server| server.port() == port)?;
-            let role = ask(&self.servers[place], &["ROLE"])?;
-            matches!(&role, Reply::Array(role) if role[0].text() == "master").then_some(place)
+            (self.servers[place].role()? == "master").then_some(place)
         });
         agreed.unwrap_or_else(|| panic!("the sentinels do not agree on a primary"))
     }
@@ -127,14 +125,11 @@ impl Sentinels {
         self.wait_until_seen_by_all(before);
         let moved = poll(AGREEMENT_BOUND, || {
             // Refused while a failover is running, or no replica is up to date yet.
-            ask(&self.sentinels[0], &["SENTINEL", "FAILOVER", Self::NAME])?;
+            self.sentinels[0].ask(&["SENTINEL", "FAILOVER", Self::NAME])?;
             poll(FAILOVER_BOUND, || Some(self.primary()).filter(|now| *now != before))
         });
         let now = moved.unwrap_or_else(|| panic!("no replica has taken over from server {before}"));
-        let follows = || {
-            let role = ask(&self.servers[before], &["ROLE"])?;
-            matches!(&role, Reply::Array(role) if role[0].text() == "slave").then_some(())
-        };
+        let follows = || (self.servers[before].role()? == "slave").then_some(());
         let demoted = poll(AGREEMENT_BOUND, follows);
         assert!(demoted.is_some(), "server {before} is still a primary after {AGREEMENT_BOUND:?}");
         now
@@ -159,7 +154,7 @@ impl Sentinels {
                 server.info_if_any("replication", "master_link_status").as_deref() == Some("up")
             };
             let knows = |sentinel: &RedisServer| {
-                let seen = fields(&ask(sentinel, &["SENTINEL", "MASTER", Self::NAME])?);
+                let seen = fields(&sentinel.ask(&["SENTINEL", "MASTER", Self::NAME])?);
                 let is = |name: &str, count: usize| {
                     seen.iter().any(|(field, value)| field == name && *value == count.to_string())
                 };
@@ -191,15 +186,8 @@ fn start_sentinel(primary: u16, quorum: usize) -> RedisServer {
 
 fn primary_according_to(sentinel: &RedisServer) -> Option<u16> {
     let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Sentinels::NAME];
-    let Reply::Array(address) = ask(sentinel, &words)? else { return None };
+    let Reply::Array(address) = sentinel.ask(&words)? else { return None };
     address[1].text().parse().ok()
-}
-
-/// Sends a command to a server; `None` if it is paused or dead.
-fn ask(server: &RedisServer, words: &[&str]) -> Option<Reply> {
-    let mut connection = Connection::open(server.port()).ok()?;
-    connection.set_patience(REACHABLE).ok()?;
-    connection.command(words).ok()
 }
 
 /// Reads a flat list of names and values.
@@ -211,12 +199,6 @@ fn fields(reply: &Reply) -> Vec<(String, String)> {
 
 /// A replica's first copy begins at once.
 const SERVER_SETTINGS: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
-
-/// Sentinels greet each other every two seconds, and read INFO every ten.
-const COMPLETE_BOUND: Duration = Duration::from_secs(60);
-const AGREEMENT_BOUND: Duration = Duration::from_secs(30);
-const FAILOVER_BOUND: Duration = Duration::from_secs(6);
-const REACHABLE: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {

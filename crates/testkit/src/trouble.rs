@@ -83,10 +83,11 @@ impl RedisServer {
         self.set("rdbcompression", "no");
         connection.command(&["SAVE"]).expect("the server runs");
         let each_us = (time.as_micros() / u128::from(LOADED_KEYS)).to_string();
+        let look_up_every = format!("--{LOOK_UP_EVERY}");
         let mut slowly = vec!["--key-load-delay", &each_us];
         let known = self.command(&["CONFIG", "GET", LOOK_UP_EVERY]);
         if known != Reply::Array(Vec::new()) {
-            slowly.extend(["--loading-process-events-interval-bytes", "1024"]);
+            slowly.extend([look_up_every.as_str(), "1024"]);
         }
         self.restart_with(
             &slowly,
@@ -153,8 +154,7 @@ impl RedisServer {
 
     /// Returns a field of `INFO`, or `None` if the server has no such field: a primary has no link to a primary.
     #[track_caller]
-    #[must_use]
-    pub fn info_if_any(&self, section: &str, field: &str) -> Option<String> {
+    pub(crate) fn info_if_any(&self, section: &str, field: &str) -> Option<String> {
         let reply = self.command(&["INFO", section]);
         let named = |line: &str| Some(line.strip_prefix(field)?.strip_prefix(':')?.to_owned());
         reply.text().lines().find_map(named)

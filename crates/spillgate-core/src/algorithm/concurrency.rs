@@ -5,7 +5,7 @@
 //! once, and a changed `max_hold_us` binds holds that are taken or renewed from then on. `retry_after` means "at
 //! the latest": it is exact if no permit is released before.
 //!
-//! A hold is found by its name: the receipt's `incarnation` (the caller's nonce) and `slot`. While it lasts,
+//! A hold is found by its name: the receipt's `incarnation` (the caller's nonce) and `mark`. While it lasts,
 //! only its own receipt frees it, and only its own permits, so a release can never free too much. Receipts
 //! stay valid under changed parameters and after a step of the clock. After a reset the hold does not exist.
 //!
@@ -42,7 +42,7 @@ pub struct State {
     shift_us: u64,
 }
 
-/// The key of a slot's hold in `holds`, and the incarnation that took it.
+/// The key of a hold in `holds`, and the incarnation that took it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct End {
     end_us: u64,
@@ -70,7 +70,7 @@ impl Params {
     }
 
     /// Converts the reply of `concurrency.lua` to a reading.
-    pub fn reading(&self, reply: &[i64; REPLY_WIDTH], _cost: u64) -> Reading {
+    pub fn reading(&self, reply: &[i64; REPLY_WIDTH]) -> Reading {
         let held = u64::try_from(reply[0]).unwrap_or(0);
         Reading {
             remaining: u64::from(self.count).saturating_sub(held),
@@ -90,7 +90,7 @@ impl fmt::Display for Params {
 impl<'n> View<'n> {
     /// Computes the stored holds at `now_us` under `params`.
     pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
-        let Some(state) = state else { return View::untouched(params, now_us) };
+        let Some(state) = state else { return View::unused(params, now_us) };
         let (mut shift_us, mut clock_us) = (state.shift_us, now_us + state.shift_us);
         let mut ahead_us = state.last_us.saturating_sub(clock_us);
         let rebased = ahead_us > tolerated_us(params.max_hold_us);
@@ -104,7 +104,7 @@ impl<'n> View<'n> {
         // A small step: the instant of the last write counts as now.
         clock_us += ahead_us;
         match state.holds.weight_after(clock_us) {
-            0 => View::untouched(params, now_us),
+            0 => View::unused(params, now_us),
             held => View { params, held, clock_us, shift_us, ahead_us, rebased },
         }
     }
@@ -139,26 +139,26 @@ impl<'n> View<'n> {
     /// Takes `cost` permits as one hold. It always has a receipt: nothing else could release it.
     pub fn charge(
         &mut self,
-        slots: &mut State,
+        state: &mut State,
         cost: u64,
         now_us: u64,
         nonce: Option<u64>,
     ) -> Option<Charge> {
         // Without a nonce, the instant distinguishes two lives of the state.
         let incarnation = nonce.unwrap_or(now_us);
-        let slot = self.take(slots, cost, incarnation);
-        Some(Charge { incarnation, at_us: now_us, amount: cost, slot })
+        let number = self.take(state, cost, incarnation);
+        Some(Charge { incarnation, at_us: now_us, amount: cost, mark: number })
     }
 
     /// Takes up to `cost` permits even without room, up to the limit of force.
     ///
     /// They end after `max_hold_us`, because no receipt exists for them.
-    pub fn force(&mut self, slots: &mut State, cost: u64, now_us: u64) {
+    pub fn force(&mut self, state: &mut State, cost: u64, now_us: u64) {
         let forced_max = FORCED_TIMES * u64::from(self.params.count);
         match cost.min(forced_max.saturating_sub(self.held)) {
-            0 => self.save(slots),
+            0 => self.save(state),
             forced => {
-                self.take(slots, forced, now_us);
+                self.take(state, forced, now_us);
             }
         }
     }
@@ -167,19 +167,19 @@ impl<'n> View<'n> {
     ///
     /// Without a receipt, the holds that end first go first, since they are the most likely to be abandoned.
     /// That is O(log n) for each hold that goes.
-    pub fn refund(&mut self, slots: &mut State, what: Refund, now_us: u64) -> Option<u64> {
+    pub fn refund(&mut self, state: &mut State, what: Refund, now_us: u64) -> Option<u64> {
         let held = self.held;
         match what {
             Refund::Unused { charge, unused } => {
-                let hold = self.held_by(slots, &charge)?;
-                self.lower(slots, hold, unused);
+                let hold = self.held_by(state, &charge)?;
+                self.lower(state, hold, unused);
             }
             Refund::Amount(amount) => {
                 let left = held.saturating_sub(amount);
                 while self.held > left
-                    && let Some(hold) = slots.holds.first_after(self.clock_us)
+                    && let Some(hold) = state.holds.first_after(self.clock_us)
                 {
-                    self.lower(slots, hold, self.held - left);
+                    self.lower(state, hold, self.held - left);
                 }
             }
         }
@@ -188,77 +188,77 @@ impl<'n> View<'n> {
             return None;
         }
         if self.held == 0 {
-            *self = View::untouched(self.params, now_us);
+            *self = View::unused(self.params, now_us);
         }
-        self.save(slots);
+        self.save(state);
         Some(returned)
     }
 
     /// Returns whether a hold still exists.
-    pub fn holds(&self, slots: &State, charge: &Charge) -> bool {
-        self.held_by(slots, charge).is_some()
+    pub fn holds(&self, state: &State, charge: &Charge) -> bool {
+        self.held_by(state, charge).is_some()
     }
 
     /// Extends a hold by `for_us` from now, by at most another max hold, and never shortens it.
     ///
     /// Returns when it then ends, or `None` if it has ended.
-    pub fn renew(&mut self, slots: &mut State, charge: &Charge, for_us: u64) -> Option<u64> {
-        let hold = self.held_by(slots, charge)?;
+    pub fn renew(&mut self, state: &mut State, charge: &Charge, for_us: u64) -> Option<u64> {
+        let hold = self.held_by(state, charge)?;
         let end_us = hold.end_us.max(self.clock_us + self.params.max_hold_us.min(for_us));
         // The end is part of the key in `holds`, so the hold is removed and inserted again.
-        slots.forget(hold);
-        slots.put(Hold { end_us, ..hold }, charge.incarnation);
-        slots.last_us = self.clock_us;
-        self.save(slots);
+        state.forget(hold);
+        state.put(Hold { end_us, ..hold }, charge.incarnation);
+        state.last_us = self.clock_us;
+        self.save(state);
         Some(end_us - self.shift_us)
     }
 
     /// Saves a re-base, and drops all holds once every one has ended.
-    pub fn save(&self, slots: &mut State) {
-        slots.shift_us = self.shift_us;
+    pub fn save(&self, state: &mut State) {
+        state.shift_us = self.shift_us;
         if self.held == 0 {
-            slots.clear();
+            state.clear();
         }
     }
 
-    fn untouched(params: &'n Params, now_us: u64) -> View<'n> {
+    fn unused(params: &'n Params, now_us: u64) -> View<'n> {
         View { params, held: 0, clock_us: now_us, shift_us: 0, ahead_us: 0, rebased: false }
     }
 
-    /// Takes a hold of `weight`. Returns its slot.
-    fn take(&mut self, slots: &mut State, weight: u64, incarnation: u64) -> u64 {
-        self.save(slots);
-        slots.forget_ended(self.clock_us);
-        let slot = slots.taken;
-        slots.taken += 1;
-        slots.last_us = self.clock_us;
-        slots.put(
-            Hold { end_us: self.clock_us + self.params.max_hold_us, slot, weight },
+    /// Takes a hold of `weight`. Returns its number.
+    fn take(&mut self, state: &mut State, weight: u64, incarnation: u64) -> u64 {
+        self.save(state);
+        state.forget_ended(self.clock_us);
+        let number = state.taken;
+        state.taken += 1;
+        state.last_us = self.clock_us;
+        state.put(
+            Hold { end_us: self.clock_us + self.params.max_hold_us, number, weight },
             incarnation,
         );
         self.held += weight;
-        slot
+        number
     }
 
     /// Returns the hold of a receipt, unless it has ended or was released.
-    fn held_by(&self, slots: &State, charge: &Charge) -> Option<Hold> {
+    fn held_by(&self, state: &State, charge: &Charge) -> Option<Hold> {
         // An empty view has reset its clock, so ends can no longer be compared with it.
-        let end = slots.ends.get(&charge.slot).filter(|_| self.held > 0)?;
+        let end = state.ends.get(&charge.mark).filter(|_| self.held > 0)?;
         if end.incarnation != charge.incarnation || end.end_us <= self.clock_us {
             return None;
         }
-        slots.holds.get(end.end_us, charge.slot)
+        state.holds.get(end.end_us, charge.mark)
     }
 
     /// Lowers a hold by at most `by`.
-    fn lower(&mut self, slots: &mut State, hold: Hold, by: u64) {
+    fn lower(&mut self, state: &mut State, hold: Hold, by: u64) {
         let by = by.min(hold.weight);
         self.held -= by;
         if by == hold.weight {
-            slots.forget(hold);
+            state.forget(hold);
         } else {
-            slots.holds.remove(hold.end_us, hold.slot);
-            slots.holds.insert(Hold { weight: hold.weight - by, ..hold });
+            state.holds.remove(hold.end_us, hold.number);
+            state.holds.insert(Hold { weight: hold.weight - by, ..hold });
         }
     }
 }
@@ -278,19 +278,19 @@ impl State {
 
     fn put(&mut self, hold: Hold, incarnation: u64) {
         self.holds.insert(hold);
-        self.ends.insert(hold.slot, End { end_us: hold.end_us, incarnation });
+        self.ends.insert(hold.number, End { end_us: hold.end_us, incarnation });
     }
 
     fn forget(&mut self, hold: Hold) {
-        self.holds.remove(hold.end_us, hold.slot);
-        self.ends.remove(&hold.slot);
+        self.holds.remove(hold.end_us, hold.number);
+        self.ends.remove(&hold.number);
     }
 
     /// Drops some holds that have ended, so that no single call pays for all.
     fn forget_ended(&mut self, clock_us: u64) {
         for _ in 0..FORGOTTEN_MOST {
             let Some(hold) = self.holds.pop_ended(clock_us) else { return };
-            self.ends.remove(&hold.slot);
+            self.ends.remove(&hold.number);
         }
     }
 
@@ -308,7 +308,7 @@ pub const REPLY_WIDTH: usize = 3;
 const FORGOTTEN_MOST: usize = 64;
 /// Far longer than an instant.
 const NAMES_US: u64 = 1_000_000;
-/// The bytes of a slot in the map: nodes of a B-tree are two thirds full on average.
+/// The bytes of a hold in the map: nodes of a B-tree are two thirds full on average.
 const END_BYTES: usize = size_of::<(u64, End)>() * 3 / 2;
 
 #[cfg(test)]
@@ -383,7 +383,7 @@ mod tests {
         let old = slots.take(&NUMBERS, 1, NOW_US);
         slots.state = State::default();
         let new = slots.take(&NUMBERS, 1, NOW_US);
-        assert_eq!(old.slot, new.slot);
+        assert_eq!(old.mark, new.mark);
         assert_eq!(slots.release(&NUMBERS, old, NOW_US), None);
         assert_eq!(slots.release(&NUMBERS, new, NOW_US), Some(1));
         assert_eq!(slots.release(&NUMBERS, new, NOW_US), None);

@@ -40,6 +40,23 @@ impl Window {
             Window::Calendar(calendar) => format!("calendar {}", calendar.longest_us()),
         }
     }
+
+    /// Returns the length of the longest window.
+    pub fn longest_us(&self) -> u64 {
+        match self {
+            Window::Every { period_us } => *period_us,
+            Window::Calendar(calendar) => calendar.longest_us(),
+        }
+    }
+
+    /// Returns a lower bound of the length of windows.
+    pub fn shortest_us(&self) -> u64 {
+        match self {
+            Window::Every { period_us } => *period_us,
+            // The shortest are February, and days of a clock change.
+            Window::Calendar(calendar) => calendar.longest_us() / 2,
+        }
+    }
 }
 
 /// A window and the use in it.
@@ -91,24 +108,6 @@ impl Params {
         let [used, left_us] = reply.map(|word| word.max(0) as u64);
         Level { used, left_us }.reading(self, cost)
     }
-
-    /// Returns the length of the longest window.
-    pub fn longest_wait_us(&self) -> u64 {
-        match &self.window {
-            Window::Every { period_us } => *period_us,
-            Window::Calendar(calendar) => calendar.longest_us(),
-        }
-    }
-
-    /// Returns a lower bound of the length of windows.
-    pub fn shortest_us(&self) -> u64 {
-        match &self.window {
-            Window::Every { period_us } => *period_us,
-            // A day that loses an hour. For a month the bound is low, which only makes the estimates that use
-            // it careful.
-            Window::Calendar(_) => 23 * 3_600 * 1_000_000,
-        }
-    }
 }
 
 impl fmt::Display for Params {
@@ -140,20 +139,19 @@ impl Window {
 impl<'n> View<'n> {
     /// Computes the stored window at `now_us` under `params`.
     pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
-        let untouched =
-            View { params, state: State::new(now_us..now_us, 0), now_us, rebased: false };
+        let unused = View { params, state: State::new(now_us..now_us, 0), now_us, rebased: false };
         match state {
             Some(state) if now_us < state.end_us => {
                 let ahead_us = state.start_us.saturating_sub(now_us);
-                if ahead_us <= tolerated_us(params.longest_wait_us()) {
-                    return View { state: *state, ..untouched };
+                if ahead_us <= tolerated_us(params.window.longest_us()) {
+                    return View { state: *state, ..unused };
                 }
                 // The clock stepped back: the use moves into the window of now.
                 let window = params.window.at(now_us);
                 let state = State::new(window, state.used);
-                View { state, rebased: true, ..untouched }
+                View { state, rebased: true, ..unused }
             }
-            _ => untouched,
+            _ => unused,
         }
     }
 
@@ -197,7 +195,7 @@ impl<'n> View<'n> {
         if self.state.incarnation == 0 {
             self.state.incarnation = nonce;
         }
-        Charge { incarnation: self.state.incarnation, at_us: now_us, amount, slot: 0 }
+        Charge { incarnation: self.state.incarnation, at_us: now_us, amount, mark: 0 }
     }
 
     /// Refunds. Returns the amount refunded, or `None` if nothing changed.

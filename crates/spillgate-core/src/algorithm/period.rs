@@ -20,5 +20,7 @@ pub fn write_length(f: &mut fmt::Formatter<'_>, ms: u64) -> fmt::Result {
 /// The units and their milliseconds, shortest first.
 pub const SHORT: [(u64, &str); 5] =
     [(1, "ms"), (SECOND_MS, "s"), (60 * SECOND_MS, "m"), (3_600 * SECOND_MS, "h"), (DAY_MS, "d")];
-const SECOND_MS: u64 = 1_000;
-const DAY_MS: u64 = 86_400 * SECOND_MS;
+/// The milliseconds of a second.
+pub const SECOND_MS: u64 = 1_000;
+/// The milliseconds of 24 hours.
+pub const DAY_MS: u64 = 86_400 * SECOND_MS;

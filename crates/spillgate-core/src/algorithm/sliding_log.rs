@@ -71,7 +71,7 @@ impl Params {
     }
 
     /// Converts the reply of `sliding_log.lua` to a reading.
-    pub fn reading(&self, reply: &[i64; REPLY_WIDTH], _cost: u64) -> Reading {
+    pub fn reading(&self, reply: &[i64; REPLY_WIDTH]) -> Reading {
         let [used, retry_after_us, reset_after_us] = reply.map(|word| word.max(0).cast_unsigned());
         Reading {
             remaining: u64::from(self.count).saturating_sub(used),
@@ -116,11 +116,11 @@ impl<'n> View<'n> {
     /// Computes the stored log at `now_us` under `params`.
     pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let Some(state) = state.filter(|state| state.used > 0) else {
-            return View::untouched(params, now_us);
+            return View::unused(params, now_us);
         };
         let (mut shift_us, mut clock_us) = (state.shift_us, now_us + state.shift_us);
         if state.last_us + state.period_us.min(params.period_us) <= clock_us {
-            return View::untouched(params, now_us);
+            return View::unused(params, now_us);
         }
         let mut ahead_us = state.last_us.saturating_sub(clock_us);
         let rebased = ahead_us > tolerated_us(params.period_us);
@@ -198,11 +198,11 @@ impl<'n> View<'n> {
         // The receipt contains its entry's instant: its incarnation exceeds the log's by as much as the
         // entry's instant exceeds the charge's.
         let incarnation = (self.incarnation + self.ahead_us) % INCARNATIONS;
-        nonce.map(|_| Charge { incarnation, at_us: now_us, amount: cost, slot: 0 })
+        nonce.map(|_| Charge { incarnation, at_us: now_us, amount: cost, mark: 0 })
     }
 
     /// Admits up to `cost` units even without room, up to the limit of force.
-    pub fn force(&mut self, state: &mut State, cost: u64, _now_us: u64) {
+    pub fn force(&mut self, state: &mut State, cost: u64) {
         let forced_max = FORCED_TIMES * u64::from(self.params.count);
         let cost = cost.min(forced_max.saturating_sub(self.used));
         self.gone_after_us = None;
@@ -224,7 +224,7 @@ impl<'n> View<'n> {
         self.gone_after_us = None;
         self.used -= returned;
         if self.used == 0 {
-            *self = View { rebased: self.rebased, ..View::untouched(self.params, now_us) };
+            *self = View { rebased: self.rebased, ..View::unused(self.params, now_us) };
         } else {
             let (place, _) = state.entries.seek(self.head, 0, self.used);
             self.last_us = state.entries.at_us(place);
@@ -290,7 +290,7 @@ impl<'n> View<'n> {
         wait_us.min(self.gone_after_us.unwrap_or(u64::MAX))
     }
 
-    fn untouched(params: &'n Params, now_us: u64) -> View<'n> {
+    fn unused(params: &'n Params, now_us: u64) -> View<'n> {
         View {
             params,
             used: 0,
@@ -500,7 +500,7 @@ mod tests {
                 / (1 + random.below(u64::from(params.count)));
             match random.below(20) {
                 0 => {
-                    view.force(&mut state, cost, now_us);
+                    view.force(&mut state, cost);
                     oracle.force(&params, now_us, cost);
                 }
                 1 => {

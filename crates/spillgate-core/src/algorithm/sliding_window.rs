@@ -82,16 +82,15 @@ impl fmt::Display for Params {
 impl<'n> View<'n> {
     /// Computes the stored windows at `now_us` under `params`.
     pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
-        let untouched =
-            View { params, state: State::new(params, now_us, 0), now_us, rebased: false };
-        let Some(state) = state else { return untouched };
+        let unused = View { params, state: State::new(params, now_us, 0), now_us, rebased: false };
+        let Some(state) = state else { return unused };
         if state.start_us.saturating_sub(now_us) > tolerated_us(2 * params.period_us) {
             // The clock stepped back: all counts move into the window of now.
             let used = state.counts(state.start_us).used();
             let state = State::new(params, now_us, used);
-            return View { state, rebased: true, ..untouched };
+            return View { state, rebased: true, ..unused };
         }
-        state.at(now_us).map_or(untouched, |state| View { state, ..untouched })
+        state.at(now_us).map_or(unused, |state| View { state, ..unused })
     }
 
     /// Returns whether `cost` more fits now.
@@ -133,7 +132,7 @@ impl<'n> View<'n> {
         if self.state.incarnation == 0 {
             self.state.incarnation = nonce;
         }
-        Charge { incarnation: self.state.incarnation, at_us: now_us, amount, slot: 0 }
+        Charge { incarnation: self.state.incarnation, at_us: now_us, amount, mark: 0 }
     }
 
     /// Refunds. Returns how much less is used now, or `None` if nothing changed.

@@ -10,7 +10,7 @@
 use std::fmt;
 
 use super::{
-    COUNT_MAX, Charge, EXACT_MAX, FORCED_TIMES, LimitError, Reading, Refund, tolerated_us,
+    COUNT_MAX, Charge, EXACT_MAX, FORCED_TIMES, LimitError, Reading, Refund, gcd, tolerated_us,
 };
 
 mod coarse;
@@ -129,6 +129,11 @@ impl Params {
         self.drain_us(u64::from(self.burst), 0)
     }
 
+    /// Returns how long `tokens` take to drain, rounded down; `None` if that does not fit.
+    pub fn drain_floor_us(&self, tokens: u64) -> Option<u64> {
+        u64::try_from(u128::from(tokens) * u128::from(self.n) / u128::from(self.d)).ok()
+    }
+
     /// Returns the whole tokens that drain in `elapsed_us` less `part` of 1/d µs, and the parts that the next
     /// token has drained by then. `elapsed_us` must be more than `part`.
     #[inline]
@@ -174,15 +179,15 @@ impl<'n> View<'n> {
     /// Computes the stored bucket at `now_us` under `params`.
     #[inline(always)]
     pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
-        let Some(state) = state else { return View::untouched(params, now_us) };
+        let Some(state) = state else { return View::unused(params, now_us) };
         if (state.count, state.period_us) == (params.count, params.period_us) {
             return View::drained_by(state, params, now_us);
         }
-        View::under_other_numbers(state, params, now_us)
+        View::under_other_params(state, params, now_us)
     }
 
     #[cold]
-    fn under_other_numbers(state: &State, params: &'n Params, now_us: u64) -> View<'n> {
+    fn under_other_params(state: &State, params: &'n Params, now_us: u64) -> View<'n> {
         let gone_us = state.gone_us();
         // The boundary is rounded up to a whole µs: parts of 1/d mean another time under another d.
         let converted = State {
@@ -193,7 +198,7 @@ impl<'n> View<'n> {
         };
         let mut view = View::drained_by(&converted, params, now_us);
         if gone_us <= now_us {
-            return View::untouched(params, now_us);
+            return View::unused(params, now_us);
         }
         if !view.rebased && view.level.tokens > 0 {
             view.gone_after_us = Some(gone_us - now_us);
@@ -238,7 +243,7 @@ impl<'n> View<'n> {
         let level = self.level.begun();
         let begun = || Box::new(Tracked::begun(nonce, self.params.burst, level, now_us));
         let tracked = self.tracked.get_or_insert_with(begun);
-        Charge { incarnation: tracked.incarnation, at_us: now_us, amount, slot: tracked.returned }
+        Charge { incarnation: tracked.incarnation, at_us: now_us, amount, mark: tracked.returned }
     }
 
     /// Refunds. Returns the whole tokens refunded, or `None` if nothing changed.
@@ -288,7 +293,7 @@ impl<'n> View<'n> {
     }
 
     #[inline]
-    fn untouched(params: &'n Params, now_us: u64) -> View<'n> {
+    fn unused(params: &'n Params, now_us: u64) -> View<'n> {
         View {
             params,
             level: Level::default(),
@@ -304,33 +309,32 @@ impl<'n> View<'n> {
         // A smaller burst binds at once, but must not lock clients out for tokens that a larger burst admitted.
         let used = u64::from(state.used).min(params.forced_max);
         // Lows under another burst cannot be compared, so receipts of that life refund nothing.
-        let tracked = state.tracked.as_ref().filter(|tracked| tracked.burst == params.burst);
-        let tracked = tracked.cloned();
+        let tracked = state.tracked.as_ref().filter(|life| life.burst == params.burst).cloned();
         let boundary = (state.boundary_us, state.boundary_part);
         if now_us <= state.boundary_us {
             let ahead_us = state.boundary_us - now_us;
             if ahead_us > tolerated_us(params.refill_us()) {
                 // The clock stepped back: the whole use counts from now on, and drains from now on.
                 let level = Level { tokens: used, drained: 0 };
-                return View { level, rebased: true, ..View::untouched(params, now_us) };
+                return View { level, rebased: true, ..View::unused(params, now_us) };
             }
             let ahead = u128::from(ahead_us) * u128::from(params.d) + u128::from(boundary.1);
             let level = Level { tokens: used, drained: -(ahead as i64) };
-            return View { level, boundary, tracked, ..View::untouched(params, now_us) };
+            return View { level, boundary, tracked, ..View::unused(params, now_us) };
         }
         let (drained, part) = params.drained_in(now_us - boundary.0, boundary.1);
         if drained >= used {
-            return View::untouched(params, now_us);
+            return View::unused(params, now_us);
         }
         let level = Level { tokens: used - drained, drained: part as i64 };
         let boundary = before(now_us, part, params.d);
-        View { level, boundary, tracked, ..View::untouched(params, now_us) }
+        View { level, boundary, tracked, ..View::unused(params, now_us) }
     }
 
     fn lower(&mut self, by: Level, now_us: u64) {
         self.level = self.level.less(by, self.params.n);
         if self.level.tokens == 0 {
-            *self = View { rebased: self.rebased, ..View::untouched(self.params, now_us) };
+            *self = View { rebased: self.rebased, ..View::unused(self.params, now_us) };
             return;
         }
         if self.level.drained >= 0 {
@@ -437,10 +441,6 @@ fn ceil_us(parts: u128, d: u32) -> u64 {
         Ok(parts) => parts.div_ceil(u64::from(d)),
         Err(_) => parts.div_ceil(u128::from(d)) as u64,
     }
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// The number of integers that `token_bucket.lua` returns for a counter.

@@ -102,16 +102,24 @@ impl<'n> View<'n> {
             Intent::Reserve { nonce } => Some(nonce),
             Intent::Charge | Intent::Peek => None,
         };
-        match self {
+        let charge = match self {
             View::SlidingLog(view) => return view.charge(State::log(stored), cost, now_us, nonce),
             View::Concurrency(view) => {
-                return view.charge(State::slots(stored), cost, now_us, nonce);
+                return view.charge(State::permits(stored), cost, now_us, nonce);
             }
-            View::TokenBucket(view) => view.charge(cost, now_us),
-            View::FixedWindow(view) => view.charge(cost, now_us),
-            View::SlidingWindow(view) => view.charge(cost, now_us),
-        }
-        let charge = nonce.map(|nonce| self.receipt(cost, now_us, nonce));
+            View::TokenBucket(view) => {
+                view.charge(cost, now_us);
+                nonce.map(|nonce| view.receipt(cost, now_us, nonce))
+            }
+            View::FixedWindow(view) => {
+                view.charge(cost, now_us);
+                nonce.map(|nonce| view.receipt(cost, now_us, nonce))
+            }
+            View::SlidingWindow(view) => {
+                view.charge(cost, now_us);
+                nonce.map(|nonce| view.receipt(cost, now_us, nonce))
+            }
+        };
         self.save(stored);
         charge
     }
@@ -119,8 +127,8 @@ impl<'n> View<'n> {
     /// Charges up to `cost` even without room, up to the limit of force, and saves the state.
     pub fn force(&mut self, stored: &mut Option<State>, cost: u64, now_us: u64) {
         match self {
-            View::SlidingLog(view) => return view.force(State::log(stored), cost, now_us),
-            View::Concurrency(view) => return view.force(State::slots(stored), cost, now_us),
+            View::SlidingLog(view) => return view.force(State::log(stored), cost),
+            View::Concurrency(view) => return view.force(State::permits(stored), cost, now_us),
             View::TokenBucket(view) => view.force(cost, now_us),
             View::FixedWindow(view) => view.force(cost, now_us),
             View::SlidingWindow(view) => view.force(cost, now_us),
@@ -134,7 +142,7 @@ impl<'n> View<'n> {
         stored.as_ref()?;
         let returned = match self {
             View::SlidingLog(view) => return view.refund(State::log(stored), what, now_us),
-            View::Concurrency(view) => return view.refund(State::slots(stored), what, now_us),
+            View::Concurrency(view) => return view.refund(State::permits(stored), what, now_us),
             View::TokenBucket(view) => view.refund(what, now_us),
             View::FixedWindow(view) => view.refund(what, now_us),
             View::SlidingWindow(view) => view.refund(what, now_us),
@@ -148,9 +156,9 @@ impl<'n> View<'n> {
     /// Returns whether a permit is still held; true for charges of other algorithms.
     pub fn holds(&self, stored: Option<&State>, charge: &Charge) -> bool {
         match self {
-            View::Concurrency(view) => {
-                stored.and_then(State::concurrency).is_some_and(|slots| view.holds(slots, charge))
-            }
+            View::Concurrency(view) => stored
+                .and_then(State::concurrency)
+                .is_some_and(|permits| view.holds(permits, charge)),
             _ => true,
         }
     }
@@ -159,7 +167,7 @@ impl<'n> View<'n> {
     pub fn renew(&mut self, stored: &mut Option<State>, charge: &Charge, for_us: u64) -> bool {
         match self {
             View::Concurrency(view) if stored.is_some() => {
-                view.renew(State::slots(stored), charge, for_us).is_some()
+                view.renew(State::permits(stored), charge, for_us).is_some()
             }
             _ => false,
         }
@@ -169,21 +177,10 @@ impl<'n> View<'n> {
     pub fn save(&self, stored: &mut Option<State>) {
         match self {
             View::SlidingLog(view) => view.save(State::log(stored)),
-            View::Concurrency(view) => view.save(State::slots(stored)),
+            View::Concurrency(view) => view.save(State::permits(stored)),
             View::TokenBucket(view) => *stored = view.state().map(State::TokenBucket),
             View::FixedWindow(view) => *stored = view.state().map(State::FixedWindow),
             View::SlidingWindow(view) => *stored = view.state().map(State::SlidingWindow),
-        }
-    }
-
-    fn receipt(&mut self, amount: u64, now_us: u64, nonce: u64) -> Charge {
-        match self {
-            View::TokenBucket(view) => view.receipt(amount, now_us, nonce),
-            View::FixedWindow(view) => view.receipt(amount, now_us, nonce),
-            View::SlidingWindow(view) => view.receipt(amount, now_us, nonce),
-            View::SlidingLog(_) | View::Concurrency(_) => {
-                Charge { incarnation: nonce, at_us: now_us, amount, slot: 0 }
-            }
         }
     }
 }
@@ -221,12 +218,12 @@ impl State {
     }
 
     /// Returns the stored holds, and stores empty ones if there are none.
-    fn slots(stored: &mut Option<State>) -> &mut concurrency::State {
+    fn permits(stored: &mut Option<State>) -> &mut concurrency::State {
         if !matches!(stored, Some(State::Concurrency(_))) {
             *stored = Some(State::Concurrency(Box::default()));
         }
         match stored {
-            Some(State::Concurrency(slots)) => slots,
+            Some(State::Concurrency(permits)) => permits,
             _ => unreachable!("holds were stored just above"),
         }
     }

@@ -7,7 +7,6 @@ use super::{Reason, Source};
 use crate::counter::ChargeReply;
 use crate::limit::Limit;
 use crate::policy::{Matched, Mode};
-use crate::reservation::Receipt;
 
 /// The outcome of one counter. Its names are still in the policy.
 #[derive(Clone, Debug)]
@@ -38,18 +37,9 @@ pub struct CounterOutcome {
     pub retry_after_us: Known<u64>,
     /// The time until it is full again.
     pub reset_after_us: Known<u64>,
-    /// Fields that few decisions have.
-    pub rare: Option<Box<Rare>>,
-}
-
-/// Fields that few decisions have.
-#[derive(Clone, Debug, Default)]
-pub struct Rare {
     /// The limit in force if the request brought it: one that it asked for, or an inline limit beside
     /// other counters.
-    brought: Option<Arc<Limit>>,
-    /// The receipt of the whole decision, stored with the first counter.
-    receipt: Option<Receipt>,
+    pub brought: Option<Arc<Limit>>,
 }
 
 /// A number that may be absent, in the space of one number. The largest value stands for none: no
@@ -99,7 +89,7 @@ impl CounterOutcome {
             remaining: None.into(),
             retry_after_us: None.into(),
             reset_after_us: None.into(),
-            rare: None,
+            brought: None,
         }
     }
 
@@ -112,6 +102,12 @@ impl CounterOutcome {
     /// Returns whether the counter takes part in the decision.
     pub fn decides(&self) -> bool {
         !self.shadow && !self.advisory
+    }
+
+    /// Returns whether the counter denies the decision.
+    #[inline]
+    pub fn denies(&self) -> bool {
+        self.decides() && !self.allows()
     }
 
     /// Returns whether no limit denies the counter: it is allowed, or an outage policy denies it.
@@ -137,20 +133,7 @@ impl CounterOutcome {
     /// Returns the limit in force if the request brought it: one that it asked for, or an inline
     /// limit beside other counters.
     pub fn brought(&self) -> Option<&Limit> {
-        self.rare.as_ref().and_then(|rare| rare.brought.as_deref())
-    }
-
-    /// Names the limit in force that the request brought.
-    pub fn set_brought(&mut self, limit: Arc<Limit>) {
-        self.rare.get_or_insert_default().brought = Some(limit);
-    }
-
-    pub(super) fn receipt(&self) -> Option<&Receipt> {
-        self.rare.as_ref().and_then(|rare| rare.receipt.as_ref())
-    }
-
-    pub(super) fn set_receipt(&mut self, receipt: Receipt) {
-        self.rare.get_or_insert_default().receipt = Some(receipt);
+        self.brought.as_deref()
     }
 }
 
@@ -190,6 +173,6 @@ mod tests {
 
     #[test]
     fn a_decision_is_moved_in_eight_instructions_of_sixteen_bytes() {
-        assert_eq!((size_of::<CounterOutcome>(), size_of::<Decision>()), (56, 120));
+        assert_eq!((size_of::<CounterOutcome>(), size_of::<Decision>()), (56, 128));
     }
 }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use siphasher::sip128::SipHasher13;
-
 use super::{Algorithm, Kind, Limit, Words};
 use crate::algorithm::LimitParams;
+use crate::subject::fixed_hash;
 
 /// A limit with the name of its stored state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,12 +106,6 @@ impl NamedLimit {
         Some(NamedLimit { limit: self.limit.raised()?, ..self.clone() })
     }
 
-    /// Returns the limit without its name.
-    #[inline]
-    pub fn into_limit(self) -> Limit {
-        self.limit
-    }
-
     /// Returns its name within its rule.
     #[inline]
     pub fn name(&self) -> &str {
@@ -136,7 +129,7 @@ impl NamedLimit {
     pub fn params(&self) -> Option<&LimitParams> {
         match self.limit.kind() {
             Kind::Counted(params) => Some(params),
-            Kind::Unlimited | Kind::Nothing => None,
+            Kind::Unlimited | Kind::Block => None,
         }
     }
 
@@ -174,7 +167,7 @@ impl RecordName {
     }
 
     fn given(name: &str) -> RecordName {
-        let [given @ .., _, _, _, _, _, _, _, _] = hash(&[name.as_bytes()]).to_le_bytes();
+        let [given @ .., _, _, _, _, _, _, _, _] = fixed_hash([name.as_bytes()]).to_le_bytes();
         RecordName::Given(given)
     }
 }
@@ -190,15 +183,7 @@ const fn mix_of_position(position: u8, algorithm: Algorithm) -> u128 {
 }
 
 fn mix_of_name(name: &str, algorithm: Algorithm) -> u128 {
-    hash(&[name.as_bytes(), algorithm.name().as_bytes()])
-}
-
-/// Hashes parts, with the same result in every instance and version. Names come from the operator,
-/// so no secret is needed.
-fn hash(parts: &[&[u8]]) -> u128 {
-    let mut encoding = crate::subject::Encoding::new();
-    parts.iter().for_each(|part| encoding.part(part));
-    SipHasher13::new().hash(encoding.as_bytes()).as_u128()
+    fixed_hash([name.as_bytes(), algorithm.name().as_bytes()])
 }
 
 /// The number of positions that fit the four bits in a record's head.

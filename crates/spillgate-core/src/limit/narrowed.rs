@@ -9,11 +9,11 @@ impl Limit {
     /// rates would be compared. Name and unit stay, and the algorithm of a limit with state.
     pub fn narrowed(&self, asked: &Limit) -> Option<Limit> {
         let kind = match (&self.kind, &asked.kind) {
-            (_, Kind::Unlimited) | (Kind::Nothing, _) => return None,
-            (_, Kind::Nothing) => Kind::Nothing,
+            (_, Kind::Unlimited) | (Kind::Block, _) => return None,
+            (_, Kind::Block) => Kind::Block,
             (Kind::Unlimited, Kind::Counted(_)) => asked.kind,
             (Kind::Counted(params), Kind::Counted(LimitParams::TokenBucket(asked))) => {
-                Kind::Counted(numbers_below(params, asked)?)
+                Kind::Counted(params_below(params, asked)?)
             }
             (Kind::Counted(_), Kind::Counted(_)) => return None,
         };
@@ -25,15 +25,15 @@ impl Limit {
     /// because permits have no rate or because the algorithm cannot count so far.
     pub fn replaced_by(&self, asked: &Limit) -> Option<Limit> {
         let kind = match (&self.kind, &asked.kind) {
-            (Kind::Nothing, _) => return None,
+            (Kind::Block, _) => return None,
             (Kind::Counted(params), Kind::Counted(LimitParams::TokenBucket(asked))) => {
-                Kind::Counted(numbers_of(params, asked)?)
+                Kind::Counted(params_of(params, asked)?)
             }
             (Kind::Counted(_), Kind::Counted(_)) => return None,
             (Kind::Unlimited, _) => {
                 return Some(Limit { words: self.words.clone(), ..asked.clone() });
             }
-            (_, Kind::Unlimited | Kind::Nothing) => asked.kind,
+            (_, Kind::Unlimited | Kind::Block) => asked.kind,
         };
         Some(Limit { kind, ..self.clone() })
     }
@@ -46,7 +46,7 @@ struct Rate {
     period_us: u64,
 }
 
-fn numbers_below(params: &LimitParams, asked: &token_bucket::Params) -> Option<LimitParams> {
+fn params_below(params: &LimitParams, asked: &token_bucket::Params) -> Option<LimitParams> {
     Some(match params {
         LimitParams::TokenBucket(bucket) => {
             let own = Rate { count: bucket.count, period_us: bucket.period_us };
@@ -57,9 +57,9 @@ fn numbers_below(params: &LimitParams, asked: &token_bucket::Params) -> Option<L
             )
         }
         LimitParams::FixedWindow(params) => {
-            let own = Rate { count: params.count, period_us: params.longest_wait_us() };
+            let own = Rate { count: params.count, period_us: params.window.longest_us() };
             let window = window_of(params, asked);
-            let period_us = fixed_window::Params { count: asked.count, window }.longest_wait_us();
+            let period_us = window.longest_us();
             let Rate { count, .. } = own.capped(Rate { count: asked.count, period_us })?;
             LimitParams::FixedWindow(fixed_window::Params { count, window })
         }
@@ -78,7 +78,7 @@ fn numbers_below(params: &LimitParams, asked: &token_bucket::Params) -> Option<L
 }
 
 /// Returns the numbers that `asked` makes for the algorithm of `params`.
-fn numbers_of(params: &LimitParams, asked: &token_bucket::Params) -> Option<LimitParams> {
+fn params_of(params: &LimitParams, asked: &token_bucket::Params) -> Option<LimitParams> {
     let Rate { count, period_us } = Rate::of(asked);
     Some(match params {
         LimitParams::TokenBucket(_) => LimitParams::TokenBucket(*asked),

@@ -5,14 +5,14 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{COUNT_MAX, LimitError};
-use crate::algorithm::period::{SHORT, write_length};
+use crate::algorithm::period::{DAY_MS, SECOND_MS, SHORT, write_length};
 use crate::calendar::CalendarUnit;
 
 /// A parsed quota. Its count is not yet checked against an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quota {
     Unlimited,
-    Nothing,
+    Block,
     Permits { count: u64 },
     Rate { count: u64, length: Length },
 }
@@ -21,7 +21,7 @@ impl Quota {
     pub(super) fn parse(text: &str) -> Result<Quota, LimitError> {
         match text {
             "unlimited" => return Ok(Quota::Unlimited),
-            "block" => return Ok(Quota::Nothing),
+            "block" => return Ok(Quota::Block),
             // A word such as "none" or "off" may mean either: the message must not prefer one.
             word if !word.contains(|c: char| c == '/' || c.is_ascii_digit()) => {
                 let message = format!(
@@ -48,19 +48,19 @@ pub(super) struct Length {
 }
 
 impl Length {
-    pub(super) fn of(duration: Duration) -> Result<Length, LimitError> {
+    pub(super) fn of(field: &'static str, duration: Duration) -> Result<Length, LimitError> {
         let whole = duration.subsec_nanos().is_multiple_of(1_000_000);
         let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         if !whole {
             return Err(LimitError::new(
-                "quota",
+                field,
                 format!(
                     "{duration:?} is no whole number of milliseconds; the nearest that fits is {}ms",
                     ms.max(1)
                 ),
             ));
         }
-        Length::checked("quota", ms)
+        Length::checked(field, ms)
     }
 
     pub(super) fn parse(field: &'static str, text: &str) -> Result<Length, LimitError> {
@@ -184,8 +184,6 @@ fn short(unit: &str) -> Option<u64> {
     SHORT.into_iter().find(|(_, name)| *name == unit).map(|(ms, _)| ms)
 }
 
-const SECOND_MS: u64 = 1_000;
-const DAY_MS: u64 = 86_400 * SECOND_MS;
 /// The longest period: a leap year.
 const MS_MAX: u64 = 366 * DAY_MS;
 
@@ -209,6 +207,12 @@ mod tests {
         ] {
             assert_eq!(Length::parse("quota", text).unwrap().ms, ms, "{text}");
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "max_hold: 1.5ms is no whole number of milliseconds")]
+    fn an_invalid_max_hold_is_reported_by_its_name() {
+        let _ = crate::Limit::concurrent(20, Duration::from_micros(1_500));
     }
 
     #[test]

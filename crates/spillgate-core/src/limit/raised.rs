@@ -1,9 +1,7 @@
 //! Doubles a limit, to show the effect of a raise on the current state.
 
 use super::{COUNT_MAX, Kind, Limit};
-use crate::algorithm::{
-    LimitParams, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
-};
+use crate::algorithm::{LimitParams, sliding_log, token_bucket};
 
 impl Limit {
     /// Returns the limit with twice the quota. Returns `None` if that does not fit, or if nothing
@@ -16,31 +14,18 @@ impl Limit {
 
 fn twice(params: &LimitParams) -> Option<LimitParams> {
     let twice = |count: u32| count.checked_mul(2).filter(|count| *count <= COUNT_MAX);
-    Some(match params {
-        LimitParams::TokenBucket(bucket) => {
-            let (count, burst) = (twice(bucket.count)?, twice(bucket.burst)?);
-            let raised = token_bucket::Params::new(count, bucket.period_us, burst.into());
-            LimitParams::TokenBucket(raised.ok()?)
-        }
-        LimitParams::FixedWindow(fixed_window::Params { count, window }) => {
-            let (count, window) = (twice(*count)?, *window);
-            LimitParams::FixedWindow(fixed_window::Params { count, window })
-        }
-        LimitParams::SlidingLog(sliding_log::Params { count, period_us }) => {
-            let count = twice(*count).filter(|count| *count <= sliding_log::COUNT_MAX)?;
-            LimitParams::SlidingLog(sliding_log::Params { count, period_us: *period_us })
-        }
-        LimitParams::SlidingWindow(sliding_window::Params { count, period_us }) => {
-            let count = twice(*count)?;
-            LimitParams::SlidingWindow(sliding_window::Params { count, period_us: *period_us })
-        }
-        LimitParams::Concurrency(concurrency::Params { count, max_hold_us }) => {
-            LimitParams::Concurrency(concurrency::Params {
-                count: twice(*count)?,
-                max_hold_us: *max_hold_us,
-            })
-        }
-    })
+    if let LimitParams::TokenBucket(bucket) = params {
+        let (count, burst) = (twice(bucket.count)?, twice(bucket.burst)?);
+        let raised = token_bucket::Params::new(count, bucket.period_us, burst.into());
+        return raised.ok().map(LimitParams::TokenBucket);
+    }
+    let mut raised = *params;
+    let count = raised.count_mut()?;
+    *count = twice(*count)?;
+    match raised {
+        LimitParams::SlidingLog(log) if log.count > sliding_log::COUNT_MAX => None,
+        _ => Some(raised),
+    }
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ impl LimitSpec {
         }
         let kind = match quota {
             Quota::Unlimited => Kind::Unlimited,
-            Quota::Nothing => Kind::Nothing,
+            Quota::Block => Kind::Block,
             Quota::Permits { count } if algorithm == Algorithm::Concurrency => {
                 Kind::Counted(LimitParams::Concurrency(self.permits(count)?))
             }
@@ -113,14 +113,6 @@ impl LimitSpec {
                 return Err(LimitError::new(
                     "quota",
                     format!("{count} has no period; write for example \"{count}/second\""),
-                ));
-            }
-            Quota::Rate { count, .. } if algorithm == Algorithm::Concurrency => {
-                return Err(LimitError::new(
-                    "quota",
-                    format!(
-                        "concurrency counts permits, not requests in a period; write quota = \"{count}\" and max_hold = \"30s\""
-                    ),
                 ));
             }
             Quota::Rate { count, length } => Kind::Counted(self.rate(count, length, algorithm)?),
@@ -189,7 +181,12 @@ impl LimitSpec {
             Algorithm::SlidingWindow => {
                 Ok(LimitParams::SlidingWindow(sliding_window::Params { count, period_us }))
             }
-            Algorithm::Concurrency => Ok(LimitParams::Concurrency(self.permits(u64::from(count))?)),
+            Algorithm::Concurrency => Err(LimitError::new(
+                "quota",
+                format!(
+                    "concurrency counts permits, not requests in a period; write quota = \"{count}\" and max_hold = \"30s\""
+                ),
+            )),
         }
     }
 }
@@ -227,7 +224,7 @@ impl From<Limit> for LimitSpec {
             Kind::Counted(LimitParams::Concurrency(_)) => {
                 spec.max_hold = rest.strip_prefix("max_hold ").map(str::to_owned);
             }
-            Kind::Unlimited | Kind::Nothing | Kind::Counted(_) => {}
+            Kind::Unlimited | Kind::Block | Kind::Counted(_) => {}
         }
         spec
     }
@@ -245,7 +242,7 @@ impl From<String> for LimitSpec {
     }
 }
 
-fn checked_count(count: u64) -> Result<u32, LimitError> {
+pub(super) fn checked_count(count: u64) -> Result<u32, LimitError> {
     match u32::try_from(count) {
         Ok(count @ 1..=COUNT_MAX) => Ok(count),
         Ok(0) => Err(LimitError::new(

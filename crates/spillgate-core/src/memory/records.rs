@@ -3,12 +3,12 @@
 use smallvec::SmallVec;
 
 use super::Memory;
-use crate::algorithm::{self, Intent, Refund};
+use crate::algorithm::{self, Intent};
 use crate::counter::{Change, LimitHandle, PlannedCharge};
 use crate::limit::Algorithm;
 use crate::plan::{RecordAction, Transaction, TransactionReply};
 use crate::reservation::kept::{RecordedCharge, RecordedCharges};
-use crate::reservation::record::{Charged, Correction, Record};
+use crate::reservation::record::{Record, RecordedCost};
 use crate::reservation::{Answer, EndResult, Ended, Ending, Group, Opened, Opening};
 
 mod room;
@@ -36,7 +36,7 @@ pub struct Kept {
     /// The counters charged here.
     pub counters: Vec<RecordedCharge>,
     /// The charge of each counter.
-    pub charges: Vec<Charged>,
+    pub charges: Vec<RecordedCost>,
     /// The groups of the reservation with records on the store.
     pub elsewhere: SmallVec<[Group; 1]>,
 }
@@ -92,7 +92,7 @@ impl Memory {
         if is_open {
             let charges = transaction.charges.iter().zip(&reply.replies);
             let charges = charges
-                .map(|(counter, reply)| Charged { cost: counter.cost, charge: reply.charge });
+                .map(|(counter, reply)| RecordedCost { cost: counter.cost, charge: reply.charge });
             let record = Record::new(opening.body, opening.lasting_us, charges, now_us);
             let counters = transaction.charges.iter().map(RecordedCharge::of).collect();
             let held = Held { record, counters, elsewhere: SmallVec::new(), subject };
@@ -148,21 +148,15 @@ impl Memory {
             return Answer::EndResult(EndResult::Done);
         }
         for (place, counter) in held.counters.iter().enumerate() {
-            let Some(correction) = held.record.correction(place, ending.actual(counter)) else {
+            let Some(change) = held.record.correction(place, ending.actual(counter)) else {
                 continue;
             };
-            let change = match correction {
-                Correction::Force(amount) => Change::Force(amount),
-                Correction::Refund { charge, unused } => {
-                    Change::Refund(Refund::Unused { charge, unused })
-                }
-            };
-            let (returned, _) = self.change(&counter.asked(0), change);
+            let (returned, _) = self.change(&counter.planned(0), change);
             corrected(
                 counter,
-                match correction {
-                    Correction::Force(amount) => Corrected::Forced(amount),
-                    Correction::Refund { .. } => Corrected::Refunded(returned),
+                match change {
+                    Change::Force(amount) => Corrected::Forced(amount),
+                    Change::Refund(_) => Corrected::Refunded(returned),
                 },
             );
         }
@@ -198,7 +192,7 @@ impl Memory {
             held.counters.iter().enumerate().filter(|(_, counter)| counter.is_enforced);
         enforced.all(|(place, counter)| {
             held.record.charge(place).is_none_or(|charge| {
-                self.with_counter(&counter.asked(0), |counter, now_us| {
+                self.with_counter(&counter.planned(0), |counter, now_us| {
                     algorithm::holds(counter, &charge, now_us)
                 })
                 .0

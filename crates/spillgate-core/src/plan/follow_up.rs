@@ -18,8 +18,7 @@ impl<L> FollowUp<L> {
     /// allowed and the counter had room. A store that gave no answer is not called again.
     pub fn stands(&self, counters: &CounterOutcomes) -> bool {
         let counter = &counters[usize::from(self.counter.index)];
-        let denies = |counter: &CounterOutcome| counter.decides() && !counter.allows();
-        let allowed = || !counters.iter().any(denies);
+        let allowed = || !counters.iter().any(CounterOutcome::denies);
         let is_done = matches!(self.change, Change::Force(_)) && counter.allows() && allowed();
         !is_done && counter.source < Source::Fallback
     }

@@ -201,7 +201,7 @@ impl<'p> SharedMatch<'p> {
         };
         let mut outcome = CounterOutcome { advisory: !self.asks, ..outcome };
         if let Some(limit) = brought {
-            outcome.set_brought(limit.limit().clone().into());
+            outcome.brought = Some(limit.limit().clone().into());
         }
         outcome
     }

@@ -15,8 +15,6 @@ use super::rule::{Mode, OnOutage, RequestLimit, Rule};
 use crate::limit::LimitSpec;
 
 /// Collects the rules of a policy. Made by [`Policy::builder`].
-///
-/// `Policy::builder` makes it.
 #[derive(Clone, Debug, Default)]
 #[must_use = "the builder makes a policy only when it is built"]
 pub struct PolicyBuilder {
@@ -62,8 +60,6 @@ pub struct RuleSpec {
 }
 
 /// The lease terms of a rule as written, not checked yet. See [`RuleSpec::lease`].
-///
-/// `RuleSpec::lease` takes it.
 #[derive(Clone)]
 #[must_use = "a lease has an effect only in a rule"]
 pub struct LeaseSpec {

@@ -57,7 +57,7 @@ impl<'t> Piece<'t> {
             "no line in {TREE_MAX} bytes begins with {}; write each in a table of its own, and texts in one pair of quotes, not three",
             HEADS.join(" or ")
         );
-        Problem { at: self.at, place: String::new(), field: String::new(), message }
+        Problem::of_file(self.at, message)
     }
 
     /// Parses the piece; returns `None` if it is not TOML.
@@ -65,16 +65,16 @@ impl<'t> Piece<'t> {
         let (tree, mut errors) = DeTable::parse_recoverable(self.text);
         let start = |error: &toml::de::Error| error.span().unwrap_or_default().start;
         errors.sort_by_key(start);
-        let (mut line_end, mut told_of_line) = (0, Vec::new());
+        let (mut line_end, mut reported_in_line) = (0, Vec::new());
         for error in &errors {
             if start(error) >= line_end {
                 line_end = self.line_end(start(error));
-                told_of_line.clear();
+                reported_in_line.clear();
             }
             // One mistake can cause a hundred equal errors after it.
-            let is_known = told_of_line.contains(&error.message()) && !is_duplicate(error);
+            let is_known = reported_in_line.contains(&error.message()) && !is_duplicate(error);
             if !is_known && !problems.are_plenty() {
-                told_of_line.push(error.message());
+                reported_in_line.push(error.message());
                 problems.note(self.syntax(error));
             }
         }
@@ -89,19 +89,18 @@ impl<'t> Piece<'t> {
 
     fn syntax(&self, error: &toml::de::Error) -> Problem {
         let span = error.span().unwrap_or_default();
-        let place = String::new();
         let at = self.at + span.start;
         if is_duplicate(error) {
             let field = self.text[span].trim_matches(['"', '\'']).to_owned();
-            let message = "given twice in one table; keep one of them".to_owned();
-            return Problem { at, place, field, message };
+            let message = "given twice in one table; keep one of them";
+            return Problem { field, ..Problem::of_file(at, message) };
         }
         let field = self.key_of_line(span.start).to_owned();
         let message = format!(
             "not TOML: {}; put texts in quotes, lists in brackets, and each field on a line of its own",
             error.message()
         );
-        Problem { at, place, field, message }
+        Problem { field, ..Problem::of_file(at, message) }
     }
 
     /// Returns the text before the `=` of a line, if it looks like a field.
@@ -133,7 +132,7 @@ pub(super) enum Place<'t> {
 
 /// A limit of a rule or override, by its name or else its position.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum LimitPlace<'t> {
+pub(super) enum LimitLabel<'t> {
     Named(&'t str),
     At(usize),
 }
@@ -146,7 +145,7 @@ pub(super) struct Table<'t> {
     head: usize,
     piece: Piece<'t>,
     place: Place<'t>,
-    limit: Option<LimitPlace<'t>>,
+    limit: Option<LimitLabel<'t>>,
 }
 
 /// A text of the file, with its place.
@@ -176,13 +175,13 @@ impl<'t> Table<'t> {
         self,
         fields: &'t DeTable<'t>,
         span: Range<usize>,
-        limit: LimitPlace<'t>,
+        limit: LimitLabel<'t>,
     ) -> Table<'t> {
         Table { fields, head: self.piece.at + span.start, limit: Some(limit), ..self }
     }
 
     /// Returns this table, with problems reported for one of its limits.
-    pub(super) fn at_limit(self, limit: LimitPlace<'t>) -> Table<'t> {
+    pub(super) fn at_limit(self, limit: LimitLabel<'t>) -> Table<'t> {
         Table { limit: Some(limit), ..self }
     }
 
@@ -241,8 +240,27 @@ impl<'t> Table<'t> {
     }
 
     /// Makes the problem that a field has a value of the wrong type.
-    fn wrong_kind(&self, at: usize, field: &str, value: &DeValue<'_>, instead: &str) -> Problem {
-        self.wrong_at(at, field, format!("this is {}; write {instead}", kind(value)))
+    fn wrong_kind(
+        &self,
+        field: &str,
+        value: &Spanned<DeValue<'_>>,
+        instead: fmt::Arguments<'_>,
+    ) -> Problem {
+        let message = format!("this is {}; write {instead}", kind(value.get_ref()));
+        self.wrong_at(self.at(value.span()), field, message)
+    }
+
+    /// Reads a field with the function for its type, or notes what to write `instead`.
+    fn read<T>(
+        &self,
+        field: &str,
+        instead: fmt::Arguments<'_>,
+        of: impl FnOnce(&'t DeValue<'t>) -> Option<T>,
+        problems: &mut Problems<'_>,
+    ) -> Option<T> {
+        let value = self.fields.get(field)?;
+        let wrong = || self.wrong_kind(field, value, instead);
+        problems.noting(of(value.get_ref()).ok_or_else(wrong))
     }
 
     /// Returns the place of a field, or of the table if it is missing.
@@ -319,27 +337,17 @@ impl<'t> Table<'t> {
 
     /// Reads a boolean.
     pub(super) fn truth(&self, field: &str, problems: &mut Problems<'_>) -> Option<bool> {
-        let value = self.fields.get(field)?;
-        if let DeValue::Boolean(truth) = value.get_ref() {
-            return Some(*truth);
-        }
-        let at = self.at(value.span());
-        problems.note(self.wrong_kind(at, field, value.get_ref(), "true or false"));
-        None
+        self.read(field, format_args!("true or false"), DeValue::as_bool, problems)
     }
 
     /// Reads a number in its source form, with or without a fraction.
-    pub(super) fn decimal(&self, field: &str, problems: &mut Problems<'_>) -> Option<&str> {
-        let value = self.fields.get(field)?;
-        match value.get_ref() {
+    pub(super) fn decimal(&self, field: &str, problems: &mut Problems<'_>) -> Option<&'t str> {
+        let number = |value: &'t DeValue<'t>| match value {
             DeValue::Float(number) => Some(number.as_str()),
             DeValue::Integer(number) => Some(number.as_str()),
-            other => {
-                let at = self.at(value.span());
-                problems.note(self.wrong_kind(at, field, other, "a number such as 0.25"));
-                None
-            }
-        }
+            _ => None,
+        };
+        self.read(field, format_args!("a number such as 0.25"), number, problems)
     }
 
     pub(super) fn choice<T: Copy>(
@@ -348,26 +356,22 @@ impl<'t> Table<'t> {
         choices: &[(&str, T)],
         problems: &mut Problems<'_>,
     ) -> Option<T> {
-        let said = self.text(field, problems)?;
-        if let Some((_, choice)) = choices.iter().find(|(word, _)| *word == said) {
+        let word = self.text(field, problems)?;
+        if let Some((_, choice)) = choices.iter().find(|(known, _)| *known == word) {
             return Some(*choice);
         }
         let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
         problems.note(
             self.wrong(
                 field,
-                format!("{said:?} is none of {}; write one of these", words.join(", ")),
+                format!("{word:?} is none of {}; write one of these", words.join(", ")),
             ),
         );
         None
     }
 
     pub(super) fn list(&self, field: &str, problems: &mut Problems<'_>) -> Option<&'t DeArray<'t>> {
-        let value = self.fields.get(field)?;
-        let at = self.at(value.span());
-        let wrong =
-            || self.wrong_kind(at, field, value.get_ref(), &format!("a list: {field} = [...]"));
-        problems.noting(value.get_ref().as_array().ok_or_else(wrong))
+        self.read(field, format_args!("a list: {field} = [...]"), DeValue::as_array, problems)
     }
 
     /// Reads a table inside this one.
@@ -377,11 +381,9 @@ impl<'t> Table<'t> {
         example: &str,
         problems: &mut Problems<'_>,
     ) -> Option<Table<'t>> {
-        let value = self.fields.get(field)?;
-        let at = self.at(value.span());
-        let wrong = || self.wrong_kind(at, field, value.get_ref(), &format!("a table: {example}"));
-        let fields = problems.noting(value.get_ref().as_table().ok_or_else(wrong))?;
-        Some(Table { fields, head: at, ..*self })
+        let fields =
+            self.read(field, format_args!("a table: {example}"), DeValue::as_table, problems)?;
+        Some(Table { fields, head: self.at(self.fields.get(field)?.span()), ..*self })
     }
 
     /// Returns the keys of this table with their values.
@@ -402,13 +404,12 @@ impl<'t> Table<'t> {
         field: &str,
         problems: &mut Problems<'_>,
     ) -> Option<Vec<Entry<'t>>> {
-        let value = self.fields.get(field)?;
-        let at = self.at(value.span());
-        let wrong = || {
-            let instead = format!("a table of attributes: {field} = {{ ip = \"203.0.113.7\" }}");
-            self.wrong_kind(at, field, value.get_ref(), &instead)
-        };
-        let table = problems.noting(value.get_ref().as_table().ok_or_else(wrong))?;
+        let table = self.read(
+            field,
+            format_args!("a table of attributes: {field} = {{ ip = \"203.0.113.7\" }}"),
+            DeValue::as_table,
+            problems,
+        )?;
         let mut entries = Vec::with_capacity(table.len());
         for (key, value) in table {
             let name =
@@ -435,10 +436,9 @@ impl<'t> Table<'t> {
         field: &str,
         value: &'t Spanned<DeValue<'t>>,
     ) -> Result<Text<'t>, Problem> {
-        let at = self.at(value.span());
         match value.get_ref() {
-            DeValue::String(text) => Ok(Text { at, text }),
-            other => Err(self.wrong_kind(at, field, other, "a text, in quotes")),
+            DeValue::String(text) => Ok(Text { at: self.at(value.span()), text }),
+            _ => Err(self.wrong_kind(field, value, format_args!("a text, in quotes"))),
         }
     }
 }
@@ -456,11 +456,11 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-impl fmt::Display for LimitPlace<'_> {
+impl fmt::Display for LimitLabel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LimitPlace::Named(name) => write!(f, "{name:?}"),
-            LimitPlace::At(position) => write!(f, "\"{position}\""),
+            LimitLabel::Named(name) => write!(f, "{name:?}"),
+            LimitLabel::At(position) => write!(f, "\"{position}\""),
         }
     }
 }

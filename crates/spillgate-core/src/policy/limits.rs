@@ -3,9 +3,10 @@
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::file::{LimitPlace, Table, text_in};
+use super::file::{LimitLabel, Table, text_in};
 use super::problem::{Problem, Problems};
-use crate::limit::{Algorithm, Limit, LimitError, LimitSpec};
+use super::rule::Rule;
+use crate::limit::{Algorithm, Limit, LimitError, LimitSpec, NamedLimit};
 
 /// One limit of the list, with its place.
 #[derive(Debug)]
@@ -58,14 +59,14 @@ fn read_one<'t>(
     problems: &mut Problems<'_>,
 ) -> Option<WrittenLimit<'t>> {
     let at = table.at(value.span());
-    let place = LimitPlace::At(position);
+    let place = LimitLabel::At(position);
     match value.get_ref() {
         DeValue::String(quota) => {
             let spec = LimitSpec::new(quota.as_ref());
             Some(WrittenLimit { spec, at, shape: Shape::Quota, table: table.at_limit(place) })
         }
         DeValue::Table(fields) => {
-            let place = text_in(fields, "name").map_or(place, LimitPlace::Named);
+            let place = text_in(fields, "name").map_or(place, LimitLabel::Named);
             let table = table.of_limit(fields, value.span(), place);
             let spec = read_spec(&table, problems)?;
             Some(WrittenLimit { spec, at, shape: Shape::Table, table })
@@ -103,12 +104,8 @@ impl WrittenLimit<'_> {
         self.spec.build().map_err(|error| self.not_built(&error))
     }
 
-    /// Makes the limit in place of a rule's, by [`build_in_place_of`].
-    pub(super) fn build_in_place_of(&self, replaced: &LimitSpec) -> Result<Limit, Problem> {
-        build_in_place_of(&self.spec, replaced).map_err(|error| self.not_built(&error))
-    }
-
-    fn not_built(&self, error: &LimitError) -> Problem {
+    /// Makes the problem that the limit cannot be made.
+    pub(super) fn not_built(&self, error: &LimitError) -> Problem {
         match self.shape {
             Shape::Quota => self.wrong(error.message()),
             Shape::Table => self.table.wrong(error.field(), error.message()),
@@ -116,12 +113,53 @@ impl WrittenLimit<'_> {
     }
 }
 
+/// Returns the rule's limits, with those of an override in their places. An error has the position of
+/// the wrong limit.
+pub(super) fn in_place_of_rules<'s>(
+    rule: &Rule,
+    specs: impl Iterator<Item = &'s LimitSpec>,
+) -> Result<Box<[NamedLimit]>, (usize, LimitError)> {
+    let mut limits = rule.named_limits().to_vec();
+    let mut replaced = vec![false; limits.len()];
+    for (position, spec) in specs.enumerate() {
+        let wrong = |error| (position, error);
+        let place = place_in(rule, position, spec).map_err(wrong)?;
+        if std::mem::replace(&mut replaced[place], true) {
+            let message = format!(
+                "another limit replaces the rule's limit {:?} already; keep one of them",
+                limits[place].name()
+            );
+            return Err(wrong(LimitError::new("limits", message)));
+        }
+        let limit = build_in_place_of(spec, &rule.specs()[place]).map_err(wrong)?;
+        limits[place] = NamedLimit::in_place_of(&rule.named_limits()[place], limit);
+    }
+    Ok(limits.into())
+}
+
+/// Returns the index of the rule's limit that is replaced: the one with that name, else the one at
+/// that position.
+fn place_in(rule: &Rule, position: usize, written: &LimitSpec) -> Result<usize, LimitError> {
+    let limits = rule.named_limits();
+    let place = match &written.name {
+        Some(name) => limits.iter().position(|limit| limit.name() == name),
+        None => Some(position).filter(|position| *position < limits.len()),
+    };
+    place.ok_or_else(|| {
+        let names: Vec<&str> = limits.iter().map(NamedLimit::name).collect();
+        let message = match &written.name {
+            Some(name) => format!("the rule has no limit {name:?}; name one of {names:?}"),
+            None => format!(
+                "the rule has no limit in this position; name one of {names:?}, or leave it out"
+            ),
+        };
+        LimitError::new("limits", message)
+    })
+}
+
 /// Makes the limit in place of a rule's. Unset fields are inherited, except the burst, which
 /// belongs to the quota, and fields that another algorithm or period cannot use.
-pub(super) fn build_in_place_of(
-    written: &LimitSpec,
-    replaced: &LimitSpec,
-) -> Result<Limit, LimitError> {
+fn build_in_place_of(written: &LimitSpec, replaced: &LimitSpec) -> Result<Limit, LimitError> {
     let algorithm = written.algorithm.as_ref().or(replaced.algorithm.as_ref());
     let same_algorithm = algorithm_name(algorithm) == algorithm_name(replaced.algorithm.as_ref());
     let kept = |field: &Option<String>| field.clone().filter(|_| same_algorithm);

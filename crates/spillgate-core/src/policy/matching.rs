@@ -37,7 +37,7 @@ pub(super) struct AnyOf {
 
 /// A pattern of a rule's `match` for one attribute.
 ///
-/// `RuleSpec::matching` takes it, or a text.
+/// `Rule::matches` lists them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pattern<'p> {
@@ -262,10 +262,8 @@ impl Index {
     }
 
     pub(super) fn has_domain(&self, domain: &str) -> bool {
-        match domain {
-            DEFAULT_DOMAIN => !self.default.is_empty(),
-            other => self.others.contains_key(other),
-        }
+        let is_empty = |found: &Domain| found.attributes.is_empty() && found.always.is_empty();
+        self.domain(domain).is_some_and(|found| !is_empty(found))
     }
 
     /// Returns all rules of a domain if none of them is indexed, else `None`.
@@ -294,12 +292,6 @@ impl Index {
             DEFAULT_DOMAIN => Some(&self.default),
             other => self.others.get(other),
         }
-    }
-}
-
-impl Domain {
-    fn is_empty(&self) -> bool {
-        self.attributes.is_empty() && self.always.is_empty()
     }
 }
 

@@ -3,12 +3,22 @@
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Returns the place of the first dot beyond the bound for the text's length. Returns `None` for
-/// every file that an operator needs.
+/// Returns the byte offset of the first dot in a key beyond the bound for the text's length, or
+/// `None` if the file is within the bound. Check a TOML file with it before you parse the file
+/// into a tree. [`Policy`](crate::policy::Policy) checks its own files.
 ///
-/// Each dot of a key makes a table, and a table with one field takes 1.4 kB. A file of 2.7 MB with
-/// lines `a.a.a.a = 1` took 1.5 GB as a tree. Dots in strings and comments make no table and are
-/// not counted.
+/// The bound is 512 dots, and one more for every 8 bytes of text. No file that an operator needs
+/// reaches it. Each dot of a key makes a table, and a table with one field takes 1.4 kB. A file of
+/// 2.7 MB with lines `a.a.a.a = 1` took 1.5 GB as a tree. Dots in strings and comments make no
+/// table and are not counted.
+///
+/// ```
+/// use spillgate::policy::first_dot_too_many;
+///
+/// assert_eq!(first_dot_too_many("match.path = \"/a\""), None);
+/// let nested = "a.a.a.a = 1\n".repeat(1_000);
+/// assert_eq!(first_dot_too_many(&nested), Some(8_045));
+/// ```
 pub fn first_dot_too_many(text: &str) -> Option<usize> {
     let dots_max = DOTS_ALWAYS + text.len() / BYTES_PER_DOT;
     let mut dots = Source::new(text).lex().filter(|token| token.kind() == TokenKind::Dot);

@@ -15,7 +15,8 @@ use crate::subject::Encoding;
 mod reading;
 mod runtime;
 
-pub(super) use reading::{Reading, place_in};
+pub(super) use reading::Reading;
+pub(super) use runtime::subject_of;
 
 /// The overrides of all rules. A million take about 100 MB, since equal limits of one rule are
 /// shared.
@@ -31,7 +32,7 @@ pub(super) struct Overrides {
 #[derive(Clone, Debug)]
 struct Set {
     /// The attributes that they name.
-    attributes: Attributes,
+    attributes: AttributeSet,
     covers: Covers,
 }
 
@@ -46,7 +47,7 @@ enum Covers {
 
 /// A subset of a rule's key attributes: one bit for each position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Attributes(u32);
+struct AttributeSet(u32);
 
 #[derive(Clone, Copy, Debug)]
 struct Override {
@@ -61,7 +62,7 @@ struct Override {
 pub(super) struct Found {
     /// The index of its limits.
     pub(super) limits: u32,
-    attributes: Attributes,
+    attributes: AttributeSet,
     /// The prefix of its network; [`ONE_VALUE`] if it names none.
     prefix: u8,
     at: u32,
@@ -69,23 +70,21 @@ pub(super) struct Found {
 
 /// The subjects that an override covers.
 #[derive(Clone, Debug)]
-struct Subject {
-    attributes: Attributes,
+pub(super) struct Covered {
+    attributes: AttributeSet,
     /// The values of these attributes but the one with a network, encoded in the order of the key.
     values: Encoding,
     /// The attribute with a network, by its place in the key.
     network: Option<(usize, Network)>,
 }
 
-/// The reason why attributes and values name no subjects of a rule.
+/// The error that attributes and values name no subjects of a rule.
 #[derive(Clone, Debug)]
-enum NoSubject<'a> {
-    /// The attribute is not in the rule's key.
-    Foreign(&'a str),
-    /// The attribute never has this value.
-    NoAddress { attribute: &'a str, value: &'a [u8], problem: NoAddress },
-    /// Two attributes have a network.
-    TwoNetworks(&'a str),
+struct NoSubject {
+    /// The wrong attribute.
+    attribute: String,
+    /// The problem and its remedy.
+    message: String,
 }
 
 /// The error that a rule's overrides name the largest number of attribute sets already.
@@ -140,7 +139,7 @@ impl Overrides {
     fn insert(
         &mut self,
         rule_index: u32,
-        subject: &Subject,
+        subject: &Covered,
         entered: Override,
     ) -> Result<Option<Override>, TooManySets> {
         let sets = &mut self.by_rule[rule_index as usize];
@@ -155,8 +154,9 @@ impl Overrides {
         Ok(sets[place].insert(subject, entered))
     }
 
-    /// Sorts the sets of each rule in the order in which they are looked up.
-    fn sort(&mut self) {
+    /// Sorts the sets of each rule in the order in which they are looked up. Must be called after all
+    /// overrides are inserted, and before any look-up.
+    pub(super) fn sort(&mut self) {
         for sets in &mut self.by_rule {
             sets.sort_by_key(|set| {
                 (std::cmp::Reverse(set.attributes.count()), set.attributes, set.network_at())
@@ -166,7 +166,7 @@ impl Overrides {
 }
 
 impl Set {
-    fn new(subject: &Subject) -> Set {
+    fn new(subject: &Covered) -> Set {
         let covers = match subject.network {
             None => Covers::Values(HashMap::new()),
             Some((place, _)) => Covers::Networks { place, by_others: HashMap::new() },
@@ -174,7 +174,7 @@ impl Set {
         Set { attributes: subject.attributes, covers }
     }
 
-    fn is_for(&self, subject: &Subject) -> bool {
+    fn is_for(&self, subject: &Covered) -> bool {
         self.attributes == subject.attributes
             && self.network_at() == subject.network.map(|(place, _)| place)
     }
@@ -188,11 +188,11 @@ impl Set {
     }
 
     /// Returns the attributes with a single value.
-    fn with_values(&self) -> Attributes {
+    fn with_values(&self) -> AttributeSet {
         self.network_at().map_or(self.attributes, |place| self.attributes.without(place))
     }
 
-    fn insert(&mut self, subject: &Subject, entered: Override) -> Option<Override> {
+    fn insert(&mut self, subject: &Covered, entered: Override) -> Option<Override> {
         let values = subject.values.as_bytes();
         match (&mut self.covers, subject.network) {
             (Covers::Networks { by_others, .. }, Some((_, network))) => {
@@ -250,40 +250,46 @@ impl Found {
     }
 }
 
-impl Subject {
+impl Covered {
     /// Makes the subjects with these values.
     fn new<'a>(
         rule: &Rule,
         named: impl IntoIterator<Item = (&'a str, &'a [u8], AttributeType)>,
-    ) -> Result<Subject, NoSubject<'a>> {
-        let (mut attributes, mut network) = (Attributes::default(), None);
+    ) -> Result<Covered, NoSubject> {
+        let (mut attributes, mut network) = (AttributeSet::default(), None);
         let mut key_values: SmallVec<[Box<[u8]>; 4]> = rule.key().map(|_| Box::default()).collect();
         for (attribute, value, of_type) in named {
-            let place = rule.key().position(|known| known == attribute);
-            let place = place.ok_or(NoSubject::Foreign(attribute))?;
+            let wrong = |message| NoSubject { attribute: attribute.to_owned(), message };
+            let Some(place) = rule.key().position(|known| known == attribute) else {
+                let key: Vec<&str> = rule.key().collect();
+                return Err(wrong(format!(
+                    "{attribute:?} is not in the rule's key; name one or more of {key:?}"
+                )));
+            };
             attributes = attributes.with(place);
-            match of_type.named(value) {
-                Ok(Named::Value(value)) => key_values[place] = value,
-                Ok(Named::Network(_)) if network.is_some() => {
-                    return Err(NoSubject::TwoNetworks(attribute));
+            let no_value =
+                |problem: NoAddress| wrong(format!("{attribute:?}: {}", problem.message(value)));
+            match of_type.named(value).map_err(no_value)? {
+                Named::Value(value) => key_values[place] = value,
+                Named::Network(_) if network.is_some() => {
+                    return Err(wrong(TWO_NETWORKS.to_owned()));
                 }
-                Ok(Named::Network(found)) => network = Some((place, found)),
-                Err(problem) => return Err(NoSubject::NoAddress { attribute, value, problem }),
+                Named::Network(found) => network = Some((place, found)),
             }
         }
         let with_values = network.map_or(attributes, |(place, _)| attributes.without(place));
         let key_values: SmallVec<[&[u8]; 4]> = key_values.iter().map(|value| &**value).collect();
-        Ok(Subject { attributes, values: with_values.encode(&key_values), network })
+        Ok(Covered { attributes, values: with_values.encode(&key_values), network })
     }
 }
 
-impl Attributes {
-    fn with(self, place: usize) -> Attributes {
-        Attributes(self.0 | 1 << place)
+impl AttributeSet {
+    fn with(self, place: usize) -> AttributeSet {
+        AttributeSet(self.0 | 1 << place)
     }
 
-    fn without(self, place: usize) -> Attributes {
-        Attributes(self.0 & !(1 << place))
+    fn without(self, place: usize) -> AttributeSet {
+        AttributeSet(self.0 & !(1 << place))
     }
 
     fn has(self, place: usize) -> bool {
@@ -294,8 +300,8 @@ impl Attributes {
         self.0.count_ones()
     }
 
-    fn shared_with(self, other: Attributes) -> Attributes {
-        Attributes(self.0 & other.0)
+    fn shared_with(self, other: AttributeSet) -> AttributeSet {
+        AttributeSet(self.0 & other.0)
     }
 
     /// Returns the positions in the key, ascending.
@@ -313,7 +319,7 @@ impl Attributes {
     }
 
     /// Returns the encoded values of those of these attributes that `shared` has too.
-    fn project(self, mut values: &[u8], shared: Attributes) -> Vec<u8> {
+    fn project(self, mut values: &[u8], shared: AttributeSet) -> Vec<u8> {
         let mut projected = Vec::new();
         for place in self.places() {
             let Some((length, _)) = values.split_first_chunk() else { break };
@@ -365,6 +371,8 @@ fn first_tie(one: &Set, other: &Set) -> Option<Tie> {
     agreeing.min()
 }
 
+const TWO_NETWORKS: &str =
+    "only one attribute of an override can be a network; write one address of the others";
 /// The prefix of an override without a network: longer than that of any network.
 const ONE_VALUE: u8 = u8::MAX;
 /// The most sets of one rule. Each costs every request of the rule one look-up. It is enough for

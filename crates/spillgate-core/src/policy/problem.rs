@@ -80,6 +80,13 @@ pub(super) struct Problem {
     pub(super) message: String,
 }
 
+impl Problem {
+    /// Makes a problem of no field.
+    pub(super) fn of_file(at: usize, message: impl Into<String>) -> Problem {
+        Problem { at, place: String::new(), field: String::new(), message: message.into() }
+    }
+}
+
 /// All problems found. Reading goes on after a problem, so that a linter can report all at once.
 /// The result is used only if there are none.
 #[derive(Debug)]
@@ -144,8 +151,13 @@ pub(super) fn longer<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
 }
 
 /// Returns the number of bytes to insert, remove or replace to turn one word into the other. A word
-/// much longer than any field counts as unlike all.
-fn edits(word: &str, known: &str) -> usize {
+/// that is more than twice as long as the known one counts as unlike it.
+///
+/// ```
+/// # use spillgate_core::policy::edits;
+/// assert_eq!(edits("limts", "limits"), 1);
+/// ```
+pub fn edits(word: &str, known: &str) -> usize {
     if word.len() > 2 * known.len() {
         return usize::MAX / 3;
     }

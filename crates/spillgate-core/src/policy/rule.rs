@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use siphasher::sip128::SipHasher13;
 
 use super::denial::RuleDenial;
 use super::file::Table;
@@ -17,8 +16,7 @@ use super::share::Share;
 use super::types::Types;
 use crate::limit::{Algorithm, Limit, LimitError, LimitSpec, NamedLimit, checked_name};
 use crate::request::Request;
-use crate::subject::DEFAULT_DOMAIN;
-use crate::subject::{Encoding, Secret, SubjectKey};
+use crate::subject::{DEFAULT_DOMAIN, Encoding, Secret, SubjectKey, fixed_hash};
 
 /// The effect of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -115,7 +113,7 @@ pub struct Rule {
     /// The hash of domain, name and generation.
     id: u128,
     /// The cached header text of each limit, which is the same for every request.
-    pub(super) written: Arc<[std::sync::OnceLock<Bytes>]>,
+    pub(super) header_texts: Arc<[std::sync::OnceLock<Bytes>]>,
 }
 
 /// The attributes of a key or an anchor.
@@ -266,7 +264,7 @@ impl Rule {
         &self.specs
     }
 
-    pub(super) fn is_met_by(&self, request: &Request<'_>) -> bool {
+    pub(super) fn is_matched_by(&self, request: &Request<'_>) -> bool {
         self.mode != Mode::Off
             && self.conditions.iter().all(|condition| condition.holds(request))
             && self.missing_from(request).is_none()
@@ -312,7 +310,7 @@ impl Rule {
         let id = id(&domain, &name, FIRST_GENERATION);
         let key = Attributes::new(key?);
         let anchor = anchor.map(Attributes::new);
-        let written = limits.iter().map(|_| Default::default()).collect();
+        let header_texts = limits.iter().map(|_| Default::default()).collect();
         Some(Rule {
             name,
             domain,
@@ -331,14 +329,14 @@ impl Rule {
             lease,
             denial,
             id,
-            written,
+            header_texts,
         })
     }
 }
 
 impl Attributes {
     fn new(names: Vec<Box<str>>) -> Attributes {
-        let id = hash(names.iter().map(|name| name.as_bytes()));
+        let id = fixed_hash(names.iter().map(|name| name.as_bytes()));
         Attributes { names, id }
     }
 
@@ -459,14 +457,7 @@ fn refuse_irreplaceable(table: &Table<'_>, limits: &[NamedLimit], problems: &mut
 }
 
 fn id(domain: &str, name: &str, generation: u64) -> u128 {
-    hash([domain.as_bytes(), name.as_bytes(), &generation.to_le_bytes()])
-}
-
-/// Hashes texts of the operator, which need no secret.
-fn hash<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> u128 {
-    let mut encoding = Encoding::new();
-    parts.into_iter().for_each(|part| encoding.part(part));
-    SipHasher13::new().hash(encoding.as_bytes()).as_u128()
+    fixed_hash([domain.as_bytes(), name.as_bytes(), &generation.to_le_bytes()])
 }
 
 fn word_for<T: PartialEq>(choice: T, choices: &[(&'static str, T)]) -> &'static str {
@@ -492,7 +483,7 @@ const FIELDS: [&str; 15] = [
 ];
 const REQUIRED: [(&str, &str); 3] = [
     ("name", "name = \"login\""),
-    ("key", "key = [\"ip\"], or key = [] for one bucket for all"),
+    ("key", "key = [\"ip\"], or key = [] for one counter for all"),
     ("limits", "limits = [\"5/minute\"]"),
 ];
 const MODES: [(&str, Mode); 3] =

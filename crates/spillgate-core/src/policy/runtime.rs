@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::limits::{LIMITS_MAX, build_in_place_of};
-use super::overrides::{Overrides, place_in};
+use super::limits::{LIMITS_MAX, in_place_of_rules};
+use super::overrides::{Overrides, subject_of};
 use super::rule::{Mode, Rule};
 use super::types::Named;
 use super::{Policy, problem::nearest};
@@ -59,14 +59,8 @@ pub enum InvalidChange {
         /// The rule that was probably meant.
         nearest: Option<String>,
     },
-    /// The subject names an attribute that is not in the rule's key.
-    ForeignAttribute {
-        /// The attribute.
-        attribute: String,
-        /// The attributes of the key.
-        key: Vec<String>,
-    },
-    /// A value of the subject is no address, or a network that an override cannot name.
+    /// The subject names an attribute that is not in the rule's key, or a value that is no address
+    /// or a network that an override cannot name.
     NoSubject {
         /// The attribute.
         attribute: String,
@@ -134,7 +128,7 @@ impl Policy {
             Ok(())
         };
         let held = (0..).zip(entries).map(|(at, entry)| enter(at, entry)).collect();
-        runtime.finish();
+        runtime.sort();
         let rules = self.rules_with(&changes);
         (Policy { rules, runtime, ..self.clone() }, held)
     }
@@ -161,10 +155,7 @@ impl Policy {
     pub fn can_override(&self, rule: &str, subject: &Subject) -> Result<(), InvalidChange> {
         let rule_index = self.index_of(rule)?;
         let rule = &self.written[rule_index as usize];
-        match self.runtime.has_room_for(rule_index, rule, &self.types, subject) {
-            Err(InvalidChange::TooManySets) => Ok(()),
-            checked => checked,
-        }
+        subject_of(rule, &self.types, subject).map(drop)
     }
 
     /// Checks whether the values of a rule's key attributes name one subject. A network names
@@ -177,8 +168,8 @@ impl Policy {
         for attribute in rule.key() {
             let value = subject.attribute(attribute).unwrap_or_default();
             self.types.of(attribute).names_one(value).map_err(|problem| {
-                let (attribute, message) = (attribute.to_owned(), problem.message(value));
-                InvalidChange::NoSubject { attribute, message }
+                let message = format!("{attribute:?}: {}", problem.message(value));
+                InvalidChange::NoSubject { attribute: attribute.to_owned(), message }
             })?;
         }
         Ok(())
@@ -238,30 +229,14 @@ impl Policy {
 
 /// Returns the rule's limits, with those written in their places.
 fn paired(rule: &Rule, written: &[LimitSpec]) -> Result<Box<[NamedLimit]>, InvalidChange> {
-    let wrong = |position: usize, error: LimitError| {
+    let wrong = |(position, error): (usize, LimitError)| {
         let name = written.get(position).and_then(|spec| spec.name.clone());
         InvalidChange::Limit { limit: name.unwrap_or_else(|| position.to_string()), error }
     };
     if written.is_empty() || written.len() > LIMITS_MAX {
         return Err(InvalidChange::LimitCount { count: written.len() });
     }
-    let mut limits = rule.named_limits().to_vec();
-    let mut replaced = vec![false; limits.len()];
-    for (position, spec) in written.iter().enumerate() {
-        let place = place_in(rule, position, spec)
-            .map_err(|message| wrong(position, LimitError::new("limits", message)))?;
-        if std::mem::replace(&mut replaced[place], true) {
-            let message = format!(
-                "another limit replaces the rule's limit {:?} already; keep one of them",
-                limits[place].name()
-            );
-            return Err(wrong(position, LimitError::new("limits", message)));
-        }
-        let limit = build_in_place_of(spec, &rule.specs()[place])
-            .map_err(|error| wrong(position, error))?;
-        limits[place] = NamedLimit::in_place_of(&rule.named_limits()[place], limit);
-    }
-    Ok(limits.into())
+    in_place_of_rules(rule, written.iter()).map_err(wrong)
 }
 
 impl fmt::Display for InvalidChange {
@@ -273,13 +248,7 @@ impl fmt::Display for InvalidChange {
             InvalidChange::UnknownRule { rule, nearest: None } => {
                 write!(f, "rule: there is no rule {rule:?}; write the name of one in the policy")
             }
-            InvalidChange::ForeignAttribute { attribute, key } => write!(
-                f,
-                "subject: {attribute:?} is not in the rule's key; name one or more of {key:?}"
-            ),
-            InvalidChange::NoSubject { attribute, message } => {
-                write!(f, "subject: {attribute:?}: {message}")
-            }
+            InvalidChange::NoSubject { message, .. } => write!(f, "subject: {message}"),
             InvalidChange::UnknownUnit { unit, units } => {
                 write!(f, "no limit of the rule counts {unit:?}; name one of its units, {units:?}")
             }

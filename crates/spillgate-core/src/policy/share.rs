@@ -3,6 +3,7 @@
 
 use super::file::Table;
 use super::problem::Problems;
+use crate::algorithm::{COUNT_MAX, gcd};
 
 /// The fraction `part` ÷ `of`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +24,11 @@ impl Share {
         field: &str,
         problems: &mut Problems<'_>,
     ) -> Option<Share> {
-        let said = table.decimal(field, problems)?;
-        let share = Share::parse(said);
+        let text = table.decimal(field, problems)?;
+        let share = Share::parse(text);
         if share.is_none() {
             let message = format!(
-                "must be greater than 0 and at most 1, with at most six decimal places, got {said}; write for example 0.25"
+                "must be greater than 0 and at most 1, with at most six decimal places, got {text}; write for example 0.25"
             );
             problems.note(table.wrong(field, message));
         }
@@ -74,11 +75,10 @@ impl Share {
 }
 
 fn common_divisor(a: u32, b: u32) -> u32 {
-    if b == 0 { a.max(1) } else { common_divisor(b, a % b) }
+    // Fits: it divides both.
+    gcd(a.into(), b.into()) as u32
 }
 
-/// The largest count of any limit.
-const COUNT_MAX: u32 = 1_000_000_000;
 /// A millionth of a limit is small enough.
 const DIGITS_MAX: usize = 6;
 

@@ -56,7 +56,7 @@ impl RecordedCharge {
     }
 
     /// Returns a charge of the counter.
-    pub fn asked(&self, cost: u64) -> PlannedCharge<&NamedLimit> {
+    pub fn planned(&self, cost: u64) -> PlannedCharge<&NamedLimit> {
         PlannedCharge { cost, ..PlannedCharge::new(self.key, &self.limit) }
     }
 }
@@ -101,12 +101,12 @@ pub fn encoded(counters: &[PlannedCharge]) -> Vec<u8> {
         if !is_of_requests {
             bytes.extend(self::unit(unit).to_be_bytes());
         }
-        encode_numbers(counter.params(), &mut bytes);
+        encode_params(counter.params(), &mut bytes);
     }
     bytes
 }
 
-fn encode_numbers(params: &LimitParams, bytes: &mut Vec<u8>) {
+fn encode_params(params: &LimitParams, bytes: &mut Vec<u8>) {
     let mut put = |count: u32, us: u64| {
         bytes.extend(count.to_be_bytes());
         bytes.extend(us.to_be_bytes());
@@ -151,7 +151,7 @@ pub fn decoded(bytes: &[u8]) -> Option<Vec<RecordedCharge>> {
             0 => u64::from_be_bytes(rest.take()?),
             _ => self::unit(crate::limit::REQUESTS),
         };
-        let params = decode_numbers(algorithm, &mut rest)?;
+        let params = decode_params(algorithm, &mut rest)?;
         let limit = NamedLimit::recorded(Limit::counted(params), record, mix)?;
         let is_enforced = flags & 1 << 7 == 0;
         counters.push(RecordedCharge { key, limit, share_of: None, unit, is_enforced });
@@ -159,16 +159,18 @@ pub fn decoded(bytes: &[u8]) -> Option<Vec<RecordedCharge>> {
     Some(counters)
 }
 
-fn decode_numbers(algorithm: Algorithm, rest: &mut Bytes<'_>) -> Option<LimitParams> {
+fn decode_params(algorithm: Algorithm, rest: &mut Bytes<'_>) -> Option<LimitParams> {
     let count = u32::from_be_bytes(rest.take()?);
     let period_us = u64::from_be_bytes(rest.take()?);
+    // Both divide. A fixed window has no period if a calendar follows.
+    if count == 0 || period_us == 0 && algorithm != Algorithm::FixedWindow {
+        return None;
+    }
     Some(match algorithm {
         Algorithm::TokenBucket => {
             let burst = u32::from_be_bytes(rest.take()?);
-            let sound = count > 0 && period_us > 0;
-            let params = sound
-                .then(|| token_bucket::Params::new(count, period_us, u64::from(burst)).ok())?;
-            LimitParams::TokenBucket(params?)
+            let params = token_bucket::Params::new(count, period_us, burst.into());
+            LimitParams::TokenBucket(params.ok()?)
         }
         Algorithm::SlidingLog => LimitParams::SlidingLog(sliding_log::Params { count, period_us }),
         Algorithm::SlidingWindow => {
@@ -274,6 +276,24 @@ mod tests {
         }
         assert!(bytes.len() <= COUNTER_BYTES * asked.len(), "{}", bytes.len());
         assert_eq!(decoded(&bytes[..bytes.len() - 1]), None);
+    }
+
+    #[test]
+    fn a_count_or_period_of_zero_is_rejected() {
+        let bucket = token_bucket::Params::new(1, 1_000, 1).unwrap();
+        let every = |period_us| fixed_window::Window::Every { period_us };
+        for params in [
+            LimitParams::TokenBucket(token_bucket::Params { count: 0, ..bucket }),
+            LimitParams::TokenBucket(token_bucket::Params { period_us: 0, ..bucket }),
+            LimitParams::FixedWindow(fixed_window::Params { count: 0, window: every(1_000) }),
+            LimitParams::SlidingLog(sliding_log::Params { count: 0, period_us: 1_000 }),
+            LimitParams::SlidingLog(sliding_log::Params { count: 1, period_us: 0 }),
+            LimitParams::SlidingWindow(sliding_window::Params { count: 1, period_us: 0 }),
+            LimitParams::Concurrency(concurrency::Params { count: 1, max_hold_us: 0 }),
+        ] {
+            let limit = NamedLimit::new(Limit::counted(params), 0);
+            assert_eq!(decoded(&encoded(&asked(&[limit]))), None, "{params:?}");
+        }
     }
 
     proptest! {

@@ -2,7 +2,8 @@
 //! Redis.
 
 use super::{Answer, EndResult, Ended, Ending, Opened, REMEMBERED_US};
-use crate::algorithm::Charge;
+use crate::algorithm::{Charge, Refund};
+use crate::counter::Change;
 
 /// The stored data of a reservation.
 #[derive(Clone, Debug)]
@@ -14,12 +15,12 @@ pub struct Record {
     forget_us: u64,
     state: State,
     /// The charges in the order of the counters.
-    charges: Box<[Charged]>,
+    charges: Box<[RecordedCost]>,
 }
 
 /// The charge of one counter: the cost requested and the charge applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Charged {
+pub struct RecordedCost {
     /// The cost that the request asked for.
     pub cost: u64,
     /// The charge that was made, if any.
@@ -33,26 +34,12 @@ enum State {
     Ended(u64),
 }
 
-/// The correction of one counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Correction {
-    /// Refunds the unused part of a charge.
-    Refund {
-        /// The whole charge.
-        charge: Charge,
-        /// The part to refund.
-        unused: u64,
-    },
-    /// Charges more, whether there is room or not.
-    Force(u64),
-}
-
 impl Record {
     /// Creates an open record.
     pub fn new(
         body: u128,
         lasting_us: u64,
-        charges: impl IntoIterator<Item = Charged>,
+        charges: impl IntoIterator<Item = RecordedCost>,
         now_us: u64,
     ) -> Record {
         let ends_us = now_us + lasting_us;
@@ -92,18 +79,18 @@ impl Record {
     }
 
     /// Returns the correction of the counter at `place`, if it is charged `actual` in the end.
-    pub fn correction(&self, place: usize, actual: Option<u64>) -> Option<Correction> {
-        let Charged { cost, charge } = *self.charges.get(place)?;
+    pub fn correction(&self, place: usize, actual: Option<u64>) -> Option<Change> {
+        let RecordedCost { cost, charge } = *self.charges.get(place)?;
         match (actual?, charge) {
             // A shadow rule without room was never charged. A counter that was only peeked at can
             // be charged now.
-            (actual, None) if cost == 0 && actual > 0 => Some(Correction::Force(actual)),
+            (actual, None) if cost == 0 && actual > 0 => Some(Change::Force(actual)),
             (_, None) => None,
             (actual, Some(charge)) if actual < charge.amount => {
-                Some(Correction::Refund { charge, unused: charge.amount - actual })
+                Some(Change::Refund(Refund::Unused { charge, unused: charge.amount - actual }))
             }
             (actual, Some(charge)) if actual > charge.amount => {
-                Some(Correction::Force(actual - charge.amount))
+                Some(Change::Force(actual - charge.amount))
             }
             (_, Some(_)) => None,
         }

@@ -62,7 +62,7 @@ enum Mistake {
     /// A denial is used for its wait from when its reply came.
     HoldsFromReceipt,
     /// Later answers give a `retry_after` that counts from when the call was sent.
-    TellsFromSending,
+    CountsFromSending,
     /// A reset drops no denial.
     KeepsOnReset,
 }
@@ -71,7 +71,7 @@ enum Mistake {
 enum Step {
     Ask,
     Execute(usize),
-    Hear(usize),
+    Receive(usize),
     AdmitElsewhere,
     ResetElsewhere,
     Reset,
@@ -90,7 +90,7 @@ fn the_search_finds_each_mistake() {
     for mistake in [
         Mistake::ForgetsByReceipt,
         Mistake::HoldsFromReceipt,
-        Mistake::TellsFromSending,
+        Mistake::CountsFromSending,
         Mistake::KeepsOnReset,
     ] {
         let found = search(mistake).unwrap_err();
@@ -142,10 +142,10 @@ impl World {
     }
 
     fn copied(&self) -> World {
-        let index = self.cache.slots[0].lock().clone();
+        let slot = self.cache.slots[0].lock().clone();
         let read = |counter: &AtomicU64| AtomicU64::new(counter.load(Ordering::Relaxed));
         let cache = DenialCache {
-            slots: Box::new([Mutex::new(index)]),
+            slots: Box::new([Mutex::new(slot)]),
             ended: read(&self.cache.ended),
             latest_us: read(&self.cache.latest_us),
             ..DenialCache::new(false)
@@ -158,7 +158,7 @@ impl World {
         let mut may = |it: bool, step| steps.extend(Some(step).filter(|_| it));
         may(self.left.decisions > 0, Step::Ask);
         for (number, call) in self.calls.iter().enumerate() {
-            let reply = Step::Hear(number);
+            let reply = Step::Receive(number);
             may(true, if call.reply.is_none() { Step::Execute(number) } else { reply });
         }
         may(self.left.admissions_elsewhere > 0 && self.has_room(), Step::AdmitElsewhere);
@@ -198,7 +198,7 @@ impl World {
                 let reading = Reading { remaining: 0, retry_after_us, reset_after_us: wait_us };
                 self.calls[call].reply = Some(ChargeReply { fits, reading, charge: None });
             }
-            Step::Hear(call) => {
+            Step::Receive(call) => {
                 let Call { mut sent, reply } = self.calls.remove(call);
                 let mut received_us = self.now_us;
                 match self.mistake {
@@ -206,20 +206,12 @@ impl World {
                         sent.era = self.cache.ended.load(Ordering::Acquire)
                     }
                     Mistake::HoldsFromReceipt => sent.at_us = received_us,
-                    Mistake::TellsFromSending => received_us = sent.at_us,
+                    Mistake::CountsFromSending => received_us = sent.at_us,
                     Mistake::None | Mistake::KeepsOnReset => {}
                 }
                 let refused = reply.filter(|reply| !reply.fits);
-                let denial = refused.and_then(|reply| {
-                    CachedDenial::of(
-                        counter.name(),
-                        counter.params(),
-                        counter.cost,
-                        &reply,
-                        sent,
-                        received_us,
-                    )
-                });
+                let denial =
+                    refused.and_then(|reply| CachedDenial::of(counter, &reply, sent, received_us));
                 denial.into_iter().for_each(|denial| self.cache.remember(denial));
             }
             Step::AdmitElsewhere => {
@@ -252,10 +244,10 @@ impl World {
     /// elsewhere and until our own reset has returned. A caller that waits for `retry_after` must
     /// wait at least as long as the store demanded.
     fn judge(&self, retry_after_us: Option<u64>) -> Result<(), String> {
-        let unheard = self.reset == Reset::Executed
+        let unnoticed = self.reset == Reset::Executed
             || self.reset_elsewhere_us.is_some_and(|at_us| self.now_us < at_us + BELIEVED_US);
         let until_us = self.now_us + retry_after_us.unwrap_or_default();
-        if self.has_room() && !unheard {
+        if self.has_room() && !unnoticed {
             Err(format!("denied at {}, with room since {}", self.now_us, self.room_at_us))
         } else if self.refused_until_us.is_some_and(|refused_us| until_us < refused_us) {
             Err(format!("asked to wait until {until_us}, with room at {}", self.room_at_us))

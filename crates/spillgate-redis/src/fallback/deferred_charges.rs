@@ -9,8 +9,6 @@ use parking_lot::Mutex;
 
 use crate::algorithm::LimitParams;
 use crate::counter::{LimitHandle, PlannedCharge};
-use crate::limit::NamedLimit;
-use crate::subject::SubjectKey;
 
 /// Deferred charges by counter, at most `COUNTERS_MAX`.
 #[derive(Debug, Default)]
@@ -23,8 +21,8 @@ pub(super) struct DeferredCharges {
 /// The deferred charge of one counter.
 #[derive(Clone, Debug)]
 pub(super) struct DeferredCharge {
-    pub(super) key: SubjectKey,
-    pub(super) limit: NamedLimit,
+    /// Its cost is 0: the amount is `admitted`.
+    pub(super) counter: PlannedCharge,
     /// The local share of this instance, which admitted it.
     pub(super) share: LimitParams,
     /// The amount admitted since the last charge to the store.
@@ -42,9 +40,10 @@ impl DeferredCharges {
             Some(deferred) => deferred.admitted = deferred.admitted.saturating_add(cost),
             None if full => {}
             None => {
-                let (limit, share) = (counter.limit.clone(), *share);
-                let deferred = DeferredCharge { key: counter.key, limit, share, admitted: cost };
-                deferred_charges.insert(counter.name(), deferred);
+                let counter = PlannedCharge::new(counter.key, counter.limit.clone());
+                let name = counter.name();
+                let deferred = DeferredCharge { counter, share: *share, admitted: cost };
+                deferred_charges.insert(name, deferred);
             }
         }
         self.count.store(deferred_charges.len(), Ordering::Release);
@@ -60,14 +59,6 @@ impl DeferredCharges {
     /// Returns whether a counter has a deferred charge.
     pub(super) fn is_deferred(&self, counter: &PlannedCharge) -> bool {
         !self.are_none() && self.by_counter.lock().contains_key(&counter.name())
-    }
-
-    /// Takes out a counter's deferred charge, to be sent.
-    pub(super) fn take(&self, counter: &PlannedCharge) -> Option<DeferredCharge> {
-        if self.are_none() {
-            return None;
-        }
-        self.take_named(counter.name())
     }
 
     /// Takes out a deferred charge by the counter's name, to be sent.
@@ -95,8 +86,7 @@ impl DeferredCharges {
 
     /// Puts back a deferred charge that was not sent or not executed.
     pub(super) fn put_back(&self, deferred: DeferredCharge) {
-        let counter = PlannedCharge::new(deferred.key, deferred.limit.clone());
-        self.add(&counter, &deferred.share, deferred.admitted);
+        self.add(&deferred.counter, &deferred.share, deferred.admitted);
     }
 
     pub(super) fn are_none(&self) -> bool {
@@ -110,7 +100,8 @@ const COUNTERS_MAX: usize = 100_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::Limit;
+    use crate::limit::{Limit, NamedLimit};
+    use crate::subject::SubjectKey;
 
     #[test]
     fn stays_deferred_until_it_is_taken_out() {
@@ -122,7 +113,7 @@ mod tests {
         };
         let (deferred_charges, one, other) = (DeferredCharges::default(), counter(7), counter(8));
         [&one, &other].iter().for_each(|counter| deferred_charges.add(counter, params, 2));
-        let names = deferred_charges.some(9, |deferred| deferred.key.id == 7);
+        let names = deferred_charges.some(9, |deferred| deferred.counter.key.id == 7);
         assert_eq!(
             (names.len(), deferred_charges.is_deferred(&one), deferred_charges.is_deferred(&other)),
             (1, true, true)
@@ -134,7 +125,7 @@ mod tests {
         );
         assert!(
             deferred_charges.take_named(names[0]).is_none()
-                && deferred_charges.take(&other).is_some()
+                && deferred_charges.take_named(other.name()).is_some()
         );
         assert!(deferred_charges.are_none());
     }

@@ -30,18 +30,18 @@ impl Known {
     /// Stores the state that the store reported for a counter at `at_us`.
     pub(super) fn note(&self, counter: u128, reading: &Reading, at_us: u64) {
         let Reading { remaining, reset_after_us, .. } = *reading;
-        let said = Last { counter, at_us, remaining, reset_after_us };
-        let mut slot = self.slot(said.counter).lock();
-        let keeps = slot.counter != said.counter && slot.remaining == 0 && remaining > 0;
+        let last = Last { counter, at_us, remaining, reset_after_us };
+        let mut slot = self.slot(counter).lock();
+        let keeps = slot.counter != counter && slot.remaining == 0 && remaining > 0;
         // A client that sends many keys must not displace the state of an exhausted subject.
         if !(keeps && slot.is_live(at_us)) {
-            *slot = said;
+            *slot = last;
         }
     }
 
     /// Returns an estimate of the quota left, or `None` if the state is unknown or the counter is
-    /// full again by now. The used quota of a token bucket drains evenly; of the other algorithms
-    /// nothing is sure to come back before the end.
+    /// full again by now. The used quota of a token bucket drains evenly. That of the other
+    /// algorithms may all return at the end only.
     pub(super) fn remaining(&self, counter: &PlannedCharge, now_us: u64) -> Option<u64> {
         let name = counter.name();
         let last = *self.slot(name).lock();
@@ -86,7 +86,7 @@ mod tests {
         PlannedCharge { cost: 1, attributes: 1, ..PlannedCharge::new(key, limit.clone()) }
     }
 
-    fn said(remaining: u64, reset_after_us: u64) -> Reading {
+    fn reading(remaining: u64, reset_after_us: u64) -> Reading {
         Reading { remaining, retry_after_us: None, reset_after_us }
     }
 
@@ -95,7 +95,7 @@ mod tests {
         let (known, limit) = (Known::new(), NamedLimit::new(Limit::per_second(100), 0));
         let counter = counter(7, &limit);
         assert_eq!(known.remaining(&counter, 1_000), None);
-        known.note(counter.name(), &said(0, 1_000_000), 1_000);
+        known.note(counter.name(), &reading(0, 1_000_000), 1_000);
         let left = |after_us: u64| known.remaining(&counter, 1_000 + after_us);
         assert_eq!(left(0), Some(0));
         assert_eq!(left(500_000), Some(50));
@@ -107,10 +107,10 @@ mod tests {
     fn exhausted_counters_are_not_displaced_by_others() {
         let (known, limit) = (Known::new(), NamedLimit::new(Limit::per_second(100), 0));
         let (mine, other) = (counter(7, &limit), counter(7 + SLOTS as u128, &limit));
-        known.note(mine.name(), &said(0, 1_000_000), 0);
-        known.note(other.name(), &said(99, 10_000), 10);
+        known.note(mine.name(), &reading(0, 1_000_000), 0);
+        known.note(other.name(), &reading(99, 10_000), 10);
         assert_eq!((known.remaining(&mine, 10), known.remaining(&other, 10)), (Some(0), None));
-        known.note(other.name(), &said(99, 10_000), 1_000_000);
+        known.note(other.name(), &reading(99, 10_000), 1_000_000);
         assert_eq!(known.remaining(&other, 1_000_000), Some(99));
     }
 }

@@ -1,7 +1,5 @@
 //! Decides the counters of shards that give no answer, each by its rule's `on_outage`.
 
-use std::convert::Infallible;
-
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
@@ -14,7 +12,6 @@ use crate::plan::{
     Cause, ChargeOutcome, ChargeOutcomes, RecordAction, Transaction, TransactionReply,
 };
 use crate::policy::{OnOutage, Rule};
-use crate::spread::ShardFallback;
 
 /// Decides for those counters of one plan whose shards give no answer.
 pub struct Outage<'p> {
@@ -31,22 +28,22 @@ pub struct Outage<'p> {
     pub(super) uncharged: Mutex<SmallVec<[usize; 4]>>,
 }
 
-impl ShardFallback for Outage<'_> {
-    type Error = Infallible;
-
+impl Outage<'_> {
     /// Decides all or none over all charges of the failed leg, each by its rule's `on_outage`.
-    fn decide_without_store(
+    ///
+    /// `indices` are the positions of these charges in the whole transaction.
+    pub(crate) fn decide_without_store(
         &self,
         transaction: &Transaction,
         indices: &[usize],
         error: StoreError,
-    ) -> Result<ChargeOutcomes, Infallible> {
+    ) -> ChargeOutcomes {
         self.fallback.count_error(&error);
         self.note_unpaid(indices, &error);
         // The store still counts, so local shares must not admit on top of it. The exception is a
         // caller with a short deadline that admits by itself afterwards, as Envoy does.
         if let StoreError::Overloaded { admits_itself: false, .. } = error {
-            return Ok(indices.iter().map(|index| self.overloaded(*index)).collect());
+            return indices.iter().map(|index| self.overloaded(*index)).collect();
         }
         if error.is_uncharged() {
             self.uncharged.lock().extend_from_slice(indices);
@@ -91,20 +88,26 @@ impl ShardFallback for Outage<'_> {
                     ChargeOutcome::Fallback(reply, cause)
                 }
             });
-        Ok(outcomes.collect())
+        outcomes.collect()
     }
 
-    fn refund(&self, counter: &PlannedCharge, index: usize, charge: Charge) -> Option<ChargeReply> {
+    /// Refunds a charge that a local share made, and returns the counter's state afterwards.
+    ///
+    /// `index` is the position of the charge in the whole transaction.
+    pub(crate) fn refund(
+        &self,
+        counter: &PlannedCharge,
+        index: usize,
+        charge: Charge,
+    ) -> ChargeReply {
         let share = self.fallback.share_of(self.rules[index], counter.params());
         let what = Refund::Unused { charge, unused: charge.amount };
         // A refunded admission must not become a deferred charge.
         self.incurred.lock().retain(|(incurred, _)| *incurred != index);
         let local = counter.under(counter.limit.with_params(share));
-        Some(self.fallback.memory.change(&local, Change::Refund(what)).1)
+        self.fallback.memory.change(&local, Change::Refund(what)).1
     }
-}
 
-impl Outage<'_> {
     /// Returns the transaction that this instance decides by its local shares, with the index of
     /// each of its charges in the whole transaction.
     ///

@@ -3,15 +3,14 @@
 
 use smallvec::SmallVec;
 
-use super::{Fallback, Outage};
+use super::{Fallback, StoreCall};
 use crate::algorithm::Refund;
 use crate::counter::{Change, PlannedCharge};
 use crate::memory::{Corrected, Kept, RecordsHeld, subject_of};
 use crate::plan::{ChargeOutcome, ChargeOutcomes, RecordAction, Transaction};
 use crate::reservation::kept::RecordedCharge;
-use crate::reservation::record::Charged;
+use crate::reservation::record::RecordedCost;
 use crate::reservation::{Answer, Ending, Group, Noted, Opened, Opening};
-use crate::spread::StoreCall;
 
 /// A reservation that was partly charged by local shares of this instance.
 pub struct Alone {
@@ -25,7 +24,7 @@ pub struct Alone {
 #[derive(Default)]
 pub struct ChargedHere {
     subject: u128,
-    counters: Vec<(RecordedCharge, Charged)>,
+    counters: Vec<(RecordedCharge, RecordedCost)>,
 }
 
 impl Fallback {
@@ -42,17 +41,13 @@ impl Fallback {
     }
 
     /// Returns the charges of a call that local shares made.
-    pub fn charged_here(
-        &self,
-        call: &StoreCall<'_, Outage<'_>>,
-        outcomes: &ChargeOutcomes,
-    ) -> ChargedHere {
+    pub fn charged_here(&self, call: &StoreCall<'_>, outcomes: &ChargeOutcomes) -> ChargedHere {
         let uncharged = call.fallback.uncharged.lock();
         let asked = call.transaction.charges.iter().zip(outcomes).zip(&call.fallback.rules);
         let charged = asked.enumerate().filter_map(|(index, ((counter, outcome), rule))| {
             let ChargeOutcome::Fallback(reply, _) = outcome else { return None };
             let share = self.share_of(*rule, counter.params());
-            let charged = Charged { cost: counter.cost, charge: reply.charge };
+            let charged = RecordedCost { cost: counter.cost, charge: reply.charge };
             let mut recorded = RecordedCharge::by_share(counter, share);
             if !uncharged.contains(&index) {
                 // The store may have the charge and its record. Settling corrects it there.
@@ -111,17 +106,17 @@ impl Fallback {
         })
     }
 
-    fn refund_here(&self, counter: &RecordedCharge, charged: &Charged) {
+    fn refund_here(&self, counter: &RecordedCharge, charged: &RecordedCost) {
         let Some(charge) = charged.charge else { return };
         let what = Refund::Unused { charge, unused: charge.amount };
-        let (returned, _) = self.memory.change(&counter.asked(0), Change::Refund(what));
+        let (returned, _) = self.memory.change(&counter.planned(0), Change::Refund(what));
         self.lower_deferred(counter, returned);
     }
 
     /// Subtracts a refund from the deferred charge, if the refunded charge is a part of it.
     fn lower_deferred(&self, counter: &RecordedCharge, returned: u64) {
         if counter.share_of.is_some() {
-            self.deferred_charges.lower(&counter.asked(0), returned);
+            self.deferred_charges.lower(&counter.planned(0), returned);
         }
     }
 }

@@ -1,32 +1,20 @@
 //! Computes the parameters of a local share.
 
-use crate::algorithm::{
-    LimitParams, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
-};
+use crate::algorithm::{LimitParams, token_bucket};
 use crate::policy::Share;
 
 /// Returns the local share of a limit. The rate is exact; counts and bursts are rounded down, to at
 /// least 1.
 pub(super) fn part_of(params: &LimitParams, share: Share) -> LimitParams {
-    // A share is at most the whole, so it fits.
-    let part = |count: u32| share.of(count.into()).max(1) as u32;
-    match params {
-        LimitParams::TokenBucket(params) => LimitParams::TokenBucket(part_of_bucket(params, share)),
-        LimitParams::FixedWindow(params) => LimitParams::FixedWindow(fixed_window::Params {
-            count: part(params.count),
-            window: params.window,
-        }),
-        LimitParams::SlidingLog(params) => {
-            LimitParams::SlidingLog(sliding_log::Params { count: part(params.count), ..*params })
-        }
-        LimitParams::SlidingWindow(params) => LimitParams::SlidingWindow(sliding_window::Params {
-            count: part(params.count),
-            ..*params
-        }),
-        LimitParams::Concurrency(params) => {
-            LimitParams::Concurrency(concurrency::Params { count: part(params.count), ..*params })
-        }
+    if let LimitParams::TokenBucket(params) = params {
+        return LimitParams::TokenBucket(part_of_bucket(params, share));
     }
+    let mut part = *params;
+    if let Some(count) = part.count_mut() {
+        // A share is at most the whole, so it fits.
+        *count = share.of((*count).into()).max(1) as u32;
+    }
+    part
 }
 
 /// Returns the share of a bucket. The rate is exact if a bucket can have it, else slower by less

@@ -53,13 +53,13 @@ impl Demand {
         now_us.saturating_sub(self.used_us) >= ttl_us / IDLE
     }
 
-    /// Returns whether there was no request for so long that the counter can be dropped.
+    /// Returns whether there was no request for `2 * ttl_us`. Then the counter can be dropped.
     pub(super) fn is_forgotten(&self, ttl_us: u64, now_us: u64) -> bool {
         now_us.saturating_sub(self.used_us) >= 2 * ttl_us
     }
 
     /// Returns whether a call that returns tokens may be made.
-    pub(super) fn may_tell(&self, now_us: u64) -> bool {
+    pub(super) fn may_report(&self, now_us: u64) -> bool {
         now_us >= self.quiet_until_us
     }
 
@@ -87,8 +87,8 @@ const SHORTEST_LOOK: u64 = 8;
 const IDLE: u64 = 4;
 /// The most calls during one lease. They can bring 16 shares, which is most of a limit.
 const PACE: u64 = 32;
-/// The pause after a call without a grant, as a part of a lease. It keeps calls for an empty
-/// counter rare.
+/// The pause after a call without a grant, as a part of a lease. It keeps calls for a counter
+/// without quota rare.
 const QUIET: u64 = 4;
 /// A lease of fewer tokens saves no work, and fewer requests do not show the demand to come.
 const WORTH: u64 = 4;

@@ -73,11 +73,6 @@ impl Holder {
         live.map(|grant| grant.left).sum()
     }
 
-    /// Returns all unspent tokens, including those of ended leases. They may have to be returned.
-    pub fn unspent(&self) -> u64 {
-        self.grants.iter().map(|grant| grant.left).sum()
-    }
-
     /// Closes the leases that have ended or are spent.
     pub fn settle(&mut self, now_us: u64) {
         let is_over = |grant: &Grant| grant.left == 0 || now_us >= grant.ends_us;
@@ -113,7 +108,7 @@ impl Holder {
     }
 
     /// Returns whether a closed lease has not been reported to the ledger, spent ones included.
-    pub fn has_to_tell(&self) -> bool {
+    pub fn has_unreported(&self) -> bool {
         !self.closes.is_empty()
     }
 
@@ -130,7 +125,7 @@ impl Holder {
 
     /// Returns whether nothing is held, unreported or under way.
     pub fn is_idle(&self) -> bool {
-        self.grants.is_empty() && !self.has_to_tell() && self.under_way.is_none()
+        self.grants.is_empty() && !self.has_unreported() && self.under_way.is_none()
     }
 
     /// Starts a call. Returns its number and the leases that it closes. Only one call is under way
@@ -172,7 +167,7 @@ impl Holder {
 
     fn close(&mut self, seq: u32, unused: u64) {
         if self.closes.len() >= CLOSES_MAX {
-            // Unreported for so long, the oldest lease has ended in the ledger as well.
+            // By now the oldest lease has ended in the ledger as well, so it need not be reported.
             let oldest = 0;
             self.closes.remove(oldest);
             if let Some(under_way) = &mut self.under_way {

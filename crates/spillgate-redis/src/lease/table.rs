@@ -6,15 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::HashTable;
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use super::demand::Demand;
 use super::holder::Holder;
-use super::{Close, Taken};
-use crate::algorithm::LimitParams;
+use super::{Exchange, Granted, Taken};
 use crate::counter::PlannedCharge;
-use crate::limit::NamedLimit;
 use crate::policy::{LeaseTerms, Rule, is_leasable};
 use crate::subject::SubjectKey;
 
@@ -36,8 +33,7 @@ pub struct Leases {
 #[derive(Debug)]
 struct LeasedCounter {
     name: u128,
-    key: SubjectKey,
-    limit: NamedLimit,
+    counter: PlannedCharge,
     rule: Arc<str>,
     terms: LeaseTerms,
     share: u64,
@@ -51,27 +47,6 @@ struct LeasedCounter {
     is_reported: bool,
 }
 
-/// A call to make for one counter.
-#[derive(Debug)]
-pub struct Wanted {
-    /// The name of the counter.
-    pub name: u128,
-    /// The key of its rule and subject.
-    pub key: SubjectKey,
-    /// Its limit.
-    pub limit: NamedLimit,
-    /// The number of the call.
-    pub seq: u32,
-    /// The leases to close.
-    pub closes: SmallVec<[Close; 4]>,
-    /// The most tokens that all instances may hold together.
-    pub share: u64,
-    /// The tokens that this instance could use.
-    pub wanted: u64,
-    /// The duration of the lease in µs.
-    pub ttl_us: u64,
-}
-
 /// Tokens that a lease paid for one counter of a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Spent {
@@ -81,31 +56,11 @@ pub struct Spent {
     pub remaining: u64,
 }
 
-/// One counter of a decision, in the form that leases need.
-#[derive(Clone, Copy, Debug)]
-pub struct Candidate<'a> {
-    /// The name of the counter.
-    pub name: u128,
-    /// The parameters of its limit.
-    pub params: &'a LimitParams,
-    /// The lease terms of its rule.
-    pub terms: &'a LeaseTerms,
-    /// The cost to pay.
-    pub cost: u64,
-}
-
-impl<'a> Candidate<'a> {
-    /// Returns `None` if the rule does not lease the counter.
-    pub fn of(counter: &'a PlannedCharge, rule: &'a Rule) -> Option<Candidate<'a>> {
-        let terms = rule.lease()?;
-        let may = counter.group == 0 && counter.cost > 0 && is_leasable(counter.limit.algorithm());
-        may.then(|| Candidate {
-            name: counter.name(),
-            params: counter.params(),
-            terms,
-            cost: counter.cost,
-        })
-    }
+/// Returns the terms under which a rule leases a counter, or `None` if it does not.
+pub fn leased_by<'r>(counter: &PlannedCharge, rule: &'r Rule) -> Option<&'r LeaseTerms> {
+    let terms = rule.lease()?;
+    let may = counter.group == 0 && counter.cost > 0 && is_leasable(counter.limit.algorithm());
+    may.then_some(terms)
 }
 
 impl Leases {
@@ -128,45 +83,45 @@ impl Leases {
     }
 
     /// Spends tokens for a charge, if a lease has enough. A counter with frequent requests and no
-    /// lease gets one requested.
+    /// lease gets one requested. `terms` are those of [`leased_by`].
     pub fn take_or_want(
         &self,
-        of: Candidate<'_>,
         asked: &PlannedCharge,
         rule: &Rule,
+        terms: &LeaseTerms,
         now_us: u64,
     ) -> Option<Spent> {
-        let share = of.terms.tokens_of(asked.limit.limit());
+        let (name, share) = (asked.name(), terms.tokens_of(asked.limit.limit()));
         // A share of less than one token leases nothing.
         if share == 0 || self.stopped.load(Ordering::Relaxed) {
             return None;
         }
-        let mut shard = self.shards.get(self.place(of.name)?)?.lock();
-        let Some(counter) = shard.find_mut(of.name as u64, |counter| counter.name == of.name)
-        else {
-            if self.is_seen_often(of.name) && self.count.load(Ordering::Relaxed) < COUNTERS_MAX {
-                let counter = LeasedCounter::new(of, asked, rule, share, now_us);
-                shard.insert_unique(of.name as u64, counter, |counter| counter.name as u64);
+        let mut shard = self.shards.get(self.place(name)?)?.lock();
+        let Some(leased) = shard.find_mut(name as u64, |leased| leased.name == name) else {
+            if self.is_seen_often(name) && self.count.load(Ordering::Relaxed) < COUNTERS_MAX {
+                let leased = LeasedCounter::new(asked, rule, terms, now_us);
+                shard.insert_unique(name as u64, leased, |leased| leased.name as u64);
                 self.count.fetch_add(1, Ordering::Relaxed);
                 drop(shard);
                 self.wants.notify_one();
             }
             return None;
         };
-        if !counter.is_under(of) {
+        if !leased.is_under(asked, terms) {
             // The limit in force has changed. Tokens taken under the previous one are returned.
-            counter.holder.end();
-            (counter.limit, counter.terms, counter.share) = (asked.limit.clone(), *of.terms, share);
+            leased.holder.end();
+            (leased.counter.limit, leased.terms, leased.share) =
+                (asked.limit.clone(), *terms, share);
         }
-        let spent = counter.take(of, now_us);
+        let spent = leased.take(asked, terms, now_us);
         // A charge that the store pays lowers the estimate too. `take` has already noted the demand
         // of one that a lease paid.
         if spent.is_none() {
-            counter.demand.note(of.cost, now_us);
-            counter.remaining = counter.remaining.saturating_sub(of.cost);
+            leased.demand.note(asked.cost, now_us);
+            leased.remaining = leased.remaining.saturating_sub(asked.cost);
         }
         // The task that is notified takes the same lock.
-        if counter.asks_for_word(now_us) {
+        if leased.needs_notice(now_us) {
             drop(shard);
             self.wants.notify_one();
         }
@@ -176,29 +131,34 @@ impl Leases {
     /// Adds a counter before its first request. Returns whether it can be leased.
     pub fn expect(&self, asked: &PlannedCharge, rule: &Rule, now_us: u64) -> bool {
         let asked = &PlannedCharge { cost: 1, ..asked.to_owned() };
-        let Some(of) = Candidate::of(asked, rule) else { return false };
-        let share = of.terms.tokens_of(asked.limit.limit());
-        let place = self.place(of.name).and_then(|place| self.shards.get(place));
+        let Some(terms) = leased_by(asked, rule) else { return false };
+        let (name, share) = (asked.name(), terms.tokens_of(asked.limit.limit()));
+        let place = self.place(name).and_then(|place| self.shards.get(place));
         let Some(shard) = place.filter(|_| share > 0 && self.counters() < COUNTERS_MAX) else {
             return false;
         };
         let mut shard = shard.lock();
-        if shard.find(of.name as u64, |counter| counter.name == of.name).is_none() {
-            let demand = Demand::expected(share, of.terms.ttl_us(), now_us);
-            let counter =
-                LeasedCounter { demand, ..LeasedCounter::new(of, asked, rule, share, now_us) };
-            shard.insert_unique(of.name as u64, counter, |counter| counter.name as u64);
+        if shard.find(name as u64, |leased| leased.name == name).is_none() {
+            let demand = Demand::expected(share, terms.ttl_us(), now_us);
+            let leased = LeasedCounter { demand, ..LeasedCounter::new(asked, rule, terms, now_us) };
+            shard.insert_unique(name as u64, leased, |leased| leased.name as u64);
             self.count.fetch_add(1, Ordering::Relaxed);
         }
         true
     }
 
     /// Returns the quota left in a counter if its lease would pay, as far as this instance knows.
-    pub fn would_take(&self, of: Candidate<'_>, now_us: u64) -> Option<u64> {
-        let shard = self.shards.get(self.place(of.name)?)?.lock();
-        let counter = shard.find(of.name as u64, |counter| counter.name == of.name)?;
-        let would = counter.is_under(of) && counter.holder.would_take(of.cost, now_us);
-        would.then(|| counter.known_remaining(now_us))
+    pub fn would_take(
+        &self,
+        asked: &PlannedCharge,
+        terms: &LeaseTerms,
+        now_us: u64,
+    ) -> Option<u64> {
+        let name = asked.name();
+        let shard = self.shards.get(self.place(name)?)?.lock();
+        let leased = shard.find(name as u64, |leased| leased.name == name)?;
+        let would = leased.is_under(asked, terms) && leased.holder.would_take(asked.cost, now_us);
+        would.then(|| leased.known_remaining(now_us))
     }
 
     /// Puts spent tokens back, because the decision was denied.
@@ -206,8 +166,9 @@ impl Leases {
         self.with(spent.name, |counter| counter.holder.put_back(spent.taken));
     }
 
-    /// Returns the calls to make now, at most `most`, and drops unused counters.
-    pub fn wanted(&self, now_us: u64, most: usize) -> Vec<Wanted> {
+    /// Returns the calls that the instance `node` has to make now, at most `most`, and drops unused
+    /// counters.
+    pub fn wanted(&self, node: u64, now_us: u64, most: usize) -> Vec<Exchange> {
         let stopped = self.stopped.load(Ordering::Relaxed);
         let mut wanted = Vec::new();
         for shard in &self.shards {
@@ -219,19 +180,19 @@ impl Leases {
                 if wanted.len() >= most {
                     return wanted;
                 }
-                wanted.extend(counter.wanted(stopped, now_us));
+                wanted.extend(counter.wanted(node, stopped, now_us));
             }
         }
         wanted
     }
 
     /// Takes the store's reply to a call.
-    pub fn answered(&self, of: &Wanted, amount: u64, lasts_us: u64, remaining: u64, now_us: u64) {
-        self.with(of.name, |counter| {
-            counter.holder.answered(of.seq, amount, lasts_us);
-            counter.remaining = remaining;
+    pub fn answered(&self, of: &Exchange, granted: &Granted, now_us: u64) {
+        self.with(of.counter.name(), |counter| {
+            counter.holder.answered(of.seq, granted.amount, granted.lasts_us);
+            counter.remaining = granted.reading.remaining;
             counter.is_reported = false;
-            if amount == 0 && of.wanted > 0 {
+            if granted.amount == 0 && of.wanted > 0 {
                 counter.demand.note_nothing(of.ttl_us, now_us);
             }
             // Requesting the next lease at half of this one leaves time for the call before the
@@ -241,8 +202,8 @@ impl Leases {
     }
 
     /// Notes that a call got no reply.
-    pub fn unanswered(&self, of: &Wanted, may_be_executed: bool, now_us: u64) {
-        self.with(of.name, |counter| {
+    pub fn unanswered(&self, of: &Exchange, may_be_executed: bool, now_us: u64) {
+        self.with(of.counter.name(), |counter| {
             counter.holder.unanswered(of.seq, may_be_executed);
             counter.demand.note_nothing(of.ttl_us, now_us);
             counter.is_reported = false;
@@ -256,9 +217,9 @@ impl Leases {
 
     /// Returns a subject's leases to the store, because the subject is being reset.
     pub fn end_of(&self, key: SubjectKey) {
-        self.each(|counter| {
-            if counter.key == key {
-                counter.holder.end();
+        self.each(|leased| {
+            if leased.counter.key == key {
+                leased.holder.end();
             }
         });
     }
@@ -323,22 +284,15 @@ impl Leases {
 }
 
 impl LeasedCounter {
-    fn new(
-        of: Candidate<'_>,
-        asked: &PlannedCharge,
-        rule: &Rule,
-        share: u64,
-        now_us: u64,
-    ) -> LeasedCounter {
+    fn new(asked: &PlannedCharge, rule: &Rule, terms: &LeaseTerms, now_us: u64) -> LeasedCounter {
         let mut demand = Demand::new(now_us);
-        demand.note(of.cost, now_us);
+        demand.note(asked.cost, now_us);
         LeasedCounter {
-            name: of.name,
-            key: asked.key,
-            limit: asked.limit.clone(),
+            name: asked.name(),
+            counter: PlannedCharge::new(asked.key, asked.limit.clone()),
             rule: rule.shared_name(),
-            terms: *of.terms,
-            share,
+            terms: *terms,
+            share: terms.tokens_of(asked.limit.limit()),
             holder: Holder::default(),
             demand,
             remaining: 0,
@@ -348,30 +302,30 @@ impl LeasedCounter {
     }
 
     #[inline]
-    fn take(&mut self, of: Candidate<'_>, now_us: u64) -> Option<Spent> {
-        if !self.is_under(of) {
+    fn take(&mut self, asked: &PlannedCharge, terms: &LeaseTerms, now_us: u64) -> Option<Spent> {
+        if !self.is_under(asked, terms) {
             return None;
         }
-        let taken = self.holder.take(of.cost, now_us)?;
-        self.demand.note(of.cost, now_us);
+        let taken = self.holder.take(asked.cost, now_us)?;
+        self.demand.note(asked.cost, now_us);
         Some(Spent { name: self.name, taken, remaining: self.known_remaining(now_us) })
     }
 
     /// Returns whether its leases were granted under the limit and terms in force.
     #[inline]
-    fn is_under(&self, of: Candidate<'_>) -> bool {
-        self.limit.params() == Some(of.params) && self.terms == *of.terms
+    fn is_under(&self, asked: &PlannedCharge, terms: &LeaseTerms) -> bool {
+        self.counter.params() == asked.params() && self.terms == *terms
     }
 
     #[inline]
     fn known_remaining(&self, now_us: u64) -> u64 {
-        let capacity = self.limit.params().map_or(0, LimitParams::capacity);
+        let capacity = self.counter.params().capacity();
         self.remaining.saturating_add(self.holder.left(now_us)).min(capacity)
     }
 
     /// Returns whether the task must be notified, which happens once until the next call.
     #[inline]
-    fn asks_for_word(&mut self, now_us: u64) -> bool {
+    fn needs_notice(&mut self, now_us: u64) -> bool {
         if self.is_reported
             || self.holder.left(now_us) > self.low
             || self.holder.is_asking()
@@ -383,7 +337,7 @@ impl LeasedCounter {
         self.is_reported
     }
 
-    fn wanted(&mut self, stopped: bool, now_us: u64) -> Option<Wanted> {
+    fn wanted(&mut self, node: u64, stopped: bool, now_us: u64) -> Option<Exchange> {
         if self.holder.is_asking() {
             return None;
         }
@@ -400,21 +354,22 @@ impl LeasedCounter {
         self.is_reported = false;
         // A spent lease without a remainder can be reported with the next call, if there will be
         // one.
-        let tells = self.holder.has_to_return() || (is_left_alone && self.holder.has_to_tell());
-        if wanted == 0 && !(tells && (stopped || self.demand.may_tell(now_us))) {
+        let reports =
+            self.holder.has_to_return() || (is_left_alone && self.holder.has_unreported());
+        if wanted == 0 && !(reports && (stopped || self.demand.may_report(now_us))) {
             return None;
         }
         self.demand.note_call(ttl_us, now_us);
         let (seq, closes) = self.holder.call(now_us);
-        let (name, key, limit, share) = (self.name, self.key, self.limit.clone(), self.share);
-        Some(Wanted { name, key, limit, seq, closes, share, wanted, ttl_us })
+        let (counter, share) = (self.counter.clone(), self.share);
+        Some(Exchange { counter, node, seq, closes, share, wanted, ttl_us })
     }
 
     fn is_over(&self, stopped: bool, now_us: u64) -> bool {
         let ttl_us = self.terms.ttl_us();
         let is_idle =
             self.holder.is_idle() && (stopped || self.demand.is_forgotten(ttl_us, now_us));
-        // The ledger has forgotten a lease that could not be reported for so long.
+        // After eight durations without a request, the ledger has forgotten any unreported lease.
         is_idle || (self.demand.is_forgotten(4 * ttl_us, now_us) && !self.holder.is_asking())
     }
 }

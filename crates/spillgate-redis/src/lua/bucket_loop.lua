@@ -2,7 +2,7 @@
 -- steady if it has no record yet, or one without a life under the parameters of the call. No clock may have stepped
 -- back. Most decisions are of this kind.
 --
--- Takes the operations CHARGE, PEEK and BATCH over one or several buckets without shadow rules, and OPEN and
+-- Takes the operations CHARGE, PEEK and COALESCED over one or several buckets without shadow rules, and OPEN and
 -- CLOSE through bucket_reservation.lua. It stops at the first operation that it cannot take, and leaves its
 -- index in `at`. The driver decides that operation and all after it. Changed values are recorded, and the
 -- driver writes them at the end.
@@ -72,10 +72,10 @@ other_keys[others], other_values[others], other_lives[others] = key, value, unti
 
 while at < size do
     local operation, after = program[at], nil
-    if operation == CHARGE or operation == BATCH or operation == PEEK then
+    if operation == CHARGE or operation == COALESCED or operation == PEEK then
         -- A peek charges for no decision.
         local first, times, start = at + 2, 1, o
-        if operation == BATCH then
+        if operation == COALESCED then
             first = at + 3
             times = program[at + 1]
             start = o + 1
@@ -187,7 +187,7 @@ while at < size do
                 out[place] = out[place] - program[first + place - start + 2]
             end
         end
-        if operation == BATCH then
+        if operation == COALESCED then
             out[o] = granted
             -- The counters as the decisions after the granted ones find them.
             local late = i

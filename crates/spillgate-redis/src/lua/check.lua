@@ -24,7 +24,7 @@
 --                     slot, unused
 -- 5 LOWER             key, own key, limit, amount                        as 4
 -- 6 OPEN, 7 CLOSE     see reservation.lua (in the script of leases: lease.lua)
--- 8 BATCH             number of equal decisions, then as 0; no permits   for each group: how many were charged; the
+-- 8 COALESCED         number of equal decisions, then as 0; no permits   for each group: how many were charged; the
 --                                                                        counters for the first decision; the counters
 --                                                                        for a denied one
 -- Group:   number of counters, for each: key, own key, limit, cost. Keys are given by their index, limits by the index
@@ -34,7 +34,7 @@
 -- Receipt: the incarnation (0: nothing was charged); for a bucket also the amount refunded before it. A permit is named
 --          by its incarnation and the position of its counter's `fits` in the reply, counted from 1.
 
-local CHARGE, RESERVE, PEEK, FORCE, REFUND, LOWER, OPEN, CLOSE, BATCH = 0, 1, 2, 3, 4, 5, 6, 7, 8
+local CHARGE, RESERVE, PEEK, FORCE, REFUND, LOWER, OPEN, CLOSE, COALESCED = 0, 1, 2, 3, 4, 5, 6, 7, 8
 local pack_record, unpack_record = struct.pack, struct.unpack
 local program
 
@@ -232,6 +232,19 @@ end
 -- While a reservation's record is being made: the charge of each counter.
 local noted = false
 
+-- Charges and answers the other decisions of COALESCED. Each uses its cost, and no other word of the reply changes.
+local function charge_rest(first, last, granted)
+    for p = first, last, 4 do
+        local l, cost = program[p + 2], program[p + 3]
+        local counter, limit = counters[program[p] * MANY + l], limits[l]
+        if granted > 1 and cost > 0 then
+            limit.module.charge(counter, limit, (granted - 1) * cost)
+        end
+        cost = cost > 0 and cost or 1
+        answer(counter, limit, cost, counter and limit.module.room(counter, limit) >= cost)
+    end
+end
+
 -- Charges a group of counters, from program[first] on, for as many of `times` decisions as all have room for.
 -- Returns that number. With 0 times the counters are only read.
 -- The first pass finds how many decisions fit all counters. The second one charges and answers.
@@ -253,7 +266,7 @@ local function charge_group(first, count, operation, times)
             granted, is_whole = 0, false
         end
     end
-    if operation == BATCH then
+    if operation == COALESCED then
         out[o] = granted
         o = o + 1
     end
@@ -289,17 +302,8 @@ local function charge_group(first, count, operation, times)
             noted[#noted + 1] = pack_record('>I6I6I5', incarnation, mark, cost)
         end
     end
-    if operation == BATCH then
-        -- The other decisions of the batch. Each uses its cost, and no other word of the reply changes.
-        for p = first, last, 4 do
-            local l, cost = program[p + 2], program[p + 3]
-            local counter, limit = counters[program[p] * MANY + l], limits[l]
-            if granted > 1 and cost > 0 then
-                limit.module.charge(counter, limit, (granted - 1) * cost)
-            end
-            cost = cost > 0 and cost or 1
-            answer(counter, limit, cost, counter and limit.module.room(counter, limit) >= cost)
-        end
+    if operation == COALESCED then
+        charge_rest(first, last, granted)
     end
     return granted
 end
@@ -347,8 +351,8 @@ end
 local reservations
 while at <= size do
     local operation = program[at]
-    if operation == BATCH then
-        at = decide(at + 2, BATCH, program[at + 1])
+    if operation == COALESCED then
+        at = decide(at + 2, COALESCED, program[at + 1])
     elseif operation >= OPEN then
         reservations = reservations or (function()
             -- @include reservation

@@ -10,13 +10,15 @@
 -- ARGV[1]: epoch:revision that the caller has seen, or nothing
 -- ARGV[2]: the epoch, if the copy begins now
 -- ARGV[3]: the most entries of the copy
--- ARGV[4]: how many entries follow: id and value for each; then ids to delete if their time has come
--- Returns: the store's time as TIME returns it; epoch:revision, or '' if there is no copy; how many
---   entries did not fit; then id and value of each entry that the caller has not seen.
+-- ARGV[4]: the time in us, if scripts must not read it; else 0
+-- ARGV[5]: how many entries follow: id and value for each; then ids to delete if their time has come
+-- Returns: the time in us; epoch:revision, or '' if there is no copy; how many entries did not fit; then id
+--   and value of each entry that the caller has not seen.
 
 local entries, revisions = KEYS[1], KEYS[2]
 local entries_max = tonumber(ARGV[3])
-local told_last = 4 + 2 * tonumber(ARGV[4])
+local now_us = tonumber(ARGV[4])
+local written_last = 5 + 2 * tonumber(ARGV[5])
 local call = redis.call
 
 local function split(version)
@@ -24,8 +26,10 @@ local function split(version)
     return epoch, tonumber(revision) or 0
 end
 
-local time = call('TIME')
-local now = time[1] * 1000000 + time[2]
+if now_us == 0 then
+    local time = call('TIME')
+    now_us = time[1] * 1000000 + time[2]
+end
 local version = call('HGET', entries, 'v')
 local epoch, revision = ARGV[2], 0
 local changed = false
@@ -44,7 +48,7 @@ end
 
 local count = call('ZCARD', revisions)
 local refused = 0
-for place = 5, told_last, 2 do
+for place = 6, written_last, 2 do
     local id, value = ARGV[place], ARGV[place + 1]
     local time_us, random, forget_at_us = struct.unpack('>I8I8I8', value)
     local known = call('HGET', entries, id)
@@ -53,7 +57,7 @@ for place = 5, told_last, 2 do
         local known_time_us, known_random = struct.unpack('>I8I8', known)
         newer = time_us > known_time_us or (time_us == known_time_us and random > known_random)
     end
-    if newer and (forget_at_us == 0 or forget_at_us > now) then
+    if newer and (forget_at_us == 0 or forget_at_us > now_us) then
         if not known and count >= entries_max then
             refused = refused + 1
         else
@@ -65,10 +69,10 @@ for place = 5, told_last, 2 do
     end
 end
 
-for place = told_last + 1, #ARGV do
+for place = written_last + 1, #ARGV do
     local known = call('HGET', entries, ARGV[place])
     local forget_at_us = known and struct.unpack('>I8', known, 17) or 0
-    if forget_at_us > 0 and forget_at_us <= now then
+    if forget_at_us > 0 and forget_at_us <= now_us then
         call('HDEL', entries, ARGV[place])
         call('ZREM', revisions, ARGV[place])
     end
@@ -79,14 +83,11 @@ if changed then
     call('HSET', entries, 'v', version)
 end
 
-local answer = { time[1], time[2], version or '', refused }
-local seen_epoch, seen_revision = split(ARGV[1])
-if version and seen_epoch ~= epoch then
-    seen_revision = 0
-end
+local answer = { now_us, version or '', refused }
 if version then
-    local since = string.format('(%d', seen_revision)
-    for _, id in ipairs(call('ZRANGEBYSCORE', revisions, since, '+inf')) do
+    local seen_epoch, seen_revision = split(ARGV[1])
+    local since = seen_epoch == epoch and seen_revision or 0
+    for _, id in ipairs(call('ZRANGEBYSCORE', revisions, string.format('(%d', since), '+inf')) do
         answer[#answer + 1] = id
         answer[#answer + 1] = call('HGET', entries, id)
     end

@@ -1,5 +1,6 @@
 -- The leases on a counter: the quota that each instance has taken in advance, in a ledger under a key of its own
--- beside the counter. A separate script: check.lua includes this in place of reservation.lua. Mirrors lease/ledger.rs.
+-- beside the counter. A separate script: check.lua includes this in place of reservation.lua. Tests compare it with
+-- leases/pure_ledger.rs.
 --
 -- Operation 6: the ledger's key, node (8 bytes), seq, share, wanted, ttl_us, number of leases that the instance closes,
 --              for each: seq, unused; then the counter: key, own key, limit
@@ -7,7 +8,9 @@
 -- Ledger:      a row for each lease: node (8 bytes), seq, granted (0: closed), when it ends, lasts_us,
 --              incarnation, when it was charged, mark
 
-local ROW, ROWS_MAX = 46, 1024
+local ROW = 46
+-- Two rows for each instance that uses the counter much, and one that was closed.
+local ROWS_MAX = 1024
 local KEPT_MAX_US, LASTS_MIN_US = 120000000, 1000
 local WINDOW = 2
 
@@ -66,15 +69,11 @@ local function grantable(counter, limit, wanted, share, outstanding)
     return min(wanted, max(0, ceil(left / 2)), free)
 end
 
--- Executes the exchange at program[p]. Returns the index of the next operation.
-local function exchange(p)
-    local ledger, node, seq, share = program[p + 1], program[p + 2], program[p + 3], program[p + 4]
-    local wanted, ttl_us, closes = program[p + 5], program[p + 6], program[p + 7]
-    local place = p + 8 + 2 * closes
-    local key, l = program[place], program[place + 2]
-    local counter, limit = counter_of(key, program[place + 1], l), limits[l]
-    local rows, outstanding, written = read(values[ledger])
-    for i = p + 8, place - 1, 2 do
+-- Closes the leases of an instance that program[first] to program[last] list. Returns the quota that they held, and
+-- whether a row changed.
+local function close_leases(rows, node, first, last, key, counter, limit)
+    local freed, written = 0, false
+    for i = first, last, 2 do
         local row = found(rows, node, program[i])
         if row then
             -- A lease refunds at most its own grant, so a repeated or wrong close cannot refund too much.
@@ -83,16 +82,35 @@ local function exchange(p)
                 row.granted, row.mark, unused) then
                 counter.changed, dirty[key] = true, true
             end
-            outstanding = outstanding - row.granted
+            freed = freed + row.granted
             row.granted, written = 0, true
         end
     end
+    return freed, written
+end
+
+-- Returns the largest seq of an instance's rows; 0 if it has none.
+local function last_seq(rows, node)
     local last = 0
     for _, row in ipairs(rows) do
         if row.node == node then
             last = max(last, row.seq)
         end
     end
+    return last
+end
+
+-- Executes the exchange at program[p]. Returns the index of the next operation.
+local function exchange(p)
+    local ledger, node, seq, share = program[p + 1], program[p + 2], program[p + 3], program[p + 4]
+    local wanted, ttl_us, closes = program[p + 5], program[p + 6], program[p + 7]
+    local place = p + 8 + 2 * closes
+    local key, l = program[place], program[place + 2]
+    local counter, limit = counter_of(key, program[place + 1], l), limits[l]
+    local rows, outstanding, stale = read(values[ledger])
+    local freed, written = close_leases(rows, node, p + 8, place - 1, key, counter, limit)
+    outstanding = outstanding - freed
+    local last = last_seq(rows, node)
     local granted, lasts_us = 0, 0
     local known = found(rows, node, seq)
     -- A call that is sent again gets the grant of the first.
@@ -118,7 +136,7 @@ local function exchange(p)
             last, written = seq, true
         end
     end
-    if written then
+    if stale or written then
         local kept = {}
         for _, row in ipairs(rows) do
             -- The last row of an instance stays although it is closed: its call may come again.

@@ -7,16 +7,16 @@ use crate::lease::{Exchange, Granted};
 
 impl<'a> Call<'a> {
     /// Adds an exchange with the ledger of a counter: leases that this instance closes, and the lease that it wants.
-    pub(in super::super) fn exchange(&mut self, exchange: &'a Exchange<'_>) {
-        let Exchange { counter, asked } = exchange;
+    pub(in super::super) fn exchange(&mut self, exchange: &'a Exchange) {
+        let Exchange { counter, node, seq, closes, share, wanted, ttl_us } = exchange;
         self.is_of_leases = true;
         let ledger = self.add_key(keys::ledger(counter.key, &counter.limit));
-        self.decisions.extend([EXCHANGE, ledger]);
-        self.text(asked.node.to_be_bytes().to_vec());
-        self.decisions.extend([u64::from(asked.seq), asked.share, asked.wanted, asked.ttl_us]);
-        self.decisions.push(asked.closes.len() as u64);
-        for close in asked.closes {
-            self.decisions.extend([u64::from(close.seq), close.unused]);
+        self.operations.extend([EXCHANGE, ledger]);
+        self.text(node.to_be_bytes().to_vec());
+        self.operations.extend([u64::from(*seq), *share, *wanted, *ttl_us]);
+        self.operations.push(closes.len() as u64);
+        for close in closes {
+            self.operations.extend([u64::from(close.seq), close.unused]);
         }
         self.place(counter);
     }
@@ -24,7 +24,7 @@ impl<'a> Call<'a> {
 
 impl Reply {
     /// Returns the lease that was granted on a counter.
-    pub(in super::super) fn granted(&self, exchange: &Exchange<'_>) -> Result<Granted, StoreError> {
+    pub(in super::super) fn granted(&self, exchange: &Exchange) -> Result<Granted, StoreError> {
         let words = self.after(FIRST);
         let ([amount, lasts_us], rest) = words
             .split_first_chunk::<2>()

@@ -1,11 +1,8 @@
 //! Decodes the replies of `check.lua`.
 
-use std::slice::ChunkBy;
-
-use ::redis::Value;
 use smallvec::SmallVec;
 
-use super::{Times, is_coalesced};
+use super::{Times, groups, is_coalesced};
 use crate::algorithm::EXACT_MAX;
 use crate::algorithm::{
     Charge, Intent, LimitParams, Reading, concurrency, fixed_window, sliding_log, sliding_window,
@@ -22,20 +19,8 @@ use crate::reservation::{Answer, Closed, EndResult, Ended, Group, Opened, Openin
 pub(in super::super) struct Reply(Vec<i64>);
 
 impl Reply {
-    /// Checks a reply of the script, and returns what is wrong with it if it is malformed.
-    pub(in super::super) fn of(answer: Value) -> Result<Reply, String> {
-        let Value::Array(values) = answer else {
-            return Err("the script returned no list".into());
-        };
-        let integers = values.into_iter().map(|value| match value {
-            Value::Int(integer) if integer.unsigned_abs() <= EXACT_MAX => Ok(integer),
-            other => Err(format!("the script returned {other:?}")),
-        });
-        integers.collect::<Result<_, _>>().map(Reply)
-    }
-
-    /// Checks a reply that is a list of integers already.
-    pub(in super::super) fn of_integers(integers: Vec<i64>) -> Result<Reply, String> {
+    /// Checks the integers of a reply, and returns what is wrong with them.
+    pub(in super::super) fn of(integers: Vec<i64>) -> Result<Reply, String> {
         match integers.iter().find(|integer| integer.unsigned_abs() > EXACT_MAX) {
             Some(other) => Err(format!("the script returned {other}")),
             None => Ok(Reply(integers)),
@@ -123,7 +108,7 @@ impl Reply {
         for counter in group {
             // Each charged decision between the first and this one has used `cost` more.
             let since = if is_charged { u64::from(place) * counter.cost } else { 0 };
-            let reply = self.counter_after(rest, counter, since)?;
+            let reply = self.counter_of(rest, counter, counter.cost, since, false)?;
             if is_charged {
                 all.add(counter, reply);
             }
@@ -150,7 +135,7 @@ impl Reply {
                 Change::Force(_) => 0,
                 Change::Refund(_) => take::<1>(&mut rest)?[0].max(0).cast_unsigned(),
             };
-            let (reply, ours) = self.counter_of(&mut rest, counter, 1, false)?;
+            let (reply, ours) = self.counter_of(&mut rest, counter, 1, 0, false)?;
             if !ours {
                 return Err(not_ours());
             }
@@ -180,25 +165,26 @@ impl Reply {
         asked: &PlannedCharge,
         reserved: bool,
     ) -> Result<(ChargeReply, bool), StoreError> {
-        self.counter_of(rest, asked, asked.cost, reserved)
+        self.counter_of(rest, asked, asked.cost, 0, reserved)
     }
 
-    /// Decodes a counter for another cost than its planned one.
+    /// Decodes a counter for a cost, as it is after `since` more was charged.
     fn counter_of(
         &self,
         rest: &mut &[i64],
         asked: &PlannedCharge,
         cost: u64,
+        since: u64,
         reserved: bool,
     ) -> Result<(ChargeReply, bool), StoreError> {
         // A permit is named by the call's nonce and the position of its counter in the reply.
         let place = (self.0.len() - rest.len()) as u64 + 1;
         let [fits] = take::<1>(rest)?;
-        let reading = reading(asked.params(), rest, cost.max(1), 0)?;
+        let reading = reading(asked.params(), rest, cost.max(1), since)?;
         let mut charge = None;
         if reserved {
             let [incarnation] = take::<1>(rest)?;
-            let slot = match asked.limit.algorithm() {
+            let mark = match asked.limit.algorithm() {
                 Algorithm::Concurrency => place,
                 Algorithm::TokenBucket => take::<1>(rest)?[0].max(0).cast_unsigned(),
                 _ => 0,
@@ -207,22 +193,10 @@ impl Reply {
                 incarnation: incarnation.cast_unsigned(),
                 at_us: self.now_us(),
                 amount: asked.cost,
-                slot,
+                mark,
             });
         }
         Ok((ChargeReply { fits: fits == 1, reading, charge }, fits >= 0))
-    }
-
-    /// Decodes a counter as it is after `since` more was charged.
-    fn counter_after(
-        &self,
-        rest: &mut &[i64],
-        asked: &PlannedCharge,
-        since: u64,
-    ) -> Result<(ChargeReply, bool), StoreError> {
-        let [fits] = take::<1>(rest)?;
-        let reading = reading(asked.params(), rest, asked.cost.max(1), since)?;
-        Ok((ChargeReply { fits: fits == 1, reading, charge: None }, fits >= 0))
     }
 }
 
@@ -240,29 +214,15 @@ impl ReplyRange {
     }
 }
 
-/// Computes the range of one decision after another.
-#[derive(Debug)]
-pub(in super::super) struct ReplyRanges {
-    from: u32,
-}
-
-impl ReplyRanges {
-    pub(in super::super) fn new() -> ReplyRanges {
-        ReplyRanges { from: FIRST as u32 }
-    }
-
-    /// Returns the range of the next transaction, for the first of its `times` equal decisions.
-    pub(in super::super) fn next(&mut self, transaction: &Transaction, times: u32) -> ReplyRange {
-        let range = ReplyRange { from: self.from, times, place: 0 };
-        self.from += width(transaction, times) as u32;
-        range
-    }
-}
-
 /// Returns the range of each transaction, for the first of its equal decisions.
 pub(in super::super) fn reply_ranges(transactions: &[Times<'_>]) -> SmallVec<[ReplyRange; 1]> {
-    let mut ranges = ReplyRanges::new();
-    transactions.iter().map(|(transaction, times)| ranges.next(transaction, *times)).collect()
+    let mut from = FIRST as u32;
+    let ranges = transactions.iter().map(|(transaction, times)| {
+        let range = ReplyRange { from, times: *times, place: 0 };
+        from += width(transaction, *times) as u32;
+        range
+    });
+    ranges.collect()
 }
 
 /// The replies of one decision, as they are decoded.
@@ -279,26 +239,16 @@ impl CounterReplies {
             counter.reading.retry_after_us = Some(0);
         }
         self.replies.push(counter);
-        // Of a shadow rule or a post-paid limit it denies nothing, and the enforced counters are charged.
+        // An unknown format under a shadow rule or a post-paid limit denies nothing: the enforced counters are charged.
         self.foreign |= !ours && asked.group == 0;
     }
 
     fn into_reply(self, transaction: &Transaction) -> TransactionReply {
         let replies = self.replies;
-        let enforced =
-            transaction.charges.iter().zip(&replies).filter(|(asked, _)| asked.group == 0);
-        let allowed =
-            enforced.fold(true, |all, (_, counter): (_, &ChargeReply)| all && counter.fits);
+        let mut counters = transaction.charges.iter().zip(&replies);
+        let allowed = counters.all(|(asked, reply)| asked.group > 0 || reply.fits);
         TransactionReply { allowed, replies }
     }
-}
-
-/// Returns the enforced counters, which may be none, and then the counters of each shadow rule.
-fn groups(transaction: &Transaction) -> impl Iterator<Item = &[PlannedCharge]> {
-    let enforced = transaction.charges.iter().take_while(|counter| counter.group == 0).count();
-    let (enforced, shadows) = transaction.charges.split_at(enforced);
-    let shadows: ChunkBy<'_, _, _> = shadows.chunk_by(|one, next| one.group == next.group);
-    std::iter::once(enforced).chain(shadows)
 }
 
 /// Records the result of opening a record, and applies it to the reply.
@@ -409,7 +359,7 @@ fn reading(
         }
         LimitParams::SlidingLog(params) => {
             let [used, retry_us, reset_us] = take::<{ sliding_log::REPLY_WIDTH }>(rest)?;
-            params.reading(&[used + since, retry_us, reset_us], cost)
+            params.reading(&[used + since, retry_us, reset_us])
         }
         LimitParams::SlidingWindow(params) => {
             let [prev, curr, elapsed_us, period_us] =
@@ -417,7 +367,7 @@ fn reading(
             params.reading(&[prev, curr + since, elapsed_us, period_us], cost)
         }
         LimitParams::Concurrency(params) => {
-            params.reading(&take::<{ concurrency::REPLY_WIDTH }>(rest)?, cost)
+            params.reading(&take::<{ concurrency::REPLY_WIDTH }>(rest)?)
         }
     })
 }

@@ -7,7 +7,7 @@ use super::*;
 
 #[test]
 fn the_scripts_are_small() {
-    for script in [&*MARKED, &*MARKED_OF_LEASES] {
+    for script in MARKED.both() {
         let bytes = script.text.len();
         assert!(bytes <= BYTES_MAX, "{bytes} bytes are sent after every flush");
     }
@@ -16,7 +16,7 @@ fn the_scripts_are_small() {
 /// Lua allows 200 locals and 60 upvalues.
 #[test]
 fn no_function_comes_near_the_limits_of_lua() {
-    for script in [&*PLAIN, &*PLAIN_OF_LEASES] {
+    for script in PLAIN.both() {
         let lua = Lua::new();
         let compiled = lua.load(&script.text).into_function().unwrap().dump(false);
         let mut functions = Vec::new();
@@ -49,7 +49,7 @@ fn an_error_of_a_server_names_the_line_of_the_source() {
         1 + text.lines().position(|line| line.starts_with("local function weigh")).unwrap()
     };
     let expected = weigh(include_str!("../lua/algorithm/sliding_window.lua"));
-    for script in [&*MARKED, &*PLAIN, &*MARKED_OF_LEASES, &*PLAIN_OF_LEASES] {
+    for script in [&MARKED, &PLAIN].into_iter().flat_map(Scripts::both) {
         let (number, sha) = (weigh(&script.text), &script.sha);
         for error in [
             format!(

@@ -1,6 +1,5 @@
-//! Runs a leg in a task of its own, which receives the reply even if the caller is gone, and then refunds the charges
-//! of the leg. The last of several legs asks for no receipts, so its charge stays, as that of a decision on one server
-//! does.
+//! Runs a leg in a task of its own. If the caller is gone, the task still receives the reply, and refunds the leg's
+//! charges. The last of several legs requests no receipts, so its charge stays, like that of a decision on one server.
 
 use std::sync::Arc;
 

@@ -23,13 +23,13 @@ pub(super) struct Leg {
 pub(super) struct Legs {
     /// Narrowest subject first.
     pub(super) enforced: Vec<Leg>,
-    /// Of shadow rules and post-paid limits, which hold back no other charge.
-    pub(super) advisory: Vec<Leg>,
+    /// The legs of shadow rules and post-paid limits, whose denial prevents no other charge.
+    pub(super) unenforced: Vec<Leg>,
 }
 
 impl Legs {
     pub(super) fn of(redis: &Redis, transaction: &Transaction, old_owners: &OldOwners) -> Legs {
-        let mut legs = Legs { enforced: Vec::new(), advisory: Vec::new() };
+        let mut legs = Legs { enforced: Vec::new(), unenforced: Vec::new() };
         for (number, counter) in transaction.charges.iter().enumerate() {
             // The old owner comes first: it knows all charges of the current period, the new owner only those
             // since the change.
@@ -50,7 +50,7 @@ impl Legs {
         location: Location,
         index: usize,
     ) {
-        let of_kind = if counter.group == 0 { &mut self.enforced } else { &mut self.advisory };
+        let of_kind = if counter.group == 0 { &mut self.enforced } else { &mut self.unenforced };
         // A shadow rule at another location than every enforced counter is not part of the reservation's
         // record. Ending the reservation leaves its estimate as it is.
         let record = if counter.group == 0 { whole.record.clone() } else { RecordAction::None };
@@ -70,7 +70,7 @@ impl Leg {
     /// Requests a receipt for each charge, so that the charge can be refunded.
     pub(super) fn ask_for_receipts(&mut self, redis: &Redis) {
         if self.transaction.intent == Intent::Charge {
-            self.transaction.intent = Intent::Reserve { nonce: redis.caller.nonces.next() };
+            self.transaction.intent = Intent::Reserve { nonce: redis.settings.nonces.next() };
         }
     }
 
@@ -90,15 +90,20 @@ impl Leg {
             .max()
     }
 
-    /// Moves the advisory counters of this location into this leg.
+    /// Moves the unenforced counters of this location into this leg.
     ///
     /// The script evaluates shadow groups in the same call, after the enforced counters have allowed.
-    pub(super) fn take_along(&mut self, advisory: &mut Vec<Leg>) {
-        if let Some(here) = advisory.iter().position(|leg| leg.location == self.location) {
-            let leg = advisory.swap_remove(here);
+    pub(super) fn take_along(&mut self, unenforced: &mut Vec<Leg>) {
+        if let Some(here) = unenforced.iter().position(|leg| leg.location == self.location) {
+            let leg = unenforced.swap_remove(here);
             self.transaction.charges.extend(leg.transaction.charges);
             self.indices.extend(leg.indices);
         }
+    }
+
+    /// Returns whether the leg holds copies at old owners only.
+    pub(super) fn is_old(&self, old_owners: &OldOwners) -> bool {
+        self.indices.iter().all(|index| old_owners.is_old(*index))
     }
 
     /// Returns whether no enforced counter of the leg denied.
@@ -106,9 +111,7 @@ impl Leg {
         self.indices.iter().zip(&self.transaction.charges).all(|(index, counter)| {
             counter.group > 0
                 || match outcomes[*index] {
-                    ChargeOutcome::Store(counter) | ChargeOutcome::Fallback(counter, _) => {
-                        counter.fits
-                    }
+                    ChargeOutcome::Store(reply) | ChargeOutcome::Fallback(reply, _) => reply.fits,
                     ChargeOutcome::OutagePolicy { passes, .. } => passes,
                     ChargeOutcome::Remembered { .. } => false,
                     ChargeOutcome::Refunded | ChargeOutcome::NotAsked => true,

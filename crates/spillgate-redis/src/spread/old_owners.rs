@@ -67,8 +67,8 @@ impl OldOwners {
         self.in_doubt.lock().push(number);
     }
 
-    /// Returns whether the counter of an outcome is known at its other owner, which has replied, may have charged
-    /// without a reply, or is still to be asked.
+    /// Returns whether the other owner of an outcome's counter counts the charge, or may: it has replied, may have
+    /// charged without a reply, or is still to be called.
     pub(super) fn is_known_elsewhere(&self, number: usize, outcomes: &ChargeOutcomes) -> bool {
         let counter = self.counter_of(number);
         let other = match self.is_old(number) {

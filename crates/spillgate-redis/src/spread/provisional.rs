@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::super::Redis;
 use super::super::topology::Location;
-use super::{ChargeOutcome, ChargeOutcomes, Leg, OldOwners, ShardFallback};
+use super::{ChargeOutcome, ChargeOutcomes, Leg, OldOwners, Outage};
 use crate::algorithm::Charge;
 use crate::counter::{ChargeReply, PlannedCharge};
 use crate::plan::{Cause, RecordAction};
@@ -17,9 +17,9 @@ use crate::time::Deadline;
 /// Charges made before all legs have allowed.
 ///
 /// Dropping this refunds them in the background, so a caller that is dropped between two legs leaves no charge.
-pub(super) struct ProvisionalCharges<'a, S: ShardFallback> {
+pub(super) struct ProvisionalCharges<'a, 'q> {
     redis: &'a Redis,
-    fallback: &'a S,
+    fallback: &'a Outage<'q>,
     old_owners: &'a OldOwners,
     charges: Vec<ProvisionalCharge>,
     /// Records of reservations that were opened: location, id, and the counters of the record.
@@ -36,12 +36,12 @@ struct ProvisionalCharge {
     by_store: bool,
 }
 
-impl<'a, S: ShardFallback> ProvisionalCharges<'a, S> {
+impl<'a, 'q> ProvisionalCharges<'a, 'q> {
     pub(super) fn new(
         redis: &'a Redis,
-        fallback: &'a S,
+        fallback: &'a Outage<'q>,
         old_owners: &'a OldOwners,
-    ) -> ProvisionalCharges<'a, S> {
+    ) -> ProvisionalCharges<'a, 'q> {
         ProvisionalCharges { redis, fallback, old_owners, charges: Vec::new(), records: Vec::new() }
     }
 
@@ -110,8 +110,8 @@ impl<'a, S: ShardFallback> ProvisionalCharges<'a, S> {
             outcomes[number] = ChargeOutcome::Fallback(reply, Cause::Outage);
         }
         let Some(at_store) = at_store else { return };
-        let Some(Ok(reply)) = deadline.bound(at_store).await else { return };
-        for (number, reply) in reply {
+        let Some(Ok(replies)) = deadline.bound(at_store).await else { return };
+        for (number, reply) in replies {
             outcomes[number] = ChargeOutcome::Store(reply);
         }
     }
@@ -125,7 +125,7 @@ impl<'a, S: ShardFallback> ProvisionalCharges<'a, S> {
             } else {
                 let number = self.old_owners.counter_of(charged.number);
                 let reply = self.fallback.refund(&charged.counter, number, charged.charge);
-                here.extend(reply.map(|reply| (charged.number, admitted(reply))));
+                here.push((charged.number, admitted(reply)));
             }
         }
         let records = std::mem::take(&mut self.records);
@@ -164,8 +164,8 @@ async fn return_at(
 ) -> Vec<Returned> {
     let charges: Vec<_> =
         charged.iter().map(|charged| (charged.counter.clone(), charged.charge)).collect();
-    let reply = redis.refund(location, &charges).await;
-    charged.iter().zip(reply).map(|(charged, reply)| (charged.number, admitted(reply))).collect()
+    let replies = redis.refund(location, &charges).await;
+    charged.iter().zip(replies).map(|(charged, reply)| (charged.number, admitted(reply))).collect()
 }
 
 /// Marks a refunded counter as one that had room: another leg caused the denial.
@@ -175,7 +175,7 @@ fn admitted(mut reply: ChargeReply) -> ChargeReply {
     reply
 }
 
-impl<S: ShardFallback> Drop for ProvisionalCharges<'_, S> {
+impl Drop for ProvisionalCharges<'_, '_> {
     fn drop(&mut self) {
         self.begin_refund();
     }

@@ -28,6 +28,14 @@ impl Answer {
         }
     }
 
+    /// Returns the integers that the script returned, or what is wrong with the reply.
+    pub(in super::super) fn integers(self) -> Result<Vec<i64>, String> {
+        match self {
+            Answer::Integers(integers) => Ok(integers),
+            Answer::Other(_) => Err("the script returned no list of integers".into()),
+        }
+    }
+
     /// Converts the reply to the library's type.
     pub(in super::super) fn value(self) -> Value {
         match self {
@@ -103,9 +111,9 @@ pub(super) fn is_pushed(frame: &[u8]) -> bool {
 
 /// Returns the first reply in `bytes`, if it is complete.
 #[cfg(any(test, fuzzing))]
-pub(in super::super) fn first(bytes: &[u8]) -> Option<RedisResult<Value>> {
+pub(in super::super) fn first(bytes: &[u8]) -> Option<RedisResult<Answer>> {
     let end = Cut::new().end(bytes).ok()??;
-    Some(Answer::of(&bytes[..end]).map(Answer::value))
+    Some(Answer::of(&bytes[..end]))
 }
 
 /// Returns the first line without its end, if the line is complete.
@@ -136,7 +144,7 @@ fn count(word: &[u8]) -> Result<Option<usize>, Garbled> {
 fn integers(frame: &[u8]) -> Option<Vec<i64>> {
     let (head, mut rest) = split_line(frame)?;
     let length = number(head.strip_prefix(b"*")?)?;
-    // The length may be a lie. An integer takes at least four bytes, so the frame bounds the allocation.
+    // The length may be wrong. An integer takes at least four bytes, so the frame bounds the allocation.
     let mut integers = Vec::with_capacity(usize::try_from(length).ok()?.min(frame.len() / 4));
     while !rest.is_empty() {
         let (line, others) = split_line(rest)?;

@@ -227,13 +227,13 @@ impl Sending {
     fn send(&mut self, packed: &[u8]) -> RedisResult<()> {
         let half = self.half.as_mut().ok_or_else(unsent)?;
         let mut sent = 0;
-        if self.unsent.is_empty() && self.awaited.len() < CROWD {
+        if self.unsent.is_empty() && self.awaited.len() < BUFFERED_FROM {
             // The reader waits for room in the socket, and finds write errors too.
-            let nobody = &mut Context::from_waker(Waker::noop());
-            if let Poll::Ready(Ok(taken)) = Pin::new(&mut *half).poll_write(nobody, packed) {
+            let no_waker = &mut Context::from_waker(Waker::noop());
+            if let Poll::Ready(Ok(taken)) = Pin::new(&mut *half).poll_write(no_waker, packed) {
                 sent = taken;
             }
-            if sent == packed.len() && Pin::new(half).poll_flush(nobody).is_ready() {
+            if sent == packed.len() && Pin::new(half).poll_flush(no_waker).is_ready() {
                 return Ok(());
             }
         }
@@ -284,8 +284,8 @@ impl<S: AsyncRead + Unpin> Reader<S> {
     /// Delivers replies while there are any. Ready with the reason why there will be no more.
     fn poll_answers(&mut self, context: &mut Context<'_>) -> Poll<RedisError> {
         let mut sending = self.line.sending.lock();
-        let is_crowded = !sending.unsent.is_empty() && sending.awaited.len() > CROWD;
-        if is_crowded && !self.waited {
+        let is_buffering = !sending.unsent.is_empty() && sending.awaited.len() > BUFFERED_FROM;
+        if is_buffering && !self.waited {
             // Waits for one turn of the runtime: callers that just got a reply often send the next command at once.
             self.waited = true;
             context.waker().wake_by_ref();
@@ -305,14 +305,14 @@ impl<S: AsyncRead + Unpin> Reader<S> {
                 Ok(()) => self.to += free.filled().len(),
             }
             self.note_byte();
-            if let Err(why) = self.tell() {
+            if let Err(why) = self.deliver_replies() {
                 return Poll::Ready(why);
             }
         }
     }
 
     /// Delivers all complete replies.
-    fn tell(&mut self) -> RedisResult<()> {
+    fn deliver_replies(&mut self) -> RedisResult<()> {
         loop {
             let unread = &self.bytes[self.from..self.to];
             let garbled = |_| RedisError::from(io::Error::from(io::ErrorKind::InvalidData));
@@ -431,8 +431,8 @@ const LATE: Duration = Duration::from_millis(5);
 /// The most late looks. A process that stalls again and again must still notice a dead shard.
 const LATE_LOOKS: u32 = 3;
 
-/// From this number of commands in flight, one more waits for the next write. Batched calls are never so
-/// many. A Cluster's calls are: one for each slot.
-const CROWD: usize = 4;
+/// With at least this number of commands in flight, one more waits for the next write. Batched calls never reach the
+/// number. A Cluster's calls do, since each slot has calls of its own.
+const BUFFERED_FROM: usize = 4;
 /// Fits the reply to a call of many decisions.
 const READ_MIN: usize = 16 * 1024;

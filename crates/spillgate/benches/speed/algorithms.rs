@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 use crate::Outcome;
 use crate::load::{drive, key, limiter_on, runtime};
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Floor, Row, Table, micros};
+use crate::table::{Floor, Table};
 
 pub fn by_store_time(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -20,12 +20,8 @@ pub fn by_store_time(effort: Effort) -> Outcome {
         contenders.push(Box::new(move || calls(effort, server, runtime, limiter, &limit)));
     }
     let rounds = Rounds::of(effort, &mut contenders);
-    let rows = Algorithm::ALL.iter().enumerate().map(|(contender, algorithm)| Row {
-        measure: algorithm.name().into(),
-        ours: micros(rounds.store_us(contender)),
-        baseline: micros(rounds.store_us(0)),
-        ratio: Some(rounds.store_us_ratio(contender, 0)),
-        floor: Floor::Nothing,
+    let rows = Algorithm::ALL.iter().enumerate().map(|(contender, algorithm)| {
+        rounds.cpu_row(algorithm.name(), contender, 0, Floor::Nothing)
     });
     let title =
         "Redis, the script's own time per call of one counter; baseline: token bucket".into();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, RedisError, cmd};
+use spillgate::Limit;
 use spillgate_testkit::RedisServer;
 
 /// Has a connection of its own, with the script loaded.
@@ -49,6 +50,11 @@ pub async fn take(connection: &mut impl ConnectionLike, sha: &str, key: &str) ->
     let answer = command.query_async::<(i64, i64)>(connection).await;
     let (allowed, _) = answer.expect("the baseline's server replies");
     allowed == 1
+}
+
+/// Our limit with the numbers of the baseline.
+pub fn limit() -> Limit {
+    Limit::per_second(QUOTA.0).burst(QUOTA.1)
 }
 
 /// The quota that the baseline's constants encode.

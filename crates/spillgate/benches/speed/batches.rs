@@ -1,14 +1,14 @@
 //! Several decisions in one call of the library, which makes one call of the script.
 
-use spillgate::{Limit, Limiter, Request};
+use spillgate::{Limiter, Request};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
-use crate::baseline::QUOTA;
+use crate::baseline::limit;
 use crate::load::{drive, key, limiter_on, runtime};
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Floor, Row, Table, micros, rate};
+use crate::table::{Floor, Table};
 
 pub fn of_sizes(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -22,20 +22,13 @@ pub fn of_sizes(effort: Effort) -> Outcome {
     let rounds = Rounds::of(effort, &mut contenders);
     let rows = SIZES.iter().enumerate().flat_map(|(contender, size)| {
         [
-            Row {
-                measure: format!("decisions, {size} per call"),
-                ours: rate(rounds.figure(contender)),
-                baseline: rate(rounds.figure(0)),
-                ratio: Some(rounds.figure_ratio(contender, 0)),
-                floor: Floor::Nothing,
-            },
-            Row {
-                measure: format!("Redis CPU each, {size} per call"),
-                ours: micros(rounds.store_us(contender)),
-                baseline: micros(rounds.store_us(0)),
-                ratio: Some(rounds.store_us_ratio(contender, 0)),
-                floor: Floor::Nothing,
-            },
+            rounds.rate_row(format!("decisions, {size} per call"), contender, 0, Floor::Nothing),
+            rounds.cpu_row(
+                format!("Redis CPU each, {size} per call"),
+                contender,
+                0,
+                Floor::Nothing,
+            ),
         ]
     });
     let title =
@@ -56,7 +49,7 @@ fn batches(
         async move {
             let keys: Vec<String> =
                 (call * size..(call + 1) * size).map(|n| key(caller, n)).collect();
-            let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
+            let limit = limit();
             let request = |key| Request::keyed(key, limit.clone());
             let requests: Vec<Request<'_>> = keys.iter().map(request).collect();
             limiter.check_batch(&requests).await.len()

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use crate::Outcome;
 use crate::load::{drive, key, limiter_on, runtime};
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Floor, Row, Table, rate};
+use crate::table::{Floor, Table};
 
 pub fn one_to_eight(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -34,13 +34,10 @@ pub fn one_to_eight(effort: Effort) -> Outcome {
             contenders.push(Box::new(move || decide(effort, server, runtime, limiter, mode)));
         }
         let rounds = Rounds::of(effort, &mut contenders);
-        let rows = SHAPES.iter().enumerate().map(|(contender, shape)| Row {
-            measure: shape.name(),
-            ours: rate(rounds.figure(contender)),
-            baseline: rate(rounds.figure(0)),
-            ratio: Some(rounds.figure_ratio(contender, 0)),
-            floor: shape.floor(),
-        });
+        let rows = SHAPES
+            .iter()
+            .enumerate()
+            .map(|(contender, shape)| rounds.rate_row(shape.name(), contender, 0, shape.floor()));
         Table {
             title: format!("Redis, {name}; baseline: one counter"),
             rows: rows.skip(1).collect(),

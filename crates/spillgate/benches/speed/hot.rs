@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use spillgate::{Limit, Limiter, Request};
+use spillgate::{Limiter, Request};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
-use crate::baseline::{Baseline, QUOTA};
+use crate::baseline::{Baseline, limit};
 use crate::load::{drive, limiter_on, runtime, shuffled};
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Floor, Row, Table, micros, rate};
+use crate::table::{Floor, Table};
 
 pub fn against_bare_scripts(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -30,20 +30,8 @@ pub fn against_bare_scripts(effort: Effort) -> Outcome {
             &mut [Box::new(|| scene.ours(&limiter)), Box::new(|| scene.bare(&bare))],
         );
         rows.extend([
-            Row {
-                measure: format!("decisions, {name}"),
-                ours: rate(rounds.figure(0)),
-                baseline: rate(rounds.figure(1)),
-                ratio: Some(rounds.figure_ratio(0, 1)),
-                floor: Floor::AtLeast(at_least),
-            },
-            Row {
-                measure: format!("Redis CPU each, {name}"),
-                ours: micros(rounds.store_us(0)),
-                baseline: micros(rounds.store_us(1)),
-                ratio: Some(rounds.store_us_ratio(0, 1)),
-                floor: cpu,
-            },
+            rounds.rate_row(format!("decisions, {name}"), 0, 1, Floor::AtLeast(at_least)),
+            rounds.cpu_row(format!("Redis CPU each, {name}"), 0, 1, cpu),
         ]);
     }
     let title =
@@ -66,7 +54,7 @@ impl Scene<'_> {
         drive(self.runtime, self.server, CALLERS, self.effort.span, move |caller, call| {
             let (limiter, key) = (limiter.clone(), key(&keys, caller, call));
             async move {
-                let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
+                let limit = limit();
                 let decision = limiter.check(&Request::keyed(&key, &limit)).await;
                 // A denial may come without an await point.
                 if !decision.allowed() {

@@ -12,7 +12,7 @@ use crate::Outcome;
 use crate::baseline::Baseline;
 use crate::load::{cpu_seconds, drive, runtime};
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Floor, Row, Table, micros, rate};
+use crate::table::{Floor, Table};
 
 pub fn against_memory(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -40,20 +40,8 @@ pub fn against_memory(effort: Effort) -> Outcome {
         ],
     );
     let rows = vec![
-        Row {
-            measure: "decisions of one hot key; baseline: memory".into(),
-            ours: rate(rounds.figure(0)),
-            baseline: rate(rounds.figure(1)),
-            ratio: Some(rounds.figure_ratio(0, 1)),
-            floor: Floor::AtLeast(1.0),
-        },
-        Row {
-            measure: "Redis CPU each; baseline: bare EVALSHA".into(),
-            ours: micros(rounds.store_us(0)),
-            baseline: micros(rounds.store_us(2)),
-            ratio: Some(rounds.store_us_ratio(0, 2)),
-            floor: Floor::AtMost(0.01),
-        },
+        rounds.rate_row("decisions of one hot key; baseline: memory", 0, 1, Floor::AtLeast(1.0)),
+        rounds.cpu_row("Redis CPU each; baseline: bare EVALSHA", 0, 2, Floor::AtMost(0.01)),
     ];
     Ok(vec![Table { title: "Redis, one leased counter, far from empty, one thread".into(), rows }])
 }

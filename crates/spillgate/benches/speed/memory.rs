@@ -12,7 +12,7 @@ use spillgate::{Limit, Limiter, Policy, Request};
 use crate::Outcome;
 use crate::load::{runtime, shuffled};
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Floor, Row, Table, rate};
+use crate::table::{Floor, Row, Table};
 
 pub fn against_governor(effort: Effort) -> Outcome {
     let mut rows = Vec::new();
@@ -41,69 +41,35 @@ fn checks(
 
     let limit = Limit::per_second(RATE).burst(BURST);
     let inline = runtime.block_on(Limiter::builder().build())?;
-    let check_inline = || {
-        on_threads(threads, |first| {
-            runtime_of_its_own(async {
-                let mut pass = Pass::begin();
-                while !pass.is_over(effort) {
-                    for place in from(&order, first, threads) {
-                        let name = &names[*place as usize];
-                        pass.note(
-                            black_box(inline.check(&Request::keyed(name, &limit)).await).allowed(),
-                        );
-                    }
-                }
-                pass.end()
-            })
-        })
+    let check_inline = async |place: u32| {
+        let request = Request::keyed(&names[place as usize], &limit);
+        black_box(inline.check(&request).await).allowed()
     };
 
     let one_counter = runtime.block_on(by_policy(&[RATE]))?;
     let three_counters = runtime.block_on(by_policy(&[RATE, RATE + 1, RATE + 2]))?;
     let check = |limiter: &Limiter| {
-        on_threads(threads, |first| {
-            runtime_of_its_own(async {
-                let mut pass = Pass::begin();
-                while !pass.is_over(effort) {
-                    for place in from(&order, first, threads) {
-                        let request = Request::new().with("user", &names[*place as usize]);
-                        pass.note(black_box(limiter.check(&request).await).allowed());
-                    }
-                }
-                pass.end()
-            })
+        on_threads(effort, &order, threads, &async |place: u32| {
+            let request = Request::new().with("user", &names[place as usize]);
+            black_box(limiter.check(&request).await).allowed()
         })
     };
 
     let quota = Quota::per_second(fits(RATE)).allow_burst(fits(BURST));
     let theirs: DefaultKeyedRateLimiter<String> = RateLimiter::dashmap(quota);
-    let governor = || {
-        on_threads(threads, |first| {
-            let mut pass = Pass::begin();
-            while !pass.is_over(effort) {
-                for place in from(&order, first, threads) {
-                    pass.note(black_box(theirs.check_key(&names[*place as usize])).is_ok());
-                }
-            }
-            pass.end()
-        })
-    };
+    let governor = async |place: u32| black_box(theirs.check_key(&names[place as usize])).is_ok();
 
     let rounds = Rounds::of(
         effort,
         &mut [
-            Box::new(governor),
-            Box::new(check_inline),
+            Box::new(|| on_threads(effort, &order, threads, &governor)),
+            Box::new(|| on_threads(effort, &order, threads, &check_inline)),
             Box::new(|| check(&one_counter)),
             Box::new(|| check(&three_counters)),
         ],
     );
-    let row = |name: &str, contender, floor| Row {
-        measure: format!("{name}, {keys} keys"),
-        ours: rate(rounds.figure(contender)),
-        baseline: rate(rounds.figure(0)),
-        ratio: Some(rounds.figure_ratio(contender, 0)),
-        floor,
+    let row = |name: &str, contender, floor| {
+        rounds.rate_row(format!("{name}, {keys} keys"), contender, 0, floor)
     };
     Ok([
         row("inline limit", 1, floors[0]),
@@ -123,8 +89,14 @@ async fn by_policy(rates: &[u64]) -> Result<Limiter, Box<dyn Error>> {
     Ok(Limiter::builder().policy(Policy::from_toml(&policy)?).build().await?)
 }
 
-/// Runs on several threads and adds their figures. Each thread receives its number.
-fn on_threads(threads: usize, run: impl Fn(usize) -> Run + Sync) -> Run {
+/// Runs a pass on each of several threads and adds their figures.
+fn on_threads(
+    effort: Effort,
+    order: &[u32],
+    threads: usize,
+    call: &(impl AsyncFn(u32) -> bool + Sync),
+) -> Run {
+    let run = |number| runtime().block_on(pass(effort, from(order, number, threads), call));
     std::thread::scope(|scope| {
         let run = &run;
         let others: Vec<_> = (1..threads).map(|number| scope.spawn(move || run(number))).collect();
@@ -136,42 +108,28 @@ fn on_threads(threads: usize, run: impl Fn(usize) -> Run + Sync) -> Run {
     })
 }
 
-fn runtime_of_its_own(pass: impl Future<Output = Run>) -> Run {
-    runtime().block_on(pass)
-}
-
 /// Returns all of `order`. Each thread begins elsewhere, and all visit every key.
-fn from(order: &[u32], number: usize, threads: usize) -> impl Iterator<Item = &u32> {
+fn from(order: &[u32], number: usize, threads: usize) -> impl Iterator<Item = u32> + Clone {
     let (before, after) = order.split_at(order.len() / threads * number);
-    after.iter().chain(before)
+    after.iter().chain(before).copied()
 }
 
-/// The time of one contender over the keys.
-struct Pass {
-    start: Instant,
-    calls: u64,
-    allowed: u64,
-}
-
-impl Pass {
-    fn begin() -> Pass {
-        Pass { start: Instant::now(), calls: 0, allowed: 0 }
+/// Returns the calls a second, over all places again and again.
+async fn pass(
+    effort: Effort,
+    places: impl Iterator<Item = u32> + Clone,
+    call: &impl AsyncFn(u32) -> bool,
+) -> Run {
+    let (start, mut calls, mut allowed) = (Instant::now(), 0_u64, 0_u64);
+    while start.elapsed() < effort.span {
+        for place in places.clone() {
+            allowed += u64::from(call(place).await);
+            calls += 1;
+        }
     }
-
-    fn is_over(&self, effort: Effort) -> bool {
-        self.start.elapsed() >= effort.span
-    }
-
-    fn note(&mut self, allowed: bool) {
-        self.calls += 1;
-        self.allowed += u64::from(allowed);
-    }
-
-    fn end(self) -> Run {
-        let seconds = self.start.elapsed().as_secs_f64();
-        assert_eq!(self.allowed, self.calls, "the burst is made to last");
-        Run { figure: self.calls as f64 / seconds, store_us: 0.0 }
-    }
+    let seconds = start.elapsed().as_secs_f64();
+    assert_eq!(allowed, calls, "the burst is made to last");
+    Run { figure: calls as f64 / seconds, store_us: 0.0 }
 }
 
 fn fits(number: u64) -> NonZeroU32 {

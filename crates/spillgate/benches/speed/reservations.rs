@@ -1,14 +1,14 @@
 //! A reservation and its settlement on Redis, against one check. Both share calls with other callers.
 
 use spillgate::reservation::{Reserve, Usage};
-use spillgate::{Cost, Limit, Limiter, Request};
+use spillgate::{Cost, Limiter, Request};
 use spillgate_testkit::RedisServer;
 
 use crate::Outcome;
-use crate::baseline::QUOTA;
+use crate::baseline::limit;
 use crate::load::{drive, key, limiter_on, runtime};
 use crate::rounds::{Effort, Rounds};
-use crate::table::{Floor, Row, Table, micros, rate};
+use crate::table::{Floor, Table};
 
 pub fn against_checks(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -36,20 +36,8 @@ pub fn against_checks(effort: Effort) -> Outcome {
     };
     let rounds = Rounds::of(effort, &mut [Box::new(reserved), Box::new(checked)]);
     let rows = vec![
-        Row {
-            measure: "reserve and settle, against one check".into(),
-            ours: rate(rounds.figure(0)),
-            baseline: rate(rounds.figure(1)),
-            ratio: Some(rounds.figure_ratio(0, 1)),
-            floor: Floor::Nothing,
-        },
-        Row {
-            measure: "Redis CPU of both, against that of one check".into(),
-            ours: micros(rounds.store_us(0)),
-            baseline: micros(rounds.store_us(1)),
-            ratio: Some(rounds.store_us_ratio(0, 1)),
-            floor: Floor::AtMost(TIMES),
-        },
+        rounds.rate_row("reserve and settle, against one check", 0, 1, Floor::Nothing),
+        rounds.cpu_row("Redis CPU of both, against that of one check", 0, 1, Floor::AtMost(TIMES)),
     ];
     let title = format!("Redis, reservations of one counter, distinct keys, {CALLERS} callers");
     Ok(vec![Table { title, rows }])
@@ -63,10 +51,6 @@ async fn reserve_and_settle(limiter: &Limiter, key: &str) {
         // The count is the same if the settlement fails.
         let _ = limiter.settle(receipt, &Usage::from(1)).await;
     }
-}
-
-fn limit() -> Limit {
-    Limit::per_second(QUOTA.0).burst(QUOTA.1)
 }
 
 const CALLERS: usize = 200;

@@ -2,15 +2,15 @@
 
 use std::time::Instant;
 
-use spillgate::{Limit, Limiter, Request};
+use spillgate::{Limiter, Request};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
-use crate::baseline::{Baseline, QUOTA};
+use crate::baseline::{Baseline, limit};
 use crate::load::{drive, key, limiter_on, runtime};
 use crate::rounds::{Effort, Rounds, Run, Spread};
-use crate::table::{Floor, Row, Table, micros, rate};
+use crate::table::{Floor, Row, Table, micros};
 
 pub fn against_baselines(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -57,36 +57,27 @@ fn throughput(
         drive(runtime, server, SET_CALLERS, effort.span, move |caller, call| {
             let bare = bare.clone();
             async move {
-                let params = call * PIPELINE..(call + 1) * PIPELINE;
-                bare.set(params.map(|number| format!("set:{}", key(caller, number))), TTL_MS).await;
+                let numbers = call * PIPELINE..(call + 1) * PIPELINE;
+                bare.set(numbers.map(|number| format!("set:{}", key(caller, number))), TTL_MS)
+                    .await;
                 PIPELINE
             }
         })
     };
     let rounds = Rounds::of(effort, &mut [Box::new(ours), Box::new(evalsha), Box::new(set)]);
     let set = format!("SET PX, {PIPELINE} per pipeline");
-    [("bare EVALSHA", 1, 2.0, 0.5), (set.as_str(), 2, 0.0, 0.0)]
-        .into_iter()
-        .flat_map(|(name, to, rate_floor, cpu_floor)| {
-            let promised = rate_floor > 0.0;
-            [
-                Row {
-                    measure: format!("decisions, against {name}"),
-                    ours: rate(rounds.figure(0)),
-                    baseline: rate(rounds.figure(to)),
-                    ratio: Some(rounds.figure_ratio(0, to)),
-                    floor: if promised { Floor::AtLeast(rate_floor) } else { Floor::Nothing },
-                },
-                Row {
-                    measure: format!("Redis CPU each, against {name}"),
-                    ours: micros(rounds.store_us(0)),
-                    baseline: micros(rounds.store_us(to)),
-                    ratio: Some(rounds.store_us_ratio(0, to)),
-                    floor: if promised { Floor::AtMost(cpu_floor) } else { Floor::Nothing },
-                },
-            ]
-        })
-        .collect()
+    [
+        ("bare EVALSHA", 1, Floor::AtLeast(2.0), Floor::AtMost(0.5)),
+        (set.as_str(), 2, Floor::Nothing, Floor::Nothing),
+    ]
+    .into_iter()
+    .flat_map(|(name, to, decisions, cpu)| {
+        [
+            rounds.rate_row(format!("decisions, against {name}"), 0, to, decisions),
+            rounds.cpu_row(format!("Redis CPU each, against {name}"), 0, to, cpu),
+        ]
+    })
+    .collect()
 }
 
 fn lone_latency(effort: Effort, runtime: &Runtime, limiter: &Limiter, bare: &Baseline) -> Row {
@@ -119,10 +110,6 @@ async fn median_us<F: Future<Output = ()>>(effort: Effort, call: impl Fn(usize) 
         times.push(begun.elapsed().as_secs_f64() * 1e6);
     }
     Run { figure: Spread::of(times.into_iter()).median, store_us: 0.0 }
-}
-
-fn limit() -> Limit {
-    Limit::per_second(QUOTA.0).burst(QUOTA.1)
 }
 
 const CALLERS: usize = 200;

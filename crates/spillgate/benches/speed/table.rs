@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::rounds::Spread;
+use crate::rounds::{Rounds, Spread};
 
 /// A title and its rows.
 pub struct Table {
@@ -67,6 +67,28 @@ impl fmt::Display for Table {
             writeln!(f, "|{}", cells.collect::<String>())?;
         }
         Ok(())
+    }
+}
+
+impl Rounds {
+    /// Compares the decisions a second of two contenders.
+    pub fn rate_row(
+        &self,
+        measure: impl Into<String>,
+        ours: usize,
+        to: usize,
+        floor: Floor,
+    ) -> Row {
+        let [ours_shown, baseline] = [ours, to].map(|contender| rate(self.figure(contender)));
+        let ratio = Some(self.figure_ratio(ours, to));
+        Row { measure: measure.into(), ours: ours_shown, baseline, ratio, floor }
+    }
+
+    /// Compares the store's CPU time per decision of two contenders.
+    pub fn cpu_row(&self, measure: impl Into<String>, ours: usize, to: usize, floor: Floor) -> Row {
+        let [ours_shown, baseline] = [ours, to].map(|contender| micros(self.store_us(contender)));
+        let ratio = Some(self.store_us_ratio(ours, to));
+        Row { measure: measure.into(), ours: ours_shown, baseline, ratio, floor }
     }
 }
 

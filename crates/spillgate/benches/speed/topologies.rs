@@ -8,15 +8,15 @@ use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::cmd;
 use spillgate::store::Ring;
-use spillgate::{Limit, Limiter, LimiterBuilder, Request};
+use spillgate::{Limiter, LimiterBuilder, Request};
 use spillgate_testkit::{Cluster, RedisServer};
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
-use crate::baseline::{Baseline, QUOTA, TOKEN_BUCKET, take};
+use crate::baseline::{Baseline, TOKEN_BUCKET, limit, take};
 use crate::load::{drive_on, key, runtime};
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Floor, Row, Table, micros, rate};
+use crate::table::{Floor, Row, Table};
 
 pub fn against_bare_scripts(effort: Effort) -> Outcome {
     Ok(vec![on_a_ring(effort)?, on_a_cluster(effort)?])
@@ -71,20 +71,8 @@ fn on_a_cluster(effort: Effort) -> Result<Table, Box<dyn std::error::Error>> {
 
 fn rows(rounds: &Rounds, at_least: f64) -> Vec<Row> {
     vec![
-        Row {
-            measure: "decisions".into(),
-            ours: rate(rounds.figure(0)),
-            baseline: rate(rounds.figure(1)),
-            ratio: Some(rounds.figure_ratio(0, 1)),
-            floor: Floor::AtLeast(at_least),
-        },
-        Row {
-            measure: "Redis CPU each".into(),
-            ours: micros(rounds.store_us(0)),
-            baseline: micros(rounds.store_us(1)),
-            ratio: Some(rounds.store_us_ratio(0, 1)),
-            floor: Floor::Nothing,
-        },
+        rounds.rate_row("decisions", 0, 1, Floor::AtLeast(at_least)),
+        rounds.cpu_row("Redis CPU each", 0, 1, Floor::Nothing),
     ]
 }
 
@@ -106,7 +94,7 @@ impl Scene<'_> {
         self.run(move |caller, call| {
             let limiter = limiter.clone();
             async move {
-                let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
+                let limit = limit();
                 limiter.check(&Request::keyed(key(caller, call), &limit)).await.allowed()
             }
         })

@@ -1,9 +1,10 @@
 //! The audit: the last changes of operators, each with its actor, reason and time.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use super::note::ChangeNote;
+use super::system_time;
 use super::table::{Effect, Entry, Stamp};
 use crate::limit::LimitSpec;
 use crate::policy::{Mode, RuntimeEntry, Subject};
@@ -88,7 +89,7 @@ impl AuditRecord {
 
     /// Returns the time of the change.
     pub fn at(&self) -> SystemTime {
-        UNIX_EPOCH + Duration::from_micros(self.at_us)
+        system_time(self.at_us)
     }
 
     /// Returns the actor, if the change has one.
@@ -118,7 +119,7 @@ impl AuditRecord {
 
     /// Returns the time at which the change expires, if it does.
     pub fn expires_at(&self) -> Option<SystemTime> {
-        self.expires_at_us.map(|us| UNIX_EPOCH + Duration::from_micros(us))
+        self.expires_at_us.map(system_time)
     }
 
     /// Logs the change.

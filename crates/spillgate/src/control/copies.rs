@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 
 use super::random;
-use super::sealed::Seal;
+use super::sealed::EntrySeal;
 use super::table::{ENTRIES_MAX, Entry, EntryId, Stamp, Table, id_of};
 use crate::subject::Secret;
 use spillgate_redis::control::{Exchange, Exchanged, StoredEntry};
@@ -16,7 +16,7 @@ use spillgate_redis::control::{Exchange, Exchanged, StoredEntry};
 pub(crate) struct Copies {
     /// Held for a short time, and never across an await.
     by_shard: Mutex<HashMap<String, Copy>>,
-    seal: Seal,
+    seal: EntrySeal,
     previous: Option<Previous>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Copies {
 /// copies again.
 #[derive(Debug)]
 struct Previous {
-    seal: Seal,
+    seal: EntrySeal,
     /// The secret in force, which gives the new ids.
     secret: Secret,
 }
@@ -48,8 +48,8 @@ impl Copies {
     pub(crate) fn new(secret: &Secret) -> Copies {
         let previous = secret
             .previous()
-            .map(|previous| Previous { seal: Seal::new(previous), secret: secret.clone() });
-        Copies { by_shard: Mutex::default(), seal: Seal::new(secret), previous }
+            .map(|previous| Previous { seal: EntrySeal::new(previous), secret: secret.clone() });
+        Copies { by_shard: Mutex::default(), seal: EntrySeal::new(secret), previous }
     }
 
     /// Returns the exchange with a shard's copy. It carries the entry to write, if there is one,
@@ -64,13 +64,16 @@ impl Copies {
         let mut copies = self.by_shard.lock();
         let copy = copies.entry(shard.to_owned()).or_default();
         let lacked = table.entries().filter(|(id, entry)| copy.lacks(*id, entry));
-        let reply = match writing {
+        let entries = match writing {
             Some((id, entry)) => vec![self.seal.sealed(id, entry)],
-            None => lacked.take(TOLD_MAX).map(|(id, entry)| self.seal.sealed(id, entry)).collect(),
+            None => lacked
+                .take(ENTRIES_PER_CALL)
+                .map(|(id, entry)| self.seal.sealed(id, entry))
+                .collect(),
         };
-        let forgotten = self.due(copy, now_us).take(TOLD_MAX).collect();
+        let forgotten = self.due(copy, now_us).take(ENTRIES_PER_CALL).collect();
         let seen = copy.version.clone();
-        Exchange { seen, epoch: random(), entries_max: ENTRIES_MAX, reply, forgotten }
+        Exchange { seen, epoch: random(), entries_max: ENTRIES_MAX, entries, forgotten }
     }
 
     /// Notes the reply of a copy, and returns the entries that were new.
@@ -197,4 +200,4 @@ fn epoch(version: &[u8]) -> &[u8] {
 }
 
 /// The most entries in one script call. They take less than 1 ms of the server's time.
-const TOLD_MAX: usize = 256;
+const ENTRIES_PER_CALL: usize = 256;

@@ -1,9 +1,10 @@
 //! The modes of rules in the form that operators see.
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use super::note::ChangeNote;
+use super::system_time;
 use super::table::Entry;
 use crate::policy::{Mode, Policy, RuntimeEntry};
 
@@ -93,7 +94,7 @@ impl RuntimeMode {
     /// Returns the rule and the mode that an entry sets, if it sets one.
     fn of(entry: &Entry) -> Option<(&str, RuntimeMode)> {
         let RuntimeEntry::Mode { rule, mode } = &entry.what else { return None };
-        let expires_at = entry.expires_at_us.map(|us| UNIX_EPOCH + Duration::from_micros(us));
+        let expires_at = entry.expires_at_us.map(system_time);
         Some((rule, RuntimeMode { mode: *mode, expires_at, note: entry.note.clone() }))
     }
 }

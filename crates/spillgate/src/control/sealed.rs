@@ -6,7 +6,7 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 
 use super::note::ChangeNote;
-use super::table::{Effect, Entry, EntryId, Stamp};
+use super::table::{Effect, Entry, EntryId, GENERATION, MODE, OVERRIDE, Stamp};
 use crate::limit::LimitSpec;
 use crate::policy::{Mode, RuntimeEntry, Subject};
 use crate::subject::{Encoding, Secret};
@@ -16,11 +16,11 @@ use spillgate_redis::control::StoredEntry;
 pub(crate) mod fuzzed;
 
 /// Seals and opens entries.
-pub(crate) struct Seal(XChaCha20Poly1305);
+pub(crate) struct EntrySeal(XChaCha20Poly1305);
 
-impl Seal {
-    pub(crate) fn new(secret: &Secret) -> Seal {
-        Seal(XChaCha20Poly1305::new(&secret.derived(b"entries set while running").into()))
+impl EntrySeal {
+    pub(crate) fn new(secret: &Secret) -> EntrySeal {
+        EntrySeal(XChaCha20Poly1305::new(&secret.derived(b"entries set while running").into()))
     }
 
     pub(crate) fn sealed(&self, id: EntryId, entry: &Entry) -> StoredEntry {
@@ -44,9 +44,9 @@ impl Seal {
     }
 }
 
-impl std::fmt::Debug for Seal {
+impl std::fmt::Debug for EntrySeal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Seal(..)")
+        f.write_str("EntrySeal(..)")
     }
 }
 
@@ -165,12 +165,9 @@ impl<'t> Parts<'t> {
     }
 }
 
-// These are stored, so they never change. A new kind of entry gets a new constant.
+// These are stored, so they never change.
 const SET: &[u8] = b"+";
 const REMOVED: &[u8] = b"-";
-const MODE: &[u8] = b"mode";
-const GENERATION: &[u8] = b"generation";
-const OVERRIDE: &[u8] = b"override";
 
 #[cfg(test)]
 mod tests {
@@ -228,7 +225,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_sealed_entry_opens_unchanged_and_seals_identically(id: u128, entry in entry()) {
-            let seal = Seal::new(&Secret::new(&SHARED_SECRET));
+            let seal = EntrySeal::new(&Secret::new(&SHARED_SECRET));
             let stored = seal.sealed(id, &entry);
             prop_assert_eq!(seal.sealed(id, &entry), stored.clone());
             prop_assert_eq!(seal.open(&stored), Some(entry));
@@ -238,9 +235,9 @@ mod tests {
         fn a_flipped_bit_or_another_secret_opens_nothing(
             id: u128, entry in entry(), bit: prop::sample::Index
         ) {
-            let seal = Seal::new(&Secret::new(&SHARED_SECRET));
+            let seal = EntrySeal::new(&Secret::new(&SHARED_SECRET));
             let stored = seal.sealed(id, &entry);
-            prop_assert_eq!(Seal::new(&Secret::new(&[7; 16])).open(&stored), None);
+            prop_assert_eq!(EntrySeal::new(&Secret::new(&[7; 16])).open(&stored), None);
             let mut flipped = stored.clone();
             let bit = bit.index(stored.sealed.len() * 8);
             flipped.sealed[bit / 8] ^= 1 << (bit % 8);

@@ -155,10 +155,10 @@ impl Table {
 pub(crate) fn id_of(what: &RuntimeEntry, secret: &Secret) -> EntryId {
     let mut encoding = Encoding::new();
     encoding.part(ABOUT);
-    let kind: &[u8] = match what {
-        RuntimeEntry::Override { .. } => b"override",
-        RuntimeEntry::Mode { .. } => b"mode",
-        RuntimeEntry::Generation { .. } => b"generation",
+    let kind = match what {
+        RuntimeEntry::Override { .. } => OVERRIDE,
+        RuntimeEntry::Mode { .. } => MODE,
+        RuntimeEntry::Generation { .. } => GENERATION,
     };
     encoding.part(kind);
     encoding.part(what.rule().as_bytes());
@@ -174,6 +174,11 @@ pub(crate) fn id_of(what: &RuntimeEntry, secret: &Secret) -> EntryId {
 /// The prefix of ids. Rules' subjects are encoded with their domain first, and domains hardly start
 /// with `#`. Beyond that the hash has 128 bits.
 const ABOUT: &[u8] = b"#control";
+// The kinds of entries, in ids and in sealed entries. They are stored, so they never change. A new
+// kind of entry gets a new constant.
+pub(super) const MODE: &[u8] = b"mode";
+pub(super) const GENERATION: &[u8] = b"generation";
+pub(super) const OVERRIDE: &[u8] = b"override";
 /// The most entries. An instance reads all of them when it starts, a few megabytes.
 pub(crate) const ENTRIES_MAX: usize = 10_000;
 /// The time for which removed entries are kept. A shard that was away for longer may bring one

@@ -34,19 +34,19 @@ pub fn holds(input: &[u8]) {
         style.write(&decision, &mut headers);
         assert_eq!(headers, once, "{style:?}");
     }
-    if let Some(refusal) = DenialResponse::of(&decision) {
-        assert!(refusal.retry_after_seconds().is_none_or(|seconds| seconds > 0));
+    if let Some(denial) = DenialResponse::of(&decision) {
+        assert!(denial.retry_after_seconds().is_none_or(|seconds| seconds > 0));
         assert!(
-            refusal.response(HeaderStyle::Ietf).status().is_client_error() || decision.degraded()
+            denial.response(HeaderStyle::Ietf).status().is_client_error() || decision.degraded()
         );
     }
 }
 
 fn outcome(bytes: &[u8; COUNTER_BYTES]) -> CounterOutcome {
-    let [place, known, result, more, params @ ..] = bytes;
+    let [place, known, result, more, numbers @ ..] = bytes;
     let (rule, limit) = PLACES[usize::from(*place) % PLACES.len()];
     let number = |at: usize| {
-        let (_, from) = params.split_at(at);
+        let (_, from) = numbers.split_at(at);
         u64::from_le_bytes(*from.first_chunk().expect("numbers end where the last one does"))
     };
     let knows = |bit: u8| known & bit != 0;

@@ -80,10 +80,10 @@ impl<'d> Advice<'d> {
         }
         if advice.len() > 1 {
             advice.sort_by(tighter_first);
-            let mut reply: SmallVec<[PolicyName<'d>; 4]> = SmallVec::new();
+            let mut listed: SmallVec<[PolicyName<'d>; 4]> = SmallVec::new();
             advice.retain(|one| {
-                let new = !reply.contains(&one.name);
-                reply.push(one.name);
+                let new = !listed.contains(&one.name);
+                listed.push(one.name);
                 new
             });
         }
@@ -100,7 +100,7 @@ impl<'d> Advice<'d> {
     /// Returns the cache of the limit's text in `RateLimit-Policy`, if the rule's own limit is in
     /// force.
     pub(super) fn kept(&self) -> Option<&'d OnceLock<Bytes>> {
-        decision::written_limit(&self.counter, self.name.limit.is_some())
+        decision::header_text(&self.counter, self.name.limit.is_some())
     }
 
     /// Returns the period that the capacity applies to.
@@ -110,7 +110,7 @@ impl<'d> Advice<'d> {
 
     /// Returns the quota unit, unless it is requests.
     pub(super) fn unit(&self) -> Option<&'d str> {
-        if self.is_slots() {
+        if self.is_concurrency() {
             return Some("concurrent-requests");
         }
         Some(self.limit.unit()).filter(|unit| *unit != REQUESTS)
@@ -119,7 +119,7 @@ impl<'d> Advice<'d> {
     /// Returns the time until the request would be allowed, or if it was, until one more unit is
     /// free.
     pub(super) fn more_after_s(&self) -> Option<u64> {
-        if self.is_slots() {
+        if self.is_concurrency() {
             return None;
         }
         match self.denies() {
@@ -131,7 +131,7 @@ impl<'d> Advice<'d> {
 
     /// Returns the time until the request would be allowed, or if it was, until the limit is full.
     pub(super) fn reset_s(&self) -> Option<u64> {
-        if self.is_slots() {
+        if self.is_concurrency() {
             return None;
         }
         match self.denies() {
@@ -161,11 +161,11 @@ impl<'d> Advice<'d> {
     /// Returns the reason why the limit denies, or `None` if it does not. One without room denies
     /// nothing if its rule is post-paid.
     fn denies(&self) -> Option<Reason> {
-        self.counter.reason().filter(|_| !self.counter.advisory())
+        self.counter.reason().filter(|_| self.counter.denies())
     }
 
     /// Returns whether it is a concurrency limit. Its permits may be released at any time.
-    fn is_slots(&self) -> bool {
+    fn is_concurrency(&self) -> bool {
         self.limit.algorithm() == Algorithm::Concurrency
     }
 }

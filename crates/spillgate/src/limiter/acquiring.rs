@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
+#[cfg(feature = "redis")]
+use spillgate_redis::jitter::jittered;
 use tokio::time::Instant;
 
 use super::bound::BoundRequest;
@@ -17,7 +18,7 @@ use crate::limit::{Algorithm, Kind};
 use crate::metrics::{Metrics, Took};
 use crate::plan::PlanMode;
 use crate::request::Request;
-use crate::waiting::{KnownDenial, TooMany, Wanted, deadline_after};
+use crate::waiting::{KnownDenial, TooMany, Wanted, Wants, deadline_after};
 
 impl Limiter {
     /// Waits until the request is allowed, for at most `within`.
@@ -44,8 +45,8 @@ impl Limiter {
     ///     assert!(decision.allowed(), "the last five waited, a fiftieth of a second each");
     /// }
     /// let all = Request::new().costing(50);
-    /// let refused = limiter.acquire(&all, Duration::from_millis(100)).await;
-    /// assert_eq!(refused.reason(), Some(Reason::LimitExceeded), "that would take a second");
+    /// let denied = limiter.acquire(&all, Duration::from_millis(100)).await;
+    /// assert_eq!(denied.reason(), Some(Reason::LimitExceeded), "that would take a second");
     /// # });
     /// ```
     ///
@@ -70,7 +71,7 @@ impl Limiter {
         let mut wanted = inner.wanted(request);
         // Callers that find a queue join it without a claim of their own. Otherwise a newcomer
         // could take the quota that the first in the queue waits for.
-        let place = match inner.waiting.behind_others(wanted.iter().map(|(_, wanted)| wanted)) {
+        let place = match inner.waiting.behind_others(&wanted) {
             Some(place) => place,
             None => {
                 let claim = inner.claim(request).await;
@@ -84,7 +85,7 @@ impl Limiter {
         let mut place = match place {
             Ok(place) => place,
             Err(TooMany(counter)) => {
-                return inner.refused_in_line(request, &wanted, counter, None).await;
+                return inner.denied_in_queue(request, &wanted, counter, None).await;
             }
         };
         loop {
@@ -93,14 +94,14 @@ impl Limiter {
             let earliest = place.earliest().filter(|_| !place.is_first());
             let in_time = earliest.is_none_or(|earliest| patience.lasts_until(earliest));
             if !in_time || patience.bound(place.first()).await.is_none() {
-                return inner.refused_in_line(request, &wanted, place.counter(), earliest).await;
+                return inner.denied_in_queue(request, &wanted, place.counter(), earliest).await;
             }
-            if let Some(counter) = place.followed(wanted.iter().map(|(_, wanted)| wanted)) {
+            if let Some(counter) = place.followed(&wanted) {
                 place.move_to(counter);
                 continue;
             }
-            if patience.bound(inner.poll_turn(request)).await.is_none() {
-                return inner.refused_in_line(request, &wanted, place.counter(), None).await;
+            if patience.bound(inner.poll_turn(&wanted)).await.is_none() {
+                return inner.denied_in_queue(request, &wanted, place.counter(), None).await;
             }
             // It begins before the attempt, so that room made during the attempt ends the pause.
             let room = inner.waiting.room();
@@ -148,19 +149,12 @@ impl Limiter {
 
 impl Inner {
     /// Waits until a waiting caller may call the store again. In memory there is no such wait.
-    async fn poll_turn(&self, request: &Request<'_>) {
+    async fn poll_turn(&self, wanted: &[Wanted]) {
+        // The first shard stands for all of the plan's shards.
         #[cfg(feature = "redis")]
-        if let Engine::Redis(redis) = &self.engine {
-            let plan = self.plan(&self.bind(request), PlanMode::Charge);
-            // The first shard stands for all of the plan's shards, since it is called first.
-            let Some(tag) = plan.transaction.charges.first().map(|counter| counter.key.tag) else {
-                return;
-            };
-            drop(plan);
-            redis.poll_turn(tag).await;
+        if let (Engine::Redis(redis), Some(first)) = (&self.engine, wanted.first()) {
+            redis.poll_turn(first.tag).await;
         }
-        #[cfg(not(feature = "redis"))]
-        let _ = request;
     }
 
     /// Tries once to get room. The attempt is counted only if it is answered.
@@ -187,10 +181,10 @@ impl Inner {
 
     /// Denies a request whose turn comes too late. The answer has the counters' current numbers,
     /// and the counter with the queue denies, at least until `earliest`.
-    async fn refused_in_line(
+    async fn denied_in_queue(
         &self,
         request: &Request<'_>,
-        wanted: &Wants,
+        wanted: &[Wanted],
         counter: u128,
         earliest: Option<Instant>,
     ) -> Decision {
@@ -199,15 +193,15 @@ impl Inner {
         let plan = self.plan(&bound, PlanMode::Peek);
         let mut evaluated = self.evaluate(plan, bound.policy()).await;
         self.metrics.end(began);
-        let with_line = wanted.iter().find(|(_, wanted)| wanted.counter == counter);
-        let place = with_line.map_or(0, |(place, _)| *place);
+        let its_counter = wanted.iter().find(|wanted| wanted.counter == counter);
+        let index = its_counter.map_or(0, |wanted| wanted.index);
         // A policy with fewer counters may have come into force meanwhile.
-        let place = place.min(evaluated.counters.len().saturating_sub(1));
-        if let Some(refusing) = evaluated.counters.get_mut(place) {
-            refusing.denied.get_or_insert(Reason::LimitExceeded);
+        let index = index.min(evaluated.counters.len().saturating_sub(1));
+        if let Some(denying) = evaluated.counters.get_mut(index) {
+            denying.denied.get_or_insert(Reason::LimitExceeded);
             let wait = earliest.map(|at| at.saturating_duration_since(Instant::now()));
             let wait_us = wait.and_then(|wait| u64::try_from(wait.as_micros()).ok());
-            refusing.retry_after_us = wait_us.into();
+            denying.retry_after_us = wait_us.into();
         }
         self.answer(&bound, evaluated)
     }
@@ -229,15 +223,12 @@ impl Claim<'_, '_> {
     }
 }
 
-/// The counters that a caller needs room in, with their indexes in the decision.
-pub(crate) type Wants = SmallVec<[(usize, Wanted); 4]>;
-
 /// The time until a denied request may try again, and the limit that imposes it.
 struct Pause {
     wait: Duration,
     params: LimitParams,
     /// The index in the decision of the denying counter with the longest wait.
-    place: usize,
+    index: usize,
 }
 
 impl Pause {
@@ -247,36 +238,36 @@ impl Pause {
             return None;
         }
         let mut longest: Option<Pause> = None;
-        for (place, counter) in decision.limits().enumerate() {
-            if counter.allowed() || counter.shadow() || counter.advisory() {
+        for (index, counter) in decision.limits().enumerate() {
+            if !counter.denies() {
                 continue;
             }
             let Kind::Counted(params) = counter.definition().kind() else { return None };
             let wait = match counter.algorithm() {
                 // It may be released at any time.
-                Algorithm::Concurrency => slot_poll(),
+                Algorithm::Concurrency => permit_poll(),
                 _ => counter.retry_after()?,
             };
             if longest.as_ref().is_none_or(|longest| longest.wait < wait) {
-                longest = Some(Pause { wait, params: *params, place });
+                longest = Some(Pause { wait, params: *params, index });
             }
         }
         longest
     }
 
-    fn counter(&self, wanted: &Wants) -> Option<Wanted> {
-        wanted.iter().find(|(place, _)| *place == self.place).map(|(_, wanted)| *wanted)
+    fn counter(&self, wanted: &[Wanted]) -> Option<Wanted> {
+        wanted.iter().copied().find(|wanted| wanted.index == self.index)
     }
 }
 
 /// Returns the time until the next attempt to get a permit. It is random, so that instances do not
 /// attempt in step.
-fn slot_poll() -> Duration {
+fn permit_poll() -> Duration {
     #[cfg(feature = "redis")]
-    return SLOT_POLL / 2 + crate::engine::jittered(SLOT_POLL / 2);
+    return PERMIT_POLL / 2 + jittered(PERMIT_POLL / 2);
     #[cfg(not(feature = "redis"))]
-    SLOT_POLL
+    PERMIT_POLL
 }
 
 /// The longest time between two attempts of the first caller in a queue for a permit.
-const SLOT_POLL: Duration = Duration::from_millis(40);
+const PERMIT_POLL: Duration = Duration::from_millis(40);

@@ -9,6 +9,8 @@ use crate::algorithm::Intent;
 use crate::counter::ChargeReply;
 use crate::decision::{self, CounterOutcome, CounterOutcomes, Decision, Names, Source};
 use crate::engine::Memory;
+#[cfg(feature = "redis")]
+use crate::engine::Redis;
 use crate::limit::NamedLimit;
 use crate::metrics::Meters;
 use crate::plan::{Plan, PlanMode};
@@ -55,11 +57,16 @@ impl Inner {
         self.answer(&bound, evaluated)
     }
 
-    /// Evaluates and answers several requests in order, each by itself.
-    pub(super) async fn decide_each(&self, all: Vec<BoundRequest<'_, '_>>) -> Vec<Decision> {
+    /// Evaluates and answers several requests on a store in order, each by itself.
+    #[cfg(feature = "redis")]
+    pub(super) async fn decide_each(
+        &self,
+        redis: &Redis,
+        all: Vec<BoundRequest<'_, '_>>,
+    ) -> Vec<Decision> {
         let began = self.metrics.begin();
         let plans = all.iter().map(|bound| (self.plan_to_charge(bound), bound.policy())).collect();
-        let evaluated = self.evaluate_each(plans).await;
+        let evaluated = self.evaluate_each_on(redis, plans).await;
         self.metrics.end(began);
         let each = all.iter().zip(evaluated);
         each.map(|(bound, evaluated)| self.answer(bound, evaluated)).collect()

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use super::{Inner, Limiter};
 use crate::decision::{self, Decision, Denial, Names};
+#[cfg(feature = "redis")]
+use crate::engine::Engine;
 use crate::plan::{Plan, PlanMode, SharedMatch};
 use crate::request::Request;
 
@@ -108,9 +110,12 @@ impl Inner {
         let names = || Names::Policy(Arc::clone(policy));
         let matches = SharedMatch::all(Some(policy), requests, &self.secret, PlanMode::Charge);
         let plan = Box::new(Plan::of_shared_matches(&matches, &self.secret));
-        let evaluated = match within {
-            Some(within) => self.evaluate_within(plan, policy, within).await,
-            None => self.evaluate(plan, Some(policy)).await,
+        let evaluated = match (&self.engine, within) {
+            #[cfg(feature = "redis")]
+            (Engine::Redis(redis), Some(within)) => {
+                self.evaluate_on(&redis.within(within), plan, Some(policy)).await
+            }
+            _ => self.evaluate(plan, Some(policy)).await,
         };
         self.metrics.end(began);
         let counters = evaluated.counters;

@@ -97,8 +97,7 @@ impl Inner {
         }
         match bound {
             BoundRequest::ByPolicy { request, in_force } => {
-                let denies = |counter: &CounterOutcome| counter.decides() && !counter.allows();
-                let allowed = || !counters.iter().any(denies);
+                let allowed = || !counters.iter().any(CounterOutcome::denies);
                 self.metrics.watch(&in_force.policy, request, &self.secret, counters, allowed);
             }
             BoundRequest::Inline { request, .. } => {

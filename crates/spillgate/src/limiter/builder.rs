@@ -19,7 +19,7 @@ use crate::error::BuildError;
 use crate::fallback::Fallback;
 #[cfg(feature = "redis")]
 use crate::lease::Leases;
-use crate::metrics::{Meters, Metrics, Wanted};
+use crate::metrics::{Counting, Meters, Metrics};
 use crate::policy::Policy;
 use crate::reservation::Seal;
 use crate::subject::{SHARED_SECRET, Secret};
@@ -56,7 +56,7 @@ pub struct LimiterBuilder {
     secret: Option<[u8; 16]>,
     timeout: Option<Duration>,
     max_keys: Option<usize>,
-    wanted: Wanted,
+    counting: Counting,
     subjects_in_log: SubjectsInLog,
     clock: Clock,
 }
@@ -107,12 +107,12 @@ impl LimiterBuilder {
     ///
     /// Subject values are then kept in this process, a few megabytes at most.
     pub fn top(self, watched: bool) -> LimiterBuilder {
-        let wanted = match self.wanted {
-            Wanted::Nothing => Wanted::Nothing,
-            Wanted::All | Wanted::Unwatched if watched => Wanted::All,
-            Wanted::All | Wanted::Unwatched => Wanted::Unwatched,
+        let counting = match self.counting {
+            Counting::Nothing => Counting::Nothing,
+            Counting::All | Counting::WithoutTop if watched => Counting::All,
+            Counting::All | Counting::WithoutTop => Counting::WithoutTop,
         };
-        LimiterBuilder { wanted, ..self }
+        LimiterBuilder { counting, ..self }
     }
 
     /// Sets whether the log names the values of subjects in changes by operators. The default is
@@ -130,8 +130,8 @@ impl LimiterBuilder {
 
     /// Turns off counting by rule, timing and `top`, whatever [`top`](Self::top) was set to.
     ///
-    /// `Limiter::metrics_text` then shows 0 decisions. For applications with metrics of their own,
-    /// and to measure the cost of ours.
+    /// `Limiter::metrics_text` then shows 0 decisions; unmatched requests are still counted. For
+    /// applications with metrics of their own, and to measure the cost of ours.
     ///
     /// ```
     /// use spillgate::Limiter;
@@ -139,15 +139,12 @@ impl LimiterBuilder {
     /// let builder = Limiter::builder().without_metrics();
     /// ```
     pub fn without_metrics(self) -> LimiterBuilder {
-        LimiterBuilder { wanted: Wanted::Nothing, ..self }
+        LimiterBuilder { counting: Counting::Nothing, ..self }
     }
 
     /// Decides by a clock that a test sets. On a shared store the clock applies to this limiter alone.
-    pub fn manual_clock(mut self, clock: &ManualClock) -> LimiterBuilder {
-        self.clock = clock.clock();
-        #[cfg(feature = "redis")]
-        self.store.use_clock(clock.clock());
-        self
+    pub fn manual_clock(self, clock: &ManualClock) -> LimiterBuilder {
+        LimiterBuilder { clock: clock.clock(), ..self }
     }
 
     /// Builds the limiter.
@@ -171,7 +168,7 @@ impl LimiterBuilder {
         let required_within = self.store.required_within;
         let max_keys = self.max_keys.unwrap_or(MAX_KEYS);
         let secret = self.subject_secret();
-        let engine = self.engine(max_keys).await?;
+        let engine = self.engine(max_keys, &secret).await?;
         #[cfg(feature = "redis")]
         let remembers = self.store.denial_cache.unwrap_or(!engine.is_memory());
         // Under two secrets a counter has two charges, and a lease covers only one.
@@ -179,7 +176,7 @@ impl LimiterBuilder {
         let leases = !engine.is_memory() && secret.previous().is_none();
         let in_force = InForce::new(self.policy.as_written(), &Meters::default());
         let inner = Inner {
-            metrics: Metrics::new(!engine.is_memory(), self.wanted),
+            metrics: Metrics::new(!engine.is_memory(), self.counting),
             engine,
             in_force: ArcSwap::from_pointee(in_force),
             receipts: Seal::new(&secret),
@@ -195,7 +192,7 @@ impl LimiterBuilder {
             mismatch: Mutex::default(),
             #[cfg(feature = "redis")]
             fleet_load: Mutex::default(),
-            counters: Counters::new(),
+            counters: Counters::default(),
             waiting: Waiting::default(),
         };
         let inner = Arc::new(inner);
@@ -227,9 +224,9 @@ impl LimiterBuilder {
         secret
     }
 
-    async fn engine(&self, max_keys: usize) -> Result<Engine, BuildError> {
+    async fn engine(&self, max_keys: usize, secret: &Secret) -> Result<Engine, BuildError> {
         #[cfg(feature = "redis")]
-        if let Some(redis) = self.store.open(self.timeout, self.subject_secret()).await? {
+        if let Some(redis) = self.store.open(self.timeout, secret.clone(), &self.clock).await? {
             return Ok(Engine::Redis(redis));
         }
         Ok(Engine::Memory(Memory::new(max_keys, self.clock.clone())))

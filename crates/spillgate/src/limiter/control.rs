@@ -6,11 +6,12 @@
 //! periodically, and removes expired entries.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use super::Limiter;
 use crate::control::{
     AuditRecord, ChangeNote, ControlError, Override, RuleMode, SUBJECT_BYTES_MAX, WriteReport,
+    id_of, system_time,
 };
 #[cfg(feature = "redis")]
 use crate::control::{Entry, EntryId};
@@ -174,8 +175,20 @@ impl Limiter {
         }
         let about =
             |subject| RuntimeEntry::Override { rule: rule.into(), subject, limits: Vec::new() };
-        // It may have been set under another type of an attribute, and is listed as it was set.
-        for subject in [named.clone(), written] {
+        let control = &self.inner.control;
+        let is_live = |subject: &Subject| {
+            control.has_live(id_of(&about(subject.clone()), &self.inner.secret))
+        };
+        // It may have been set under another type of an attribute, and is listed as it was set. The
+        // spelling that is live here comes first: while no shard answers, any removal succeeds.
+        let spellings = if named == written {
+            vec![written]
+        } else if is_live(&written) && !is_live(&named) {
+            vec![written, named.clone()]
+        } else {
+            vec![named.clone(), written]
+        };
+        for subject in spellings {
             if let Some(report) = self.inner.take_back(about(subject), &self.note()).await? {
                 return Ok(report);
             }
@@ -238,7 +251,10 @@ impl Limiter {
                 expires_at: entry.expires_at_us.map(system_time),
                 note: entry.note.clone(),
                 not_in_force: table.why_not(id).cloned(),
-                pending_shards: control.lacking(id, entry),
+                #[cfg(feature = "redis")]
+                pending_shards: control.copies.lacking(id, entry),
+                #[cfg(not(feature = "redis"))]
+                pending_shards: Vec::new(),
             })
         });
         listed.collect()
@@ -348,10 +364,6 @@ fn length(subject: &Subject, limits: &[LimitSpec]) -> usize {
         quota.len() + texts.map(String::len).sum::<usize>()
     });
     subject.chain(limits).sum()
-}
-
-fn system_time(us: u64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_micros(us)
 }
 
 const NO_OVERRIDE: &str = "there is no such runtime override; list them with GET /admin/v1/overrides (Limiter::overrides), and edit the policy file to change its own";

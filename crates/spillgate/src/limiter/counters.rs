@@ -17,8 +17,6 @@ pub struct Stats {
     pub denied: u64,
     /// Requests that no rule matched.
     pub unmatched: u64,
-    /// Shadow rules that would have denied.
-    pub would_deny: u64,
     /// Decisions that were made without the store.
     pub degraded: u64,
     /// Decisions, or their parts on one location, that the store did not make. Denials because it was overloaded are not
@@ -46,17 +44,13 @@ pub struct Stats {
 }
 
 /// The counts behind [`Stats`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Counters {
     decisions: Tally<COUNTS>,
     pub(super) refunded: AtomicU64,
 }
 
 impl Counters {
-    pub(super) fn new() -> Counters {
-        Counters { decisions: Tally::new(), refunded: AtomicU64::new(0) }
-    }
-
     #[inline]
     pub(super) fn count(&self, decision: &Decision) {
         let counts = self.decisions.of_this_thread();
@@ -67,11 +61,6 @@ impl Counters {
         if decision.degraded() {
             counts.add(DEGRADED);
         }
-        for counter in decision.limits().filter(|counter| counter.shadow() && decision.allowed()) {
-            if !counter.allowed() {
-                counts.add(WOULD_DENY);
-            }
-        }
     }
 
     /// Returns the counts, with 0 for all that the limiter reads elsewhere.
@@ -81,7 +70,6 @@ impl Counters {
             allowed: counts[ALLOWED],
             denied: counts[DENIED],
             unmatched: counts[UNMATCHED],
-            would_deny: counts[WOULD_DENY],
             degraded: counts[DEGRADED],
             refunded: self.refunded.load(Ordering::Relaxed),
             ..Stats::default()
@@ -93,6 +81,5 @@ impl Counters {
 const ALLOWED: usize = 0;
 const DENIED: usize = 1;
 const UNMATCHED: usize = 2;
-const WOULD_DENY: usize = 3;
-const DEGRADED: usize = 4;
-const COUNTS: usize = 5;
+const DEGRADED: usize = 3;
+const COUNTS: usize = 4;

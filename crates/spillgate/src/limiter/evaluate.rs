@@ -40,28 +40,9 @@ impl Inner {
     /// inline limit.
     pub(crate) async fn evaluate(&self, mut plan: Box<Plan>, policy: Option<&Policy>) -> Evaluated {
         match &self.engine {
-            Engine::Memory(memory) => {
-                let _ = policy;
-                self.evaluate_noting_room(memory, &mut plan)
-            }
+            Engine::Memory(memory) => self.evaluate_noting_room(memory, &mut plan),
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => self.evaluate_on(redis, plan, policy).await,
-        }
-    }
-
-    /// Evaluates several plans in order, each by itself, with as few calls to the store as
-    /// possible.
-    pub(super) async fn evaluate_each(
-        &self,
-        plans: Vec<(Box<Plan>, Option<&Policy>)>,
-    ) -> Vec<Evaluated> {
-        match &self.engine {
-            Engine::Memory(memory) => plans
-                .into_iter()
-                .map(|(mut plan, _)| self.evaluate_noting_room(memory, &mut plan))
-                .collect(),
-            #[cfg(feature = "redis")]
-            Engine::Redis(redis) => Box::pin(self.evaluate_each_on(redis, plans)).await,
         }
     }
 

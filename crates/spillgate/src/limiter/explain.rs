@@ -5,9 +5,8 @@ use super::{Inner, Limiter};
 use crate::algorithm::Intent;
 use crate::counter::PlannedCharge;
 use crate::decision::{self, CounterOutcomes, Decision, LimitDecision};
-use crate::engine::Engine;
 #[cfg(feature = "redis")]
-use crate::engine::Redis;
+use crate::engine::Engine;
 use crate::limit::NamedLimit;
 use crate::plan::{Plan, PlanMode, RecordAction, Transaction};
 use crate::policy::{Mode, NotMatched, Policy, Rule};
@@ -105,11 +104,13 @@ impl Limiter {
         let bound = inner.bind(request);
         let plan = || inner.plan(&bound, PlanMode::Charge);
         let decision = |counters| decision::from_counters(counters, bound.names());
-        let remembered = inner.remembered(plan()).map(decision);
         #[cfg(feature = "redis")]
-        let leased = inner.would_pay(plan(), bound.policy()).map(decision);
+        let (remembered, leased) = (
+            inner.remembered(plan()).map(decision),
+            inner.would_pay(plan(), bound.policy()).map(decision),
+        );
         #[cfg(not(feature = "redis"))]
-        let leased = None;
+        let (remembered, leased) = (None, None);
         let decided = decision(inner.looked_at(plan(), bound.policy()).await);
         let nothing = Cost::requests(0);
         let cost = if request.refunds() { &nothing } else { request.cost() };
@@ -251,16 +252,9 @@ impl Inner {
     }
 
     /// Returns the denial that this instance would repeat for the store, if there is one.
-    fn remembered(&self, plan: Box<Plan>) -> Option<CounterOutcomes> {
-        match &self.engine {
-            Engine::Memory(_) => None,
-            #[cfg(feature = "redis")]
-            Engine::Redis(redis) => self.remembered_of(redis, plan),
-        }
-    }
-
     #[cfg(feature = "redis")]
-    fn remembered_of(&self, redis: &Redis, mut plan: Box<Plan>) -> Option<CounterOutcomes> {
+    fn remembered(&self, mut plan: Box<Plan>) -> Option<CounterOutcomes> {
+        let Engine::Redis(redis) = &self.engine else { return None };
         if !plan.asks() || !plan.follow_ups.is_empty() {
             return None;
         }
@@ -289,7 +283,7 @@ impl Inner {
         if transaction.charges.is_empty() {
             return raises;
         }
-        let Ok(reply) = self.engine.decide_one(&transaction).await else { return raises };
+        let Ok(reply) = self.engine.read(&transaction).await else { return raises };
         for (PlannedCharge { index, limit, .. }, reply) in
             transaction.charges.iter().zip(reply.replies)
         {

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
+use spillgate_redis::jitter::jittered;
 use tokio::time::{Instant, timeout};
 
 use super::{Inner, Limiter};
-use crate::counter::PlannedCharge;
 use crate::decision::{CounterOutcome, CounterOutcomes};
-use crate::engine::{Engine, Redis, jittered};
-use crate::lease::{Asked, Candidate, Exchange, Spent, Wanted};
+use crate::engine::{Engine, Redis};
+use crate::lease::{Exchange, Spent, leased_by};
 use crate::plan::Plan;
 use crate::policy::{Mode, Policy};
 use crate::time::boottime_us;
@@ -60,9 +60,9 @@ impl Inner {
         let mut now_us = None;
         while let Some(counter) = plan.transaction.charges.get(number) {
             let spent = plan.rule_of(policy, counter).and_then(|rule| {
-                let of = Candidate::of(counter, rule)?;
+                let terms = leased_by(counter, rule)?;
                 let now_us = *now_us.get_or_insert_with(boottime_us);
-                self.leases.take_or_want(of, counter, rule, now_us)
+                self.leases.take_or_want(counter, rule, terms, now_us)
             });
             match spent {
                 Some(spent) => {
@@ -77,8 +77,7 @@ impl Inner {
 
     /// Puts the leases' tokens back if the decision denies.
     pub(super) fn put_back_if_denied(&self, paid: Paid, counters: &CounterOutcomes) {
-        let refuses = |counter: &CounterOutcome| counter.decides() && !counter.allows();
-        if !paid.is_empty() && counters.iter().any(refuses) {
+        if !paid.is_empty() && counters.iter().any(CounterOutcome::denies) {
             paid.into_iter().for_each(|spent| self.leases.put_back(spent));
         }
     }
@@ -96,7 +95,8 @@ impl Inner {
         let now_us = boottime_us();
         while let Some(counter) = plan.transaction.charges.first() {
             let rule = plan.rule_of(policy, counter)?;
-            let remaining = self.leases.would_take(Candidate::of(counter, rule)?, now_us)?;
+            let terms = leased_by(counter, rule)?;
+            let remaining = self.leases.would_take(counter, terms, now_us)?;
             plan.paid(0, remaining);
         }
         Some(plan.outcomes)
@@ -114,7 +114,7 @@ pub(super) async fn warm_up(inner: &Arc<Inner>) {
     for rule in policy.rules().filter(|rule| rule.mode() == Mode::Enforce) {
         for subject in rule.hot() {
             let subject = policy.typed(&subject);
-            let Some(matched) = policy.met_by_subject(rule, &subject) else { continue };
+            let Some(matched) = policy.matched_by_subject(rule, &subject) else { continue };
             let plan: Plan = Plan::of_subject(&matched, &subject, &inner.secret);
             for counter in &plan.transaction.charges {
                 are_expected |= inner.leases.expect(counter, rule, now_us);
@@ -167,38 +167,27 @@ async fn keep(inner: Weak<Inner>) {
 impl Inner {
     /// Makes the calls to the store that are due, a limited number at once.
     async fn exchange_all(&self, redis: &Redis) {
-        let wanted = self.leases.wanted(boottime_us(), CALLS_MAX);
-        join_all(wanted.iter().map(|wanted| self.exchange_lease(redis, wanted))).await;
+        let wanted = self.leases.wanted(redis.instance_id(), boottime_us(), CALLS_MAX);
+        join_all(wanted.iter().map(|exchange| self.exchange_lease(redis, exchange))).await;
     }
 
-    async fn exchange_lease(&self, redis: &Redis, wanted: &Wanted) {
-        let Wanted { key, limit, seq, closes, share, ttl_us, .. } = wanted;
-        let counter = PlannedCharge::new(*key, limit.clone());
-        let asked = Asked {
-            node: redis.node(),
-            seq: *seq,
-            closes,
-            share: *share,
-            wanted: wanted.wanted,
-            ttl_us: *ttl_us,
-        };
+    async fn exchange_lease(&self, redis: &Redis, exchange: &Exchange) {
         // A loss of state during the call would leave a lease whose charge the store no longer has.
         let epoch = redis.state_losses();
-        let answer = redis.lease(&Exchange { counter, asked }).await;
+        let answer = redis.lease(exchange).await;
         let now_us = boottime_us();
         match answer {
             Ok(granted) if redis.state_losses() == epoch => {
-                let remaining = granted.reading.remaining;
-                self.leases.answered(wanted, granted.amount, granted.lasts_us, remaining, now_us);
+                self.leases.answered(exchange, &granted, now_us);
                 // Returned tokens make room for callers that were denied.
-                if closes.iter().any(|close| close.unused > 0) {
+                if exchange.closes.iter().any(|close| close.unused > 0) {
                     self.note_room();
                 }
             }
-            Err(error) if error.is_uncharged() => self.leases.unanswered(wanted, false, now_us),
+            Err(error) if error.is_uncharged() => self.leases.unanswered(exchange, false, now_us),
             // The state was lost during the call, or the result is unknown. If the lease was
             // granted, the next call returns it.
-            Ok(_) | Err(_) => self.leases.unanswered(wanted, true, now_us),
+            Ok(_) | Err(_) => self.leases.unanswered(exchange, true, now_us),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Limiter;
 
-/// What the memory store holds, and the effects of running out of room.
+/// What the memory store holds. [`Stats`](crate::Stats) counts the effects of running out of room.
 ///
 /// `Limiter::memory_stats` returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,10 +18,6 @@ pub struct MemoryStats {
     pub ended_reservations: u64,
     /// Bytes of the records of reservations.
     pub reservation_bytes: u64,
-    /// Live counters that were evicted.
-    pub evicted: u64,
-    /// Decisions on an overflow counter, which subjects without room share.
-    pub overflowed: u64,
 }
 
 impl Limiter {
@@ -39,28 +35,15 @@ impl Limiter {
     /// assert_eq!(limiter.memory_stats().unwrap().counters, 1);
     /// # });
     /// ```
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{Limit, Limiter, Request};
-    ///
-    /// let limiter = Limiter::builder().build().await.unwrap();
-    /// let request = Request::keyed("user:42", Limit::per_minute(5));
-    /// assert!(limiter.check(&request).await.allowed());
-    /// println!("{:?}", limiter.memory_stats());
-    /// # });
-    /// ```
     pub fn memory_stats(&self) -> Option<MemoryStats> {
         let memory = self.inner.engine.memory()?;
-        let (records, evictions) = (memory.records(), memory.evictions());
+        let records = memory.records();
         Some(MemoryStats {
             counters: memory.len(),
             counter_bytes: memory.bytes(),
             open_reservations: records.open,
             ended_reservations: records.ended,
             reservation_bytes: records.bytes,
-            evicted: evictions.live,
-            overflowed: evictions.overflowed,
         })
     }
 }

@@ -52,7 +52,8 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
     /// ```
     pub fn counts(&self) -> Counts {
-        let counts = self.inner.metrics.read(&self.inner.in_force.load().meters);
+        let unmatched = self.inner.counters.read().unmatched;
+        let counts = self.inner.metrics.read(&self.inner.in_force.load().meters, unmatched);
         match &self.inner.engine {
             Engine::Memory(_) => counts,
             #[cfg(feature = "redis")]
@@ -77,12 +78,12 @@ impl Limiter {
         let in_force = self.inner.in_force.load_full();
         let metrics = &self.inner.metrics;
         let mut text = Text::default();
-        metrics.write(&in_force.meters, &mut text);
+        metrics.write(&in_force.meters, self.inner.counters.read().unmatched, &mut text);
         text.engine(&self.inner.engine);
         #[cfg(feature = "redis")]
         if let Engine::Redis(_) = &self.inner.engine {
             text.records(self.inner.fallback.records());
-            text.lookups("denial", self.inner.denials.lookups());
+            text.lookups(self.inner.denials.lookups());
             text.store(self, &in_force.policy);
         }
         text.into_string()
@@ -163,10 +164,10 @@ impl Text {
     }
 
     #[cfg(feature = "redis")]
-    fn lookups(&mut self, cache: &str, results: [(&str, u64); 2]) {
+    fn lookups(&mut self, results: [(&str, u64); 2]) {
         self.family(Kind::Counter, "cache_lookups_total", CACHE_LOOKUPS);
         for (result, count) in results {
-            self.sample("cache_lookups_total", &[("cache", cache), ("result", result)], count);
+            self.sample("cache_lookups_total", &[("cache", "denial"), ("result", result)], count);
         }
     }
 }

@@ -9,8 +9,6 @@ use super::{Inner, Limiter};
 use crate::counter::LimitHandle;
 use crate::decision::{self, Decision};
 use crate::engine::Engine;
-#[cfg(feature = "redis")]
-use crate::engine::takes_permits;
 use crate::limit::Limit;
 use crate::plan::{Plan, PlanMode};
 use crate::request::{Cost, Request};
@@ -21,6 +19,8 @@ use crate::reservation::{
     lasting_us, random_id,
 };
 use crate::subject::{Encoding, Secret};
+#[cfg(feature = "redis")]
+use spillgate_core::memory::takes_permits;
 
 #[cfg(feature = "redis")]
 mod on_store;
@@ -198,20 +198,14 @@ impl Inner {
         if request.refunds() {
             body.part(b"#refund");
         }
-        self.opening(request.domain(), body, reserve)
-    }
-
-    fn opening(
-        &self,
-        domain: &str,
-        mut body: Encoding,
-        reserve: &Reserve<'_>,
-    ) -> Result<Opening, ReservationError> {
         let lasting_us = reserve.lasting_us()?;
         body.part(&lasting_us.to_le_bytes());
         let body = self.secret.hash(&body);
         Ok(match reserve.name() {
-            Some(name) => Opening::new(id_of(&self.secret, domain, name), body, lasting_us).named(),
+            Some(name) => {
+                let id = reservation_id(&self.secret, request.domain(), name);
+                Opening::new(id, body, lasting_us).named()
+            }
             None => Opening::new(random_id(), body, lasting_us),
         })
     }
@@ -275,7 +269,7 @@ impl Inner {
         plan.open(Arc::new(opening));
         #[cfg(feature = "redis")]
         if let (Engine::Redis(redis), Some(opening)) = (&self.engine, &plan.opening)
-            && !redis.has_receipt_for(&plan.transaction)
+            && redis.locations(&plan.transaction) > GROUPS_MAX
         {
             opening.note_full();
             plan.look();
@@ -309,7 +303,7 @@ impl Inner {
         noted: &Noted,
     ) -> Option<u64> {
         let Engine::Redis(redis) = &self.engine else { return None };
-        self.fallback.keep(opening, charged_here, noted).then(|| redis.node())
+        self.fallback.keep(opening, charged_here, noted).then(|| redis.instance_id())
     }
 
     #[cfg(not(feature = "redis"))]
@@ -352,7 +346,7 @@ fn check_sound(noted: &Noted) -> Result<(), ReservationError> {
 }
 
 /// Hashes the client's name for a reservation with the secret, as subjects are.
-fn id_of(secret: &Secret, domain: &str, name: &str) -> u128 {
+fn reservation_id(secret: &Secret, domain: &str, name: &str) -> u128 {
     let mut encoding = Encoding::new();
     [b"#reservation".as_slice(), domain.as_bytes(), name.as_bytes()]
         .iter()

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use spillgate_redis::jitter::jittered;
 use spillgate_redis::store::Decided;
 
 use super::last_minute::LastMinute;
 use super::{Inner, Stats};
-use crate::engine::{Engine, jittered};
+use crate::engine::Engine;
 use crate::store::{InstanceMismatch, ShardStatus};
 use crate::time::monotonic_us;
 

@@ -19,7 +19,7 @@ pub(super) struct Meter {
 
 impl Meter {
     pub(super) fn new(domain: &str, rule: &str) -> Meter {
-        Meter { domain: domain.into(), rule: rule.into(), counts: Tally::new() }
+        Meter { domain: domain.into(), rule: rule.into(), counts: Tally::default() }
     }
 
     /// Counts the counters of one decision as one result: with the first reason and the worst source. An advisory counter

@@ -3,7 +3,6 @@
 use std::fmt::{Display, Write};
 #[cfg(feature = "redis")]
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::meter::{DECISIONS, Meter};
 use super::{Meters, Metrics};
@@ -15,7 +14,7 @@ use spillgate_redis::meter::ShardMeter;
 
 impl Metrics {
     /// Writes the families about decisions, from the meters of all rules in force.
-    pub(crate) fn write(&self, rules: &Meters, text: &mut Text) {
+    pub(crate) fn write(&self, rules: &Meters, unmatched: u64, text: &mut Text) {
         let meters = || rules.all().chain([&self.inline]);
         text.family(Kind::Counter, "decisions_total", DECISIONS_TOTAL);
         for meter in meters() {
@@ -34,7 +33,7 @@ impl Metrics {
         text.by_rule("fallback_decisions_total", FALLBACK, meters(), Meter::fallback);
         text.by_rule("overloaded_decisions_total", OVERLOADED, meters(), Meter::overloaded);
         text.family(Kind::Counter, "unmatched_total", UNMATCHED);
-        text.sample("unmatched_total", &[], self.unmatched.load(Ordering::Relaxed));
+        text.sample("unmatched_total", &[], unmatched);
         text.family(Kind::Histogram, "decision_seconds", DECISION_SECONDS);
         text.histogram("decision_seconds", &[], &self.decision);
         let rates = self.rates.read(meters(), counter_ns());

@@ -80,12 +80,12 @@ struct Watched {
     /// The key attributes of the rule.
     key: Box<[Box<str>]>,
     unit: Box<str>,
-    now: Tally,
-    before: Tally,
+    now: Sketches,
+    before: Sketches,
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct Sketches {
     consumed: Option<Box<Sketch>>,
     denied: Option<Box<Sketch>>,
 }
@@ -272,8 +272,8 @@ impl Windows {
         let is_stale = age_ns >= 2 * WINDOW_NS;
         for watched in &mut self.rules {
             watched.before =
-                if is_stale { Tally::default() } else { std::mem::take(&mut watched.now) };
-            watched.now = Tally::default();
+                if is_stale { Sketches::default() } else { std::mem::take(&mut watched.now) };
+            watched.now = Sketches::default();
         }
         self.rules.retain(|watched| !watched.before.is_empty());
         self.before_ns = if is_stale { 0 } else { age_ns };
@@ -307,12 +307,12 @@ impl Windows {
                 self.rules.len() - 1
             }
         };
-        let tally = &mut self.rules[place].now;
+        let sketches = &mut self.rules[place].now;
         if seen.consumed > 0 {
-            tally.consumed.get_or_insert_default().add(seen.hash, seen.consumed, &name);
+            sketches.consumed.get_or_insert_default().add(seen.hash, seen.consumed, &name);
         }
         if seen.denied > 0 {
-            tally.denied.get_or_insert_default().add(seen.hash, seen.denied, &name);
+            sketches.denied.get_or_insert_default().add(seen.hash, seen.denied, &name);
         }
     }
 
@@ -332,7 +332,8 @@ impl Windows {
 impl Watched {
     fn new<'k>(rule: Option<Arc<str>>, key: impl Iterator<Item = &'k str>, unit: &str) -> Watched {
         let key = key.map(Box::from).collect();
-        Watched { rule, key, unit: unit.into(), now: Tally::default(), before: Tally::default() }
+        let (now, before) = Default::default();
+        Watched { rule, key, unit: unit.into(), now, before }
     }
 
     fn has<'k>(&self, key: impl Iterator<Item = &'k str>, unit: &str) -> bool {
@@ -377,7 +378,7 @@ impl Watched {
     }
 }
 
-impl Tally {
+impl Sketches {
     fn is_empty(&self) -> bool {
         self.consumed.is_none() && self.denied.is_none()
     }
@@ -501,9 +502,9 @@ mod tests {
         let found = read(&windows, heavy).into_iter().filter(|(name, _)| name.starts_with("heavy"));
         let found: Vec<u64> = found.map(|(_, count)| count).collect();
         assert!(found.len() >= 99, "{}", found.len());
-        let reply: u64 = found.iter().sum();
-        let (reply, rounds) = (reply / found.len() as u64, rounds as u64);
-        assert!((rounds * 8 / 10..rounds * 11 / 10).contains(&reply), "{reply} of {rounds}");
+        let sum: u64 = found.iter().sum();
+        let (mean, rounds) = (sum / found.len() as u64, rounds as u64);
+        assert!((rounds * 8 / 10..rounds * 11 / 10).contains(&mean), "{mean} of {rounds}");
     }
 
     #[test]

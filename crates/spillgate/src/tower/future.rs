@@ -41,7 +41,7 @@ pin_project! {
     enum State<S, B, F> {
         Asked { check: FinishedCheck, body: Option<B>, inner: S },
         Passed { #[pin] answer: F, fields: Option<Fields>, unsettled: Option<Box<Unsettled>> },
-        Refused { response: Option<Response<Vec<u8>>> },
+        Denied { response: Option<Response<Vec<u8>>> },
     }
 }
 
@@ -59,8 +59,8 @@ impl<S, B, F> ResponseFuture<S, B, F> {
         ResponseFuture { state: State::Passed { answer, fields: Some(fields), unsettled } }
     }
 
-    pub(super) fn refused(response: Response<Vec<u8>>) -> ResponseFuture<S, B, F> {
-        ResponseFuture { state: State::Refused { response: Some(response) } }
+    pub(super) fn denied(response: Response<Vec<u8>>) -> ResponseFuture<S, B, F> {
+        ResponseFuture { state: State::Denied { response: Some(response) } }
     }
 }
 
@@ -84,7 +84,7 @@ where
                             fields: Some(fields),
                             unsettled,
                         },
-                        Admission::Refused(response) => State::Refused { response: Some(response) },
+                        Admission::Denied(response) => State::Denied { response: Some(response) },
                     }
                 }
                 StateProjection::Passed { answer, fields, unsettled } => {
@@ -100,7 +100,7 @@ where
                     };
                     return Poll::Ready(Ok(settled_after(response, unsettled)));
                 }
-                StateProjection::Refused { response } => {
+                StateProjection::Denied { response } => {
                     let response = response.take().expect("a future is not polled after its end");
                     return Poll::Ready(Ok(response.map(ResponseBody::denial)));
                 }

@@ -19,14 +19,14 @@ pub(super) fn is_asked_for(head: Head<'_>) -> bool {
 }
 
 /// Makes a response of headers alone, which servers send for errors before the first message.
-pub(super) fn response(refusal: &DenialResponse<'_>, head: Head<'_>) -> Response<Vec<u8>> {
-    let code = match refusal.reason() {
+pub(super) fn response(denial: &DenialResponse<'_>, head: Head<'_>) -> Response<Vec<u8>> {
+    let code = match denial.reason() {
         Reason::Blocked => PERMISSION_DENIED,
         Reason::StoreUnavailable | Reason::Overloaded => UNAVAILABLE,
         _ => RESOURCE_EXHAUSTED,
     };
-    let message = description(refusal.reason());
-    let details = STANDARD_NO_PAD.encode(status(code, message, refusal));
+    let message = description(denial.reason());
+    let details = STANDARD_NO_PAD.encode(status(code, message, denial));
     let mut headers = HeaderMap::with_capacity(8);
     if let Some(kind) = head.headers.get(CONTENT_TYPE) {
         headers.insert(CONTENT_TYPE, kind.clone());
@@ -36,7 +36,7 @@ pub(super) fn response(refusal: &DenialResponse<'_>, head: Head<'_>) -> Response
     if let Ok(details) = HeaderValue::try_from(details) {
         headers.insert(GRPC_STATUS_DETAILS, details);
     }
-    if let Some(pushback) = pushback(refusal) {
+    if let Some(pushback) = pushback(denial) {
         headers.insert(GRPC_RETRY_PUSHBACK, pushback);
     }
     let mut response = Response::new(Vec::new());
@@ -45,23 +45,23 @@ pub(super) fn response(refusal: &DenialResponse<'_>, head: Head<'_>) -> Response
 }
 
 /// Returns when a client may retry by itself. A negative number means never.
-fn pushback(refusal: &DenialResponse<'_>) -> Option<HeaderValue> {
-    if matches!(refusal.reason(), Reason::Blocked | Reason::CostExceedsLimit) {
+fn pushback(denial: &DenialResponse<'_>) -> Option<HeaderValue> {
+    if matches!(denial.reason(), Reason::Blocked | Reason::CostExceedsLimit) {
         return Some(HeaderValue::from_static("-1"));
     }
-    let ms = refusal.wait()?.as_micros().div_ceil(1_000);
+    let ms = denial.wait()?.as_micros().div_ceil(1_000);
     Some(u64::try_from(ms).unwrap_or(u64::MAX).into())
 }
 
 /// Encodes a `google.rpc.Status`.
-fn status(code: u16, message: &str, refusal: &DenialResponse<'_>) -> Vec<u8> {
+fn status(code: u16, message: &str, denial: &DenialResponse<'_>) -> Vec<u8> {
     let mut status = Message::default();
     status.number(1, u64::from(code)).bytes(2, message.as_bytes());
-    if let Some(wait) = refusal.wait() {
+    if let Some(wait) = denial.wait() {
         status.detail("RetryInfo", &retry_info(wait));
     }
     if code == RESOURCE_EXHAUSTED {
-        status.detail("QuotaFailure", &quota_failure(refusal));
+        status.detail("QuotaFailure", &quota_failure(denial));
     }
     status.0
 }
@@ -74,9 +74,9 @@ fn retry_info(wait: Duration) -> Message {
     info
 }
 
-fn quota_failure(refusal: &DenialResponse<'_>) -> Message {
+fn quota_failure(denial: &DenialResponse<'_>) -> Message {
     let mut failure = Message::default();
-    for policy in refusal.violated_policies() {
+    for policy in denial.violated_policies() {
         let mut violation = Message::default();
         violation.bytes(1, policy.as_bytes()).bytes(2, b"quota exceeded");
         failure.bytes(1, &violation.0);

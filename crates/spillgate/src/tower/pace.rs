@@ -19,10 +19,9 @@ use super::attributes::Identity;
 use super::diagnostics::Diagnostics;
 use super::head::without_body;
 use super::{Attributes, CostOf, Head, Unsettled};
-use crate::decision::Decision;
+use crate::decision::{Decision, Reason};
 use crate::limiter::Limiter;
 use crate::request::Cost;
-use crate::reservation::Receipt;
 use crate::time::Clock;
 use crate::waiting::deadline_after;
 
@@ -84,8 +83,8 @@ struct Settings {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PaceError<E> {
-    /// The limiter had no room in time, or never will. Nothing was sent.
-    Refused(Box<Decision>),
+    /// A limit has no room in time or blocks, or the store is unavailable. Nothing was sent.
+    Denied(Box<Decision>),
     /// The API asked for a longer wait than allowed. Nothing was sent.
     HeldOff(Duration),
     /// The client failed.
@@ -132,7 +131,7 @@ impl PaceLayer {
     /// `max_hold`.
     ///
     /// # Errors
-    /// [`PaceError::Refused`] or [`PaceError::HeldOff`]: the call must not be sent.
+    /// [`PaceError::Denied`] or [`PaceError::HeldOff`]: the call must not be sent.
     ///
     /// ```
     /// use spillgate::tower::PaceLayer;
@@ -149,7 +148,9 @@ impl PaceLayer {
     /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
     /// ```
     pub async fn wait<B>(&self, call: &HttpRequest<B>) -> Result<(), PaceError<Infallible>> {
-        self.wait_for_room(Head::of(call)).await?.keep();
+        if let Some(permits) = self.wait_for_room::<Infallible>(Head::of(call)).await? {
+            permits.keep();
+        }
         Ok(())
     }
 
@@ -158,20 +159,22 @@ impl PaceLayer {
         self.holds.learn(host(Head::of(call)).into(), status, headers);
     }
 
-    async fn wait_for_room(&self, head: Head<'_>) -> Result<Permits, Unsent> {
+    /// Returns the permits of a call that may be sent, if it holds any.
+    async fn wait_for_room<E>(&self, head: Head<'_>) -> Result<Option<Unsettled>, PaceError<E>> {
         let deadline = deadline_after(self.settings.within);
-        self.holds.wait(host(head), deadline).await?;
+        self.holds.wait::<E>(host(head), deadline).await?;
         let Settings { attributes, diagnostics, .. } = &*self.settings;
         let found = attributes.find(head, diagnostics);
         let request = attributes.request(&found, head);
         let decision = self.limiter.acquire(&request, left(deadline)).await;
         if !decision.allowed() {
-            return Err(Unsent::Refused(Box::new(decision)));
+            return Err(PaceError::Denied(Box::new(decision)));
         }
-        let receipt = decision.receipt().cloned();
-        let permits = Permits { limiter: self.limiter.clone(), receipt };
+        let permits = decision
+            .receipt()
+            .map(|receipt| Unsettled::new(self.limiter.clone(), receipt.clone(), None));
         // The API may have asked for a wait in the meantime.
-        self.holds.wait(host(head), deadline).await?;
+        self.holds.wait::<E>(host(head), deadline).await?;
         Ok(permits)
     }
 }
@@ -205,7 +208,7 @@ where
         let layer = self.layer.clone();
         Box::pin(async move {
             let (head, body) = without_body(request);
-            let permits = layer.wait_for_room(Head::of(&head)).await?;
+            let permits = layer.wait_for_room::<S::Error>(Head::of(&head)).await?;
             let host: Box<str> = host(Head::of(&head)).into();
             let answer = inner.call(head.map(|()| body)).await;
             drop(permits);
@@ -221,42 +224,6 @@ fn host(head: Head<'_>) -> &str {
     head.uri.authority().map(http::uri::Authority::as_str).or_else(named).unwrap_or_default()
 }
 
-/// The permits of a call. They are released when this is dropped.
-struct Permits {
-    limiter: Limiter,
-    receipt: Option<Receipt>,
-}
-
-impl Permits {
-    /// Holds the permits until their limits' `max_hold`.
-    fn keep(mut self) {
-        self.receipt = None;
-    }
-}
-
-impl Drop for Permits {
-    fn drop(&mut self) {
-        if let Some(receipt) = self.receipt.take() {
-            drop(Unsettled::new(self.limiter.clone(), receipt, None));
-        }
-    }
-}
-
-/// The reason why a call was not sent.
-enum Unsent {
-    Refused(Box<Decision>),
-    HeldOff(Duration),
-}
-
-impl<E> From<Unsent> for PaceError<E> {
-    fn from(unsent: Unsent) -> PaceError<E> {
-        match unsent {
-            Unsent::Refused(decision) => PaceError::Refused(decision),
-            Unsent::HeldOff(wait) => PaceError::HeldOff(wait),
-        }
-    }
-}
-
 fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
@@ -268,11 +235,11 @@ struct Holds(Mutex<HashMap<Box<str>, Instant>>);
 impl Holds {
     /// Waits until the host accepts calls again. Returns an error at once if that is after
     /// `deadline`.
-    async fn wait(&self, host: &str, deadline: Instant) -> Result<(), Unsent> {
+    async fn wait<E>(&self, host: &str, deadline: Instant) -> Result<(), PaceError<E>> {
         // The host may ask for more while a caller waits.
         while let Some(until) = self.of(host) {
             if until > deadline {
-                return Err(Unsent::HeldOff(left(until)));
+                return Err(PaceError::HeldOff(left(until)));
             }
             sleep_until(until).await;
         }
@@ -313,9 +280,10 @@ impl Holds {
 impl<E: fmt::Display> fmt::Display for PaceError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PaceError::Refused(decision) => {
-                let rule = decision.top().and_then(|counter| counter.rule()).unwrap_or("the limit");
-                write!(f, "not sent: {rule} has no room in time")
+            PaceError::Denied(decision) => {
+                let rule = decision.rule().unwrap_or("the limit");
+                let reason = decision.reason().map_or("denied", Reason::as_str);
+                write!(f, "not sent: {rule} denies it ({reason})")
             }
             PaceError::HeldOff(wait) => {
                 write!(f, "not sent: the API asks for a wait of another {} s", wait.as_secs())
@@ -328,7 +296,7 @@ impl<E: fmt::Display> fmt::Display for PaceError<E> {
 impl<E: std::error::Error + 'static> std::error::Error for PaceError<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            PaceError::Refused(_) | PaceError::HeldOff(_) => None,
+            PaceError::Denied(_) | PaceError::HeldOff(_) => None,
             PaceError::Client(error) => error.source(),
         }
     }

@@ -75,6 +75,11 @@ impl Unsettled {
         }
     }
 
+    /// Leaves the permits held until their limits' `max_hold`.
+    pub(super) fn keep(mut self) {
+        self.receipt = None;
+    }
+
     pub(super) fn answered(&mut self, head: &Parts) {
         let length = head.headers.get(http::header::CONTENT_LENGTH);
         self.length = length.and_then(|length| length.to_str().ok()?.parse().ok());
@@ -142,6 +147,7 @@ async fn settle(limiter: Limiter, receipt: Receipt, usage: Option<Usage<'static>
         wait *= 2;
     }
     tracing::warn!(
+        target: "spillgate",
         "a reservation could not be settled while the store was out of reach; it stays charged at its estimate"
     );
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use spillgate::{AtomicDecision, Cost, Decision, Limit, Limiter, Reason, Request};
 
-use crate::limiter::on_each;
+use crate::stores::on_each;
 
 const WITHIN: Duration = Duration::from_secs(10);
 

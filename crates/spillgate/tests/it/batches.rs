@@ -8,6 +8,7 @@ use spillgate_core::algorithm::Intent;
 use spillgate_core::counter::PlannedCharge;
 use spillgate_core::limit::NamedLimit;
 use spillgate_core::plan::{RecordAction, Transaction, TransactionReply};
+use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;
 use crate::support::world::{World, subject};
@@ -15,7 +16,7 @@ use crate::support::world::{World, subject};
 #[test]
 fn memory_and_redis_return_equal_replies_for_batches() {
     let rules = rules();
-    let [memory, redis, _] = World::each();
+    let (memory, redis) = (World::in_memory(100_000), World::on_redis(RedisServer::start()));
     for seed in 0..CALLS {
         let mut random = Random::new(seed);
         let step_us = random.spread(60_000_000);

@@ -9,8 +9,10 @@ use spillgate_core::memory::Memory;
 use spillgate_core::plan::{RecordAction, Transaction};
 use spillgate_core::time::Clock;
 
+use crate::failure::evidence;
 use crate::support::random::Random;
 use crate::support::target::{params, subject};
+use crate::support::world::TODAY_US;
 
 /// Both limits over one subject, as two limits of one rule.
 struct Both {
@@ -181,9 +183,4 @@ impl Both {
     }
 }
 
-fn evidence() -> bool {
-    std::env::var_os("SPILLGATE_EVIDENCE").is_some()
-}
-
-const TODAY_US: u64 = 1_795_000_000_000_000;
 const DAY_US: u64 = 86_400_000_000;

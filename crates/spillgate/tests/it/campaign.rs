@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use spillgate_core::time::boottime_us;
 use spillgate_testkit::RedisServer;
 
 mod bounds;
@@ -87,7 +88,7 @@ impl Cell {
         };
         let mut fleet = Fleet::start(&rig.store(), self.fault.timeout());
         std::thread::sleep(fault::BEFORE);
-        let began_us = fleet::now_us();
+        let began_us = boottime_us();
         let two_us = rig.cause(self.fault, &mut fleet);
         if two_us > 0 {
             println!("{}: two primaries may decide for {} ms", self.name(), two_us / 1_000);

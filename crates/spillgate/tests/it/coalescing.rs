@@ -166,9 +166,7 @@ fn named(text: &str, place: usize) -> NamedLimit {
 
 /// Returns how often the script ran.
 fn script_calls(world: &World) -> u64 {
-    let stats = world.server.as_ref().unwrap().command(&["INFO", "commandstats"]);
-    let line = stats.text().lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    line.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
+    world.server.as_ref().unwrap().calls_of("evalsha")
 }
 
 /// Permits have random names, so this test compares names instead of stored bytes.
@@ -180,7 +178,7 @@ fn permits_are_never_coalesced() {
     let reply = world.decide_at_once(&vec![transaction(Intent::Charge, &[(1, permits, 1)]); 50]);
     let mut names: Vec<_> =
         reply.into_iter().filter_map(|reply| reply.unwrap().replies[0].charge).collect();
-    names.sort_unstable_by_key(|charge| (charge.incarnation, charge.slot));
+    names.sort_unstable_by_key(|charge| (charge.incarnation, charge.mark));
     names.dedup();
     assert_eq!(names.len(), 30, "each permit has a name of its own");
     assert!(!keys(world.server.as_ref().unwrap()).is_empty());

@@ -7,6 +7,7 @@ use spillgate_core::time::Clock;
 
 use crate::support::random::Random;
 use crate::support::target::{Act, OnEngine, Target, params, subject};
+use crate::support::world::TODAY_US;
 
 fn buckets() -> Vec<NamedLimit> {
     [("10/second", 40), ("7/minute", 20), ("1000/second", 900), ("104250/day", 300), ("3/1ms", 9)]
@@ -26,7 +27,7 @@ fn a_lagging_coarse_clock_changes_no_decision_and_no_state() {
         let limits = buckets();
         let mut exact = OnEngine::memory(subject(1));
         let mut coarse = OnEngine::memory_by(Clock::ticking(tick_us), subject(1));
-        let mut now_us = 1_795_000_000_000_000;
+        let mut now_us = TODAY_US;
         let mut limit = random.pick(&limits);
         for number in 0..2_000 {
             if random.one_in(200) {

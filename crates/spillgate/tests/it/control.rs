@@ -15,7 +15,7 @@ use spillgate::testing::ManualClock;
 use spillgate::{Decision, LimitSpec, Limiter, Mode, Policy, Reason, Request};
 use spillgate_core::time::Clock;
 
-use crate::limiter::on_each;
+use crate::stores::on_each;
 
 pub(crate) const API: &str = r#"
     [[rule]]

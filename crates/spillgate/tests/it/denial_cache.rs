@@ -11,6 +11,7 @@ use spillgate_redis::Redis;
 use spillgate_testkit::{RedisServer, eventually};
 use tokio::runtime::Runtime;
 
+use crate::failure::YEAR;
 use crate::support::random::Random;
 use crate::support::world::{PATIENCE, runtime};
 
@@ -133,7 +134,7 @@ fn every_denial_from_the_cache_is_one_the_store_would_make() {
         let cost = 1 + random.spread(6);
         let mut peek = crate::support::world::transaction(Intent::Peek, &[(0, limit, cost)]);
         peek.charges[0].key = secret.inline_key(key);
-        let fitted = scene.runtime.block_on(scene.onlooker.decide_one(&peek)).unwrap();
+        let fitted = scene.runtime.block_on(scene.onlooker.read(&peek)).unwrap();
         let decision = scene.check(key, limit.limit(), cost);
         allowed += u64::from(decision.allowed());
         if decision.source() == Source::DenialCache {
@@ -171,10 +172,7 @@ impl Scene {
 
     /// Returns how many calls of the script reached the store.
     fn calls(&self) -> u64 {
-        let stats = self.server.command(&["INFO", "commandstats"]);
-        let line =
-            stats.text().lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-        line.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
+        self.server.calls_of("evalsha")
     }
 }
 
@@ -182,5 +180,3 @@ impl Scene {
 fn slow() -> Limit {
     Limit::per(2, YEAR)
 }
-
-const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);

@@ -7,9 +7,11 @@ use spillgate::{Algorithm, Limit, LimitSpec};
 use spillgate_core::limit::NamedLimit;
 use spillgate_testkit::RedisServer;
 
+use crate::failure::evidence;
 use crate::oracle::oracle;
 use crate::support::random::Random;
 use crate::support::target::{Act, InLua, OnEngine, Pure, Target, params, subject};
+use crate::support::world::TODAY_US;
 
 /// The limits that a counter is checked with, one after another.
 fn limits(algorithm: &str, quotas: &[(&str, Option<u64>)]) -> Vec<NamedLimit> {
@@ -118,7 +120,6 @@ fn same_answers(targets: &mut [&mut dyn Target], limits: &[NamedLimit], seed: u6
     }
 }
 
-const TODAY_US: u64 = 1_795_000_000_000_000;
 const END_US: u64 = (1 << 52) - 1;
 
 fn fixed_windows() -> Vec<NamedLimit> {
@@ -220,7 +221,7 @@ suite!(concurrency, permits(), Algorithm::Concurrency);
 
 /// This many acts in the gate, and a hundred times as many if SPILLGATE_EVIDENCE is set.
 fn acts(gate: u64) -> u64 {
-    if std::env::var_os("SPILLGATE_EVIDENCE").is_some() { 100 * gate } else { gate }
+    if evidence() { 100 * gate } else { gate }
 }
 
 fn report(algorithm: &str, acts: u64, equal: &str) {

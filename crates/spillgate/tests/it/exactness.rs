@@ -154,12 +154,12 @@ fn compare(calls: &[Called], outcomes: &[Observed], limits: &[NamedLimit], at: &
             held.entry(subject).or_default().push((call.now_us, states.get(&one.key[..]).cloned()));
         }
     }
-    let mut reply: BTreeMap<(&str, u64), Vec<Numbered>> = BTreeMap::new();
+    let mut observed: BTreeMap<(&str, u64), Vec<Numbered>> = BTreeMap::new();
     let (mut remembered, mut allowed) = (0, 0);
     for Observed { subject, limit, cost, from_us, until_us, decision } in outcomes {
         allowed += u64::from(decision.allowed());
         match decision.source() {
-            Source::Store => reply.entry((subject, *cost)).or_default().push(numbered(decision)),
+            Source::Store => observed.entry((subject, *cost)).or_default().push(numbered(decision)),
             Source::DenialCache => {
                 remembered += 1;
                 assert!(!decision.allowed(), "{at}: admitted from memory");
@@ -184,11 +184,11 @@ fn compare(calls: &[Called], outcomes: &[Observed], limits: &[NamedLimit], at: &
         }
     }
     // Replies to equal checks are interchangeable.
-    expected.values_mut().chain(reply.values_mut()).for_each(|all| all.sort_unstable());
+    expected.values_mut().chain(observed.values_mut()).for_each(|all| all.sort_unstable());
     for (charges, expected) in &expected {
-        assert_eq!(reply.get(charges), Some(expected), "{at}: {charges:?}");
+        assert_eq!(observed.get(charges), Some(expected), "{at}: {charges:?}");
     }
-    assert_eq!(reply.len(), expected.len(), "{at}");
+    assert_eq!(observed.len(), expected.len(), "{at}");
     println!(
         "{at}: {decisions} decisions in {} calls, {coalesced} coalesced batches, {allowed} allowed, {remembered} denied from memory",
         calls.len()
@@ -343,7 +343,7 @@ fn numbers_of(packed: &[u8]) -> Option<Vec<u64>> {
         return Some(vec![0, 0, 4, CHARGE, 1, 1, 0, 0, u32::from_be_bytes(*cost).into(), 0]);
     }
     let mut rest = packed.get(5..)?;
-    let mut params = Vec::new();
+    let mut numbers = Vec::new();
     while let Some((head, after)) = rest.split_first() {
         let width = match head {
             0..=0x7f => 0,
@@ -352,10 +352,10 @@ fn numbers_of(packed: &[u8]) -> Option<Vec<u64>> {
         };
         let (bytes, after) = after.split_at_checked(width)?;
         let number = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
-        params.push(if width == 0 { u64::from(*head) } else { number });
+        numbers.push(if width == 0 { u64::from(*head) } else { number });
         rest = after;
     }
-    (params.len() > 3).then_some(params)
+    (numbers.len() > 3).then_some(numbers)
 }
 
 const CHARGE: u64 = 0;

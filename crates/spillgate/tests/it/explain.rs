@@ -5,11 +5,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use spillgate::explain::OverriddenBy;
+use spillgate::metrics::RuleCounts;
 use spillgate::policy::NotMatched;
 use spillgate::{Cost, Limiter, Mode, Policy, Reason, Request};
 use spillgate_testkit::RedisServer;
 
-use crate::limiter::on_each;
+use crate::stores::on_each;
 
 const POLICY: &str = r#"
     [[rule]]
@@ -158,12 +159,12 @@ fn an_explanation_reports_a_remembered_denial_as_the_next_check_does() {
 fn explaining_charges_nothing_and_counts_nothing() {
     on_each(POLICY, |limiter| async move {
         let ann = Request::new().with("user", "ann");
-        let counted =
-            || (limiter.stats().allowed, limiter.stats().would_deny, limiter.stats().unmatched);
         for _ in 0..20 {
             assert_eq!(limiter.explain(&ann).await.limits().next().unwrap().used(), Some(0));
         }
-        assert_eq!(counted(), (0, 0, 0));
+        assert_eq!((limiter.stats().allowed, limiter.stats().unmatched), (0, 0));
+        let denied = |rule: &RuleCounts| rule.by_reason().map(|(_, count)| count).sum::<u64>();
+        assert_eq!(limiter.counts().rules.iter().map(denied).sum::<u64>(), 0);
         assert!(limiter.top(None, 9).rules().is_empty());
     });
 }

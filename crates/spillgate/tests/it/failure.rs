@@ -139,7 +139,7 @@ fn caught_up(replica: &RedisServer, primary: &RedisServer) {
     });
 }
 
-/// `./evidence faults` runs longer.
+/// Returns whether `./evidence` runs this test, for longer than the gate.
 pub(crate) fn evidence() -> bool {
     std::env::var_os("SPILLGATE_EVIDENCE").is_some()
 }
@@ -159,4 +159,5 @@ pub(crate) const TIMEOUT: Duration = Duration::from_millis(150);
 pub(crate) const CEILING: Duration = Duration::from_secs(2);
 /// Reconnecting waits up to two seconds between attempts, and the circuit breaker a little longer.
 pub(crate) const HEALING: Duration = Duration::from_secs(15);
-const YEAR: Duration = Duration::from_secs(366 * 86_400);
+/// The period of limits that refill nothing while a test runs.
+pub(crate) const YEAR: Duration = Duration::from_secs(366 * 86_400);

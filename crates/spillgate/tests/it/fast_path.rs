@@ -12,8 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::support::clock::Clock;
 use crate::support::random::Random;
 use crate::support::target::params;
-
-const NOW_US: u64 = 1_795_000_000_000_000;
+use crate::support::world::TODAY_US;
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().build().unwrap()
@@ -189,12 +188,12 @@ fn a_request_gets_the_algorithms_numbers_and_is_counted_once() {
             format!("[[rule]]\nname = 'api'\nkey = ['user']\nlimits = [{}]\n", limits.join(", "));
         // With a condition in the policy, rules are found by the index.
         let other = "[[rule]]\nname = 'other'\nmatch = { route = '/' }\nkey = ['user']\nlimits = ['1/day']\n";
-        let clock = Clock::given(NOW_US);
+        let clock = Clock::given(TODAY_US);
         let alone = limiter(&runtime, &rule, &clock);
         let indexed = limiter(&runtime, &format!("{rule}{other}"), &clock);
         let policy = alone.policy();
         let mut model = Model::new(policy.rule("api").unwrap().limits().cloned());
-        let mut now_us = NOW_US;
+        let mut now_us = TODAY_US;
         for number in 0..400 {
             let wait_us = if random.one_in(10) { 2_000_000 } else { 3_000 };
             now_us += random.below(wait_us);
@@ -230,10 +229,10 @@ fn an_inline_limit_gets_the_algorithms_numbers_and_is_counted_once() {
             _ => Limit::per_second(1_000).burst(400),
         };
         let worded = limit.clone().unit_named("requests");
-        let clock = Clock::given(NOW_US);
+        let clock = Clock::given(TODAY_US);
         let (plain, with_unit) = (limiter(&runtime, "", &clock), limiter(&runtime, "", &clock));
         let mut model = Model::new([limit.clone()]);
-        let mut now_us = NOW_US;
+        let mut now_us = TODAY_US;
         for number in 0..400 {
             let wait_us = if random.one_in(10) { 2_000_000 } else { 3_000 };
             now_us += random.below(wait_us);

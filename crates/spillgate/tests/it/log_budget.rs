@@ -116,14 +116,12 @@ fn a_full_log_takes_at_most_eight_bytes_per_call() {
     }
 }
 
-/// `./evidence` asserts the times; the gate only asserts that the calls are admitted.
 #[test]
+#[ignore = "needs evidence"]
 fn a_log_of_any_size_costs_the_store_at_most_three_times_a_bucket() {
     let server = RedisServer::start();
-    let proof = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
-    let largest = if proof { 1_000_000 } else { 10_000 };
-    let calls = if proof { 20_000 } else { 1_000 };
-    for count in [10, 1_000, 100_000, 1_000_000].into_iter().filter(|count| *count <= largest) {
+    let calls = 20_000;
+    for count in [10, 1_000, 100_000, 1_000_000] {
         let (mut log, step_us) = fill(&server, count);
         let mut bucket = Counter::new(&server, "token-bucket", &format!("{count}/hour"));
         bucket.call_at((0..count.min(1_000)).map(|call| NOON_US + call * step_us));
@@ -136,15 +134,15 @@ fn a_log_of_any_size_costs_the_store_at_most_three_times_a_bucket() {
             .collect();
         let ratio = median(&mut ratios);
         println!("| {count:>9} per hour | {ratio:.2} × a token-bucket call |");
-        assert!(!proof || ratio <= 3.0, "{count}: {ratio} times a bucket's time");
+        assert!(ratio <= 3.0, "{count}: {ratio} times a bucket's time");
     }
 }
 
 #[test]
+#[ignore = "needs evidence"]
 fn the_first_call_after_half_the_log_expired_scans_nothing() {
     let server = RedisServer::start();
-    let proof = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
-    let count = if proof { 1_000_000 } else { 10_000 };
+    let count = 1_000_000;
     let (mut log, step_us) = fill(&server, count);
     let mut now_us = NOON_US + (count - 1) * step_us;
     // A delayed server takes longer once; a scan would take longer each time.
@@ -162,7 +160,7 @@ fn the_first_call_after_half_the_log_expired_scans_nothing() {
     });
     let ratio = ratio.fold(f64::INFINITY, f64::min);
     println!("| {count:>9} per hour, half expired | {ratio:.1} × a steady call |");
-    assert!(!proof || ratio <= 10.0, "{ratio} times a steady call's time");
+    assert!(ratio <= 10.0, "{ratio} times a steady call's time");
 }
 
 fn median(ratios: &mut [f64]) -> f64 {

@@ -41,6 +41,7 @@ mod secret_change;
 mod shards;
 mod shorter_periods;
 mod store;
+mod stores;
 mod subject_bytes;
 mod support;
 mod tidy;

@@ -29,7 +29,7 @@ fn stays_flat(store: &str, subjects: u32) {
     let output_text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output_text}{}", String::from_utf8_lossy(&output.stderr));
     let marks: Vec<Vec<u64>> =
-        output_text.lines().filter_map(|line| line.strip_prefix(MARK)).map(params).collect();
+        output_text.lines().filter_map(|line| line.strip_prefix(MARK)).map(numbers).collect();
     let [early, late] = &marks[..] else { panic!("{output_text}") };
     let ([early_kib, early_lines], [late_kib, late_lines]) = (&early[..], &late[..]) else {
         panic!("{output_text}")
@@ -43,7 +43,7 @@ fn stays_flat(store: &str, subjects: u32) {
     assert!(*late_kib <= early_kib + early_kib / 10 + 2_048, "{output_text}");
 }
 
-fn params(line: &str) -> Vec<u64> {
+fn numbers(line: &str) -> Vec<u64> {
     line.split_whitespace().map(|word| word.parse().unwrap()).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use spillgate::{Cost, Decision, Limit, Limiter, Reason, Request};
 
-use crate::limiter::on_each;
+use crate::stores::on_each;
 
 const POLICY: &str = r#"
     [[rule]]

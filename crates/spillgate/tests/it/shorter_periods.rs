@@ -4,28 +4,9 @@
 use std::time::Duration;
 
 use spillgate::{Limit, Limiter, Policy, Request};
-use spillgate_testkit::RedisServer;
 
-use crate::support::clock::Clock;
-
-const WITHIN: Duration = Duration::from_secs(10);
-const TODAY_US: u64 = 1_795_000_000_000_000;
-
-/// Runs on the memory store and on Redis, with a clock that the test sets.
-fn on_each<F: Future<Output = ()>>(policy: &str, story: impl Fn(Limiter, Clock) -> F) {
-    let server = RedisServer::start();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
-        // Remembered denials use a clock that the test does not set.
-        let patient = || Limiter::builder().timeout(WITHIN).denial_cache(false);
-        for builder in [patient(), patient().redis(server.url())] {
-            let clock = Clock::given(TODAY_US);
-            let builder = builder.policy(Policy::from_toml(policy).unwrap());
-            let limiter = builder.manual_clock(clock.manual()).build().await.unwrap();
-            story(limiter, clock).await;
-        }
-    });
-}
+use crate::stores::pair_on_each;
+use crate::support::world::TODAY_US;
 
 fn ada() -> Request<'static> {
     Request::new().with("user", "ada")
@@ -48,7 +29,7 @@ fn a_request_limit_of_a_shorter_period_keeps_the_configured_log() {
         limits = [{ quota = "20/minute", algorithm = "sliding-log" }]
         request_limit = "lower"
     "#;
-    on_each(policy, |limiter, clock| async move {
+    pair_on_each(policy, |limiter, _, clock| async move {
         let mut all = admitted(&limiter, 25).await;
         for second in 1..=13 {
             clock.set(TODAY_US + second * 1_000_000);
@@ -64,7 +45,7 @@ fn a_request_limit_of_a_shorter_period_keeps_the_configured_log() {
 #[test]
 fn a_request_limit_has_a_counter_for_each_period() {
     let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"100/minute\"]\nrequest_limit = \"lower\"\n";
-    on_each(policy, |limiter, clock| async move {
+    pair_on_each(policy, |limiter, _, clock| async move {
         let of = |count, seconds| {
             let request_limit = Limit::per(count, Duration::from_secs(seconds));
             ada().limited_to(request_limit)
@@ -82,7 +63,7 @@ fn a_request_limit_has_a_counter_for_each_period() {
 #[test]
 fn an_override_of_a_shorter_period_keeps_the_exhausted_counter() {
     let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"5/day\"]\n";
-    on_each(policy, |limiter, clock| async move {
+    pair_on_each(policy, |limiter, _, clock| async move {
         assert_eq!(admitted(&limiter, 6).await, 5);
         assert!(limiter.set_override("api", &ada(), ["100/second"], None).await.is_ok());
         assert_eq!(admitted(&limiter, 10).await, 10, "the override has a counter of its own");
@@ -95,7 +76,7 @@ fn an_override_of_a_shorter_period_keeps_the_exhausted_counter() {
 #[test]
 fn an_override_of_the_same_period_counts_earlier_usage() {
     let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"5/day\"]\n";
-    on_each(policy, |limiter, _| async move {
+    pair_on_each(policy, |limiter, _, _| async move {
         assert_eq!(admitted(&limiter, 6).await, 5);
         assert!(limiter.set_override("api", &ada(), ["8/day"], None).await.is_ok());
         assert_eq!(admitted(&limiter, 10).await, 3);
@@ -107,7 +88,7 @@ fn an_override_of_the_same_period_counts_earlier_usage() {
 #[test]
 fn a_reset_of_a_subject_ends_the_counters_of_its_override_too() {
     let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"5/day\"]\n";
-    on_each(policy, |limiter, _| async move {
+    pair_on_each(policy, |limiter, _, _| async move {
         assert!(limiter.set_override("api", &ada(), ["2/hour"], None).await.is_ok());
         assert_eq!(admitted(&limiter, 3).await, 2);
         limiter.reset("api", &ada()).await.unwrap();
@@ -126,7 +107,7 @@ fn an_override_of_another_algorithm_keeps_the_exhausted_counter() {
         let policy = format!(
             "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [{{ quota = \"5/day\", algorithm = \"{configured}\" }}]\n[[override]]\nrule = \"api\"\nsubject = {{ user = \"bob\" }}\nlimits = [{{ quota = \"7/day\", algorithm = \"{other}\" }}]\n"
         );
-        on_each(&policy, |limiter, clock| {
+        pair_on_each(&policy, |limiter, _, clock| {
             let (policy, configured, other) = (policy.clone(), configured, other);
             async move {
                 assert_eq!(admitted(&limiter, 6).await, 5);

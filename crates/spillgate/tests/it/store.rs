@@ -70,7 +70,7 @@ fn a_denial_of_single_buckets_changes_no_byte() {
         assert!(!reply.allowed, "{reply:?}");
     }
     for (transaction, subject) in transactions.iter().zip(1..) {
-        assert!(!world.decide_each(std::slice::from_ref(transaction))[0].allowed, "{subject}");
+        assert!(!world.decide_all(std::slice::from_ref(transaction))[0].allowed, "{subject}");
     }
     assert_eq!(world.stored(), before);
 }

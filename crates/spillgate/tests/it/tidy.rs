@@ -203,6 +203,21 @@ fn every_dependency_has_a_comment_with_its_reason() {
 }
 
 #[test]
+fn log_events_of_the_library_have_its_target() {
+    let mut findings = Vec::new();
+    let library = ["crates/spillgate/src/", "crates/spillgate-redis/src/"];
+    for file in files("rs").filter(|file| library.iter().any(|path| file.path.starts_with(path))) {
+        for call in ["tracing::info!(", "tracing::warn!(", "tracing::error!("] {
+            let mut events = file.text.split(call).skip(1);
+            if !events.all(|event| event.trim_start().starts_with("target: \"spillgate\"")) {
+                findings.push(format!("{}: {call}: begin with target: \"spillgate\"", file.path));
+            }
+        }
+    }
+    assert_clean(&findings);
+}
+
+#[test]
 fn the_check_on_dependencies_finds_unexplained_lines() {
     let manifest = r##"
 [package]

@@ -5,7 +5,7 @@ use spillgate::reservation::Reserve;
 use spillgate::{Cost, Limit, LimitSpec, Policy, Request};
 use std::time::Duration;
 
-use crate::limiter::on_each;
+use crate::stores::on_each;
 
 const POLICY: &str = r#"
     [[rule]]

@@ -18,16 +18,9 @@ use tokio::time::sleep;
 use super::ledger::{Ledger, START_US};
 use super::lua::Host;
 use super::network::{Line, Network, NextCall};
+use super::play::Outcome;
 use super::server::Server;
 use super::support::random::Random;
-
-/// The result of a seed: the violated invariant with its history, and the events that were reached.
-pub(crate) struct Outcome {
-    pub(crate) seed: u64,
-    pub(crate) lines: Vec<String>,
-    pub(crate) broken: Option<String>,
-    pub(crate) reached: BTreeMap<&'static str, u64>,
-}
 
 struct World {
     network: Rc<Network>,
@@ -61,20 +54,13 @@ struct Account {
     in_window: u64,
 }
 
-pub(crate) fn play(seed: u64) -> Outcome {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_time().start_paused(true).build().unwrap();
-    let outcome = LocalSet::new().block_on(&runtime, run(seed));
-    drop(runtime);
-    outcome
-}
-
 /// Returns whether a seed has no faults: then the limit has to be used.
 fn is_quiet(seed: u64) -> bool {
     (seed / 3).is_multiple_of(4)
 }
 
-async fn run(seed: u64) -> Outcome {
+/// Runs a fleet with leases on one server.
+pub(crate) async fn run(seed: u64) -> Outcome {
     let mut random = Random::new(seed);
     let fleet = FLEETS[seed as usize % FLEETS.len()];
     let ledger = Rc::new(Ledger::new());
@@ -91,7 +77,8 @@ async fn run(seed: u64) -> Outcome {
         is_over: Cell::new(false),
         accounts: RefCell::default(),
     });
-    ledger.note(|| format!("seed {seed}: {fleet} processes, quiet: {}", is_quiet(seed)));
+    let about = format!("{fleet} processes, quiet: {}", is_quiet(seed));
+    ledger.note(|| format!("seed {seed}: {about}"));
     for number in 0..fleet {
         world.start(number).await;
     }
@@ -121,7 +108,7 @@ async fn run(seed: u64) -> Outcome {
     world.processes.take();
     drop(inside);
     let (lines, broken, reached) = ledger.take();
-    Outcome { seed, lines, broken, reached }
+    Outcome { seed, about, lines, broken, reached }
 }
 
 impl World {

@@ -28,59 +28,23 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use play::{Outcome, play};
+use play::{Outcome, play, run};
 
 #[test]
 fn random_faults_never_exceed_the_overshoot_bound() {
-    let seeds = seeds();
-    let outcomes = play_all(&seeds, play);
-    let mut reached: BTreeMap<&str, u64> = BTreeMap::new();
-    for outcome in &outcomes {
-        outcome
-            .reached
-            .iter()
-            .for_each(|(event, times)| *reached.entry(event).or_default() += times);
-    }
-    println!("{:<28} {:>9}", "reached", "times");
-    reached.iter().for_each(|(event, times)| println!("{event:<28} {times:>9}"));
-    let broken: Vec<&Outcome> =
-        outcomes.iter().filter(|outcome| outcome.broken.is_some()).collect();
-    println!("{} seeds, {} broken", outcomes.len(), broken.len());
-    for outcome in &broken {
-        println!(
-            "seed {} ({:?}): {}",
-            outcome.seed,
-            outcome.shape,
-            outcome.broken.as_deref().unwrap_or_default()
-        );
-    }
-    for outcome in broken.iter().take(BROKEN_SHOWN) {
-        let shown = number("SPILLGATE_SIM_LINES").unwrap_or(LINES_SHOWN);
-        let tail = outcome.lines.len().saturating_sub(shown as usize);
-        println!(
-            "\nSEED={} ({:?}), to replay: ./evidence sim --seed {}",
-            outcome.seed, outcome.shape, outcome.seed
-        );
-        outcome.lines[tail..].iter().for_each(|line| println!("{line}"));
-    }
-    assert!(
-        broken.is_empty(),
-        "SEED={}: {}",
-        broken[0].seed,
-        broken[0].broken.as_deref().unwrap_or_default()
-    );
+    let outcomes = play_all(&seeds(SEEDS), run);
+    let reached = reached(&outcomes);
+    assert_none_is_broken(&outcomes);
     // Fewer seeds may miss some events.
-    if seeds.len() as u64 >= SEEDS {
-        let missed: Vec<_> =
-            SOMETIMES.iter().filter(|event| !reached.contains_key(*event)).collect();
-        assert!(missed.is_empty(), "never reached, so untested: {missed:?}");
+    if outcomes.len() as u64 >= SEEDS {
+        assert_reached(&SOMETIMES, &reached);
     }
 }
 
 #[test]
 fn a_seed_replays_exactly() {
     for seed in 1..=2 {
-        let (once, again) = (play(seed).lines, play(seed).lines);
+        let (once, again) = (play(seed, run).lines, play(seed, run).lines);
         let differs = once.iter().zip(&again).position(|(one, other)| one != other);
         if let Some(line) = differs {
             panic!("seed {seed}, line {line}:\n{}\n{}", once[line], again[line]);
@@ -91,38 +55,53 @@ fn a_seed_replays_exactly() {
 
 #[test]
 fn random_faults_with_leases_never_exceed_bound_and_share() {
-    let seeds = seeds_or(LEASE_SEEDS);
-    let outcomes = play_all(&seeds, leases::play);
-    let mut reached: BTreeMap<&str, u64> = BTreeMap::new();
-    for outcome in &outcomes {
-        outcome
-            .reached
-            .iter()
-            .for_each(|(event, times)| *reached.entry(event).or_default() += times);
-    }
-    println!("{:<45} {:>9}", "reached with leases", "times");
-    reached.iter().for_each(|(event, times)| println!("{event:<45} {times:>9}"));
-    let mut broken = outcomes.iter().filter(|outcome| outcome.broken.is_some());
-    println!("{} seeds, {} broken", outcomes.len(), broken.clone().count());
-    if let Some(outcome) = broken.next() {
-        let tail = outcome.lines.len().saturating_sub(LINES_SHOWN as usize);
-        outcome.lines[tail..].iter().for_each(|line| println!("{line}"));
-        panic!("SEED={}: {}", outcome.seed, outcome.broken.as_deref().unwrap_or_default());
-    }
+    let outcomes = play_all(&seeds(LEASE_SEEDS), leases::run);
+    let reached = reached(&outcomes);
+    assert_none_is_broken(&outcomes);
     if let [only] = &outcomes[..] {
         only.lines.iter().for_each(|line| println!("{line}"));
         return;
     }
-    let missed: Vec<_> = LEASES_MET.iter().filter(|event| !reached.contains_key(*event)).collect();
+    assert_reached(&LEASES_MET, &reached);
+}
+
+/// Adds up how often the runs reached each event, and prints the sums.
+fn reached(outcomes: &[Outcome]) -> BTreeMap<&'static str, u64> {
+    let mut reached: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for (event, times) in outcomes.iter().flat_map(|outcome| &outcome.reached) {
+        *reached.entry(*event).or_default() += times;
+    }
+    println!("{:<45} {:>9}", "reached", "times");
+    reached.iter().for_each(|(event, times)| println!("{event:<45} {times:>9}"));
+    reached
+}
+
+#[track_caller]
+fn assert_reached(events: &[&'static str], reached: &BTreeMap<&'static str, u64>) {
+    let missed: Vec<_> = events.iter().filter(|event| !reached.contains_key(*event)).collect();
     assert!(missed.is_empty(), "never reached, so untested: {missed:?}");
 }
 
-/// One seed, a range of seeds, or as many as the gate has time for.
-fn seeds() -> Vec<u64> {
-    seeds_or(SEEDS)
+/// Prints the broken seeds and the end of the first one's history, and fails if there is one.
+#[track_caller]
+fn assert_none_is_broken(outcomes: &[Outcome]) {
+    let broken: Vec<(&Outcome, &str)> =
+        outcomes.iter().filter_map(|outcome| Some((outcome, outcome.broken.as_deref()?))).collect();
+    println!("{} seeds, {} broken", outcomes.len(), broken.len());
+    for (Outcome { seed, about, .. }, why) in &broken {
+        println!("seed {seed} ({about}): {why}");
+    }
+    if let Some((Outcome { seed, about, lines, .. }, why)) = broken.first() {
+        let shown = number("SPILLGATE_SIM_LINES").unwrap_or(LINES_SHOWN);
+        println!("\nSEED={seed} ({about}), to replay: ./evidence sim --seed {seed}");
+        let tail = lines.len().saturating_sub(shown as usize);
+        lines[tail..].iter().for_each(|line| println!("{line}"));
+        panic!("SEED={seed}: {why}");
+    }
 }
 
-fn seeds_or(most: u64) -> Vec<u64> {
+/// One seed, a range of seeds, or as many as the gate has time for.
+fn seeds(most: u64) -> Vec<u64> {
     match number("SPILLGATE_SIM_SEED") {
         Some(seed) => vec![seed],
         None => {
@@ -137,13 +116,16 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Uses as many threads as there are cores, each seed in a world of its own.
-fn play_all<T: Send>(seeds: &[u64], play: fn(u64) -> T) -> Vec<T> {
+fn play_all<F: Future<Output = Outcome>>(
+    seeds: &[u64],
+    run: impl Fn(u64) -> F + Sync,
+) -> Vec<Outcome> {
     let (next, outcomes) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                    let outcome = play(*seed);
+                    let outcome = play(*seed, &run);
                     outcomes.lock().unwrap().push((*seed, outcome));
                 }
             });
@@ -156,7 +138,6 @@ fn play_all<T: Send>(seeds: &[u64], play: fn(u64) -> T) -> Vec<T> {
 
 const SEEDS: u64 = 24;
 const LEASE_SEEDS: u64 = 10;
-const BROKEN_SHOWN: usize = 1;
 const LINES_SHOWN: u64 = 60;
 const LEASES_MET: [&str; 5] = [
     "a lease decided",

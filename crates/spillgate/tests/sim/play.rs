@@ -33,10 +33,11 @@ pub(crate) enum Shape {
     NewSecret,
 }
 
-/// The result of a run.
+/// The result of a run: its history, the violated invariant, and the events that were reached.
 pub(crate) struct Outcome {
     pub(crate) seed: u64,
-    pub(crate) shape: Shape,
+    /// The kind of fleet, for messages.
+    pub(crate) about: String,
     pub(crate) lines: Vec<String>,
     pub(crate) broken: Option<String>,
     pub(crate) reached: BTreeMap<&'static str, u64>,
@@ -67,8 +68,8 @@ struct Process {
     is_new: bool,
 }
 
-/// Runs a seed.
-pub(crate) fn play(seed: u64) -> Outcome {
+/// Runs a seed in a world of its own.
+pub(crate) fn play<F: Future<Output = Outcome>>(seed: u64, run: impl Fn(u64) -> F) -> Outcome {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().unwrap();
     let outcome = LocalSet::new().block_on(&runtime, run(seed));
@@ -77,7 +78,8 @@ pub(crate) fn play(seed: u64) -> Outcome {
     outcome
 }
 
-async fn run(seed: u64) -> Outcome {
+/// Runs a fleet without leases on one of the topologies.
+pub(crate) async fn run(seed: u64) -> Outcome {
     let mut random = Random::new(seed);
     // In turn, so that a few seeds cover all shapes.
     let shape = SHAPES[seed as usize % SHAPES.len()];
@@ -100,7 +102,8 @@ async fn run(seed: u64) -> Outcome {
     let begins_exhausted = may_begin_empty && world.random.borrow_mut().one_in(3);
     world.ledger.begins_exhausted.set(begins_exhausted);
     let empty = if begins_exhausted { ", limits begin exhausted" } else { "" };
-    world.ledger.note(|| format!("seed {seed}: {shape:?}{empty}"));
+    let about = format!("{shape:?}{empty}");
+    world.ledger.note(|| format!("seed {seed}: {about}"));
     world.ledger.has_two_names.set(shape == Shape::NewSecret);
     for number in 0..PROCESSES as usize {
         // The first process knows both names of all subjects.
@@ -124,7 +127,7 @@ async fn run(seed: u64) -> Outcome {
     world.processes.take();
     drop(inside);
     let (lines, broken, reached) = world.ledger.take();
-    Outcome { seed, shape, lines, broken, reached }
+    Outcome { seed, about, lines, broken, reached }
 }
 
 fn servers(shape: Shape) -> Vec<(String, Server)> {

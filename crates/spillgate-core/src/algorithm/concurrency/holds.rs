@@ -1,6 +1,6 @@
 //! Holds in the order in which they end, with the weight of each subtree: every query and every change is O(log n).
 //!
-//! A treap: a search tree by end, and a heap by a hash of the slot. It stays shallow in whatever order holds
+//! A treap: a search tree by end, and a heap by a hash of the number. It stays shallow in whatever order holds
 //! come and go. A sorted map could not return the weight after an instant without walking it.
 
 use std::cmp::Ordering;
@@ -17,7 +17,7 @@ pub(super) struct Hold {
     /// When it ends.
     pub end_us: u64,
     /// Its number.
-    pub slot: u64,
+    pub number: u64,
     /// The permits that it takes.
     pub weight: u64,
 }
@@ -35,12 +35,12 @@ struct Node {
 }
 
 impl Holds {
-    /// Adds a hold with a new slot.
+    /// Adds a hold with a new number.
     pub(super) fn insert(&mut self, hold: Hold) {
         let (before, after) = split(self.root.take(), place(&hold));
         let node = Node {
             hold,
-            priority: scattered(hold.slot),
+            priority: scattered(hold.number),
             total: hold.weight,
             sooner: None,
             later: None,
@@ -48,20 +48,20 @@ impl Holds {
         self.root = join(join(before, Some(Box::new(node))), after);
     }
 
-    /// Removes the hold of `slot`, which ends at `end_us`.
-    pub(super) fn remove(&mut self, end_us: u64, slot: u64) -> Option<Hold> {
+    /// Removes the hold of `number`, which ends at `end_us`.
+    pub(super) fn remove(&mut self, end_us: u64, number: u64) -> Option<Hold> {
         // Cuts out the range of exactly this key.
-        let (before, rest) = split(self.root.take(), (end_us, slot));
-        let (found, after) = split(rest, (end_us, slot + 1));
+        let (before, rest) = split(self.root.take(), (end_us, number));
+        let (found, after) = split(rest, (end_us, number + 1));
         self.root = join(before, after);
         found.map(|node| node.hold)
     }
 
-    /// Returns the hold of `slot`, which ends at `end_us`.
-    pub(super) fn get(&self, end_us: u64, slot: u64) -> Option<Hold> {
+    /// Returns the hold of `number`, which ends at `end_us`.
+    pub(super) fn get(&self, end_us: u64, number: u64) -> Option<Hold> {
         let mut link = &self.root;
         while let Some(node) = link {
-            link = match (end_us, slot).cmp(&place(&node.hold)) {
+            link = match (end_us, number).cmp(&place(&node.hold)) {
                 Ordering::Less => &node.sooner,
                 Ordering::Equal => return Some(node.hold),
                 Ordering::Greater => &node.later,
@@ -124,7 +124,7 @@ impl Holds {
         if first.end_us > now_us {
             return None;
         }
-        self.remove(first.end_us, first.slot)
+        self.remove(first.end_us, first.number)
     }
 }
 
@@ -136,7 +136,7 @@ impl Node {
 }
 
 fn place(hold: &Hold) -> (u64, u64) {
-    (hold.end_us, hold.slot)
+    (hold.end_us, hold.number)
 }
 
 fn total(link: &Link) -> u64 {
@@ -173,9 +173,9 @@ fn join(sooner: Link, later: Link) -> Link {
     }
 }
 
-/// Hashes a slot (splitmix64): slots count up, and their heap order must be random.
-fn scattered(slot: u64) -> u64 {
-    let mut bits = slot.wrapping_add(0x9e37_79b9_7f4a_7c15);
+/// Hashes a number (splitmix64): holds are numbered upwards, and their heap order must be random.
+fn scattered(number: u64) -> u64 {
+    let mut bits = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
@@ -195,12 +195,12 @@ mod tests {
     #[test]
     fn stays_shallow_when_holds_come_in_order() {
         let mut holds = Holds::default();
-        for slot in 0..100_000 {
-            holds.insert(Hold { end_us: 1_000 + slot, slot, weight: 1 });
+        for number in 0..100_000 {
+            holds.insert(Hold { end_us: 1_000 + number, number, weight: 1 });
         }
         assert!(depth(&holds.root) < 64, "{}", depth(&holds.root));
-        for slot in (0..100_000).filter(|slot| slot % 10 > 0) {
-            assert!(holds.remove(1_000 + slot, slot).is_some());
+        for number in (0..100_000).filter(|number| number % 10 > 0) {
+            assert!(holds.remove(1_000 + number, number).is_some());
         }
         assert!(depth(&holds.root) < 54, "{}", depth(&holds.root));
         assert_eq!(holds.weight_after(0), 10_000);
@@ -210,12 +210,12 @@ mod tests {
     #[test]
     fn holds_of_one_instant_end_together() {
         let mut holds = Holds::default();
-        for slot in 0..4 {
-            holds.insert(Hold { end_us: 7, slot, weight: 2 });
+        for number in 0..4 {
+            holds.insert(Hold { end_us: 7, number, weight: 2 });
         }
         assert_eq!((holds.weight_after(6), holds.weight_after(7)), (8, 0));
         assert_eq!((holds.end_leaving(7), holds.end_leaving(8)), (Some(7), None));
-        assert_eq!(holds.first_after(6).map(|hold| hold.slot), Some(0));
+        assert_eq!(holds.first_after(6).map(|hold| hold.number), Some(0));
         assert_eq!(holds.remove(7, 9), None);
     }
 }

@@ -79,7 +79,7 @@ impl Tracked {
             // The charge is older than a full refill, so it has drained completely.
             return Level::default();
         };
-        let since = Level { tokens: self.returned.saturating_sub(charge.slot), drained: 0 };
+        let since = Level { tokens: self.returned.saturating_sub(charge.mark), drained: 0 };
         low.max(floor.less(since, params.n))
     }
 }

@@ -38,15 +38,7 @@ impl<'t> Reader<'_, 't> {
     /// Reads a pattern, or a list of patterns of which one must hold.
     fn any_of(self, value: Written<'t>, problems: &mut Problems<'_>) -> AnyOf {
         let mut any_of = AnyOf::default();
-        let list = value.get_ref().as_array();
-        if list.is_some_and(|list| list.is_empty()) {
-            let message = format!(
-                "an empty list, which nothing matches; write a value, or leave {:?} out",
-                self.attribute
-            );
-            problems.note(self.wrong(value, message));
-        }
-        for value in list.map_or(std::slice::from_ref(value), |list| list) {
+        for value in problems.noting(self.items(value, "a value")).unwrap_or_default() {
             let read = self.pattern(value, &mut any_of, problems);
             problems.noting(read);
         }
@@ -100,14 +92,7 @@ impl<'t> Reader<'_, 't> {
         let is_path = matches!(self.of_type, AttributeType::Path(_));
         let has_gaps = text.contains('*') || is_path && text.contains('{');
         if !has_gaps {
-            match self.of_type.named(text.as_bytes()) {
-                Ok(Named::Value(exact)) => any_of.exact.push(exact),
-                Ok(Named::Network(network)) => {
-                    any_of.networks.insert(network, ());
-                }
-                Err(problem) => return Err(self.wrong(value, problem.message(text.as_bytes()))),
-            }
-            return Ok(());
+            return self.add(value, text, any_of);
         }
         let glob = match self.of_type {
             AttributeType::Ip(_) if text == "*" => Glob::of_text(text),
@@ -137,22 +122,32 @@ impl<'t> Reader<'_, 't> {
             );
             return Err(self.wrong(value, message));
         }
+        for value in self.items(value, "a network")? {
+            let text = self.table.text_of(FIELD, value)?.text;
+            self.add(value, text, any_of)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the values of a list, or the value itself if it is none.
+    fn items(self, value: Written<'t>, what: &str) -> Result<&'t [Spanned<DeValue<'t>>], Problem> {
         let list = value.get_ref().as_array();
         if list.is_some_and(|list| list.is_empty()) {
             let message = format!(
-                "an empty list, which nothing matches; write a network, or leave {:?} out",
+                "an empty list, which nothing matches; write {what}, or leave {:?} out",
                 self.attribute
             );
             return Err(self.wrong(value, message));
         }
-        for value in list.map_or(std::slice::from_ref(value), |list| list) {
-            let text = self.table.text_of(FIELD, value)?.text;
-            match self.of_type.named(text.as_bytes()) {
-                Ok(Named::Value(exact)) => any_of.exact.push(exact),
-                Ok(Named::Network(network)) => {
-                    any_of.networks.insert(network, ());
-                }
-                Err(problem) => return Err(self.wrong(value, problem.message(text.as_bytes()))),
+        Ok(list.map_or(std::slice::from_ref(value), |list| list))
+    }
+
+    /// Adds a value or a network.
+    fn add(self, value: Written<'t>, text: &str, any_of: &mut AnyOf) -> Result<(), Problem> {
+        match self.named(value, text)? {
+            Named::Value(exact) => any_of.exact.push(exact),
+            Named::Network(network) => {
+                any_of.networks.insert(network, ());
             }
         }
         Ok(())
@@ -160,14 +155,18 @@ impl<'t> Reader<'_, 't> {
 
     /// Returns one value in its one spelling.
     fn value(self, value: Written<'t>, text: &str) -> Result<Box<[u8]>, Problem> {
-        match self.of_type.named(text.as_bytes()) {
-            Ok(Named::Value(value)) => Ok(value),
-            Ok(Named::Network(_)) => {
+        match self.named(value, text)? {
+            Named::Value(value) => Ok(value),
+            Named::Network(_) => {
                 Err(self
                     .wrong(value, format!("{text:?} is a network; write {{ cidr = [{text:?}] }}")))
             }
-            Err(problem) => Err(self.wrong(value, problem.message(text.as_bytes()))),
         }
+    }
+
+    fn named(self, value: Written<'t>, text: &str) -> Result<Named, Problem> {
+        let named = self.of_type.named(text.as_bytes());
+        named.map_err(|problem| self.wrong(value, problem.message(text.as_bytes())))
     }
 
     fn wrong(self, value: Written<'t>, message: impl Into<String>) -> Problem {

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::{NoSubject, Override, Overrides, SETS_MAX, Subject, TooManySets, ties};
-use crate::limit::{LimitSpec, NamedLimit};
+use super::{Covered, NoSubject, Override, Overrides, SETS_MAX, TooManySets, ties};
+use crate::limit::NamedLimit;
 use crate::policy::file::{Place, Table};
 use crate::policy::limits;
 use crate::policy::matching::read_literal;
@@ -117,7 +117,7 @@ impl<'r> Reading<'r> {
         &mut self,
         table: &Table<'_>,
         rule_index: u32,
-        subject: Subject,
+        subject: Covered,
         limits: u32,
         problems: &Problems<'_>,
     ) -> Result<(), Problem> {
@@ -148,26 +148,14 @@ fn read_subject(
     rule: &Rule,
     types: &Types,
     problems: &mut Problems<'_>,
-) -> Option<Subject> {
+) -> Option<Covered> {
     let entries = table.attributes(FIELD, problems)?;
     let mut named = Vec::with_capacity(entries.len());
     for (attribute, value) in &entries {
         let text = problems.noting(read_value(table, attribute, value))?;
         named.push((*attribute, text.as_bytes(), types.of(attribute)));
     }
-    let subject = Subject::new(rule, named).map_err(|wrong| {
-        let (attribute, message) = match wrong {
-            NoSubject::Foreign(attribute) => {
-                let key: Vec<&str> = rule.key().collect();
-                let message =
-                    format!("{attribute:?} is not in the rule's key; name one or more of {key:?}");
-                (attribute, message)
-            }
-            NoSubject::NoAddress { attribute, value, problem } => {
-                (attribute, problem.message(value))
-            }
-            NoSubject::TwoNetworks(attribute) => (attribute, TWO_NETWORKS.to_owned()),
-        };
+    let subject = Covered::new(rule, named).map_err(|NoSubject { attribute, message }| {
         let at = entries.iter().find(|(name, _)| *name == attribute);
         let at = at.map_or(table.place_of(FIELD), |(_, value)| table.at(value.span()));
         table.wrong_at(at, FIELD, message)
@@ -200,50 +188,12 @@ fn read_limits(
     rule: &Rule,
     problems: &mut Problems<'_>,
 ) -> Option<Box<[NamedLimit]>> {
-    let mut limits = rule.named_limits().to_vec();
-    let mut replaced = vec![false; limits.len()];
-    for (position, written) in limits::read(table, problems)?.iter().enumerate() {
-        let place = place_in(rule, position, &written.spec);
-        let place = problems.noting(place.map_err(|message| written.wrong(message)))?;
-        if replaced[place] {
-            let message = format!(
-                "another limit of this override replaces the rule's limit {:?} already; keep one of them",
-                limits[place].name()
-            );
-            problems.note(written.wrong(message));
-        }
-        replaced[place] = true;
-        let limit = problems.noting(written.build_in_place_of(&rule.specs()[place]))?;
-        limits[place] = NamedLimit::in_place_of(&rule.named_limits()[place], limit);
-    }
-    Some(limits.into())
-}
-
-/// Returns the index of the rule's limit that is replaced: the one with that name, else the one at
-/// that position.
-pub(in crate::policy) fn place_in(
-    rule: &Rule,
-    position: usize,
-    written: &LimitSpec,
-) -> Result<usize, String> {
-    let limits = rule.named_limits();
-    let names = || limits.iter().map(NamedLimit::name).collect::<Vec<_>>();
-    match &written.name {
-        Some(name) => limits
-            .iter()
-            .position(|limit| limit.name() == name)
-            .ok_or_else(|| format!("the rule has no limit {name:?}; name one of {:?}", names())),
-        None if position < limits.len() => Ok(position),
-        None => Err(format!(
-            "the rule has no limit in this position; name one of {:?}, or leave it out",
-            names()
-        )),
-    }
+    let written = limits::read(table, problems)?;
+    let limits = limits::in_place_of_rules(rule, written.iter().map(|limit| &limit.spec));
+    problems.noting(limits.map_err(|(position, error)| written[position].not_built(&error)))
 }
 
 const FIELD: &str = "subject";
-pub(super) const TWO_NETWORKS: &str =
-    "only one attribute of an override can be a network; write one address of the others";
 const FIELDS: [&str; 3] = ["rule", FIELD, "limits"];
 const REQUIRED: [(&str, &str); 3] = [
     ("rule", "rule = \"login\""),

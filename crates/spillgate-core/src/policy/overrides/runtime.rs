@@ -2,8 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::reading::TWO_NETWORKS;
-use super::{NoSubject, Override, Overrides, SETS_MAX, Subject, TooManySets};
+use super::{Covered, NoSubject, Override, Overrides, SETS_MAX, TooManySets};
 use crate::limit::NamedLimit;
 use crate::policy::rule::Rule;
 use crate::policy::runtime::{self, InvalidChange};
@@ -45,34 +44,18 @@ impl Overrides {
         }
         Err(InvalidChange::TooManySets)
     }
-
-    /// Sorts the overrides. Must be called after all are entered, and before any look-up.
-    pub(in crate::policy) fn finish(&mut self) {
-        self.sort();
-    }
 }
 
-fn subject_of(
+/// Returns the subjects of a rule that an override with this subject covers.
+pub(in crate::policy) fn subject_of(
     rule: &Rule,
     types: &Types,
     subject: &runtime::Subject,
-) -> Result<Subject, InvalidChange> {
+) -> Result<Covered, InvalidChange> {
     let named = subject.iter().map(|(attribute, value)| {
         let of_type = types.of(attribute);
         (&**attribute, &**value, of_type)
     });
-    Subject::new(rule, named).map_err(|wrong| match wrong {
-        NoSubject::Foreign(attribute) => InvalidChange::ForeignAttribute {
-            attribute: attribute.to_owned(),
-            key: rule.key().map(str::to_owned).collect(),
-        },
-        NoSubject::NoAddress { attribute, value, problem } => InvalidChange::NoSubject {
-            attribute: attribute.to_owned(),
-            message: problem.message(value),
-        },
-        NoSubject::TwoNetworks(attribute) => InvalidChange::NoSubject {
-            attribute: attribute.to_owned(),
-            message: TWO_NETWORKS.to_owned(),
-        },
-    })
+    Covered::new(rule, named)
+        .map_err(|NoSubject { attribute, message }| InvalidChange::NoSubject { attribute, message })
 }

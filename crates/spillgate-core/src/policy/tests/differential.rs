@@ -30,7 +30,7 @@ struct Rule {
 }
 
 impl Rule {
-    fn is_met_by(&self, domain: &str, values: &Values) -> bool {
+    fn is_matched_by(&self, domain: &str, values: &Values) -> bool {
         let holds = |i: usize| {
             let any_of = self.conditions[i].as_ref();
             any_of.is_none_or(|any_of| any_of.iter().any(|pattern| pattern.holds(values[i])))
@@ -232,7 +232,7 @@ proptest! {
             let matched = policy.matched(&request(values).in_domain(*domain));
             let matched: Vec<usize> = matched.iter().map(|matched| matched.rule_index as usize).collect();
             let expected: Vec<usize> =
-                (0..rules.len()).filter(|i| rules[*i].is_met_by(domain, values)).collect();
+                (0..rules.len()).filter(|i| rules[*i].is_matched_by(domain, values)).collect();
             prop_assert_eq!(matched, expected, "{:?}\n{}", values, text);
         }
     }

@@ -167,7 +167,7 @@ limits = ["5/minute"]"#,
 [[rule]]
 name = "a"
 limits = ["5/minute"]"#,
-        r#"2: rule "a", field `key`: missing; write for example key = ["ip"], or key = [] for one bucket for all"#,
+        r#"2: rule "a", field `key`: missing; write for example key = ["ip"], or key = [] for one counter for all"#,
     );
     refuses(
         r#"[[rule]]

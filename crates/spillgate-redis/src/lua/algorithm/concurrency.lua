@@ -1,8 +1,8 @@
 -- Concurrency: permits held and not expired <= count.
 --
--- Mirrors concurrency.rs. A hold is named by the nonce of the call that took it, and its position in that call's
--- program. It is stored as pieces, one for each power of two in its weight. The permits held are then one or a few
--- counts of a range, never a walk: O(log n) for each size of piece in use, and calls of cost 1 use one size.
+-- Mirrors concurrency.rs. A charge of cost c is one hold of weight c, named by the nonce of its call and its position
+-- in the reply. It is stored as pieces, one for each power of two in its weight. The permits held are then one or a
+-- few counts of a range, never a walk: O(log n) for each size of piece in use, and calls of cost 1 use one size.
 --
 -- Parameters: count, hold_us
 -- Reply:   held, retry_after_us (-1: never), reset_after_us
@@ -275,7 +275,7 @@ local function holds(self, incarnation, slot)
     return held_by(self, incarnation, slot) ~= nil
 end
 
--- Extends a hold by `for_us` from now, by at most another max hold, and never shortens it. Returns when it then ends.
+-- Extends a hold by `for_us` from now, by at most another max hold, and never shortens it.
 local function renew(self, limit, incarnation, slot, for_us)
     local weight, end_us = held_by(self, incarnation, slot)
     if not weight then
@@ -286,7 +286,6 @@ local function renew(self, limit, incarnation, slot, for_us)
         redis.call('ZADD', self.own_key, (ENDS + end_us) * size, piece(incarnation, slot, size))
     end
     self.last_us, self.latest_us = self.clock_us, max(self.latest_us, end_us)
-    return end_us - self.shift_us
 end
 
 -- Returns the instant after which at most `room` is held. By rank if all pieces are of size 1, else by

@@ -44,8 +44,7 @@ end
 
 local function load(value, kind, at, limit)
     if at then
-        local high, low, length_us, used, incarnation = unpack_record('>I1I6I6I4I6', value, at)
-        local start_us = high * 281474976710656 + low
+        local start_us, length_us, used, incarnation = unpack_record('>I7I6I4I6', value, at)
         local end_us = start_us + length_us
         local tolerated_us = limit.period_us > 0 and min(1000000, limit.period_us) or 1000000
         -- The clock stepped back by more than is tolerated: the use moves into the window of now.
@@ -127,16 +126,14 @@ local function pack(self, limit)
     if self.used == 0 then
         return
     end
-    local low = self.start_us % 281474976710656
-    local body = pack_record('>I1I6I6I4I6', (self.start_us - low) / 281474976710656, low,
-        self.end_us - self.start_us, self.used, self.incarnation)
+    local body = pack_record('>I7I6I4I6', self.start_us, self.end_us - self.start_us, self.used, self.incarnation)
     return KIND, body, self.end_us - now
 end
 
 -- Returns the us until a record is irrelevant.
 local function until_us(value, kind, at)
-    local high, low, length_us = unpack_record('>I1I6I6', value, at)
-    return high * 281474976710656 + low + length_us - now
+    local start_us, length_us = unpack_record('>I7I6', value, at)
+    return start_us + length_us - now
 end
 
 return {

@@ -54,9 +54,7 @@ local function load(value, kind, at, limit)
     if not at then
         return begin({}, limit, now, 0)
     end
-    local high, low, period_us, prev, curr, incarnation =
-        unpack_record('>I1I6I6I4I4I6', value, at)
-    local start_us = high * 281474976710656 + low
+    local start_us, period_us, prev, curr, incarnation = unpack_record('>I7I6I4I4I6', value, at)
     -- The clock stepped back by more than is tolerated: all counts move into the window of now.
     if start_us - now > min(1000000, 2 * limit.period_us) then
         return begin({ rebased = true }, limit, now, prev + curr)
@@ -145,16 +143,14 @@ local function pack(self, limit)
     if self.prev == 0 and self.curr == 0 then
         return
     end
-    local low = self.start_us % 281474976710656
-    local body = pack_record('>I1I6I6I4I4I6', (self.start_us - low) / 281474976710656, low,
-        self.period_us, self.prev, self.curr, self.incarnation)
+    local body = pack_record('>I7I6I4I4I6', self.start_us, self.period_us, self.prev, self.curr, self.incarnation)
     return KIND, body, self.start_us - now + (self.curr > 0 and 2 or 1) * self.period_us
 end
 
 -- Returns the us until a record is irrelevant.
 local function until_us(value, kind, at)
-    local high, low, period_us, prev, curr = unpack_record('>I1I6I6I4I4', value, at)
-    return high * 281474976710656 + low - now + (curr > 0 and 2 or 1) * period_us
+    local start_us, period_us, prev, curr = unpack_record('>I7I6I4I4', value, at)
+    return start_us - now + (curr > 0 and 2 or 1) * period_us
 end
 
 return {

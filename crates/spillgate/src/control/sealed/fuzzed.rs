@@ -1,6 +1,6 @@
 //! Checks for any bytes that a store returns as an entry, since they may be forged.
 
-use super::{Seal, decoded, encoded};
+use super::{EntrySeal, decoded, encoded};
 use crate::control::table::Stamp;
 use crate::subject::{SHARED_SECRET, Secret};
 use spillgate_redis::control::StoredEntry;
@@ -11,7 +11,7 @@ pub fn holds(text: &[u8]) {
     if let Some(entry) = decoded(text, stamp) {
         assert_eq!(encoded(&entry).as_bytes(), text, "{entry:?}");
     }
-    let seal = Seal::new(&Secret::new(&SHARED_SECRET));
+    let seal = EntrySeal::new(&Secret::new(&SHARED_SECRET));
     let (time_us, random, forget_at_us) = (1, 2, 0);
     let forged = StoredEntry { id: 3, time_us, random, forget_at_us, sealed: text.into() };
     assert_eq!(seal.open(&forged), None);

@@ -21,7 +21,6 @@ pub(in crate::limiter) struct StoreSettings {
     on_state_loss: OnStateLoss,
     presence: Presence,
     pub(super) denial_cache: Option<bool>,
-    clock: Option<Clock>,
     pub(super) previous_secret: Option<[u8; 16]>,
     overload_wait: Option<Duration>,
     /// How long `build` waits for the store, if it has to answer.
@@ -270,16 +269,12 @@ impl LimiterBuilder {
 }
 
 impl StoreSettings {
-    /// Decides by this clock instead of the store's.
-    pub(super) fn use_clock(&mut self, clock: Clock) {
-        self.clock = Some(clock);
-    }
-
-    /// Opens the store; returns `None` if state is in memory.
+    /// Opens the store; returns `None` if state is in memory. A given clock replaces the store's.
     pub(super) async fn open(
         &self,
         timeout: Option<Duration>,
         secret: Secret,
+        clock: &Clock,
     ) -> Result<Option<Redis>, BuildError> {
         let Some(address) = &self.address else { return Ok(None) };
         let defaults = StoreOptions::new(timeout.unwrap_or(TIMEOUT));
@@ -294,9 +289,9 @@ impl StoreSettings {
             ..defaults
         };
         let redis = Redis::open(address, &options).await?;
-        Ok(Some(match &self.clock {
-            Some(clock) => redis.with_clock(clock.clone()),
-            None => redis,
+        Ok(Some(match clock {
+            Clock::System => redis,
+            given => redis.with_clock(given.clone()),
         }))
     }
 }

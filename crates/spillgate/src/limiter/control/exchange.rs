@@ -2,7 +2,6 @@
 //! gets those it has not seen, until all have the same.
 
 use super::super::Inner;
-use super::writing::Control;
 #[cfg(feature = "redis")]
 use crate::control::PendingShard;
 use crate::control::{Entry, EntryId, WriteReport};
@@ -124,20 +123,6 @@ impl Inner {
 
     pub(super) async fn follow(&self, _: Look) -> bool {
         true
-    }
-}
-
-impl Control {
-    /// Returns the shards that are not known to have this entry.
-    #[cfg(feature = "redis")]
-    pub(super) fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
-        self.copies.lacking(id, entry)
-    }
-
-    /// Returns the shards that are not known to have this entry.
-    #[cfg(not(feature = "redis"))]
-    pub(super) fn lacking(&self, _: EntryId, _: &Entry) -> Vec<String> {
-        Vec::new()
     }
 }
 

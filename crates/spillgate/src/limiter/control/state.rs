@@ -1,14 +1,12 @@
 //! Shows and changes the state of one subject, for operators.
 
-use std::sync::Arc;
-
 use super::super::{Inner, Limiter};
 use super::named_by;
 use crate::algorithm::Refund;
 use crate::control::{AuditRecord, AuditedAction, ControlError};
 use crate::counter::Change;
 use crate::decision::{self, Decision, Names};
-use crate::plan::{ChargeOutcome, Plan, keys_of};
+use crate::plan::{ChargeOutcome, ChargeOutcomes, Plan, keys_of};
 use crate::policy::{InvalidChange, Policy, Rule};
 use crate::request::{Cost, Request};
 
@@ -63,23 +61,15 @@ impl Limiter {
     /// ```
     pub async fn state(&self, rule: &str, subject: &Request<'_>) -> Result<Decision, ControlError> {
         let policy = self.policy();
-        let mut plan = self.inner.plan_of(&policy, rule, subject)?;
-        let reply = if plan.asks() {
-            Some(self.inner.engine.decide_one(&plan.transaction).await)
-        } else {
-            None
-        };
-        let counters = match reply {
-            None => plan.outcomes,
-            Some(reply) => {
-                let reply = reply.map_err(ControlError::Store)?;
-                let (_, mut answers) = plan.split();
-                let outcomes = reply.replies.into_iter().map(ChargeOutcome::Store);
-                outcomes.for_each(|outcome| answers.take(outcome));
-                plan.outcomes
-            }
-        };
-        Ok(decision::from_counters(counters, Names::Policy(Arc::clone(&policy))))
+        let found = rule_of(&policy, rule, subject)?;
+        let mut plan = self.inner.plan_of(&policy, found, subject);
+        if plan.asks() {
+            let reply = self.inner.engine.read(&plan.transaction).await;
+            let replies = reply.map_err(ControlError::Store)?.replies;
+            let outcomes: ChargeOutcomes = replies.into_iter().map(ChargeOutcome::Store).collect();
+            plan.take(&outcomes);
+        }
+        Ok(decision::from_counters(plan.outcomes, Names::Policy(policy)))
     }
 
     /// Charges a rule's counters for one subject by force, each up to twice its capacity. Returns
@@ -150,8 +140,9 @@ impl Limiter {
         action: AuditedAction,
     ) -> Result<Decision, ControlError> {
         let policy = self.policy();
-        let plan = self.inner.plan_of(&policy, rule, subject)?;
-        check_units(&policy, rule, subject, cost)?;
+        let found = rule_of(&policy, rule, subject)?;
+        check_units(&policy, found, subject, cost)?;
+        let plan = self.inner.plan_of(&policy, found, subject);
         for counter in &plan.transaction.charges {
             let amount = cost.of(counter.limit.limit().unit());
             if amount > 0 {
@@ -179,17 +170,11 @@ impl Limiter {
 }
 
 impl Inner {
-    fn plan_of(
-        &self,
-        policy: &Policy,
-        rule: &str,
-        subject: &Request<'_>,
-    ) -> Result<Box<Plan>, ControlError> {
-        let rule = rule_of(policy, rule, subject)?;
+    fn plan_of(&self, policy: &Policy, rule: &Rule, subject: &Request<'_>) -> Box<Plan> {
         let subject = &*policy.typed(subject);
-        let matched = policy.met_by_subject(rule, subject);
+        let matched = policy.matched_by_subject(rule, subject);
         let matched = matched.expect("the rule is the policy's");
-        Ok(Box::new(Plan::of_subject(&matched, subject, &self.secret)))
+        Box::new(Plan::of_subject(&matched, subject, &self.secret))
     }
 }
 
@@ -210,12 +195,11 @@ fn rule_of<'p>(
 /// Checks that each unit of a cost is that of some limit, which may have state for the subject.
 fn check_units(
     policy: &Policy,
-    rule: &str,
+    rule: &Rule,
     subject: &Request<'_>,
     cost: &Cost<'_>,
-) -> Result<(), ControlError> {
-    let found = policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
-    let limits = policy.limits_ever_in_force(found, &policy.typed(subject));
+) -> Result<(), InvalidChange> {
+    let limits = policy.limits_ever_in_force(rule, &policy.typed(subject));
     let mut units: Vec<String> = limits.iter().map(|it| it.limit().unit().to_owned()).collect();
     let mut amounts = cost.amounts().filter(|(_, amount)| *amount > 0);
     let Some((unit, _)) = amounts.find(|(unit, _)| !units.iter().any(|known| known == unit)) else {
@@ -223,7 +207,7 @@ fn check_units(
     };
     units.sort_unstable();
     units.dedup();
-    Err(InvalidChange::UnknownUnit { unit: unit.to_owned(), units }.into())
+    Err(InvalidChange::UnknownUnit { unit: unit.to_owned(), units })
 }
 
 fn owned(cost: &Cost<'_>) -> Cost<'static> {

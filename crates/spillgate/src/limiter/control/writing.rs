@@ -127,7 +127,6 @@ impl Inner {
 }
 
 impl Control {
-    #[cfg_attr(not(feature = "redis"), expect(unused_variables, reason = "nothing is sealed"))]
     pub(crate) fn new(clock: Clock, secret: &Secret, subjects_in_log: SubjectsInLog) -> Control {
         Control {
             table: Mutex::default(),
@@ -160,7 +159,7 @@ impl Control {
     }
 
     /// Returns whether an entry has an effect now.
-    fn has_live(&self, id: EntryId) -> bool {
+    pub(super) fn has_live(&self, id: EntryId) -> bool {
         let now_us = self.now_us();
         self.table.lock().entry(id).is_some_and(|entry| entry.is_live(now_us))
     }

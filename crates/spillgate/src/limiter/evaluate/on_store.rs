@@ -10,12 +10,13 @@ use super::super::leasing::Paid;
 use super::{ChargedHere, Evaluated, deny_if_full};
 use crate::counter::Change;
 use crate::denial_cache::Sent;
-use crate::engine::{self, Redis, StoreCall};
-use crate::fallback::Outage;
+use crate::engine::Redis;
+use crate::fallback::StoreCall;
 use crate::limit::NamedLimit;
 use crate::plan::{ChargeOutcomes, FollowUp, Plan, RecordAction};
 use crate::policy::Policy;
 use crate::reservation::Noted;
+use spillgate_redis::spread;
 
 /// A plan after leases and the denial cache have been applied.
 struct Prepared {
@@ -33,7 +34,7 @@ struct Concluded {
 }
 
 /// The outcomes of all charges, with the reservation's charges that this instance made itself.
-type Answer = (ChargeOutcomes, ChargedHere);
+type StoreOutcomes = (ChargeOutcomes, ChargedHere);
 
 impl Inner {
     /// Evaluates a plan on a store. Does not wait if leases and remembered denials suffice.
@@ -51,7 +52,7 @@ impl Inner {
             // The call takes the deferred charges of its counters with it. A caller that leaves
             // before the answer leaves them with it: they count as charged.
             let call = self.fallback.store_call(&mut prepared.plan, policy);
-            let Ok(outcomes) = engine::decide(redis, &call).await;
+            let outcomes = spread::decide(redis, &call).await;
             let answer = self.note_answer(redis, &call, outcomes, sent);
             drop(call);
             let concluded = self.conclude(prepared, answer);
@@ -60,7 +61,9 @@ impl Inner {
         .await
     }
 
-    pub(super) async fn evaluate_each_on(
+    /// Evaluates several plans in order, each by itself, with as few calls to the store as
+    /// possible.
+    pub(in super::super) async fn evaluate_each_on(
         &self,
         redis: &Redis,
         plans: Vec<(Box<Plan>, Option<&Policy>)>,
@@ -74,12 +77,12 @@ impl Inner {
         let calls: Vec<_> = asking
             .map(|(prepared, policy)| self.fallback.store_call(&mut prepared.plan, *policy))
             .collect();
-        let outcomes = engine::decide_each(redis, &calls).await;
-        let answers: Vec<Answer> = calls
+        let outcomes = spread::decide_each(redis, &calls).await;
+        let answers: Vec<StoreOutcomes> = calls
             .iter()
             .zip(outcomes)
             .zip(sent)
-            .map(|((call, Ok(outcomes)), sent)| self.note_answer(redis, call, outcomes, sent))
+            .map(|((call, outcomes), sent)| self.note_answer(redis, call, outcomes, sent))
             .collect();
         // `calls` borrows the plans that `conclude` consumes.
         drop(calls);
@@ -118,10 +121,10 @@ impl Inner {
     fn note_answer(
         &self,
         redis: &Redis,
-        call: &StoreCall<'_, Outage<'_>>,
+        call: &StoreCall<'_>,
         outcomes: ChargeOutcomes,
         sent: Sent,
-    ) -> Answer {
+    ) -> StoreOutcomes {
         self.fallback.note_outcomes(call, &outcomes);
         self.denials.note(redis, call.transaction, &outcomes, sent);
         let charged_here = match call.transaction.record {
@@ -132,7 +135,7 @@ impl Inner {
     }
 
     /// Fills in the counters, and puts leases back if the decision is denied.
-    fn conclude(&self, prepared: Prepared, answer: Answer) -> Concluded {
+    fn conclude(&self, prepared: Prepared, answer: StoreOutcomes) -> Concluded {
         let (Prepared { mut plan, paid, .. }, (outcomes, charged_here)) = (prepared, answer);
         let (mut follow_ups, noted) = (mem::take(&mut plan.follow_ups), plan.noted());
         plan.take(&outcomes);
@@ -147,7 +150,7 @@ impl Inner {
     /// Concludes a plan without a call to the store. There are no corrections, since they are made
     /// on the store.
     fn conclude_unasked(&self, prepared: Prepared) -> Evaluated {
-        self.conclude(prepared, Answer::default()).evaluated_if_recorded()
+        self.conclude(prepared, StoreOutcomes::default()).evaluated_if_recorded()
     }
 
     /// Makes the corrections that follow a decision.

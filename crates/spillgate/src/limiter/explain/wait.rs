@@ -3,9 +3,17 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A wait in the unit that fits, rounded up.
+/// A wait in the unit that fits, rounded up, as the sentences of an explanation have it.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use spillgate::explain::Wait;
+///
+/// assert_eq!(Wait(Duration::from_millis(11_001)).to_string(), "11.1 s");
+/// ```
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wait(pub(super) Duration);
+pub struct Wait(pub Duration);
 
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -36,7 +44,7 @@ mod tests {
 
     #[test]
     fn prints_a_wait_in_the_unit_that_fits_and_rounds_up() {
-        for (us, reply) in [
+        for (us, text) in [
             (0, "0 ms"),
             (1, "1 ms"),
             (999_000, "999 ms"),
@@ -49,7 +57,7 @@ mod tests {
             (7_200_001_000, "2 h 1 min"),
             (172_800_001_000, "2 d 1 h"),
         ] {
-            assert_eq!(Wait(Duration::from_micros(us)).to_string(), reply, "{us} µs");
+            assert_eq!(Wait(Duration::from_micros(us)).to_string(), text, "{us} µs");
         }
     }
 }

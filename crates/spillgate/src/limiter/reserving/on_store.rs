@@ -11,6 +11,7 @@ use crate::plan::Plan;
 use crate::reservation::{
     Answer, Contents, EndResult, Ending, Group, Noted, Opening, ReservationError,
 };
+use spillgate_redis::IdUse;
 
 impl Inner {
     /// Returns an error if a repeated reservation has lost a permit.
@@ -47,7 +48,8 @@ impl Inner {
             // The record has already been compared with the request.
             return Ok(());
         }
-        if redis.names(opening, allowed).await.unwrap_or(true) {
+        let id_use = if allowed { IdUse::Take } else { IdUse::Look };
+        if redis.claim_id(opening, id_use).await.unwrap_or(true) {
             return Ok(());
         }
         self.undo_new(redis, opening, noted.groups.iter()).await;
@@ -95,7 +97,7 @@ impl Inner {
         counters.iter_mut().for_each(CounterOutcome::admit);
         let decision = self.decision(counters, bound.meters(), bound.names());
         let contents =
-            Contents { id: opening.id, node: Some(redis.node()), groups: alone.elsewhere };
+            Contents { id: opening.id, node: Some(redis.instance_id()), groups: alone.elsewhere };
         Ok(decision::with_receipt(decision, self.receipts.receipt(contents)))
     }
 
@@ -110,7 +112,7 @@ impl Inner {
         let at_store = futures_util::future::join_all(at_store).await;
         let mut joined = Answer::EndResult(EndResult::Unknown);
         let mut missing = None;
-        let here = node.filter(|node| *node == redis.node());
+        let here = node.filter(|node| *node == redis.instance_id());
         let here = here.map(|_| Ok(self.fallback.close(*id, ending)));
         for answer in at_store.into_iter().chain(here) {
             match answer {

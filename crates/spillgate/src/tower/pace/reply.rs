@@ -13,8 +13,8 @@ pub(super) fn requested_wait(
     headers: &HeaderMap,
     now_s: u64,
 ) -> Option<Duration> {
-    let refused = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    let retry_after = text(headers, &RETRY_AFTER).filter(|_| refused);
+    let denied = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    let retry_after = text(headers, &RETRY_AFTER).filter(|_| denied);
     let seconds = retry_after
         .and_then(|retry_after| after(retry_after, now_s))
         .or_else(|| until_more(headers, status == StatusCode::TOO_MANY_REQUESTS, now_s));
@@ -32,12 +32,12 @@ fn after(text: &str, now_s: u64) -> Option<u64> {
 
 /// Returns the time until more quota is free, by the `RateLimit` fields, if none is left or the
 /// call was denied.
-fn until_more(headers: &HeaderMap, refused: bool, now_s: u64) -> Option<u64> {
+fn until_more(headers: &HeaderMap, denied: bool, now_s: u64) -> Option<u64> {
     let lines = headers.get_all("ratelimit").iter().filter_map(|line| line.to_str().ok());
-    let of_lines = lines.flat_map(outside_quotes).filter_map(|item| of_item(item, refused)).max();
-    of_lines.or_else(|| of_draft_7(headers, refused)).or_else(|| {
+    let of_lines = lines.flat_map(outside_quotes).filter_map(|item| of_item(item, denied)).max();
+    of_lines.or_else(|| of_draft_7(headers, denied)).or_else(|| {
         let prefixes = ["ratelimit", "x-ratelimit", "x-rate-limit"];
-        let by = |prefix| of_single_fields(headers, prefix, refused, now_s);
+        let by = |prefix| of_single_fields(headers, prefix, denied, now_s);
         prefixes.into_iter().find_map(by)
     })
 }
@@ -54,34 +54,34 @@ fn outside_quotes(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Reads `"name";r=0;t=13`.
-fn of_item(item: &str, refused: bool) -> Option<u64> {
+fn of_item(item: &str, denied: bool) -> Option<u64> {
     let number = |key: &str| {
         let mut parameters = item.rsplit('"').next()?.split(';').map(str::trim);
         parameters.find_map(|parameter| parameter.strip_prefix(key)?.parse::<u64>().ok())
     };
     let remaining = number("r=");
-    number("t=").filter(|_| remaining == Some(0) || refused && remaining.is_none())
+    number("t=").filter(|_| remaining == Some(0) || denied && remaining.is_none())
 }
 
 /// Reads `limit=100, remaining=0, reset=13`.
-fn of_draft_7(headers: &HeaderMap, refused: bool) -> Option<u64> {
+fn of_draft_7(headers: &HeaderMap, denied: bool) -> Option<u64> {
     let line = headers.get("ratelimit")?.to_str().ok()?;
     let number = |key: &str| {
         let mut parts = line.split(',').map(str::trim);
         parts.find_map(|part| part.strip_prefix(key)?.parse::<u64>().ok())
     };
-    number("reset=").filter(|_| number("remaining=") == Some(0) || refused)
+    number("reset=").filter(|_| number("remaining=") == Some(0) || denied)
 }
 
 /// Reads `RateLimit-Remaining: 0` and `RateLimit-Reset: 13`. Some APIs give the reset as a Unix
 /// time.
-fn of_single_fields(headers: &HeaderMap, prefix: &str, refused: bool, now_s: u64) -> Option<u64> {
+fn of_single_fields(headers: &HeaderMap, prefix: &str, denied: bool, now_s: u64) -> Option<u64> {
     let number = |name: &str| {
         let name = HeaderName::try_from(format!("{prefix}-{name}")).ok()?;
         text(headers, &name)?.parse::<u64>().ok()
     };
     let remaining = number("remaining");
-    let reset = number("reset").filter(|_| remaining == Some(0) || refused)?;
+    let reset = number("reset").filter(|_| remaining == Some(0) || denied)?;
     Some(if reset > DECADES_S { reset.saturating_sub(now_s) } else { reset })
 }
 

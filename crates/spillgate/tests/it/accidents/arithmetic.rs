@@ -8,6 +8,7 @@ use spillgate_core::time::Clock;
 use spillgate_redis::script_text;
 use spillgate_testkit::{RedisServer, Reply};
 
+use crate::failure::evidence;
 use crate::support::random::Random;
 use crate::support::script::Script;
 use crate::support::world::{
@@ -43,7 +44,7 @@ fn every_rate_admits_exactly_its_quota() {
 /// ACCIDENTS 2. Arrival times in floats were off by one: one call too many, or one too few.
 #[test]
 fn arrivals_match_exact_fractions() {
-    let steps = if std::env::var_os("SPILLGATE_EVIDENCE").is_some() { 10_000_000 } else { 500_000 };
+    let steps = if evidence() { 10_000_000 } else { 250_000 };
     let limits: Vec<NamedLimit> =
         [("3/1s", 7), ("777777/day", 1_000), ("1000003/day", 5), ("7/1ms", 900), ("1/3s", 2)]
             .map(|(quota, burst)| named(LimitSpec::new(quota).burst(burst).build().unwrap()))

@@ -233,7 +233,7 @@ fn a_batch_over_a_thousand_subjects_decides_each() {
         let transactions: Vec<_> =
             costs.iter().map(|costs| transaction(Intent::Charge, costs)).collect();
         for fits in [true, false] {
-            let reply = world.decide_each(&transactions);
+            let reply = world.decide_all(&transactions);
             assert_eq!(reply.len(), 1_000);
             assert!(reply.iter().all(|reply| reply.allowed == fits), "{}", world.name());
         }

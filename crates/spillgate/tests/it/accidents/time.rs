@@ -6,6 +6,7 @@ use spillgate_core::time::Clock;
 use spillgate_redis::Redis;
 use spillgate_testkit::RedisServer;
 
+use crate::support::engine::Engine;
 use crate::support::random::Random;
 use crate::support::script::Script;
 use crate::support::world::{
@@ -46,7 +47,8 @@ fn callers_with_skewed_clocks_admit_no_more_than_the_clock_ahead() {
             let runtime = runtime();
             let clocks = [0, 1, 2].map(|_| Clock::given(TODAY_US));
             let callers = clocks.clone().map(|clock| {
-                runtime.block_on(Redis::connect(&server.url(), PATIENCE)).unwrap().with_clock(clock)
+                let redis = runtime.block_on(Redis::connect(&server.url(), PATIENCE)).unwrap();
+                Engine::Redis(redis.with_clock(clock))
             });
             let mut random = Random::new(27);
             let mut admitted = 0;
@@ -113,12 +115,12 @@ fn a_store_that_bars_time_uses_the_callers_clock() {
     assert_eq!(server.command(&["DBSIZE"]).integer(), 0, "nothing was charged");
 
     let clock = Clock::given(TODAY_US);
-    let redis =
-        runtime.block_on(Redis::connect(&server.url(), PATIENCE)).unwrap().with_clock(clock);
+    let redis = runtime.block_on(Redis::connect(&server.url(), PATIENCE)).unwrap();
+    let engine = Engine::Redis(redis.with_clock(clock));
     for limit in each_algorithm(3, AGES) {
         for call in 0..5 {
             let reply = runtime
-                .block_on(redis.decide_one(&transaction(Intent::Charge, &[(ME, &limit, 1)])))
+                .block_on(engine.decide_one(&transaction(Intent::Charge, &[(ME, &limit, 1)])))
                 .unwrap();
             assert_eq!(reply.allowed, call < 3, "{}", limit.algorithm());
         }

@@ -28,14 +28,10 @@ struct Worker {
     reader: JoinHandle<()>,
 }
 
-/// A clock that all processes on this machine share.
-pub(super) fn now_us() -> u64 {
-    boottime_us()
-}
-
-/// Returns how far the wall clock is ahead of [`now_us`].
+/// Returns how far the wall clock is ahead of [`boottime_us`], a clock that all processes on this machine
+/// share.
 pub(super) fn wall_ahead_us() -> u64 {
-    Clock::System.now_us() - now_us()
+    Clock::System.now_us() - boottime_us()
 }
 
 impl Fleet {
@@ -45,7 +41,7 @@ impl Fleet {
         let mut workers: Vec<Worker> =
             (0..PROCESSES).map(|_| Worker::start(store, timeout)).collect();
         workers.iter_mut().for_each(Worker::wait_until_ready);
-        Fleet { workers, timeout, admissions: Vec::new(), checking_from_us: now_us() }
+        Fleet { workers, timeout, admissions: Vec::new(), checking_from_us: boottime_us() }
     }
 
     pub(super) fn processes(&self) -> usize {
@@ -62,7 +58,7 @@ impl Fleet {
     }
 
     pub(super) fn end(mut self) -> History {
-        let until_us = now_us();
+        let until_us = boottime_us();
         for worker in self.workers {
             self.admissions.extend(worker.end());
         }
@@ -105,10 +101,10 @@ impl Worker {
 
 /// `+ limit began ended locally .`
 fn admission(line: &str) -> Option<Admission> {
-    let mut params = line.strip_prefix("+ ")?.strip_suffix(" .")?.split(' ');
-    let limit = params.next()?.parse().ok()?;
-    let (began_us, ended_us) = (params.next()?.parse().ok()?, params.next()?.parse().ok()?);
-    let local = params.next()? == "locally";
+    let mut words = line.strip_prefix("+ ")?.strip_suffix(" .")?.split(' ');
+    let limit = words.next()?.parse().ok()?;
+    let (began_us, ended_us) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let local = words.next()? == "locally";
     Some(Admission { limit, began_us, ended_us, local })
 }
 
@@ -151,11 +147,11 @@ fn ring(number: u32, urls: &[&str]) -> Ring {
 async fn call(limiter: Limiter, number: usize, limits: Limits) {
     let (key, limit) = (format!("subject {number}"), limits.limit());
     loop {
-        let began_us = now_us();
+        let began_us = boottime_us();
         let decision = limiter.check(&Request::keyed(&key, &limit)).await;
         if decision.allowed() {
             let by = if decision.degraded() { "locally" } else { "store" };
-            println!("+ {number} {began_us} {} {by} .", now_us());
+            println!("+ {number} {began_us} {} {by} .", boottime_us());
         }
         tokio::time::sleep(PACE).await;
     }

@@ -3,13 +3,14 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use spillgate_core::time::boottime_us;
 use spillgate_testkit::{
     Cluster, Fault as Network, FaultProxy, Node, RedisServer, Reply, Sentinels, ServerVersion,
     SteppedServer, poll,
 };
 
 use super::fault::{Fault, LASTS, Shape};
-use super::fleet::{Fleet, now_us};
+use super::fleet::Fleet;
 use crate::support::world::keys;
 
 pub(super) enum Rig {
@@ -202,9 +203,9 @@ fn hand_over(watched: &Sentinels) -> u64 {
     let before = watched.primary();
     let elected = || {
         let mut others = watched.servers().iter().enumerate().filter(|(place, _)| *place != before);
-        others.any(|(_, server)| is_primary(server)).then(now_us)
+        others.any(|(_, server)| is_primary(server)).then(boottime_us)
     };
-    let named = || (watched.primary() != before).then(now_us);
+    let named = || (watched.primary() != before).then(boottime_us);
     std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
             let elected_us = poll(HANDED_OVER, elected).expect("a replica takes over");
@@ -274,8 +275,8 @@ fn cause_on_cluster(fault: Fault, cluster: &mut Cluster) {
 }
 
 fn repeat(action: impl Fn()) {
-    let until_us = now_us() + LASTS.as_micros() as u64;
-    while now_us() < until_us {
+    let until_us = boottime_us() + LASTS.as_micros() as u64;
+    while boottime_us() < until_us {
         action();
         sleep(Duration::from_millis(50));
     }

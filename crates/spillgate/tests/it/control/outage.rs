@@ -228,6 +228,24 @@ fn a_removal_during_an_outage_holds_at_once_and_everywhere_after_it() {
 }
 
 #[test]
+fn a_removal_during_an_outage_finds_an_override_that_was_set_under_another_type() {
+    let mut server = RedisServer::start();
+    run(async {
+        let rule = "[[rule]]\nname = \"login\"\nkey = [\"client\"]\nlimits = [\"5/day\"]\n";
+        let limiter = on(&server).policy(Policy::from_toml(rule).unwrap()).build().await.unwrap();
+        let client = Request::new().with("client", "2001:DB8::7");
+        limiter.set_override("login", &client, ["block"], None).await.unwrap();
+        let typed = format!("{rule}[attribute.client]\ntype = \"ip\"");
+        limiter.set_policy(Policy::from_toml(&typed).unwrap());
+        Outage::Gone.begin(&mut server);
+        let other = Request::new().with("client", "192.0.2.1");
+        until("the store is gone", async || limiter.peek(&other).await.degraded()).await;
+        limiter.remove_override("login", &client).await.unwrap();
+        assert!(limiter.overrides().is_empty(), "{:?}", limiter.overrides());
+    });
+}
+
+#[test]
 fn an_instance_that_never_saw_the_store_sets_and_removes_changes_too() {
     let mut server = RedisServer::start();
     run(async {

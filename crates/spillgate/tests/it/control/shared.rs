@@ -63,11 +63,11 @@ fn a_change_at_one_process_reaches_four_others_within_a_second() {
         workers.push((process, Vec::new()));
         reports.push(lines);
     }
-    let mut reply = Vec::new();
+    let mut changes = Vec::new();
     run(async {
         let limiter = on(&server).build().await.unwrap();
         for quota in [20, 30, 40, LAST] {
-            reply.push((quota, Clock::System.now_us()));
+            changes.push((quota, Clock::System.now_us()));
             limiter.set_override("api", &acme(), [format!("{quota}/day")], None).await.unwrap();
             assert_eq!(capacity(&limiter, &ann()).await, Some(quota), "at once in this process");
             // Not a multiple of the interval at which the others poll.
@@ -79,7 +79,7 @@ fn a_change_at_one_process_reaches_four_others_within_a_second() {
         seen.extend(seen_lines);
         assert!(process.wait(PATIENCE).unwrap().success());
     }
-    for (quota, at_us) in reply {
+    for (quota, at_us) in changes {
         let waits: Vec<u64> = workers
             .iter()
             .filter_map(|(_, seen)| seen.iter().find(|seen| seen.capacity == quota))

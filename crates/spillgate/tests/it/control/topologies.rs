@@ -40,13 +40,10 @@ fn a_server_that_is_no_shard_of_a_cluster_any_more_is_not_pending() {
     });
 }
 
-/// The other topologies, if SPILLGATE_EVIDENCE is set; [`shared`](super::shared) covers one server in the
-/// gate.
+/// [`shared`](super::shared) covers one server in the gate.
 #[test]
+#[ignore = "needs evidence"]
 fn changes_on_one_server_or_by_sentinels_reach_every_process_and_survive_a_flush_and_restarts() {
-    if !evidence() {
-        return println!("runs in ./evidence faults");
-    }
     let server = [RedisServer::start()];
     holds_everywhere(&server, &|it| it.redis(server[0].url()));
     let watched = Sentinels::start(1, 3);

@@ -11,7 +11,7 @@ use spillgate_testkit::{Cluster, Node, Sentinels, eventually, poll};
 use tokio::task::JoinHandle;
 
 use super::cluster::slot_of_mine;
-use super::{ALL, CEILING, HEALING, Patient, SHARE, evidence};
+use super::{ALL, CEILING, HEALING, Patient, SHARE, YEAR, evidence};
 
 /// F9. CLUSTER FAILOVER: the replica has received everything before it takes over.
 #[test]
@@ -130,7 +130,7 @@ async fn call(limiter: Limiter, stop: Arc<AtomicBool>) -> Seen {
 
 /// Nothing refills meanwhile, and the quota is not exhausted.
 fn limit() -> Limit {
-    Limit::per(LIMIT, Duration::from_secs(366 * 86_400))
+    Limit::per(LIMIT, YEAR)
 }
 
 const LIMIT: u64 = 1_000_000;

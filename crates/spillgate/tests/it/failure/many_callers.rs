@@ -8,7 +8,7 @@ use spillgate_core::time::monotonic_us;
 use spillgate_testkit::{Fault, FaultProxy, RedisServer, poll};
 use tokio::runtime::Runtime;
 
-use super::{CEILING, HEALING, evidence};
+use super::{CEILING, HEALING, YEAR, evidence};
 use crate::support::storm;
 
 /// The fault of the store.
@@ -234,7 +234,7 @@ fn limit() -> u64 {
 
 /// Nothing refills meanwhile.
 fn of(count: u64) -> Limit {
-    Limit::per(count, Duration::from_secs(366 * 86_400))
+    Limit::per(count, YEAR)
 }
 
 fn phase_ms() -> u64 {

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::{CEILING, TIMEOUT, evidence};
+use super::{CEILING, TIMEOUT, YEAR, evidence};
 use crate::support::storm;
 
 #[test]
@@ -98,8 +98,7 @@ fn a_call_past_its_deadline_does_not_reach_the_store() {
         let decision = runtime.block_on(limiter.check_atomic_within(&requests, within));
         assert_eq!(decision.whole().source(), Source::Fallback);
     }
-    let stats = server.command(&["INFO", "commandstats"]);
-    assert!(!stats.text().contains("cmdstat_evalsha:"), "{}", stats.text());
+    assert_eq!(server.calls_of("evalsha"), 0);
     assert!(limiter.shards()[0].asked);
     assert_eq!(runtime.block_on(limiter.check(&of_victim())).source(), Source::Store);
 }
@@ -116,7 +115,7 @@ fn admissions_made_while_a_deferred_charge_is_paid_are_charged_too() {
         runtime.block_on(builder.expected_instances(1).denial_cache(false).build()).unwrap()
     };
     let (limiter, direct) = (build(&proxy.url()), build(&server.url()));
-    let limit = Limit::per(1_600, Duration::from_secs(366 * 86_400));
+    let limit = Limit::per(1_600, YEAR);
     let request = Request::keyed("me", limit);
     let hurried = || {
         let within = Duration::from_nanos(1);
@@ -258,7 +257,8 @@ fn a_stopped_store_releases_all_of_its_callers_within_a_tenth_of_a_second() {
     assert!(longest[2] <= 100, "{longest:?} ms");
 }
 
-/// The time that these limiters, with their defaults, allow the store.
+/// The time that these limiters, with their defaults, allow the store. A machine with a build running stops for
+/// longer.
 const PATIENCE: Duration = Duration::from_millis(25);
 
 /// Three processes on one store. Each has callers of one subject with a thousand calls a day.
@@ -369,7 +369,6 @@ impl Fleet {
         assert!(admitted <= VICTIMS_LIMIT + victims.local, "{admitted} admitted");
         let expected = if row.is_starved() { 1 } else { VICTIMS_LIMIT / 10 };
         assert!(admitted >= expected, "only {admitted} admitted, which tests nothing");
-        assert!(self.server.pid() > 0);
         row
     }
 }
@@ -426,7 +425,6 @@ impl Count {
     }
 }
 
-/// The default timeout is 25 ms, and a machine with a build running stops for longer.
 /// Sends one PING after another to the server, and returns the longest wait for an answer.
 async fn longest_ping(port: u16, until_us: u64) -> Duration {
     let mut server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();

@@ -3,11 +3,11 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use spillgate::{Limit, Limiter, LimiterBuilder, Request};
 use spillgate_testkit::{RedisServer, eventually};
 
+use super::YEAR;
 use crate::support::random::Random;
 use crate::support::storm;
 use crate::support::world::PATIENCE;
@@ -38,7 +38,7 @@ fn admitted(process: impl Fn() -> LimiterBuilder) -> u64 {
             let processes = Arc::clone(&processes);
             runtime.spawn(async move {
                 let mut random = Random::new(caller as u64 + 1);
-                let limit = Limit::per(LIMIT, Duration::from_secs(366 * 86_400));
+                let limit = Limit::per(LIMIT, YEAR);
                 for _ in 0..REQUESTS / CALLERS {
                     let at = process_of(random.below(100));
                     let limiter = processes[at].lock().unwrap().clone();

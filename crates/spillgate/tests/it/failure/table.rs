@@ -83,7 +83,7 @@ const FAULTS: [(&str, Fault); 9] = [
     ("black hole", Fault::BlackHole),
     ("replies lost", Fault::LoseAll(Direction::ToClient)),
     ("frozen", Fault::Freeze),
-    ("line forgotten", Fault::ForgetLines),
+    ("connection forgotten", Fault::ForgetConnections),
     ("reset", Fault::Reset),
     ("cut within the reply", Fault::CutAfter(Direction::ToClient, 10)),
 ];

@@ -12,6 +12,7 @@ use spillgate::tower::{RateLimitLayer, from_method};
 use spillgate::{Limiter, Policy};
 use tower::{Layer, ServiceExt, service_fn};
 
+use super::layer::in_memory;
 use crate::support::world::runtime;
 
 #[derive(Clone, Default)]
@@ -60,11 +61,6 @@ fn warnings(layer: RateLimitLayer, calls: &[Call<'_>], times: usize) -> Vec<Stri
     written.lines().map(str::to_owned).collect()
 }
 
-fn layer(policy: &str) -> RateLimitLayer {
-    let builder = Limiter::builder().policy(Policy::from_toml(policy).unwrap());
-    RateLimitLayer::new(runtime().block_on(builder.build()).unwrap())
-}
-
 #[track_caller]
 fn check(warnings: &[String], name: &str, parts: &[&str]) {
     let [line] = warnings else { panic!("one warning, and not {warnings:#?}") };
@@ -81,21 +77,21 @@ const FORWARDED: &[(&str, &str)] = &[("x-forwarded-for", "203.0.113.7")];
 #[test]
 fn warns_of_rules_that_never_match_and_names_missing_attributes() {
     let needs_more = "[[rule]]\nname = \"login\"\nmatch = { route = \"/login\" }\nkey = [\"ip\"]\nlimits = [\"1/second\"]";
-    let given = layer(needs_more).with("method", from_method());
+    let given = in_memory(needs_more).with("method", from_method());
     let parts = ["login", "needs [route, ip]", "attributes [method]", ".with(..)"];
     check(&warnings(given, &[("-", &[])], 3), "rules-never-match", &parts);
     let elsewhere = "[[rule]]\nname = \"web\"\ndomain = \"web\"\nkey = []\nlimits = [\"1/second\"]";
     let parts = ["the domain default", "the domain web"];
-    check(&warnings(layer(elsewhere), &[], 0), "rules-never-match", &parts);
+    check(&warnings(in_memory(elsewhere), &[], 0), "rules-never-match", &parts);
     let off = "[[rule]]\nname = \"r\"\nmode = \"off\"\nkey = []\nlimits = [\"1/second\"]";
-    check(&warnings(layer(off), &[], 0), "rules-never-match", &["rule r is off"]);
+    check(&warnings(in_memory(off), &[], 0), "rules-never-match", &["rule r is off"]);
 }
 
 #[test]
 fn one_rule_that_can_match_is_enough() {
     let policy =
         format!("{BY_IP}\n[[rule]]\nname = \"m\"\nkey = [\"method\"]\nlimits = [\"1/day\"]");
-    let given = layer(&policy).with("method", from_method());
+    let given = in_memory(&policy).with("method", from_method());
     assert_eq!(warnings(given, &[("-", &[])], 3), [""; 0]);
 }
 
@@ -110,7 +106,7 @@ fn a_policy_loaded_later_is_examined_then() {
 
 #[test]
 fn a_layer_made_from_another_has_warnings_of_its_own() {
-    let first = layer(BY_IP);
+    let first = in_memory(BY_IP);
     let second = first.clone().in_domain("web");
     check(&warnings(first, &[], 0), "rules-never-match", &["the domain default"]);
     check(&warnings(second, &[], 0), "rules-never-match", &["have the domain web"]);
@@ -118,14 +114,14 @@ fn a_layer_made_from_another_has_warnings_of_its_own() {
 
 #[test]
 fn warns_of_requests_without_a_peer_address() {
-    let given = layer(BY_IP).identify(ByIp::direct());
+    let given = in_memory(BY_IP).identify(ByIp::direct());
     let parts = ["into_make_service_with_connect_info", "SocketAddr"];
     check(&warnings(given, &[("-", &[])], 3), "no-peer-address", &parts);
 }
 
 #[test]
 fn warns_of_addresses_behind_an_untrusted_proxy() {
-    let given = || layer(BY_IP).identify(ByIp::direct());
+    let given = || in_memory(BY_IP).identify(ByIp::direct());
     let parts = ["10.0.0.1", "x-forwarded-for", "ByIp::trusting([\"10.0.0.1\"])"];
     check(&warnings(given(), &[("10.0.0.1:80", FORWARDED)], 3), "address-of-a-proxy", &parts);
     for field in ["forwarded", "x-real-ip"] {
@@ -137,7 +133,7 @@ fn warns_of_addresses_behind_an_untrusted_proxy() {
 
 #[test]
 fn warns_of_untrusted_clients_that_send_forwarded_fields() {
-    let given = layer(BY_IP).identify(ByIp::trusting(["10.0.0.0/8"]));
+    let given = in_memory(BY_IP).identify(ByIp::trusting(["10.0.0.0/8"]));
     let calls = [("10.0.0.1:80", FORWARDED), ("192.0.2.9:80", FORWARDED)];
     let parts = ["192.0.2.9", "ignored", "ByIp::trusting(..)"];
     check(&warnings(given, &calls, 3), "forwarded-by-a-stranger", &parts);
@@ -145,7 +141,7 @@ fn warns_of_untrusted_clients_that_send_forwarded_fields() {
 
 #[test]
 fn warns_of_a_forwarded_field_that_never_comes() {
-    let given = || layer(BY_IP).identify(ByIp::trusting(["10.0.0.0/8"]));
+    let given = || in_memory(BY_IP).identify(ByIp::trusting(["10.0.0.0/8"]));
     let calls: [Call<'_>; 1] = [("10.0.0.1:80", &[])];
     let parts = ["x-forwarded-for", "let the proxy send it"];
     check(&warnings(given(), &calls, 200), "forwarded-never-seen", &parts);
@@ -163,7 +159,7 @@ fn warns_of_a_forwarded_field_that_never_comes() {
 #[test]
 fn warns_of_trust_in_every_address() {
     for all in ["0.0.0.0/0", "::/0"] {
-        let given = layer(BY_IP).identify(ByIp::trusting([all]));
+        let given = in_memory(BY_IP).identify(ByIp::trusting([all]));
         check(&warnings(given, &[], 0), "trusts-everyone", &["can forge its address"]);
     }
 }

@@ -43,7 +43,7 @@ impl Service<Request<&'static str>> for Careful {
     }
 }
 
-fn in_memory(policy: &str) -> RateLimitLayer {
+pub(super) fn in_memory(policy: &str) -> RateLimitLayer {
     let builder = Limiter::builder().policy(Policy::from_toml(policy).unwrap());
     RateLimitLayer::new(runtime().block_on(builder.build()).unwrap())
 }

@@ -111,12 +111,12 @@ fn a_client_without_tower_waits_for_room_and_as_the_reply_asks() {
 
         pace.wait(&get("api")).await.unwrap();
         let no_room = pace.wait(&get("api")).await;
-        assert!(matches!(no_room, Err(PaceError::Refused(_))), "{no_room:?}");
+        assert!(matches!(no_room, Err(PaceError::Denied(_))), "{no_room:?}");
         pace.note_reply(&get("api"), denied.status(), denied.headers());
         let held_off = pace.wait(&get("api")).await;
         assert!(matches!(held_off, Err(PaceError::HeldOff(_))), "{held_off:?}");
         let other = pace.wait(&get("other")).await;
-        assert!(matches!(other, Err(PaceError::Refused(_))), "another host asked for no wait");
+        assert!(matches!(other, Err(PaceError::Denied(_))), "another host asked for no wait");
     });
 }
 
@@ -127,9 +127,19 @@ fn a_call_that_cannot_be_sent_in_time_is_not_sent() {
         let mut client = client(&api, "1/hour", MINUTE).await;
         client.call(get("api")).await.unwrap();
         let error = client.call(get("api")).await.unwrap_err();
-        assert_eq!(error.to_string(), "not sent: api has no room in time");
-        assert!(matches!(error, PaceError::Refused(decision) if !decision.allowed()));
+        assert_eq!(error.to_string(), "not sent: api denies it (limit-exceeded)");
+        assert!(matches!(error, PaceError::Denied(decision) if !decision.allowed()));
         assert_eq!(api.calls().len(), 1);
+    });
+}
+
+#[test]
+fn a_blocked_call_is_not_sent_and_its_error_has_the_reason() {
+    runtime().block_on(async {
+        let api = Api::new(200, &[]);
+        let error = client(&api, "block", MINUTE).await.call(get("api")).await.unwrap_err();
+        assert_eq!(error.to_string(), "not sent: api denies it (blocked)");
+        assert!(api.calls().is_empty());
     });
 }
 

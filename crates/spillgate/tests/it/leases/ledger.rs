@@ -4,9 +4,10 @@
 use spillgate::Algorithm;
 use spillgate_core::algorithm::{self, Intent, State, StepCounter};
 use spillgate_core::limit::NamedLimit;
-use spillgate_redis::lease::{ALL, Asked, Close, Exchange, Granted, Ledger};
+use spillgate_redis::lease::{ALL, Close, Exchange, Granted};
 use spillgate_testkit::RedisServer;
 
+use super::pure_ledger::Ledger;
 use crate::support::engine::Engine;
 use crate::support::random::Random;
 use crate::support::target::params;
@@ -99,14 +100,18 @@ impl<'w> Scene<'w> {
     }
 
     fn exchange(&self, node: u64, seq: u32, closes: &[Close], wanted: u64) -> Granted {
-        self.exchange_call(&Asked { node, seq, closes, share: self.share, wanted, ttl_us: TTL_US })
+        self.exchange_call(&self.call(node, seq, closes, wanted))
     }
 
-    fn exchange_call(&self, call: &Asked<'_>) -> Granted {
-        let Engine::Redis(redis) = &*self.world.engine else { panic!("leases are on Redis") };
+    fn call(&self, node: u64, seq: u32, closes: &[Close], wanted: u64) -> Exchange {
         let transaction = transaction(Intent::Peek, &[(self.subject, &self.limit, 0)]);
-        let exchange = Exchange { counter: transaction.charges[0].clone(), asked: *call };
-        let granted = self.world.run(redis.lease(&exchange)).unwrap();
+        let (counter, share) = (transaction.charges[0].clone(), self.share);
+        Exchange { counter, node, seq, closes: closes.into(), share, wanted, ttl_us: TTL_US }
+    }
+
+    fn exchange_call(&self, call: &Exchange) -> Granted {
+        let Engine::Redis(redis) = &*self.world.engine else { panic!("leases are on Redis") };
+        let granted = self.world.run(redis.lease(call)).unwrap();
         // The lease ends by the test's clock, not by the server's.
         let server = self.world.server.as_ref().unwrap();
         for ledger in keys(server).iter().filter(|key| key.contains(":e:")) {
@@ -150,16 +155,8 @@ impl<'w> Scene<'w> {
                 })
                 .filter(|close| close.seq != seq)
                 .collect();
-            let call = Asked {
-                node: node as u64 + 1,
-                seq,
-                closes: &closes,
-                share: self.share,
-                wanted: random.spread(self.share),
-                ttl_us: TTL_US,
-            };
-            let nonce = 1 + step;
-            let expected = ledger.exchange(&mut state, params(&self.limit), &call, now_us, nonce);
+            let call = self.call(node as u64 + 1, seq, &closes, random.spread(self.share));
+            let expected = ledger.exchange(&mut state, &call, now_us, 1 + step);
             assert_eq!(self.exchange_call(&call), expected, "{}: {call:?}", shown());
             assert!(ledger.outstanding() <= self.share, "{}", shown());
             all += expected.amount;

@@ -10,8 +10,16 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use spillgate_core::algorithm::{LimitParams, State, token_bucket};
-use spillgate_redis::lease::{Asked, Close, Holder, Ledger};
+use spillgate::Limit;
+use spillgate_core::algorithm::State;
+use spillgate_core::counter::PlannedCharge;
+use spillgate_core::limit::NamedLimit;
+use spillgate_core::subject::SubjectKey;
+use spillgate_redis::lease::{Close, Exchange, Holder};
+
+use super::pure_ledger::Ledger;
+use crate::failure::{YEAR, evidence};
+use crate::support::world::TODAY_US;
 
 /// The complete state at one moment.
 #[derive(Clone)]
@@ -78,7 +86,7 @@ impl World {
     fn new(holders: u64, left: Budget, mistake: Mistake) -> World {
         let node = Node::new;
         World {
-            now_us: START_US,
+            now_us: TODAY_US,
             holders: (1..=holders).map(node).collect(),
             ledger: Ledger::default(),
             counter: None,
@@ -91,7 +99,7 @@ impl World {
     }
 
     /// Returns every possible next state, each with the name of its event.
-    fn next(&self, params: &LimitParams) -> Vec<(String, World)> {
+    fn next(&self, counter: &PlannedCharge) -> Vec<(String, World)> {
         let mut next = Vec::new();
         let mut may = |what: String, change: &dyn Fn(&mut World)| {
             let mut world = self.clone();
@@ -111,7 +119,8 @@ impl World {
                 if node.holder.has_place(self.now_us) {
                     may(format!("{id} calls"), &|world| world.call(place, WANTED));
                 }
-                if node.holder.unspent() > 0 {
+                // Ended leases too have something to return. At 0 none has ended.
+                if node.holder.left(0) > 0 {
                     may(format!("{id} returns"), &|world| {
                         let before = world.holders[place].holder.clone();
                         world.holders[place].holder.end();
@@ -139,13 +148,13 @@ impl World {
             let (what, copy) = (format!("{:?}", self.calls[call].shown()), self.left.copies > 0);
             may(format!("{what} is executed"), &|world| {
                 let call = world.calls.remove(call);
-                world.execute(&call, params);
+                world.execute(&call, counter);
             });
             if copy {
                 may(format!("{what} is executed, and comes again"), &|world| {
                     world.left.copies -= 1;
                     let call = world.calls[call].clone();
-                    world.execute(&call, params);
+                    world.execute(&call, counter);
                 });
             }
         }
@@ -182,17 +191,18 @@ impl World {
         self.calls.sort();
     }
 
-    fn execute(&mut self, call: &Call, params: &LimitParams) {
-        let closes: Vec<Close> =
+    fn execute(&mut self, call: &Call, counter: &PlannedCharge) {
+        let closes =
             call.closes.iter().map(|(seq, unused)| Close { seq: *seq, unused: *unused }).collect();
         let Call { node, seq, wanted, .. } = *call;
         let share = match self.mistake {
             Mistake::ShareOfEach => SHARE * self.holders.len() as u64,
             _ => SHARE,
         };
-        let asked = Asked { node, seq, closes: &closes, share, wanted, ttl_us: TTL_US };
+        let counter = counter.clone();
+        let exchange = Exchange { counter, node, seq, closes, share, wanted, ttl_us: TTL_US };
         let nonce = 1 + (node << 8) + u64::from(seq);
-        let granted = self.ledger.exchange(&mut self.counter, params, &asked, self.now_us, nonce);
+        let granted = self.ledger.exchange(&mut self.counter, &exchange, self.now_us, nonce);
         let (amount, lasts_us) = (granted.amount, granted.lasts_us);
         self.answers.push(Answer { node, seq, amount, lasts_us });
         self.answers.sort();
@@ -278,8 +288,8 @@ fn search(
     most: usize,
     mistake: Mistake,
 ) -> Result<(usize, usize), String> {
-    let params = token_bucket::Params::new(CAPACITY as u32, AGES_US, CAPACITY).unwrap();
-    let params = LimitParams::TokenBucket(params);
+    let limit = NamedLimit::new(Limit::per(CAPACITY, YEAR), 0);
+    let counter = PlannedCharge::new(SubjectKey { tag: 1, id: 2, rule: 3 }, limit);
     let first = World::new(holders, budget, mistake);
     let mut seen = HashSet::from([first.mark()]);
     let mut parents: Vec<(usize, String)> = vec![(0, "begin".into())];
@@ -290,7 +300,7 @@ fn search(
         if seen.len() > most {
             break;
         }
-        for (what, world) in world.next(&params) {
+        for (what, world) in world.next(&counter) {
             if !seen.insert(world.mark()) {
                 continue;
             }
@@ -312,8 +322,7 @@ fn search(
 }
 
 fn holds(holders: u64, budget: Budget) {
-    let at_length = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
-    let most = if at_length { 1_000_000 } else { 150_000 };
+    let most = if evidence() { 1_000_000 } else { 150_000 };
     match search(holders, budget, most, Mistake::None) {
         Ok((moments, steps)) => {
             let whole = if moments <= most { "all of it" } else { "so far" };
@@ -360,5 +369,3 @@ const WANTED: u64 = 2;
 /// A lease lasts for one tick, its row for two.
 const TICK_US: u64 = 20_000;
 const TTL_US: u64 = 20_000;
-const START_US: u64 = 1_795_000_000_000_000;
-const AGES_US: u64 = 366 * 86_400_000_000;

@@ -14,12 +14,12 @@ use spillgate_core::time::boottime_us;
 use spillgate_testkit::{Process, RedisServer};
 use tokio::time::sleep;
 
+use crate::failure::evidence;
 use crate::support::storm;
 
 #[test]
 fn processes_with_leases_stay_within_the_bound_and_use_the_limit() {
-    let at_length = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
-    let lasting = if at_length { Duration::from_secs(600) } else { Duration::from_secs(6) };
+    let lasting = if evidence() { Duration::from_secs(600) } else { Duration::from_secs(6) };
     let server = RedisServer::start();
     let start = |_| start_worker(server.port(), lasting);
     let mut workers: Vec<Process> = (0..PROCESSES).map(start).collect();

@@ -39,7 +39,7 @@ impl Counter for Window {
     fn at(stored: &Option<Stored>, params: &LimitParams, now_us: u64) -> Window {
         let LimitParams::FixedWindow(limit) = params else { panic!("no fixed window") };
         let now = BigInt::from(now_us);
-        let tolerated = limit.longest_wait_us().min(1_000_000);
+        let tolerated = limit.window.longest_us().min(1_000_000);
         let mut is_rebased = false;
         let mut current = stored.clone().filter(|stored| now < stored.end);
         if let Some(stored) = &mut current

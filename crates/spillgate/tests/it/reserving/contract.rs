@@ -3,47 +3,10 @@
 use std::time::Duration;
 
 use spillgate::reservation::{EndResult, Ended, Receipt, ReservationError, Reserve, Usage};
-use spillgate::{Cost, Decision, Limit, Limiter, Policy, Reason, Request};
-use spillgate_testkit::RedisServer;
+use spillgate::{Cost, Decision, Limit, Limiter, Reason, Request};
 
-use crate::support::clock::Clock;
-use crate::support::given::Given;
-use crate::support::world::{TODAY_US, ring_of};
-
-/// Runs a body on a limiter in memory, in Redis, and on a ring of three, or on the store that the environment
-/// names. The test sets the clock. The second limiter stands for another process.
-pub(super) fn on_each<F: Future<Output = ()>>(
-    policy: &str,
-    body: impl Fn(Limiter, Limiter, Clock) -> F,
-) {
-    let server = RedisServer::start();
-    let nodes: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
-        let policy = Policy::from_toml(policy).unwrap();
-        let given = Given::emptied();
-        for kind in 0..3 {
-            let clock = Clock::given(TODAY_US);
-            let builder = || {
-                let patient = Limiter::builder()
-                    .timeout(Duration::from_secs(10))
-                    .denial_cache(false)
-                    .policy(policy.clone())
-                    .manual_clock(clock.manual());
-                match (kind, &given) {
-                    (0, _) => patient,
-                    (1, _) => patient.redis(server.url()),
-                    (_, None) => patient.ring(ring_of(&nodes)),
-                    (_, Some(given)) => given.under(patient),
-                }
-            };
-            let one = builder().build().await.unwrap();
-            // State in memory is not shared with another process.
-            let other = if kind == 0 { one.clone() } else { builder().build().await.unwrap() };
-            body(one, other, clock).await;
-        }
-    });
-}
+use crate::stores::pair_on_each;
+use crate::support::world::TODAY_US;
 
 pub(super) fn of(user: &str) -> Request<'_> {
     Request::new().with("user", user)
@@ -84,7 +47,7 @@ fn ten_and_hundred_tokens(user: &str) -> Request<'_> {
 
 #[test]
 fn settling_refunds_unused_quota_and_ends_permits() {
-    on_each(MIXED, |one, other, clock| async move {
+    pair_on_each(MIXED, |one, other, clock| async move {
         for (place, limiter) in [&one, &other].into_iter().enumerate() {
             let user = format!("user-{place}");
             let request = ten_and_hundred_tokens(&user);
@@ -111,7 +74,7 @@ fn settling_refunds_unused_quota_and_ends_permits() {
 
 #[test]
 fn a_unit_that_is_not_named_settles_at_its_estimate() {
-    on_each(MIXED, |one, _, _| async move {
+    pair_on_each(MIXED, |one, _, _| async move {
         let request = ten_and_hundred_tokens("a");
         let decision = one.reserve(&request, &Reserve::default()).await.unwrap();
         let settled = one.settle(&read(&decision), &Usage::of("tokens", 1)).await;
@@ -122,7 +85,7 @@ fn a_unit_that_is_not_named_settles_at_its_estimate() {
 
 #[test]
 fn usage_above_the_estimate_is_charged_even_beyond_the_limit() {
-    on_each(MIXED, |one, other, _| async move {
+    pair_on_each(MIXED, |one, other, _| async move {
         let request = ten_and_hundred_tokens("a");
         let decision = one.reserve(&request, &Reserve::default()).await.unwrap();
         let usage = Usage::from(65).and("tokens", u64::MAX);
@@ -139,7 +102,7 @@ fn usage_above_the_estimate_is_charged_even_beyond_the_limit() {
 
 #[test]
 fn cancelling_refunds_everything_and_releasing_keeps_the_estimate() {
-    on_each(MIXED, |one, other, _| async move {
+    pair_on_each(MIXED, |one, other, _| async move {
         let request = ten_and_hundred_tokens("a");
         let cancelled = one.reserve(&request, &Reserve::default()).await.unwrap();
         let released = one.reserve(&request, &Reserve::default()).await.unwrap();
@@ -153,7 +116,7 @@ fn cancelling_refunds_everything_and_releasing_keeps_the_estimate() {
 
 #[test]
 fn reserving_twice_charges_once_and_another_reservation_of_that_id_is_a_conflict() {
-    on_each(MIXED, |one, other, _| async move {
+    pair_on_each(MIXED, |one, other, _| async move {
         let request = ten_and_hundred_tokens("a");
         let first = one.reserve(&request, &for_a_minute("job")).await.unwrap();
         let again = other.reserve(&request, &for_a_minute("job")).await.unwrap();
@@ -182,7 +145,7 @@ fn reserving_twice_charges_once_and_another_reservation_of_that_id_is_a_conflict
 
 #[test]
 fn a_denied_reservation_leaves_no_record() {
-    on_each(MIXED, |one, _, _| async move {
+    pair_on_each(MIXED, |one, _, _| async move {
         let held = one.reserve(&of("a").costing(45), &for_a_minute("held")).await.unwrap();
         let before = remaining(&one.peek(&of("a")).await);
         let denied = one.reserve(&of("a").costing(10), &for_a_minute("late")).await.unwrap();
@@ -199,7 +162,7 @@ fn a_denied_reservation_leaves_no_record() {
 
 #[test]
 fn an_expired_reservation_stays_charged_and_is_forgotten_an_hour_later() {
-    on_each(MIXED, |one, other, clock| async move {
+    pair_on_each(MIXED, |one, other, clock| async move {
         let request = ten_and_hundred_tokens("a");
         let decision = one.reserve(&request, &for_a_minute("job")).await.unwrap();
         clock.set(TODAY_US + 60_000_000);
@@ -221,7 +184,7 @@ fn an_expired_reservation_stays_charged_and_is_forgotten_an_hour_later() {
 
 #[test]
 fn a_forged_or_foreign_receipt_does_nothing() {
-    on_each(MIXED, |one, other, _| async move {
+    pair_on_each(MIXED, |one, other, _| async move {
         let request = ten_and_hundred_tokens("a");
         let decision = one.reserve(&request, &Reserve::default()).await.unwrap();
         let text = decision.receipt().unwrap().as_str();
@@ -250,7 +213,7 @@ const PERMITS: &str = r#"
 
 #[test]
 fn a_check_of_permits_has_a_receipt_that_releases_only_its_own() {
-    on_each(PERMITS, |one, other, clock| async move {
+    pair_on_each(PERMITS, |one, other, clock| async move {
         let first = one.check(&of("a")).await;
         let second = one.check(&of("a")).await;
         assert_eq!(one.check(&of("a")).await.reason(), Some(Reason::LimitExceeded));
@@ -283,7 +246,7 @@ fn a_check_of_permits_has_a_receipt_that_releases_only_its_own() {
 
 #[test]
 fn permits_come_with_receipts_in_batches_and_for_inline_limits_too() {
-    on_each(PERMITS, |one, other, _| async move {
+    pair_on_each(PERMITS, |one, other, _| async move {
         let limit = Limit::concurrent(1, Duration::from_secs(30));
         let key = |key| Request::keyed(key, limit.clone());
         let requests = [of("a"), key("k"), key("k"), Request::keyed("l", Limit::per_hour(1))];
@@ -320,7 +283,7 @@ pub(super) const SPREAD: &str = r#"
 
 #[test]
 fn counters_on_several_shards_are_reserved_and_settled_together() {
-    on_each(SPREAD, |one, other, _| async move {
+    pair_on_each(SPREAD, |one, other, _| async move {
         for user in 0..24 {
             let tenant = format!("t{user}");
             let request = Request::new().with("tenant", &tenant).with("user", user.to_string());
@@ -345,7 +308,7 @@ fn counters_on_several_shards_are_reserved_and_settled_together() {
 
 #[test]
 fn concurrent_reservations_equal_sequential_ones() {
-    on_each(MIXED, |one, other, _| async move {
+    pair_on_each(MIXED, |one, other, _| async move {
         let mut reserving = tokio::task::JoinSet::new();
         for number in 0..300 {
             let limiter = if number % 2 == 0 { one.clone() } else { other.clone() };
@@ -374,7 +337,7 @@ fn concurrent_reservations_equal_sequential_ones() {
 
 #[test]
 fn a_reservation_lasts_from_a_millisecond_to_a_day() {
-    on_each(PERMITS, |one, _, _| async move {
+    pair_on_each(PERMITS, |one, _, _| async move {
         let day = Duration::from_secs(86_400);
         for (lasting, fits) in [
             (Duration::ZERO, false),

@@ -7,12 +7,13 @@ use spillgate::reservation::{EndResult, Ended, ReservationError, Reserve, Usage}
 use spillgate::{Limiter, Policy, Reason, Request};
 use spillgate_testkit::RedisServer;
 
-use super::contract::{MIXED, SPREAD, for_a_minute, of, on_each, read, remaining};
+use super::contract::{MIXED, SPREAD, for_a_minute, of, read, remaining};
+use crate::stores::pair_on_each;
 use crate::support::world::{TODAY_US, ring_of};
 
 #[test]
 fn an_ended_reservation_is_rejected_under_its_id_and_reports_how_it_ended() {
-    on_each(MIXED, |one, other, clock| async move {
+    pair_on_each(MIXED, |one, other, clock| async move {
         for how in [Ended::Settled, Ended::Cancelled, Ended::Released, Ended::Expired] {
             clock.set(TODAY_US);
             let request = of(how.name()).costing(10);
@@ -43,7 +44,7 @@ fn an_ended_reservation_is_rejected_under_its_id_and_reports_how_it_ended() {
 /// Earlier, each call under an ended id gave one more permit for one receipt.
 #[test]
 fn eleven_jobs_under_an_ended_id_hold_no_more_permits_than_the_limit() {
-    on_each(ONE_PERMIT, |one, other, _| async move {
+    pair_on_each(ONE_PERMIT, |one, other, _| async move {
         let first = one.reserve(&of("a"), &for_a_minute("job")).await.unwrap();
         assert_eq!(other.cancel(&read(&first)).await, Ok(EndResult::Done));
         let mut jobs = tokio::task::JoinSet::new();
@@ -61,7 +62,7 @@ fn eleven_jobs_under_an_ended_id_hold_no_more_permits_than_the_limit() {
 
 #[test]
 fn a_reservation_ends_with_its_permit_so_that_no_two_hold_it() {
-    on_each(ONE_PERMIT, |one, other, clock| async move {
+    pair_on_each(ONE_PERMIT, |one, other, clock| async move {
         let ten_minutes = || Reserve::lasting(Duration::from_secs(600)).under("job");
         let first = one.reserve(&of("a"), &ten_minutes()).await.unwrap();
         clock.set(TODAY_US + 29_000_000);
@@ -83,7 +84,7 @@ fn a_reservation_ends_with_its_permit_so_that_no_two_hold_it() {
 /// The shards without the permit renew their part, which hid the lost permit.
 #[test]
 fn a_renewal_reports_a_lost_permit_although_other_shards_have_none() {
-    on_each(SPREAD, |one, other, clock| async move {
+    pair_on_each(SPREAD, |one, other, clock| async move {
         let mut made = Vec::new();
         for number in 0..8 {
             let two_hours = Reserve::lasting(Duration::from_secs(7_200));
@@ -110,7 +111,7 @@ fn of_both(user: &str) -> Request<'_> {
 
 #[test]
 fn an_id_that_is_in_use_for_another_subject_is_a_conflict() {
-    on_each(SPREAD, |one, other, _| async move {
+    pair_on_each(SPREAD, |one, other, _| async move {
         for number in 0..8 {
             let (mine, theirs, id) =
                 (format!("a{number}"), format!("b{number}"), format!("id{number}"));
@@ -145,7 +146,7 @@ fn an_id_that_is_in_use_for_another_subject_is_a_conflict() {
 
 #[test]
 fn a_request_without_a_matching_rule_gets_an_empty_receipt() {
-    on_each(MIXED, |one, other, _| async move {
+    pair_on_each(MIXED, |one, other, _| async move {
         let request = || Request::new().with("path", "/");
         let decision = one.reserve(&request(), &for_a_minute("job")).await.unwrap();
         assert_eq!((decision.allowed(), decision.limits().len()), (true, 0));
@@ -176,7 +177,7 @@ fn an_empty_receipt_is_sealed_too() {
 
 #[test]
 fn a_repeated_reservation_charges_no_shadow_and_no_post_paid_rule_again() {
-    on_each(BESIDE, |one, other, _| async move {
+    pair_on_each(BESIDE, |one, other, _| async move {
         for number in 0..6 {
             let (user, tenant) = (format!("u{number}"), format!("t{number}"));
             let request = Request::new().with("user", &*user).with("tenant", &*tenant).costing(4);
@@ -199,7 +200,7 @@ fn a_repeated_reservation_charges_no_shadow_and_no_post_paid_rule_again() {
 
 #[test]
 fn a_lost_permit_of_a_shadow_rule_changes_no_answer() {
-    on_each(PERMITS_BESIDE, |one, other, clock| async move {
+    pair_on_each(PERMITS_BESIDE, |one, other, clock| async move {
         let ten_minutes = || Reserve::lasting(Duration::from_secs(600)).under("job");
         let first = one.reserve(&of("a"), &ten_minutes()).await.unwrap();
         clock.set(TODAY_US + 11_000_000);

@@ -247,99 +247,138 @@ async fn act(
     }
 }
 
-/// Runs one history of one subject. The clock steps back only if no sums are checked.
-async fn wander(limiters: &[Limiter], clock: &Clock, seed: u64, steps: usize) {
-    let mut random = Random::new(seed);
-    let domain = random.below(DOMAINS);
-    let steps_back = random.one_in(3);
-    let mut model = Model::new(domain);
-    let mut receipts: Vec<(String, Receipt)> = Vec::new();
-    let (user, domain_name) = (format!("u{seed}"), format!("d{domain}"));
-    let request = || Request::new().in_domain(&*domain_name).with("user", &*user);
-    let mut now_us = TODAY_US;
-    for step in 0..steps {
-        let at = format!("seed {seed}, domain {domain}, step {step}");
-        now_us += match random.below(8) {
-            0..=3 => random.below(30 * SECOND_US),
-            4 => random.below(700 * SECOND_US),
-            5 if random.one_in(4) => random.below(4_000 * SECOND_US),
+/// A random history of one subject, beside its model.
+struct Walk {
+    seed: u64,
+    step: usize,
+    domain: u64,
+    domain_name: String,
+    user: String,
+    now_us: u64,
+    random: Random,
+    model: Model,
+    receipts: Vec<(String, Receipt)>,
+}
+
+impl Walk {
+    fn new(seed: u64) -> Walk {
+        let mut random = Random::new(seed);
+        let domain = random.below(DOMAINS);
+        let (domain_name, user) = (format!("d{domain}"), format!("u{seed}"));
+        let (model, receipts, now_us) = (Model::new(domain), Vec::new(), TODAY_US);
+        Walk { seed, step: 0, domain, domain_name, user, now_us, random, model, receipts }
+    }
+
+    fn request(&self) -> Request<'_> {
+        Request::new().in_domain(&*self.domain_name).with("user", &*self.user)
+    }
+
+    /// For messages.
+    fn at(&self) -> String {
+        format!("seed {}, domain {}, step {}", self.seed, self.domain, self.step)
+    }
+
+    fn pass_time(&mut self, steps_back: bool) {
+        self.now_us += match self.random.below(8) {
+            0..=3 => self.random.below(30 * SECOND_US),
+            4 => self.random.below(700 * SECOND_US),
+            5 if self.random.one_in(4) => self.random.below(4_000 * SECOND_US),
             _ => 0,
         };
-        if steps_back && random.one_in(12) {
-            now_us -= random.below(1_500 * SECOND_US);
+        if steps_back && self.random.one_in(12) {
+            self.now_us -= self.random.below(1_500 * SECOND_US);
         }
-        clock.set(now_us);
         // Receipts past the retention time may be known or forgotten, so they are not used again.
-        receipts.retain(|(name, _)| now_us < model.records[name].ends_us + 3_600 * SECOND_US);
+        let (records, now_us) = (&self.model.records, self.now_us);
+        self.receipts.retain(|(name, _)| now_us < records[name].ends_us + 3_600 * SECOND_US);
+    }
+
+    async fn reserve(&mut self, limiter: &Limiter) {
+        let name = if self.random.one_in(3) && !self.receipts.is_empty() {
+            self.random.pick(&self.receipts).0.clone()
+        } else {
+            format!("{}-{}", self.seed, self.step)
+        };
+        let known = self.model.records.get(&name).map(|record| record.body);
+        let fresh = (1 + self.random.below(COUNT / 3), 1 + self.random.below(900));
+        let body = known.filter(|_| !self.random.one_in(4)).unwrap_or(fresh);
+        let reserve = Reserve::lasting(Duration::from_secs(body.1)).under(&*name);
+        let reply = limiter.reserve(&self.request().costing(body.0), &reserve).await;
+        let expected = self.model.reserve(&name, body, self.now_us);
+        match reply {
+            Ok(decision) => {
+                assert_eq!(Ok(decision.allowed()), expected, "{}", self.at());
+                assert_eq!(decision.receipt().is_some(), decision.allowed(), "{}", self.at());
+                if let (Some(receipt), None) = (decision.receipt(), known) {
+                    self.receipts.push((name, receipt.clone()));
+                }
+            }
+            Err(error) => assert_eq!(expected, Err(error), "{}", self.at()),
+        }
+    }
+
+    async fn check(&mut self, limiter: &Limiter) {
+        let cost = 1 + self.random.below(6);
+        // A check of permits has a receipt too, which this caller has lost.
+        let reply = limiter.check(&self.request().costing(cost)).await;
+        let nonce = 1 + self.random.below(1 << 40);
+        let permits = self.domain == 5 || self.domain == 4;
+        let intent = if permits { Intent::Reserve { nonce } } else { Intent::Charge };
+        let (allowed, _) = self.model.step(cost, intent, self.now_us);
+        assert_eq!(reply.allowed(), allowed, "{}", self.at());
+        if allowed {
+            self.model.used.push((self.now_us, cost));
+        }
+    }
+
+    /// Ends or renews a reservation.
+    async fn end(&mut self, limiter: &Limiter) {
+        let recent = self.receipts.len() as u64 - 1;
+        let place = recent - self.random.spread(recent).min(recent);
+        let (name, receipt) = &self.receipts[place as usize];
+        let reserved = self.model.records[name].body.0;
+        let call = match self.random.below(10) {
+            0..=3 => Act::Settle(self.random.below(reserved + 1)),
+            4 => Act::Settle(reserved),
+            5 => Act::Settle(reserved + 1 + self.random.spread(2 * COUNT)),
+            6 => Act::Cancel,
+            7 => Act::Release,
+            _ => Act::Renew(1 + self.random.below(900)),
+        };
+        // Half of the time an earlier call is repeated, as after a lost reply.
+        let again = self.model.records[name].ended.filter(|_| self.random.one_in(2));
+        let call = again.unwrap_or(call);
+        let read: Receipt = receipt.as_str().parse().unwrap();
+        let receipt = if self.random.one_in(2) { receipt } else { &read };
+        let reply = act(limiter, receipt, call).await;
+        let expected = self.model.act(name, call, self.now_us);
+        assert_eq!(reply, expected, "{}: {call:?} of {name}", self.at());
+    }
+}
+
+/// Runs one history of one subject. The clock steps back only if no sums are checked.
+async fn wander(limiters: &[Limiter], clock: &Clock, seed: u64, steps: usize) {
+    let mut walk = Walk::new(seed);
+    let steps_back = walk.random.one_in(3);
+    for step in 0..steps {
+        walk.step = step;
+        walk.pass_time(steps_back);
+        clock.set(walk.now_us);
         // Any process can be called, with the original receipt or the parsed one.
-        let limiter = random.pick(limiters);
-        match random.below(10) {
-            0..=3 => {
-                let name = if random.one_in(3) && !receipts.is_empty() {
-                    random.pick(&receipts).0.clone()
-                } else {
-                    format!("{seed}-{step}")
-                };
-                let known = model.records.get(&name).map(|record| record.body);
-                let fresh = (1 + random.below(COUNT / 3), 1 + random.below(900));
-                let body = known.filter(|_| !random.one_in(4)).unwrap_or(fresh);
-                let reserve = Reserve::lasting(Duration::from_secs(body.1)).under(&*name);
-                let reply = limiter.reserve(&request().costing(body.0), &reserve).await;
-                let expected = model.reserve(&name, body, now_us);
-                match reply {
-                    Ok(decision) => {
-                        assert_eq!(Ok(decision.allowed()), expected, "{at}");
-                        assert_eq!(decision.receipt().is_some(), decision.allowed(), "{at}");
-                        if let (Some(receipt), None) = (decision.receipt(), known) {
-                            receipts.push((name, receipt.clone()));
-                        }
-                    }
-                    Err(error) => assert_eq!(expected, Err(error), "{at}"),
-                }
-            }
-            4 => {
-                let cost = 1 + random.below(6);
-                // A check of permits has a receipt too, which this caller has lost.
-                let reply = limiter.check(&request().costing(cost)).await;
-                let nonce = 1 + random.below(1 << 40);
-                let permits = domain == 5 || domain == 4;
-                let intent = if permits { Intent::Reserve { nonce } } else { Intent::Charge };
-                let (allowed, _) = model.step(cost, intent, now_us);
-                assert_eq!(reply.allowed(), allowed, "{at}");
-                if allowed {
-                    model.used.push((now_us, cost));
-                }
-            }
-            _ if !receipts.is_empty() => {
-                let recent = receipts.len() as u64 - 1;
-                let place = recent - random.spread(recent).min(recent);
-                let (name, receipt) = &receipts[place as usize];
-                let reserved = model.records[name].body.0;
-                let call = match random.below(10) {
-                    0..=3 => Act::Settle(random.below(reserved + 1)),
-                    4 => Act::Settle(reserved),
-                    5 => Act::Settle(reserved + 1 + random.spread(2 * COUNT)),
-                    6 => Act::Cancel,
-                    7 => Act::Release,
-                    _ => Act::Renew(1 + random.below(900)),
-                };
-                // Half of the time an earlier call is repeated, as after a lost reply.
-                let again = model.records[name].ended.filter(|_| random.one_in(2));
-                let call = again.unwrap_or(call);
-                let read: Receipt = receipt.as_str().parse().unwrap();
-                let receipt = if random.one_in(2) { receipt } else { &read };
-                let reply = act(limiter, receipt, call).await;
-                assert_eq!(reply, model.act(name, call, now_us), "{at}: {call:?} of {name}");
-            }
+        let limiter = walk.random.pick(limiters);
+        match walk.random.below(10) {
+            0..=3 => walk.reserve(limiter).await,
+            4 => walk.check(limiter).await,
+            _ if !walk.receipts.is_empty() => walk.end(limiter).await,
             _ => {}
         }
-        let look = limiter.peek(&request()).await;
+        let look = limiter.peek(&walk.request()).await;
         let left: Vec<u64> = look.limits().map(|counter| counter.remaining().unwrap()).collect();
-        assert_eq!(left, model.remaining(now_us), "{at}");
+        assert_eq!(left, walk.model.remaining(walk.now_us), "{}", walk.at());
     }
     if !steps_back {
-        model.used.sort_unstable();
-        model.check_bounds(&format!("seed {seed}"));
+        walk.model.used.sort_unstable();
+        walk.model.check_bounds(&format!("seed {seed}"));
     }
 }
 

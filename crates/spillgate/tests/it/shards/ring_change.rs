@@ -12,6 +12,7 @@ use spillgate_testkit::{Fault, FaultProxy, RedisServer, Reply, eventually, poll}
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
+use crate::failure::YEAR;
 use crate::support::storm;
 use crate::support::world::{PATIENCE, keys, ring_of};
 
@@ -54,14 +55,14 @@ fn the_old_ring_ends_when_no_process_is_on_it() {
     let (old, new) = (change.on_old(), change.on_new());
     let limit = Limit::per(1_000_000, Duration::from_millis(100));
     let users: Vec<String> = (0..40).map(|user| format!("user {user}")).collect();
+    let calls = || change.servers.iter().map(|server| server.calls_of("evalsha")).sum::<u64>();
     let double_calls = |limiter: &Limiter| {
-        let before: u64 = change.servers.iter().map(calls).sum();
+        let before = calls();
         for user in &users {
             let decision = change.runtime.block_on(limiter.check(&Request::keyed(user, &limit)));
             assert!(decision.allowed());
         }
-        let after: u64 = change.servers.iter().map(calls).sum();
-        after.saturating_sub(before + users.len() as u64)
+        calls().saturating_sub(before + users.len() as u64)
     };
     double_calls(&old);
     eventually(|| double_calls(&new) > 0);
@@ -321,16 +322,6 @@ fn subjects_on(server: &RedisServer) -> usize {
     keys(server).iter().filter(|key| key.len() > 40).count()
 }
 
-/// Returns how many decisions a server made.
-fn calls(server: &RedisServer) -> u64 {
-    let all = server.command(&["INFO", "commandstats"]);
-    let line = all.text().lines().find(|line| line.starts_with("cmdstat_evalsha:calls="));
-    line.map_or(0, |line| {
-        let calls = line.trim_start_matches("cmdstat_evalsha:calls=");
-        calls.split(',').next().unwrap().parse().unwrap()
-    })
-}
-
 fn guard(server: &RedisServer) -> Vec<String> {
     match server.command(&["GET", "sg1:{control}:epoch"]) {
         Reply::Bulk(text) => {
@@ -350,4 +341,3 @@ const CALLERS: usize = 8;
 /// A reply takes twice as long. Runtime changes are looked up every 50 ms while a shard is away; replies to them must
 /// leave gaps longer than the timeout, or the slow server counts as working.
 const SLOW: Duration = Duration::from_millis(32);
-const YEAR: Duration = Duration::from_secs(366 * 86_400);

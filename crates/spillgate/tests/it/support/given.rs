@@ -15,15 +15,19 @@ pub(crate) struct Given {
 
 impl Given {
     /// Returns the variable to set for a process that runs the suite.
-    pub(crate) fn read(kind: &str, urls: &[String], primaries: &[u16]) -> (&'static str, String) {
+    pub(crate) fn variable(
+        kind: &str,
+        urls: &[String],
+        primaries: &[u16],
+    ) -> (&'static str, String) {
         let ports: Vec<String> = primaries.iter().map(u16::to_string).collect();
         (VARIABLE, format!("{kind} {} {}", urls.join(","), ports.join(",")))
     }
 
     /// Returns the store, emptied, if the environment names one.
     pub(crate) fn emptied() -> Option<Given> {
-        let reply = std::env::var(VARIABLE).ok()?;
-        let [kind, urls, ports] = reply.split(' ').collect::<Vec<_>>().try_into().unwrap();
+        let text = std::env::var(VARIABLE).ok()?;
+        let [kind, urls, ports] = text.split(' ').collect::<Vec<_>>().try_into().unwrap();
         for port in ports.split(',') {
             Connection::open(port.parse().unwrap()).unwrap().command(&["FLUSHALL"]).unwrap();
         }

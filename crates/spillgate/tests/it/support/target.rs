@@ -17,6 +17,8 @@ use spillgate_redis::store::{Store, StoreOptions};
 use spillgate_testkit::{Connection, RedisServer, Reply};
 
 use crate::support::engine::Engine;
+use crate::support::script;
+use crate::support::world::runtime;
 
 /// One operation on a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +60,7 @@ impl Receipts {
     }
 
     pub fn refund(&self, act: Act) -> Refund {
-        let nothing = Charge { incarnation: 0, at_us: 0, amount: 0, slot: 0 };
+        let nothing = Charge { incarnation: 0, at_us: 0, amount: 0, mark: 0 };
         match act {
             Act::Lower(amount) => Refund::Amount(amount),
             Act::Refund { receipt, unused } => {
@@ -215,12 +217,7 @@ impl<'s> InLua<'s> {
 
     fn call(&mut self, program: &[u64]) -> Vec<i64> {
         // One msgpack array of 64-bit numbers, written by another encoder than ours.
-        let mut packed = vec![0xdd];
-        packed.extend((program.len() as u32).to_be_bytes());
-        program.iter().for_each(|word| {
-            packed.push(0xcf);
-            packed.extend(word.to_be_bytes());
-        });
+        let packed = script::packed(program);
         let command: [&[u8]; 6] = [
             b"EVALSHA",
             self.script.as_bytes(),
@@ -260,8 +257,8 @@ impl Target for InLua<'_> {
             Act::Force(_) => program.extend([3, 1, own, 4, cost]),
             Act::Refund { .. } | Act::Lower(_) => match self.receipts.refund(act) {
                 Refund::Unused { charge, unused } => {
-                    let Charge { incarnation, at_us, amount, slot } = charge;
-                    program.extend([4, 1, own, 4, incarnation, at_us, amount, slot, unused]);
+                    let Charge { incarnation, at_us, amount, mark } = charge;
+                    program.extend([4, 1, own, 4, incarnation, at_us, amount, mark, unused]);
                 }
                 Refund::Amount(amount) => program.extend([5, 1, own, 4, amount]),
             },
@@ -278,12 +275,12 @@ impl Target for InLua<'_> {
             reading.retry_after_us = Some(0);
         }
         if let Act::Reserve(amount) = act {
-            let (incarnation, slot) = match algorithm {
+            let (incarnation, mark) = match algorithm {
                 1 => (counter[counter.len() - 2] as u64, counter[counter.len() - 1] as u64),
                 5 => (counter[counter.len() - 1] as u64, PERMIT_OF_FIRST),
                 _ => (counter[counter.len() - 1] as u64, 0),
             };
-            let charge = Charge { incarnation, at_us: now_us, amount, slot };
+            let charge = Charge { incarnation, at_us: now_us, amount, mark };
             self.receipts.keep((incarnation != 0).then_some(charge));
         }
         Answer { fits, reading, returned }
@@ -294,18 +291,14 @@ fn reading(params: &LimitParams, reply: &[i64], cost: u64) -> Reading {
     match params {
         LimitParams::TokenBucket(params) => params.reading(reply.first_chunk().unwrap(), cost),
         LimitParams::FixedWindow(params) => params.reading(reply.first_chunk().unwrap(), cost),
-        LimitParams::SlidingLog(params) => params.reading(reply.first_chunk().unwrap(), cost),
+        LimitParams::SlidingLog(params) => params.reading(reply.first_chunk().unwrap()),
         LimitParams::SlidingWindow(params) => params.reading(reply.first_chunk().unwrap(), cost),
-        LimitParams::Concurrency(params) => params.reading(reply.first_chunk().unwrap(), cost),
+        LimitParams::Concurrency(params) => params.reading(reply.first_chunk().unwrap()),
     }
 }
 
 /// A permit's number is the position of its counter in the reply, after the time.
 const PERMIT_OF_FIRST: u64 = 2;
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
 
 pub fn params(limit: &NamedLimit) -> &LimitParams {
     limit.params().expect("tests use limits that count")

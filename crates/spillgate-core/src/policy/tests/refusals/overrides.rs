@@ -99,11 +99,11 @@ fn rejects_values_that_are_no_subject() {
     };
     by_address(
         "{ ip = 'localhost' }",
-        r#""localhost" is no address; write one such as "203.0.113.7", or a network such as "203.0.113.0/24""#,
+        r#""ip": "localhost" is no address; write one such as "203.0.113.7", or a network such as "203.0.113.0/24""#,
     );
     by_address(
         "{ ip = '2001:db8::1:0/112' }",
-        r#""2001:db8::1:0/112" is only a part of 2001:db8::/64, which counts as one client; write "2001:db8::/64" to cover it"#,
+        r#""ip": "2001:db8::1:0/112" is only a part of 2001:db8::/64, which counts as one client; write "2001:db8::/64" to cover it"#,
     );
     by_address(
         "{ ip = '10.0.0.0/8', remote_address = '10.0.0.0/8' }",
@@ -129,13 +129,13 @@ limits = [{ name = "hourly", quota = "9/second" }]"#,
         r#"rule = "api"
 subject = { user = "u" }
 limits = [{ name = "0", quota = "9/second" }, { name = "0", quota = "9/day" }]"#,
-        r#"8: override of "api", limit "0", field `limits`: another limit of this override replaces the rule's limit "0" already; keep one of them"#,
+        r#"8: override of "api", limit "0", field `limits`: another limit replaces the rule's limit "0" already; keep one of them"#,
     );
     refuses_override(
         r#"rule = "api"
 subject = { user = "u" }
 limits = ["9/second", { name = "0", quota = "9/day" }]"#,
-        r#"8: override of "api", limit "0", field `limits`: another limit of this override replaces the rule's limit "0" already; keep one of them"#,
+        r#"8: override of "api", limit "0", field `limits`: another limit replaces the rule's limit "0" already; keep one of them"#,
     );
     refuses_override(
         r#"rule = "api"

@@ -7,7 +7,7 @@ use spillgate_testkit::RedisServer;
 use super::Look;
 use crate::Limiter;
 use crate::control::{
-    ChangeNote, Copies, Effect, Entry, EntryId, Seal, Stamp, Table, id_of, random as drawn,
+    ChangeNote, Copies, Effect, Entry, EntryId, EntrySeal, Stamp, Table, id_of, random as drawn,
 };
 use crate::policy::{Mode, RuntimeEntry};
 use crate::subject::{SHARED_SECRET, Secret};
@@ -18,7 +18,7 @@ use spillgate_redis::control::{Exchange, Exchanged, StoredEntry};
 struct Copy {
     connection: redis::Connection,
     place: ShardTag,
-    seal: Seal,
+    seal: EntrySeal,
 }
 
 /// Entries by id, as the tests compare them.
@@ -28,25 +28,25 @@ impl Copy {
     fn new(server: &RedisServer) -> Copy {
         let client = redis::Client::open(server.url()).unwrap();
         let connection = client.get_connection().unwrap();
-        let seal = Seal::new(&Secret::new(&SHARED_SECRET));
+        let seal = EntrySeal::new(&Secret::new(&SHARED_SECRET));
         Copy { connection, place: ShardTag { name: "one".into(), tag: "control".into() }, seal }
     }
 
     fn exchange(
         &mut self,
         seen: &[u8],
-        reply: &[(EntryId, Entry)],
+        entries: &[(EntryId, Entry)],
         forgotten: &[EntryId],
     ) -> Exchanged {
-        let reply = reply.iter().map(|(id, entry)| self.seal.sealed(*id, entry)).collect();
+        let entries = entries.iter().map(|(id, entry)| self.seal.sealed(*id, entry)).collect();
         let exchange = Exchange {
             seen: seen.into(),
             epoch: drawn(),
             entries_max: ENTRIES,
-            reply,
+            entries,
             forgotten: forgotten.into(),
         };
-        let answer = exchange.command(&self.place).query(&mut self.connection).unwrap();
+        let answer = exchange.command(&self.place, 0).query(&mut self.connection).unwrap();
         Exchanged::of(answer).unwrap()
     }
 
@@ -64,9 +64,9 @@ impl Copy {
 }
 
 /// Merges entries as a copy must, in a second, independent implementation.
-fn tell(model: &mut Table, reply: &[(EntryId, Entry)], now_us: u64) -> u64 {
+fn write_to_model(model: &mut Table, entries: &[(EntryId, Entry)], now_us: u64) -> u64 {
     let mut refused = 0;
-    for (id, entry) in reply {
+    for (id, entry) in entries {
         if entry.forget_at_us().is_some_and(|end| end <= now_us) {
             continue;
         }
@@ -94,12 +94,12 @@ impl Random {
 }
 
 /// Returns an entry that is fully determined by its stamp.
-fn writing(now_us: u64, params: &mut Random) -> (EntryId, Entry) {
-    let id = u128::from(params.below(ENTRIES as u64 + 2)) << 64 | 7;
+fn writing(now_us: u64, draws: &mut Random) -> (EntryId, Entry) {
+    let id = u128::from(draws.below(ENTRIES as u64 + 2)) << 64 | 7;
     // So few times that two entries often have the same one, and some are already due to be
     // forgotten.
-    let time_us = [now_us, now_us + 1, now_us + 2, now_us / 2][params.below(4) as usize];
-    let random = params.below(3);
+    let time_us = [now_us, now_us + 1, now_us + 2, now_us / 2][draws.below(4) as usize];
+    let random = draws.below(3);
     let what = RuntimeEntry::Mode {
         rule: format!("rule {time_us} {random}").into(),
         mode: [Mode::Enforce, Mode::Off, Mode::Shadow][random as usize],
@@ -127,10 +127,10 @@ fn a_copy_equals_the_model_and_a_follower_misses_nothing() {
     assert!(matches!(server.command(&["DBSIZE"]).integer(), 0), "a look writes nothing");
     let seed = drawn();
     println!("seed {seed}");
-    let mut params = Random(seed);
+    let mut draws = Random(seed);
     for step in 0..3_000 {
-        let reply: Vec<_> = (0..params.below(4)).map(|_| writing(now_us, &mut params)).collect();
-        match params.below(100) {
+        let entries: Vec<_> = (0..draws.below(4)).map(|_| writing(now_us, &mut draws)).collect();
+        match draws.below(100) {
             0 => {
                 copy.command(&["FLUSHALL"]);
                 model = Table::default();
@@ -144,12 +144,12 @@ fn a_copy_equals_the_model_and_a_follower_misses_nothing() {
             _ => {}
         }
         let before = known(&model);
-        let refused = tell(&mut model, &reply, now_us);
-        let whole = copy.exchange(b"", &reply, &[]);
-        let context = format!("step {step}: given {reply:?}");
+        let refused = write_to_model(&mut model, &entries, now_us);
+        let whole = copy.exchange(b"", &entries, &[]);
+        let context = format!("step {step}: given {entries:?}");
         assert_eq!(whole.refused, refused, "{context}");
         assert_eq!(copy.opened(&whole.unseen), known(&model), "{context}, before {before:?}");
-        if params.below(3) == 0 {
+        if draws.below(3) == 0 {
             let news = copy.exchange(&seen, &[], &[]);
             if epoch(&news.version) != epoch(&seen) {
                 follower.clear();
@@ -168,8 +168,8 @@ fn a_copy_forgets_entries_only_when_due_by_its_own_clock() {
     let now_us = copy.exchange(b"", &[], &[]).now_us;
     let entry = |time_us| about_api(Stamp { time_us, random: 0 }, Mode::Off, Effect::Removed);
     let (fresh, old) = (entry(now_us), entry(now_us - WEEK_US + 300_000));
-    let reply = [(1, fresh.clone()), (2, old)];
-    assert_eq!(copy.exchange(b"", &reply, &[]).unseen.len(), 2);
+    let entries = [(1, fresh.clone()), (2, old)];
+    assert_eq!(copy.exchange(b"", &entries, &[]).unseen.len(), 2);
     assert_eq!(copy.exchange(b"", &[], &[1, 2, 3]).unseen.len(), 2, "it is not time");
     let only_fresh: Known = [(1, fresh)].into();
     for _ in 0..1_000 {
@@ -203,7 +203,7 @@ impl Node {
     fn meet(&mut self, name: &str, shard: &mut Copy, writing: Option<&(EntryId, Entry)>) {
         let writing = writing.map(|(id, entry)| (*id, entry));
         let exchange = self.copies.exchange_with(name, writing, &self.table, self.now_us);
-        let answer = exchange.command(&shard.place).query(&mut shard.connection).unwrap();
+        let answer = exchange.command(&shard.place, 0).query(&mut shard.connection).unwrap();
         let news = self.copies.note(name, &Exchanged::of(answer).unwrap(), self.now_us);
         news.into_iter().for_each(|(id, entry)| {
             self.table.merge(id, entry);
@@ -289,25 +289,25 @@ fn all_instances_and_shards_end_with_the_same_entries() {
     let now_us = shards[0].exchange(b"", &[], &[]).now_us;
     let seed = drawn();
     println!("seed {seed}");
-    let mut params = Random(seed);
+    let mut draws = Random(seed);
     for round in 0..200 {
         for step in 0..20 {
-            let node = params.below(3) as usize;
-            let shard = params.below(2) as usize;
-            match params.below(20) {
+            let node = draws.below(3) as usize;
+            let shard = draws.below(2) as usize;
+            match draws.below(20) {
                 0 => nodes[node] = Node::new(),
                 1 => shards[shard].command(&["FLUSHALL"]),
                 2 => shards[shard].command(&["DEL", "sg1:{control}:r"]),
                 3..=9 => {
-                    let id = u128::from(params.below(9));
+                    let id = u128::from(draws.below(9));
                     // Each entry is different, and none is ever due to be forgotten.
                     let stamp =
-                        Stamp { time_us: now_us + params.below(100), random: round * 20 + step };
-                    let mode = [Mode::Off, Mode::Shadow][params.below(2) as usize];
+                        Stamp { time_us: now_us + draws.below(100), random: round * 20 + step };
+                    let mode = [Mode::Off, Mode::Shadow][draws.below(2) as usize];
                     let writing = (id, about_api(stamp, mode, Effect::Set));
                     // In half of the cases no shard is in reach.
                     nodes[node].table.merge(writing.0, writing.1.clone());
-                    if params.below(2) == 0 {
+                    if draws.below(2) == 0 {
                         nodes[node].meet(names[shard], &mut shards[shard], Some(&writing));
                     }
                 }

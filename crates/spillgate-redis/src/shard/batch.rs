@@ -2,10 +2,12 @@
 //! together in one call.
 //!
 //! No caller waits for a timer. If a call permit is free, a decision is sent at once, by itself. When a call
-//! ends, queued decisions leave: as many as make the calls under way equally long, so that the server and
-//! this process work at the same time, and neither waits for the other. Each decision is evaluated by itself,
-//! in order of arrival, and gets its own reply. Equal decisions are sent as one group ([`Coalescer`]). A caller
-//! that is dropped before its batch is sent is not charged; a caller that is dropped later is.
+//! ends, queued decisions leave, as many as make the calls under way equally long. Then the server and this
+//! process work at the same time, and neither waits for the other.
+//!
+//! Each decision is evaluated by itself, in order of arrival, and gets its own reply. Equal decisions are sent
+//! as one group ([`Coalescer`]). A caller that is dropped before its batch is sent is not charged; a caller that
+//! is dropped later is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +16,14 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::failure::Failure;
-use super::link::Redirect;
-use super::program::{self, Call, Reply};
-use super::shard::Shard;
-use super::{CallTerms, Caller};
+use super::Shard;
 use crate::error::StoreError;
+use crate::failure::Failure;
+use crate::link::Redirect;
 use crate::plan::{Transaction, TransactionReply};
+use crate::program::{self, Call, Reply, Times};
 use crate::time::Deadline;
+use crate::{CallSettings, CallTerms};
 
 pub(super) mod coalescer;
 mod load;
@@ -33,7 +35,7 @@ use queue::{Queue, Ticket, Turn};
 
 /// The queue of one server, and the load that the server has been given.
 #[derive(Debug)]
-pub(super) struct Batches {
+pub(in super::super) struct Batches {
     queue: Mutex<Queue<Waiting>>,
     load: Arc<Load>,
 }
@@ -57,7 +59,7 @@ pub(super) struct PendingReply {
 #[derive(Debug)]
 struct Waiting {
     transactions: Vec<Transaction>,
-    caller: Arc<Caller>,
+    settings: Arc<CallSettings>,
     deadline: Deadline,
     answer: oneshot::Sender<Result<CallerReply, Failure>>,
     given: Given,
@@ -82,13 +84,13 @@ struct Batch {
 
 impl Batches {
     /// Creates the queue of a server that evaluates many subjects in one call.
-    pub(super) fn new() -> Batches {
+    pub(in super::super) fn new() -> Batches {
         Batches { queue: Mutex::new(Queue::new(PERMITS)), load: Load::new() }
     }
 
     /// Creates the queue of a server that evaluates one subject in each call, as in a Cluster: every decision
     /// is sent at once.
-    pub(super) fn unqueued() -> Batches {
+    pub(in super::super) fn unqueued() -> Batches {
         Batches { queue: Mutex::new(Queue::new(usize::MAX)), load: Load::new() }
     }
 
@@ -100,7 +102,7 @@ impl Batches {
         transactions: &[Transaction],
         terms: &CallTerms<'_>,
     ) -> Option<Admission> {
-        let Batches { queue, load } = shard.batches();
+        let Batches { queue, load } = &shard.batches;
         // Counted before the queue is locked; dropping `given` on any way out takes it off again.
         let given = load.take_on(weight_of(transactions), terms.deadline.left())?;
         let alone = |given| Admission::SendNow(CallPermit::new(shard, given));
@@ -110,14 +112,14 @@ impl Batches {
         // Copying the transactions takes time, so the queue is not locked meanwhile.
         let (sender, answer) = oneshot::channel();
         let transactions = transactions.to_vec();
-        let (caller, deadline) = (Arc::clone(terms.caller), terms.deadline);
+        let (settings, deadline) = (Arc::clone(terms.settings), terms.deadline);
         let mut queue = queue.lock();
         // The last call may have ended since the first check. Then no drain runs, and a queued caller would
         // wait forever.
         if queue.begin() {
             return Some(alone(given));
         }
-        let waiting = Waiting { transactions, caller, deadline, answer: sender, given };
+        let waiting = Waiting { transactions, settings, deadline, answer: sender, given };
         // A full queue drops `waiting`, and with it the load and the channel.
         let ticket = queue.join(waiting)?;
         Some(Admission::Queued(PendingReply { shard: Arc::clone(shard), ticket, answer }))
@@ -125,8 +127,8 @@ impl Batches {
 
     /// Takes the next batch out of the queue. An empty batch means that the permit has been returned.
     ///
-    /// The batch ends before a caller that uses another clock or other terms. It also ends before a counter that it
-    /// already has under other parameters: the script loads each counter once, under one set of parameters.
+    /// The batch ends before a counter that it already has under other parameters: the script loads each counter
+    /// once, under one set of parameters.
     fn next(&self) -> Batch {
         let mut queue = self.queue.lock();
         let count = queue.will_leave();
@@ -143,11 +145,6 @@ impl Batches {
                 return Turn::IsGone;
             }
             if taken_us >= share_us {
-                return Turn::Stays;
-            }
-            // One call carries one `Caller`: its clock, nonces and terms apply to the whole script run.
-            let is_alike = |first: &Waiting| Arc::ptr_eq(&first.caller, &waiting.caller);
-            if !leaving.first().is_none_or(is_alike) {
                 return Turn::Stays;
             }
             // Fits: a queue holds fewer than 2^32 callers.
@@ -210,7 +207,7 @@ impl PendingReply {
     /// The lock makes the answer certain. If the ticket still waits, closing the channel ensures that no
     /// batch takes it. If it has left, the call may be executed at any time.
     fn leave(&mut self, why: &str) -> Result<CallerReply, Failure> {
-        let queue = self.shard.batches().queue.lock();
+        let queue = self.shard.batches.queue.lock();
         let sent = queue.has_left(self.ticket);
         self.answer.close();
         drop(queue);
@@ -237,14 +234,14 @@ pub(super) struct CallPermit {
 
 impl CallPermit {
     fn new(shard: &Arc<Shard>, given: Given) -> CallPermit {
-        let sent = shard.batches().load.send(given.weight_us());
+        let sent = shard.batches.load.send(given.weight_us());
         CallPermit { shard: Arc::clone(shard), _given: given, _in_call: sent }
     }
 }
 
 impl Drop for CallPermit {
     fn drop(&mut self) {
-        if !self.shard.batches().queue.lock().end() {
+        if !self.shard.batches.queue.lock().end() {
             return;
         }
         // `end` has kept the permit for the queued callers: the drain uses it, or returns it.
@@ -266,7 +263,7 @@ struct Drain {
 impl Drain {
     async fn send_all(mut self) {
         loop {
-            let batch = self.shard.batches().next();
+            let batch = self.shard.batches.next();
             // `next` has returned the permit under the queue's lock, so the drop must not return it again.
             if batch.waiting.is_empty() {
                 self.has_permit = false;
@@ -283,7 +280,7 @@ impl Drain {
 impl Drop for Drain {
     fn drop(&mut self) {
         if self.has_permit {
-            let given_up = self.shard.batches().queue.lock().abandon();
+            let given_up = self.shard.batches.queue.lock().abandon();
             for waiting in given_up {
                 let why = "the async runtime stopped before it was sent".into();
                 waiting.fail(Failure::NotSent(why));
@@ -300,30 +297,26 @@ async fn send_batch(shard: &Shard, batch: Batch) {
     let Batch { waiting, coalescer, indices } = batch;
     let Some(first) = waiting.first() else { return };
     let deadline = Deadline::none();
-    let terms = CallTerms { caller: &first.caller, deadline, redirect: Redirect::None };
+    let terms = CallTerms { settings: &first.settings, deadline, redirect: Redirect::None };
     let weight_us = waiting.iter().map(|waiting| waiting.given.weight_us()).sum();
-    let sent = shard.batches().load.send(weight_us);
+    let sent = shard.batches.load.send(weight_us);
     let first = |(waiter, transaction): (u32, u32)| {
         &waiting[waiter as usize].transactions[transaction as usize]
     };
-    let build = |header| {
-        let mut call = Call::new(header);
-        coalescer.iter().for_each(|group| call.coalesced(first(group.first), group.times));
-        call
-    };
-    let answer = shard.run(build, &terms).await.map(Arc::new);
+    let once: Vec<Times<'_>> =
+        coalescer.iter().map(|group| (first(group.first), group.times)).collect();
+    let answer = shard.run(|header| Call::of(header, &once), &terms).await.map(Arc::new);
     // Measured here: handing out the replies is not the server's time.
     drop(sent);
     // Each group has one range of the reply. A transaction's range is found by its position in the group.
-    let mut next = program::ReplyRanges::new();
-    let of_groups: Vec<program::ReplyRange> =
-        coalescer.iter().map(|group| next.next(first(group.first), group.times)).collect();
+    let of_groups = program::reply_ranges(&once);
     let mut indices = indices.into_iter();
     for waiting in waiting {
         let ranges = indices.by_ref().take(waiting.transactions.len());
-        let ranges = ranges.map(|index| of_groups[index.group as usize].at(index.index)).collect();
+        let range = |index: BatchIndex| of_groups[index.coalesced as usize].at(index.position);
+        let ranges = ranges.map(range).collect();
         match &answer {
-            Ok(reply) => waiting.tell(reply, ranges),
+            Ok(reply) => waiting.deliver(reply, ranges),
             Err(failure) => waiting.fail(failure.clone()),
         }
     }
@@ -331,7 +324,7 @@ async fn send_batch(shard: &Shard, batch: Batch) {
 
 impl Waiting {
     /// Hands the reply to the caller. A dropped caller was charged, and misses its reply.
-    fn tell(self, reply: &Arc<Reply>, ranges: SmallVec<[program::ReplyRange; 1]>) {
+    fn deliver(self, reply: &Arc<Reply>, ranges: SmallVec<[program::ReplyRange; 1]>) {
         let _ = self.answer.send(Ok(CallerReply { reply: Arc::clone(reply), ranges }));
     }
 

@@ -1,24 +1,23 @@
 //! Fills one call with decisions, and joins equal ones into groups.
 //!
 //! Decisions form a group if they charge the same counters at the same costs, and no decision between them
-//! touches any of these counters. The script evaluates a group as one decision with a count. The result
-//! equals that of decisions that came directly one after another.
+//! touches any of these counters. The script evaluates a group as one decision with a count. The result is as
+//! if the decisions had come directly one after another.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use super::load::{weight_of_counters, weight_of_one_more};
 use crate::algorithm::Intent;
 use crate::counter::PlannedCharge;
 use crate::limit::Algorithm;
 use crate::plan::{RecordAction, Transaction};
-
-use super::super::program::COUNTERS_MAX;
-use super::load::{weight_of_counters, weight_of_one_more};
+use crate::program::COUNTERS_MAX;
 
 /// The groups of one call, in order. `W` locates the first transaction of a group.
 #[derive(Debug)]
-pub(in super::super) struct Coalescer<W> {
-    groups: Vec<Group<W>>,
+pub(crate) struct Coalescer<W> {
+    groups: Vec<Coalesced<W>>,
     /// For each counter, the group that touched it last.
     last: HashMap<u128, Touch, BuildHasherDefault<Already>>,
     counters: usize,
@@ -28,31 +27,25 @@ pub(in super::super) struct Coalescer<W> {
 
 /// Equal decisions, usually one.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Group<W> {
+pub(in super::super) struct Coalesced<W> {
     pub(in super::super) first: W,
     pub(in super::super) times: u32,
-    counters: usize,
-    may_grow: bool,
 }
 
-/// The group of a decision, and its position in the group, from 0.
+/// The index of a decision's group, and the decision's position in the group, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct BatchIndex {
-    pub(in super::super) group: u32,
-    pub(in super::super) index: u32,
+pub(crate) struct BatchIndex {
+    pub(in super::super) coalesced: u32,
+    pub(in super::super) position: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Touch {
-    group: u32,
+    coalesced: u32,
     counter: u32,
 }
 
 impl<W: Copy> Coalescer<W> {
-    pub(in super::super) fn new() -> Coalescer<W> {
-        Coalescer { groups: Vec::new(), last: HashMap::default(), counters: 0, weight_us: 0 }
-    }
-
     /// Creates a coalescer with capacity for `count` decisions, at most as many as one call holds.
     pub(in super::super) fn for_some(count: usize) -> Coalescer<W> {
         let count = count.min(COUNTERS_MAX);
@@ -64,7 +57,7 @@ impl<W: Copy> Coalescer<W> {
         self.groups.is_empty()
     }
 
-    pub(in super::super) fn iter(&self) -> impl Iterator<Item = &Group<W>> {
+    pub(in super::super) fn iter(&self) -> impl Iterator<Item = &Coalesced<W>> {
         self.groups.iter()
     }
 
@@ -108,7 +101,7 @@ impl<W: Copy> Coalescer<W> {
             .sum();
         let clashes = |counter: &PlannedCharge| {
             self.last.get(&counter.name()).is_some_and(|touch| {
-                let before = find(self.groups[touch.group as usize].first);
+                let before = find(self.groups[touch.coalesced as usize].first);
                 let before = before.charges.get(touch.counter as usize);
                 before.is_none_or(|before| before.params() != counter.params())
             })
@@ -127,53 +120,43 @@ impl<W: Copy> Coalescer<W> {
     ) -> Option<BatchIndex> {
         // A decision may join only the newest group that uses its counters: joining an older one would put
         // it before decisions that came earlier.
-        let number = self.last.get(&transaction.charges.iter().next()?.name())?.group;
+        let number = self.last.get(&transaction.charges.first()?.name())?.coalesced;
         let touched_last = |counter: &PlannedCharge| {
-            self.last.get(&counter.name()).is_some_and(|it| it.group == number)
+            self.last.get(&counter.name()).is_some_and(|it| it.coalesced == number)
         };
+        let weight_us = self.weight_us + weight_of_one_more(transaction.charges.iter());
         let group = &self.groups[number as usize];
-        let joins = group.may_grow
-            && group.times < GROUP_MAX
-            && self.weight_us + weight_of_one_more(transaction.charges.iter()) <= CALL_US
-            && group.counters == transaction.charges.len()
+        let joins = group.times < GROUP_MAX
+            && weight_us <= CALL_US
             && transaction.charges.iter().all(touched_last)
             && are_alike(find(group.first), transaction);
         if !joins {
             return None;
         }
-        self.weight_us += weight_of_one_more(transaction.charges.iter());
-        let index = group.times;
+        self.weight_us = weight_us;
+        let position = group.times;
         self.groups[number as usize].times += 1;
-        Some(BatchIndex { group: number, index })
+        Some(BatchIndex { coalesced: number, position })
     }
 
     fn add(&mut self, transaction: &Transaction, first: W) -> BatchIndex {
         // Fits: a queue holds fewer than 2^32 callers.
-        let group = self.groups.len() as u32;
-        let mut counters = 0;
+        let coalesced = self.groups.len() as u32;
         for (counter, number) in transaction.charges.iter().zip(0..) {
-            self.last.insert(counter.name(), Touch { group, counter: number });
-            counters += 1;
+            self.last.insert(counter.name(), Touch { coalesced, counter: number });
         }
-        self.counters += counters;
+        self.counters += transaction.charges.len();
         self.weight_us += weight_of_counters(transaction.charges.iter());
-        self.groups.push(Group {
-            first,
-            times: 1,
-            counters,
-            may_grow: may_be_several(transaction),
-        });
-        BatchIndex { group, index: 0 }
+        self.groups.push(Coalesced { first, times: 1 });
+        BatchIndex { coalesced, position: 0 }
     }
 }
 
 /// Groups the transactions of one caller, as many from the start as fit one call, at least one.
 ///
 /// Returns the groups, and for each transaction taken its group and position.
-pub(in super::super) fn together(
-    transactions: &[Transaction],
-) -> (Coalescer<usize>, Vec<BatchIndex>) {
-    let mut groups = Coalescer::new();
+pub(crate) fn together(transactions: &[Transaction]) -> (Coalescer<usize>, Vec<BatchIndex>) {
+    let mut groups = Coalescer::for_some(transactions.len());
     let taken = transactions.iter().enumerate();
     let indices = taken.map_while(|(number, transaction)| {
         groups.take_in_if_fits(transaction, number, |first| &transactions[first])
@@ -198,8 +181,10 @@ fn are_alike(one: &Transaction, other: &Transaction) -> bool {
             && one.limit.mix() == other.limit.mix()
             && one.params() == other.params()
     };
-    may_be_several(other)
+    may_be_several(one)
+        && may_be_several(other)
         && one.intent == other.intent
+        && one.charges.len() == other.charges.len()
         && one.charges.iter().zip(other.charges.iter()).all(same)
 }
 
@@ -256,12 +241,12 @@ mod tests {
     }
 
     /// Returns the members of each group.
-    fn crowds_of(transactions: &[Transaction]) -> Vec<Vec<usize>> {
+    fn groups_of(transactions: &[Transaction]) -> Vec<Vec<usize>> {
         let (groups, indices) = together(transactions);
         let mut members = vec![Vec::new(); groups.iter().count()];
         for (number, index) in indices.iter().enumerate() {
-            assert_eq!(members[index.group as usize].len(), index.index as usize);
-            members[index.group as usize].push(number);
+            assert_eq!(members[index.coalesced as usize].len(), index.position as usize);
+            members[index.coalesced as usize].push(number);
         }
         for (group, members) in groups.iter().zip(&members) {
             assert_eq!((group.first, group.times as usize), (members[0], members.len()));
@@ -274,7 +259,7 @@ mod tests {
         let ten = limit(10);
         let (one, other) = (ask(&[(1, &ten, 1)]), ask(&[(2, &ten, 1)]));
         let transactions = [&one, &other, &one, &one, &other].map(Transaction::clone);
-        assert_eq!(crowds_of(&transactions), [vec![0, 2, 3], vec![1, 4]]);
+        assert_eq!(groups_of(&transactions), [vec![0, 2, 3], vec![1, 4]]);
     }
 
     #[test]
@@ -282,7 +267,7 @@ mod tests {
         let ten = limit(10);
         let (one, dear) = (ask(&[(1, &ten, 1)]), ask(&[(1, &ten, 2)]));
         let transactions = [&one, &one, &dear, &one, &one].map(Transaction::clone);
-        assert_eq!(crowds_of(&transactions), [vec![0, 1], vec![2], vec![3, 4]]);
+        assert_eq!(groups_of(&transactions), [vec![0, 1], vec![2], vec![3, 4]]);
     }
 
     /// `one` touches one of the two counters of `both`, so later decisions over both start a new group.
@@ -291,7 +276,7 @@ mod tests {
         let ten = limit(10);
         let (both, one) = (ask(&[(1, &ten, 1), (2, &ten, 1)]), ask(&[(2, &ten, 1)]));
         let transactions = [&both, &one, &both, &both, &one].map(Transaction::clone);
-        assert_eq!(crowds_of(&transactions), [vec![0], vec![1], vec![2, 3], vec![4]]);
+        assert_eq!(groups_of(&transactions), [vec![0], vec![1], vec![2, 3], vec![4]]);
     }
 
     #[test]
@@ -305,19 +290,19 @@ mod tests {
         deferring.charges[0].deferred = 1;
         let transactions = [&plain, &slot, &slot, &reserved, &reserved, &deferring, &plain]
             .map(Transaction::clone);
-        assert_eq!(crowds_of(&transactions), (0..7).map(|one| vec![one]).collect::<Vec<_>>());
+        assert_eq!(groups_of(&transactions), (0..7).map(|one| vec![one]).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_call_ends_at_its_counter_cap_or_at_other_parameters() {
         let (ten, nine) = (limit(10), limit(9));
         let many: Vec<Transaction> = (0..200).map(|id| ask(&[(id, &ten, 1)])).collect();
-        assert_eq!(crowds_of(&many).len(), COUNTERS_MAX);
+        assert_eq!(groups_of(&many).len(), COUNTERS_MAX);
         let group = vec![ask(&[(1, &ten, 1)]); 1_000];
-        assert_eq!(crowds_of(&group).len(), 1);
+        assert_eq!(groups_of(&group).len(), 1);
         let changed = [ask(&[(1, &ten, 1)]), ask(&[(2, &ten, 1)]), ask(&[(1, &nine, 1)])];
-        assert_eq!(crowds_of(&changed).len(), 2);
+        assert_eq!(groups_of(&changed).len(), 2);
         let wide: Vec<(u128, &NamedLimit, u64)> = (0..130).map(|id| (id, &ten, 1)).collect();
-        assert_eq!(crowds_of(&[ask(&wide), ask(&[(500, &ten, 1)])]), [vec![0]]);
+        assert_eq!(groups_of(&[ask(&wide), ask(&[(500, &ten, 1)])]), [vec![0]]);
     }
 }

@@ -7,7 +7,7 @@ use crate::request::Request;
 
 /// The reason why a request does not match a rule of its domain.
 ///
-/// `Rule::matches` returns it.
+/// `Rule::not_matched_by` returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotMatched {
@@ -43,6 +43,18 @@ impl fmt::Display for NotMatched {
 
 impl Rule {
     /// Returns the first reason why a request does not match the rule; `None` if it does.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::policy::NotMatched;
+    /// use spillgate::{Policy, Request};
+    ///
+    /// let text = "[[rule]]\nname = 'login'\nkey = ['ip']\nlimits = ['5/minute']";
+    /// let policy = Policy::from_toml(text)?;
+    /// let missing = NotMatched::Missing { attribute: "ip".to_owned() };
+    /// assert_eq!(policy.rule("login").unwrap().not_matched_by(&Request::new()), Some(missing));
+    /// # Ok::<(), spillgate::PolicyError>(())
+    /// ```
     pub fn not_matched_by(&self, request: &Request<'_>) -> Option<NotMatched> {
         if self.mode() == Mode::Off {
             return Some(NotMatched::Off);

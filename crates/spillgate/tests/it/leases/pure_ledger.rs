@@ -1,12 +1,12 @@
-//! The store's record of the leases on one counter. `lease.lua` does the same in Redis, with the
-//! same names, and tests compare the two.
+//! The record of the leases on one counter as `lease.lua` keeps it in Redis, with the same names: the model of
+//! every history uses it, and other tests compare the two.
 
-use super::{Asked, Granted};
-use crate::algorithm::{Charge, Intent, LimitParams, Refund, State, View};
+use spillgate_core::algorithm::{Charge, Intent, LimitParams, Refund, State, View};
+use spillgate_redis::lease::{Exchange, Granted};
 
 /// The leases of all instances on one counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Ledger {
+pub(super) struct Ledger {
     rows: Vec<Row>,
 }
 
@@ -26,23 +26,22 @@ struct Row {
 
 impl Ledger {
     /// Returns the tokens held by instances, as far as the ledger knows.
-    pub fn outstanding(&self) -> u64 {
+    pub(super) fn outstanding(&self) -> u64 {
         self.rows.iter().map(|row| row.granted).sum()
     }
 
     /// Closes leases and grants a new one if tokens can be spared. `state` is the counter's.
-    pub fn exchange(
+    pub(super) fn exchange(
         &mut self,
         state: &mut Option<State>,
-        params: &LimitParams,
-        asked: &Asked<'_>,
+        asked: &Exchange,
         now_us: u64,
         nonce: u64,
     ) -> Granted {
         // After a clock step back no row lasts longer than it could have from now.
         self.rows.iter_mut().for_each(|row| row.ends_us = row.ends_us.min(now_us + KEPT_MAX_US));
         self.rows.retain(|row| row.ends_us > now_us);
-        self.close(state, params, asked, now_us);
+        self.close(state, asked, now_us);
         let own = || self.rows.iter().filter(|row| row.node == asked.node);
         // A repeat of a known call gets the same grant. A call older than the last one gets
         // nothing: its row may have been closed and dropped.
@@ -51,24 +50,19 @@ impl Ledger {
         if let Some(known) = own().find(|row| row.seq == asked.seq) {
             (amount, lasts_us) = (known.granted, known.lasts_us);
         } else if asked.seq > last {
-            (amount, lasts_us) = self.grant(state, params, asked, now_us, nonce);
+            (amount, lasts_us) = self.grant(state, asked, now_us, nonce);
         }
         let last = last.max(if amount > 0 { asked.seq } else { 0 });
         // Of the closed rows of an instance only the last is kept, so that its call cannot be
         // granted again.
         self.rows.retain(|row| row.granted > 0 || row.node != asked.node || row.seq == last);
-        let reading = View::of(state.as_ref(), params, now_us).reading(state.as_ref(), 1);
+        let view = View::of(state.as_ref(), asked.counter.params(), now_us);
+        let reading = view.reading(state.as_ref(), 1);
         Granted { amount, lasts_us, reading }
     }
 
-    fn close(
-        &mut self,
-        state: &mut Option<State>,
-        params: &LimitParams,
-        asked: &Asked<'_>,
-        now_us: u64,
-    ) {
-        for close in asked.closes {
+    fn close(&mut self, state: &mut Option<State>, asked: &Exchange, now_us: u64) {
+        for close in &asked.closes {
             let is_it = |row: &&mut Row| row.node == asked.node && row.seq == close.seq;
             let Some(row) = self.rows.iter_mut().find(is_it) else { continue };
             let unused = close.unused.min(row.granted);
@@ -76,8 +70,8 @@ impl Ledger {
                 let Row { incarnation, at_us, granted, mark, .. } = *row;
                 // The whole grant is the charge, as for a reservation. So a return mints nothing
                 // either.
-                let charge = Charge { incarnation, at_us, amount: granted, slot: mark };
-                let mut view = View::of(state.as_ref(), params, now_us);
+                let charge = Charge { incarnation, at_us, amount: granted, mark };
+                let mut view = View::of(state.as_ref(), asked.counter.params(), now_us);
                 view.refund(state, Refund::Unused { charge, unused }, now_us);
             }
             row.granted = 0;
@@ -90,11 +84,11 @@ impl Ledger {
     fn grant(
         &mut self,
         state: &mut Option<State>,
-        params: &LimitParams,
-        asked: &Asked<'_>,
+        asked: &Exchange,
         now_us: u64,
         nonce: u64,
     ) -> (u64, u64) {
+        let params = asked.counter.params();
         let mut view = View::of(state.as_ref(), params, now_us);
         let room = view.reading(state.as_ref(), 1).remaining;
         let outstanding = self.outstanding();
@@ -127,7 +121,7 @@ impl Ledger {
             lasts_us,
             incarnation: charge.incarnation,
             at_us: now_us,
-            mark: charge.slot,
+            mark: charge.mark,
         });
         (amount, lasts_us)
     }

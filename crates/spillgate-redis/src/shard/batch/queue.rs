@@ -114,7 +114,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// Capacity reserved for a batch: more than a call holds of distinct decisions.
+/// Capacity reserved for a batch: more than the distinct decisions of one call.
 const LEAVING: usize = 256;
 /// Beyond this number a caller would pass its deadline anyway, unless most decisions are equal and leave as one group.
 pub(super) const WAITING_MAX: usize = 16_384;
@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    fn crowd_of(one: &u32) -> u32 {
+    fn group_of(one: &u32) -> u32 {
         one / 2
     }
 
@@ -254,9 +254,9 @@ mod tests {
             let under_way: usize = self.calls.iter().map(Vec::len).sum();
             let share = (self.queue.waiting.len() + under_way).div_ceil(self.queue.permits);
             let (leaving, _) = self.queue.leave(|leaving, one| {
-                let known: BTreeSet<u32> = leaving.iter().map(crowd_of).collect();
+                let known: BTreeSet<u32> = leaving.iter().map(group_of).collect();
                 assert_eq!(known, coalescer, "every entry that goes leaves");
-                match crowd_of(one) {
+                match group_of(one) {
                     _ if gone.contains(one) => Turn::IsGone,
                     _ if leaving.len() >= share => Turn::Stays,
                     coalesced if coalescer.len() == 2 && !coalescer.contains(&coalesced) => {

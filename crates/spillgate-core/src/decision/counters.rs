@@ -1,0 +1,31 @@
+//! The counters of a finished decision.
+
+use super::{CounterOutcome, CounterOutcomes};
+
+/// The counters of a decision. Most decisions have one and allocate nothing.
+#[derive(Clone)]
+pub(super) enum Counters {
+    One(CounterOutcome),
+    Several(Box<[CounterOutcome]>),
+}
+
+impl Counters {
+    pub(super) fn as_slice(&self) -> &[CounterOutcome] {
+        match self {
+            Counters::One(counter) => std::slice::from_ref(counter),
+            Counters::Several(counters) => counters,
+        }
+    }
+}
+
+impl From<CounterOutcomes> for Counters {
+    #[inline]
+    fn from(mut counters: CounterOutcomes) -> Counters {
+        if counters.len() == 1
+            && let Some(one) = counters.pop()
+        {
+            return Counters::One(one);
+        }
+        Counters::Several(counters.into_boxed_slice())
+    }
+}
