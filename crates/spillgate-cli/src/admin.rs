@@ -13,8 +13,10 @@ use spillgate_tools::{Failure, say};
 use tokio::runtime::Runtime;
 
 use crate::ERROR;
-use crate::cli::{Action, AdminArgs, AuditArgs, Cost, Expiry, NewMode, Note, Subject};
-use crate::client::Server;
+use crate::cli::{
+    Action, AdminArgs, AuditArgs, Cost, Expiry, ModeArgs, NewMode, Note, RefundArgs, Subject,
+};
+use crate::client::{self, Server};
 use crate::top::printable;
 
 pub(crate) fn run(args: &AdminArgs) -> Result<ExitCode, Failure> {
@@ -69,23 +71,7 @@ struct Answer<'s> {
 impl Call {
     fn of(action: &Action, now: Timestamp) -> Call {
         match action {
-            Action::Mode(args) => {
-                let rule: String = byte_serialize(args.rule.as_bytes()).collect();
-                let path = format!("/admin/v1/rules/{rule}/mode");
-                let mode = match args.mode {
-                    NewMode::Enforce => "enforce",
-                    NewMode::Shadow => "shadow",
-                    NewMode::Off => "off",
-                    NewMode::File => {
-                        let query = with_reason(Serializer::new(String::new()), &args.note);
-                        return Call::without_body(Method::DELETE, format!("{path}?{query}"));
-                    }
-                };
-                let expires_at = expires_at(&args.expiry, now);
-                let body =
-                    json!({"mode": mode, "expires_at": expires_at, "reason": args.note.reason});
-                Call { method: Method::PUT, path, body }
-            }
+            Action::Mode(args) => Call::of_mode(args, now),
             Action::Override(args) => {
                 let mut limits: Vec<Value> = args.limit.iter().map(|text| limit(text)).collect();
                 if let (Some(burst), Some(first)) = (args.burst, limits.first_mut()) {
@@ -102,18 +88,7 @@ impl Call {
                 let query = with_reason(query(rule, attributes), &args.note);
                 Call::without_body(Method::DELETE, format!("/admin/v1/overrides?{query}"))
             }
-            Action::Refund(args) => {
-                let Subject { rule, .. } = &args.subject;
-                let refund = match &args.cost {
-                    Cost::Requests(amount) => json!(amount),
-                    Cost::ByUnit(amounts) => amounts.iter().cloned().collect(),
-                };
-                let subject = attributes(&args.subject);
-                let reason = &args.note.reason;
-                let body =
-                    json!({"rule": rule, "subject": subject, "refund": refund, "reason": reason});
-                Call { method: Method::POST, path: "/admin/v1/state".to_owned(), body }
-            }
+            Action::Refund(args) => Call::of_refund(args),
             Action::Reset(args) => {
                 let mut query = query(&args.rule, &args.attributes);
                 if args.all {
@@ -131,6 +106,35 @@ impl Call {
                 Call::without_body(Method::GET, format!("/admin/v1/audit?{}", query.finish()))
             }
         }
+    }
+
+    fn of_mode(args: &ModeArgs, now: Timestamp) -> Call {
+        let rule: String = byte_serialize(args.rule.as_bytes()).collect();
+        let path = format!("/admin/v1/rules/{rule}/mode");
+        let mode = match args.mode {
+            NewMode::Enforce => "enforce",
+            NewMode::Shadow => "shadow",
+            NewMode::Off => "off",
+            NewMode::File => {
+                let query = with_reason(Serializer::new(String::new()), &args.note);
+                return Call::without_body(Method::DELETE, format!("{path}?{query}"));
+            }
+        };
+        let expires_at = expires_at(&args.expiry, now);
+        let body = json!({"mode": mode, "expires_at": expires_at, "reason": args.note.reason});
+        Call { method: Method::PUT, path, body }
+    }
+
+    fn of_refund(args: &RefundArgs) -> Call {
+        let refund = match &args.cost {
+            Cost::Requests(amount) => json!(amount),
+            Cost::ByUnit(amounts) => amounts.iter().cloned().collect(),
+        };
+        let body = json!({
+            "rule": args.subject.rule, "subject": attributes(&args.subject), "refund": refund,
+            "reason": args.note.reason,
+        });
+        Call { method: Method::POST, path: "/admin/v1/state".to_owned(), body }
     }
 
     fn without_body(method: Method, path: String) -> Call {
@@ -156,8 +160,7 @@ impl Call {
         let body = if self.body.is_null() { String::new() } else { self.body.to_string() };
         let token_file = args.token_file.as_deref();
         let reply = server.ask_as_operator(token_file, request, body.into_bytes()).await?;
-        serde_json::from_slice(&reply)
-            .map_err(|error| format!("the answer is not from Spillgate: {error}").into())
+        client::read(&reply)
     }
 }
 

@@ -6,16 +6,13 @@ use std::process::ExitCode;
 
 use axum::body::Body;
 use hyper::Request;
-use hyper::body::Bytes;
 use serde::{Serialize, Serializer};
-use spillgate_server::config::{Config, Flags};
-use spillgate_server::{App, http_routes};
+use spillgate_server::http_routes;
 use spillgate_tools::{Failure, say};
 use tokio::runtime::Runtime;
 
 use crate::cli::{CheckArgs, Cost};
 use crate::client::{self, Server};
-use crate::store_trouble;
 
 mod answer;
 
@@ -29,10 +26,13 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
                 let server = Server { url: &args.url, ca: args.ca.as_deref() };
                 server.ask(args.token_file.as_deref(), Request::post(PATH), body).await
             }
-            Some(store) => ask_store(args, store, body).await,
+            Some(store) => {
+                let request = Request::post(PATH).body(Body::from(body))?;
+                client::ask_store(store, args.config.as_deref(), http_routes, request).await
+            }
         }
     })?;
-    let answer = Answer::read(&reply)?;
+    let answer: Answer = client::read(&reply)?;
     match args.json {
         true => say(&String::from_utf8_lossy(&reply))?,
         false => say(&answer)?,
@@ -93,18 +93,6 @@ fn as_cost<S: Serializer>(cost: &Option<&Cost>, serializer: S) -> Result<S::Ok, 
             serializer.collect_map(amounts.iter().map(|(unit, amount)| (unit, amount)))
         }
     }
-}
-
-async fn ask_store(args: &CheckArgs, store: &str, body: Vec<u8>) -> Result<Bytes, Failure> {
-    let flags = Flags { redis: Some(store), ..Flags::default() };
-    let config = Config::load(args.config.as_deref(), flags)?;
-    let app = App::open_to_look(&config.settings.store, config.policy).await?;
-    let request = Request::post(PATH).body(Body::from(body))?;
-    let reply = client::ask_in_process(http_routes(app.clone()), request).await?;
-    if Answer::read(&reply)?.is_degraded() {
-        store_trouble::report(&app).await;
-    }
-    Ok(reply)
 }
 
 const PATH: &str = "/v1/check";

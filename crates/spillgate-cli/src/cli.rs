@@ -9,7 +9,9 @@ use spillgate_tools::{BenchArgs, ImportArgs, SimulateArgs, attribute, whole_numb
 mod admin;
 mod admin_api;
 
-pub(crate) use admin::{Action, AdminArgs, AuditArgs, Expiry, NewMode, Note, Subject};
+pub(crate) use admin::{
+    Action, AdminArgs, AuditArgs, Expiry, ModeArgs, NewMode, Note, RefundArgs, Subject,
+};
 pub(crate) use admin_api::AdminApi;
 
 /// Spillgate: one exact rate limit across all your instances, with a stated bound for outages.
@@ -219,8 +221,7 @@ pub(crate) struct TopArgs {
 
 /// Checks a file of rules and settings, and warns of likely mistakes.
 ///
-/// It also prints the order in which rules are checked, and the limits during an outage of the
-/// store.
+/// It also prints which rules allow, and which deny, during an outage of the store.
 #[derive(Args, Debug)]
 #[command(after_help = VALIDATE_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct ValidateArgs {

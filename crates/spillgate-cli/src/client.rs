@@ -14,6 +14,10 @@ use hyper::service::Service;
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use spillgate_server::config::{Config, Flags};
+use spillgate_server::{App, complain};
 use spillgate_tools::{Failure, token};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -125,14 +129,56 @@ pub(crate) async fn ask_admin_api(api: &AdminApi, request: Builder) -> Result<By
     server.ask_as_operator(api.token_file.as_deref(), request, Vec::new()).await
 }
 
-/// Sends a request to routes of this process.
-pub(crate) async fn ask_in_process(
-    routes: Router,
+/// Sends a request to routes of this process, whose limiter has its state in this store. If the store did not decide,
+/// writes the reason to the error output.
+pub(crate) async fn ask_store(
+    store: &str,
+    config: Option<&Path>,
+    routes: fn(App) -> Router,
     request: Request<Body>,
 ) -> Result<Bytes, Failure> {
-    let response = TowerToHyperService::new(routes).call(request).await?;
+    let flags = Flags { redis: Some(store), ..Flags::default() };
+    let config = Config::load(config, flags)?;
+    let app = App::open_to_look(&config.settings.store, config.policy).await?;
+    let response = TowerToHyperService::new(routes(app.clone())).call(request).await?;
     let status = response.status();
-    answer_or_problem(status, response.into_body().collect().await?.to_bytes())
+    let reply = answer_or_problem(status, response.into_body().collect().await?.to_bytes())?;
+    if read::<Degraded>(&reply)?.degraded {
+        report_store_trouble(&app).await;
+    }
+    Ok(reply)
+}
+
+/// The field of an answer that is true if the store did not decide.
+#[derive(Deserialize)]
+struct Degraded {
+    degraded: bool,
+}
+
+/// Writes to the error output why the store did not decide. The store is probed for that, because the limiter keeps
+/// only errors of connections, and a server may also refuse the script.
+async fn report_store_trouble(app: &App) {
+    let probe = app.probe(0).await;
+    let out_of_reach = probe.unreachable().map(|(server, why)| format!("{server}: {why}"));
+    let refused = probe.reached().filter_map(|(server, facts)| {
+        let why = facts.script.as_ref().err()?;
+        Some(format!("{server}: {why}"))
+    });
+    let of_limiter = app.limiter().shards().into_iter().filter_map(|shard| {
+        let why = shard.trouble?;
+        Some(format!("{}: {why}", shard.name))
+    });
+    let why = out_of_reach.chain(refused).chain(of_limiter).next();
+    let why = why.unwrap_or_else(|| format!("{}: no answer in time", app.store_name()));
+    complain(&format!(
+        "the store did not decide: {why}; run `spillgate doctor --redis URL` with the same URL"
+    ));
+}
+
+/// Parses an answer.
+pub(crate) fn read<T: DeserializeOwned>(reply: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(reply)
+        .map_err(|error| format!("the answer is not from Spillgate: {error}").into())
 }
 
 fn with_token(request: Builder, token: Option<String>) -> Builder {

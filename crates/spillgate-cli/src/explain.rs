@@ -4,28 +4,28 @@ use std::process::ExitCode;
 
 use axum::body::Body;
 use hyper::Request;
-use hyper::body::Bytes;
 use serde::Deserialize;
-use spillgate_server::config::{Config, Flags};
-use spillgate_server::{App, EXPLAIN, explain_routes};
+use spillgate_server::{EXPLAIN, explain_routes};
 use spillgate_tools::{Failure, say};
 use tokio::runtime::Runtime;
 
 use crate::cli::{Cost, ExplainArgs};
 use crate::client;
-use crate::store_trouble;
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let path = format!("{}?{}", EXPLAIN, query(args));
     let reply = Runtime::new()?.block_on(async {
         match &args.redis {
             None => client::ask_admin_api(&args.api, Request::get(path)).await,
-            Some(store) => ask_store(args, store, &path).await,
+            Some(store) => {
+                let request = Request::get(path).body(Body::empty())?;
+                client::ask_store(store, args.config.as_deref(), explain_routes, request).await
+            }
         }
     })?;
     match args.json {
         true => say(&String::from_utf8_lossy(&reply))?,
-        false => say(&Answer::read(&reply)?)?,
+        false => say(&client::read::<Answer>(&reply)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -52,23 +52,10 @@ fn query(args: &ExplainArgs) -> String {
     query.finish()
 }
 
-async fn ask_store(args: &ExplainArgs, store: &str, path: &str) -> Result<Bytes, Failure> {
-    let flags = Flags { redis: Some(store), ..Flags::default() };
-    let config = Config::load(args.config.as_deref(), flags)?;
-    let app = App::open_to_look(&config.settings.store, config.policy).await?;
-    let request = Request::get(path).body(Body::empty())?;
-    let reply = client::ask_in_process(explain_routes(app.clone()), request).await?;
-    if Answer::read(&reply)?.degraded {
-        store_trouble::report(&app).await;
-    }
-    Ok(reply)
-}
-
 /// The part of the answer that the text output shows.
 #[derive(Deserialize)]
 struct Answer {
     sentence: String,
-    degraded: bool,
     limits: Vec<Limit>,
     rules: Vec<Rule>,
     rules_left_out: usize,
@@ -91,13 +78,6 @@ struct Rule {
     mode: String,
     why: Option<String>,
     overridden: Option<String>,
-}
-
-impl Answer {
-    fn read(reply: &[u8]) -> Result<Answer, Failure> {
-        serde_json::from_slice(reply)
-            .map_err(|error| format!("the answer is not from Spillgate: {error}").into())
-    }
 }
 
 impl std::fmt::Display for Answer {
@@ -146,7 +126,7 @@ mod tests {
             {"name": "api", "mode": "shadow", "why": "the request has no attribute \"user\"", "overridden": null}
         ], "rules_left_out": 2}"#;
         assert_eq!(
-            Answer::read(reply.as_bytes()).unwrap().to_string(),
+            serde_json::from_str::<Answer>(reply).unwrap().to_string(),
             "Denied by login/0, for 11.1 s.\n  login/0 (5/1m) denies.\n    At 10/1m, 5 would be left.\n  \
              matched: login (an override set while running is in force; GET /admin/v1/overrides lists them)\n  \
              not matched: api: the request has no attribute \"user\" (shadow: denies nothing)\n  not matched: 2 more"

@@ -22,7 +22,6 @@ mod scripts;
 mod serve;
 mod simulate;
 mod store_settings;
-mod store_trouble;
 mod top;
 mod validate;
 

@@ -31,8 +31,8 @@ fn warnings(file: &Path) -> Vec<String> {
     if text.len() > BYTES_MAX {
         return Vec::new();
     }
-    config::look(&name, &text)
-        .map_or(Vec::new(), |looked| validate::warnings(&name, &text, &looked))
+    config::load_text(&name, &text)
+        .map_or(Vec::new(), |loaded| validate::warnings(&name, &text, &loaded))
 }
 
 /// The longest file that is checked at the start, so that the check takes no noticeable time.

@@ -23,8 +23,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
                 say(&String::from_utf8_lossy(&reply))?;
                 return Ok(ExitCode::SUCCESS);
             }
-            let answer: Answer = serde_json::from_slice(&reply)
-                .map_err(|error| format!("the answer is not from Spillgate: {error}"))?;
+            let answer: Answer = client::read(&reply)?;
             let clear = if repeats { CLEAR } else { "" };
             say(&format!("{clear}{answer}"))?;
             if !repeats {

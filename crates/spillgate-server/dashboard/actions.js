@@ -55,8 +55,8 @@ const named = (rule, subject) => (Object.keys(subject).length ? shown(subject) :
 
 /** The override of exactly this subject, if there is one in a list. */
 export function overrideOf(rule, subject, overrides = live.overrides) {
-  const text = shown(Object.fromEntries(Object.entries(subject).sort()));
-  return overrides.find(one => one.rule === rule && shown(Object.fromEntries(Object.entries(one.subject).sort())) === text);
+  const sorted = subject => shown(Object.fromEntries(Object.entries(subject).sort()));
+  return overrides.find(one => one.rule === rule && sorted(one.subject) === sorted(subject));
 }
 
 /** Sets other limits for a subject. */

@@ -37,7 +37,7 @@ function reach(answer) {
 }
 
 /** Shows the result of a change, with a button that undoes it. */
-export function report(level, text, undo) {
+function report(level, text, undo) {
   const item = el('div', { className: `notice ${level}` }, el('p', {}, text.trim()));
   const button = (label, press) => {
     const made = el('button', { type: 'button', className: 'quiet' }, label);

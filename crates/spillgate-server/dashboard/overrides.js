@@ -1,13 +1,13 @@
 // Overrides and blocks that operators set: all of them, searched, with their ends.
 
-import { removeOverride } from './actions.js';
+import { LASTING, removeOverride, setOverride } from './actions.js';
 import { el, labelled, section, select, write } from './dom.js';
 import { live } from './live.js';
-import { overrideForm } from './rule.js';
+import { forOperators } from './role.js';
 import { rulePageOf } from './rules.js';
 import { pageOf } from './subjects.js';
 import { table } from './table.js';
-import { author, ends, moment, number, quota, subject as text } from './words.js';
+import { attributes, author, ends, limitsOf, moment, number, quota, subject as text } from './words.js';
 
 export function overridesPage(place) {
   const search = el('input', { type: 'search', name: 'search', placeholder: 'rule, subject, limit, actor or reason', spellcheck: false });
@@ -38,27 +38,50 @@ export function overridesPage(place) {
   return { title: 'Overrides', update, close() {} };
 }
 
+/** A form that sets an override of the rule that `find` returns. */
+export function overrideForm(find) {
+  const subject = el('input', { name: 'subject', spellcheck: false });
+  const limits = el('input', { name: 'limits', required: true, spellcheck: false, placeholder: '10/minute, or block' });
+  const lasting = select('for', LASTING, '3600');
+  const result = el('p', { className: 'result bad', role: 'alert' }), of = labelled('Subject', subject, 'grow');
+  const form = el('form', { className: 'override', autocomplete: 'off' }, of, labelled('Limit, or block', limits, 'grow'), labelled('For', lasting), el('button', {}, 'Set'));
+  form.addEventListener('submit', async event => {
+    event.preventDefault();
+    write(result, '');
+    try {
+      await setOverride(find().name, attributes(subject.value), limits.value.split(',').map(limit => limit.trim()), Number(lasting.value));
+    } catch (problem) {
+      write(result, problem.message);
+    }
+  });
+  return {
+    element: forOperators(form, result),
+    form,
+    update() {
+      const rule = find();
+      form.hidden = !rule;
+      if (!rule) return;
+      // A rule without a key has one counter for all requests.
+      of.hidden = !rule.key.length;
+      if (of.hidden) subject.value = '';
+      subject.placeholder = `${rule.key.map(name => `${name}=…`).join(' ')}; empty: every subject`;
+    },
+  };
+}
+
 /** A table of overrides, with a button to remove each. */
 export function overrideTable() {
-  let none = '';
-  const made = table({
-    label: 'Overrides in force', key: one => `${one.rule} ${text(one.subject)}`, none: () => none,
+  return table({
+    label: 'Overrides in force', key: one => `${one.rule} ${text(one.subject)}`,
     columns: [
       { label: 'Rule', className: 'name', value: one => one.rule, state: one => `${one.rule} ${why(one)}`, show: ruleOf },
       { label: 'Subject', value: one => text(one.subject), state: one => text(one.subject), show: subjectOf },
-      { label: 'Limits', show: one => one.limits.map(limit => (limit.quota === 'block' ? 'blocked' : quota(limit))).join(', ') },
+      { label: 'Limits', show: limitsOf },
       { label: 'Set', value: one => one.written_at, state: one => one.written_at, show: setting },
       { label: 'Ends', value: one => one.expires_at ?? '~', show: one => ends(one.expires_at) },
       { label: 'Change', className: 'for-operators', state: one => JSON.stringify(one), show: removal },
     ],
   });
-  return {
-    element: made.element,
-    show(overrides, empty) {
-      none = empty;
-      made.show(overrides);
-    },
-  };
 }
 
 /** The reason for which an override is not in force everywhere, if there is one. */

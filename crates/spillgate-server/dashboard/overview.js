@@ -9,7 +9,8 @@ import { storePanel } from './store.js';
 import { heaviest, ranking } from './subjects.js';
 import { duration, number, rate } from './words.js';
 
-const named = names => names.map(name => ({ name, label: name.replaceAll('-', ' ') }));
+/** The series of a chart, labelled by their names. */
+export const named = names => names.map(name => ({ name, label: name.replaceAll('-', ' ') }));
 
 export function overviewPage(place) {
   const figures = figuresOf();

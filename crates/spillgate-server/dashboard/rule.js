@@ -1,17 +1,17 @@
 // One rule: its limits, rates, history, subjects and overrides, and what an operator can change about it.
 
-import { LASTING, resetRule, setMode, setOverride } from './actions.js';
+import { LASTING, resetRule, setMode } from './actions.js';
 import { el, labelled, section, select, write } from './dom.js';
 import { REASONS, watchHistory } from './history.js';
 import { live, ratesOf } from './live.js';
-import { overrideTable } from './overrides.js';
-import { plot } from './overview.js';
+import { overrideForm, overrideTable } from './overrides.js';
+import { named, plot } from './overview.js';
 import { eventList, rangeBar } from './ranges.js';
 import { forOperators } from './role.js';
 import { modeOf } from './rules.js';
 import { ask } from './server.js';
 import { heaviest, ranking } from './subjects.js';
-import { attributes, byKey, duration, moment, quota, rate } from './words.js';
+import { byKey, duration, moment, quota, rate } from './words.js';
 
 const TOP_EVERY_MS = 3000;
 
@@ -24,7 +24,7 @@ export function rulePage(place, query) {
       kind: 'stack', format: rate, none: 'This rule has decided nothing in this time.', series: [{ name: 'allowed', label: 'allowed' }, { name: 'denied', label: 'denied' }],
     }),
     plot('Denials by reason', 'half', {
-      kind: 'stack', format: rate, none: 'This rule has denied nothing in this time.', series: REASONS.map(name => ({ name, label: name.replaceAll('-', ' ') })),
+      kind: 'stack', format: rate, none: 'This rule has denied nothing in this time.', series: named(REASONS),
     }),
   ];
   const events = eventList('Events', 'full'), overrides = overrideTable();
@@ -101,35 +101,4 @@ function missing({ kept, keptSince, points }) {
   if (!kept) return 'This rule is not among the 64 busiest, so its past is only in the sums of the overview. Its rates are right.';
   if (keptSince === null || !points.length || keptSince <= points[0].at) return '';
   return `This rule is among the 64 busiest since ${moment(keptSince)}. Its earlier decisions are only in the sums of the overview.`;
-}
-
-/** A form that sets an override of the rule that `find` returns. */
-export function overrideForm(find) {
-  const subject = el('input', { name: 'subject', spellcheck: false });
-  const limits = el('input', { name: 'limits', required: true, spellcheck: false, placeholder: '10/minute, or block' });
-  const lasting = select('for', LASTING, '3600');
-  const result = el('p', { className: 'result bad', role: 'alert' }), of = labelled('Subject', subject, 'grow');
-  const form = el('form', { className: 'override', autocomplete: 'off' }, of, labelled('Limit, or block', limits, 'grow'), labelled('For', lasting), el('button', {}, 'Set'));
-  form.addEventListener('submit', async event => {
-    event.preventDefault();
-    write(result, '');
-    try {
-      await setOverride(find().name, attributes(subject.value), limits.value.split(',').map(limit => limit.trim()), Number(lasting.value));
-    } catch (problem) {
-      write(result, problem.message);
-    }
-  });
-  return {
-    element: forOperators(form, result),
-    form,
-    update() {
-      const rule = find();
-      form.hidden = !rule;
-      if (!rule) return;
-      // A rule without a key has one counter for all requests.
-      of.hidden = !rule.key.length;
-      if (of.hidden) subject.value = '';
-      subject.placeholder = `${rule.key.map(name => `${name}=…`).join(' ')}; empty: every subject`;
-    },
-  };
 }

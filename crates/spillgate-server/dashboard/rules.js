@@ -16,7 +16,6 @@ export function rulesPage(place, query) {
   const count = el('p', { className: 'note', role: 'status' });
   const rules = table({
     label: 'Rules', key: rule => rule.name,
-    none: () => (live.rules.length ? 'No rule fits the search and the mode.' : 'The policy has no rules: every request without an inline limit is allowed. Write a [[rule]] in a file and start with --config FILE.'),
     columns: columns(),
   });
   const form = el('form', { className: 'filter', role: 'search' }, labelled('Search', search, 'grow'), labelled('Mode', mode));
@@ -27,7 +26,7 @@ export function rulesPage(place, query) {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = live.rules.filter(rule => (!mode.value || rule.mode.in_force === mode.value) && words.every(word => textOf(rule).includes(word)));
     count.textContent = `${number(found.length)} of ${number(live.rules.length)} rules. Rates are of this instance.`;
-    rules.show(found);
+    rules.show(found, live.rules.length ? 'No rule fits the search and the mode.' : 'The policy has no rules: every request without an inline limit is allowed. Write a [[rule]] in a file and start with --config FILE.');
   }
   form.addEventListener('input', update);
   return { title: 'Rules', update, close() {} };

@@ -27,7 +27,6 @@ export function word(level, text, sentence = '') {
   const banner = $('banner');
   write(banner, sentence);
   banner.hidden = !sentence;
-  banner.className = level;
 }
 
 function condition({ level, kind, text, next }) {

@@ -8,7 +8,6 @@ import { duration, number, rate } from './words.js';
 export function storePanel(wide) {
   const shards = table({
     label: 'Shards', key: shard => shard.name,
-    none: () => 'State is in the memory of this instance; no other instance shares it.',
     columns: [
       { label: 'Shard', className: 'name', show: nameOf },
       { label: 'State', show: stateOf },
@@ -24,7 +23,7 @@ export function storePanel(wide) {
     element: section('Store', wide, shards.element, list),
     show(event) {
       const seconds = (event.point?.lasted_ms[0] ?? 1000) / 1000;
-      shards.show(event.shards.map(shard => ({ ...shard, calls: shard.calls / seconds, failed: shard.failed / seconds, unsent: shard.unsent / seconds })));
+      shards.show(event.shards.map(shard => ({ ...shard, calls: shard.calls / seconds, failed: shard.failed / seconds, unsent: shard.unsent / seconds })), 'State is in the memory of this instance; no other instance shares it.');
       list.replaceChildren(...factsOf(event).map(([name, value]) => el('div', {}, el('dt', {}, name), el('dd', {}, value))));
     },
   };
@@ -35,9 +34,8 @@ function nameOf(shard) {
 }
 
 function stateOf(shard) {
-  const isAway = shard.degraded || !shard.asked;
   const state = !shard.asked ? 'breaker open' : shard.degraded ? 'unavailable' : 'answers';
-  return el('span', { className: `pill ${isAway ? 'bad' : 'good'}` }, state);
+  return el('span', { className: `pill ${shard.degraded ? 'bad' : 'good'}` }, state);
 }
 
 function factsOf({ facts, shards, store, rules, up_ms: up }) {

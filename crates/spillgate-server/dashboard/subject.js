@@ -6,7 +6,7 @@ import { live } from './live.js';
 import { forOperators } from './role.js';
 import { bar, rulePageOf } from './rules.js';
 import { ask, subjectQuery } from './server.js';
-import { attributes, author, duration, number, quota, subject as text } from './words.js';
+import { attributes, author, duration, limitsOf, number, subject as text } from './words.js';
 
 const EVERY_MS = 2000;
 
@@ -109,7 +109,7 @@ function statePanel(rule, known) {
     update() {
       const found = find(), set = overrideOf(rule, known);
       remove.hidden = !set;
-      write(override, set ? `Override: ${set.limits.map(limit => (limit.quota === 'block' ? 'blocked' : quota(limit))).join(', ')}${author(set) && `, set ${author(set)}`}.` : '');
+      write(override, set ? `Override: ${limitsOf(set)}${author(set) && `, set ${author(set)}`}.` : '');
       const now = JSON.stringify(found?.limits);
       if (!found || now === prepared) return;
       prepared = now;

@@ -9,10 +9,10 @@ const STEP = 100;
  * A table. Each column has { label, show(item) } and may have { className, value(item) to sort by, state(item) }: a cell with
  * a state is only made again when its state changes, so that a button in it keeps the focus.
  */
-export function table({ label, columns, key, none, sort = null }) {
+export function table({ label, columns, key }) {
   const body = el('tbody'), rows = new Map();
   const more = el('button', { type: 'button', className: 'quiet more' });
-  let items = [], shown = STEP, order = sort;
+  let items = [], empty = '', shown = STEP, order = null;
   const heads = columns.map((column, place) => {
     if (!column.value) return el('th', { className: column.className ?? '' }, column.label);
     const button = el('button', { type: 'button', className: 'sort' }, column.label);
@@ -60,9 +60,9 @@ export function table({ label, columns, key, none, sort = null }) {
     // Rows do not move under the hands of an operator who is about to press a button in one of them.
     const stays = !moves && body.contains(document.activeElement) && visible.length === body.rows.length;
     if (!stays) {
-      const empty = el('tr', {}, el('td', { className: 'empty', colSpan: columns.length }, none(items)));
+      const none = el('tr', {}, el('td', { className: 'empty', colSpan: columns.length }, empty));
       const focus = document.activeElement;
-      body.replaceChildren(...(visible.length ? visible : [empty]));
+      body.replaceChildren(...(visible.length ? visible : [none]));
       if (body.contains(focus)) focus.focus();
     }
     const left = items.length - visible.length;
@@ -74,8 +74,9 @@ export function table({ label, columns, key, none, sort = null }) {
   const scroll = el('div', { className: 'scroll', tabIndex: 0, role: 'region', 'aria-label': label }, el('table', {}, head, body));
   return {
     element: el('div', {}, scroll, more),
-    show(next) {
-      items = next;
+    /** Shows items; without any, a text. */
+    show(next, ifNone) {
+      [items, empty] = [next, ifNone];
       const known = new Set(items.map(key));
       for (const name of rows.keys()) if (!known.has(name)) rows.delete(name);
       draw(false);

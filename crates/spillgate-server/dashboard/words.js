@@ -65,6 +65,9 @@ export function attributes(text) {
 /** A limit as text: `5/1m`, or `9/1h tokens`. */
 export const quota = ({ quota, unit }) => (!unit || unit === 'requests' ? quota : `${quota} ${unit}`);
 
+/** The limits of an override as text: `5/1m, 9/1h tokens`, or `blocked`. */
+export const limitsOf = ({ limits }) => limits.map(limit => (limit.quota === 'block' ? 'blocked' : quota(limit))).join(', ');
+
 /** The key of a rule as text. */
 export const byKey = rule => (rule.key.length ? `by ${rule.key.join(' and ')}` : 'one counter for all');
 

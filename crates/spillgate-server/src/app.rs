@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillgate::reservation::{EndResult, Receipt, ReservationError, Reserve, Usage};
+use spillgate::reservation::{ReservationError, Reserve};
 use spillgate::store::{StoreProbe, Tls};
 use spillgate::{
     AtomicDecision, Decision, Limiter, LimiterBuilder, Policy, Request, SHARED_SECRET,
@@ -31,10 +31,11 @@ pub struct App {
     process: Process,
     /// The name of the store, without credentials.
     pub(crate) store: Arc<str>,
-    pub(crate) domains: Domains,
+    domains: Domains,
     pub(crate) traces: Traces,
-    /// The reason for which reservations are refused, if they are.
-    no_reservations: Option<&'static str>,
+    /// Whether reservations are refused. They are where remote clients reach a listener and no secret is set: the
+    /// default secret is public, so a client could forge receipts.
+    no_reservations: bool,
 }
 
 /// The future of an app whose store is being opened. It is boxed, so that a caller's crate does not compile another
@@ -63,15 +64,18 @@ impl App {
         ))
     }
 
-    /// Opens the store for the service, with metrics, `top` and the log of changes as the settings say.
+    /// Opens the store for the service, as the settings say. The app records its decisions in these traces.
     pub(crate) async fn open_to_serve(
         settings: &Settings,
         policy: Policy,
+        traces: Traces,
     ) -> Result<App, ConfigError> {
         let builder = Limiter::builder().policy(policy).top(settings.top);
         let builder = builder.log_subjects(settings.log.audit_subjects);
         let counted = if settings.metrics { builder } else { builder.without_metrics() };
-        App::open_with(&settings.store, counted).await
+        let app = App::open_with(&settings.store, counted).await?;
+        let no_reservations = settings.remote_clients_can_forge_receipts();
+        Ok(App { domains: settings.domains, traces, no_reservations, ..app })
     }
 
     async fn open_with(store: &Store, builder: LimiterBuilder) -> Result<App, ConfigError> {
@@ -96,24 +100,8 @@ impl App {
             store: store.topology.to_string().into(),
             domains: Domains::default(),
             traces: Traces::default(),
-            no_reservations: None,
+            no_reservations: false,
         })
-    }
-
-    /// Returns this app, which answers these domains only.
-    pub(crate) fn for_domains(self, domains: Domains) -> App {
-        App { domains, ..self }
-    }
-
-    /// Returns this app, which records its decisions in these traces.
-    pub(crate) fn traced_by(self, traces: Traces) -> App {
-        App { traces, ..self }
-    }
-
-    /// Returns this app without reservations. It is for a listener that strangers reach while no secret is set: the
-    /// default secret is public, so a client could forge receipts.
-    pub(crate) fn without_reservations(self) -> App {
-        App { no_reservations: Some(NO_RESERVATIONS), ..self }
     }
 
     /// Checks whether reservations are taken.
@@ -122,7 +110,7 @@ impl App {
     ///
     /// The reason for which they are not, and the fix.
     pub(crate) fn takes_reservations(&self) -> Result<(), &'static str> {
-        self.no_reservations.map_or(Ok(()), Err)
+        if self.no_reservations { Err(NO_RESERVATIONS) } else { Ok(()) }
     }
 
     pub(crate) async fn reserve(
@@ -133,30 +121,6 @@ impl App {
         let decision = self.limiter.reserve(request, reserve).await?;
         self.traces.record(&decision);
         Ok(decision)
-    }
-
-    pub(crate) async fn settle(
-        &self,
-        receipt: &Receipt,
-        usage: &Usage<'_>,
-    ) -> Result<EndResult, ReservationError> {
-        self.limiter.settle(receipt, usage).await
-    }
-
-    pub(crate) async fn cancel(&self, receipt: &Receipt) -> Result<EndResult, ReservationError> {
-        self.limiter.cancel(receipt).await
-    }
-
-    pub(crate) async fn release(&self, receipt: &Receipt) -> Result<EndResult, ReservationError> {
-        self.limiter.release(receipt).await
-    }
-
-    pub(crate) async fn renew(
-        &self,
-        receipt: &Receipt,
-        lasting: Duration,
-    ) -> Result<EndResult, ReservationError> {
-        self.limiter.renew(receipt, lasting).await
     }
 
     pub(crate) async fn check(&self, request: &Request<'_>) -> Decision {
@@ -177,7 +141,8 @@ impl App {
         &self.store
     }
 
-    /// Returns the limiter, for the admin API and the commands of operators. Listeners that decide use the app.
+    /// Returns the limiter, for every call that is no decision. For decisions use the app, which records them in its
+    /// traces.
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }
@@ -207,11 +172,6 @@ impl App {
         }
         let renewed = self.limiter.set_store_access(&builder);
         Ok(renewed.map_err(|error| store.problem(error.to_string()))?)
-    }
-
-    /// Puts a policy in force, from the next request on.
-    pub(crate) fn set_policy(&self, policy: Policy) {
-        self.limiter.set_policy(policy);
     }
 
     /// Probes the store, and measures `samples` calls.
@@ -263,7 +223,7 @@ fn read_text(setting: &str, file: &Path, remedy: &str) -> Result<String, Problem
 }
 
 fn problem(setting: &str, file: &Path, why: &str, remedy: &str) -> Problem {
-    Problem::of_setting(setting, format!("{}: {why}; {remedy}", file.display()))
+    Problem::of_file(setting, file, format_args!("{why}; {remedy}"))
 }
 
 fn tls(files: &StoreTls) -> Result<Option<Tls>, Problem> {
@@ -295,7 +255,7 @@ const MAKE_ONE: &str = "make one with: openssl rand -hex 16";
 const PREVIOUS: &str =
     "name the file that key_secret_file named before, or one that holds `shared` if there was none";
 /// The answer to a refused reservation, and the warning at the start.
-pub(crate) const NO_RESERVATIONS: &str = "reservations are off: a listener is open beyond loopback and no \
+const NO_RESERVATIONS: &str = "reservations are off: a listener is open beyond loopback and no \
      secret is set, so any client could forge receipts; set store.key_secret_file";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Settings, from three places: the environment overrides the file, and flags override both. The file holds the policy
+//! Settings, from three origins: the environment overrides the file, and flags override both. The file holds the policy
 //! too.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,7 +15,6 @@ mod expose;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
-mod nesting;
 mod problem;
 mod store;
 mod telemetry;
@@ -25,7 +24,7 @@ pub(crate) use auth::{Auth, Original, deny_status};
 use closest::closest_setting;
 use envoy::ON_OUTAGE_DENY;
 pub(crate) use envoy::{Envoy, OnOutageDeny};
-use problem::Place;
+use problem::Origin;
 pub use problem::{ConfigError, Problem};
 pub use store::Store;
 pub(crate) use store::StoreTls;
@@ -176,7 +175,7 @@ pub fn read(file: &Path) -> Result<String, Problem> {
 ///
 /// Every problem that keeps the file from loading, in the order of its lines.
 pub(crate) fn check(file: &str, text: &str) -> Result<Policy, Vec<Problem>> {
-    look(file, text).map(|looked| looked.policy)
+    load_text(file, text).map(|loaded| loaded.policy)
 }
 
 /// Reads the policy of a file.
@@ -189,7 +188,7 @@ pub fn policy_of(file: &Path) -> Result<Policy, ConfigError> {
 }
 
 /// The content of a file, without environment and flags.
-pub struct Looked {
+pub struct Loaded {
     /// Its rules.
     pub policy: Policy,
     /// Its settings, with the defaults of those that it leaves out.
@@ -203,7 +202,7 @@ pub struct Looked {
 /// # Errors
 ///
 /// Every problem that keeps the file from loading, in the order of its lines.
-pub fn look(file: &str, text: &str) -> Result<Looked, Vec<Problem>> {
+pub fn load_text(file: &str, text: &str) -> Result<Loaded, Vec<Problem>> {
     let Contents { given, policy, mut problems } = Contents::of(file, text);
     let mut settings = Settings::default();
     problems.extend(settings.apply(&given));
@@ -211,14 +210,14 @@ pub fn look(file: &str, text: &str) -> Result<Looked, Vec<Problem>> {
     if !problems.is_empty() {
         return Err(problems);
     }
-    let line = |given: &Given| given.place.line().unwrap_or(1);
+    let line = |given: &Given| given.origin.line().unwrap_or(1);
     let set = given.iter().map(|given| (given.name.clone(), line(given))).collect();
-    Ok(Looked { policy, settings, set })
+    Ok(Loaded { policy, settings, set })
 }
 
 /// The settings of a file as it was read last, to compare a changed file with.
 pub(crate) struct Version {
-    /// In the file's order, without their places.
+    /// In the file's order, without their lines.
     settings: Vec<(String, Option<String>)>,
 }
 
@@ -284,7 +283,7 @@ struct Given {
     name: String,
     /// Its value as text; `None` for a value of a kind that no setting has, such as a table or a date.
     value: Option<String>,
-    place: Place,
+    origin: Origin,
 }
 
 fn from_flags(flags: Flags<'_>) -> impl Iterator<Item = Given> {
@@ -299,7 +298,7 @@ fn from_flags(flags: Flags<'_>) -> impl Iterator<Item = Given> {
         Some(Given {
             name: name.to_owned(),
             value: Some(value?.to_owned()),
-            place: Place::Flag(flag),
+            origin: Origin::Flag(flag),
         })
     })
 }
@@ -335,7 +334,7 @@ impl Settings {
     /// wrong.
     fn apply(&mut self, given: &[Given]) -> Vec<Problem> {
         let wrong = |given: &Given, message| Problem::Setting {
-            place: given.place.clone(),
+            origin: given.origin.clone(),
             name: given.name.clone(),
             message,
         };
@@ -375,15 +374,16 @@ impl Settings {
                 self.log.level = value::choice(text, &LEVELS)?;
             }
             "telemetry.log.format" => self.log.format = value::choice(text, &FORMATS)?,
-            "telemetry.otlp" => self.otlp.collector = value::collector(text)?,
-            "telemetry.otlp.collector" => self.otlp.collector = value::collector(text)?,
+            "telemetry.otlp" | "telemetry.otlp.collector" => {
+                self.otlp.collector = value::collector(text)?;
+            }
             "telemetry.otlp.sample" => self.otlp.sample = value::sample(text)?,
             "telemetry.otlp.metrics_every" => self.otlp.metrics_every = value::interval(text)?,
             "telemetry.audit_subjects" => self.log.audit_subjects = value::boolean(text)?,
             "telemetry.top" => self.top = value::boolean(text)?,
             "telemetry.metrics" => self.metrics = value::boolean(text)?,
             name => match name.strip_prefix("store.") {
-                Some(field) if self.store.set(field, text, &given.place)? => {}
+                Some(field) if self.store.set(field, text, &given.origin)? => {}
                 _ => return Err(unknown(name)),
             },
         }
@@ -399,7 +399,7 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// Returns an address that only this machine reaches, so that a first try opens nothing to strangers.
+/// Returns an address that only this machine reaches, so that a first try opens nothing to remote clients.
 fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }

@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -109,6 +110,29 @@ pub(crate) fn fingerprint<'f>(files: impl Iterator<Item = &'f Path>) -> u64 {
         fs::read(file).ok().hash(&mut hasher);
     }
     hasher.finish()
+}
+
+/// The metadata by which a change of a file shows. It is taken through links, so that a swapped link shows. No program
+/// can set the time of a change (`ctime`), so changed content has another stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    device: u64,
+    inode: u64,
+    pub(crate) length: u64,
+    changed_at: (i64, i64),
+}
+
+impl Stamp {
+    /// Returns the stamp of a file; `None` if its metadata cannot be read.
+    pub(crate) fn of(file: &Path) -> Option<Stamp> {
+        let metadata = fs::metadata(file).ok()?;
+        Some(Stamp {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            changed_at: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
 }
 
 /// The time between two looks, as for the policy's file. These files have a few kilobytes.

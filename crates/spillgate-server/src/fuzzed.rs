@@ -1,4 +1,4 @@
-//! Claims about every input that a stranger or an operator may send: one function for each parser, which panics if its
+//! Claims about every input that a client or an operator may send: one function for each parser, which panics if its
 //! claim fails. The fuzz targets call these functions with generated inputs, `./check` with the kept corpus. Each
 //! function stands beside its parser.
 

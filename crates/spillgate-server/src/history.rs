@@ -29,9 +29,10 @@ use window::Window;
 pub(crate) use window::{Column, Decisions, RESULTS, SOURCES};
 
 /// The history of an instance.
-pub(crate) struct History(Mutex<Kept>);
+pub(crate) struct History(Mutex<State>);
 
-struct Kept {
+/// The samples and events of an instance.
+struct State {
     seconds: Window,
     minutes: Window,
     rules: Rules,
@@ -166,7 +167,7 @@ impl Default for Range {
 
 impl Default for History {
     fn default() -> History {
-        History(Mutex::new(Kept {
+        History(Mutex::new(State {
             seconds: Window::new(SECONDS),
             minutes: Window::new(MINUTES),
             rules: Rules::default(),
@@ -184,10 +185,10 @@ impl History {
     /// Adds a point to each series, and the events since the last sample.
     pub(crate) fn sample(&self, limiter: &Limiter, at: At) {
         let (counts, stats, shards) = (limiter.counts(), limiter.stats(), limiter.shards());
-        let mut kept = self.lock();
-        let Kept { watch, events, .. } = &mut *kept;
+        let mut state = self.lock();
+        let State { watch, events, .. } = &mut *state;
         watch.look(limiter, &stats, &shards, at.wall_ms, events);
-        kept.add(counts, &stats, &shards, at);
+        state.add(counts, &stats, &shards, at);
     }
 
     /// Adds an event of now.
@@ -198,12 +199,12 @@ impl History {
     /// Returns the points and events of a range: of one rule, or of all.
     pub(crate) fn extract(&self, limiter: &Limiter, range: Range, rule: Option<&str>) -> Extract {
         let changes = changes::of_audit(&limiter.audit(), now_ms());
-        let kept = self.lock();
+        let state = self.lock();
         let window = match range.step {
-            Step::Second => &kept.seconds,
-            Step::Minute => &kept.minutes,
+            Step::Second => &state.seconds,
+            Step::Minute => &state.minutes,
         };
-        let own = rule.and_then(|rule| kept.rules.series_of(rule));
+        let own = rule.and_then(|rule| state.rules.series_of(rule));
         let series = match (rule, own) {
             (None, _) => Series::Sums,
             (Some(_), Some(own)) => Series::Own { since_ms: own.since_ms },
@@ -219,46 +220,46 @@ impl History {
         let began_ms = end_ms.saturating_sub(range.span_ms());
         let is_shown = |event: &Event| event.at_ms >= began_ms && event.concerns(rule);
         let mut events: Vec<Event> =
-            kept.events.all().cloned().chain(changes).filter(is_shown).collect();
+            state.events.all().cloned().chain(changes).filter(is_shown).collect();
         events.sort_by_key(|event| event.at_ms);
         Extract { decisions: decisions.collect(), series, events, columns }
     }
 
     /// Returns the latest point with the growth of each count; `None` before the first sample.
     pub(crate) fn latest(&self) -> Option<Latest> {
-        let kept = self.lock();
-        let at = kept.seconds.last(1).next()?;
+        let state = self.lock();
+        let at = state.seconds.last(1).next()?;
         Some(Latest {
-            column: kept.seconds.column(at),
-            decisions: kept.seconds.sum(at),
-            rates: kept.rates.clone(),
-            shards: kept.shards.clone(),
+            column: state.seconds.column(at),
+            decisions: state.seconds.sum(at),
+            rates: state.rates.clone(),
+            shards: state.shards.clone(),
         })
     }
 
     /// Returns the conditions as of the last sample.
     pub(crate) fn watched(&self) -> Watched {
-        let kept = self.lock();
+        let state = self.lock();
         let sum = |source: usize| {
-            let last = kept.seconds.last(60).map(|at| kept.seconds.column(at).sources[source]);
+            let last = state.seconds.last(60).map(|at| state.seconds.column(at).sources[source]);
             last.map(u64::from).sum()
         };
         Watched {
-            switched: kept.watch.switched().collect(),
-            degraded: kept.watch.degraded().collect(),
-            lost_at_ms: kept.watch.lost_at_ms(),
+            switched: state.watch.switched().collect(),
+            degraded: state.watch.degraded().collect(),
+            lost_at_ms: state.watch.lost_at_ms(),
             by_fallback: sum(window::FALLBACK),
             by_outage_policy: sum(window::OUTAGE_POLICY),
             decisions: (0..SOURCES.len()).map(sum).sum(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-impl Kept {
+impl State {
     fn add(&mut self, counts: Counts, stats: &Stats, shards: &[ShardStatus], at: At) {
         let degraded = shards.iter().filter(|shard| shard.degraded).count();
         let now = Totals {

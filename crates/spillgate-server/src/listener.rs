@@ -13,25 +13,25 @@ pub(crate) mod auth;
 mod browser;
 mod buffers;
 mod connection;
+mod connection_limit;
+mod connection_state;
 mod cores;
 pub(crate) mod envoy;
+mod failed_logins;
 pub(crate) mod http;
-mod places;
 pub(crate) mod resp;
-mod seat;
 mod shares;
-mod strangers;
 mod tls;
 mod token;
 
 pub(crate) use browser::Browsers;
 pub(crate) use connection::{Connection, Peer};
+use connection_limit::{ConnectionLimit, ConnectionPermit};
+pub(crate) use connection_state::{Call, ConnectionState};
 pub(crate) use cores::Cores;
-use places::{Place, Places};
-pub(crate) use seat::{Call, Seat};
+pub(crate) use failed_logins::FailedLogins;
+use failed_logins::{Shown, Tries};
 pub(crate) use shares::Shares;
-pub(crate) use strangers::Strangers;
-use strangers::{Shown, Tries};
 pub(crate) use tls::Tls;
 pub(crate) use token::Token;
 
@@ -90,8 +90,8 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 
 /// Serves a protocol until `stop`, then answers the requests that have arrived, within a bound.
 ///
-/// No request is dropped without an answer: a busy client learns with an answer that its connection ends, and only
-/// connections that are silent for a while are closed without one.
+/// No request is dropped without an answer. A busy client learns with an answer that its connection ends. Only
+/// connections that are silent for [`LINGER`] are closed without one.
 pub(crate) async fn serve<P: Protocol>(
     listener: TcpListener,
     protocol: P,
@@ -103,46 +103,47 @@ pub(crate) async fn serve<P: Protocol>(
         protocol,
         tls,
         cores: capacity.cores,
-        places: Arc::new(Places::new(capacity.share)),
+        connections: Arc::new(ConnectionLimit::new(capacity.share)),
         stage: watch::Sender::new(Stage::Open),
     };
     tokio::select! {
         () = listening.accept_all(&listener) => {}
         () = stop => {}
     }
-    // Busy clients end their connections themselves while `Leaving`, without an error. Closing at once would reset a
+    // While `Leaving`, busy clients end their connections themselves, without an error. Closing at once would reset a
     // connection on which a client is just sending its next request.
     listening.stage.send_replace(Stage::Leaving);
     listening.accept_waiting(&listener).await;
     drop(listener);
-    listening.places.all_free_within(LINGER).await;
+    listening.connections.all_closed_within(LINGER).await;
     listening.stage.send_replace(Stage::Closing);
-    listening.places.all_free_within(FINISH).await;
+    listening.connections.all_closed_within(FINISH).await;
 }
 
-/// The state that every connection of a listener shares.
+/// The state that all connections of a listener share.
 struct Listening<P> {
     protocol: P,
     tls: Option<Tls>,
     cores: Cores,
-    places: Arc<Places>,
+    connections: Arc<ConnectionLimit>,
     stage: watch::Sender<Stage>,
 }
 
 impl<P: Protocol> Listening<P> {
-    /// Accepts connections for ever. If all places are taken, an idle connection is closed for a new one.
+    /// Accepts connections for ever. If the listener has as many as it may, an idle one is closed for a new one.
     async fn accept_all(&self, listener: &TcpListener) {
         loop {
             match listener.accept().await {
                 Ok((stream, peer)) => self.admit(stream, peer.ip()).await,
-                // Too many open files, or a client that left: trying again at once would only burn the processor.
+                // The process has too many open files, or the client left. Trying again at once would only take
+                // processor time.
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
         }
     }
 
-    /// Accepts the connections that the system has completed already. The bound is for clients that connect anew for
-    /// each request: they refill the queue for as long as it is emptied.
+    /// Accepts the connections that the system has completed already, at most [`QUEUE_MAX`]. Without a bound this might
+    /// not end: clients that connect anew for each request refill the queue while it is emptied.
     async fn accept_waiting(&self, listener: &TcpListener) {
         for _ in 0..QUEUE_MAX {
             tokio::select! {
@@ -156,30 +157,31 @@ impl<P: Protocol> Listening<P> {
         }
     }
 
-    /// Serves a connection, or closes it at once if every place has a call under way.
+    /// Serves a connection, or closes it at once if there is no room and every connection has a call under way.
     async fn admit(&self, stream: TcpStream, peer: IpAddr) {
-        if let Some(place) = self.places.take().await {
-            self.spawn(stream, peer, place);
+        if let Some(permit) = self.connections.acquire().await {
+            self.spawn(stream, peer, permit);
         }
     }
 
     /// Serves a connection in a task of its own, so that a panic of a handler ends only this connection.
-    fn spawn(&self, stream: TcpStream, peer: IpAddr, place: Place) {
+    fn spawn(&self, stream: TcpStream, peer: IpAddr, permit: ConnectionPermit) {
         let (protocol, tls, stage) =
             (self.protocol.clone(), self.tls.clone(), self.stage.subscribe());
-        let seat = Arc::clone(place.seat());
+        let state = Arc::clone(permit.state());
         let task = self.cores.serve(stream, async move |stream| {
-            let seat = Arc::clone(place.seat());
-            // Answers are written whole, so waiting for more bytes gains nothing. The call fails on a dead socket only,
-            // and reading that ends the connection.
+            let state = Arc::clone(permit.state());
+            // Answers are written whole, so the system need not wait for more bytes. This call fails only on a dead
+            // socket, where the next read ends the connection.
             let _ = stream.set_nodelay(true);
-            if let Some(connection) = Connection::open(stream, Peer(peer), tls, stage, seat).await {
+            if let Some(connection) = Connection::open(stream, Peer(peer), tls, stage, state).await
+            {
                 protocol.serve(connection).await;
             }
-            drop(place);
+            drop(permit);
         });
         if let Some(task) = task {
-            seat.served_by(task);
+            state.served_by(task);
         }
     }
 }
@@ -187,12 +189,13 @@ impl<P: Protocol> Listening<P> {
 /// The pause between tries while the system refuses to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The most connections that are accepted once the service stops: more than the system's queue holds, for which Tokio
-/// asks for 128.
+/// The most connections that are accepted once the service stops: more than the system's queue has, for which
+/// Tokio asks for 128.
 const QUEUE_MAX: u32 = 1_024;
 
-/// The length of the stage `Leaving`: a busy client sends its next request sooner.
+/// The length of the stage `Leaving`. A busy client sends its next request sooner.
 pub(crate) const LINGER: Duration = Duration::from_millis(500);
 
-/// The longest wait for requests under way after that: supervisors kill after 30 s, some after 10 s.
+/// The longest wait for requests under way in the stage `Closing`. Supervisors kill a process after 30 s, some after
+/// 10 s.
 const FINISH: Duration = Duration::from_secs(9);

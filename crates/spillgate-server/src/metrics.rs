@@ -14,7 +14,7 @@ mod process;
 
 pub(crate) use process::Process;
 
-/// Counts policy files that were read again.
+/// Counts reloads of the policy file, and keeps the warning about the file in force and the last refusal.
 #[derive(Default)]
 pub(crate) struct Reloads {
     applied: AtomicU64,

@@ -6,7 +6,6 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use crate::app::App;
 use crate::config::{self, Change, ConfigError, Problem, Version};
 use crate::counted::counted;
+use crate::credentials::Stamp;
 use crate::history::EventKind;
 use crate::systemd::Manager;
 
@@ -113,7 +113,7 @@ impl Followed {
 
     fn look_now(&mut self, asked: bool, now: Instant) -> Found {
         // The stamp is taken before reading, so a write during the reading shows as another change.
-        let stamp = Stamp::of_large(&self.file);
+        let stamp = Stamp::of(&self.file).filter(|stamp| stamp.length > READ_ALWAYS_MAX);
         let is_settled = !asked && self.changing.is_none();
         if is_settled && stamp.is_some() && stamp == self.stamp {
             return Found::Same;
@@ -163,7 +163,7 @@ impl Followed {
         let rules = policy.rules().len();
         let warning = warning_of_gone_rules(&app.limiter().policy(), &policy);
         self.version = version;
-        app.set_policy(policy);
+        app.limiter().set_policy(policy);
         app.reloads.count_applied(warning.as_deref());
         let in_force = format!("{}: {} in force", self.name(), counted(rules, "rule"));
         app.history.note(EventKind::Reload, &in_force);
@@ -229,29 +229,6 @@ impl Content {
             }
         };
         Content { length, hash: hasher.finish() }
-    }
-}
-
-/// The metadata by which a change of a large file shows. It is taken through links, so that a swapped link shows. No
-/// program can set the time of a change (`ctime`), so changed content has another stamp.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    length: u64,
-    changed_at: (i64, i64),
-}
-
-impl Stamp {
-    /// Returns the stamp of a file; `None` if the file is small enough to be read at every look.
-    fn of_large(file: &Path) -> Option<Stamp> {
-        let metadata = std::fs::metadata(file).ok()?;
-        (metadata.len() > READ_ALWAYS_MAX).then(|| Stamp {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            length: metadata.len(),
-            changed_at: (metadata.ctime(), metadata.ctime_nsec()),
-        })
     }
 }
 

@@ -2,34 +2,27 @@
 
 use std::error::Error;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
-use std::pin::Pin;
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
-use crate::app::{App, NO_RESERVATIONS};
-use crate::config::{self, Config, Flags, Format, Problem, Settings};
+use crate::app::App;
+use crate::config::{Config, Flags, Settings};
 use crate::counted::counted;
-use crate::credentials::Credentials;
 use crate::doctor;
 use crate::history;
-use crate::listener::admin::{self, Guard, Tokens};
-use crate::listener::auth;
-use crate::listener::envoy::{self, Grpc};
-use crate::listener::http::{self, Http};
-use crate::listener::resp::Resp;
-use crate::listener::{self, Browsers, Capacity, Cores, Protocol, Shares, Strangers, Tls, Token};
+use crate::listener::admin;
 use crate::reload::Followed;
 use crate::systemd::Manager;
 use crate::telemetry::Telemetry;
-use crate::telemetry::sink::{self, complain};
+use crate::telemetry::sink;
 
+mod listeners;
 mod store_access;
 
+use listeners::Listeners;
 use store_access::StoreSettings;
 
 type Failure = Box<dyn Error>;
@@ -73,10 +66,7 @@ async fn keep(
     let stop = stop_on_signals()?;
     let hangup = signal(SignalKind::hangup())?;
     let manager = Manager::from_environment();
-    let app = App::open_to_serve(&settings, policy).await?;
-    let app = app.for_domains(settings.domains).traced_by(telemetry.traces.clone());
-    let app =
-        if settings.strangers_can_forge_receipts() { app.without_reservations() } else { app };
+    let app = App::open_to_serve(&settings, policy, telemetry.traces.clone()).await?;
     let mut listeners = Listeners::open(&settings, &app, files, stop.clone()).await?;
     let mut credentials = std::mem::take(&mut listeners.credentials);
     summarise(store.file.as_deref(), &app, warnings, listeners.dashboard.as_deref());
@@ -88,19 +78,16 @@ async fn keep(
 
     let ready = format!("{}, store: {}", listeners.names.join(", "), settings.store.topology);
     for line in listeners.generated.iter().chain([&ready]) {
-        match settings.log.format {
-            // Written at any level of the log, because operators need the tokens and scripts wait for the last line.
-            Format::Text => complain(line),
-            Format::Json => tracing::info!(target: "spillgate", "{line}"),
-        }
+        // Operators need the tokens, and scripts wait for the last line.
+        sink::announce(line);
     }
     manager.ready(&ready);
-    if app.takes_reservations().is_err() {
-        complain(&NO_RESERVATIONS);
+    if let Err(why) = app.takes_reservations() {
+        sink::announce(why);
     }
-    let counted = app.clone();
+    let measured = app.clone();
     let log = settings.log;
-    telemetry.push(&settings.otlp, move || counted.metrics_text())?;
+    telemetry.push(&settings.otlp, move || measured.metrics_text())?;
     tokio::spawn(warn_of_store(app.clone(), settings));
     tokio::spawn(history::keep(app.history.clone(), app.limiter().clone()));
     let reload = match followed {
@@ -113,198 +100,6 @@ async fn keep(
     admin::warn_of_unsaved(app.limiter(), log);
     telemetry.close().await;
     Ok(())
-}
-
-/// The listeners that are on. All of them listen before any of them answers.
-struct Listeners {
-    /// The API and address of each, for the line that reports the start.
-    names: Vec<String>,
-    /// The addresses that are taken, with the flags that name them.
-    addresses: Vec<(SocketAddr, &'static str)>,
-    /// The URL of the dashboard, if the admin listener is on.
-    dashboard: Option<String>,
-    open: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    shares: Shares,
-    /// Their certificates, and the tokens and passwords that they ask for.
-    credentials: Credentials,
-    /// Lines for the operator, with the generated tokens.
-    generated: Vec<String>,
-    stop: watch::Receiver<bool>,
-}
-
-impl Listeners {
-    async fn open(
-        settings: &Settings,
-        app: &App,
-        files: u64,
-        stop: watch::Receiver<bool>,
-    ) -> Result<Listeners, Failure> {
-        let cores = Cores::start()?;
-        let (data, store) = (settings.data_listeners(), settings.store.connections_max());
-        // Each core has a runtime that decides and a worker for everything else, and each of them opens files.
-        let shares = Shares::of(files, data, store, 2 * cores.count());
-        if shares.are_small() {
-            tracing::warn!(target: "spillgate", "{}", few_files(files, shares));
-        }
-        let capacity = Capacity { cores, share: shares.data };
-        let mut listeners = Listeners {
-            names: Vec::new(),
-            addresses: Vec::new(),
-            dashboard: None,
-            open: Vec::new(),
-            shares,
-            credentials: Credentials::default(),
-            generated: Vec::new(),
-            stop,
-        };
-        let token = match settings.generates_data_token() {
-            true => {
-                let (token, text) = Token::generate()?;
-                listeners.print_generated("data token", "server.data_token_file", &text);
-                Some(token)
-            }
-            false => {
-                listeners.token("server.data_token_file", settings.data_token_file.as_deref())?
-            }
-        };
-        let mut greetings = Vec::new();
-        if let Some(address) = settings.http {
-            let tls = Tls::of(&settings.tls, &["http/1.1"])?;
-            greetings.extend(tls.clone());
-            let name = if tls.is_some() { "HTTP on https://" } else { "HTTP on http://" };
-            let (auth, by_ip) = (settings.auth.clone(), settings.trusted_proxies.clone());
-            let routes = http::routes(app.clone()).merge(auth::routes(app.clone(), auth, by_ip));
-            let http = Http::new(app.traces.over(routes), token.clone(), Strangers::at("HTTP"))
-                .with_browsers(browsers_at(address, settings));
-            // The fast path for checks goes around the router, and a layer of the router opens the spans. So it is off
-            // while requests are traced.
-            let http =
-                if app.traces.are_made() { http } else { http.with_fast_checks(app.clone()) };
-            listeners.add(name, address, "--http", http, tls, capacity.clone()).await?;
-        }
-        if let Some(address) = settings.grpc {
-            let tls = Tls::of(&settings.tls, &["h2"])?;
-            greetings.extend(tls.clone());
-            let health = envoy::Health::serving().await;
-            let routes = app.traces.over(envoy::routes(app.clone(), settings.envoy, &health));
-            let (browsers, strangers) = (browsers_at(address, settings), Strangers::at("gRPC"));
-            let grpc = Grpc::new(routes, token.clone(), browsers, strangers);
-            listeners.add("gRPC on ", address, "--grpc", grpc, tls, capacity.clone()).await?;
-            tokio::spawn(health.follow(listeners.stop.clone(), listener::LINGER));
-        }
-        if let Some(address) = settings.resp {
-            let tls = Tls::of(&settings.tls, &[])?;
-            greetings.extend(tls.clone());
-            let name = if tls.is_some() { "RESP with TLS on " } else { "RESP on " };
-            let password = match &settings.resp_password_file {
-                Some(file) => listeners.token("server.resp.password_file", Some(file))?,
-                None => token,
-            };
-            let resp = Resp::new(app.clone(), password, Strangers::at("RESP"));
-            listeners.add(name, address, "--resp", resp, tls, capacity).await?;
-        }
-        if let Some(address) = settings.admin {
-            let tls = Tls::of(&settings.tls.without_client_ca(), &["http/1.1"])?;
-            greetings.extend(tls.clone());
-            listeners.add_admin(address, settings, app, tls).await?;
-        }
-        listeners.follow_tls(&settings.tls, greetings);
-        Ok(listeners)
-    }
-
-    /// Opens the admin listener. It asks for a token and for no certificate, since its clients are operators and
-    /// probes.
-    async fn add_admin(
-        &mut self,
-        address: SocketAddr,
-        settings: &Settings,
-        app: &App,
-        tls: Option<Tls>,
-    ) -> Result<(), Failure> {
-        let scheme = if tls.is_some() { "https" } else { "http" };
-        let name = format!("admin on {scheme}://");
-        let cores = Cores::start_for_admin()?;
-        let guard = self.admin_guard(settings)?;
-        let health = admin::Health::new(app.clone(), guard.clone(), self.stop.clone());
-        let routes = admin::routes(app.clone(), guard, health);
-        let capacity = Capacity { cores, share: self.shares.admin };
-        let http = Http::new(routes, None, Strangers::at("admin"));
-        let address = self.add(&name, address, "--admin", http, tls, capacity).await?;
-        self.dashboard = Some(format!("{scheme}://{}/", reachable(address)));
-        Ok(())
-    }
-
-    /// Reads the token of a file, and watches the file from here on.
-    fn token(
-        &mut self,
-        setting: &'static str,
-        file: Option<&Path>,
-    ) -> Result<Option<Token>, Problem> {
-        let Some(file) = file else { return Ok(None) };
-        let token = Token::read(setting, file)?;
-        let (followed, file) = (token.clone(), file.to_owned());
-        self.credentials
-            .follow_files(setting, [file.clone()], move || followed.read_again(setting, &file));
-        Ok(Some(token))
-    }
-
-    /// Reads the tokens of operators, and watches their file from here on.
-    fn admin_guard(&mut self, settings: &Settings) -> Result<Guard, Failure> {
-        let setting = "server.admin_token_file";
-        if settings.generates_admin_token() {
-            let (tokens, text) = Tokens::generate()?;
-            self.print_generated("admin token", setting, &text);
-            return Ok(Guard::Tokens(tokens));
-        }
-        let Some(file) = settings.admin_token_file.clone() else { return Ok(Guard::SameOrigin) };
-        let tokens = Tokens::read(setting, &file)?;
-        let followed = tokens.clone();
-        self.credentials
-            .follow_files(setting, [file.clone()], move || followed.read_again(setting, &file));
-        Ok(Guard::Tokens(tokens))
-    }
-
-    /// Shows the operator a token that lasts as long as this process, in place of the setting's file.
-    fn print_generated(&mut self, name: &str, setting: &str, token: &str) {
-        self.generated.push(format!("generated {name}, since {setting} is not set: {token}"));
-    }
-
-    /// Watches the certificates of all listeners together, so that a problem is reported once.
-    fn follow_tls(&mut self, files: &config::Tls, certificates: Vec<Tls>) {
-        let files = [&files.cert, &files.key, &files.client_ca].into_iter().flatten().cloned();
-        if !certificates.is_empty() {
-            let read = move || certificates.iter().try_for_each(Tls::read_again);
-            self.credentials.follow_files("server.tls", files, read);
-        }
-    }
-
-    async fn add(
-        &mut self,
-        name: &str,
-        address: SocketAddr,
-        flag: &'static str,
-        protocol: impl Protocol,
-        tls: Option<Tls>,
-        capacity: Capacity,
-    ) -> Result<SocketAddr, Failure> {
-        let listener = listener::listen(address, flag, &self.addresses).await?;
-        let address = listener.local_addr()?;
-        self.addresses.push((address, flag));
-        self.names.push(format!("{name}{address}"));
-        let mut stop = self.stop.clone();
-        self.open.push(Box::pin(async move {
-            // The result says whether the sender is gone; it lives as long as the process.
-            let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
-            listener::serve(listener, protocol, tls, capacity, stopped).await;
-        }));
-        Ok(address)
-    }
-
-    /// Serves until the service stops and every request is answered.
-    async fn closed(self) {
-        let open: JoinSet<()> = self.open.into_iter().collect();
-        open.join_all().await;
-    }
 }
 
 /// Logs the rules in force, the warnings about their file, and the address of the dashboard.
@@ -329,29 +124,6 @@ fn summarise(file: Option<&Path>, app: &App, warnings: &[String], dashboard: Opt
     if let Some(url) = dashboard {
         tracing::info!(target: "spillgate", "dashboard: {url}");
     }
-}
-
-/// Returns an address at which a browser of this machine reaches a listener.
-fn reachable(listener: SocketAddr) -> SocketAddr {
-    let ip = match listener.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, listener.port())
-}
-
-fn browsers_at(address: SocketAddr, settings: &Settings) -> Browsers {
-    if settings.is_open_to_pages(address) { Browsers::OwnOnly } else { Browsers::Admitted }
-}
-
-fn few_files(files: u64, shares: Shares) -> String {
-    let Shares { data, admin } = shares;
-    format!(
-        "this process may open {files} files: {data} connections to each listener that decides, \
-         {admin} to admin, the rest for store and files; beyond that idle connections are closed; \
-         raise it with LimitNOFILE= of systemd, ulimits of a container, or ulimit -n"
-    )
 }
 
 /// Answers each reload by signal where there is no file: the service's manager waits for an answer.

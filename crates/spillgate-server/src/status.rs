@@ -11,7 +11,7 @@ use spillgate::Mode;
 use spillgate::store::{InstanceMismatch, ShardStatus};
 
 use crate::app::App;
-use crate::counted::counted;
+use crate::counted::{counted, first_names};
 use crate::doctor;
 use crate::history::{self, Switched, Watched};
 use crate::metrics::Refused;
@@ -29,19 +29,10 @@ pub(crate) struct Facts {
     pub(crate) refused: Option<Refused>,
     /// The warning about the policy file in force.
     pub(crate) warning: Option<Arc<str>>,
-    pub(crate) shards: Vec<ShardFact>,
+    pub(crate) shards: Vec<ShardStatus>,
     pub(crate) mismatch: InstanceMismatch,
     /// The checks of the doctor that found the store unsafe at the start.
     pub(crate) unsafe_store: BTreeSet<&'static str>,
-}
-
-/// The state of a shard.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ShardFact {
-    pub(crate) name: String,
-    pub(crate) is_degraded: bool,
-    pub(crate) breaker_is_open: bool,
-    pub(crate) trouble: Option<String>,
 }
 
 /// The status of an instance.
@@ -109,7 +100,7 @@ impl Facts {
             watched: app.history.watched(),
             refused: app.reloads.refused(),
             warning: app.reloads.warning(),
-            shards: app.limiter().shards().into_iter().map(ShardFact::of).collect(),
+            shards: app.limiter().shards(),
             mismatch: app.limiter().instance_mismatch(),
             unsafe_store: app.unsafe_store.known(),
         }
@@ -137,12 +128,12 @@ impl Facts {
     }
 
     fn shards_away(&self) -> impl Iterator<Item = Condition> {
-        self.shards.iter().filter(|shard| shard.is_away()).map(|shard| {
+        self.shards.iter().filter(|shard| shard.degraded).map(|shard| {
             let since = self.watched.degraded.iter().find(|(name, _)| *name == shard.name);
-            let why = match (&shard.trouble, shard.breaker_is_open) {
+            let why = match (&shard.trouble, shard.asked) {
                 (Some(trouble), _) => format!(": {trouble}"),
-                (None, true) => ": its circuit breaker is open".to_owned(),
-                (None, false) => String::new(),
+                (None, false) => ": its circuit breaker is open".to_owned(),
+                (None, true) => String::new(),
             };
             Condition {
                 level: Level::Critical,
@@ -162,7 +153,7 @@ impl Facts {
         let by = |count: u64, by: &str| (count > 0).then(|| format!("{count} by {by}"));
         let parts = [by(by_fallback, "local shares"), by(by_outage_policy, "on_outage")];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        let is_away = self.shards.iter().any(ShardFact::is_away);
+        let is_away = self.shards.iter().any(|shard| shard.degraded);
         (!parts.is_empty()).then(|| Condition {
             level: match (is_away, is_large) {
                 (true, _) => Level::Critical,
@@ -286,21 +277,6 @@ impl Facts {
     }
 }
 
-impl ShardFact {
-    fn of(shard: ShardStatus) -> ShardFact {
-        ShardFact {
-            name: shard.name,
-            is_degraded: shard.degraded,
-            breaker_is_open: !shard.asked,
-            trouble: shard.trouble,
-        }
-    }
-
-    fn is_away(&self) -> bool {
-        self.is_degraded || self.breaker_is_open
-    }
-}
-
 impl Condition {
     /// Returns the condition as one line, with its age.
     pub(crate) fn line(&self, now_ms: u64) -> String {
@@ -360,11 +336,7 @@ impl Level {
 /// Returns the condition of rules that share a mode and its origin; `None` without such rules.
 fn not_enforced(rules: &[&Switched], mode: Mode, at_run_time: bool) -> Option<Condition> {
     let first = rules.first()?;
-    let mut names =
-        rules.iter().take(NAMED_MAX).map(|switched| &*switched.rule).collect::<Vec<_>>().join(", ");
-    if rules.len() > NAMED_MAX {
-        names.push_str(&format!(" and {} more", rules.len() - NAMED_MAX));
-    }
+    let names: Vec<&str> = rules.iter().map(|switched| &*switched.rule).collect();
     let effect = match (mode, rules.len()) {
         (Mode::Off, 1) => "is off and limits no request",
         (Mode::Off, _) => "are off and limit no request",
@@ -379,7 +351,7 @@ fn not_enforced(rules: &[&Switched], mode: Mode, at_run_time: bool) -> Option<Co
             _ => Level::Warning,
         },
         kind: if mode == Mode::Off { Kind::RuleOff } else { Kind::RuleShadow },
-        text: format!("{names} {effect}, {by}"),
+        text: format!("{} {effect}, {by}", first_names(&names)),
         since_ms: rules.iter().map(|switched| switched.since_ms).min(),
         next: match at_run_time {
             true => format!("when it is no longer needed, set {} to enforce", first.rule),
@@ -391,23 +363,17 @@ fn not_enforced(rules: &[&Switched], mode: Mode, at_run_time: bool) -> Option<Co
 /// Returns a duration in its largest fitting unit.
 fn age(seconds: u64) -> String {
     match seconds {
-        0..120 => counted_in(seconds, "s"),
-        120..7_200 => counted_in(seconds / 60, "min"),
-        7_200..172_800 => counted_in(seconds / 3_600, "h"),
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
         _ => counted(usize::try_from(seconds / 86_400).unwrap_or(usize::MAX), "day"),
     }
-}
-
-fn counted_in(number: u64, unit: &str) -> String {
-    format!("{number} {unit}")
 }
 
 /// A loss is shown for an hour: later its effect is over for all but the longest limits.
 const LOSS_SHOWN_MS: u64 = 3_600_000;
 /// Fewer than one decision in 100 is too few for a warning, as for the alert on an overloaded store.
 const FEW: u64 = 100;
-/// The most rules that a condition names.
-const NAMED_MAX: usize = 4;
 
 #[cfg(test)]
 mod tests;

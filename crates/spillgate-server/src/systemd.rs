@@ -32,10 +32,11 @@ impl Manager {
 
     /// Reports that every listener is open, or that a reload is over.
     pub(crate) fn ready(&self, status: &str) {
-        self.send(&format!("READY=1\nSTATUS={}", in_one_line(status)));
+        // Each line of a report is a field of its own.
+        self.send(&format!("READY=1\nSTATUS={}", status.replace('\n', "; ")));
     }
 
-    /// Reports that a reload has begun. systemd tells reloads apart by the instant.
+    /// Reports that a reload has begun. systemd distinguishes reloads by the instant.
     pub(crate) fn reloading(&self) {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_us()));
     }
@@ -80,9 +81,4 @@ fn abstract_address(name: &[u8]) -> io::Result<SocketAddr> {
 #[cfg(not(target_os = "linux"))]
 fn abstract_address(_: &[u8]) -> io::Result<SocketAddr> {
     Err(io::ErrorKind::Unsupported.into())
-}
-
-/// Joins the lines of a text, since each line of a report is a field of its own.
-fn in_one_line(text: &str) -> String {
-    text.replace('\n', "; ")
 }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Deserialize;
-use spillgate_tools::Failure;
+use spillgate::explain::Wait;
 
 /// The fields that the text shows. Fields of later versions are ignored.
 #[derive(Deserialize)]
@@ -38,16 +39,6 @@ struct Limit {
 }
 
 impl Answer {
-    pub(super) fn read(reply: &[u8]) -> Result<Answer, Failure> {
-        serde_json::from_slice(reply)
-            .map_err(|error| format!("the answer is not from Spillgate: {error}").into())
-    }
-
-    /// Returns whether it was decided without the store.
-    pub(super) fn is_degraded(&self) -> bool {
-        self.degraded
-    }
-
     pub(super) fn exit_code(&self) -> ExitCode {
         ExitCode::from(if self.allowed { 0 } else { DENIED })
     }
@@ -120,25 +111,8 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Returns a wait in a fitting unit, rounded up, as the sentences of `explain` have it.
-fn wait(ms: u64) -> String {
-    let seconds = ms.div_ceil(1_000);
-    match ms {
-        0..1_000 => format!("{ms} ms"),
-        1_000..120_000 => {
-            let tenths = ms.div_ceil(100);
-            format!("{}.{} s", tenths / 10, tenths % 10)
-        }
-        120_000..7_200_000 => format!("{} min {} s", seconds / 60, seconds % 60),
-        7_200_000..172_800_000 => {
-            let minutes = seconds.div_ceil(60);
-            format!("{} h {} min", minutes / 60, minutes % 60)
-        }
-        _ => {
-            let hours = seconds.div_ceil(3_600);
-            format!("{} d {} h", hours / 24, hours % 24)
-        }
-    }
+fn wait(ms: u64) -> Wait {
+    Wait(Duration::from_millis(ms))
 }
 
 /// The exit code of a denial.
@@ -149,7 +123,7 @@ mod tests {
     use super::*;
 
     fn printed(reply: &str) -> String {
-        Answer::read(reply.as_bytes()).unwrap().to_string()
+        serde_json::from_str::<Answer>(reply).unwrap().to_string()
     }
 
     #[test]
@@ -172,21 +146,6 @@ mod tests {
             lines[1..],
             [login, "  all/slow: allowed, 5 of 5 tokens left (shadow: not enforced)"]
         );
-    }
-
-    #[test]
-    fn a_wait_has_a_fitting_unit_and_is_never_too_short() {
-        for (ms, written) in [
-            (0, "0 ms"),
-            (999, "999 ms"),
-            (1_001, "1.1 s"),
-            (120_000, "2 min 0 s"),
-            (120_001, "2 min 1 s"),
-            (7_200_001, "2 h 1 min"),
-            (172_800_001, "2 d 1 h"),
-        ] {
-            assert_eq!(wait(ms), written, "{ms} ms");
-        }
     }
 
     #[test]

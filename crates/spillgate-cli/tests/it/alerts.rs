@@ -27,9 +27,8 @@ pub(crate) fn named<'t>(text: &'t str, start: &str) -> BTreeSet<&'t str> {
 /// Returns the exported metric families, in memory and on a store.
 pub(crate) fn families() -> BTreeSet<String> {
     let redis = RedisServer::start();
-    let exported = [Server::start(&[]), Server::start_on(&redis, &[])]
-        .map(|server| server.operator().send("GET", "/metrics", b"").unwrap().body)
-        .concat();
+    let exported =
+        [Server::start(&[]), Server::start_on(&redis, &[])].map(|server| server.metrics()).concat();
     let family = |line: &str| Some(line.strip_prefix("# TYPE ")?.split(' ').next()?.to_owned());
     exported.lines().filter_map(family).collect()
 }

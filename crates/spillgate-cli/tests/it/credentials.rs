@@ -18,31 +18,38 @@ const OLD: &str = "0123456789abcdef0123456789abcdef";
 const NEW: &str = "fedcba9876543210fedcba9876543210";
 const QUESTION: &str = r#"{"key":"u","limit":{"quota":"1000000/minute"}}"#;
 
-/// Makes the server read its files again at once.
-#[track_caller]
-fn hang_up(server: &Server) {
-    let pid = server.pid().to_string();
-    assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
-}
-
-/// Connects openssl's own client, which accepts the server only if this authority has signed its certificate.
-fn dial(port: u16, authority: &Path) -> Child {
+/// Starts openssl's own client, which accepts the server only if this authority has signed its certificate. It presents
+/// a certificate of its own if it has one.
+fn dial(port: u16, authority: &Path, client: Option<&Certificates>) -> Child {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-quiet", "-verify_return_error", "-connect"]);
     command.arg(format!("127.0.0.1:{port}")).arg("-CAfile").arg(authority);
+    if let Some(client) = client {
+        command.arg("-cert").arg(client.client()).arg("-key").arg(client.client_key());
+    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     command.spawn().unwrap()
 }
 
-fn takes(port: u16, authority: &Path) -> bool {
-    let mut client = dial(port, authority);
-    let request = "GET /v1/openapi.json HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+/// Returns the answer to a request over TLS; it is empty if client or server refused the other.
+pub(crate) fn ask_over_tls(
+    port: u16,
+    authority: &Path,
+    client: Option<&Certificates>,
+    request: &str,
+) -> String {
+    let mut client = dial(port, authority, client);
     // A client that was refused in the handshake accepts no more bytes.
     let _ = client.stdin.as_mut().unwrap().write_all(request.as_bytes());
     let mut answer = String::new();
     let _ = client.stdout.take().unwrap().read_to_string(&mut answer);
     client.wait().unwrap();
-    answer.starts_with("HTTP/1.1 200 ")
+    answer
+}
+
+fn takes(port: u16, authority: &Path) -> bool {
+    let request = "GET /v1/openapi.json HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+    ask_over_tls(port, authority, None, request).starts_with("HTTP/1.1 200 ")
 }
 
 #[test]
@@ -59,7 +66,7 @@ fn new_handshakes_use_a_new_certificate_and_open_connections_stay() {
     let mut server = Server::start(&["--config", file.path()]);
     assert!(takes(server.port, &old.authority()));
 
-    let mut open = dial(server.port, &old.authority());
+    let mut open = dial(server.port, &old.authority(), None);
     let mut answers = BufReader::new(open.stdout.take().unwrap());
     let mut ask = || {
         let request = "GET /nothing HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -74,18 +81,18 @@ fn new_handshakes_use_a_new_certificate_and_open_connections_stay() {
     ask();
 
     fs::write(cert.path(), "no certificate").unwrap();
-    let words = server.words_until("server.tls: the version in force stays");
-    assert!(words.contains("error: field `server.tls.cert`: "), "{words}");
+    let log = server.log_until("server.tls: the version in force stays");
+    assert!(log.contains("error: field `server.tls.cert`: "), "{log}");
     assert!(takes(server.port, &old.authority()));
 
     put(&new);
-    server.words_until("server.tls: read again");
+    server.log_until("server.tls: read again");
     assert!(takes(server.port, &new.authority()) && !takes(server.port, &old.authority()));
     ask();
     open.kill().unwrap();
     open.wait().unwrap();
-    let words = server.last_words();
-    assert!(!words.contains("the version in force stays"), "reported more than once: {words}");
+    let log = server.rest_of_log();
+    assert!(!log.contains("the version in force stays"), "reported more than once: {log}");
 }
 
 #[test]
@@ -117,21 +124,21 @@ fn new_tokens_and_passwords_take_effect_and_bad_files_change_nothing() {
     assert_eq!((takes(&server, OLD), takes(&server, NEW)), ([true; 3], [false; 3]));
 
     fs::write(data.path(), "short").unwrap();
-    let words = server.words_until("server.data_token_file: the version in force stays");
-    assert!(words.contains("error: field `server.data_token_file`: "), "{words}");
+    let log = server.log_until("server.data_token_file: the version in force stays");
+    assert!(log.contains("error: field `server.data_token_file`: "), "{log}");
     assert_eq!(takes(&server, OLD), [true; 3]);
 
     for file in [&data, &resp] {
         fs::write(file.path(), NEW).unwrap();
     }
     fs::write(admin.path(), format!("ann:operator:{NEW}")).unwrap();
-    hang_up(&server);
+    server.hang_up();
     eventually(|| takes(&server, NEW) == [true; 3]);
     assert_eq!(takes(&server, OLD), [false; 3]);
     let reply = open.command(&["CL.THROTTLE", "u", "5", "1", "60"]).unwrap();
     assert!(matches!(reply, Reply::Array(_)), "an open connection was shut out: {reply:?}");
-    let words = server.last_words();
-    assert!(!words.contains(OLD) && !words.contains(NEW), "{words}");
+    let log = server.rest_of_log();
+    assert!(!log.contains(OLD) && !log.contains(NEW), "{log}");
 }
 
 #[test]
@@ -152,13 +159,13 @@ fn a_new_password_of_the_store_is_used_by_the_next_connection_and_a_wrong_one_is
     redis.command(&["ACL", "SETUSER", "me", "<hunter-old", ">hunter-new"]);
     assert_eq!(source(&server), "store", "open connections stay");
     redis.command(&["CLIENT", "KILL", "USER", "me"]);
-    let mut words = server.words_until("error: the store rejects the credentials");
+    let mut log = server.log_until("error: the store rejects the credentials");
     fs::write(file.path(), settings("hunter-new")).unwrap();
-    words += &server.words_until("credentials of the store: read again");
+    log += &server.log_until("credentials of the store: read again");
     eventually(|| source(&server) == "store");
-    words += &server.last_words();
-    assert_eq!(words.matches("the store rejects the credentials").count(), 1, "{words}");
-    assert!(!words.contains("hunter"), "{words}");
+    log += &server.rest_of_log();
+    assert_eq!(log.matches("the store rejects the credentials").count(), 1, "{log}");
+    assert!(!log.contains("hunter"), "{log}");
 }
 
 #[test]
@@ -235,9 +242,9 @@ fn guesses_over_resp_are_few_a_connection_and_delay_no_right_password() {
     assert!(judged > 0);
     // Four guesses in every three and three quarters seconds of each connection.
     assert!(judged <= ATTACKERS * 4 * (seconds / 3 + 1), "{judged} guesses were judged");
-    let words = server.last_words();
-    let lines = words.lines().filter(|line| line.contains("wrong credentials listener=\"RESP\""));
-    assert!((1..=seconds + 1).contains(&(lines.count() as u64)), "{words}");
+    let log = server.rest_of_log();
+    let lines = log.lines().filter(|line| line.contains("wrong credentials listener=\"RESP\""));
+    assert!((1..=seconds + 1).contains(&(lines.count() as u64)), "{log}");
 }
 
 #[test]
@@ -262,11 +269,11 @@ fn guesses_over_http_are_few_a_connection_and_reported() {
             });
         }
     });
-    let words = server.last_words();
+    let log = server.rest_of_log();
     for listener in ["HTTP", "admin"] {
         let line = format!("warning: wrong credentials listener=\"{listener}\" failures=");
-        let lines = words.matches(&line).count();
-        assert!((1..=10).contains(&lines), "{lines} of {listener}: {words}");
+        let lines = log.matches(&line).count();
+        assert!((1..=10).contains(&lines), "{lines} of {listener}: {log}");
     }
 }
 
@@ -283,7 +290,7 @@ fn guesses_over_grpc_are_refused_and_reported() {
     }
     // The connection ends, which may fail the next call; the one after that has a new connection.
     eventually(|| ask(OLD).is_ok());
-    let words = server.last_words();
-    let lines = words.matches("warning: wrong credentials listener=\"gRPC\" failures=").count();
-    assert!((1..=10).contains(&lines), "{words}");
+    let log = server.rest_of_log();
+    let lines = log.matches("warning: wrong credentials listener=\"gRPC\" failures=").count();
+    assert!((1..=10).contains(&lines), "{log}");
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use spillgate_testkit::{Cluster, RedisServer, Sentinels, eventually};
+use spillgate_testkit::{Cluster, Folder, RedisServer, Sentinels, eventually};
 
 use crate::alerts::{families, named};
 use crate::server::{LISTENING, Server, TempFile, run, spillgate, without_settings};
@@ -126,8 +126,8 @@ fn metrics_in_the_documents_are_exported() {
 #[test]
 fn the_commands_of_the_page_work_as_described() {
     let page = read("docs/how-to/test-a-policy.md");
-    let folder = Folder::with(&["deploy"]);
-    fs::write(folder.0.join("in-force.toml"), read("deploy/config/single.toml")).unwrap();
+    let folder = folder_with_deploy();
+    folder.write("in-force.toml", &read("deploy/config/single.toml"));
     let block =
         page.split("```sh\n").find(|block| block.starts_with("spillgate validate --deny")).unwrap();
     let block = block.split("```").next().unwrap();
@@ -135,14 +135,14 @@ fn the_commands_of_the_page_work_as_described() {
         format!("set -e\nspillgate() {{ '{}' \"$@\"; }}\n{block}", env!("CARGO_BIN_EXE_spillgate"));
     let mut command = Command::new("bash");
     without_settings(&mut command);
-    let output = command.args(["-c", &script]).current_dir(&folder.0).output().unwrap();
+    let output = command.args(["-c", &script]).current_dir(folder.path()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(
         text.contains("All state stays in use, unchanged.") && text.contains("in Redis"),
         "{text}"
     );
-    assert!(folder.0.join("spillgate.schema.json").exists());
+    assert!(folder.path().join("spillgate.schema.json").exists());
 
     // The shadow rule beside the enforced one, as the page has them.
     let block = page.split("```toml\n").find(|block| block.contains("mode = \"shadow\"")).unwrap();
@@ -151,7 +151,7 @@ fn the_commands_of_the_page_work_as_described() {
     for _ in 0..6 {
         server.check(r#"{"attributes":{"ip":"203.0.113.7"}}"#);
     }
-    let metrics = server.operator().send("GET", "/metrics", b"").unwrap().body;
+    let metrics = server.metrics();
     let counted = |rule: &str, decision: &str| {
         let labels = format!("rule=\"{rule}\",decision=\"{decision}\"");
         let line = metrics.lines().find(|line| line.contains(&labels));
@@ -202,28 +202,13 @@ fn promtool_accepts_every_query_of_the_page() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A new folder with copies of these, gone at the end.
-pub(crate) struct Folder(pub(crate) PathBuf);
-
-impl Folder {
-    pub(crate) fn with(copied: &[&str]) -> Folder {
-        let name =
-            format!("spillgate-{}-deploy-{:?}", std::process::id(), std::thread::current().id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).unwrap();
-        for path in copied {
-            let status = Command::new("cp").arg("-r").arg(root().join(path)).arg(&folder).status();
-            assert!(status.unwrap().success());
-        }
-        Folder(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // A leftover temporary folder is no reason to fail a test.
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Returns a new folder with a copy of `deploy/`.
+pub(crate) fn folder_with_deploy() -> Folder {
+    let folder = Folder::create();
+    let mut copy = Command::new("cp");
+    copy.arg("-r").arg(root().join("deploy")).arg(folder.path());
+    assert!(copy.status().unwrap().success());
+    folder
 }
 
 pub(crate) fn read(path: &str) -> String {

@@ -6,7 +6,7 @@ use spillgate_testkit::{
 };
 use std::time::Duration;
 
-use crate::server::{Server, TempFile, run};
+use crate::server::{Server, TempFile, run, spillgate};
 
 #[test]
 fn a_server_as_installed_is_described_with_its_risks() {
@@ -117,12 +117,12 @@ fn replicas_of_a_primary_that_saves_nothing_are_unsafe() {
     poll(Duration::from_secs(20), || {
         (replica.info("replication", "master_link_status") == "up").then_some(())
     });
-    let report = finds(&primary.url(), "amnesia", "unsafe");
+    let report = finds(&primary.url(), "nothing-saved", "unsafe");
     assert!(checks(&report, "note").contains(&"replicas-not-demanded"), "{report}");
     primary.set("appendonly", "yes");
     primary.set("min-replicas-to-write", "1");
     let report = diagnosis(&primary.url());
-    assert!(!checks(&report, "unsafe").contains(&"amnesia"), "{report}");
+    assert!(!checks(&report, "unsafe").contains(&"nothing-saved"), "{report}");
     assert!(!checks(&report, "note").contains(&"replicas-not-demanded"), "{report}");
 
     let report = finds(&replica.url(), "role", "unsafe");
@@ -184,17 +184,17 @@ fn a_clock_far_off_has_a_warning() {
 #[test]
 fn a_public_secret_is_unsafe_at_a_public_listener() {
     let redis = RedisServer::start();
-    let config = TempFile::new(
-        "doctor.toml",
-        &format!(
-            "[server]\nhttp = \"0.0.0.0:8080\"\ninsecure = true\n[store]\nurl = \"{}\"\n",
-            redis.url()
-        ),
-    );
-    let output = run(&["doctor", "--json", "--config", config.path()]);
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(checks(&report, "unsafe"), ["key-secret"]);
+    for server in ["http = \"0.0.0.0:8080\"", "http = \"off\"\nresp = \"0.0.0.0:6380\""] {
+        let config = TempFile::new(
+            "doctor.toml",
+            &format!("[server]\n{server}\ninsecure = true\n[store]\nurl = \"{}\"\n", redis.url()),
+        );
+        let mut doctor = spillgate(&["doctor", "--json", "--config", config.path()]);
+        let output = doctor.env_remove("SPILLGATE_SERVER__RESP").output().unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{server}");
+        assert_eq!(checks(&report, "unsafe"), ["key-secret"], "{server}");
+    }
 }
 
 /// Accidents 26 and 41: operators saw no warning before the outage, and a badly configured store kept the service
@@ -205,10 +205,10 @@ fn serve_warns_once_of_an_unsafe_store_and_starts() {
     redis.set("maxmemory-policy", "allkeys-lru");
     let mut server = Server::start(&["--redis", &redis.url()]);
     assert_eq!(server.check(r#"{"key": "u1", "limit": {"quota": "5/minute"}}"#)["allowed"], true);
-    let text = server.words_until("unsafe");
+    let text = server.log_until("unsafe");
     assert!(text.contains("the store is unsafe (eviction of redis://127.0.0.1:"), "{text}");
     assert!(text.contains("CONFIG SET maxmemory-policy noeviction"), "{text}");
-    let rest = server.last_words();
+    let rest = server.rest_of_log();
     assert!(!rest.contains("unsafe"), "{rest}");
 }
 

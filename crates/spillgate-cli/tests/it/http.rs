@@ -87,14 +87,14 @@ fn a_request_is_decided_by_the_rules_that_match_it() {
 #[test]
 fn an_unmatched_request_is_allowed_and_has_no_numbers() {
     on_both_engines(&["--config", rules().path()], |server| {
-        let unmet = json!({
+        let unmatched = json!({
             "allowed": true, "reason": null, "rule": null, "limit": null, "capacity": null, "remaining": null,
             "retry_after_ms": 0, "reset_after_ms": null, "source": "store", "degraded": false, "matched": false, "limits": [],
         });
-        assert_eq!(server.check("{}"), unmet);
+        assert_eq!(server.check("{}"), unmatched);
         assert_eq!(
             server.check(r#"{"domain":"elsewhere","attributes":{"ip":"203.0.113.7"}}"#),
-            unmet
+            unmatched
         );
     });
 }

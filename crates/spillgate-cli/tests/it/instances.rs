@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use spillgate_testkit::{RedisServer, eventually, poll};
 
-use crate::server::{Server, TempFile, run, spillgate};
+use crate::server::{Server, TempFile, run, serve};
 
 /// Once, three secrets on one Redis admitted three times the limit without a line in a log.
 #[test]
@@ -24,7 +24,7 @@ fn three_instances_with_three_secrets_warn_of_each_other_until_one_is_left() {
     for server in &mut fleet {
         eventually(|| mismatch(server, "secret") == "2");
         eventually(|| {
-            metrics(server).contains("spillgate_store_unsafe{reason=\"secret-mismatch\"} 1\n")
+            server.metrics().contains("spillgate_store_unsafe{reason=\"secret-mismatch\"} 1\n")
         });
         assert_eq!(
             (mismatch(server, "ring"), mismatch(server, "schema")),
@@ -37,7 +37,7 @@ fn three_instances_with_three_secrets_warn_of_each_other_until_one_is_left() {
         );
         // The third may have found the others before it was ready.
         if !server.before_ready.contains(WARNING) {
-            server.words_until(WARNING);
+            server.log_until(WARNING);
         }
     }
     let doctor = run(&["doctor", "--json", "--config", files[0].path()]);
@@ -50,10 +50,10 @@ fn three_instances_with_three_secrets_warn_of_each_other_until_one_is_left() {
     fleet.into_iter().for_each(Server::kill);
     // An instance counts as gone 5 seconds after its last heartbeat.
     let agree = poll(Duration::from_secs(30), || (mismatch(&last, "secret") == "0").then_some(()));
-    assert!(agree.is_some(), "{}", metrics(&last));
-    eventually(|| !metrics(&last).contains("reason=\"secret-mismatch\""));
+    assert!(agree.is_some(), "{}", last.metrics());
+    eventually(|| !last.metrics().contains("reason=\"secret-mismatch\""));
     assert!(!health(&last).contains("unsafe"));
-    last.words_until("all live instances agree again");
+    last.log_until("all live instances agree again");
     let doctor = run(&["doctor", "--json", "--config", files[0].path()]);
     assert_eq!(doctor.status.code(), Some(0));
 }
@@ -88,7 +88,7 @@ fn a_planned_change_of_ring_raises_no_alarm_and_an_unplanned_one_does() {
     for server in &[serve(&one), serve(&other)] {
         eventually(|| mismatch(server, "ring") == "1");
         eventually(|| {
-            metrics(server).contains("spillgate_store_unsafe{reason=\"ring-mismatch\"} 1\n")
+            server.metrics().contains("spillgate_store_unsafe{reason=\"ring-mismatch\"} 1\n")
         });
     }
 }
@@ -106,7 +106,7 @@ fn the_doctor_finds_other_secrets_and_is_not_counted_itself() {
     let found = finding(&doctor, "secret-mismatch").unwrap();
     assert_eq!(found["problem"], "1 live instance with another key secret, of 1");
     assert_eq!(live(&redis), 1);
-    let log = server.last_words();
+    let log = server.rest_of_log();
     assert!(!log.contains("differ"), "{log}");
 }
 
@@ -114,12 +114,12 @@ fn the_doctor_finds_other_secrets_and_is_not_counted_itself() {
 #[track_caller]
 fn agree(fleet: [Server; 2], part: &str) {
     for server in &fleet {
-        eventually(|| metrics(server).contains("spillgate_live_instances 2\n"));
+        eventually(|| server.metrics().contains("spillgate_live_instances 2\n"));
         assert_eq!(mismatch(server, part), "0");
-        assert!(!metrics(server).contains("mismatch\"} 1"));
+        assert!(!server.metrics().contains("mismatch\"} 1"));
     }
     for server in fleet {
-        let log = server.last_words();
+        let log = server.rest_of_log();
         assert!(!log.contains("differ"), "{log}");
     }
 }
@@ -137,12 +137,6 @@ fn store(redis: &RedisServer, settings: &str) -> TempFile {
     TempFile::new("store.toml", &format!("{STORE}url = \"{}\"\n{settings}{RULE}", redis.url()))
 }
 
-#[track_caller]
-fn serve(config: &TempFile) -> Server {
-    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-    Server::start_command(command.args(["--config", config.path()]))
-}
-
 /// Returns how many of twice the limit one instance admits.
 fn admitted(server: &Server) -> usize {
     let body = r#"{"attributes": {"user": "ann"}}"#;
@@ -151,13 +145,9 @@ fn admitted(server: &Server) -> usize {
 
 fn mismatch(server: &Server, part: &str) -> String {
     let name = format!("spillgate_instance_mismatch{{part=\"{part}\"}} ");
-    let metrics = metrics(server);
+    let metrics = server.metrics();
     let value = metrics.lines().find_map(|line| line.strip_prefix(&name));
     value.unwrap_or_else(|| panic!("no {name:?} in: {metrics}")).to_owned()
-}
-
-fn metrics(server: &Server) -> String {
-    server.operator().send("GET", "/metrics", b"").unwrap().body
 }
 
 fn health(server: &Server) -> String {

@@ -72,7 +72,7 @@ fn slow_connections_stop_neither_health_nor_reload_nor_store_nor_good_clients() 
     assert!(files < 200, "{files}");
 
     std::fs::write(file.path(), POLICY.replace("1000000", "7")).unwrap();
-    server.words_until("1 rule in force");
+    server.log_until("1 rule in force");
 
     store.kill();
     eventually(|| server.check(CHECK)["degraded"] == true);

@@ -2,12 +2,14 @@
 
 use std::fs;
 
+use spillgate_testkit::Folder;
+
 use crate::server::run;
 
 #[test]
 fn every_command_has_a_page_with_its_flags_and_examples() {
-    let folder = std::env::temp_dir().join(format!("spillgate-man-{}", std::process::id()));
-    let inner = folder.join("man1");
+    let folder = Folder::create();
+    let inner = folder.path().join("man/man1");
     let output = run(&["man", inner.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let help = String::from_utf8(run(&["help"]).stdout).unwrap();
@@ -20,7 +22,6 @@ fn every_command_has_a_page_with_its_flags_and_examples() {
     let serve = fs::read_to_string(inner.join("spillgate-serve.1")).unwrap();
     assert!(serve.contains("\\-\\-redis") && serve.contains("Examples:"), "{serve}");
     assert!(inner.join("spillgate.1").exists());
-    fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use spillgate_testkit::RedisServer;
+use spillgate_testkit::{Folder, RedisServer};
 
 use crate::alerts::named;
-use crate::deploy::{Folder, read, root};
+use crate::deploy::{folder_with_deploy, read, root};
 use crate::server::{Server, TempFile, run, spillgate};
 use crate::validate::schema_knows;
 
@@ -106,11 +106,11 @@ fn the_file_of_a_new_installation_loads_as_it_is_and_with_its_examples() {
 #[test]
 #[ignore = "needs docker-compose"]
 fn docker_compose_accepts_the_compose_file() {
-    let folder = Folder::with(&["deploy"]);
-    fs::write(folder.0.join("deploy/compose/admin-token"), "secret").unwrap();
+    let folder = folder_with_deploy();
+    folder.write("deploy/compose/admin-token", "secret");
     let mut docker = Command::new("docker");
     docker.args(["compose", "-f", "deploy/compose/compose.yaml", "config", "--quiet"]);
-    let output = docker.current_dir(&folder.0).output().unwrap();
+    let output = docker.current_dir(folder.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -319,7 +319,7 @@ fn the_debian_package_holds_existing_files_and_starts_its_unit() {
     for asset in deb["assets"].as_array().unwrap() {
         let [source, target] = [&asset[0], &asset[1]].map(|path| path.as_str().unwrap());
         let path = match source.strip_prefix("target/release/") {
-            Some(generated) => built.0.join(generated),
+            Some(generated) => built.path().join(generated),
             None => root().join("crates/spillgate-cli").join(source),
         };
         let (folder, name) = (path.parent().unwrap(), path.file_name().unwrap().to_str().unwrap());
@@ -360,8 +360,8 @@ fn the_debian_package_holds_existing_files_and_starts_its_unit() {
 
 /// A folder with the program and what `deploy/manual` writes beside it.
 fn beside_the_program() -> Folder {
-    let folder = Folder::with(&[]);
-    let program = folder.0.join("spillgate");
+    let folder = Folder::create();
+    let program = folder.path().join("spillgate");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_spillgate"), &program).unwrap();
     let output = deployed("deploy/manual", &[program.to_str().unwrap()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,12 +1,12 @@
 //! Access to the APIs: tokens, TLS and certificates.
 
-use std::fs;
 use std::io::{Read, Write};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
+use spillgate_testkit::Certificates;
+
+use crate::credentials::ask_over_tls;
 use crate::envoy::client::{Caller, descriptor};
-use crate::server::{Server, TempFile, run, spillgate};
+use crate::server::{Server, TempFile, run, serve, spillgate};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -55,23 +55,28 @@ fn an_empty_token_file_prevents_the_start() {
 
 #[test]
 fn an_api_with_tls_may_require_a_certificate() {
-    let keys = Keys::make();
+    let certificates = Certificates::make();
+    let authority = certificates.authority();
     let settings = |client_ca: &str| {
-        let (cert, key) = (keys.file("server.pem"), keys.file("server.key"));
+        let (cert, key) = (certificates.server(), certificates.server_key());
         TempFile::new(
             "tls.toml",
-            &format!("[server.tls]\ncert = \"{cert}\"\nkey = \"{key}\"\n{client_ca}"),
+            &format!("[server.tls]\ncert = {cert:?}\nkey = {key:?}\n{client_ca}"),
         )
     };
+    let ask = |server: &Server, client: Option<&Certificates>| {
+        let request = "POST /v1/check HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}";
+        ask_over_tls(server.port, &authority, client, request)
+    };
     let plain = settings("");
-    let server = Server::start(&["--config", plain.path()]);
-    assert!(keys.ask(server.port, false).contains("\"allowed\":true"));
+    let server = serve(&plain);
+    assert!(ask(&server, None).contains("\"allowed\":true"));
     drop(server);
 
-    let mutual = settings(&format!("client_ca = \"{}\"\n", keys.file("ca.pem")));
-    let server = Server::start(&["--config", mutual.path()]);
-    assert!(keys.ask(server.port, true).contains("\"allowed\":true"));
-    assert!(!keys.ask(server.port, false).contains("allowed"));
+    let mutual = settings(&format!("client_ca = {authority:?}\n"));
+    let server = serve(&mutual);
+    assert!(ask(&server, Some(&certificates)).contains("\"allowed\":true"));
+    assert!(!ask(&server, None).contains("allowed"));
 }
 
 #[test]
@@ -174,57 +179,4 @@ fn a_foreign_page_cannot_call_over_grpc() {
     assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused:?}");
     assert!(refused.message().contains("Origin"), "{refused:?}");
     assert!(caller.ask_as(&[], &ip).is_ok());
-}
-
-/// A certificate authority of the test, with a certificate for the server and one for a client.
-struct Keys(PathBuf);
-
-impl Keys {
-    fn make() -> Keys {
-        let folder = std::env::temp_dir().join(format!("spillgate-keys-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let keys = Keys(folder);
-        let script = "set -e
-            new='openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'
-            $new -x509 -days 2 -subj /CN=ca -keyout ca.key -out ca.pem
-            for name in server client; do
-                           $new -subj /CN=$name -keyout $name.key -out $name.csr
-                           printf 'subjectAltName=DNS:localhost,IP:127.0.0.1' > $name.ext
-                           openssl x509 -req -days 2 -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial \
-                               -extfile $name.ext -out $name.pem
-            done";
-        let made = Command::new("sh").args(["-c", script]).current_dir(&keys.0).output().unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        keys
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-
-    /// Returns the server's answer to one check by a foreign client.
-    fn ask(&self, port: u16, with_certificate: bool) -> String {
-        let mut command = Command::new("openssl");
-        command.args(["s_client", "-quiet", "-verify_return_error", "-connect"]);
-        command.arg(format!("127.0.0.1:{port}")).args(["-CAfile", &self.file("ca.pem")]);
-        if with_certificate {
-            command.args(["-cert", &self.file("client.pem"), "-key", &self.file("client.key")]);
-        }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut client = command.spawn().unwrap();
-        let request = "POST /v1/check HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}";
-        // A client that was refused in the handshake accepts no more bytes.
-        let _ = client.stdin.as_mut().unwrap().write_all(request.as_bytes());
-        let mut answer = String::new();
-        let _ = client.stdout.take().unwrap().read_to_string(&mut answer);
-        client.wait().unwrap();
-        answer
-    }
-}
-
-impl Drop for Keys {
-    fn drop(&mut self) {
-        // A leftover temporary folder is no reason to fail a test.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

@@ -16,7 +16,8 @@ use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value as Number;
 use spillgate_testkit::{RedisServer, eventually, free_port};
 use tokio::net::TcpListener;
-use tonic::transport::server::TcpIncoming;
+use tokio::runtime::Runtime;
+use tonic::transport::server::{Router, TcpIncoming};
 use tonic::{Request, Response, Status};
 
 use crate::server::{LISTENING, Server, TempFile, spillgate};
@@ -24,7 +25,7 @@ use crate::server::{LISTENING, Server, TempFile, spillgate};
 /// A collector, and all messages that it received.
 struct Collector {
     // The collector's task ends with the runtime.
-    _runtime: tokio::runtime::Runtime,
+    _runtime: Runtime,
     url: String,
     messages: Messages,
 }
@@ -43,16 +44,21 @@ impl MetricsService for Messages {
     }
 }
 
+/// Serves a collector's service on a free port until the runtime is dropped, and returns its URL.
+pub(crate) fn collect(service: Router) -> (Runtime, String) {
+    let runtime = Runtime::new().unwrap();
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    runtime.spawn(service.serve_with_incoming(TcpIncoming::from(listener)));
+    (runtime, url)
+}
+
 impl Collector {
     fn start() -> Collector {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let messages = Messages::default();
         let service = MetricsServiceServer::new(messages.clone());
-        let router = tonic::transport::Server::builder().add_service(service);
-        runtime.spawn(router.serve_with_incoming(TcpIncoming::from(listener)));
-        Collector { _runtime: runtime, url, messages }
+        let (_runtime, url) = collect(tonic::transport::Server::builder().add_service(service));
+        Collector { _runtime, url, messages }
     }
 
     fn settings(&self, every: &str) -> TempFile {
@@ -114,7 +120,7 @@ fn a_collector_gets_the_families_of_the_metrics_page_with_their_counts() {
     server.check(QUESTION);
     server.check(QUESTION);
     let scraped = || {
-        let text = server.operator().send("GET", "/metrics", b"").unwrap().body;
+        let text = server.metrics();
         families_with_samples(&text)
     };
     let pushed = || -> BTreeMap<String, String> {
@@ -181,9 +187,9 @@ fn a_lost_collector_is_logged_once_and_delays_nothing() {
     for _ in 0..100 {
         server.check(r#"{"attributes":{}}"#);
     }
-    let words = server.last_words();
-    let reports = words.lines().filter(|line| line.contains("the collector takes no metrics"));
-    assert_eq!(reports.count(), 1, "{words}");
+    let log = server.rest_of_log();
+    let reports = log.lines().filter(|line| line.contains("the collector takes no metrics"));
+    assert_eq!(reports.count(), 1, "{log}");
 }
 
 #[test]

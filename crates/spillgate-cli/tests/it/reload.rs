@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::Write;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -21,8 +20,8 @@ fn a_changed_file_takes_effect_within_seconds_and_keeps_used_quota() {
     eventually(|| capacity(&server) == 9);
     let answer = server.check(r#"{"attributes":{"user":"u1"},"cost":8}"#);
     assert_eq!((&answer["allowed"], &answer["remaining"]), (&true.into(), &0.into()));
-    let words = server.last_words();
-    assert!(words.contains(": 1 rule in force\n"), "{words}");
+    let log = server.rest_of_log();
+    assert!(log.contains(": 1 rule in force\n"), "{log}");
 }
 
 #[test]
@@ -30,7 +29,7 @@ fn a_hangup_signal_reloads_the_file() {
     let file = policy("5/day");
     let server = Server::start(&["--config", file.path()]);
     fs::write(file.path(), text("7/day")).unwrap();
-    hang_up(&server);
+    server.hang_up();
     eventually(|| capacity(&server) == 7);
 }
 
@@ -57,12 +56,12 @@ fn a_truncated_file_leaves_the_old_rules_in_force() {
     for _ in 0..100 {
         check();
     }
-    hang_up(&server);
+    server.hang_up();
     eventually(|| reloads(&server, "refused") == 2);
     assert_eq!(check(), 5, "the limit is 5 a day");
     assert_eq!(reloads(&server, "applied"), 0);
-    let words = server.words_until("write `rules = []` in it if no rule is meant to be");
-    assert!(words.contains("it has no rules, and 1 rule is in force"), "{words}");
+    let log = server.log_until("write `rules = []` in it if no rule is meant to be");
+    assert!(log.contains("it has no rules, and 1 rule is in force"), "{log}");
 
     fs::write(file.path(), "rules = []\n").unwrap();
     eventually(|| reloads(&server, "applied") == 1);
@@ -153,14 +152,14 @@ fn a_file_that_lost_most_rules_is_in_force_with_a_warning_until_the_next() {
                    send SIGHUP, or run systemctl reload";
     eventually(|| ready(&server, "/readyz") == format!("ok\nwarning: {warning}\n"));
     assert!(ready(&server, "/readyz?verbose").contains("policy: 1 rule\n"));
-    server.words_until(warning);
+    server.log_until(warning);
     // A refused file does not change that.
     fs::write(file.path(), "").unwrap();
     eventually(|| reloads(&server, "refused") == 1);
     assert!(ready(&server, "/readyz").contains(warning));
     fs::write(file.path(), rules(&["b"])).unwrap();
     eventually(|| ready(&server, "/readyz").contains("1 of 1 rules are gone"));
-    hang_up(&server);
+    server.hang_up();
     eventually(|| ready(&server, "/readyz") == "ok\n");
 }
 
@@ -177,8 +176,8 @@ fn a_start_without_rules_has_a_warning_unless_the_file_says_so() {
     let file = TempFile::new("limits.toml", "rules = []\n");
     let server = Server::start(&["--config", file.path()]);
     assert_eq!(server.check("{}")["allowed"], true);
-    let words = server.before_ready.clone() + &server.last_words();
-    assert!(!words.contains("no rules"), "{words}");
+    let log = server.before_ready.clone() + &server.rest_of_log();
+    assert!(!log.contains("no rules"), "{log}");
 }
 
 #[test]
@@ -187,11 +186,11 @@ fn a_bad_file_leaves_the_old_policy_and_logs_the_reason() {
     let mut server = Server::start(&["--config", file.path()]);
     let bad = text("5/fortnight");
     fs::write(file.path(), format!("{bad}{}", bad.replace("\"a\"", "\"b\""))).unwrap();
-    let words = server.words_until("the policy in force stays");
+    let log = server.log_until("the policy in force stays");
     for line in [":4: ", ":8: "] {
-        assert!(words.contains(line), "{words}");
+        assert!(log.contains(line), "{log}");
     }
-    assert!(words.lines().all(|line| line.starts_with("spillgate: ")), "{words}");
+    assert!(log.lines().all(|line| line.starts_with("spillgate: ")), "{log}");
     assert_eq!(capacity(&server), 5);
     fs::write(file.path(), text("6/day")).unwrap();
     eventually(|| capacity(&server) == 6);
@@ -241,14 +240,9 @@ fn ask_until(stop: &AtomicBool, client: &mut Client) -> u32 {
     checks
 }
 
-fn hang_up(server: &Server) {
-    let pid = server.pid().to_string();
-    assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
-}
-
 /// Returns how many reloads had this result.
 fn reloads(server: &Server, result: &str) -> u64 {
-    let metrics = server.operator().send("GET", "/metrics", b"").unwrap().body;
+    let metrics = server.metrics();
     let series = format!("spillgate_reloads_total{{result=\"{result}\"}} ");
     metrics.lines().find_map(|line| line.strip_prefix(&series)).unwrap().parse().unwrap()
 }

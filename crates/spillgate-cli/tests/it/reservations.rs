@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use spillgate_testkit::{RedisServer, Reply, eventually};
 
-use crate::server::{Server, TempFile, on_both_engines, spillgate};
+use crate::server::{Server, TempFile, on_both_engines, resident_kib, spillgate};
 
 const POLICY: &str = r#"
     [[rule]]
@@ -193,7 +193,7 @@ fn at_the_bound_one_subject_is_overloaded_and_others_go_on() {
     let file = policy();
     let server = Server::start(&["--config", file.path()]);
     let mut client = server.resp();
-    let before = resident_bytes(server.pid());
+    let before = resident_kib(server.pid());
     let mut opened = 0;
     let refused = loop {
         let line = ["SG.RESERVE", "default", "0", "86400000", "-", "user", "eve"];
@@ -204,10 +204,10 @@ fn at_the_bound_one_subject_is_overloaded_and_others_go_on() {
         }
         opened += 1;
     };
-    let grown = resident_bytes(server.pid()).saturating_sub(before);
-    println!("{opened} reservations of one subject, resident {} KB more", grown >> 10);
+    let grown = resident_kib(server.pid()).saturating_sub(before);
+    println!("{opened} reservations of one subject, resident {grown} KiB more");
     assert!(refused.starts_with("OVERLOADED "), "{refused}");
-    assert!(grown < 8 * SUBJECT_BYTES, "{grown} bytes");
+    assert!(1_024 * grown < 8 * SUBJECT_BYTES, "{grown} KiB");
     let of = |user: &str, cost: u64| json!({"attributes": {"user": user}, "cost": cost});
     let reply = server.post("/v1/reserve", of("eve", 0).to_string().as_bytes());
     assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")), "{}", reply.body);
@@ -220,7 +220,7 @@ fn at_the_bound_one_subject_is_overloaded_and_others_go_on() {
         assert_eq!(status, 200, "{decision}");
         assert!(decision["receipt"].is_string() && decision["allowed"] == true, "{decision}");
     }
-    let metrics = server.operator().send("GET", "/metrics", b"").unwrap().body;
+    let metrics = server.metrics();
     let value = |name: &str| -> u64 {
         let line = metrics.lines().find(|line| line.starts_with(name));
         line.and_then(|line| line.rsplit(' ').next()).unwrap().parse().unwrap()
@@ -229,11 +229,6 @@ fn at_the_bound_one_subject_is_overloaded_and_others_go_on() {
     assert_eq!(value("spillgate_reservations{state=\"ended\"}"), 0);
     let bytes = value("spillgate_reservation_bytes");
     assert!((SUBJECT_BYTES - 2_000..SUBJECT_BYTES + 4_000).contains(&bytes), "{bytes}");
-}
-
-fn resident_bytes(pid: u32) -> u64 {
-    let pages = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
-    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
 }
 
 #[test]
@@ -304,7 +299,7 @@ fn beyond_loopback_reservations_need_a_key_secret() {
         assert!(answer["detail"].as_str().unwrap().contains("store.key_secret_file"), "{answer}");
         let refused = server.resp().command(&["SG.CANCEL", "AQAB"]).unwrap();
         assert!(format!("{refused:?}").contains("receipt"), "{refused:?}");
-        server.words_until("store.key_secret_file");
+        server.log_until("store.key_secret_file");
     }
 }
 

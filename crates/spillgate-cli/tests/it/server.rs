@@ -1,6 +1,6 @@
 //! Starts `spillgate serve`, and runs other commands of the binary.
 
-mod words;
+mod log;
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use spillgate_testkit::{Connection, Process, RedisServer};
 
 use crate::client::{Client, Reply};
-use words::Words;
+use log::LogLines;
 
 /// Returns the binary with arguments, without the settings in this process's environment.
 pub(crate) fn spillgate(arguments: &[&str]) -> Command {
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
 
 pub(crate) struct Server {
     process: Process,
-    words: Words,
+    log: LogLines,
     /// The log before the server was ready; empty unless there was a problem.
     pub(crate) before_ready: String,
     /// The line with the addresses of the listeners.
@@ -74,8 +74,8 @@ impl Server {
     #[track_caller]
     pub(crate) fn start_command(command: &mut Command) -> Server {
         let mut process = Process::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
-        let words = Words::of(process.stderr().unwrap());
-        let text = words.until(|line| port_of("HTTP", line).is_some());
+        let log = LogLines::of(process.stderr().unwrap());
+        let text = log.until(|line| port_of("HTTP", line).is_some());
         let text = text.unwrap_or_else(|text| panic!("the server did not start; its log: {text}"));
         let ready = text.split_inclusive('\n').next_back().unwrap().to_owned();
         let before_ready = text[..text.len() - ready.len()].to_owned();
@@ -83,7 +83,7 @@ impl Server {
         let grpc_port = port_of("gRPC", &ready);
         let resp_port = port_of("RESP", &ready);
         let admin_port = port_of("admin", &ready);
-        Server { process, words, before_ready, ready, port, grpc_port, resp_port, admin_port }
+        Server { process, log, before_ready, ready, port, grpc_port, resp_port, admin_port }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -123,6 +123,12 @@ impl Server {
         reply.json()
     }
 
+    /// Returns the metrics as text.
+    #[track_caller]
+    pub(crate) fn metrics(&self) -> String {
+        self.operator().send("GET", "/metrics", b"").unwrap().body
+    }
+
     /// The token that it printed at its start, in place of a setting.
     #[track_caller]
     pub(crate) fn generated_token(&self, setting: &str) -> String {
@@ -132,6 +138,12 @@ impl Server {
             shown.unwrap_or_else(|| panic!("no {reason:?} in {}", self.before_ready));
         assert!(start.starts_with("spillgate: generated "), "{start}");
         token.to_owned()
+    }
+
+    /// Makes the server read its files again, by SIGHUP.
+    #[track_caller]
+    pub(crate) fn hang_up(&self) {
+        self.process.signal("HUP");
     }
 
     /// Kills the server by SIGKILL.
@@ -157,16 +169,16 @@ impl Server {
 
     /// Returns the log up to the next line that contains `part`.
     #[track_caller]
-    pub(crate) fn words_until(&mut self, part: &str) -> String {
-        let text = self.words.until(|line| line.contains(part));
+    pub(crate) fn log_until(&mut self, part: &str) -> String {
+        let text = self.log.until(|line| line.contains(part));
         text.unwrap_or_else(|text| panic!("the log never had {part:?}: {text}"))
     }
 
     /// Sends SIGTERM, and returns the rest of the log.
     #[track_caller]
-    pub(crate) fn last_words(mut self) -> String {
+    pub(crate) fn rest_of_log(mut self) -> String {
         self.process.terminate(Duration::from_secs(15));
-        self.words.rest()
+        self.log.rest()
     }
 }
 
@@ -178,6 +190,12 @@ pub(crate) const LISTENING: [&str; 6] =
 pub(crate) fn port_of(listener: &str, ready: &str) -> Option<u16> {
     let address = ready.split_once(&format!("{listener} on "))?.1.split(',').next()?;
     address.rsplit_once(':')?.1.trim_end().parse().ok()
+}
+
+/// Starts a server with these settings.
+#[track_caller]
+pub(crate) fn serve(settings: &TempFile) -> Server {
+    Server::start(&["--config", settings.path()])
 }
 
 /// Runs a story with state in memory and in a real Redis.

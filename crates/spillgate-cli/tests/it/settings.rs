@@ -331,7 +331,7 @@ fn credentials_are_never_printed() {
     assert!(server.ready.contains("store: redis://127.0.0.1:"), "{}", server.ready);
     server.check(r#"{"key":"u1","limit":{"quota":"5/minute"}}"#);
     let ready = server.ready.clone();
-    let errors = ready + &server.last_words();
+    let errors = ready + &server.rest_of_log();
     assert!(!errors.contains("hunter2") && !errors.contains("user"), "{errors}");
 
     let file =

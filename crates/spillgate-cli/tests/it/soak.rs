@@ -13,7 +13,7 @@ use spillgate_testkit::{Connection, RedisServer};
 
 use crate::client::Client;
 use crate::clock::monotonic_us;
-use crate::server::{Server, TempFile};
+use crate::server::{Server, TempFile, resident_kib};
 
 mod drift;
 
@@ -66,12 +66,6 @@ fn look(server: &Server, store: &RedisServer, load: &Load, at_s: u64) -> Sample 
         keys: store.command(&["DBSIZE"]).integer() as u64,
         store_kib: store.info("memory", "used_memory").parse::<u64>().unwrap() / 1_024,
     }
-}
-
-fn resident_kib(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 /// Returns the answers in a second if every caller asks again as soon as it is answered.

@@ -1,7 +1,6 @@
 //! SIGTERM and SIGINT: no new callers, an answer for every request that was accepted, exit code 0.
 
 use std::io;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -121,13 +120,6 @@ fn sigint_ends_the_server_too() {
     );
     let mut ready = String::new();
     io::BufRead::read_line(&mut io::BufReader::new(server.stderr().unwrap()), &mut ready).unwrap();
-    let pid = server.pid().to_string();
-    assert!(
-        Command::new("sh")
-            .args(["-c", r#"kill -s INT "$1""#, "sh", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    server.signal("INT");
     assert_eq!(server.wait(Duration::from_secs(15)).and_then(|status| status.code()), Some(0));
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use spillgate_testkit::{ClientCertificate, Cluster, RedisServer, Sentinels, TlsServer, poll};
 
-use crate::server::{Server, TempFile, run, spillgate};
+use crate::server::{Server, TempFile, run, serve};
 
 #[test]
 fn a_primary_under_sentinels_decides_and_its_replicas_load_the_script() {
@@ -149,12 +149,6 @@ fn ring(nodes: &[RedisServer]) -> String {
         writeln!(ring, "{{ name = \"{name}\", url = \"{}\" }},", node.url()).unwrap();
     }
     ring + "] }\n"
-}
-
-#[track_caller]
-fn serve(config: &TempFile) -> Server {
-    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-    Server::start_command(command.args(["--config", config.path()]))
 }
 
 /// Uses many subjects, so that every node has some.

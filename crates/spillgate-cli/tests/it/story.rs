@@ -55,31 +55,40 @@ impl Scene<'_> {
 
 #[test]
 fn every_api_makes_the_same_decisions_in_memory() {
-    run_chapters(Server::start);
+    run_chapters(|arguments| (Server::start(arguments), None));
 }
 
 #[test]
 fn every_api_makes_the_same_decisions_on_redis() {
-    let redis = RedisServer::start();
-    run_chapters(|arguments| Server::start_on(&redis, arguments));
+    run_chapters(|arguments| {
+        let redis = RedisServer::start();
+        (Server::start_on(&redis, arguments), Some(redis))
+    });
 }
 
-#[expect(clippy::print_stdout, reason = "the chapter that is printed last is the one that failed")]
-fn run_chapters(start: impl Fn(&[&str]) -> Server) {
-    for (number, api) in (1..).zip(APIS) {
-        // A chapter changes the rules, so each API has its own.
-        let rules = TempFile::new("story.toml", chapters::RULES);
-        let server = start(&["--config", rules.path()]);
-        let scene =
-            Scene { server: &server, rules: &rules, api, ip: format!("203.0.113.{number}") };
-        for (name, chapter) in CHAPTERS {
-            if api.cannot.iter().any(|(cannot, _)| cannot == name) {
-                continue;
-            }
-            println!("{} {name}", api.name);
-            chapter(&scene);
+/// Runs the APIs side by side. A chapter changes rules and overrides, so each API has its own file and store.
+#[expect(clippy::print_stdout, reason = "a failure names the API by its thread")]
+fn run_chapters(start: impl Fn(&[&str]) -> (Server, Option<RedisServer>) + Sync) {
+    std::thread::scope(|scope| {
+        for (number, api) in (1..).zip(APIS) {
+            let start = &start;
+            let run = move || {
+                let rules = TempFile::new("story.toml", chapters::RULES);
+                let (server, _redis) = start(&["--config", rules.path()]);
+                let ip = format!("203.0.113.{number}");
+                let scene = Scene { server: &server, rules: &rules, api, ip };
+                for (name, chapter) in CHAPTERS {
+                    if api.cannot.iter().any(|(cannot, _)| cannot == name) {
+                        continue;
+                    }
+                    println!("{} {name}", api.name);
+                    chapter(&scene);
+                }
+            };
+            let thread = std::thread::Builder::new().name(api.name.to_owned());
+            thread.spawn_scoped(scope, run).unwrap();
         }
-    }
+    });
 }
 
 #[test]

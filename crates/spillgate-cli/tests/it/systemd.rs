@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use spillgate_testkit::Folder;
+
 use crate::clock::monotonic_us;
 use crate::server::{LISTENING, Server, TempFile, spillgate};
 
@@ -36,11 +38,6 @@ fn start(name: &str, arguments: &[&str]) -> Server {
     Server::start_command(command.env("NOTIFY_SOCKET", name))
 }
 
-fn hang_up(server: &Server) {
-    let status = Command::new("kill").args(["-HUP", &server.pid().to_string()]).status().unwrap();
-    assert!(status.success());
-}
-
 #[test]
 fn the_manager_gets_the_start_each_reload_and_the_end() {
     let folder = TempFile::new("notify", "");
@@ -53,7 +50,7 @@ fn the_manager_gets_the_start_each_reload_and_the_end() {
     assert!(ready[1].starts_with("STATUS=HTTP on http://127.0.0.1:"), "{ready:?}");
 
     let before = monotonic_us();
-    hang_up(&server);
+    server.hang_up();
     let reloading = manager.message();
     assert_eq!(reloading[0], "RELOADING=1");
     let at: u64 = reloading[1].strip_prefix("MONOTONIC_USEC=").unwrap().parse().unwrap();
@@ -63,7 +60,7 @@ fn the_manager_gets_the_start_each_reload_and_the_end() {
     assert!(again[1].ends_with(": 1 rule in force"), "{again:?}");
 
     fs::write(file.path(), "[[rule]]\n").unwrap();
-    hang_up(&server);
+    server.hang_up();
     // The changed file may have been found before the signal came.
     let refused =
         std::iter::repeat_with(|| manager.message()).find(|message| message[0] == "READY=1");
@@ -84,7 +81,7 @@ fn an_abstract_socket_works_too_and_a_reload_without_a_file_ends() {
     let manager = Manager::at(&SocketAddr::from_abstract_name(&name).unwrap());
     let server = start(&format!("@{name}"), &[]);
     assert_eq!(manager.message()[0], "READY=1");
-    hang_up(&server);
+    server.hang_up();
     assert_eq!(manager.message()[0], "RELOADING=1");
     assert_eq!(manager.message()[0], "READY=1");
     assert_eq!(server.stop().code(), Some(0));
@@ -104,10 +101,8 @@ fn systemd_accepts_the_unit() {
     let unit = fs::read_to_string(unit()).unwrap();
     // The program of the unit need not be installed on this machine.
     let unit = unit.replace("/usr/bin/spillgate", env!("CARGO_BIN_EXE_spillgate"));
-    let folder = std::env::temp_dir().join(format!("spillgate-unit-{}", std::process::id()));
-    fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("spillgate.service");
-    fs::write(&file, unit).unwrap();
+    let folder = Folder::create();
+    let file = folder.write("spillgate.service", &unit);
     let output = Command::new("systemd-analyze").arg("verify").arg(&file).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let exposure = Command::new("systemd-analyze")
@@ -115,7 +110,6 @@ fn systemd_accepts_the_unit() {
         .arg(&file)
         .output()
         .unwrap();
-    fs::remove_dir_all(&folder).unwrap();
     let of_unit: Vec<&str> = errors.lines().filter(|line| line.contains("spillgate")).collect();
     assert!(output.status.success() && of_unit.is_empty(), "{errors}");
     let table = String::from_utf8_lossy(&exposure.stdout).into_owned();

@@ -14,10 +14,6 @@ use crate::server::{LISTENING, Server, TempFile, spillgate};
 const RULES: &str = "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"3/hour\", { quota = \"9/day\", algorithm = \"sliding-log\" }]\n\
     [[rule]]\nname = \"slots\"\nkey = [\"user\"]\nlimits = [{ quota = \"2\", algorithm = \"concurrency\", max_hold = \"1s\" }]\n";
 
-fn metrics(server: &Server) -> String {
-    server.operator().send("GET", "/metrics", b"").unwrap().body
-}
-
 #[test]
 fn an_outage_is_logged_once_at_its_start_and_once_at_its_end() {
     let file = TempFile::new("limits.toml", RULES);
@@ -26,12 +22,12 @@ fn an_outage_is_logged_once_at_its_start_and_once_at_its_end() {
     let ask =
         |server: &Server| drop(server.check(r#"{"attributes":{"tenant":"acme","user":"ann"}}"#));
     let shows = |server: &Server, line: &str| {
-        metrics(server).lines().any(|known| known.starts_with(line) && known.ends_with(" 1"))
+        server.metrics().lines().any(|known| known.starts_with(line) && known.ends_with(" 1"))
     };
     ask(&server);
     // A machine that stalled meanwhile has logged an outage already.
     if server.before_ready.contains("degraded: ") {
-        server.words_until("no longer degraded");
+        server.log_until("no longer degraded");
     }
     redis.kill();
     eventually(|| {
@@ -39,24 +35,24 @@ fn an_outage_is_logged_once_at_its_start_and_once_at_its_end() {
         shows(&server, "spillgate_breaker_open{shard=")
             && shows(&server, "spillgate_degraded{shard=")
     });
-    let families = metrics(&server);
+    let families = server.metrics();
     assert!(families.contains("spillgate_overshoot_bound{rule=\"api\"} "), "{families}");
     assert!(families.contains("spillgate_overshoot_observed{rule=\"api\"} "), "{families}");
-    let mut words = server.words_until("each rule's on_outage decides for this shard's subjects");
+    let mut log = server.log_until("each rule's on_outage decides for this shard's subjects");
     redis.restart();
     eventually(|| {
         ask(&server);
         !shows(&server, "spillgate_breaker_open{shard=")
             && !shows(&server, "spillgate_degraded{shard=")
     });
-    words += &server.words_until("no longer degraded: the store decides");
-    words += &server.last_words();
+    log += &server.log_until("no longer degraded: the store decides");
+    log += &server.rest_of_log();
     for once in
         ["warning: breaker opened", "breaker closed", "warning: degraded: ", "no longer degraded"]
     {
-        assert_eq!(words.matches(&format!("spillgate: {once}")).count(), 1, "{once}: {words}");
+        assert_eq!(log.matches(&format!("spillgate: {once}")).count(), 1, "{once}: {log}");
     }
-    assert!(words.contains("a call to the store failed"), "{words}");
+    assert!(log.contains("a call to the store failed"), "{log}");
 }
 
 #[test]
@@ -64,11 +60,11 @@ fn a_state_loss_is_logged() {
     let redis = RedisServer::start();
     let mut server = Server::start_on(&redis, &[]);
     // The first heartbeat learns what there is to lose.
-    eventually(|| metrics(&server).contains("spillgate_live_instances 1\n"));
+    eventually(|| server.metrics().contains("spillgate_live_instances 1\n"));
     redis.command(&["FLUSHALL"]);
-    server.words_until("state lost: the server lost its data");
+    server.log_until("state lost: the server lost its data");
     // Scrapes within a second share a rendering.
-    eventually(|| metrics(&server).contains("spillgate_state_losses_total 1\n"));
+    eventually(|| server.metrics().contains("spillgate_state_losses_total 1\n"));
 }
 
 #[test]
@@ -76,7 +72,7 @@ fn runtime_changes_are_logged_without_the_subject() {
     let file = TempFile::new("limits.toml", RULES);
     let server = Server::start(&["--config", file.path()]);
     change_as_an_operator(&server);
-    let words = server.last_words();
+    let log = server.rest_of_log();
     for line in [
         "spillgate: an operator set an override rule=\"api\" of=\"tenant\" actor=\"local\" reason=\"a\\nb\"",
         "spillgate: an override was removed rule=\"api\" of=\"tenant\" actor=\"local\" reason=\"over\"",
@@ -87,9 +83,9 @@ fn runtime_changes_are_logged_without_the_subject() {
         "spillgate: an operator reset a subject rule=\"api\" of=\"tenant,user\" actor=\"local\"",
         "spillgate: warning: an operator reset all counters of the rule rule=\"api\" actor=\"local\"",
     ] {
-        assert_eq!(words.lines().filter(|found| *found == line).count(), 1, "{line}\n{words}");
+        assert_eq!(log.lines().filter(|found| *found == line).count(), 1, "{line}\n{log}");
     }
-    assert!(!words.contains("canary"), "{words}");
+    assert!(!log.contains("canary"), "{log}");
 }
 
 #[test]
@@ -100,12 +96,12 @@ fn runtime_changes_are_logged_with_the_subject_if_the_settings_say_so() {
     command.env("SPILLGATE_TELEMETRY__LOG__FORMAT", "json");
     let server = Server::start_command(command.env("SPILLGATE_TELEMETRY__AUDIT_SUBJECTS", "true"));
     change_as_an_operator(&server);
-    let words = server.last_words();
+    let log = server.rest_of_log();
     let events: Vec<serde_json::Value> =
-        words.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let event = |message: &str| {
         let found = events.iter().find(|event| event["message"] == message);
-        found.unwrap_or_else(|| panic!("no {message}: {words}"))
+        found.unwrap_or_else(|| panic!("no {message}: {log}"))
     };
     let block = event("an operator set an override");
     assert_eq!(block["subject"], "tenant=canary");
@@ -140,17 +136,20 @@ fn change_as_an_operator(server: &Server) {
 #[test]
 fn the_log_is_written_as_the_settings_choose() {
     let url = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
-    let log_of = |variables: &[(&str, &str)]| {
+    let log_of = |variable: &str, value: &str| {
         let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--redis", &url]);
-        command.envs(variables.iter().copied()).stderr(Stdio::piped());
-        let mut server = Process::start(&mut command);
+        let mut server = Process::start(command.env(variable, value).stderr(Stdio::piped()));
         std::thread::sleep(Duration::from_secs(3));
         server.terminate(Duration::from_secs(15));
         let mut log = String::new();
         server.stderr().unwrap().read_to_string(&mut log).unwrap();
         log
     };
-    let json = log_of(&[("SPILLGATE_TELEMETRY__LOG__FORMAT", "json")]);
+    let (json, off) = std::thread::scope(|scope| {
+        let json = scope.spawn(|| log_of("SPILLGATE_TELEMETRY__LOG__FORMAT", "json"));
+        let off = log_of("SPILLGATE_TELEMETRY__LOG", "off");
+        (json.join().unwrap(), off)
+    });
     let lines: Vec<serde_json::Value> = json
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{json}")))
@@ -162,8 +161,22 @@ fn the_log_is_written_as_the_settings_choose() {
         lines.iter().any(|line| line["level"] == "WARN" && line["shard"].is_string()),
         "{json}"
     );
-    let off = log_of(&[("SPILLGATE_TELEMETRY__LOG", "off")]);
     assert_eq!(off.lines().count(), 1, "{off}");
+}
+
+#[test]
+fn a_json_log_has_the_generated_token_at_any_level_and_each_line_as_an_object() {
+    let mut command = spillgate(&["serve", "--expose", "--http", "0.0.0.0:0"]);
+    command.env("SPILLGATE_TELEMETRY__LOG__FORMAT", "json");
+    let server = Server::start_command(command.env("SPILLGATE_TELEMETRY__LOG__LEVEL", "off"));
+    let log = format!("{}{}", server.before_ready, server.ready) + &server.rest_of_log();
+    let starts = ["generated data token", "HTTP on ", "reservations are off"];
+    assert_eq!(log.lines().count(), starts.len(), "{log}");
+    for (line, start) in log.lines().zip(starts) {
+        let line: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|_| panic!("{log}"));
+        assert!(line["message"].as_str().unwrap().starts_with(start), "{start}: {log}");
+    }
 }
 
 // Values of callers, planted at every API and in every way that ends in an error.
@@ -205,10 +218,10 @@ fn no_value_of_a_caller_is_in_the_log_the_metrics_or_the_store() {
     assert!(held.len() > 500 && held.contains("sg2:"), "{held}");
     redis.kill();
     plant();
-    let (metrics, ready) = (metrics(&server), server.ready.clone());
-    let words = ready + &server.last_words();
-    assert!(words.contains("a call to the store failed"), "{words}");
-    for (place, text) in [("the store", held), ("the metrics", metrics), ("the log", words)] {
+    let (metrics, ready) = (server.metrics(), server.ready.clone());
+    let log = ready + &server.rest_of_log();
+    assert!(log.contains("a call to the store failed"), "{log}");
+    for (place, text) in [("the store", held), ("the metrics", metrics), ("the log", log)] {
         assert!(!text.to_lowercase().contains("canary"), "in {place}: {text}");
     }
 }

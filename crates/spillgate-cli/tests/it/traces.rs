@@ -14,17 +14,17 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use spillgate_testkit::{RedisServer, eventually, free_port};
-use tokio::net::TcpListener;
-use tonic::transport::server::TcpIncoming;
+use tokio::runtime::Runtime;
 use tonic::{Request, Response, Status};
 
 use crate::envoy::client::{Caller, descriptor};
+use crate::pushed::collect;
 use crate::server::{Server, TempFile, spillgate};
 
 /// A collector, and all spans that it received.
 struct Collector {
     // The collector's task ends with the runtime.
-    _runtime: tokio::runtime::Runtime,
+    _runtime: Runtime,
     url: String,
     spans: Spans,
 }
@@ -47,14 +47,10 @@ impl TraceService for Spans {
 
 impl Collector {
     fn start() -> Collector {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let spans = Spans::default();
-        let router =
-            tonic::transport::Server::builder().add_service(TraceServiceServer::new(spans.clone()));
-        runtime.spawn(router.serve_with_incoming(TcpIncoming::from(listener)));
-        Collector { _runtime: runtime, url, spans }
+        let service = TraceServiceServer::new(spans.clone());
+        let (_runtime, url) = collect(tonic::transport::Server::builder().add_service(service));
+        Collector { _runtime, url, spans }
     }
 
     /// Starts a server with these settings, makes calls, and returns their spans.
@@ -120,8 +116,8 @@ fn a_request_is_a_span_with_its_store_calls_inside() {
     assert_eq!(allowed.iter().collect::<Vec<_>>(), some_denied);
     assert_eq!(attributes(requests[0])["spillgate.rule"], "one");
     assert_eq!(attributes(requests[0])["spillgate.source"], "store");
-    assert_eq!(attributes(requests[2])["spillgate.questions"], "2");
-    assert_eq!(attributes(requests[2])["spillgate.refused"], "2");
+    assert_eq!(attributes(requests[2])["spillgate.checks"], "2");
+    assert_eq!(attributes(requests[2])["spillgate.denied"], "2");
     let calls: Vec<&Span> = spans.iter().filter(|span| span.name == "store").collect();
     let of = |request: &Span| {
         let within = |call: &&&Span| call.parent_span_id == request.span_id;
@@ -169,17 +165,16 @@ fn an_unreachable_collector_is_logged_once_and_delays_nothing() {
     command.env("SPILLGATE_TELEMETRY__OTLP__SAMPLE", "100%");
     // The time for which spans are gathered, by OpenTelemetry's variable.
     let server = Server::start_command(command.env("OTEL_BSP_SCHEDULE_DELAY", "50"));
-    let metrics = || server.operator().send("GET", "/metrics", b"").unwrap().body;
     let failed = |spans: u32| format!("spillgate_spans_total{{result=\"failed\"}} {spans}\n");
     server.check(r#"{"attributes":{}}"#);
-    eventually(|| metrics().contains(&failed(1)));
+    eventually(|| server.metrics().contains(&failed(1)));
     server.check(r#"{"attributes":{}}"#);
-    eventually(|| metrics().contains(&failed(2)));
-    assert!(metrics().contains("spillgate_spans_total{result=\"ended\"} 2\n"));
-    assert!(metrics().contains("spillgate_spans_total{result=\"sent\"} 0\n"));
-    let words = server.last_words();
-    let reports = words.lines().filter(|line| line.contains("the collector takes no traces"));
-    assert_eq!(reports.count(), 1, "{words}");
+    eventually(|| server.metrics().contains(&failed(2)));
+    assert!(server.metrics().contains("spillgate_spans_total{result=\"ended\"} 2\n"));
+    assert!(server.metrics().contains("spillgate_spans_total{result=\"sent\"} 0\n"));
+    let log = server.rest_of_log();
+    let reports = log.lines().filter(|line| line.contains("the collector takes no traces"));
+    assert_eq!(reports.count(), 1, "{log}");
 }
 
 #[test]
@@ -196,7 +191,7 @@ fn a_silent_collector_delays_neither_requests_nor_the_end() {
     for _ in 0..3_000 {
         assert_eq!(client.post("/v1/check/batch", batch.as_bytes()).unwrap().status, 200);
     }
-    let metrics = server.operator().send("GET", "/metrics", b"").unwrap().body;
+    let metrics = server.metrics();
     let count = |result: &str| -> u64 {
         let family = format!("spillgate_spans_total{{result=\"{result}\"}} ");
         metrics.lines().find_map(|line| line.strip_prefix(&family)?.parse().ok()).unwrap()

@@ -1,5 +1,5 @@
-//! Problems between several settings: listeners that strangers reach without a guard, and files that take effect only
-//! together with others.
+//! Problems between several settings: listeners that remote clients reach without a guard, and files that take effect
+//! only together with others.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -33,9 +33,14 @@ impl Settings {
         self.admin_token_file.is_none().then(|| Problem::of_setting("server.admin", message))
     }
 
-    /// Returns whether strangers reach a listener that takes reservations, while receipts are sealed with the default
-    /// secret, which is public.
-    pub(crate) fn strangers_can_forge_receipts(&self) -> bool {
+    /// Returns whether other machines reach a data listener.
+    pub(crate) fn data_is_exposed(&self) -> bool {
+        self.each_data_listener().any(|(_, address, _)| address.is_some_and(is_exposed))
+    }
+
+    /// Returns whether remote clients reach a listener that takes reservations, while receipts are sealed with the
+    /// default secret, which is public.
+    pub(crate) fn remote_clients_can_forge_receipts(&self) -> bool {
         let exposed = [self.http, self.resp].into_iter().flatten().any(is_exposed);
         exposed && self.store.key_secret_file.is_none()
     }
@@ -86,8 +91,8 @@ impl Tls {
     fn contradiction(&self) -> Option<Problem> {
         let message = match (&self.cert, &self.key, &self.client_ca) {
             (Some(_), Some(_), _) | (None, None, None) => return None,
-            (Some(_), None, _) => "key is missing: name the file of the certificate's private key",
-            (None, Some(_), _) => "cert is missing: name the file of the certificate's chain",
+            (Some(_), None, _) => NO_KEY,
+            (None, Some(_), _) => NO_CERT,
             (None, None, Some(_)) => "client_ca takes effect with cert and key: name both",
         };
         Some(Problem::of_setting("server.tls", message.to_owned()))
@@ -107,3 +112,6 @@ fn unguarded(address: SocketAddr) -> String {
          SPILLGATE_SERVER__INSECURE=true"
     )
 }
+
+pub(super) const NO_KEY: &str = "key is missing: name the file of the certificate's private key";
+pub(super) const NO_CERT: &str = "cert is missing: name the file of the certificate's chain";

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 use super::closest::closest_setting;
-use super::problem::{Place, Problem};
+use super::problem::{Origin, Problem};
 use super::{Given, SECTIONS, settings};
 
 /// Returns the settings, ordered by name and the nodes of a ring by number, and the problems of the variables.
@@ -21,15 +21,15 @@ pub(super) fn settings_in(
         }
         let name = rest.replace("__", ".").to_lowercase();
         let wrong = |message: String| Problem::Setting {
-            place: Place::Variable(variable.clone()),
+            origin: Origin::Variable(variable.clone()),
             name: name.clone(),
             message,
         };
         match value.into_string() {
             Err(_) => problems.push(wrong("its value is no UTF-8; write it anew".to_owned())),
             Ok(value) if is_setting(&name) => {
-                let place = Place::Variable(variable.clone());
-                given.push(Given { name, value: Some(value), place });
+                let origin = Origin::Variable(variable.clone());
+                given.push(Given { name, value: Some(value), origin });
             }
             Ok(value) if is_of_kubernetes(rest, &value) => {}
             Ok(_) => problems.push(wrong(no_setting(&name))),

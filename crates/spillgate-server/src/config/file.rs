@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
+use spillgate::policy::first_dot_too_many;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
-use super::nesting::first_dot_too_many;
-use super::{Given, Place, Problem, SECTIONS};
+use super::{Given, Origin, Problem, SECTIONS};
 
 /// Returns every field of the settings' tables; a field of an inner table is named `server.tls.cert`.
 ///
@@ -40,13 +40,13 @@ pub(super) fn whole_settings_in(file: &str, text: &str) -> Result<Vec<Given>, Pr
         }
     }
     // The parser yields the fields of a table by name.
-    given.sort_by_key(|given| given.place.line());
+    given.sort_by_key(|given| given.origin.line());
     Ok(given)
 }
 
 /// Returns the text with its rules and overrides blanked, line for line: as a tree, a million of them would take
-/// gigabytes. A file is returned whole if a line may be the head of a table or not: multi-line strings may hold
-/// such a line, and a list may begin like a head with its name in quotes.
+/// gigabytes. The text is returned whole if its lines do not show where tables begin: a multi-line string may hold a
+/// line that looks like the head of a table, and so may a list of quoted texts.
 fn without_entries(text: &str) -> Cow<'_, str> {
     let is_unclear = text.contains("\"\"\"") || text.contains("'''");
     if is_unclear || text.lines().any(may_be_quoted_head) {
@@ -105,14 +105,14 @@ impl Reader<'_> {
                 }
             }
             DeValue::Array(tables) if holds_tables(tables) => {
-                for (place, table) in tables.iter().enumerate() {
-                    self.read(&format!("{name}.{place}"), table, table, given);
+                for (index, table) in tables.iter().enumerate() {
+                    self.read(&format!("{name}.{index}"), table, table, given);
                 }
             }
             plain => {
                 let line = self.lines.line(key.span().start);
-                let place = Place::Line { file: self.file.to_owned(), line };
-                given.push(Given { name: name.to_owned(), value: as_text(plain), place });
+                let origin = Origin::Line { file: self.file.to_owned(), line };
+                given.push(Given { name: name.to_owned(), value: as_text(plain), origin });
             }
         }
     }
@@ -197,7 +197,7 @@ mod tests {
         ] {
             let read = |given: Result<Vec<Given>, Problem>| {
                 let given = given.unwrap_or_else(|problem| panic!("{problem}: {text}"));
-                let field = |given: Given| (given.name, given.value, given.place.line());
+                let field = |given: Given| (given.name, given.value, given.origin.line());
                 given.into_iter().map(field).collect::<Vec<_>>()
             };
             let given = read(settings_in("f", &text));

@@ -1,7 +1,8 @@
-//! Problems of settings and policy: the place, the field, and the fix.
+//! Problems of settings and policy: where each was given, the field, and the fix.
 
 use std::error::Error;
 use std::fmt;
+use std::path::Path;
 
 use spillgate::PolicyError;
 
@@ -24,13 +25,13 @@ impl From<Problem> for ConfigError {
     }
 }
 
-/// One problem: its place, its field, and how to fix it.
+/// One problem: where it was given, its field, and how to fix it.
 #[derive(Clone, Debug)]
 pub enum Problem {
     /// A wrong setting.
     Setting {
-        /// The place where it was given.
-        place: Place,
+        /// Where it was given.
+        origin: Origin,
         /// Its name, such as `server.http`.
         name: String,
         /// The problem, and how to fix it.
@@ -42,28 +43,33 @@ pub enum Problem {
     File(String),
 }
 
-/// The place where a setting was given.
+/// Where a setting was given.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum Origin {
     Line {
         file: String,
         line: usize,
     },
     Variable(String),
     Flag(&'static str),
-    /// No one place: the problem is between several settings.
-    Anywhere,
+    /// Not known, or the problem is between several settings.
+    Unknown,
 }
 
 impl Problem {
     pub(crate) fn of_setting(name: &str, message: String) -> Problem {
-        Problem::Setting { place: Place::Anywhere, name: name.to_owned(), message }
+        Problem::Setting { origin: Origin::Unknown, name: name.to_owned(), message }
+    }
+
+    /// Returns the problem of the file that a setting names.
+    pub(crate) fn of_file(setting: &str, file: &Path, why: impl fmt::Display) -> Problem {
+        Problem::of_setting(setting, format!("{}: {why}", file.display()))
     }
 
     /// Returns the line of the file that the problem is about; `None` if it is about no line.
     pub fn line(&self) -> Option<usize> {
         match self {
-            Problem::Setting { place, .. } => place.line(),
+            Problem::Setting { origin, .. } => origin.line(),
             Problem::Policy(error) => Some(error.line()),
             Problem::File(_) => None,
         }
@@ -82,8 +88,8 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Problem::Setting { place, name, message } => {
-                write!(f, "{place}field `{name}`: {message}")
+            Problem::Setting { origin, name, message } => {
+                write!(f, "{origin}field `{name}`: {message}")
             }
             Problem::Policy(error) => error.fmt(f),
             Problem::File(message) => f.write_str(message),
@@ -93,27 +99,27 @@ impl fmt::Display for Problem {
 
 impl Error for Problem {}
 
-impl Place {
+impl Origin {
     /// Returns whether both are lines of the file, both variables or both flags, so that neither overrides the other.
-    pub(super) fn is_like(&self, other: &Place) -> bool {
+    pub(super) fn is_like(&self, other: &Origin) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
     pub(super) fn line(&self) -> Option<usize> {
         match self {
-            Place::Line { line, .. } => Some(*line),
+            Origin::Line { line, .. } => Some(*line),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Line { file, line } => write!(f, "{file}:{line}: "),
-            Place::Variable(variable) => write!(f, "environment, {variable}: "),
-            Place::Flag(flag) => write!(f, "{flag}: "),
-            Place::Anywhere => Ok(()),
+            Origin::Line { file, line } => write!(f, "{file}:{line}: "),
+            Origin::Variable(variable) => write!(f, "environment, {variable}: "),
+            Origin::Flag(flag) => write!(f, "{flag}: "),
+            Origin::Unknown => Ok(()),
         }
     }
 }

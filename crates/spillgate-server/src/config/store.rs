@@ -7,7 +7,8 @@ use std::time::Duration;
 use spillgate::LimiterBuilder;
 use spillgate::store::OnStateLoss;
 
-use super::problem::{Place, Problem};
+use super::contradictions::{NO_CERT, NO_KEY};
+use super::problem::{Origin, Problem};
 use super::{Given, value};
 
 mod ring;
@@ -31,8 +32,8 @@ pub struct Store {
     pub expected_instances: Option<u32>,
     pub(crate) max_keys: Option<usize>,
     pub(crate) tls: StoreTls,
-    /// The place where the topology was named.
-    named: Option<Place>,
+    /// Where the topology was named.
+    named: Option<Origin>,
 }
 
 /// The servers that hold the state, and how clients find them.
@@ -72,7 +73,7 @@ impl Store {
     }
 
     /// Applies one setting, named without its `store.`. Returns `Ok(false)` if there is no setting of that name.
-    pub(super) fn set(&mut self, name: &str, text: &str, place: &Place) -> Result<bool, String> {
+    pub(super) fn set(&mut self, name: &str, text: &str, origin: &Origin) -> Result<bool, String> {
         match name {
             "timeout" => self.timeout = Some(value::duration(text)?),
             "overload_wait" => self.overload_wait = Some(value::duration(text)?),
@@ -86,25 +87,25 @@ impl Store {
             "tls.ca" => self.tls.ca = Some(text.into()),
             "tls.cert" => self.tls.cert = Some(text.into()),
             "tls.key" => self.tls.key = Some(text.into()),
-            _ => return self.set_topology(name, text, place),
+            _ => return self.set_topology(name, text, origin),
         }
         Ok(true)
     }
 
-    fn set_topology(&mut self, name: &str, text: &str, place: &Place) -> Result<bool, String> {
+    fn set_topology(&mut self, name: &str, text: &str, origin: &Origin) -> Result<bool, String> {
         match name {
             "url" => {
                 let url = value::store_url(text)?;
-                *self.named("url", Topology::Url(String::new()), place)? = Topology::Url(url);
+                *self.named("url", Topology::Url(String::new()), origin)? = Topology::Url(url);
             }
             "cluster" => {
                 let urls = value::store_urls(text)?;
-                *self.named("cluster", Topology::Cluster(Vec::new()), place)? =
+                *self.named("cluster", Topology::Cluster(Vec::new()), origin)? =
                     Topology::Cluster(urls);
             }
             "sentinel.master" | "sentinel.urls" => {
                 let none = Topology::Sentinel { master: String::new(), urls: Vec::new() };
-                let Topology::Sentinel { master, urls } = self.named("sentinel", none, place)?
+                let Topology::Sentinel { master, urls } = self.named("sentinel", none, origin)?
                 else {
                     return Ok(false);
                 };
@@ -116,7 +117,7 @@ impl Store {
             _ => {
                 let Some(field) = name.strip_prefix("ring.") else { return Ok(false) };
                 let none = Topology::Ring(NumberedNodes::default());
-                let Topology::Ring(ring) = self.named("ring", none, place)? else {
+                let Topology::Ring(ring) = self.named("ring", none, origin)? else {
                     return Ok(false);
                 };
                 return ring.set(field, text);
@@ -125,19 +126,19 @@ impl Store {
         Ok(true)
     }
 
-    /// Returns the topology to fill in. A later place overrides the topology of an earlier one.
+    /// Returns the topology to fill in. A later origin overrides the topology of an earlier one.
     ///
     /// # Errors
     ///
-    /// If the same place, such as the file, names two topologies.
+    /// If one origin, such as the file, names two topologies.
     fn named(
         &mut self,
         kind: &'static str,
         none: Topology,
-        place: &Place,
+        origin: &Origin,
     ) -> Result<&mut Topology, String> {
         if let Some(earlier) = self.topology.kind().filter(|earlier| *earlier != kind)
-            && self.named.as_ref().is_some_and(|named| named.is_like(place))
+            && self.named.as_ref().is_some_and(|named| named.is_like(origin))
         {
             return Err(format!(
                 "{earlier} is set too, and state lives in one store; leave one of them out"
@@ -146,7 +147,7 @@ impl Store {
         if self.topology.kind() != Some(kind) {
             self.topology = none;
         }
-        self.named = Some(place.clone());
+        self.named = Some(origin.clone());
         Ok(&mut self.topology)
     }
 
@@ -201,74 +202,72 @@ impl Store {
         builder
     }
 
-    /// Returns a problem of the topology, at the place where it was named.
+    /// Returns a problem of the topology, with the origin of its name.
     pub(crate) fn problem(&self, message: String) -> Problem {
         let name = match self.topology.kind() {
             Some("sentinel") => "store.sentinel.urls".to_owned(),
             kind => format!("store.{}", kind.unwrap_or("url")),
         };
-        let place = self.named.clone().unwrap_or(Place::Anywhere);
-        Problem::Setting { place, name, message }
+        let origin = self.named.clone().unwrap_or(Origin::Unknown);
+        Problem::Setting { origin, name, message }
     }
 
-    /// Returns the problems between several settings of the store, each at its place.
+    /// Returns the problems between several settings of the store, each with its origin.
     pub(super) fn contradictions(&self, given: &[Given]) -> Vec<Problem> {
-        let in_force = |name: &str| given.iter().rev().find(|given| given.name == name);
-        let wrong = |name: &str, message: &str| {
-            let place = in_force(name).map_or(Place::Anywhere, |given| given.place.clone());
-            Problem::Setting { place, name: name.to_owned(), message: message.to_owned() }
-        };
-        let mut problems = Vec::new();
-        match &self.topology {
+        let mut problems = self.contradictions_of_topology(given);
+        problems.extend(self.contradictions_of_tls(given));
+        problems
+    }
+
+    fn contradictions_of_topology(&self, given: &[Given]) -> Vec<Problem> {
+        let problem = match &self.topology {
             Topology::Memory => {
-                let idle = NEEDS_A_STORE.into_iter().filter(|name| in_force(name).is_some());
-                problems.extend(idle.map(|name| wrong(name, "no store is named, so state would be in \
-                    memory; name one with url, sentinel, cluster or ring under [store], or leave \
-                    this out")));
+                let idle = NEEDS_A_STORE.into_iter().filter(|name| in_force(given, name).is_some());
+                return idle.map(|name| wrong(given, name, NO_STORE)).collect();
             }
-            Topology::Sentinel { master, .. } if master.is_empty() => problems.push(self.problem(
+            Topology::Sentinel { master, .. } if master.is_empty() => self.problem(
                 "master is missing; write the name from the sentinels' own `sentinel monitor` line"
                     .to_owned(),
-            )),
-            Topology::Sentinel { urls, .. } if urls.is_empty() => problems.push(self.problem(
+            ),
+            Topology::Sentinel { urls, .. } if urls.is_empty() => self.problem(
                 "urls is missing; write the addresses of sentinels, such as [\"redis://10.0.0.1:26379\"]"
                     .to_owned(),
-            )),
-            Topology::Cluster(_) if self.client_clock => problems.push(wrong(
+            ),
+            Topology::Cluster(_) if self.client_clock => wrong(
+                given,
                 "store.clock",
                 "\"client\" cannot hold on a Cluster: a node that takes over slots decides nothing until \
                  the service knows its clock; leave clock out, or use a ring",
-            )),
-            Topology::Cluster(_) if self.on_state_loss == Some(OnStateLoss::Exhausted) => {
-                problems.push(wrong(
-                    "store.on_state_loss",
-                    "\"exhausted\" cannot hold on a Cluster, whose nodes hand their subjects on; write \
-                     \"fresh\", or use a ring",
-                ));
-            }
-            _ => {}
-        }
+            ),
+            Topology::Cluster(_) if self.on_state_loss == Some(OnStateLoss::Exhausted) => wrong(
+                given,
+                "store.on_state_loss",
+                "\"exhausted\" cannot hold on a Cluster, whose nodes hand their subjects on; write \
+                 \"fresh\", or use a ring",
+            ),
+            _ => return Vec::new(),
+        };
+        vec![problem]
+    }
+
+    fn contradictions_of_tls(&self, given: &[Given]) -> Vec<Problem> {
+        let mut problems = Vec::new();
         let secured = self.urls().iter().any(|url| url.starts_with("rediss://"));
         let given_tls = ["store.tls.ca", "store.tls.cert", "store.tls.key"];
-        if let Some(name) = given_tls.into_iter().find(|name| in_force(name).is_some())
+        if let Some(name) = given_tls.into_iter().find(|name| in_force(given, name).is_some())
             && self.is_shared()
             && !secured
         {
             problems.push(wrong(
+                given,
                 name,
                 "no address of the store begins with rediss://, so nothing would be encrypted; \
                  write rediss:// there, or leave tls out",
             ));
         }
         match (&self.tls.cert, &self.tls.key) {
-            (Some(_), None) => problems.push(wrong(
-                "store.tls.cert",
-                "key is missing: name the file of the certificate's private key",
-            )),
-            (None, Some(_)) => problems.push(wrong(
-                "store.tls.key",
-                "cert is missing: name the file of the certificate's chain",
-            )),
+            (Some(_), None) => problems.push(wrong(given, "store.tls.cert", NO_KEY)),
+            (None, Some(_)) => problems.push(wrong(given, "store.tls.key", NO_CERT)),
             _ => {}
         }
         problems
@@ -320,6 +319,16 @@ impl fmt::Display for Topology {
             Topology::Ring(ring) => ring.fmt(f),
         }
     }
+}
+
+/// Returns the value of a setting that is in force: the last that was given.
+fn in_force<'g>(given: &'g [Given], name: &str) -> Option<&'g Given> {
+    given.iter().rev().find(|given| given.name == name)
+}
+
+fn wrong(given: &[Given], name: &str, message: &str) -> Problem {
+    let origin = in_force(given, name).map_or(Origin::Unknown, |given| given.origin.clone());
+    Problem::Setting { origin, name: name.to_owned(), message: message.to_owned() }
 }
 
 fn connections(text: &str) -> Result<usize, String> {
@@ -379,6 +388,8 @@ const NEEDS_A_STORE: [&str; 9] = [
     "store.tls.cert",
     "store.tls.key",
 ];
+const NO_STORE: &str = "no store is named, so state would be in memory; name one with url, sentinel, cluster or ring \
+    under [store], or leave this out";
 const ON_STATE_LOSS: [(&str, OnStateLoss); 2] =
     [("fresh", OnStateLoss::Fresh), ("exhausted", OnStateLoss::Exhausted)];
 const CLOCKS: [(&str, bool); 2] = [("store", false), ("client", true)];

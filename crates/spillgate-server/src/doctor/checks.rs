@@ -23,7 +23,7 @@ pub(super) fn server(address: &str, facts: &ServerFacts) -> Vec<Finding> {
 /// How many checks the doctor makes on each server.
 pub const CHECKS_OF_SERVER: usize = CHECKS.len();
 
-type Check = fn(&Server<'_>) -> Option<Complaint>;
+type Check = fn(&Server<'_>) -> Option<FailedCheck>;
 
 const CHECKS: [(&str, Check); 15] = [
     ("version", version),
@@ -33,7 +33,7 @@ const CHECKS: [(&str, Check); 15] = [
     ("evicted", evicted),
     ("memory-bound", memory_bound),
     ("memory-used", memory_used),
-    ("amnesia", amnesia),
+    ("nothing-saved", nothing_saved),
     ("snapshot-failed", snapshot_failed),
     ("snapshot-stops-writes", snapshot_stops_writes),
     ("replicas-missing", replicas_missing),
@@ -44,7 +44,7 @@ const CHECKS: [(&str, Check); 15] = [
 ];
 
 /// A problem that one check found: the problem, why it matters, and how to fix it.
-struct Complaint {
+struct FailedCheck {
     level: Level,
     problem: String,
     why: &'static str,
@@ -86,14 +86,14 @@ impl Server<'_> {
     }
 }
 
-fn version(server: &Server<'_>) -> Option<Complaint> {
+fn version(server: &Server<'_>) -> Option<FailedCheck> {
     let (name, text, oldest) = match server.info("valkey_version") {
         "" => ("Redis", server.info("redis_version"), (6, 2)),
         text => ("Valkey", text, (7, 2)),
     };
     let mut numbers = text.split('.').map(|number| number.parse::<u32>().unwrap_or_default());
     let found = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
-    (found < oldest).then(|| Complaint {
+    (found < oldest).then(|| FailedCheck {
         level: Level::Unsafe,
         problem: format!("{name} {text} is older than {}.{}", oldest.0, oldest.1),
         why: "Spillgate is not tested on it",
@@ -101,8 +101,8 @@ fn version(server: &Server<'_>) -> Option<Complaint> {
     })
 }
 
-fn role(server: &Server<'_>) -> Option<Complaint> {
-    (server.info("role") == "slave").then(|| Complaint {
+fn role(server: &Server<'_>) -> Option<FailedCheck> {
+    (server.info("role") == "slave").then(|| FailedCheck {
         level: Level::Unsafe,
         problem: format!(
             "it is a replica of {}:{}",
@@ -114,9 +114,9 @@ fn role(server: &Server<'_>) -> Option<Complaint> {
     })
 }
 
-fn script(server: &Server<'_>) -> Option<Complaint> {
+fn script(server: &Server<'_>) -> Option<FailedCheck> {
     let why_not = server.facts.script.as_ref().err()?;
-    Some(Complaint {
+    Some(FailedCheck {
         level: Level::Unsafe,
         problem: format!("the script fails there: {why_not}"),
         why: "every instance decides by itself, by its local share of each limit",
@@ -125,9 +125,9 @@ fn script(server: &Server<'_>) -> Option<Complaint> {
     })
 }
 
-fn eviction(server: &Server<'_>) -> Option<Complaint> {
+fn eviction(server: &Server<'_>) -> Option<FailedCheck> {
     let policy = server.info("maxmemory_policy");
-    (!policy.is_empty() && policy != "noeviction").then(|| Complaint {
+    (!policy.is_empty() && policy != "noeviction").then(|| FailedCheck {
         level: Level::Unsafe,
         problem: format!("maxmemory-policy is {policy}"),
         why: "a limit whose counter is evicted starts full again, and no error shows it",
@@ -135,9 +135,9 @@ fn eviction(server: &Server<'_>) -> Option<Complaint> {
     })
 }
 
-fn evicted(server: &Server<'_>) -> Option<Complaint> {
+fn evicted(server: &Server<'_>) -> Option<FailedCheck> {
     let keys = server.number("evicted_keys");
-    (keys > 0).then(|| Complaint {
+    (keys > 0).then(|| FailedCheck {
         level: Level::Warning,
         problem: format!("{keys} keys have been evicted since it started"),
         why: "each may have been a counter, and its limit then started full again",
@@ -145,8 +145,8 @@ fn evicted(server: &Server<'_>) -> Option<Complaint> {
     })
 }
 
-fn memory_bound(server: &Server<'_>) -> Option<Complaint> {
-    (server.number("maxmemory") == 0).then(|| Complaint {
+fn memory_bound(server: &Server<'_>) -> Option<FailedCheck> {
+    (server.number("maxmemory") == 0).then(|| FailedCheck {
         level: Level::Warning,
         problem: "maxmemory is not set".to_owned(),
         why: "out of memory it is killed, and every limit starts full again; with a bound it refuses \
@@ -155,10 +155,10 @@ fn memory_bound(server: &Server<'_>) -> Option<Complaint> {
     })
 }
 
-fn memory_used(server: &Server<'_>) -> Option<Complaint> {
+fn memory_used(server: &Server<'_>) -> Option<FailedCheck> {
     let (used, bound) = (server.number("used_memory"), server.number("maxmemory"));
     let percent = used.saturating_mul(100).checked_div(bound)?;
-    (percent >= MEMORY_WARNING_PERCENT).then(|| Complaint {
+    (percent >= MEMORY_WARNING_PERCENT).then(|| FailedCheck {
         level: if percent >= MEMORY_UNSAFE_PERCENT { Level::Unsafe } else { Level::Warning },
         problem: format!("{percent} % of maxmemory is used"),
         why: "full, it refuses to count new subjects",
@@ -168,9 +168,9 @@ fn memory_used(server: &Server<'_>) -> Option<Complaint> {
 
 /// Finds a primary with replicas and without persistence: if it restarts before a failover, it is empty, and its
 /// replicas copy the empty state.
-fn amnesia(server: &Server<'_>) -> Option<Complaint> {
+fn nothing_saved(server: &Server<'_>) -> Option<FailedCheck> {
     let replicas = server.number("connected_slaves");
-    (replicas > 0 && server.saves() == Some(false)).then(|| Complaint {
+    (replicas > 0 && server.saves() == Some(false)).then(|| FailedCheck {
         level: Level::Unsafe,
         problem: format!("{replicas} replicas follow it, and it saves nothing"),
         why: "after a quick restart it is empty, its replicas copy that, and every limit starts full again",
@@ -178,11 +178,11 @@ fn amnesia(server: &Server<'_>) -> Option<Complaint> {
     })
 }
 
-fn snapshot_failed(server: &Server<'_>) -> Option<Complaint> {
+fn snapshot_failed(server: &Server<'_>) -> Option<FailedCheck> {
     let failed = server.info("rdb_last_bgsave_status") == "err"
         || server.info("aof_last_write_status") == "err"
         || server.info("aof_last_bgrewrite_status") == "err";
-    failed.then(|| Complaint {
+    failed.then(|| FailedCheck {
         level: Level::Unsafe,
         problem: "it could not write its snapshot or its append-only file".to_owned(),
         why: "by default it then refuses every write; its disk may be full",
@@ -193,10 +193,10 @@ fn snapshot_failed(server: &Server<'_>) -> Option<Complaint> {
     })
 }
 
-fn snapshot_stops_writes(server: &Server<'_>) -> Option<Complaint> {
+fn snapshot_stops_writes(server: &Server<'_>) -> Option<FailedCheck> {
     let stops = server.setting("stop-writes-on-bgsave-error") == Some("yes");
     let snapshots = server.setting("save").is_some_and(|save| !save.is_empty());
-    (stops && snapshots).then(|| Complaint {
+    (stops && snapshots).then(|| FailedCheck {
         level: Level::Warning,
         problem: "stop-writes-on-bgsave-error is yes".to_owned(),
         why: "one failed snapshot, for example on a full disk, and it refuses writes",
@@ -204,10 +204,10 @@ fn snapshot_stops_writes(server: &Server<'_>) -> Option<Complaint> {
     })
 }
 
-fn replicas_missing(server: &Server<'_>) -> Option<Complaint> {
+fn replicas_missing(server: &Server<'_>) -> Option<FailedCheck> {
     let wanted: u64 = server.setting("min-replicas-to-write")?.parse().ok()?;
     let there = server.number("connected_slaves");
-    (there < wanted).then(|| Complaint {
+    (there < wanted).then(|| FailedCheck {
         level: Level::Unsafe,
         problem: format!("min-replicas-to-write is {wanted}, and {there} replicas follow it"),
         why: "it refuses writes until they are back",
@@ -215,9 +215,9 @@ fn replicas_missing(server: &Server<'_>) -> Option<Complaint> {
     })
 }
 
-fn replicas_not_demanded(server: &Server<'_>) -> Option<Complaint> {
+fn replicas_not_demanded(server: &Server<'_>) -> Option<FailedCheck> {
     let demanded = server.setting("min-replicas-to-write")?;
-    (demanded == "0" && server.number("connected_slaves") > 0).then(|| Complaint {
+    (demanded == "0" && server.number("connected_slaves") > 0).then(|| FailedCheck {
         level: Level::Note,
         problem: "min-replicas-to-write is 0, though replicas follow it".to_owned(),
         why: "if it is cut off from its replicas, it counts on beside its successor, and both admit \
@@ -226,9 +226,9 @@ fn replicas_not_demanded(server: &Server<'_>) -> Option<Complaint> {
     })
 }
 
-fn full_coverage(server: &Server<'_>) -> Option<Complaint> {
+fn full_coverage(server: &Server<'_>) -> Option<FailedCheck> {
     let demanded = server.setting("cluster-require-full-coverage") == Some("yes");
-    (demanded && server.info("cluster_enabled") == "1").then(|| Complaint {
+    (demanded && server.info("cluster_enabled") == "1").then(|| FailedCheck {
         level: Level::Warning,
         problem: "cluster-require-full-coverage is yes".to_owned(),
         why: "if one primary without a replica fails, all primaries refuse writes",
@@ -236,8 +236,8 @@ fn full_coverage(server: &Server<'_>) -> Option<Complaint> {
     })
 }
 
-fn keepalive(server: &Server<'_>) -> Option<Complaint> {
-    (server.setting("tcp-keepalive") == Some("0")).then(|| Complaint {
+fn keepalive(server: &Server<'_>) -> Option<FailedCheck> {
+    (server.setting("tcp-keepalive") == Some("0")).then(|| FailedCheck {
         level: Level::Note,
         problem: "tcp-keepalive is 0".to_owned(),
         why: "connections of lost clients stay open, up to maxclients",
@@ -245,8 +245,8 @@ fn keepalive(server: &Server<'_>) -> Option<Complaint> {
     })
 }
 
-fn settings_hidden(server: &Server<'_>) -> Option<Complaint> {
-    server.facts.settings.is_empty().then(|| Complaint {
+fn settings_hidden(server: &Server<'_>) -> Option<FailedCheck> {
+    server.facts.settings.is_empty().then(|| FailedCheck {
         level: Level::Note,
         problem: "our user may not read its settings".to_owned(),
         why: "the checks of its persistence and of its reasons to refuse writes did not run",

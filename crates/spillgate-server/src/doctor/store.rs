@@ -89,9 +89,8 @@ fn clocks(probe: &StoreProbe) -> Vec<Finding> {
 }
 
 fn secret(settings: &Settings) -> Option<Finding> {
-    let exposed = settings.http.is_some_and(|http| !http.ip().to_canonical().is_loopback());
     settings.store.key_secret_file.is_none().then(|| Finding {
-        level: if exposed { Level::Unsafe } else { Level::Note },
+        level: if settings.data_is_exposed() { Level::Unsafe } else { Level::Note },
         check: "key-secret",
         server: None,
         problem:

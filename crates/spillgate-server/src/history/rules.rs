@@ -11,12 +11,13 @@ use super::window::{Decisions, OTHERS, RESULTS, SLOTS, SOURCES, Window, small};
 /// The rules that have decided, and the slots of those with a series.
 pub(super) struct Rules {
     /// By domain and name.
-    known: HashMap<String, Known>,
+    known: HashMap<String, RuleRecord>,
     free: Vec<usize>,
     samples: u64,
 }
 
-struct Known {
+/// A rule that has decided.
+struct RuleRecord {
     rule: Arc<str>,
     before: Option<RuleCounts>,
     own: Option<Own>,
@@ -104,14 +105,14 @@ impl Rules {
     }
 
     /// Returns a rule; `None` as long as it has decided nothing.
-    fn known_as(&mut self, name: &str, counts: &RuleCounts) -> Option<&mut Known> {
+    fn known_as(&mut self, name: &str, counts: &RuleCounts) -> Option<&mut RuleRecord> {
         if !self.known.contains_key(name) {
             if decisions_of(counts, None).all() == 0 {
                 return None;
             }
             let own = self.free.pop().map(|slot| Own { slot, since_ms: None });
             let (rule, before) = (counts.shared_rule(), None);
-            let known = Known { rule, before, own, minute: 0, busy: 0, seen: 0 };
+            let known = RuleRecord { rule, before, own, minute: 0, busy: 0, seen: 0 };
             self.known.insert(name.to_owned(), known);
         }
         let known = self.known.get_mut(name)?;

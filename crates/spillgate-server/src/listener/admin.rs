@@ -80,7 +80,7 @@ async fn no_such_path(uri: Uri) -> Problem {
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Problem {
-    Problem::wrong_method(&method, uri.path(), PATHS)
+    Problem::not_taken(&method, uri.path(), &format!("there are {PATHS}"))
 }
 
 /// The paths that the answer to an unknown path names.

@@ -37,7 +37,7 @@ pub(crate) fn routes(app: App, auth: Auth, by_ip: ByIp) -> Router {
         app,
         auth,
         by_ip,
-        stranger: Once::new(),
+        untrusted_peer: Once::new(),
         silent: Once::new(),
     }))
 }
@@ -48,7 +48,7 @@ struct Gate {
     auth: Auth,
     by_ip: ByIp,
     /// The warning about a peer that is no trusted proxy, logged once.
-    stranger: Once,
+    untrusted_peer: Once,
     /// The warning about a trusted proxy that does not send the client's path, logged once.
     silent: Once,
 }
@@ -76,7 +76,9 @@ impl Gate {
         let ip = self.by_ip.attribute(self.by_ip.client(peer, headers));
         let mut asked = self.with_headers(spillgate::Request::new().with("ip", ip), headers);
         if !self.by_ip.trusts(peer) {
-            self.stranger.call_once(|| tracing::warn!(target: "spillgate", "{}", stranger(peer)));
+            self.untrusted_peer.call_once(|| {
+                tracing::warn!(target: "spillgate", "{}", untrusted_peer(peer));
+            });
             return asked;
         }
         let reported = Reported::by(self.auth.original, request);
@@ -139,7 +141,7 @@ impl Gate {
     }
 }
 
-fn stranger(peer: IpAddr) -> String {
+fn untrusted_peer(peer: IpAddr) -> String {
     format!(
         "forward auth: {peer} sent a request and is not in trusted_proxies, so only its own address \
          is limited; add it there if it is your proxy"

@@ -17,9 +17,9 @@ pub(crate) enum Browsers {
     OwnOnly,
 }
 
-/// The reason for which a browser's request is refused.
+/// A page that is not this listener's own, with the field that shows it. A browser's request for it is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stranger {
+pub(super) enum ForeignPage {
     /// The `Host` is no name of this machine.
     Host(String),
     /// `Sec-Fetch-Site` names another site.
@@ -39,7 +39,7 @@ impl Browsers {
     /// # Errors
     ///
     /// The reason for which the request is refused.
-    pub(super) fn admit<B>(self, request: &Request<B>, port: u16) -> Result<(), Stranger> {
+    pub(super) fn admit<B>(self, request: &Request<B>, port: u16) -> Result<(), ForeignPage> {
         let headers = request.headers();
         if self == Browsers::Admitted || !is_of_browser(headers) {
             return Ok(());
@@ -51,19 +51,21 @@ impl Browsers {
         let is_for_proxies = request.uri().path().starts_with(FOR_PROXIES);
         if is_for_proxies && OF_PROXIES.iter().any(|name| headers.contains_key(name)) {
             let is_rebound = !is_loopback(host) && port_of(host) == Some(port);
-            return if is_rebound { Err(Stranger::Host(shortened(host))) } else { Ok(()) };
+            return if is_rebound { Err(ForeignPage::Host(shortened(host))) } else { Ok(()) };
         }
         own_page(host, headers)
     }
 }
 
-impl Stranger {
+impl ForeignPage {
     /// Returns the problem and the fix.
     pub(super) fn message(&self) -> String {
         let problem = match self {
-            Stranger::Host(host) => format!("Host is {host:?}, no name of this machine"),
-            Stranger::Site(site) => format!("Sec-Fetch-Site is {site:?}"),
-            Stranger::Origin(origin) => format!("Origin is {origin:?}, another than this listener"),
+            ForeignPage::Host(host) => format!("Host is {host:?}, no name of this machine"),
+            ForeignPage::Site(site) => format!("Sec-Fetch-Site is {site:?}"),
+            ForeignPage::Origin(origin) => {
+                format!("Origin is {origin:?}, another than this listener")
+            }
         };
         format!(
             "a browser sent this for a page from elsewhere: {problem}; without a token this listener \
@@ -78,19 +80,19 @@ pub(super) fn is_local(headers: &HeaderMap) -> bool {
     own_page(text(headers, &HOST).unwrap_or_default(), headers).is_ok()
 }
 
-fn own_page(host: &str, headers: &HeaderMap) -> Result<(), Stranger> {
+fn own_page(host: &str, headers: &HeaderMap) -> Result<(), ForeignPage> {
     if !is_loopback(host) {
-        return Err(Stranger::Host(shortened(host)));
+        return Err(ForeignPage::Host(shortened(host)));
     }
     if let Some(site) = text(headers, &SEC_FETCH_SITE)
         && !matches!(site, "same-origin" | "none")
     {
-        return Err(Stranger::Site(shortened(site)));
+        return Err(ForeignPage::Site(shortened(site)));
     }
     if let Some(origin) = text(headers, &ORIGIN) {
         let from = origin.split_once("://").map(|(_, from)| from);
         if from.is_none_or(|from| !from.eq_ignore_ascii_case(host)) {
-            return Err(Stranger::Origin(shortened(origin)));
+            return Err(ForeignPage::Origin(shortened(origin)));
         }
     }
     Ok(())
@@ -160,7 +162,7 @@ mod tests {
 
     const PORT: u16 = 8080;
 
-    fn admit(path: &str, headers: &[(&str, &str)]) -> Result<(), Stranger> {
+    fn admit(path: &str, headers: &[(&str, &str)]) -> Result<(), ForeignPage> {
         let mut request = Request::builder().uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -232,15 +234,18 @@ mod tests {
         let host = ("host", "localhost:8080");
         for site in ["cross-site", "same-site", "anything"] {
             let headers = [host, ("sec-fetch-site", site)];
-            assert_eq!(refusal(&headers), Stranger::Site(site.to_owned()));
+            assert_eq!(refusal(&headers), ForeignPage::Site(site.to_owned()));
         }
         for origin in ["null", "http://evil.example", "http://localhost:3000"] {
-            assert_eq!(refusal(&[host, ("origin", origin)]), Stranger::Origin(origin.to_owned()));
+            assert_eq!(
+                refusal(&[host, ("origin", origin)]),
+                ForeignPage::Origin(origin.to_owned())
+            );
         }
         let rebound = [("host", "evil.example:8080"), ("origin", "http://evil.example:8080")];
-        assert_eq!(refusal(&rebound), Stranger::Host("evil.example:8080".to_owned()));
+        assert_eq!(refusal(&rebound), ForeignPage::Host("evil.example:8080".to_owned()));
         let without_origin = [("host", "evil.example:8080"), ("user-agent", "Mozilla/5.0 (X11)")];
-        assert_eq!(refusal(&without_origin), Stranger::Host("evil.example:8080".to_owned()));
+        assert_eq!(refusal(&without_origin), ForeignPage::Host("evil.example:8080".to_owned()));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Bounds the bytes that the connections of one listener buffer: a few are free to each, the rest comes from one
-//! budget.
+//! Bounds the bytes that the connections of one listener buffer. Each connection may buffer a few bytes freely. For
+//! more it takes a share of the listener's budget.
 //!
-//! A connection that needs more than the budget has left waits and is not read meanwhile, so TCP holds its client back.
-//! The deadline of its message goes on, and ends the wait.
+//! If the budget has too little left, the connection waits and is not read meanwhile, so TCP makes its client wait too.
+//! The deadline of the message still runs, and ends the wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,8 +12,8 @@ use tokio::sync::{Semaphore, TryAcquireError};
 /// The bytes that all connections of one listener may buffer beyond the free bytes of each.
 pub(super) struct Budget {
     blocks: Semaphore,
-    /// Connections that may go beyond the budget to the end of one message. Without them many half messages
-    /// could use up the budget, and none of them could be completed.
+    /// Permits to go beyond the budget to the end of one message. Without them many half messages could use up the
+    /// budget, and none of them could be completed.
     overdrafts: Semaphore,
 }
 
@@ -26,16 +26,16 @@ impl Budget {
     }
 }
 
-/// The share of the budget that one connection holds. Dropping it returns the share.
-pub(super) struct Hold {
+/// The share of the budget that one connection has. Dropping it returns the share.
+pub(super) struct BufferShare {
     budget: Arc<Budget>,
     blocks: AtomicUsize,
     overdrawn: AtomicBool,
 }
 
-impl Hold {
-    pub(super) fn of(budget: &Arc<Budget>) -> Hold {
-        Hold {
+impl BufferShare {
+    pub(super) fn of(budget: &Arc<Budget>) -> BufferShare {
+        BufferShare {
             budget: Arc::clone(budget),
             blocks: AtomicUsize::new(0),
             overdrawn: AtomicBool::new(false),
@@ -114,7 +114,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for BufferShare {
     fn drop(&mut self) {
         self.shrink_to(0);
     }
@@ -125,14 +125,14 @@ fn blocks(bytes: usize) -> usize {
 }
 
 /// The bytes that each connection may buffer without the budget. Nearly all messages are shorter, so good clients are
-/// served while others use up the budget. For 20,000 connections these are 160 MiB.
+/// served even if others use up the budget. For 20,000 connections these are 160 MiB.
 pub(super) const FREE: usize = 8 * 1024;
 
-/// The bytes of the budget: 64 of the longest bodies at once. While it is decided, a batch takes room for the longest
-/// answer that the policy allows, up to 19 MB.
+/// The bytes of the budget: 64 of the longest bodies at once. A batch also takes room for the longest answer that the
+/// policy allows, up to 19 MB, until it is decided.
 const BUFFERED_MAX: usize = 64 * 1024 * 1024;
 
-/// The unit of the budget: small enough to waste little, large enough to be taken rarely.
+/// The unit of the budget: small enough to waste little, large enough that a connection rarely takes another.
 const BLOCK: usize = 16 * 1024;
 
 /// The most connections beyond the budget at once, each to the end of one message.
@@ -147,30 +147,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn connections_buffer_the_budget_and_a_few_messages_more() {
         let budget = Arc::new(Budget::new());
-        let holds: Vec<Hold> = (0..200).map(|_| Hold::of(&budget)).collect();
+        let shares: Vec<BufferShare> = (0..200).map(|_| BufferShare::of(&budget)).collect();
         let mut covered = 0;
-        for hold in &holds {
-            let waited = timeout(Duration::from_secs(1), hold.cover(1024 * 1024)).await;
+        for share in &shares {
+            let waited = timeout(Duration::from_secs(1), share.cover(1024 * 1024)).await;
             covered += usize::from(waited.is_ok());
         }
         // The free part of each makes room for a fraction of another.
         assert!((64..=65 + OVERDRAFTS_MAX).contains(&covered), "{covered}");
-        assert!(holds[150].is_contended() && !holds[150].try_cover(100 * 1024));
-        assert!(holds[150].try_cover(FREE), "a short message needs none of the budget");
+        assert!(shares[150].is_contended() && !shares[150].try_cover(100 * 1024));
+        assert!(shares[150].try_cover(FREE), "a short message needs none of the budget");
     }
 
     #[tokio::test(start_paused = true)]
     async fn shrinking_and_dropping_return_the_share_to_the_budget() {
         let budget = Arc::new(Budget::new());
         let all = budget.blocks.available_permits();
-        let hold = Hold::of(&budget);
-        hold.cover(1024 * 1024).await;
-        hold.shrink_to(100 * 1024);
+        let share = BufferShare::of(&budget);
+        share.cover(1024 * 1024).await;
+        share.shrink_to(100 * 1024);
         assert_eq!(all - budget.blocks.available_permits(), blocks(100 * 1024));
-        drop(hold);
-        let rest = Hold::of(&budget);
+        drop(share);
+        let rest = BufferShare::of(&budget);
         rest.cover(BUFFERED_MAX).await;
-        let late = Hold::of(&budget);
+        let late = BufferShare::of(&budget);
         late.cover(BUFFERED_MAX).await;
         assert_eq!(late.allowance(), usize::MAX, "an overdraft");
         drop((rest, late));

@@ -1,5 +1,5 @@
-//! A client's connection, the same for every protocol: plain or TLS, with bounded writes, read no faster than the
-//! listener's budget allows, and ended with its listener.
+//! A client's connection, the same for every protocol, plain or with TLS. Each write has a bound on its time, bytes are
+//! read no faster than the listener's budget allows, and the connection ends with its listener.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
 use super::buffers::FREE;
-use super::seat::Seat;
+use super::connection_state::ConnectionState;
 use super::{Stage, Tls};
 
 /// The bytes of a client, in and out. A client that takes no byte of its answer for a while is disconnected.
@@ -27,7 +27,7 @@ pub(crate) struct Connection {
     /// The listener's port.
     port: u16,
     stage: watch::Receiver<Stage>,
-    seat: Arc<Seat>,
+    state: Arc<ConnectionState>,
     metering: Metering,
     /// The wait for a larger share of the budget, while there is one.
     waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -38,11 +38,11 @@ pub(crate) struct Connection {
 /// How reading a connection is held to the listener's budget.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Metering {
-    /// The protocol calls [`Seat::cover`] itself.
+    /// The protocol takes its share of the budget by itself.
     None,
     /// One message at a time: all bytes count until it is answered.
     Bytes,
-    /// Many messages at once, which count their own bytes until they are whole.
+    /// Many messages at once. Each call counts the bytes of its message until it is whole.
     Messages,
 }
 
@@ -59,7 +59,7 @@ impl Connection {
         peer: Peer,
         tls: Option<Tls>,
         stage: watch::Receiver<Stage>,
-        seat: Arc<Seat>,
+        state: Arc<ConnectionState>,
     ) -> Option<Connection> {
         let port = stream.local_addr().map_or(0, |address| address.port());
         let stream = match tls {
@@ -76,7 +76,7 @@ impl Connection {
             peer,
             port,
             stage,
-            seat,
+            state,
             metering: Metering::None,
             waiting: None,
             turn: 0,
@@ -93,8 +93,8 @@ impl Connection {
         Connection { metering: Metering::Messages, ..self }
     }
 
-    pub(crate) fn seat(&self) -> Arc<Seat> {
-        Arc::clone(&self.seat)
+    pub(crate) fn state(&self) -> Arc<ConnectionState> {
+        Arc::clone(&self.state)
     }
 
     /// Returns the listener's port.
@@ -106,7 +106,7 @@ impl Connection {
         self.peer
     }
 
-    /// Returns the listener's stage, which says when the connection must end.
+    /// Returns the listener's stage, which shows when the connection must end.
     pub(crate) fn stage(&self) -> watch::Receiver<Stage> {
         self.stage.clone()
     }
@@ -115,14 +115,14 @@ impl Connection {
 impl Connection {
     /// Waits until the connection may buffer `bytes`.
     fn poll_room(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
-        if bytes <= self.seat.hold().allowance() {
+        if bytes <= self.state.buffer_share().allowance() {
             self.waiting = None;
             return Poll::Ready(());
         }
-        let seat = &self.seat;
+        let state = &self.state;
         let waiting = self.waiting.get_or_insert_with(|| {
-            let seat = Arc::clone(seat);
-            Box::pin(async move { seat.cover(bytes).await })
+            let state = Arc::clone(state);
+            Box::pin(async move { state.buffer_share().cover(bytes).await })
         });
         ready!(waiting.as_mut().poll(context));
         self.waiting = None;
@@ -134,11 +134,11 @@ impl Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let buffered = self.seat.buffered();
+        let buffered = self.state.buffered();
         ready!(self.poll_room(context, buffered + 1));
-        let room = self.seat.hold().allowance().saturating_sub(buffered);
+        let room = self.state.buffer_share().allowance().saturating_sub(buffered);
         let read = ready!(self.poll_read_at_most(context, buffer, room.min(READ_MAX)))?;
-        self.seat.add(read);
+        self.state.add(read);
         Poll::Ready(Ok(()))
     }
 
@@ -148,15 +148,15 @@ impl Connection {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.turn >= READ_MAX {
-            // Yield, so that the tasks of the calls that were read can count their bytes before more is read. Without
-            // a pause a fast client could fill the buffers before any call is counted.
+            // Yield, so that the calls that were read can count their bytes before more is read. Without this pause a
+            // fast client could fill the buffers before any call is counted.
             self.turn = 0;
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
         // The waker is registered before the count is read: a call that ends in between wakes the reader.
-        self.seat.wake_when_less(context.waker());
-        let buffered = self.seat.buffered();
+        self.state.wake_when_less(context.waker());
+        let buffered = self.state.buffered();
         if buffered >= MESSAGES_MAX {
             return Poll::Pending;
         }
@@ -165,7 +165,7 @@ impl Connection {
             Poll::Ready(read) => {
                 let read = read?;
                 self.turn += read;
-                self.seat.receive(read);
+                self.state.receive(read);
                 Poll::Ready(Ok(()))
             }
             Poll::Pending => {
@@ -219,7 +219,7 @@ impl AsyncWrite for Connection {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.stream.as_mut().poll_flush(context))?;
-        self.seat.flushed();
+        self.state.flushed();
         Poll::Ready(Ok(()))
     }
 
@@ -240,13 +240,13 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// The longest TLS handshake, which takes two round trips. A slower client would hold a place for nothing.
+/// The longest TLS handshake, which takes two round trips. A slower client would take a connection from others.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// The longest time in which a client may take no byte of its answer.
+/// The longest time for which a client may take no byte of its answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The most bytes that are read at once, which a connection may buffer beside its message.
+/// The most bytes that are read at once. A connection may buffer them in addition to its message.
 const READ_MAX: usize = FREE;
 
 /// The most bytes of incomplete messages on a connection with many messages at once: two of the longest.

@@ -18,7 +18,7 @@ pub(crate) mod fuzzed;
 mod health;
 mod message;
 mod metadata;
-mod question;
+mod request;
 #[rustfmt::skip]
 #[allow(clippy::all, missing_docs, unreachable_pub, reason = "generated; see proto/README.md")]
 #[path = "envoy/proto/all.rs"]
@@ -59,11 +59,11 @@ impl RateLimitService for Envoy {
         &self,
         request: Request<rls::RateLimitRequest>,
     ) -> Result<Response<rls::RateLimitResponse>, Status> {
-        let within = question::store_timeout(request.metadata(), self.choices.timeout);
+        let within = request::store_timeout(request.metadata(), self.choices.timeout);
         let request = request.get_ref();
-        let known = self.app.require_domain(question::domain(request));
+        let known = self.app.require_domain(request::domain(request));
         known.map_err(|unknown| Status::not_found(unknown.to_string()))?;
-        let requests = question::requests(request)?;
+        let requests = request::requests(request)?;
         let combined = self.app.check_atomic(&requests, within).await;
         if self.choices.on_outage_deny == OnOutageDeny::Unavailable {
             match combined.whole().reason() {
@@ -74,7 +74,7 @@ impl RateLimitService for Envoy {
         }
         let mut response = answer::to(&combined, self.choices.headers);
         if self.choices.dynamic_metadata {
-            response.dynamic_metadata = Some(metadata::of(&combined, question::domain(request)));
+            response.dynamic_metadata = Some(metadata::of(&combined, request::domain(request)));
         }
         Ok(Response::new(response))
     }

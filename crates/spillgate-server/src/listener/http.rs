@@ -15,7 +15,7 @@ use hyper::{Method, Request, Uri};
 use spillgate::Policy;
 
 use crate::app::App;
-use crate::listener::Seat;
+use crate::listener::ConnectionState;
 
 pub(super) mod answer;
 pub(super) mod body;
@@ -25,13 +25,13 @@ pub(crate) mod fuzzed;
 pub(super) mod json;
 pub(super) mod limit;
 pub(super) mod problem;
-pub(super) mod question;
+pub(super) mod request;
 pub(super) mod reservation;
 mod ticks;
 
 pub(crate) use connection::Http;
 use problem::Problem;
-use question::{Batch, Check};
+use request::{Batch, Check};
 
 /// Returns the routes of the HTTP API.
 pub fn routes(app: App) -> Router {
@@ -72,14 +72,14 @@ where
 
 async fn check_batch(
     State(app): State<Arc<App>>,
-    Extension(seat): Extension<Arc<Seat>>,
+    Extension(connection): Extension<Arc<ConnectionState>>,
     body: Body,
 ) -> Result<Response, Problem> {
     let body = body::read(body).await?;
     let batch: Batch<'_> = json::parse(&body)?;
     let requests = batch.requests()?;
     let answers = answers_max(&app.limiter().policy(), &batch, requests.len());
-    body::room_for(&seat, body.len() + answers).await?;
+    body::room_for(&connection, body.len() + answers).await?;
     for (index, request) in requests.iter().enumerate() {
         app.require_domain_of(request).map_err(|unknown| Problem::from(unknown).in_item(index))?;
     }
@@ -87,7 +87,7 @@ async fn check_batch(
     let answer = answer::to_many(&decisions, batch.headers());
     // Most answers need a small part of the room. The rest is free for others before the client takes its answer.
     let length = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
-    seat.shrink_to(seat.buffered().saturating_add(length));
+    connection.buffer_share().shrink_to(connection.buffered().saturating_add(length));
     Ok(answer)
 }
 

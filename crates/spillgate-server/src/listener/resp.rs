@@ -8,9 +8,9 @@ mod connection;
 mod frame;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
-mod question;
 mod received;
 mod reply;
+mod request;
 mod reservation;
 mod session;
 

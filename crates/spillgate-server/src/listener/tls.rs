@@ -69,7 +69,7 @@ fn acceptor(files: &config::Tls, protocols: &[Vec<u8>]) -> Result<Option<TlsAcce
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
         Some(file) => {
-            let wrong = |why: String| of_file("server.tls.client_ca", file, &why);
+            let wrong = |why: String| Problem::of_file("server.tls.client_ca", file, why);
             let mut roots = RootCertStore::empty();
             for certificate in certificates(file).map_err(wrong)? {
                 roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
@@ -80,12 +80,12 @@ fn acceptor(files: &config::Tls, protocols: &[Vec<u8>]) -> Result<Option<TlsAcce
             )
         }
     };
-    let chain = certificates(cert).map_err(|why| of_file("server.tls.cert", cert, &why))?;
+    let chain = certificates(cert).map_err(|why| Problem::of_file("server.tls.cert", cert, why))?;
     let private = PrivateKeyDer::from_pem_file(key)
-        .map_err(|error| of_file("server.tls.key", key, &error.to_string()))?;
+        .map_err(|error| Problem::of_file("server.tls.key", key, error))?;
     let mut config = builder
         .with_single_cert(chain, private)
-        .map_err(|error| of_file("server.tls.cert", cert, &error.to_string()))?;
+        .map_err(|error| Problem::of_file("server.tls.cert", cert, error))?;
     config.alpn_protocols = protocols.to_vec();
     Ok(Some(TlsAcceptor::from(Arc::new(config))))
 }
@@ -98,8 +98,4 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
         return Err("holds no certificate; write a PEM file, the server's own first".to_owned());
     }
     Ok(certificates)
-}
-
-fn of_file(setting: &str, file: &Path, why: &str) -> Problem {
-    Problem::of_setting(setting, format!("{}: {why}", file.display()))
 }

@@ -9,7 +9,7 @@ use hyper::header::AUTHORIZATION;
 use rustls::crypto::ring;
 use subtle::ConstantTimeEq;
 
-use super::strangers::Shown;
+use super::failed_logins::Shown;
 use crate::config::Problem;
 
 /// A token, compared in constant time. Clones share it, also when it is read again.
@@ -69,8 +69,8 @@ impl From<Arc<[u8]>> for Token {
     }
 }
 
-/// Returns the token that a request shows in `Authorization: Bearer …`. It is empty, as no token is, if the credentials
-/// are of another kind.
+/// Returns the token that a request shows in `Authorization: Bearer …`. For credentials of another kind it is empty,
+/// and so equals no token.
 pub(crate) fn bearer_in(headers: &HeaderMap) -> Option<&[u8]> {
     let shown = headers.get(AUTHORIZATION)?.as_bytes();
     if shown.is_empty() {
@@ -98,8 +98,7 @@ pub(crate) fn is_token(text: &str) -> bool {
 
 fn value_in(setting: &str, file: &Path) -> Result<Arc<[u8]>, Problem> {
     let problem = |why: String| {
-        let remedy = "make one with: openssl rand -hex 32";
-        Problem::of_setting(setting, format!("{}: {why}; {remedy}", file.display()))
+        Problem::of_file(setting, file, format_args!("{why}; make one with: openssl rand -hex 32"))
     };
     let text = std::fs::read_to_string(file).map_err(|error| problem(error.to_string()))?;
     let token = text.trim();

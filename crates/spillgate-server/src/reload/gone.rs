@@ -2,6 +2,8 @@
 
 use spillgate::{Policy, Rule};
 
+use crate::counted::first_names;
+
 /// Returns a warning if more than half of the rules in force are not in the next policy, unless that has no rules on
 /// purpose.
 pub(super) fn warning_of_gone_rules(in_force: &Policy, next: &Policy) -> Option<String> {
@@ -11,19 +13,13 @@ pub(super) fn warning_of_gone_rules(in_force: &Policy, next: &Policy) -> Option<
     if 2 * gone.len() <= before || next.is_empty_on_purpose() {
         return None;
     }
-    let mut names = gone[..gone.len().min(NAMED_MAX)].join(", ");
-    if gone.len() > NAMED_MAX {
-        names.push_str(&format!(" and {} more", gone.len() - NAMED_MAX));
-    }
     Some(format!(
-        "{} of {before} rules are gone since this reload: {names}; if that is meant, reload once more: send SIGHUP, \
+        "{} of {before} rules are gone since this reload: {}; if that is meant, reload once more: send SIGHUP, \
          or run systemctl reload",
-        gone.len()
+        gone.len(),
+        first_names(&gone)
     ))
 }
-
-/// The most rules that the warning names: enough to recognise the lost part of the file.
-const NAMED_MAX: usize = 4;
 
 #[cfg(test)]
 mod tests {

@@ -1,14 +1,12 @@
 //! Watches the credentials of the store: users and passwords in its addresses, and the files of `store.tls`.
 
-use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::app::App;
 use crate::config::{self, ConfigError, Flags, Store};
-use crate::credentials::{Credentials, fingerprint};
+use crate::credentials::{Credentials, Stamp, fingerprint};
 
 /// The sources of the store's settings, besides the environment.
 pub(super) struct StoreSettings {
@@ -24,18 +22,14 @@ struct Found {
     tls_files: Vec<PathBuf>,
 }
 
-/// Inode, size and time of the last change (`ctime`). A rewritten file and a swapped link both show in it.
-type Stamp = Option<(u64, u64, i64, i64)>;
-
 impl StoreSettings {
     fn store(&self) -> Result<Store, ConfigError> {
         let flags = Flags { redis: self.redis.as_deref(), ..Flags::default() };
         config::store_now(self.file.as_deref(), flags)
     }
 
-    fn stamp(&self) -> Stamp {
-        let metadata = fs::metadata(self.file.as_deref()?).ok()?;
-        Some((metadata.ino(), metadata.size(), metadata.ctime(), metadata.ctime_nsec()))
+    fn stamp(&self) -> Option<Stamp> {
+        Stamp::of(self.file.as_deref()?)
     }
 }
 
@@ -59,7 +53,7 @@ impl Found {
 pub(super) fn follow(credentials: &mut Credentials, settings: StoreSettings, app: App) {
     let settings = Arc::new(settings);
     let looked_at = Arc::clone(&settings);
-    let (mut read_at, mut found): (Option<Stamp>, Option<Found>) = (None, None);
+    let (mut read_at, mut found): (Option<Option<Stamp>>, Option<Found>) = (None, None);
     let look = move || {
         let stamp = looked_at.stamp();
         if read_at != Some(stamp) {

@@ -5,7 +5,8 @@ const MINUTE_MS: u64 = 60_000;
 
 /// An instance with one enforced rule and a store that answers.
 fn healthy() -> Facts {
-    let store = ShardFact { name: "store".to_owned(), ..ShardFact::default() };
+    let mut store = ShardStatus::default();
+    (store.name, store.asked) = ("store".to_owned(), true);
     Facts { now_ms: NOW_MS, rules: 1, shards: vec![store], ..Facts::default() }
 }
 
@@ -92,12 +93,13 @@ fn lost_state_is_shown_for_an_hour() {
 #[test]
 fn a_shard_out_of_reach_is_critical_with_its_trouble_and_age() {
     let mut facts = healthy();
-    facts.shards[0].is_degraded = true;
+    facts.shards[0].degraded = true;
     facts.shards[0].trouble = Some("Connection refused".to_owned());
     facts.watched.degraded = vec![("store".to_owned(), NOW_MS - 3 * 3_600_000)];
     let parts = ["without store: Connection refused", "(since 3 h)", "spillgate doctor"];
     check(&facts, Level::Critical, "degraded", &parts);
-    facts.shards[0] = ShardFact { breaker_is_open: true, ..healthy().shards[0].clone() };
+    facts.shards = healthy().shards;
+    (facts.shards[0].degraded, facts.shards[0].asked) = (true, false);
     check(&facts, Level::Critical, "degraded", &["its circuit breaker is open"]);
 }
 
@@ -110,7 +112,7 @@ fn decisions_without_the_store_are_named_by_their_source() {
     check(&facts, Level::Warning, "degraded", &parts);
     facts.watched.decisions = 701;
     check(&facts, Level::Ok, "healthy", &parts);
-    facts.shards[0].is_degraded = true;
+    facts.shards[0].degraded = true;
     check(&facts, Level::Critical, "degraded", &parts);
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use std::{mem, panic, thread};
 
+use serde_json::json;
 use tracing_subscriber::fmt::format;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
@@ -59,7 +60,7 @@ pub(crate) fn start() -> io::Result<()> {
     Ok(())
 }
 
-/// Sets how the note about dropped lines is written.
+/// Sets how [`announce`] and the note about dropped lines write.
 pub(super) fn set_format(format: Format) {
     if let Some(sink) = SINK.get() {
         sink.lock().format = format;
@@ -69,6 +70,14 @@ pub(super) fn set_format(format: Format) {
 /// Writes a line about the program itself to the error output.
 pub fn complain(line: &impl fmt::Display) {
     self::line(&format!("spillgate: {line}\n"));
+}
+
+/// Writes a line for operators and scripts, in the log's format and at every level of the log.
+pub(crate) fn announce(message: &str) {
+    match SINK.get().map_or(Format::Text, |sink| sink.lock().format) {
+        Format::Text => complain(&message),
+        Format::Json => line(&object("INFO", message, None)),
+    }
 }
 
 /// Writes a line, which ends in a line feed. Before [`start`] the calling thread writes it.
@@ -208,16 +217,19 @@ fn note(dropped: u64, format: Format) -> String {
     let message = format!("{dropped} log lines were dropped: the error output took no bytes");
     match format {
         Format::Text => format!("spillgate: warning: {message}\n"),
-        Format::Json => {
-            let mut time = String::new();
-            SystemTime
-                .format_time(&mut format::Writer::new(&mut time))
-                .expect("a string takes all text");
-            format!(
-                "{{\"timestamp\":\"{time}\",\"level\":\"WARN\",\"message\":\"{message}\",\"dropped\":{dropped}}}\n"
-            )
-        }
+        Format::Json => object("WARN", &message, Some(dropped)),
     }
+}
+
+/// Returns a line of a JSON log, with the number of dropped lines if it is about them.
+fn object(level: &str, message: &str, dropped: Option<u64>) -> String {
+    let mut time = String::new();
+    SystemTime.format_time(&mut format::Writer::new(&mut time)).expect("a string takes all text");
+    let mut object = json!({"timestamp": time, "level": level, "message": message});
+    if let Some(dropped) = dropped {
+        object["dropped"] = dropped.into();
+    }
+    format!("{object}\n")
 }
 
 const LINES_DROPPED: &str = "Log lines that were dropped because the error output took no bytes.";

@@ -113,8 +113,8 @@ impl Traces {
         if self.sampler.is_some() {
             let denied = decisions.iter().filter(|decision| !decision.allowed()).count();
             let span = Span::current();
-            span.record("spillgate.questions", decisions.len());
-            span.record("spillgate.refused", denied);
+            span.record("spillgate.checks", decisions.len());
+            span.record("spillgate.denied", denied);
         }
     }
 }
@@ -150,8 +150,8 @@ fn opened(name: &'static str) -> Span {
         spillgate.reason = Empty,
         spillgate.source = Empty,
         spillgate.rule = Empty,
-        spillgate.questions = Empty,
-        spillgate.refused = Empty,
+        spillgate.checks = Empty,
+        spillgate.denied = Empty,
     )
 }
 

@@ -111,6 +111,8 @@ fn an_invalid_query_or_reason_names_its_field() {
     let long = "x".repeat(501);
     for (method, path, body, field, part) in [
         ("GET", "/admin/v1/audit?n=0".to_owned(), String::new(), "n", "from 1 to 1000"),
+        ("GET", "/admin/v1/audit?n=1&n=2".to_owned(), String::new(), "n", "once"),
+        ("GET", "/admin/v1/top?rule=a&rule=b".to_owned(), String::new(), "rule", "once"),
         ("GET", "/admin/v1/audit?since=1".to_owned(), String::new(), "since", "rule and n"),
         (
             "PUT",

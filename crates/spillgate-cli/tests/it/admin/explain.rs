@@ -61,6 +61,8 @@ fn an_invalid_explain_request_names_its_field() {
         ("?attr.=1", "attr.", "1 to 64 bytes"),
         ("?attr.a=1&attr.a=2", "attr.a", "given twice"),
         ("?domain=a&domain=b", "domain", "given twice"),
+        ("?cost=1&cost=5", "cost", "given twice"),
+        ("?cost.tokens=1&cost.tokens=1", "cost.tokens", "given twice"),
         ("?cost=-1", "cost", "no whole number"),
         ("?cost.tokens=x", "cost.tokens", "no whole number"),
     ] {
@@ -112,7 +114,8 @@ fn the_command_line_explains_by_server_and_by_store() {
         run(&[&["explain", "--redis", &gone, "--config", file.path()][..], &ann].concat());
     let why = String::from_utf8_lossy(&of_gone.stderr);
     assert!(why.starts_with("spillgate: the store did not decide: "), "{why}");
-    let json = output_of(&["explain", "--url", &url, "--json", "--cost", "tokens=3", "user=ann"]);
+    let cost = "requests=1,tokens=3";
+    let json = output_of(&["explain", "--url", &url, "--json", "--cost", cost, "user=ann"]);
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["allowed"], true);
     let top = output_of(&["top", "--url", &url, "--rule", "api"]);
     assert!(top.contains("           1  tenant=acme user=ann"), "{top}");

@@ -21,6 +21,8 @@ fn an_instance_is_ready_with_its_store_up_hung_and_down() {
         // The instance notices a restarted store once it has a new connection.
         eventually(|| {
             let (status, answer) = health(&server, "/readyz?verbose");
+            let is_away = answer.contains("\nstore: does not answer");
+            assert!(!is_away || !answer.contains(": no trouble\n"), "{answer}");
             status == 200
                 && answer.starts_with(&format!("ok\npolicy: 0 rules\nstore: {store}\nshard "))
         });

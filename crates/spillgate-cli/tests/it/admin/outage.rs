@@ -68,7 +68,7 @@ fn an_instance_that_stops_in_an_outage_logs_the_changes_that_are_lost() {
     assert_eq!(change(&server, "PUT", "/admin/v1/overrides", &acme).0, 202);
     let off = json!({"mode": "off"});
     assert_eq!(change(&server, "PUT", "/admin/v1/rules/api/mode", &off).0, 202);
-    let log = server.last_words();
+    let log = server.rest_of_log();
     let lost: Vec<&str> = log.lines().filter(|line| line.contains("make it again")).collect();
     assert_eq!(lost.len(), 2, "the store has the first block: {log}");
     let [block, mode] = lost[..] else { unreachable!() };
@@ -81,5 +81,5 @@ fn an_instance_that_stops_in_an_outage_logs_the_changes_that_are_lost() {
     store.restart();
     let server = start_on(&store, file.path());
     assert_eq!(change(&server, "PUT", "/admin/v1/rules/api/mode", &off).0, 200);
-    assert!(!server.last_words().contains("make it again"));
+    assert!(!server.rest_of_log().contains("make it again"));
 }

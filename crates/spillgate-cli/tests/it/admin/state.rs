@@ -72,6 +72,7 @@ fn a_request_without_a_subject_names_its_field() {
         ("?rule=api&user=ann", 400, "user", "no such parameter"),
         ("?rule=api&all", 400, "all", "write all=true"),
         ("?rule=api&all=true", 400, "all", "leave it out"),
+        ("?rule=api&all=false&all=false", 400, "all", "once"),
     ] {
         let (answered, named, detail) = ask(query);
         assert_eq!((answered, named.as_str()), (status, field), "{query}: {detail}");

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-use spillgate_testkit::{Process, eventually, free_port};
+use spillgate_testkit::{Folder, Process, eventually, free_port};
 
 use crate::client::{Client, Reply};
 use crate::server::{Server, TempFile};
@@ -38,7 +38,7 @@ impl Rig {
             application: application(),
             port: free_port(),
             inner_port: free_port(),
-            folder: Folder::new(original),
+            folder: Folder::create(),
         }
     }
 
@@ -62,13 +62,18 @@ impl Rig {
             .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", self.spillgate.port))
     }
 
+    /// Writes a file of the proxy, and returns its path.
+    fn write(&self, name: &str, text: &str) -> String {
+        self.folder.write(name, text).to_str().unwrap().to_owned()
+    }
+
     fn start(&self, program: &Path, arguments: &[&str]) -> Process {
-        let log = fs::File::create(self.folder.0.join("log")).unwrap();
+        let log = fs::File::create(self.folder.path().join("log")).unwrap();
         let proxy = Process::start(
             Command::new(program)
                 .args(arguments)
-                .current_dir(&self.folder.0)
-                .env("HOME", &self.folder.0)
+                .current_dir(self.folder.path())
+                .env("HOME", self.folder.path())
                 .stdout(Stdio::null())
                 .stderr(log),
         );
@@ -170,29 +175,4 @@ fn program(variable: &str, name: &str) -> PathBuf {
     named.or(found).unwrap_or_else(|| {
         panic!("there is no {name}: run ./check --full or ./evidence apis, which install it")
     })
-}
-
-/// A folder that is removed at the end of the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let name = format!("spillgate-proxy-{}-{name}-{}", std::process::id(), free_port());
-        let folder = Folder(std::env::temp_dir().join(name));
-        fs::create_dir_all(&folder.0).unwrap();
-        folder
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // A leftover temporary folder is no reason to fail a test.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

@@ -153,7 +153,7 @@ fn until_exported(server: &Server, awaited: &[&str], mut act: impl FnMut()) -> F
     let mut families = Families::new();
     let all = poll(PATIENCE, || {
         act();
-        families = parsed(&server.operator().send("GET", "/metrics", b"").unwrap().body);
+        families = parsed(&server.metrics());
         awaited.iter().all(|name| families[*name].has_samples).then_some(())
     });
     assert!(all.is_some(), "not all of {awaited:?} have samples: {families:#?}");

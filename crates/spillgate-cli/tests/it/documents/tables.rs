@@ -111,9 +111,10 @@ fn the_reference_has_every_bound_of_the_code() {
 
 /// Returns the value of a constant: a number, or the microseconds of a time.
 fn constant(source: &str, name: &str) -> Option<u64> {
-    let line =
-        source.lines().map(str::trim).find(|line| line.contains(&format!("const {name}: ")))?;
-    let expression = line.split_once(" = ")?.1.strip_suffix(';')?;
+    let (rust, lua) = (format!("const {name}: "), format!("local {name} = "));
+    let mut lines = source.lines().map(str::trim);
+    let line = lines.find(|line| line.contains(&rust) || line.starts_with(&lua))?;
+    let expression = line.split_once(" = ")?.1.trim_end_matches(';');
     let call = expression.strip_suffix(')').and_then(|call| call.split_once('('));
     let unit = |name: &str, us: u64| call.filter(|(of, _)| *of == name).map(|call| (call.1, us));
     let time = unit("Duration::from_secs", 1_000_000)

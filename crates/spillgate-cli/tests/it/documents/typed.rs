@@ -2,10 +2,10 @@
 //! behind them, in which `…` stands for any text.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use spillgate_testkit::free_port;
+use spillgate_testkit::{Folder, free_port};
 
 use super::page::Page;
 use crate::server::{Server, without_settings};
@@ -62,12 +62,12 @@ pub(super) fn check(name: &str) {
     let ports = Ports::free();
     let steps = steps(&Page::of(name), &ports);
     assert!(steps.len() >= 3, "{name}: {} commands", steps.len());
-    let folder = Folder::new(&name.replace('/', "-"));
+    let folder = Folder::create();
     let mut script = prelude(&ports);
     for step in &steps {
         script.push_str(&format!("{}\necho; echo '{MARK}'\n", step.command));
     }
-    let output = type_in(&folder.0, &script);
+    let output = type_in(folder.path(), &script);
     let parts: Vec<&str> = output.split(MARK).collect();
     assert_eq!(parts.len(), steps.len() + 1, "{name}: it stopped on the way:\n{output}");
     for (step, part) in steps.iter().zip(parts) {
@@ -150,25 +150,6 @@ fn type_in(folder: &Path, script: &str) -> String {
         String::from_utf8_lossy(&fs::read(folder.join("output")).unwrap()).replace('\r', "");
     assert!(status.success(), "it ended with {status}:\n{output}");
     output
-}
-
-/// A folder that is removed at the end of the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let name = format!("spillgate-documents-{}-{name}", std::process::id());
-        let folder = Folder(std::env::temp_dir().join(name));
-        fs::create_dir_all(&folder.0).unwrap();
-        folder
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // A leftover temporary folder is no reason to fail a test.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 #[test]

@@ -195,16 +195,19 @@ fn unfinished_messages_on_the_rate_limit_service_take_a_few_mebibytes_and_end() 
 #[test]
 fn every_service_gives_a_message_some_seconds() {
     let server = Server::start(&[]);
-    let runtime = Runtime::new().unwrap();
-    for path in [CHECK, HEALTH, REFLECTION] {
-        let ended = runtime.block_on(async {
-            let under_way = flood(server.grpc_port.unwrap(), path, 1, 1, (100, 50)).await;
-            statuses(under_way).await
-        });
-        // A stream's head is sent before its first message, so the status is in the trailers.
-        let late = ended[0].as_deref().is_none_or(|status| status == "4");
-        assert!(late, "{path}: {ended:?}");
-    }
+    let port = server.grpc_port.unwrap();
+    Runtime::new().unwrap().block_on(async {
+        let mut under_way = JoinSet::new();
+        for path in [CHECK, HEALTH, REFLECTION] {
+            under_way.spawn(async move {
+                let ended = statuses(flood(port, path, 1, 1, (100, 50)).await).await;
+                // A stream's head is sent before its first message, so the status is in the trailers.
+                let late = ended[0].as_deref().is_none_or(|status| status == "4");
+                assert!(late, "{path}: {ended:?}");
+            });
+        }
+        under_way.join_all().await;
+    });
 }
 
 /// Once, an empty message every nine seconds kept a call open for ever.
@@ -229,15 +232,18 @@ fn a_second_message_of_a_unary_call_is_an_error() {
 #[test]
 fn a_silent_client_on_the_grpc_port_is_disconnected() {
     let server = Server::start(&[]);
-    let runtime = Runtime::new().unwrap();
-    runtime.block_on(async {
+    let port = server.grpc_port.unwrap();
+    Runtime::new().unwrap().block_on(async {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        for greeting in [&b""[..], b"PRI * HTTP/2.0\r\n"] {
-            let port = server.grpc_port.unwrap();
-            let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-            stream.write_all(greeting).await.unwrap();
-            let ended = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
-            assert!(ended.is_ok(), "{greeting:?}: it is still open");
+        let mut under_way = JoinSet::new();
+        for greeting in ["", "PRI * HTTP/2.0\r\n"] {
+            under_way.spawn(async move {
+                let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                stream.write_all(greeting.as_bytes()).await.unwrap();
+                let ended = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
+                assert!(ended.is_ok(), "{greeting:?}: it is still open");
+            });
         }
+        under_way.join_all().await;
     });
 }

@@ -164,7 +164,7 @@ pub(super) fn metrics() -> Vec<Seen> {
     for server in [Server::start(&arguments), Server::start_on(&redis, &arguments)] {
         server.check(r#"{"attributes":{"ip":"192.0.2.1"}}"#);
         server.check(r#"{"attributes":{"ip":"192.0.2.1"},"cost":9}"#);
-        let text = server.operator().send("GET", "/metrics", b"").unwrap().body;
+        let text = server.metrics();
         for line in text.lines().filter(|line| !line.starts_with("# TYPE")) {
             // A name, its labels and their values, each by itself; or the sentence of a help text.
             let texts: Vec<&str> = match line.strip_prefix("# HELP ") {

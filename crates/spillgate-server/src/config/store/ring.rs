@@ -104,15 +104,15 @@ fn nodes(text: &str) -> Result<Vec<Node>, String> {
 
 /// Applies one field of one node, named `0.url`. Returns `Ok(false)` if there is no field of that name.
 fn set_node(nodes: &mut Vec<Node>, field: &str, text: &str) -> Result<bool, String> {
-    let Some((place, field)) = field.split_once('.') else { return Ok(false) };
-    let Ok(place) = place.parse::<usize>() else { return Ok(false) };
-    if place > nodes.len() {
-        return Err(format!("there is no node {} before it; count them from 0", place - 1));
+    let Some((index, field)) = field.split_once('.') else { return Ok(false) };
+    let Ok(index) = index.parse::<usize>() else { return Ok(false) };
+    if index > nodes.len() {
+        return Err(format!("there is no node {} before it; count them from 0", index - 1));
     }
-    if place == nodes.len() {
+    if index == nodes.len() {
         nodes.push(Node { name: String::new(), url: String::new(), weight: 1 });
     }
-    let node = &mut nodes[place];
+    let node = &mut nodes[index];
     match field {
         "name" => text.clone_into(&mut node.name),
         "url" => node.url = value::store_url(text)?,

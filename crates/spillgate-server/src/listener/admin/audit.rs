@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::Uri;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::json;
 use spillgate::control::{AuditRecord, AuditedAction};
-use spillgate::{Cost, LimitSpec, Limiter, Mode};
+use spillgate::{Limiter, Mode};
 
 use super::Problem;
 use super::instant::Instant;
 use super::overrides::LimitAnswer;
-use super::subject::{Listed, listing};
+use super::subject::{Listed, listing, shown};
 use crate::app::App;
 use crate::config::Log;
 use crate::listener::http::answer;
@@ -24,7 +24,7 @@ struct AuditAnswer<'a> {
     changes: Vec<ChangeAnswer<'a>>,
 }
 
-/// One change. What an action does not have is null.
+/// One change. Fields that its action does not have are null.
 #[derive(Serialize)]
 struct ChangeAnswer<'a> {
     at: Instant,
@@ -32,8 +32,7 @@ struct ChangeAnswer<'a> {
     reason: Option<&'a str>,
     action: &'static str,
     rule: &'a str,
-    #[serde(serialize_with = "attributes")]
-    subject: &'a AuditRecord,
+    subject: BTreeMap<&'a str, Cow<'a, str>>,
     mode: Option<&'static str>,
     limits: Option<Vec<LimitAnswer<'a>>>,
     cost: Option<BTreeMap<&'a str, u64>>,
@@ -50,8 +49,8 @@ pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, P
     Ok(answer::json(&answer, answer::ANSWER_BYTES * (1 + answer.changes.len())))
 }
 
-/// Logs each runtime change that ends with this instance, because no shard is known to have it. Values of subjects are left out
-/// unless the log may have them.
+/// Logs each runtime change that is lost with this instance, because no shard is known to have it. Values of subjects
+/// are left out unless the log may have them.
 pub(crate) fn warn_of_unsaved(limiter: &Limiter, log: Log) {
     let changes = limiter.unsaved_changes();
     for record in changes.iter().take(LOGGED_MAX) {
@@ -72,47 +71,25 @@ pub(crate) fn warn_of_unsaved(limiter: &Limiter, log: Log) {
 impl<'a> ChangeAnswer<'a> {
     fn of(record: &'a AuditRecord) -> ChangeAnswer<'a> {
         let action = record.action();
+        let (mode, limits, cost) = match action {
+            AuditedAction::SetMode(mode) => (Some(*mode), None, None),
+            AuditedAction::SetOverride(limits) => (None, Some(limits), None),
+            AuditedAction::Charge(cost) | AuditedAction::Refund(cost) => (None, None, Some(cost)),
+            _ => (None, None, None),
+        };
         ChangeAnswer {
             at: Instant(record.at()),
             actor: record.actor(),
             reason: record.reason(),
             action: action.name(),
             rule: record.rule(),
-            subject: record,
-            mode: mode_of(action).map(Mode::name),
-            limits: limits_of(action).map(|limits| limits.iter().map(LimitAnswer::of).collect()),
-            cost: cost_of(action).map(|cost| cost.amounts().collect()),
+            subject: shown(record.subject()),
+            mode: mode.map(Mode::name),
+            limits: limits.map(|limits| limits.iter().map(LimitAnswer::of).collect()),
+            cost: cost.map(|cost| cost.amounts().collect()),
             expires_at: record.expires_at().map(Instant),
         }
     }
-}
-
-fn mode_of(action: &AuditedAction) -> Option<Mode> {
-    match action {
-        AuditedAction::SetMode(mode) => Some(*mode),
-        _ => None,
-    }
-}
-
-fn limits_of(action: &AuditedAction) -> Option<&[LimitSpec]> {
-    match action {
-        AuditedAction::SetOverride(limits) => Some(limits),
-        _ => None,
-    }
-}
-
-fn cost_of(action: &AuditedAction) -> Option<&Cost<'static>> {
-    match action {
-        AuditedAction::Charge(cost) | AuditedAction::Refund(cost) => Some(cost),
-        _ => None,
-    }
-}
-
-/// Writes the attributes of a subject. Bytes that are no UTF-8, which only the library can set, become replacement
-/// characters.
-fn attributes<S: Serializer>(record: &&AuditRecord, serializer: S) -> Result<S::Ok, S::Error> {
-    let text = |value| -> Cow<'_, str> { String::from_utf8_lossy(value) };
-    serializer.collect_map(record.subject().map(|(name, value)| (name, text(value))))
 }
 
 /// The most lost changes that the log names.

@@ -39,7 +39,7 @@ const FILES: [(&str, &str, &str); 25] = [
     ("/words.js", JAVASCRIPT, include_str!("../../../dashboard/words.js")),
 ];
 
-/// The routes of the files.
+/// Returns the routes of the files.
 pub(super) fn routes() -> Router {
     FILES.into_iter().fold(Router::new(), |routes, (path, kind, contents)| {
         routes.route(path, get(async move || file(kind, contents)))

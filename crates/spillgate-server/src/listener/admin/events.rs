@@ -2,7 +2,6 @@
 //! same event.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -14,7 +13,7 @@ use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
 use spillgate::store::{FleetLoad, ShardStatus};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Problem;
@@ -30,7 +29,8 @@ use crate::status::{Facts, Status};
 pub(crate) struct Events {
     health: Health,
     began: Instant,
-    listeners: Arc<AtomicUsize>,
+    /// Permits to receive events.
+    listeners: Arc<Semaphore>,
     last: Arc<Mutex<Option<(Instant, Bytes)>>>,
 }
 
@@ -97,8 +97,8 @@ struct RateAnswer<'e> {
 
 impl Events {
     pub(crate) fn new(health: Health) -> Events {
-        let (listeners, last) = (Arc::default(), Arc::default());
-        Events { health, began: Instant::now(), listeners, last }
+        let listeners = Arc::new(Semaphore::new(LISTENERS_MAX));
+        Events { health, began: Instant::now(), listeners, last: Arc::default() }
     }
 
     /// Returns the current event. It is made at most twice a second, for any number of dashboards.
@@ -152,7 +152,7 @@ impl Events {
     }
 
     /// Sends events until the dashboard leaves or the service stops.
-    async fn send_all(self, mut to: Sender<Bytes>, _place: Place) {
+    async fn send_all(self, mut to: Sender<Bytes>, _listener: OwnedSemaphorePermit) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stop = self.health.stop.clone();
@@ -171,26 +171,16 @@ impl Events {
 }
 
 pub(super) async fn listen(State(events): State<Events>) -> Result<Response, Problem> {
-    let place = Place(Arc::clone(&events.listeners));
-    if place.0.fetch_add(1, Ordering::Relaxed) >= LISTENERS_MAX {
+    let Ok(listener) = Arc::clone(&events.listeners).try_acquire_owned() else {
         return Err(Problem::of(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY.to_owned()));
-    }
+    };
     let (sender, channel) = Channel::<Bytes>::new(1);
-    tokio::spawn(events.send_all(sender, place));
+    tokio::spawn(events.send_all(sender, listener));
     let mut response = Response::new(Body::new(channel));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
-}
-
-/// One of the dashboards that listen, counted while this lives.
-struct Place(Arc<AtomicUsize>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl<'e> ShardAnswer<'e> {

@@ -1,5 +1,7 @@
 //! Explains how a request would be decided, without charging it: `?domain=web&attr.ip=203.0.113.7&cost=2`.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use axum::response::Response;
 use hyper::Uri;
@@ -8,7 +10,7 @@ use spillgate::explain::{ExplainedLimit, ExplainedRule, Explanation, OverriddenB
 use spillgate::{Cost, Decision, Reason, Request};
 
 use super::Problem;
-use super::subject::{attribute, parameters};
+use super::subject::{TWICE, attribute, once, parameters};
 use crate::app::App;
 use crate::bounds::NAME_MAX;
 use crate::listener::http::answer::{self, ms_up};
@@ -48,7 +50,7 @@ struct Leased<'e> {
 struct LeasedLimit<'e> {
     rule: Option<&'e str>,
     limit: &'e str,
-    /// The last known remainder: leased tokens in hand and the rest at the store.
+    /// The last known remaining amount: the leased tokens of this instance and the rest at the store.
     remaining: Option<u64>,
 }
 
@@ -102,40 +104,30 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
 
 /// Reads the request that a query describes.
 pub(super) fn request_in(uri: &Uri) -> Result<Request<'_>, Problem> {
-    let (mut request, mut domain, mut cost) = (Request::new(), None, None);
+    let (mut request, mut domain, mut requests) = (Request::new(), None, None);
+    let mut by_unit = BTreeMap::new();
     for (name, value) in parameters(uri) {
-        let unit = name.strip_prefix("cost.");
-        let is_repeated = match name.as_ref() {
-            _ if name.starts_with("attr.") => {
-                request = attribute(request, &name, value)?;
-                false
-            }
-            "domain" if (1..=NAME_MAX).contains(&value.len()) => domain.replace(value).is_some(),
+        match name.as_ref() {
+            _ if name.starts_with("attr.") => request = attribute(request, &name, value)?,
+            "domain" if (1..=NAME_MAX).contains(&value.len()) => once(&mut domain, &name, value)?,
             "domain" => return Err(Problem::in_field("domain", "a domain has 1 to 64 bytes")),
-            "cost" => {
-                let amount = amount(&name, &value)?;
-                cost = Some(cost.unwrap_or_else(|| Cost::requests(0)).and("requests", amount));
-                false
-            }
+            "cost" => once(&mut requests, &name, amount(&name, &value)?)?,
             _ => {
-                let known = unit.filter(|unit| (1..=NAME_MAX).contains(&unit.len()));
-                let unit = known.ok_or_else(|| Problem::in_field(&name, NO_SUCH_PARAMETER))?;
-                let amount = amount(&name, &value)?;
-                cost = Some(cost.unwrap_or_default().and(unit.to_owned(), amount));
-                false
+                let unit = name.strip_prefix("cost.");
+                let unit = unit.filter(|unit| (1..=NAME_MAX).contains(&unit.len()));
+                let unit = unit.ok_or_else(|| Problem::in_field(&name, NO_SUCH_PARAMETER))?;
+                if by_unit.insert(unit.to_owned(), amount(&name, &value)?).is_some() {
+                    return Err(Problem::in_field(&name, TWICE));
+                }
             }
-        };
-        if is_repeated {
-            return Err(Problem::in_field(&name, "given twice; give it once"));
         }
     }
     if let Some(domain) = domain {
         request = request.in_domain(domain);
     }
-    Ok(match cost {
-        Some(cost) => request.costing(cost),
-        None => request,
-    })
+    // `cost.requests` replaces `cost`: the command line sends both.
+    let requests = requests.map_or_else(Cost::default, Cost::requests);
+    Ok(request.costing(by_unit.into_iter().fold(requests, |cost, (unit, n)| cost.and(unit, n))))
 }
 
 fn amount(name: &str, value: &str) -> Result<u64, Problem> {

@@ -1,5 +1,5 @@
-//! Admits operators to the admin API: clients with a token, whose role says whether they may write. If no token is set,
-//! programs of this machine and pages of this listener are admitted instead; `browser` recognises them.
+//! Admits operators to the admin API: clients with a token, whose role shows whether they may write. If no token is
+//! set, programs of this machine and pages of this listener are admitted instead; `browser` recognises them.
 
 use axum::Extension;
 use axum::extract::{Request, State};
@@ -23,8 +23,8 @@ pub(crate) enum Guard {
 }
 
 impl Guard {
-    /// Returns the holder of the token that a request with these headers shows. A wrong token counts as a failure of its
-    /// connection.
+    /// Returns the holder of the token that a request with these headers shows. A wrong token counts as a failure of
+    /// its connection.
     pub(super) async fn holder(&self, headers: &HeaderMap, tries: &Tries) -> Option<Holder> {
         let Guard::Tokens(tokens) = self else { return is_local(headers).then(Holder::local) };
         let mut holder = None;
@@ -40,7 +40,7 @@ impl Guard {
     }
 }
 
-/// Passes on a request that its holder may make, with the holder, and refuses any other.
+/// Passes on a request that the holder of its token may make, with the holder. Refuses any other request.
 pub(super) async fn admit(
     State(guard): State<Guard>,
     Extension(tries): Extension<Tries>,
@@ -50,7 +50,7 @@ pub(super) async fn admit(
     let Some(holder) = guard.holder(request.headers(), &tries).await else {
         return Err(match guard {
             Guard::Tokens(_) => Problem::no_token(),
-            Guard::SameOrigin => stranger(),
+            Guard::SameOrigin => not_local(),
         });
     };
     if !request.method().is_safe() && !holder.role.may_write() {
@@ -68,7 +68,7 @@ fn viewer(Holder { name, .. }: &Holder, method: &Method) -> Problem {
     Problem::of(StatusCode::FORBIDDEN, message)
 }
 
-fn stranger() -> Problem {
+fn not_local() -> Problem {
     let message = "without a token this listener answers only programs of this machine that call it \
                    localhost, 127.0.0.1 or [::1], and its own pages; use one of these names, or set \
                    admin_token_file under [server] and send Authorization: Bearer TOKEN";

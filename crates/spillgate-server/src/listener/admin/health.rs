@@ -1,14 +1,11 @@
 //! The probes `/livez` and `/readyz`, and the metrics. An outage of the store does not make the service unready: rules
 //! decide by `on_outage`, and one outage must not take every replica out of service.
 
-use std::fmt::Write;
-
 use axum::Extension;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{StatusCode, Uri};
-use spillgate::store::ShardStatus;
 use tokio::sync::watch;
 
 use super::Problem;
@@ -41,7 +38,7 @@ pub(super) async fn live() -> Response {
     plain(StatusCode::OK, "ok\n".to_owned())
 }
 
-/// Answers whether the process is ready, with the warning about the policy file if one stands. With `?verbose` the
+/// Answers whether the process is ready, with the warning about the policy file if there is one. With `?verbose` the
 /// answer also has the number of rules, the last known state of the store and the status; no command is sent to the
 /// store. Only operators see the names of rules and shards, and the troubles of shards, which hold addresses.
 pub(super) async fn ready(
@@ -60,16 +57,20 @@ pub(super) async fn ready(
             text.push_str(&format!("warning: {warning}\n"));
         }
     } else {
-        let rules = health.app.limiter().policy().rules().len();
-        let shards = health.app.limiter().shards();
         let is_operator = health.guard.holder(&headers, &tries).await.is_some();
-        let written = write!(text, "policy: {}\n{}", counted(rules, "rule"), store(&shards))
-            .and_then(|()| match is_operator {
-                true => shards.iter().try_for_each(|shard| write_for_operator(&mut text, shard)),
-                false => (1..).zip(&shards).try_for_each(|shard| write_for_all(&mut text, shard)),
-            });
-        written.expect("a string takes all text");
-        text.push_str(&conditions(&Facts::of(&health.app), is_operator));
+        let facts = Facts::of(&health.app);
+        text.push_str(&format!("policy: {}\n{}", counted(facts.rules, "rule"), store(&facts)));
+        for (number, shard) in (1_u32..).zip(&facts.shards) {
+            let state = match (&shard.trouble, shard.degraded) {
+                (Some(trouble), _) if is_operator => trouble.as_str(),
+                (_, true) => "does not answer",
+                (_, false) if is_operator => "no trouble",
+                (_, false) => "answers",
+            };
+            let name = if is_operator { shard.name.clone() } else { number.to_string() };
+            text.push_str(&format!("shard {name}: {state}\n"));
+        }
+        text.push_str(&conditions(&facts, is_operator));
     }
     plain(status, text)
 }
@@ -88,32 +89,17 @@ fn conditions(facts: &Facts, is_operator: bool) -> String {
     text
 }
 
-fn store(shards: &[ShardStatus]) -> String {
-    let away = shards.iter().filter(|shard| is_away(shard)).count();
-    match away {
+fn store(facts: &Facts) -> String {
+    let shards = facts.shards.len();
+    match facts.shards.iter().filter(|shard| shard.degraded).count() {
         0 => "store: answers\n".to_owned(),
-        away if away == shards.len() => {
+        away if away == shards => {
             "store: does not answer: each rule's on_outage decides\n".to_owned()
         }
         away => format!(
-            "store: answers in part: each rule's on_outage decides for {away} of {} shards\n",
-            shards.len()
+            "store: answers in part: each rule's on_outage decides for {away} of {shards} shards\n"
         ),
     }
-}
-
-fn is_away(shard: &ShardStatus) -> bool {
-    shard.degraded || !shard.asked
-}
-
-fn write_for_operator(text: &mut String, shard: &ShardStatus) -> std::fmt::Result {
-    let trouble = shard.trouble.as_deref().unwrap_or("no trouble");
-    writeln!(text, "shard {}: {trouble}", shard.name)
-}
-
-fn write_for_all(text: &mut String, (number, shard): (usize, &ShardStatus)) -> std::fmt::Result {
-    let state = if is_away(shard) { "does not answer" } else { "answers" };
-    writeln!(text, "shard {number}: {state}")
 }
 
 pub(super) async fn metrics(State(health): State<Health>) -> Result<Response, Problem> {

@@ -1,4 +1,4 @@
-//! The history of this instance: `?range=15m&rule=api`. Columns of equal length, a place for each point.
+//! The history of this instance: `?range=15m&rule=api`. Columns of equal length, an item for each point.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::Problem;
 use super::instant::Instant;
-use super::subject::parameters;
+use super::subject::{once, parameters};
 use crate::app::App;
 use crate::history::{Column, Decisions, Event, RESULTS, Range, SOURCES, Series};
 use crate::listener::http::answer;
@@ -107,35 +107,32 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
 pub(super) fn asked_in(uri: &Uri) -> Result<(Range, Option<String>), Problem> {
     let (mut range, mut rule) = (None, None);
     for (name, value) in parameters(uri) {
-        let is_repeated = match name.as_ref() {
+        match name.as_ref() {
             "range" => {
                 let named = Range::named(&value);
                 let named = named.ok_or_else(|| Problem::in_field("range", NO_SUCH_RANGE))?;
-                range.replace(named).is_some()
+                once(&mut range, &name, named)?;
             }
-            "rule" => rule.replace(value.into_owned()).is_some(),
+            "rule" => once(&mut rule, &name, value.into_owned())?,
             _ => return Err(Problem::in_field(&name, NO_SUCH_PARAMETER)),
-        };
-        if is_repeated {
-            return Err(Problem::in_field(&name, "given twice; give it once"));
         }
     }
     Ok((range.unwrap_or_default(), rule))
 }
 
 impl Points {
-    /// Makes the points of some columns. `of_instance`: with the figures that only the whole instance has.
+    /// Makes the points of some columns. With `of_instance` they have the figures that only the whole instance has.
     pub(super) fn new(columns: &[Column], decisions: &[Decisions], of_instance: bool) -> Points {
         let each = |of: fn(&Column) -> u32| columns.iter().map(of).collect::<Vec<u32>>();
         let times = |of: fn(&Column) -> Option<Duration>| {
             let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             columns.iter().map(|column| of(column).map(ns)).collect::<Vec<Option<u64>>>()
         };
-        let by_result = RESULTS.into_iter().enumerate().map(|(place, name)| {
-            (name, decisions.iter().map(|decisions| decisions.results[place]).collect())
+        let by_result = RESULTS.into_iter().enumerate().map(|(index, name)| {
+            (name, decisions.iter().map(|decisions| decisions.results[index]).collect())
         });
-        let by_source = SOURCES.into_iter().enumerate().map(|(place, name)| {
-            (name, columns.iter().map(|column| column.sources[place]).collect())
+        let by_source = SOURCES.into_iter().enumerate().map(|(index, name)| {
+            (name, columns.iter().map(|column| column.sources[index]).collect())
         });
         Points {
             at_ms: columns.iter().map(|column| column.at_ms).collect(),

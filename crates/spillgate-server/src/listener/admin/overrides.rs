@@ -1,6 +1,7 @@
 //! Other limits for some subjects, set while running; `"block"` allows nothing.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use axum::Extension;
@@ -8,21 +9,21 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::Uri;
+use serde::Serialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde::{Serialize, Serializer};
 use spillgate::LimitSpec;
 use spillgate::control::Override;
 
 use super::Problem;
 use super::instant::Instant;
 use super::rules::{written, written_for};
-use super::subject::{Query, subject};
+use super::subject::{Query, shown, subject};
 use super::tokens::Holder;
 use crate::app::App;
 use crate::listener::http::json::{List, Named, Object, Text};
 use crate::listener::http::limit::LimitFields;
-use crate::listener::http::question::Attribute;
+use crate::listener::http::request::Attribute;
 use crate::listener::http::{answer, body, json};
 
 #[derive(serde::Deserialize)]
@@ -55,8 +56,7 @@ struct Overrides<'o> {
 #[derive(Serialize)]
 struct OverrideAnswer<'o> {
     rule: &'o str,
-    #[serde(serialize_with = "attributes")]
-    subject: &'o Override,
+    subject: BTreeMap<&'o str, Cow<'o, str>>,
     limits: Vec<LimitAnswer<'o>>,
     written_at: Instant,
     expires_at: Option<Instant>,
@@ -164,7 +164,7 @@ impl<'o> OverrideAnswer<'o> {
     fn of(set: &'o Override) -> OverrideAnswer<'o> {
         OverrideAnswer {
             rule: set.rule(),
-            subject: set,
+            subject: shown(set.subject()),
             limits: set.limits().iter().map(LimitAnswer::of).collect(),
             written_at: Instant(set.written_at()),
             expires_at: set.expires_at().map(Instant),
@@ -188,13 +188,6 @@ impl<'o> LimitAnswer<'o> {
             max_hold: limit.max_hold.as_deref(),
         }
     }
-}
-
-/// Writes the attributes of a subject. Bytes that are no UTF-8, which only the library can set, become replacement
-/// characters.
-fn attributes<S: Serializer>(set: &&Override, serializer: S) -> Result<S::Ok, S::Error> {
-    let text = |value| -> Cow<'_, str> { String::from_utf8_lossy(value) };
-    serializer.collect_map(set.subject().map(|(name, value)| (name, text(value))))
 }
 
 /// The most limits of an override, as of a rule.

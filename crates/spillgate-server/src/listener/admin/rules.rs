@@ -1,5 +1,6 @@
 //! Lists the rules in force, and sets their modes: the kill switch.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use axum::Extension;
@@ -14,7 +15,7 @@ use spillgate::policy::Subject;
 use spillgate::{Limit, Mode, Rule};
 
 use super::instant::Instant;
-use super::subject::reason_in;
+use super::subject::{reason_in, shown};
 use super::tokens::Holder;
 use super::{PATHS, Problem};
 use crate::app::App;
@@ -72,7 +73,7 @@ struct WriteAnswer<'w> {
     result: &'static str,
     /// The subjects that an override covers, each value in the spelling by which it is listed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    subject: Option<BTreeMap<String, String>>,
+    subject: Option<BTreeMap<&'w str, Cow<'w, str>>>,
     pending_shards: Vec<PendingAnswer<'w>>,
 }
 
@@ -143,10 +144,8 @@ pub(super) fn written(report: &WriteReport) -> Response {
 pub(super) fn written_for(report: &WriteReport, subject: Option<&Subject>) -> Response {
     let pending = report.pending_shards().iter();
     let pending = pending.map(|shard| PendingAnswer { shard: shard.shard(), why: shard.why() });
-    let text = |(name, value): &(Box<str>, Box<[u8]>)| {
-        (name.to_string(), String::from_utf8_lossy(value).into_owned())
-    };
-    let subject = subject.map(|subject| subject.iter().map(text).collect());
+    let subject = subject
+        .map(|subject| shown(subject.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))));
     let answer = WriteAnswer { result: "done", subject, pending_shards: pending.collect() };
     let mut response = answer::json(&answer, answer::ANSWER_BYTES);
     if !report.is_everywhere() {

@@ -43,14 +43,14 @@ impl Scrapes {
         sleep_until(*next).await;
         *next = Instant::now() + EVERY;
         drop(next);
-        Ok(self.text(SHARED).await)
+        Ok(self.text().await)
     }
 
-    /// Returns the metrics, at most this old.
-    pub(super) async fn text(&self, age_max: Duration) -> Bytes {
+    /// Returns the metrics, not older than [`SHARED`].
+    async fn text(&self) -> Bytes {
         let mut last = Arc::clone(&self.last).lock_owned().await;
         if let Some((at, text)) = &*last
-            && at.elapsed() < age_max
+            && at.elapsed() < SHARED
         {
             return text.clone();
         }
@@ -74,7 +74,7 @@ const SHARED: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_millis(20);
 
 /// The most scrapers that wait for an answer. A connection with a request under way is never closed for another, so
-/// scrapers without a bound could take every place of the admin listener from probes and operators.
+/// scrapers without a bound could take every connection of the admin listener from probes and operators.
 const WAITING_MAX: usize = 16;
 const TOO_MANY: &str = "too many scrapers wait for the metrics; scrape again later, and let each of a few scrapers \
      ask every few seconds";

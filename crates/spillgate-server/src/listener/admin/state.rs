@@ -13,7 +13,7 @@ use super::subject::{Query, subject};
 use super::tokens::Holder;
 use crate::app::App;
 use crate::listener::http::json::{Named, Object, Text};
-use crate::listener::http::question::{Attribute, CostField};
+use crate::listener::http::request::{Attribute, CostField};
 use crate::listener::http::{answer, body, json};
 
 #[derive(serde::Deserialize)]

@@ -1,6 +1,7 @@
 //! Reads the subject of an operator's request: a rule and attributes, in a query or in a body.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use hyper::Uri;
 use spillgate::{Request, Value};
@@ -8,7 +9,7 @@ use spillgate::{Request, Value};
 use super::Problem;
 use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 use crate::listener::http::json::Named;
-use crate::listener::http::question::Attribute;
+use crate::listener::http::request::Attribute;
 
 /// A query such as `?rule=login&attr.ip=203.0.113.7`.
 pub(super) struct Query<'u> {
@@ -23,32 +24,23 @@ pub(super) struct Query<'u> {
 
 impl<'u> Query<'u> {
     pub(super) fn of(uri: &'u Uri) -> Result<Query<'u>, Problem> {
-        let (mut rule, mut all, mut subject) = (None, false, Request::new());
+        let (mut rule, mut all, mut subject) = (None, None, Request::new());
         let mut reason = None;
         for (name, value) in parameters(uri) {
-            let is_repeated = match name.as_ref() {
-                _ if name.starts_with("attr.") => {
-                    subject = attribute(subject, &name, value)?;
-                    false
-                }
-                "rule" => rule.replace(value).is_some(),
-                "reason" => reason.replace(value).is_some(),
+            match name.as_ref() {
+                _ if name.starts_with("attr.") => subject = attribute(subject, &name, value)?,
+                "rule" => once(&mut rule, &name, value)?,
+                "reason" => once(&mut reason, &name, value)?,
                 "all" => {
-                    all = match &*value {
-                        "true" => true,
-                        "false" => false,
-                        _ => return Err(Problem::in_field("all", ONLY_TRUE)),
-                    };
-                    false
+                    let given = value.parse::<bool>();
+                    let given = given.map_err(|_| Problem::in_field("all", ONLY_TRUE))?;
+                    once(&mut all, &name, given)?;
                 }
                 _ => return Err(Problem::in_field(&name, NO_SUCH_PARAMETER)),
-            };
-            if is_repeated {
-                return Err(Problem::in_field(&name, TWICE));
             }
         }
         let rule = rule.ok_or_else(|| Problem::in_field("rule", NO_RULE))?;
-        Ok(Query { rule, subject, all, reason })
+        Ok(Query { rule, subject, all: all.unwrap_or(false), reason })
     }
 
     /// Refuses `all=true`, which only a reset has.
@@ -67,11 +59,17 @@ pub(super) fn reason_in(uri: &Uri) -> Result<Option<Cow<'_, str>>, Problem> {
         if name != "reason" {
             return Err(Problem::in_field(&name, ONLY_A_REASON));
         }
-        if reason.replace(value).is_some() {
-            return Err(Problem::in_field(&name, TWICE));
-        }
+        once(&mut reason, &name, value)?;
     }
     Ok(reason)
+}
+
+/// Keeps the value of a parameter that may be given once.
+pub(super) fn once<T>(kept: &mut Option<T>, name: &str, value: T) -> Result<(), Problem> {
+    match kept.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Problem::in_field(name, TWICE)),
+    }
 }
 
 /// Returns the parameters of a query, in their order.
@@ -88,14 +86,14 @@ pub(super) struct Listed {
 /// Returns the parameters `rule` and `n` of a list: the only rule to list, and the number of entries.
 pub(super) fn listing(uri: &Uri, listed: Listed) -> Result<(Option<Cow<'_, str>>, usize), Problem> {
     let Listed { unless_given, max } = listed;
-    let (mut rule, mut n) = (None, unless_given);
+    let (mut rule, mut n) = (None, None);
     for (name, value) in parameters(uri) {
         match name.as_ref() {
-            "rule" => rule = Some(value),
+            "rule" => once(&mut rule, &name, value)?,
             "n" => {
                 let asked = value.parse().ok().filter(|n| (1..=max).contains(n));
                 let no_n = || format!("no number from 1 to {max}; write for example n=20");
-                n = asked.ok_or_else(|| Problem::in_field("n", &no_n()))?;
+                once(&mut n, &name, asked.ok_or_else(|| Problem::in_field("n", &no_n()))?)?;
             }
             _ => {
                 let only = "no such parameter; there are rule and n";
@@ -103,7 +101,7 @@ pub(super) fn listing(uri: &Uri, listed: Listed) -> Result<(Option<Cow<'_, str>>
             }
         }
     }
-    Ok((rule, n))
+    Ok((rule, n.unwrap_or(unless_given)))
 }
 
 /// Adds the attribute of a parameter `attr.NAME=VALUE` to a subject.
@@ -133,7 +131,14 @@ pub(super) fn subject<'a>(attributes: &'a Named<'_, Attribute<'_>>) -> Request<'
     attributes.0.iter().fold(Request::new(), with)
 }
 
-const TWICE: &str = "given twice; give it once";
+/// Returns the attributes of a subject as text. Bytes that are no UTF-8 become replacement characters.
+pub(super) fn shown<'s>(
+    attributes: impl Iterator<Item = (&'s str, &'s [u8])>,
+) -> BTreeMap<&'s str, Cow<'s, str>> {
+    attributes.map(|(name, value)| (name, String::from_utf8_lossy(value))).collect()
+}
+
+pub(super) const TWICE: &str = "given twice; give it once";
 const NO_SUCH_PARAMETER: &str =
     "no such parameter; there are rule, attr.NAME for each attribute, all and reason";
 const ONLY_TRUE: &str = "write all=true to reset the whole rule, or leave it out";

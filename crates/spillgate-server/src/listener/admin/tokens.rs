@@ -72,7 +72,7 @@ impl Tokens {
     /// Returns the holder of a token.
     pub(crate) fn holder_of(&self, shown: &[u8]) -> Option<Holder> {
         let tokens = Arc::clone(&self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()));
-        // Every token is compared, so that the time does not show at which one the search ended.
+        // Every token is compared, so that the time taken does not reveal which one matched.
         let mut holder = None;
         for token in tokens.iter() {
             if token.value.ct_eq(shown).into() {
@@ -111,7 +111,7 @@ impl Role {
         self == Role::Operator
     }
 
-    /// Returns the name by which the file of tokens has the role.
+    /// Returns the role's name in the file of tokens.
     pub(super) fn name(self) -> &'static str {
         match self {
             Role::Viewer => "viewer",
@@ -127,9 +127,7 @@ impl Role {
 fn tokens_of(setting: &str, file: &Path) -> Result<Vec<Token>, config::Problem> {
     let read = fs::read_to_string(file).map_err(|error| error.to_string());
     let tokens = read.and_then(|text| tokens_in(&text));
-    tokens.map_err(|why| {
-        config::Problem::of_setting(setting, format!("{}: {why}; {REMEDY}", file.display()))
-    })
+    tokens.map_err(|why| config::Problem::of_file(setting, file, format_args!("{why}; {REMEDY}")))
 }
 
 /// Reads the lines of a file. Empty lines and comments are left out.

@@ -1,15 +1,16 @@
 //! Lists the subjects with the most use and those with the most denials: `?rule=api&n=20`.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::response::Response;
 use hyper::Uri;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use spillgate::metrics::{Top, TopOfRule, TopSubject};
 
 use super::Problem;
-use super::subject::{Listed, listing};
+use super::subject::{Listed, listing, shown};
 use crate::app::App;
 use crate::listener::http::answer;
 
@@ -33,8 +34,7 @@ struct RuleAnswer<'t> {
 
 #[derive(Serialize)]
 struct SubjectAnswer<'t> {
-    #[serde(serialize_with = "attributes")]
-    subject: &'t TopSubject,
+    subject: BTreeMap<&'t str, Cow<'t, str>>,
     /// Whether the values are whole; long ones are cut.
     whole: bool,
     count: u64,
@@ -79,14 +79,9 @@ impl<'t> RuleAnswer<'t> {
 
 impl<'t> SubjectAnswer<'t> {
     fn of(subject: &'t TopSubject) -> SubjectAnswer<'t> {
-        SubjectAnswer { subject, whole: subject.whole(), count: subject.count() }
+        let (whole, count) = (subject.whole(), subject.count());
+        SubjectAnswer { subject: shown(subject.attributes()), whole, count }
     }
-}
-
-/// Writes the attributes of a subject. Bytes that are no UTF-8 become replacement characters.
-fn attributes<S: Serializer>(subject: &&TopSubject, serializer: S) -> Result<S::Ok, S::Error> {
-    let text = |value| -> Cow<'_, str> { String::from_utf8_lossy(value) };
-    serializer.collect_map(subject.attributes().map(|(name, value)| (name, text(value))))
 }
 
 /// The subjects of a list by default: as many as an operator reads.

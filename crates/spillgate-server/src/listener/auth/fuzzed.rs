@@ -40,7 +40,7 @@ pub fn holds(input: &[u8]) {
             "user" | "b c" => assert!(std::str::from_utf8(value).is_ok()),
             other => panic!("{other:?} is no attribute of this API"),
         }
-        assert!(is_trusted || ["ip", "x-api-key"].contains(&name), "{name:?} of a stranger");
+        assert!(is_trusted || ["ip", "x-api-key"].contains(&name), "{name:?} of an untrusted peer");
     }
     assert!(
         gate.deny_status(received.uri())
@@ -83,7 +83,7 @@ static GATES: LazyLock<[Gate; 3]> = LazyLock::new(|| {
             deny_status: None,
         },
         by_ip: ByIp::trusting(["10.0.0.0/8"]),
-        stranger: Once::new(),
+        untrusted_peer: Once::new(),
         silent: Once::new(),
     })
 });

@@ -36,8 +36,9 @@ pub(super) fn to(combined: &AtomicDecision, style: HeaderStyle) -> RateLimitResp
 
 /// Returns the status of one descriptor. Rules in shadow mode are no part of it.
 fn status(part: &Decision) -> DescriptorStatus {
-    let denies = |limit: LimitDecision<'_>| !limit.shadow() && limit.reason().is_some();
-    let ok = !part.limits().any(denies);
+    // A post-paid limit without room is over its limit, though it denies only the next call.
+    let is_over = |limit: LimitDecision<'_>| !limit.shadow() && limit.reason().is_some();
+    let ok = !part.limits().any(is_over);
     let mut status = DescriptorStatus { code: code(ok).into(), ..DescriptorStatus::default() };
     let Some(limit) = part.top() else { return status };
     let Some(capacity) = limit.capacity() else {

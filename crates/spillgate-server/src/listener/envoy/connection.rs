@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::{Service, service_fn};
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::time::{sleep, timeout};
@@ -16,7 +19,9 @@ use tonic::Status;
 
 use super::MESSAGE_MAX;
 use super::message::{Messages, RequestKind};
-use crate::listener::{Browsers, Call, Connection, Protocol, Seat, Shown, Stage, Strangers, Token};
+use crate::listener::{
+    Browsers, Call, Connection, ConnectionState, FailedLogins, Protocol, Shown, Stage, Token, Tries,
+};
 
 /// gRPC, answered by routes, for clients with the token if one is set. The health service is open to every client,
 /// because probes have no token.
@@ -25,7 +30,7 @@ pub(crate) struct Grpc {
     routes: TowerToHyperService<Router>,
     token: Option<Token>,
     browsers: Browsers,
-    strangers: Strangers,
+    failed_logins: FailedLogins,
 }
 
 impl Grpc {
@@ -33,65 +38,72 @@ impl Grpc {
         routes: Router,
         token: Option<Token>,
         browsers: Browsers,
-        strangers: Strangers,
+        failed_logins: FailedLogins,
     ) -> Grpc {
-        Grpc { routes: TowerToHyperService::new(routes), token, browsers, strangers }
+        Grpc { routes: TowerToHyperService::new(routes), token, browsers, failed_logins }
+    }
+
+    /// Admits or refuses a call by its head, and returns the future of its answer. No byte of a refused message is read.
+    fn answer(
+        &self,
+        state: &Arc<ConnectionState>,
+        port: u16,
+        tries: &Tries,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Body>, Infallible>> + use<> {
+        let path = request.uri().path();
+        let shown = match &self.token {
+            Some(token) if !path.starts_with(HEALTH) => {
+                tries.judge(|| token.shown_in(request.headers()))
+            }
+            Some(_) | None => Shown::Right,
+        };
+        let refusal = match self.browsers.admit(&request, port) {
+            _ if shown != Shown::Right => Some(no_token()),
+            Err(page) => Some(Status::permission_denied(page.message())),
+            Ok(()) => None,
+        };
+        let answer = match refusal {
+            Some(status) => Err(status),
+            None => {
+                let call = path.starts_with(ENVOY).then(|| Call::on(state));
+                let longest = if call.is_some() { MESSAGE_MAX } else { PROBE_MAX };
+                let kind = request_kind(path);
+                let (state, arriving) = (Arc::clone(state), call.clone());
+                let request =
+                    request.map(|body| Messages::of(body, kind, longest, state, arriving));
+                Ok((self.routes.call(request), call))
+            }
+        };
+        let tries = tries.clone();
+        async move {
+            match answer {
+                Ok((answer, call)) => {
+                    let answer = answer.await;
+                    drop(call);
+                    answer
+                }
+                Err(status) => {
+                    if shown == Shown::Wrong {
+                        tries.fail().await;
+                    }
+                    Ok(status.into_http())
+                }
+            }
+        }
     }
 }
 
 impl Protocol for Grpc {
     async fn serve(self, connection: Connection) {
         let mut closing = connection.stage();
-        let (port, seat) = (connection.port(), connection.seat());
-        let silent = without_preface(connection.seat());
-        let flooded = connection.seat();
-        let Grpc { routes, token, browsers, strangers } = self;
-        let tries = strangers.tries(connection.peer().0, connection.stage(), None);
+        let (port, state) = (connection.port(), connection.state());
+        let silent = without_preface(connection.state());
+        let flooded = connection.state();
+        let tries = self.failed_logins.tries(connection.peer().0, connection.stage(), None);
         let failed = tries.clone();
-        // hyper drops the future of a call that its client resets, so a call that still waits charges nothing. A call
-        // that is refused here is refused before a byte of its message is read.
-        let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
-            let path = request.uri().path();
-            let shown = match &token {
-                Some(token) if !path.starts_with(HEALTH) => {
-                    tries.judge(|| token.shown_in(request.headers()))
-                }
-                Some(_) | None => Shown::Right,
-            };
-            let refusal = match browsers.admit(&request, port) {
-                _ if shown != Shown::Right => Some(no_token()),
-                Err(stranger) => Some(Status::permission_denied(stranger.message())),
-                Ok(()) => None,
-            };
-            let answer = match refusal {
-                Some(status) => Err(status),
-                None => {
-                    let call = path.starts_with(ENVOY).then(|| Call::on(&seat));
-                    let longest = if call.is_some() { MESSAGE_MAX } else { PROBE_MAX };
-                    let kind = request_kind(path);
-                    let (seat, arriving) = (Arc::clone(&seat), call.clone());
-                    let request =
-                        request.map(|body| Messages::of(body, kind, longest, seat, arriving));
-                    Ok((routes.call(request), call))
-                }
-            };
-            let tries = tries.clone();
-            async move {
-                match answer {
-                    Ok((answer, call)) => {
-                        let answer = answer.await;
-                        drop(call);
-                        answer
-                    }
-                    Err(status) => {
-                        if shown == Shown::Wrong {
-                            tries.fail().await;
-                        }
-                        Ok::<_, Infallible>(status.into_http())
-                    }
-                }
-            }
-        });
+        // hyper drops the future of a call that its client resets, so a call that still waits charges nothing.
+        let service = service_fn(move |request| self.answer(&state, port, &tries, request));
         let mut connection = pin!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
@@ -131,9 +143,9 @@ fn request_kind(path: &str) -> RequestKind {
 }
 
 /// Returns if the client has not sent the preface of HTTP/2 in time; else never.
-async fn without_preface(seat: Arc<Seat>) {
+async fn without_preface(state: Arc<ConnectionState>) {
     sleep(PREFACE).await;
-    if seat.received() >= PREFACE_BYTES {
+    if state.received() >= PREFACE_BYTES {
         std::future::pending::<()>().await;
     }
 }

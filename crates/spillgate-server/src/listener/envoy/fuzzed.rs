@@ -8,7 +8,7 @@ use std::time::Duration;
 use prost::Message;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 
-use super::question::{DESCRIPTORS_MAX, attributes, domain, requests, store_timeout};
+use super::request::{DESCRIPTORS_MAX, attributes, domain, requests, store_timeout};
 use super::rls::RateLimitRequest;
 use crate::bounds::ATTRIBUTES_MAX;
 

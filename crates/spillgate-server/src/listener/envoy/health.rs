@@ -30,7 +30,7 @@ impl Health {
     /// At `stop` reports that the server leaves. After `linger` it ends the streams of clients that watch the status,
     /// which would keep their connections open.
     pub(crate) async fn follow(mut self, mut stop: watch::Receiver<bool>, linger: Duration) {
-        // The result says whether the sender is gone; it lives as long as the process.
+        // The result only shows whether the sender is gone, and the sender lives as long as the process.
         drop(stop.wait_for(|stop| *stop).await);
         self.set(ServingStatus::NotServing).await;
         tokio::time::sleep(linger).await;

@@ -14,18 +14,18 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
-use crate::listener::{Call, Seat};
+use crate::listener::{Call, ConnectionState};
 
 /// The body of a request: a series of messages.
 pub(super) struct Messages {
     body: Incoming,
-    seat: Arc<Seat>,
+    state: Arc<ConnectionState>,
     call: Option<Call>,
     request: RequestKind,
     /// Whether a whole message has arrived.
     has_message: bool,
     prefixes: Prefixes,
-    /// Bytes of the incomplete message that the seat counts.
+    /// Bytes of the incomplete message that `state` counts as buffered.
     counted: usize,
     deadline: Option<Pin<Box<Sleep>>>,
 }
@@ -45,18 +45,18 @@ impl Messages {
         body: Incoming,
         request: RequestKind,
         longest: usize,
-        seat: Arc<Seat>,
+        state: Arc<ConnectionState>,
         call: Option<Call>,
     ) -> Messages {
         let prefixes = Prefixes::new(longest);
         let (has_message, counted, deadline) = (false, 0, None);
-        Messages { body, seat, call, request, has_message, prefixes, counted, deadline }
+        Messages { body, state, call, request, has_message, prefixes, counted, deadline }
     }
 
     /// Counts bytes that arrived.
     fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
         let ended = self.prefixes.take(bytes).map_err(|refused| {
-            self.seat.refuse_oversized();
+            self.state.refuse_oversized();
             too_long(refused)
         })?;
         if ended > 0 {
@@ -78,8 +78,8 @@ impl Messages {
     fn count(&mut self, bytes: usize) {
         let before = std::mem::replace(&mut self.counted, bytes);
         match bytes.checked_sub(before) {
-            Some(more) => self.seat.add(more),
-            None => self.seat.subtract(before - bytes),
+            Some(more) => self.state.add(more),
+            None => self.state.subtract(before - bytes),
         }
     }
 }

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::timeout;
 
 use super::problem::Problem;
-use crate::listener::Seat;
+use crate::listener::ConnectionState;
 
 /// Reads a whole body. Most arrive in one piece with their heads, so that there is no wait.
 ///
@@ -35,8 +35,8 @@ where
 /// # Errors
 ///
 /// If the listener's budget has no room for too long.
-pub(super) async fn room_for(seat: &Seat, bytes: usize) -> Result<(), Problem> {
-    let covered = timeout(BODY_TIMEOUT, seat.cover(bytes)).await;
+pub(super) async fn room_for(connection: &ConnectionState, bytes: usize) -> Result<(), Problem> {
+    let covered = timeout(BODY_TIMEOUT, connection.buffer_share().cover(bytes)).await;
     covered.map_err(|_| Problem::no_room())
 }
 

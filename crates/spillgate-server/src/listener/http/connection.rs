@@ -17,14 +17,16 @@ use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use tokio::sync::watch;
 
 use super::problem::Problem;
 use super::ticks::Ticks;
 use super::{check_by, is_check};
 use crate::app::App;
-use crate::listener::seat::Phase;
+use crate::listener::connection_state::Phase;
 use crate::listener::{
-    Browsers, Call, Connection, Protocol, Seat, Shown, Stage, Strangers, Token, Tries,
+    Browsers, Call, Connection, ConnectionState, FailedLogins, Peer, Protocol, Shown, Stage, Token,
+    Tries,
 };
 
 /// HTTP/1, answered by routes, for clients with the token if one is set.
@@ -35,7 +37,16 @@ pub(crate) struct Http {
     checks: Option<Arc<App>>,
     token: Option<Token>,
     browsers: Browsers,
-    strangers: Strangers,
+    failed_logins: FailedLogins,
+}
+
+/// A client's connection: the parts that answers depend on.
+struct Client {
+    peer: Peer,
+    port: u16,
+    state: Arc<ConnectionState>,
+    stage: watch::Receiver<Stage>,
+    tries: Tries,
 }
 
 /// The way in which a request is answered.
@@ -46,9 +57,15 @@ enum Answering<F> {
 }
 
 impl Http {
-    pub(crate) fn new(routes: Router, token: Option<Token>, strangers: Strangers) -> Http {
+    pub(crate) fn new(routes: Router, token: Option<Token>, failed_logins: FailedLogins) -> Http {
         let browsers = Browsers::Admitted;
-        Http { routes: TowerToHyperService::new(routes), checks: None, token, browsers, strangers }
+        Http {
+            routes: TowerToHyperService::new(routes),
+            checks: None,
+            token,
+            browsers,
+            failed_logins,
+        }
     }
 
     /// Returns this protocol, which admits these browsers.
@@ -61,61 +78,67 @@ impl Http {
     pub(crate) fn with_fast_checks(self, app: App) -> Http {
         Http { checks: Some(Arc::new(app)), ..self }
     }
+
+    /// Admits or refuses a request by its head, and returns the future of its answer.
+    fn answer(
+        &self,
+        client: &Client,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Either<Full<Bytes>, Body>>, Infallible>> + use<> {
+        let (stage, tries) = (client.stage.clone(), client.tries.clone());
+        client.state.note_call();
+        let call = Call::on(&client.state);
+        let mut request = request.map(|body| CountedBody::of(&call, body));
+        let shown = shown(self.token.as_ref(), &tries, request.headers());
+        let refusal = match self.browsers.admit(&request, client.port) {
+            _ if shown != Shown::Right => Some(Problem::no_token()),
+            Err(page) => Some(Problem::forbidden(&page.message())),
+            Ok(()) => None,
+        };
+        let answering = match (refusal, &self.checks) {
+            (Some(problem), _) => Answering::Refusal(problem, shown),
+            (None, Some(app)) if is_check(&request) => {
+                Answering::Check(Arc::clone(app), request.into_body())
+            }
+            (None, _) => {
+                request.extensions_mut().insert(client.peer);
+                request.extensions_mut().insert(Arc::clone(&client.state));
+                request.extensions_mut().insert(tries.clone());
+                Answering::ByRoutes(self.routes.call(request))
+            }
+        };
+        async move {
+            let mut answer = match answering {
+                Answering::Refusal(problem, shown) => {
+                    if shown == Shown::Wrong {
+                        tries.fail().await;
+                    }
+                    problem.into_response().map(Either::Right)
+                }
+                Answering::Check(app, body) => match check_by(&app, body).await {
+                    Ok(answer) => answer.map(Either::Left),
+                    Err(problem) => problem.into_response().map(Either::Right),
+                },
+                Answering::ByRoutes(answer) => answer.await?.map(Either::Right),
+            };
+            if *stage.borrow() != Stage::Open || tries.are_over() {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            call.note_whole();
+            call.connection().note_answer();
+            Ok(answer)
+        }
+    }
 }
 
 impl Protocol for Http {
     async fn serve(self, connection: Connection) {
-        let stage = connection.stage();
         let mut closing = connection.stage();
-        let (peer, port, seat) = (connection.peer(), connection.port(), connection.seat());
-        let watched = Arc::clone(&seat);
-        let Http { routes, checks, token, browsers, strangers } = self;
-        let tries = strangers.tries(peer.0, connection.stage(), Some(connection.seat()));
-        let service = service_fn(move |request: Request<Incoming>| {
-            seat.note_call();
-            let call = Call::on(&seat);
-            let mut request = request.map(|body| CountedBody::of(&call, body));
-            let shown = shown(token.as_ref(), &tries, request.headers());
-            let refusal = match browsers.admit(&request, port) {
-                _ if shown != Shown::Right => Some(Problem::no_token()),
-                Err(stranger) => Some(Problem::forbidden(&stranger.message())),
-                Ok(()) => None,
-            };
-            let answering = match (refusal, &checks) {
-                (Some(problem), _) => Answering::Refusal(problem, shown),
-                (None, Some(app)) if is_check(&request) => {
-                    Answering::Check(Arc::clone(app), request.into_body())
-                }
-                (None, _) => {
-                    request.extensions_mut().insert(peer);
-                    request.extensions_mut().insert(Arc::clone(&seat));
-                    request.extensions_mut().insert(tries.clone());
-                    Answering::ByRoutes(routes.call(request))
-                }
-            };
-            let (stage, tries) = (stage.clone(), tries.clone());
-            async move {
-                let mut answer = match answering {
-                    Answering::Refusal(problem, shown) => {
-                        if shown == Shown::Wrong {
-                            tries.fail().await;
-                        }
-                        problem.into_response().map(Either::Right)
-                    }
-                    Answering::Check(app, body) => match check_by(&app, body).await {
-                        Ok(answer) => answer.map(Either::Left),
-                        Err(problem) => problem.into_response().map(Either::Right),
-                    },
-                    Answering::ByRoutes(answer) => answer.await?.map(Either::Right),
-                };
-                if *stage.borrow() != Stage::Open || tries.are_over() {
-                    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-                }
-                call.note_whole();
-                call.seat().note_answer();
-                Ok::<Response<Either<Full<Bytes>, Body>>, Infallible>(answer)
-            }
-        });
+        let (peer, port, state) = (connection.peer(), connection.port(), connection.state());
+        let watched = Arc::clone(&state);
+        let tries = self.failed_logins.tries(peer.0, connection.stage(), Some(connection.state()));
+        let client = Client { peer, port, state, stage: connection.stage(), tries };
+        let service = service_fn(move |request| self.answer(&client, request));
         let ticks = Ticks::new();
         let mut clock = ticks.clock();
         let mut connection = pin!(
@@ -126,7 +149,7 @@ impl Protocol for Http {
                 .max_buf_size(BUFFER_MAX)
                 .serve_connection(TokioIo::new(connection.metered_by_bytes()), service)
         );
-        let mut pace = Pace::default();
+        let mut phase_ticks = PhaseTicks::default();
         // An error ends this connection only (the client left, or a time-out), so the loop just returns.
         let mut is_closing = false;
         loop {
@@ -139,7 +162,7 @@ impl Protocol for Http {
                 }
                 _ = clock.tick() => {
                     ticks.note();
-                    if pace.is_too_slow(&watched) {
+                    if phase_ticks.is_too_slow(&watched) {
                         return;
                     }
                 }
@@ -189,15 +212,15 @@ impl HttpBody for CountedBody {
 
 /// Counts the ticks that one phase of one message takes.
 #[derive(Default)]
-struct Pace {
+struct PhaseTicks {
     last: Option<(Phase, u32)>,
     ticks: u32,
 }
 
-impl Pace {
+impl PhaseTicks {
     /// Returns whether the client has been in one phase for too long. Call it at every tick.
-    fn is_too_slow(&mut self, seat: &Seat) -> bool {
-        let now = seat.progress();
+    fn is_too_slow(&mut self, state: &ConnectionState) -> bool {
+        let now = state.progress();
         self.ticks = if now == self.last { self.ticks + 1 } else { 0 };
         self.last = now;
         match now {
@@ -215,7 +238,7 @@ fn shown(token: Option<&Token>, tries: &Tries, headers: &HeaderMap) -> Shown {
 }
 
 /// The longest time from the end of an answer to the next request's head: longer than the idle time of common client
-/// pools, and short enough that silent connections free their seats. The next tick ends the connection.
+/// pools, and short enough that silent connections make room for others. The next tick ends the connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// The ticks for a head, which clients send at once: ten to fifteen seconds from its first byte.
@@ -239,12 +262,10 @@ mod tests {
     use spillgate::Policy;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpSocket, TcpStream};
-    use tokio::sync::watch;
     use tokio::time;
 
     use super::*;
     use crate::config::Store;
-    use crate::listener::connection::Peer;
     use crate::listener::http::routes;
 
     /// Returns how long a connection stays open whose client sends these bytes and no more. Time is paused, so it
@@ -264,9 +285,9 @@ mod tests {
         let (stream, peer) = listener.accept().await.unwrap();
         let (_stage, stages) = watch::channel(Stage::Open);
         let began = time::Instant::now();
-        let (peer, seat) = (Peer(peer.ip()), Seat::alone());
-        let connection = Connection::open(stream, peer, None, stages, seat).await.unwrap();
-        let http = Http::new(routes(app.clone()), None, Strangers::at("HTTP"));
+        let (peer, state) = (Peer(peer.ip()), ConnectionState::alone());
+        let connection = Connection::open(stream, peer, None, stages, state).await.unwrap();
+        let http = Http::new(routes(app.clone()), None, FailedLogins::at("HTTP"));
         http.with_fast_checks(app).serve(connection).await;
         began.elapsed()
     }
@@ -323,20 +344,20 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_is_in_the_phase_of_the_answer_until_the_client_has_taken_it() {
-        let seat = Seat::alone();
-        let mut pace = Pace::default();
-        seat.note_call();
-        seat.note_answer();
-        seat.note_call();
-        let ticks = (0..=ANSWER_TICKS).find(|_| pace.is_too_slow(&seat));
+    fn a_connection_is_in_the_phase_of_the_answer_until_the_client_has_taken_it() {
+        let state = ConnectionState::alone();
+        let mut phase_ticks = PhaseTicks::default();
+        state.note_call();
+        state.note_answer();
+        state.note_call();
+        let ticks = (0..=ANSWER_TICKS).find(|_| phase_ticks.is_too_slow(&state));
         assert_eq!(ticks, Some(ANSWER_TICKS));
-        seat.flushed();
-        assert_eq!(seat.progress(), Some((Phase::Call, 1)));
-        seat.flushed();
-        assert_eq!(seat.progress(), Some((Phase::Call, 1)), "no answer was flushed");
-        seat.note_answer();
-        seat.flushed();
-        assert_eq!(seat.progress(), None);
+        state.flushed();
+        assert_eq!(state.progress(), Some((Phase::Call, 1)));
+        state.flushed();
+        assert_eq!(state.progress(), Some((Phase::Call, 1)), "no answer was flushed");
+        state.note_answer();
+        state.flushed();
+        assert_eq!(state.progress(), None);
     }
 }

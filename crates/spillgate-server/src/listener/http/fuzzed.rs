@@ -4,7 +4,7 @@ use spillgate::Request;
 
 use super::json::parse;
 use super::problem::Problem;
-use super::question::{Batch, Check};
+use super::request::{Batch, Check};
 use crate::bounds::{ATTRIBUTES_MAX, BATCH_MAX, NAME_MAX, VALUE_MAX};
 
 /// Panics if a parsed body exceeds the bounds, or if a request changes when it is written and parsed again.

@@ -43,7 +43,7 @@ fn explain<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) ->
     Problem::in_field(&field(&path, message), &with_example(message))
 }
 
-/// Returns the words of an error of `T` behind "expected", such as an example of the object.
+/// Returns the text after "expected" in an error of `T`, such as an example of the object.
 fn expected<'a, T: Deserialize<'a>>() -> String {
     let error = serde_json::from_slice::<T>(b"null").err().map(|error| error.to_string());
     let expected = error.as_deref().and_then(|error| error.split_once("expected "));

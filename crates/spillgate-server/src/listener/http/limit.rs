@@ -3,7 +3,7 @@
 use spillgate::LimitSpec;
 
 use super::json::Text;
-use super::question::Whole;
+use super::request::Whole;
 
 #[derive(PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"quota\": \"5/minute\"}")]

@@ -18,12 +18,19 @@ pub(in crate::listener) struct Problem {
     /// The field with the problem, such as `limit.quota` or `[3].cost`; empty if the problem is about no field.
     field: String,
     message: String,
-    /// Whether the client may send the same call again at once.
-    retryable: bool,
-    /// How the reservation under the id of the call has ended, if it has.
-    ended: Option<&'static str>,
-    /// Whether the service is too busy, or has no room for another record.
-    overloaded: bool,
+    kind: Kind,
+}
+
+/// The kind of a problem, which its answer marks for clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    /// The client may send the same call again at once.
+    Retryable,
+    /// The reservation under the id of the call has ended in this way.
+    Ended(&'static str),
+    /// The service is too busy, or has no room for another record.
+    Overloaded,
 }
 
 impl Problem {
@@ -94,22 +101,23 @@ impl Problem {
         Problem::of(StatusCode::FORBIDDEN, why.to_owned())
     }
 
-    /// Returns the problem of a call that was done in part or not at all. The same call does the rest.
+    /// Returns the problem of a call that was done in part or not at all. If the client sends it again, the rest is
+    /// done.
     pub(in crate::listener) fn retryable(message: String) -> Problem {
         let problem = Problem::of(StatusCode::SERVICE_UNAVAILABLE, message);
-        Problem { retryable: true, ..problem }
+        Problem { kind: Kind::Retryable, ..problem }
     }
 
     /// Returns the problem of a call with the id of an ended reservation.
     pub(in crate::listener) fn ended(how: &'static str, message: &str) -> Problem {
         let problem = Problem::in_field("id", message).with_status(StatusCode::CONFLICT);
-        Problem { ended: Some(how), ..problem }
+        Problem { kind: Kind::Ended(how), ..problem }
     }
 
-    /// Returns the problem of a reservation that finds no room for its record.
+    /// Returns the problem of a call that the service is too busy for, or has no room for.
     pub(in crate::listener) fn overloaded(message: String) -> Problem {
         let problem = Problem::of(StatusCode::SERVICE_UNAVAILABLE, message);
-        Problem { overloaded: true, ..problem }
+        Problem { kind: Kind::Overloaded, ..problem }
     }
 
     pub(in crate::listener) fn no_token() -> Problem {
@@ -136,10 +144,6 @@ impl Problem {
         Problem::in_field("rule", &message).with_status(StatusCode::NOT_FOUND)
     }
 
-    pub(in crate::listener) fn wrong_method(method: &Method, path: &str, paths: &str) -> Problem {
-        Problem::not_taken(method, path, &format!("there are {paths}"))
-    }
-
     /// Returns the problem of a method that a path does not take, with the remedy.
     pub(in crate::listener) fn not_taken(method: &Method, path: &str, remedy: &str) -> Problem {
         let message =
@@ -148,8 +152,7 @@ impl Problem {
     }
 
     pub(in crate::listener) fn of(status: StatusCode, message: String) -> Problem {
-        let (field, retryable, ended, overloaded) = (String::new(), false, None, false);
-        Problem { status, field, message, retryable, ended, overloaded }
+        Problem { status, field: String::new(), message, kind: Kind::Plain }
     }
 }
 
@@ -181,6 +184,11 @@ impl IntoResponse for Problem {
             "" => self.message,
             field => format!("{field}: {}", self.message),
         };
+        let (reason, ended) = match self.kind {
+            Kind::Plain | Kind::Retryable => (None, None),
+            Kind::Ended(how) => (Some("ended"), Some(how)),
+            Kind::Overloaded => (Some(Reason::Overloaded.as_str()), None),
+        };
         let body = Body9457 {
             // RFC 9457's type for a problem that the status describes and no page explains further.
             r#type: "about:blank",
@@ -188,12 +196,9 @@ impl IntoResponse for Problem {
             status: self.status.as_u16(),
             detail: &detail,
             field: &self.field,
-            retryable: self.retryable,
-            reason: match self.ended {
-                Some(_) => Some("ended"),
-                None => self.overloaded.then_some(Reason::Overloaded.as_str()),
-            },
-            ended: self.ended,
+            retryable: self.kind == Kind::Retryable,
+            reason,
+            ended,
         };
         let body = serde_json::to_vec(&body).expect("strings and numbers always make JSON");
         let mut response = Response::new(Body::from(body));
@@ -204,7 +209,7 @@ impl IntoResponse for Problem {
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if self.overloaded {
+        if self.kind == Kind::Overloaded {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response

@@ -18,7 +18,7 @@ use spillgate::reservation::{EndResult, Receipt, ReservationError, Usage};
 use super::answer::{self, json};
 use super::json::{Object, Text, parse};
 use super::problem::Problem;
-use super::question::{Check, CostField, Whole};
+use super::request::{Check, CostField, Whole};
 use crate::app::App;
 use crate::bounds::NO_ROOM;
 
@@ -49,22 +49,22 @@ async fn settle(State(app): State<Arc<App>>, body: Body) -> Result<Response, Pro
     app.takes_reservations().map_err(Problem::forbidden)?;
     let body = super::body::read(body).await?;
     let Object(SettleFields { receipt, cost }) = parse(&body)?;
-    answer_end(app.settle(&receipt.0, &cost.usage()).await)
+    answer_end(app.limiter().settle(&receipt.0, &cost.usage()).await)
 }
 
 async fn cancel(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
-    answer_end(app.cancel(&receipt_of(&app, body).await?).await)
+    answer_end(app.limiter().cancel(&receipt_of(&app, body).await?).await)
 }
 
 async fn release(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
-    answer_end(app.release(&receipt_of(&app, body).await?).await)
+    answer_end(app.limiter().release(&receipt_of(&app, body).await?).await)
 }
 
 async fn renew(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
     app.takes_reservations().map_err(Problem::forbidden)?;
     let body = super::body::read(body).await?;
     let Object(RenewFields { receipt, ttl_ms }) = parse(&body)?;
-    answer_end(app.renew(&receipt.0, Duration::from_millis(ttl_ms.0)).await)
+    answer_end(app.limiter().renew(&receipt.0, Duration::from_millis(ttl_ms.0)).await)
 }
 
 async fn receipt_of(app: &App, body: Body) -> Result<Receipt, Problem> {

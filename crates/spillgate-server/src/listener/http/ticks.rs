@@ -42,7 +42,7 @@ impl Timer for Ticks {
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
         let ticks = deadline.saturating_duration_since(self.began).as_secs() / TICK.as_secs();
         // The current tick has begun already, so it does not count in full.
-        Box::pin(Until { passed: Arc::clone(&self.passed), until: ticks + 1 })
+        Box::pin(TickSleep { passed: Arc::clone(&self.passed), until: ticks + 1 })
     }
 
     /// Returns the time of the last tick.
@@ -53,12 +53,12 @@ impl Timer for Ticks {
 }
 
 /// A sleep that ends with a tick. It registers no waker, because every tick polls the connection.
-struct Until {
+struct TickSleep {
     passed: Arc<AtomicU64>,
     until: u64,
 }
 
-impl Future for Until {
+impl Future for TickSleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
@@ -69,7 +69,7 @@ impl Future for Until {
     }
 }
 
-impl Sleep for Until {}
+impl Sleep for TickSleep {}
 
 /// The time between two ticks, and so the most by which a deadline is late.
 const TICK: Duration = Duration::from_secs(5);

@@ -6,6 +6,7 @@ use spillgate::reservation::Receipt;
 use spillgate::{Decision, Reason};
 
 use super::reply::Replies;
+use crate::listener::http::answer::ms_up;
 
 /// The form of an answer, with the numbers of the command that it repeats.
 #[derive(Clone, Copy, Debug)]
@@ -101,19 +102,14 @@ fn seconds_up(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-fn ms_up(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn waits_are_rounded_up() {
-        for (us, seconds, ms) in [(0, 0, 0), (1, 1, 1), (1_000, 1, 1), (1_000_001, 2, 1_001)] {
-            let wait = Duration::from_micros(us);
-            assert_eq!((seconds_up(wait), ms_up(wait)), (seconds, ms), "{us} µs");
+        for (us, seconds) in [(0, 0), (1, 1), (1_000_000, 1), (1_000_001, 2)] {
+            assert_eq!(seconds_up(Duration::from_micros(us)), seconds, "{us} µs");
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The commands that arrived together. Their checks are decided in one batch.
 
-use std::fmt::Display;
-
 use spillgate::Request;
 
 use super::answer::Answer;
@@ -49,15 +47,23 @@ pub(super) enum Access {
 }
 
 impl<'a> Batch<'a> {
-    /// Decodes at most `most` commands.
-    pub(super) fn of(bytes: &'a [u8], access: Access, most: usize) -> Batch<'a> {
+    /// Decodes at most `most` commands. `refusal` returns the error reply to a check that must not be made.
+    pub(super) fn of(
+        bytes: &'a [u8],
+        access: Access,
+        most: usize,
+        refusal: impl Fn(&Request<'_>) -> Option<String>,
+    ) -> Batch<'a> {
         let mut batch =
             Batch { requests: Vec::new(), entries: Vec::new(), length: 0, end: End::Cut };
         while batch.entries.len() < most {
             match decode(&bytes[batch.length..]) {
                 Ok(Frame::Whole { arguments, length }) => {
                     batch.length += length;
-                    if !arguments.is_empty() && batch.add(&arguments, access) == Place::Last {
+                    if arguments.is_empty() {
+                        continue;
+                    }
+                    if batch.add(&arguments, access, &refusal) == Position::Last {
                         break;
                     }
                 }
@@ -74,46 +80,40 @@ impl<'a> Batch<'a> {
         batch
     }
 
-    /// Replaces the answer of each check by the error that `error_of` returns for it.
-    pub(super) fn refuse<E: Display>(&mut self, error_of: impl Fn(&Request<'_>) -> Option<E>) {
-        let mut refusals = self.requests.iter().map(error_of);
-        let mut kept = Vec::with_capacity(self.requests.len());
-        for entry in &mut self.entries {
-            let Entry::Answer(_) = entry else { continue };
-            let refusal = refusals.next().flatten();
-            kept.push(refusal.is_none());
-            if let Some(error) = refusal {
-                *entry = Entry::Control(Control::Refused(format!("ERR domain: {error}")));
-            }
-        }
-        drop(refusals);
-        let mut kept = kept.into_iter();
-        self.requests.retain(|_| kept.next().unwrap_or(true));
-    }
-
-    fn add(&mut self, request: &[&'a [u8]], access: Access) -> Place {
-        let (entry, place) = match Command::of(request) {
+    fn add(
+        &mut self,
+        request: &[&'a [u8]],
+        access: Access,
+        refusal: impl Fn(&Request<'_>) -> Option<String>,
+    ) -> Position {
+        let (entry, position) = match Command::of(request) {
             Command::Control(control) if access == Access::Open || control.is_for_all() => {
-                let place = if control.ends_batch() { Place::Last } else { Place::Within };
-                (Entry::Control(control), place)
+                let position = if control.ends_batch() { Position::Last } else { Position::Within };
+                (Entry::Control(control), position)
             }
             Command::Check(request, answer) if access == Access::Open => {
-                self.requests.push(request);
-                (Entry::Answer(answer), Place::Within)
+                let entry = match refusal(&request) {
+                    None => {
+                        self.requests.push(request);
+                        Entry::Answer(answer)
+                    }
+                    Some(why) => Entry::Control(Control::Refused(why)),
+                };
+                (entry, Position::Within)
             }
             Command::Reservation(reservation) if access == Access::Open => {
-                (Entry::Reservation(reservation), Place::Last)
+                (Entry::Reservation(reservation), Position::Last)
             }
-            _ => (Entry::Barred, Place::Within),
+            _ => (Entry::Barred, Position::Within),
         };
         self.entries.push(entry);
-        place
+        position
     }
 }
 
-/// The place of a command in its batch.
+/// The position of a command in its batch.
 #[derive(PartialEq, Eq)]
-enum Place {
+enum Position {
     Within,
     Last,
 }

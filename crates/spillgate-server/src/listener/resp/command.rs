@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use spillgate::Request;
 
 use super::answer::Answer;
-use super::question::{self, ParsedCheck, quoted};
 use super::reply::Version;
+use super::request::{self, ParsedCheck, quoted};
 use super::reservation::{self, ParsedReservation, Reservation};
 use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 
@@ -78,21 +78,23 @@ impl<'a> Command<'a> {
     /// Parses a request, which holds at least the name of a command.
     pub(super) fn of(request: &[&'a [u8]]) -> Command<'a> {
         let (name, arguments) = (request[0], &request[1..]);
-        let Some(entry) = entry(name) else { return Command::Control(unknown(name)) };
-        if !entry.takes.contains(&arguments.len()) {
-            let Entry { name, usage, .. } = entry;
+        let Some(command) = command_named(name) else {
+            return Command::Control(unknown(name));
+        };
+        if !command.takes.contains(&arguments.len()) {
+            let CommandInfo { name, usage, .. } = command;
             return refused(format!(
                 "ERR wrong number of arguments for {name}; write {name} {usage}"
             ));
         }
-        let read = match entry.read {
+        let read = match command.read {
             Read::Check(read) => {
                 read(arguments).map(|(request, answer)| Command::Check(request, answer))
             }
             Read::Reservation(read) => read(arguments).map(Command::Reservation),
             Read::Control(control) => control(arguments).map(Command::Control),
         };
-        read.unwrap_or_else(|why| refused(format!("ERR {} {why}", entry.name)))
+        read.unwrap_or_else(|why| refused(format!("ERR {} {why}", command.name)))
     }
 }
 
@@ -117,7 +119,7 @@ impl Control<'_> {
 }
 
 /// The description of a command, which `COMMAND` lists.
-pub(super) struct Entry {
+pub(super) struct CommandInfo {
     pub(super) name: &'static str,
     usage: &'static str,
     /// The number of its arguments.
@@ -131,7 +133,7 @@ enum Read {
     Control(for<'a> fn(&[&'a [u8]]) -> Result<Control<'a>, String>),
 }
 
-impl Entry {
+impl CommandInfo {
     /// Returns the number of arguments with the name, as Redis counts them; negative if more may follow.
     pub(super) fn arity(&self) -> i64 {
         let least = *self.takes.start() as i64 + 1;
@@ -145,8 +147,8 @@ impl Entry {
 }
 
 /// Returns the command of this name.
-pub(super) fn entry(name: &[u8]) -> Option<&'static Entry> {
-    ENTRIES.iter().find(|entry| entry.name.as_bytes().eq_ignore_ascii_case(name))
+pub(super) fn command_named(name: &[u8]) -> Option<&'static CommandInfo> {
+    COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
 fn refused<'a>(message: String) -> Command<'a> {
@@ -160,8 +162,9 @@ fn unknown<'a>(name: &[u8]) -> Control<'a> {
         return Control::Http;
     }
     let name = quoted(name);
-    let is_of_limits = |entry: &&Entry| !matches!(entry.read, Read::Control(_));
-    let limiting: Vec<&str> = ENTRIES.iter().filter(is_of_limits).map(|entry| entry.name).collect();
+    let is_of_limits = |command: &&CommandInfo| !matches!(command.read, Read::Control(_));
+    let limiting = COMMANDS.iter().filter(is_of_limits).map(|command| command.name);
+    let limiting: Vec<&str> = limiting.collect();
     Control::Refused(format!(
         "ERR unknown command {name}; there are {}, and commands about the connection such as PING",
         limiting.join(", ")
@@ -257,95 +260,105 @@ fn printable(name: &[u8]) -> Result<&[u8], String> {
 }
 
 /// All commands, the most frequent first, because a name is searched from the top.
-pub(super) const ENTRIES: &[Entry] = &[
-    Entry {
+pub(super) const COMMANDS: &[CommandInfo] = &[
+    CommandInfo {
         name: "CL.THROTTLE",
         usage: "key max_burst count period [quantity]",
         takes: 4..=5,
-        read: Read::Check(question::cl_throttle),
+        read: Read::Check(request::cl_throttle),
     },
-    Entry {
+    CommandInfo {
         name: "THROTTLE",
         usage: "key max_burst count period [quantity]",
         takes: 4..=5,
-        read: Read::Check(question::throttle_crab),
+        read: Read::Check(request::throttle_crab),
     },
-    Entry {
+    CommandInfo {
         name: "SG.CHECK",
         usage: "domain cost [attribute value …], of 32 attributes at most",
         takes: 2..=2 + 2 * ATTRIBUTES_MAX,
-        read: Read::Check(question::sg_check),
+        read: Read::Check(request::sg_check),
     },
-    Entry {
+    CommandInfo {
         name: "SG.RESERVE",
         usage: "domain cost ttl_ms id [attribute value …], of 32 attributes at most; the id may be -",
         takes: 4..=4 + 2 * ATTRIBUTES_MAX,
         read: Read::Reservation(reservation::reserve),
     },
-    Entry {
+    CommandInfo {
         name: "SG.SETTLE",
         usage: "receipt cost",
         takes: 2..=2,
         read: Read::Reservation(reservation::settle),
     },
-    Entry {
+    CommandInfo {
         name: "SG.CANCEL",
         usage: "receipt",
         takes: 1..=1,
         read: Read::Reservation(reservation::cancel),
     },
-    Entry {
+    CommandInfo {
         name: "SG.RELEASE",
         usage: "receipt",
         takes: 1..=1,
         read: Read::Reservation(reservation::release),
     },
-    Entry {
+    CommandInfo {
         name: "SG.RENEW",
         usage: "receipt ttl_ms",
         takes: 2..=2,
         read: Read::Reservation(reservation::renew),
     },
-    Entry {
+    CommandInfo {
         name: "PING",
         usage: "[message]",
         takes: 0..=1,
         read: Read::Control(|arguments| Ok(Control::Ping(arguments.first().copied()))),
     },
-    Entry {
+    CommandInfo {
         name: "ECHO",
         usage: "message",
         takes: 1..=1,
         read: Read::Control(|arguments| Ok(Control::Echo(arguments[0]))),
     },
-    Entry {
+    CommandInfo {
         name: "HELLO",
         usage: "[version [AUTH user password] [SETNAME name]]",
         takes: 0..=6,
         read: Read::Control(hello),
     },
-    Entry { name: "AUTH", usage: "[user] password", takes: 1..=2, read: Read::Control(auth) },
-    Entry {
+    CommandInfo { name: "AUTH", usage: "[user] password", takes: 1..=2, read: Read::Control(auth) },
+    CommandInfo {
         name: "CLIENT",
         usage: "ID | GETNAME | SETNAME name | SETINFO attribute value",
         takes: 1..=3,
         read: Read::Control(client),
     },
-    Entry {
+    CommandInfo {
         name: "COMMAND",
         usage: "[COUNT | DOCS | INFO name …]",
         takes: 0..=64,
         read: Read::Control(commands),
     },
-    Entry { name: "SELECT", usage: "index", takes: 1..=1, read: Read::Control(select) },
-    Entry {
+    CommandInfo { name: "SELECT", usage: "index", takes: 1..=1, read: Read::Control(select) },
+    CommandInfo {
         name: "INFO",
         usage: "[section …]",
         takes: 0..=64,
         read: Read::Control(|_| Ok(Control::Info)),
     },
-    Entry { name: "QUIT", usage: "", takes: 0..=0, read: Read::Control(|_| Ok(Control::Quit)) },
-    Entry { name: "RESET", usage: "", takes: 0..=0, read: Read::Control(|_| Ok(Control::Reset)) },
+    CommandInfo {
+        name: "QUIT",
+        usage: "",
+        takes: 0..=0,
+        read: Read::Control(|_| Ok(Control::Quit)),
+    },
+    CommandInfo {
+        name: "RESET",
+        usage: "",
+        takes: 0..=0,
+        read: Read::Control(|_| Ok(Control::Reset)),
+    },
 ];
 
 /// The first words of HTTP requests that a web page can make a browser send here.

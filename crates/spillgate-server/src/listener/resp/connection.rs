@@ -4,10 +4,12 @@
 use std::future::ready;
 use std::io;
 use std::pin::pin;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use spillgate::{Decision, Request};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
@@ -19,29 +21,30 @@ use super::reply::Replies;
 use super::session::{NOT_AUTHENTICATED, Next, Session};
 use crate::app::App;
 use crate::bounds::BATCH_MAX;
-use crate::config::Domains;
-use crate::listener::{Call, Connection, Protocol, Seat, Stage, Strangers, Token, Tries};
+use crate::listener::{
+    Call, Connection, ConnectionState, FailedLogins, Protocol, Stage, Token, Tries,
+};
 
 /// The protocol of Redis, for clients with the password if one is set.
 #[derive(Clone)]
 pub(crate) struct Resp {
     app: App,
     password: Option<Token>,
-    strangers: Strangers,
+    failed_logins: FailedLogins,
     connections: Arc<AtomicU64>,
 }
 
 impl Resp {
-    pub(crate) fn new(app: App, password: Option<Token>, strangers: Strangers) -> Resp {
-        Resp { app, password, strangers, connections: Arc::default() }
+    pub(crate) fn new(app: App, password: Option<Token>, failed_logins: FailedLogins) -> Resp {
+        Resp { app, password, failed_logins, connections: Arc::default() }
     }
 
-    fn converse<S>(self, stream: S, seat: Arc<Seat>, tries: Tries) -> Conversation<S> {
+    fn handler<S>(self, stream: S, state: Arc<ConnectionState>, tries: Tries) -> Handler<S> {
         let id = 1 + self.connections.fetch_add(1, Ordering::Relaxed);
-        Conversation {
+        Handler {
             app: self.app,
             stream,
-            seat,
+            state,
             session: Session::new(id, self.password),
             tries,
             received: Received::new(),
@@ -53,18 +56,19 @@ impl Resp {
 
 impl Protocol for Resp {
     async fn serve(self, connection: Connection) {
-        let (stage, seat) = (connection.stage(), connection.seat());
+        let (stage, state) = (connection.stage(), connection.state());
         let peer = connection.peer().0;
-        let tries = self.strangers.tries(peer, connection.stage(), Some(connection.seat()));
+        let tries = self.failed_logins.tries(peer, connection.stage(), Some(connection.state()));
         // An error ends this connection only (the client left, or does not take its answers), so it is ignored.
-        let _ = self.converse(connection, seat, tries).hold(stage).await;
+        let _ = self.handler(connection, state, tries).run(stage).await;
     }
 }
 
-struct Conversation<S> {
+/// Answers the commands of one connection.
+struct Handler<S> {
     app: App,
     stream: S,
-    seat: Arc<Seat>,
+    state: Arc<ConnectionState>,
     session: Session,
     tries: Tries,
     received: Received,
@@ -72,11 +76,11 @@ struct Conversation<S> {
     idle: Idle,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Handler<S> {
     /// Serves the connection until the client leaves or is silent for too long, or the listener closes.
-    async fn hold(mut self, stage: watch::Receiver<Stage>) -> io::Result<()> {
+    async fn run(mut self, stage: watch::Receiver<Stage>) -> io::Result<()> {
         let mut until_closing = stage.clone();
-        // The result says whether the sender is gone; it lives as long as the listener.
+        // The result only shows whether the sender is gone, and the sender lives as long as the listener.
         let mut closing =
             pin!(async { drop(until_closing.wait_for(|stage| *stage == Stage::Closing).await) });
         let mut leaving = false;
@@ -84,7 +88,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
             let between_requests = self.received.is_empty();
             tokio::select! {
                 biased;
-                read = self.received.read(&mut self.stream, &self.seat) => if read? == 0 { return Ok(()) },
+                read = self.received.read(&mut self.stream, &self.state) => if read? == 0 { return Ok(()) },
                 () = self.idle.tick() => {
                     if self.idle.is_over(between_requests) {
                         return Ok(());
@@ -111,7 +115,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
 
     /// Answers every command that has arrived whole.
     async fn answer(&mut self) -> io::Result<Next> {
-        let call = Call::on(&self.seat);
+        let call = Call::on(&self.state);
         let mut answered = 0;
         let mut wanted = 1;
         let mut next = Next::Stay;
@@ -119,17 +123,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
         // A batch takes memory for each of its checks. If the listener's budget has no room for the largest batch that
         // these bytes can hold, they are answered in small batches.
         let answering = BATCH_MAX.min(received / SHORTEST) * ANSWERING;
-        let covered = self.seat.try_cover(self.received.capacity() + answering);
+        let covered = self.state.buffer_share().try_cover(self.received.capacity() + answering);
         let (most, replies_max) =
             if covered { (BATCH_MAX, REPLIES_MAX) } else { (BATCH_FREE, REPLIES_FREE) };
         while next == Next::Stay {
             let access = self.session.access();
-            let mut batch = Batch::of(&self.received.bytes()[answered..], access, most);
+            let refusal = |request: &Request<'_>| {
+                let unknown = self.app.require_domain_of(request).err();
+                unknown.map(|unknown| format!("ERR domain: {unknown}"))
+            };
+            let batch = Batch::of(&self.received.bytes()[answered..], access, most, refusal);
             if !batch.entries.is_empty() {
                 call.note_whole();
-            }
-            if self.app.domains == Domains::Known {
-                batch.refuse(|request| self.app.require_domain_of(request).err());
             }
             let decisions = match batch.requests.as_slice() {
                 [] => Vec::new(),
@@ -140,24 +145,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
             };
             let mut decisions = decisions.iter();
             for entry in &batch.entries {
-                match entry {
-                    Entry::Answer(answer) => {
-                        let decision = decisions.next().expect("each check has a decision");
-                        answer.write(decision, &mut self.replies);
-                    }
-                    Entry::Control(control) => {
-                        next = self.session.run(control, &mut self.replies);
-                        if self.session.has_failed() {
-                            self.tries.fail().await;
-                        }
-                        if self.tries.are_over() {
-                            next = Next::Leave;
-                        }
-                    }
-                    Entry::Reservation(reservation) => {
-                        reservation.run(&self.app, &mut self.replies).await;
-                    }
-                    Entry::Barred => self.replies.error(NOT_AUTHENTICATED),
+                let Handler { app, session, tries, replies, .. } = self;
+                if reply(entry, &mut decisions, app, session, tries, replies).await == Next::Leave {
+                    next = Next::Leave;
                 }
                 if self.replies.bytes().len() >= replies_max {
                     send(&mut self.stream, &mut self.replies).await?;
@@ -181,17 +171,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
         if answered > 0 {
             self.idle.restart();
         }
-        if self.seat.is_contended() {
+        if self.state.buffer_share().is_contended() {
             self.free_memory();
         }
-        self.seat.shrink_to(self.received.capacity());
+        self.state.buffer_share().shrink_to(self.received.capacity());
         Ok(next)
     }
 
     fn free_memory(&mut self) {
         self.received.free_memory();
         self.replies.free_memory();
-        self.seat.shrink_to(self.received.capacity());
+        self.state.buffer_share().shrink_to(self.received.capacity());
     }
 
     /// Closes the connection after the last answer. Bytes that the client sends meanwhile are read and dropped: closing
@@ -205,6 +195,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
         };
         timeout(CLOSING, until_gone).await.unwrap_or(Ok(()))
     }
+}
+
+/// Writes the reply to one command. A check takes the next of the decisions.
+async fn reply(
+    entry: &Entry<'_>,
+    decisions: &mut slice::Iter<'_, Decision>,
+    app: &App,
+    session: &mut Session,
+    tries: &Tries,
+    replies: &mut Replies,
+) -> Next {
+    match entry {
+        Entry::Answer(answer) => {
+            let decision = decisions.next().expect("each check has a decision");
+            answer.write(decision, replies);
+        }
+        Entry::Control(control) => {
+            let next = session.run(control, replies);
+            if session.has_failed() {
+                tries.fail().await;
+            }
+            return if tries.are_over() { Next::Leave } else { next };
+        }
+        Entry::Reservation(reservation) => reservation.run(app, replies).await,
+        Entry::Barred => replies.error(NOT_AUTHENTICATED),
+    }
+    Next::Stay
 }
 
 /// Sends the replies within [`SENDING`], so that a client that takes them byte by byte is disconnected, as one that
@@ -293,12 +310,12 @@ mod tests {
         let (client, server) = duplex(1024);
         let (stage, stages) = watch::channel(Stage::Open);
         let held = async move {
-            let strangers = Strangers::at("RESP");
-            let seat = Seat::alone();
-            let own = Some(Arc::clone(&seat));
-            let tries = strangers.tries(Ipv4Addr::LOCALHOST.into(), stages.clone(), own);
-            let resp = Resp::new(app, None, strangers);
-            let held = resp.converse(server, seat, tries).hold(stages).await;
+            let failed_logins = FailedLogins::at("RESP");
+            let state = ConnectionState::alone();
+            let own = Some(Arc::clone(&state));
+            let tries = failed_logins.tries(Ipv4Addr::LOCALHOST.into(), stages.clone(), own);
+            let resp = Resp::new(app, None, failed_logins);
+            let held = resp.handler(server, state, tries).run(stages).await;
             drop(stage);
             held
         };

@@ -54,7 +54,7 @@ fn requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option<Malformed>
 fn answered(bytes: &[u8], access: Access) {
     let (mut session, mut rest) = (Session::new(1, None), bytes);
     loop {
-        let batch = Batch::of(rest, access, BATCH_MAX);
+        let batch = Batch::of(rest, access, BATCH_MAX, |_| None);
         assert!(batch.entries.len() <= BATCH_MAX);
         let checks = batch.entries.iter().filter(|entry| matches!(entry, Entry::Answer(_)));
         assert_eq!(checks.count(), batch.requests.len());

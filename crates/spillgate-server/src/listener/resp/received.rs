@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use crate::listener::Seat;
+use crate::listener::ConnectionState;
 
 /// Requests that wait for their answers, and the beginning of one more.
 #[derive(Debug)]
@@ -42,14 +42,16 @@ impl Received {
     pub(super) async fn read(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
-        seat: &Seat,
+        state: &ConnectionState,
     ) -> io::Result<usize> {
         let length = self.bytes.len();
-        if self.bytes.capacity() - length < self.chunk && seat.try_cover(length + self.chunk) {
+        if self.bytes.capacity() - length < self.chunk
+            && state.buffer_share().try_cover(length + self.chunk)
+        {
             self.bytes.reserve_exact(self.chunk);
         }
         if self.bytes.capacity() - length < CHUNK_MIN {
-            seat.cover(length + CHUNK_MIN).await;
+            state.buffer_share().cover(length + CHUNK_MIN).await;
             self.bytes.reserve_exact(CHUNK_MIN);
         }
         let read = stream.read_buf(&mut self.bytes).await?;

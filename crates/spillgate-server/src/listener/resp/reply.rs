@@ -70,11 +70,11 @@ impl Replies {
     }
 
     pub(super) fn signed(&mut self, number: i64) {
-        self.line(b':', number.to_string().as_bytes());
+        self.header(b':', number);
     }
 
     pub(super) fn string(&mut self, bytes: &[u8]) {
-        self.header(b'$', bytes.len() as u64);
+        self.header(b'$', bytes.len());
         self.bytes.extend_from_slice(bytes);
         self.bytes.extend_from_slice(LINE_END);
     }
@@ -88,14 +88,14 @@ impl Replies {
 
     /// Begins an array. The next `items` replies are its items.
     pub(super) fn array(&mut self, items: usize) {
-        self.header(b'*', items as u64);
+        self.header(b'*', items);
     }
 
     /// Begins a map. The next `pairs` pairs of replies are its entries.
     pub(super) fn map(&mut self, pairs: usize) {
         match self.version {
             Version::Two => self.array(pairs * 2),
-            Version::Three => self.header(b'%', pairs as u64),
+            Version::Three => self.header(b'%', pairs),
         }
     }
 
@@ -105,25 +105,12 @@ impl Replies {
         self.bytes.extend_from_slice(LINE_END);
     }
 
-    fn header(&mut self, mark: u8, mut number: u64) {
-        let mut digits = [0; DIGITS_MAX];
-        let mut first = DIGITS_MAX;
-        loop {
-            first -= 1;
-            digits[first] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                break;
-            }
-        }
-        self.line(mark, &digits[first..]);
+    fn header(&mut self, mark: u8, number: impl itoa::Integer) {
+        self.line(mark, itoa::Buffer::new().format(number).as_bytes());
     }
 }
 
 const LINE_END: &[u8] = b"\r\n";
-
-/// The digits of the largest number.
-const DIGITS_MAX: usize = 20;
 
 #[cfg(test)]
 mod tests {

@@ -7,8 +7,8 @@ use spillgate::reservation::{Receipt, ReservationError, Reserve, Usage};
 use spillgate::{Reason, Request};
 
 use super::answer::Answer;
-use super::question::{cost, name, number, quoted, sg_check};
 use super::reply::Replies;
+use super::request::{cost, name, number, quoted, sg_check};
 use crate::app::App;
 use crate::bounds::{NO_ROOM, RESERVATION_NAME_MAX};
 
@@ -81,10 +81,10 @@ impl Reservation<'_> {
                     Err(error) => replies.error(&in_reply(&error)),
                 };
             }
-            Reservation::Settle { receipt, usage } => app.settle(receipt, usage).await,
-            Reservation::Cancel(receipt) => app.cancel(receipt).await,
-            Reservation::Release(receipt) => app.release(receipt).await,
-            Reservation::Renew { receipt, lasting } => app.renew(receipt, *lasting).await,
+            Reservation::Settle { receipt, usage } => app.limiter().settle(receipt, usage).await,
+            Reservation::Cancel(receipt) => app.limiter().cancel(receipt).await,
+            Reservation::Release(receipt) => app.limiter().release(receipt).await,
+            Reservation::Renew { receipt, lasting } => app.limiter().renew(receipt, *lasting).await,
         };
         match outcome {
             Ok(outcome) => replies.status(outcome.name()),

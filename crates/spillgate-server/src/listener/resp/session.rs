@@ -1,7 +1,9 @@
 //! The state of one RESP connection (name, protocol version, authentication), and the commands that change it.
 
 use super::batch::Access;
-use super::command::{Client, Commands, Control, Credentials, ENTRIES, Entry, Hello, USER, entry};
+use super::command::{
+    COMMANDS, Client, CommandInfo, Commands, Control, Credentials, Hello, USER, command_named,
+};
 use super::reply::{Replies, Version};
 use crate::listener::Token;
 
@@ -135,17 +137,17 @@ impl Session {
 
 fn describe(commands: &Commands<'_>, replies: &mut Replies) {
     match commands {
-        Commands::Count => replies.number(ENTRIES.len() as u64),
+        Commands::Count => replies.number(COMMANDS.len() as u64),
         Commands::Docs => replies.map(0),
         Commands::All => {
-            replies.array(ENTRIES.len());
-            ENTRIES.iter().for_each(|entry| describe_one(entry, replies));
+            replies.array(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| describe_one(command, replies));
         }
         Commands::Named(names) => {
             replies.array(names.len());
             for name in names {
-                match entry(name) {
-                    Some(entry) => describe_one(entry, replies),
+                match command_named(name) {
+                    Some(command) => describe_one(command, replies),
                     None => replies.nothing(),
                 }
             }
@@ -154,13 +156,13 @@ fn describe(commands: &Commands<'_>, replies: &mut Replies) {
 }
 
 /// Writes the description of a command: name, arity, flags, and the positions of its keys (first, last, step).
-fn describe_one(entry: &Entry, replies: &mut Replies) {
+fn describe_one(command: &CommandInfo, replies: &mut Replies) {
     replies.array(6);
-    replies.string(entry.name.to_ascii_lowercase().as_bytes());
-    replies.signed(entry.arity());
+    replies.string(command.name.to_ascii_lowercase().as_bytes());
+    replies.signed(command.arity());
     replies.array(1);
     replies.status("fast");
-    let key = u64::from(entry.has_key());
+    let key = u64::from(command.has_key());
     (0..3).for_each(|_| replies.number(key));
 }
 

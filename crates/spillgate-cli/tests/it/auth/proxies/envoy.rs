@@ -42,7 +42,7 @@ fn envoy_ext_authz_limits_as_documented() {
         application = cluster("application", rig.application),
         spillgate = cluster("spillgate", rig.spillgate.port),
     );
-    let file = rig.folder.write("envoy.yaml", &configuration);
+    let file = rig.write("envoy.yaml", &configuration);
     let _envoy = rig.start(
         &envoy,
         &[
@@ -59,7 +59,7 @@ fn envoy_ext_authz_limits_as_documented() {
     );
     rig.check_limits();
     let denial = r#"{"limits":"\"login\";r=0;t="#;
-    let log = || std::fs::read_to_string(rig.folder.0.join("access.log")).unwrap();
+    let log = || std::fs::read_to_string(rig.folder.path().join("access.log")).unwrap();
     eventually(|| {
         let names_it = |line: &str| line.starts_with(denial) && line.ends_with(r#""status":429}"#);
         log().lines().any(names_it)

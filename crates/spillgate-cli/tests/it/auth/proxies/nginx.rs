@@ -59,7 +59,7 @@ fn start(rig: &Rig, nginx: &Path) -> Process {
 }
 
 fn start_with(rig: &Rig, nginx: &Path, server: &str) -> Process {
-    let folder = rig.folder.0.to_str().unwrap();
+    let folder = rig.folder.path().to_str().unwrap();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("{kind}_temp_path {folder}/{kind};\n"))
         .concat();
@@ -67,6 +67,6 @@ fn start_with(rig: &Rig, nginx: &Path, server: &str) -> Process {
         "daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log stderr warn;\nevents {{}}\n\
          http {{\naccess_log off;\n{temporary}{server}\n}}\n"
     );
-    let file = rig.folder.write("nginx.conf", &configuration);
+    let file = rig.write("nginx.conf", &configuration);
     rig.start(nginx, &["-e", "stderr", "-p", folder, "-c", &file])
 }

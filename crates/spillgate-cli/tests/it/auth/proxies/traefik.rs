@@ -7,10 +7,10 @@ use super::{Rig, program};
 fn traefik_limits_as_documented() {
     let traefik = program("SPILLGATE_TRAEFIK", "traefik");
     let rig = Rig::new("x-forwarded");
-    let dynamic = rig.folder.write("dynamic.yaml", &rig.recipe("traefik/fail-open.yaml"));
+    let dynamic = rig.write("dynamic.yaml", &rig.recipe("traefik/fail-open.yaml"));
     let port = rig.port;
     let fixed = rig.recipe("traefik/static.yaml").replace("/etc/traefik/spillgate.yaml", &dynamic);
-    let fixed = rig.folder.write("traefik.yaml", &fixed);
+    let fixed = rig.write("traefik.yaml", &fixed);
     let _traefik = rig.start(&traefik, &["--configFile", &fixed]);
     // Traefik listens before it has read its rules.
     spillgate_testkit::eventually(|| {

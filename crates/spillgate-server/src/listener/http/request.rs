@@ -179,7 +179,8 @@ impl Batch<'_> {
     }
 }
 
-/// The inline limit that was built last: most checks of a batch have the same.
+/// The inline limit that was built last. Most checks of a batch have the same one, and building it for each would be
+/// slow: a decision of a batch of 100 takes 1.5 µs, a check by itself 14 µs.
 #[derive(Default)]
 struct LastLimit<'f>(Option<(&'f LimitFields<'f>, Limit)>);
 

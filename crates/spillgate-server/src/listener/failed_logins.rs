@@ -1,6 +1,8 @@
-//! Slows down clients that send wrong credentials. Each is answered late, and disconnected after a few tries. The
-//! more of them wait at a listener, the later each is answered. The log has at most one line a second about them. A
-//! client with the right token is never delayed.
+//! Slows down clients that send wrong credentials.
+//!
+//! A failure is answered late, and a connection is closed after a few. The more connections wait at a listener, the
+//! later each is answered. The log has at most one line a second about them. A client with the right token is never
+//! delayed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,34 +12,34 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
-use super::{Seat, Stage};
+use super::{ConnectionState, Stage};
 
-/// The failures at one listener. Clones share them.
+/// The failed logins at one listener. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct Strangers(Arc<Listener>);
+pub(crate) struct FailedLogins(Arc<Failures>);
 
 #[derive(Debug)]
-struct Listener {
-    /// Its name in the log.
-    name: &'static str,
+struct Failures {
+    /// The listener's name in the log.
+    listener: &'static str,
     /// Connections with a delayed answer now.
     waiting: AtomicU32,
     /// Failures since the last line of the log.
     unreported: AtomicU64,
-    /// Whether the log has a line of this second, so that further failures wait for the next.
+    /// Whether the log has a line of this second. Further failures then wait for the next.
     is_quiet: AtomicBool,
 }
 
 /// The failed tries of one connection. Clones share them.
 #[derive(Clone)]
-pub(crate) struct Tries(Arc<Connection>);
+pub(crate) struct Tries(Arc<PeerTries>);
 
-struct Connection {
-    strangers: Strangers,
+struct PeerTries {
+    failed_logins: FailedLogins,
     peer: IpAddr,
     stage: watch::Receiver<Stage>,
-    /// The seat of a protocol with one call at a time. It may be cut while the answer to a failure is delayed.
-    seat: Option<Arc<Seat>>,
+    /// Only for a protocol with one call at a time: the connection may be cut while the answer to a failure is delayed.
+    state: Option<Arc<ConnectionState>>,
     failed: AtomicU32,
     over: Notify,
 }
@@ -51,51 +53,51 @@ pub(crate) enum Shown {
     Wrong,
 }
 
-impl Strangers {
-    pub(crate) fn at(name: &'static str) -> Strangers {
+impl FailedLogins {
+    pub(crate) fn at(listener: &'static str) -> FailedLogins {
         let (waiting, unreported, is_quiet) = Default::default();
-        Strangers(Arc::new(Listener { name, waiting, unreported, is_quiet }))
+        FailedLogins(Arc::new(Failures { listener, waiting, unreported, is_quiet }))
     }
 
-    /// Returns the tries of a new connection. `seat` is for protocols with one call at a time: while the answer to a
-    /// failure is delayed, the call does not keep the connection from being closed for another.
+    /// Returns the tries of a new connection. With `state` the connection may be closed for another while the answer to
+    /// a failure is delayed. Only protocols with one call at a time give it.
     pub(super) fn tries(
         &self,
         peer: IpAddr,
         stage: watch::Receiver<Stage>,
-        seat: Option<Arc<Seat>>,
+        state: Option<Arc<ConnectionState>>,
     ) -> Tries {
         let (failed, over) = (AtomicU32::new(0), Notify::new());
-        Tries(Arc::new(Connection { strangers: self.clone(), peer, stage, seat, failed, over }))
+        Tries(Arc::new(PeerTries { failed_logins: self.clone(), peer, stage, state, failed, over }))
     }
 
     /// Logs a failure: the first of a second at once, the others together at the end of that second.
     fn report(&self, peer: IpAddr) {
-        let listener = &self.0;
-        listener.unreported.fetch_add(1, Ordering::Relaxed);
-        if listener.is_quiet.swap(true, Ordering::AcqRel) {
+        let failures = &self.0;
+        failures.unreported.fetch_add(1, Ordering::Relaxed);
+        if failures.is_quiet.swap(true, Ordering::AcqRel) {
             return;
         }
         self.write(peer);
-        let strangers = self.clone();
+        let failed_logins = self.clone();
         tokio::spawn(async move {
             sleep(REPORT_EVERY).await;
-            strangers.0.is_quiet.store(false, Ordering::Release);
-            strangers.write(peer);
+            failed_logins.0.is_quiet.store(false, Ordering::Release);
+            failed_logins.write(peer);
         });
     }
 
     fn write(&self, peer: IpAddr) {
         let failures = self.0.unreported.swap(0, Ordering::Relaxed);
         if failures > 0 {
-            tracing::warn!(target: "spillgate", listener = self.0.name, failures, %peer, "wrong credentials");
+            tracing::warn!(target: "spillgate", listener = self.0.listener, failures, %peer, "wrong credentials");
         }
     }
 }
 
 impl Tries {
-    /// Compares the credentials of a client. After too many failures everything is wrong, so that a client cannot avoid
-    /// the delay by sending many tries at once on one connection.
+    /// Compares the credentials of a client. After too many failures all credentials count as wrong. Otherwise a client
+    /// could avoid the delay by sending many tries at once on one connection.
     pub(super) fn judge(&self, shown: impl FnOnce() -> Shown) -> Shown {
         if self.are_over() { Shown::Wrong } else { shown() }
     }
@@ -103,20 +105,20 @@ impl Tries {
     /// Counts and logs a failure, then waits until it may be answered. The wait grows with each failure of this
     /// connection and with each other connection that waits. It ends when the service stops.
     pub(super) async fn fail(&self) {
-        let connection = &self.0;
-        let failed = connection.failed.fetch_add(1, Ordering::Relaxed);
-        connection.strangers.report(connection.peer);
-        let waiting = Waiting::among(&connection.strangers, connection.seat.as_deref());
+        let tries = &self.0;
+        let failed = tries.failed.fetch_add(1, Ordering::Relaxed);
+        tries.failed_logins.report(tries.peer);
+        let waiting = Waiting::among(&tries.failed_logins, tries.state.as_deref());
         let own = DELAY * (1 << failed.min(TRIES_MAX));
         let delay = own.max(DELAY_OF_EACH * waiting.others).min(DELAY_MAX);
-        let mut stage = connection.stage.clone();
+        let mut stage = tries.stage.clone();
         tokio::select! {
             () = sleep(delay) => {}
             _ = stage.wait_for(|stage| *stage != Stage::Open) => {}
         }
         drop(waiting);
         if self.are_over() {
-            connection.over.notify_one();
+            tries.over.notify_one();
         }
     }
 
@@ -131,28 +133,28 @@ impl Tries {
     }
 }
 
-/// One of the connections with a delayed answer, counted while this lives.
+/// A connection with a delayed answer, which counts until this is dropped.
 struct Waiting<'s> {
-    listener: &'s Listener,
-    seat: Option<&'s Seat>,
+    failures: &'s Failures,
+    state: Option<&'s ConnectionState>,
     others: u32,
 }
 
 impl<'s> Waiting<'s> {
-    fn among(strangers: &'s Strangers, seat: Option<&'s Seat>) -> Waiting<'s> {
-        let listener = &*strangers.0;
-        if let Some(seat) = seat {
-            seat.note_stranger();
+    fn among(failed_logins: &'s FailedLogins, state: Option<&'s ConnectionState>) -> Waiting<'s> {
+        let failures = &*failed_logins.0;
+        if let Some(state) = state {
+            state.begin_delay();
         }
-        Waiting { listener, seat, others: listener.waiting.fetch_add(1, Ordering::Relaxed) }
+        Waiting { failures, state, others: failures.waiting.fetch_add(1, Ordering::Relaxed) }
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.listener.waiting.fetch_sub(1, Ordering::Relaxed);
-        if let Some(seat) = self.seat {
-            seat.forget_stranger();
+        self.failures.waiting.fetch_sub(1, Ordering::Relaxed);
+        if let Some(state) = self.state {
+            state.end_delay();
         }
     }
 }
@@ -163,11 +165,11 @@ const TRIES_MAX: u32 = 4;
 /// The delay of the answer to the first failure of a connection. It doubles with each that follows.
 const DELAY: Duration = Duration::from_millis(250);
 
-/// The delay for each other connection that waits, which bounds a listener to a thousand tries a second over all
+/// The delay for each other connection that waits. It bounds a listener to a thousand tries a second over all
 /// connections.
 const DELAY_OF_EACH: Duration = Duration::from_millis(1);
 
-/// The longest delay: reached when all connections that a listener may hold wait.
+/// The longest delay. It is reached when as many connections wait as a listener may have.
 const DELAY_MAX: Duration = Duration::from_secs(20);
 
 /// The time between two lines of the log about one listener.
@@ -181,14 +183,14 @@ mod tests {
 
     use super::*;
 
-    fn tries(strangers: &Strangers) -> (watch::Sender<Stage>, Tries) {
+    fn tries(failed_logins: &FailedLogins) -> (watch::Sender<Stage>, Tries) {
         let (stage, stages) = watch::channel(Stage::Open);
-        (stage, strangers.tries(Ipv4Addr::LOCALHOST.into(), stages, None))
+        (stage, failed_logins.tries(Ipv4Addr::LOCALHOST.into(), stages, None))
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_failure_of_a_connection_is_answered_later_until_all_tries_fail() {
-        let (_stage, tries) = tries(&Strangers::at("HTTP"));
+        let (_stage, tries) = tries(&FailedLogins::at("HTTP"));
         for expected_ms in [250, 500, 1_000, 2_000] {
             assert_eq!(tries.judge(|| Shown::Right), Shown::Right);
             let began = Instant::now();
@@ -201,24 +203,24 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_listener_answers_a_thousand_failures_a_second_over_many_connections() {
-        let strangers = Strangers::at("HTTP");
+        let failed_logins = FailedLogins::at("HTTP");
         let began = Instant::now();
         let attackers: Vec<_> = (0..5_000)
             .map(|_| {
-                let strangers = strangers.clone();
-                tokio::spawn(async move { tries(&strangers).1.fail().await })
+                let failed_logins = failed_logins.clone();
+                tokio::spawn(async move { tries(&failed_logins).1.fail().await })
             })
             .collect();
         for attacker in attackers {
             attacker.await.unwrap();
         }
         assert!(began.elapsed() >= Duration::from_millis(4_999), "{:?}", began.elapsed());
-        assert_eq!(strangers.0.waiting.load(Ordering::Relaxed), 0);
+        assert_eq!(failed_logins.0.waiting.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn failures_are_answered_at_once_when_the_service_stops() {
-        let (stage, tries) = tries(&Strangers::at("HTTP"));
+        let (stage, tries) = tries(&FailedLogins::at("HTTP"));
         stage.send_replace(Stage::Leaving);
         let began = Instant::now();
         tries.fail().await;

@@ -8,13 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The lines of a process's log, in order.
-pub(super) struct Words {
+pub(super) struct LogLines {
     lines: Mutex<Receiver<String>>,
 }
 
-impl Words {
+impl LogLines {
     /// Reads the lines as they come, so that no server waits for a test to read.
-    pub(super) fn of(log: ChildStderr) -> Words {
+    pub(super) fn of(log: ChildStderr) -> LogLines {
         let (sender, lines) = channel();
         thread::spawn(move || {
             let mut log = BufReader::new(log);
@@ -26,7 +26,7 @@ impl Words {
                 }
             }
         });
-        Words { lines: Mutex::new(lines) }
+        LogLines { lines: Mutex::new(lines) }
     }
 
     /// Returns the next lines up to and including the one that `is_last`. The error has all lines, if the log ends or
@@ -38,18 +38,18 @@ impl Words {
     pub(super) fn until(&self, is_last: impl Fn(&str) -> bool) -> Result<String, String> {
         let give_up = Instant::now() + PATIENCE;
         let lines = self.lines.lock().unwrap();
-        let mut words = String::new();
+        let mut text = String::new();
         loop {
             match lines.recv_timeout(give_up.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
-                    words.push_str(&line);
+                    text.push_str(&line);
                     if is_last(&line) {
-                        return Ok(words);
+                        return Ok(text);
                     }
                 }
-                Err(RecvTimeoutError::Disconnected) => return Err(words),
+                Err(RecvTimeoutError::Disconnected) => return Err(text),
                 Err(RecvTimeoutError::Timeout) => {
-                    return Err(format!("{words}(and nothing more for {PATIENCE:?})"));
+                    return Err(format!("{text}(and nothing more for {PATIENCE:?})"));
                 }
             }
         }

@@ -18,12 +18,12 @@ pub(super) fn domain(request: &RateLimitRequest) -> &str {
     if request.domain.is_empty() { DOMAIN } else { &request.domain }
 }
 
-/// Returns a request for each descriptor, which rules match by itself.
+/// Returns a request for each descriptor. Rules match each of them by itself.
 ///
 /// # Errors
 ///
-/// If there are too many descriptors or entries. Envoy's operator configured them, and no client can add any, so an
-/// error admits no request that a client chose.
+/// If there are too many descriptors or entries. The operator of Envoy configures their numbers and clients cannot
+/// change them, so no client can cause this error, on which Envoy admits a request.
 pub(super) fn requests(request: &RateLimitRequest) -> Result<Vec<Request<'_>>, Status> {
     let too_many = |noun: &str, count: usize, max: usize| {
         Status::invalid_argument(format!("at most {max} {noun}, got {count}; leave some out"))

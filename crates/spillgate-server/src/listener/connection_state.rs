@@ -1,5 +1,5 @@
-//! One connection's seat at a listener: the bytes that it buffers, and the calls under way on it. By these the listener
-//! decides whether it may close the connection to make room for another.
+//! The state of one connection: the bytes that it buffers, and the calls under way on it. From these the listener
+//! decides whether it may close the connection for another.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -8,10 +8,10 @@ use std::task::Waker;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::buffers::{Budget, Hold};
+use super::buffers::{Budget, BufferShare};
 
-/// A listener's record of one connection.
-pub(crate) struct Seat {
+/// The state of one connection, which its listener, its protocol and its calls share.
+pub(crate) struct ConnectionState {
     /// Calls that have arrived whole and are not answered.
     calls: AtomicU32,
     /// Whether a call has been answered since the connection was opened.
@@ -19,13 +19,13 @@ pub(crate) struct Seat {
     /// Whether a call has been answered since the listener last searched for a connection to close.
     used: AtomicBool,
     /// Whether the connection's only call has wrong credentials, and its answer is delayed.
-    stranger: AtomicBool,
+    delayed: AtomicBool,
     task: OnceLock<AbortHandle>,
-    hold: Hold,
+    buffer_share: BufferShare,
     /// Bytes of messages that are incomplete or not answered.
     buffered: AtomicUsize,
     phase: AtomicU8,
-    /// Whether an answer is ready that the system has not taken whole. The next message may have begun already.
+    /// Whether an answer is ready and the system has not taken all its bytes. The next message may have begun already.
     unflushed: AtomicBool,
     messages: AtomicU32,
     received: AtomicUsize,
@@ -48,15 +48,15 @@ pub(crate) enum Phase {
     Answer,
 }
 
-impl Seat {
-    pub(super) fn new(budget: &Arc<Budget>) -> Seat {
-        Seat {
+impl ConnectionState {
+    pub(super) fn new(budget: &Arc<Budget>) -> ConnectionState {
+        ConnectionState {
             calls: AtomicU32::new(0),
             served: AtomicBool::new(false),
             used: AtomicBool::new(false),
-            stranger: AtomicBool::new(false),
+            delayed: AtomicBool::new(false),
             task: OnceLock::new(),
-            hold: Hold::of(budget),
+            buffer_share: BufferShare::of(budget),
             buffered: AtomicUsize::new(0),
             phase: AtomicU8::new(Phase::Head as u8),
             unflushed: AtomicBool::new(false),
@@ -68,37 +68,37 @@ impl Seat {
         }
     }
 
-    /// Returns the seat of a connection that shares its listener with no other.
+    /// Returns the state of the only connection of a listener.
     #[cfg(test)]
-    pub(crate) fn alone() -> Arc<Seat> {
-        Arc::new(Seat::new(&Arc::new(Budget::new())))
+    pub(crate) fn alone() -> Arc<ConnectionState> {
+        Arc::new(ConnectionState::new(&Arc::new(Budget::new())))
     }
 
     pub(super) fn served_by(&self, task: AbortHandle) {
-        // A seat has one task, so the handle is never set twice.
+        // A connection has one task, so the handle is never set twice.
         let _ = self.task.set(task);
     }
 
-    /// Returns whether no whole call is under way, so that closing the connection loses no answer but that to wrong
+    /// Returns whether closing the connection loses no answer: no whole call is under way, or only one with wrong
     /// credentials.
     pub(super) fn is_idle(&self) -> bool {
-        self.stranger.load(Ordering::Relaxed) || self.calls.load(Ordering::Relaxed) == 0
+        self.delayed.load(Ordering::Relaxed) || self.calls.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns whether a call has been answered, and the client does not wait for the answer to wrong credentials.
+    /// Returns whether a call has been answered. It returns false while the answer to wrong credentials is delayed.
     pub(crate) fn has_been_served(&self) -> bool {
-        self.served.load(Ordering::Relaxed) && !self.stranger.load(Ordering::Relaxed)
+        self.served.load(Ordering::Relaxed) && !self.delayed.load(Ordering::Relaxed)
     }
 
-    /// Notes that the answer to wrong credentials is delayed. Until [`Seat::forget_stranger`] the connection may be
-    /// closed for another. Only for protocols with one call at a time: another call would be dropped too.
-    pub(super) fn note_stranger(&self) {
-        self.stranger.store(true, Ordering::Relaxed);
+    /// Notes that the answer to wrong credentials is delayed. Until [`ConnectionState::end_delay`] the connection may
+    /// be closed for another. Only for protocols with one call at a time: other calls would be dropped too.
+    pub(super) fn begin_delay(&self) {
+        self.delayed.store(true, Ordering::Relaxed);
     }
 
     /// Notes that the answer to wrong credentials is no longer delayed.
-    pub(super) fn forget_stranger(&self) {
-        self.stranger.store(false, Ordering::Relaxed);
+    pub(super) fn end_delay(&self) {
+        self.delayed.store(false, Ordering::Relaxed);
     }
 
     /// Returns whether a call was answered since the last call of this function.
@@ -114,28 +114,8 @@ impl Seat {
     }
 
     /// Returns the connection's share of the listener's budget.
-    pub(super) fn hold(&self) -> &Hold {
-        &self.hold
-    }
-
-    /// Waits until the connection may buffer `bytes`.
-    pub(crate) async fn cover(&self, bytes: usize) {
-        self.hold.cover(bytes).await;
-    }
-
-    /// Returns whether the connection may buffer `bytes`, and takes them from the budget if need be. Does not wait.
-    pub(crate) fn try_cover(&self, bytes: usize) -> bool {
-        self.hold.try_cover(bytes)
-    }
-
-    /// Returns to the budget all that is not needed to buffer `bytes`.
-    pub(crate) fn shrink_to(&self, bytes: usize) {
-        self.hold.shrink_to(bytes);
-    }
-
-    /// Returns whether other connections may wait for this one's share.
-    pub(crate) fn is_contended(&self) -> bool {
-        self.hold.is_contended()
+    pub(super) fn buffer_share(&self) -> &BufferShare {
+        &self.buffer_share
     }
 
     pub(super) fn buffered(&self) -> usize {
@@ -153,7 +133,7 @@ impl Seat {
             return;
         }
         let before = self.buffered.fetch_sub(bytes, Ordering::Relaxed);
-        self.hold.shrink_to(before.saturating_sub(bytes));
+        self.buffer_share.shrink_to(before.saturating_sub(bytes));
         if let Some(reader) = self.reader().take() {
             reader.wake();
         }
@@ -206,12 +186,12 @@ impl Seat {
         // If the next call has begun, its bytes are buffered until it is answered.
         if ended.is_ok() {
             self.buffered.store(0, Ordering::Relaxed);
-            self.hold.shrink_to(0);
+            self.buffer_share.shrink_to(0);
         }
     }
 
-    /// Returns the phase and the number of the current message; `None` while the connection waits for a first byte. A
-    /// client that sends its next request is in the phase of the answer until it has taken that.
+    /// Returns the phase and the number of the current message; `None` while the connection waits for a first byte.
+    /// A client that sends its next request early stays in the phase of the answer until it has taken the answer.
     pub(crate) fn progress(&self) -> Option<(Phase, u32)> {
         let phase = match self.phase.load(Ordering::Relaxed) {
             _ if self.unflushed.load(Ordering::Relaxed) => Phase::Answer,
@@ -230,41 +210,44 @@ impl Seat {
 
 /// One call on a connection, from its first byte to its answer. Clones are the same call.
 #[derive(Clone)]
-pub(crate) struct Call(Arc<Calling>);
+pub(crate) struct Call(Arc<CallState>);
 
-struct Calling {
-    seat: Arc<Seat>,
+struct CallState {
+    connection: Arc<ConnectionState>,
     whole: AtomicBool,
 }
 
 impl Call {
-    pub(crate) fn on(seat: &Arc<Seat>) -> Call {
-        Call(Arc::new(Calling { seat: Arc::clone(seat), whole: AtomicBool::new(false) }))
+    pub(crate) fn on(connection: &Arc<ConnectionState>) -> Call {
+        Call(Arc::new(CallState {
+            connection: Arc::clone(connection),
+            whole: AtomicBool::new(false),
+        }))
     }
 
-    pub(crate) fn seat(&self) -> &Seat {
-        &self.0.seat
+    pub(crate) fn connection(&self) -> &ConnectionState {
+        &self.0.connection
     }
 
-    /// Notes that the call has arrived whole. Until it ends, its connection is not closed for another.
+    /// Notes that the call has arrived whole. Until the call ends, its connection is not closed for another.
     pub(crate) fn note_whole(&self) {
         if !self.0.whole.swap(true, Ordering::Relaxed) {
-            self.0.seat.calls.fetch_add(1, Ordering::Relaxed);
+            self.0.connection.calls.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-impl Drop for Calling {
+impl Drop for CallState {
     fn drop(&mut self) {
         if *self.whole.get_mut() {
-            self.seat.served.store(true, Ordering::Relaxed);
-            self.seat.used.store(true, Ordering::Relaxed);
-            self.seat.calls.fetch_sub(1, Ordering::Relaxed);
+            self.connection.served.store(true, Ordering::Relaxed);
+            self.connection.used.store(true, Ordering::Relaxed);
+            self.connection.calls.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-/// The number of oversized messages at which a connection is closed. Refusing one is cheap, but its client sends up
-/// to a stream's window with it: without this bound one connection sends 20,000 messages and 300 MB a second. A proxy
-/// whose own clients cause a few opens another connection and loses no call.
+/// The number of oversized messages at which a connection is closed. Refusing one is cheap, but the client sends up to
+/// a stream's window with it: without this bound one connection sends 20,000 messages and 300 MB a second. If the
+/// clients of a proxy cause that many, the proxy opens another connection and loses no call.
 const OVERSIZED_MAX: u32 = 16;
