@@ -28,7 +28,10 @@ impl<L> FollowUp<L> {
         let counter = &mut counters[usize::from(self.counter.index)];
         counter.remaining = Some(reply.reading.remaining).into();
         counter.reset_after_us = Some(reply.reading.reset_after_us).into();
-        if let Change::Refund(_) = self.change {
+        // A refund does not undo the denial of a charge beside it: nothing was charged.
+        if let Change::Refund(_) = self.change
+            && !counter.decides()
+        {
             let has_room = reply.reading.remaining > 0;
             counter.denied = Some(Reason::LimitExceeded).filter(|_| !has_room);
             let wait_us = if has_room { Some(0) } else { reply.reading.retry_after_us };

@@ -186,6 +186,22 @@ fn a_refund_is_never_denied() {
     });
 }
 
+/// A refund used to clear the denial of a charge on the same counter: the call was allowed, and not charged.
+#[test]
+fn a_refund_beside_a_denied_charge_does_not_allow_it() {
+    on_each(RETURNS, |limiter| async move {
+        let of = |cost: u64| by("user", "eve").costing(cost);
+        assert!(limiter.check(&of(8)).await.allowed());
+        let denied = check_atomic(&limiter, &[of(5), of(3).refunding()]).await;
+        assert_eq!(denied.whole().reason(), Some(Reason::LimitExceeded));
+        assert_eq!(remaining(denied.whole())[0], Some(5));
+        let hopeless = check_atomic(&limiter, &[of(11), of(1).refunding()]).await;
+        assert_eq!(hopeless.whole().reason(), Some(Reason::CostExceedsLimit));
+        let allowed = check_atomic(&limiter, &[of(6), of(1).refunding()]).await;
+        assert_eq!((allowed.whole().allowed(), remaining(allowed.whole())[0]), (true, Some(1)));
+    });
+}
+
 const REQUEST_LIMITED: &str = r#"
     [[rule]]
     name = "open"
