@@ -86,7 +86,7 @@ pub enum StoreError {
         /// The reason why the wait ended.
         why: String,
     },
-    /// The store holds or returned data that is not Spillgate's. This counts as a bug.
+    /// The store's reply cannot be used: the data is not Spillgate's, or the script failed. This counts as a bug.
     Foreign(String),
 }
 
@@ -109,7 +109,10 @@ impl fmt::Display for StoreError {
             StoreError::Unknown(why) => write!(f, "the store may have executed: {why}"),
             StoreError::Overloaded { why, .. } => write!(f, "the store is overloaded: {why}"),
             StoreError::Foreign(why) => {
-                write!(f, "the store holds data that is not Spillgate's: {why}")
+                write!(
+                    f,
+                    "the store's reply cannot be used (a bug, or data that is not Spillgate's): {why}"
+                )
             }
         }
     }

@@ -101,7 +101,10 @@ impl Failure {
 
     /// Returns the failure for a reply that does not fit the request.
     pub(super) fn bug(error: StoreError) -> Failure {
-        Failure::Bug(error.to_string())
+        match error {
+            StoreError::Foreign(why) => Failure::Bug(why),
+            other => Failure::Bug(other.to_string()),
+        }
     }
 
     /// Returns the class under which the metrics count this failure.

@@ -229,7 +229,7 @@ impl Fallback {
         }
         let errors = 1 + self.errors.fetch_add(1, Ordering::Relaxed);
         if errors.is_power_of_two() {
-            tracing::warn!(target: "spillgate", errors, %error, "a call to the store failed");
+            tracing::warn!(target: "spillgate", errors, %error, "a decision was made without the store");
         }
     }
 

@@ -16,7 +16,7 @@ pub struct ShardMeter {
     errors: [AtomicU64; CLASSES.len()],
 }
 
-/// Why a call got no answer.
+/// Why a call got no usable answer.
 #[derive(Clone, Copy)]
 pub(crate) enum ErrorClass {
     NotHere,
@@ -38,12 +38,12 @@ impl ShardMeter {
         self.seconds.add_ns(counter_ns().saturating_sub(began_ns), 1);
     }
 
-    /// Counts a call without an answer.
+    /// Counts a call without a usable answer.
     pub(crate) fn fail(&self, class: ErrorClass) {
         self.errors[class as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of calls without a usable answer. Calls that were not sent do not count.
+    /// Returns the number of calls without a usable answer. Calls that found no connection do not count.
     pub fn failed(&self) -> u64 {
         let all: u64 = self.errors.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         all.saturating_sub(self.unsent())

@@ -17,7 +17,7 @@ use super::server::Server;
 use super::wire::Held;
 use super::{CallTerms, StoreClock};
 use crate::error::StoreError;
-use crate::meter::ShardMeter;
+use crate::meter::{ErrorClass, ShardMeter};
 use crate::plan::{Transaction, TransactionReply};
 use crate::store::ShardStatus;
 use crate::time::{Deadline, counter_ns, monotonic_us, us_of};
@@ -87,13 +87,29 @@ impl Shard {
                 // Boxed, since a decision that queues would otherwise be as large as this future.
                 let run = self.run_holding(|header| Call::of(header, &once), terms, held);
                 let reply = Box::pin(run).await?;
-                reply.read(transactions, &ranges).map_err(Failure::bug)
+                self.read(&reply, transactions, &ranges)
             }
-            Some(Admission::Queued(seat)) => seat.read(transactions, terms.deadline).await,
+            Some(Admission::Queued(pending)) => pending.read(transactions, terms.deadline).await,
             None => Err(self.count(Failure::unsent_in_time(
-                "the queue is full, or the reply would come too late",
+                "more work waits for this server than it can do in time",
             ))),
         }
+    }
+
+    /// Decodes the replies to transactions, and counts those that cannot be used.
+    fn read(
+        &self,
+        reply: &Reply,
+        transactions: &[Transaction],
+        ranges: &[ReplyRange],
+    ) -> Result<Vec<Result<TransactionReply, StoreError>>, Failure> {
+        let replies = reply.read(transactions, ranges);
+        let replies = replies.map_err(|error| self.count(Failure::bug(error)))?;
+        replies
+            .iter()
+            .filter(|reply| reply.is_err())
+            .for_each(|_| self.meter.fail(ErrorClass::Bug));
+        Ok(replies)
     }
 
     /// Runs a call. If its calendar windows did not contain the store's time, builds it again with the time learned.

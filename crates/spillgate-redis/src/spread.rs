@@ -268,7 +268,7 @@ impl LegRunner<'_, '_> {
                 self.redis.decide_one_at(leg.location, &leg.transaction, self.deadline).await
             }
         };
-        // Only a call that may have been sent has waited for the timeout. A tripped breaker fails without waiting.
+        // The server was silent, or the connection broke: the next leg would fail too, after another wait.
         if let Err(StoreError::Unknown(_)) = reply {
             self.unanswered.lock().push(leg.location);
         }

@@ -1,6 +1,6 @@
 //! Admissions by local shares that the store has not been charged for. A deferred charge is taken
 //! out before it is sent, so that no two calls carry it. It is put back if the store surely did not
-//! execute the call.
+//! execute the call. A caller that leaves before its call is sent takes it along.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

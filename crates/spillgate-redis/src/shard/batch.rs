@@ -190,7 +190,7 @@ impl PendingReply {
         deadline: Deadline,
     ) -> Result<Vec<Result<TransactionReply, StoreError>>, Failure> {
         let CallerReply { reply, ranges } = self.own_part(deadline).await?;
-        reply.read(transactions, &ranges).map_err(Failure::bug)
+        self.shard.read(&reply, transactions, &ranges)
     }
 
     /// Waits for the caller's part of the reply, at most until `deadline`.

@@ -1,5 +1,5 @@
 //! One thread for each core, each with a runtime of its own. A connection stays on its thread: the thread that reads a
-//! request answers it, and wakes no other.
+//! request answers it. In memory it wakes no other.
 
 use std::io;
 use std::sync::Arc;
