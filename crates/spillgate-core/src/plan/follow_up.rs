@@ -23,15 +23,16 @@ impl<L> FollowUp<L> {
         !is_done && counter.source < Source::Fallback
     }
 
-    /// Updates the counter's outcome with the store's reply to the change.
+    /// Updates the counter's outcome with the store's reply to the change. A denied charge keeps its
+    /// outcome: a refund beside it makes room for the next call only.
     pub fn done(&self, reply: &ChargeReply, counters: &mut CounterOutcomes) {
         let counter = &mut counters[usize::from(self.counter.index)];
+        if !counter.advisory && !counter.allows() {
+            return;
+        }
         counter.remaining = Some(reply.reading.remaining).into();
         counter.reset_after_us = Some(reply.reading.reset_after_us).into();
-        // A refund does not undo the denial of a charge beside it: nothing was charged.
-        if let Change::Refund(_) = self.change
-            && !counter.decides()
-        {
+        if matches!(self.change, Change::Refund(_)) && counter.advisory {
             let has_room = reply.reading.remaining > 0;
             counter.denied = Some(Reason::LimitExceeded).filter(|_| !has_room);
             let wait_us = if has_room { Some(0) } else { reply.reading.retry_after_us };

@@ -194,11 +194,31 @@ fn a_refund_beside_a_denied_charge_does_not_allow_it() {
         assert!(limiter.check(&of(8)).await.allowed());
         let denied = check_atomic(&limiter, &[of(5), of(3).refunding()]).await;
         assert_eq!(denied.whole().reason(), Some(Reason::LimitExceeded));
-        assert_eq!(remaining(denied.whole())[0], Some(5));
+        assert_eq!(remaining(denied.whole())[0], Some(2), "as the decision found it");
         let hopeless = check_atomic(&limiter, &[of(11), of(1).refunding()]).await;
         assert_eq!(hopeless.whole().reason(), Some(Reason::CostExceedsLimit));
         let allowed = check_atomic(&limiter, &[of(6), of(1).refunding()]).await;
         assert_eq!((allowed.whole().allowed(), remaining(allowed.whole())[0]), (true, Some(1)));
+    });
+}
+
+#[test]
+fn a_refund_beside_a_charge_hides_no_denial_of_a_shadow_rule() {
+    const SHADOW: &str = r#"
+        [[rule]]
+        name = "trial"
+        key = ["user"]
+        limits = ["10/day"]
+        negative_hits = true
+        mode = "shadow"
+    "#;
+    on_each(SHADOW, |limiter| async move {
+        let of = |cost: u64| by("user", "eve").costing(cost);
+        assert!(limiter.check(&of(8)).await.allowed());
+        let both = check_atomic(&limiter, &[of(5), of(3).refunding()]).await;
+        assert!(both.whole().allowed());
+        let reason = both.whole().limits().next().unwrap().reason();
+        assert_eq!(reason, Some(Reason::LimitExceeded));
     });
 }
 
