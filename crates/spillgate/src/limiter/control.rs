@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use super::Limiter;
 use crate::control::{
     AuditRecord, ChangeNote, ControlError, Override, RuleMode, SUBJECT_BYTES_MAX, WriteReport,
-    id_of, system_time,
+    system_time,
 };
 #[cfg(feature = "redis")]
 use crate::control::{Entry, EntryId};
@@ -175,25 +175,15 @@ impl Limiter {
         }
         let about =
             |subject| RuntimeEntry::Override { rule: rule.into(), subject, limits: Vec::new() };
-        let control = &self.inner.control;
-        let is_live = |subject: &Subject| {
-            control.has_live(id_of(&about(subject.clone()), &self.inner.secret))
-        };
-        // It may have been set under another type of an attribute, and is listed as it was set. The
-        // spelling that is live here comes first: while no shard answers, any removal succeeds.
-        let spellings = if named == written {
-            vec![written]
-        } else if is_live(&written) && !is_live(&named) {
-            vec![written, named.clone()]
-        } else {
-            vec![named.clone(), written]
-        };
-        for subject in spellings {
-            if let Some(report) = self.inner.take_back(about(subject), &self.note()).await? {
-                return Ok(report);
-            }
+        // It may have been set under another type of an attribute, and is listed as it was set. Both are removed,
+        // since without any shard this instance cannot know which of them is set.
+        let is_one = named == written;
+        let mut removed = self.inner.take_back(about(named.clone()), &self.note()).await?;
+        if !is_one {
+            let as_written = self.inner.take_back(about(written), &self.note()).await?;
+            removed = removed.or(as_written);
         }
-        Err(self.no_override_of(rule, &named))
+        removed.ok_or_else(|| self.no_override_of(rule, &named))
     }
 
     /// Returns the error that these subjects have no override: a mistake in their names, or another

@@ -159,7 +159,7 @@ impl Control {
     }
 
     /// Returns whether an entry has an effect now.
-    pub(super) fn has_live(&self, id: EntryId) -> bool {
+    fn has_live(&self, id: EntryId) -> bool {
         let now_us = self.now_us();
         self.table.lock().entry(id).is_some_and(|entry| entry.is_live(now_us))
     }
