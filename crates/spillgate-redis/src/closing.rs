@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ::redis::Value;
 
 use super::shard::Route;
-use super::topology::Location;
+use super::topology::{Location, Topology};
 use super::{Redis, StoreError, keys};
 use crate::algorithm::Intent;
 use crate::counter::{AS_CHARGED, LimitHandle};
@@ -89,6 +89,9 @@ impl Redis {
 
     /// Returns the number of locations of a transaction's enforced counters, old owners included.
     pub fn locations<L: LimitHandle>(&self, transaction: &Transaction<L>) -> usize {
+        if matches!(&*self.topology, Topology::One(_)) {
+            return 1;
+        }
         let mut locations: Vec<Location> = Vec::new();
         for counter in transaction.charges.iter().filter(|counter| counter.group == 0) {
             let location = Some(self.topology.location(counter.key.tag));

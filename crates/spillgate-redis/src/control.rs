@@ -55,7 +55,7 @@ pub struct Exchanged {
 impl Redis {
     /// Reads the version of each shard's copy; empty if there is none.
     pub async fn copy_versions(&self) -> Vec<(String, Result<Vec<u8>, StoreError>)> {
-        let answers = self.on_each_shard(LOOK, |shard, _| Some(version_of(shard))).await;
+        let answers = self.on_each_shard(LOOK, |shard, _| Some(Ok(version_of(shard)))).await;
         let version = |value| match value {
             Value::BulkString(version) => Ok(version),
             Value::Nil => Ok(Vec::new()),
@@ -72,7 +72,8 @@ impl Redis {
         exchange: impl Fn(&str) -> Option<Exchange>,
     ) -> Vec<(String, Result<Exchanged, StoreError>)> {
         let command = |tag: &ShardTag, shard: &Shard| {
-            Some(exchange(&tag.name)?.command(tag, self.time_of_scripts(shard)))
+            let exchange = exchange(&tag.name)?;
+            Some(self.time_of_scripts(shard).map(|now_us| exchange.command(tag, now_us)))
         };
         let answers = self.on_each_shard(TIMEOUT, command).await;
         answers.into_iter().map(|(name, answer)| (name, answer.and_then(Exchanged::of))).collect()

@@ -71,7 +71,7 @@ impl Redis {
         deadline: Deadline,
     ) -> Result<Living, Failure> {
         let key = guard::key_of(tag);
-        let command = self.command(shard, tag, &key, load);
+        let command = self.command(shard, tag, &key, load)?;
         let answer = shard.link.command(&command, Redirect::None, deadline).await;
         let answer = answer.inspect_err(|failure| self.topology.note_failure(failure))?;
         let (guard, living) = read(answer, key, &self.settings.instance.fingerprint)
@@ -88,15 +88,21 @@ impl Redis {
 
     /// Returns the time in µs for scripts that decide no request, such as heartbeats; 0 if they read
     /// the store's.
-    pub(super) fn time_of_scripts(&self, shard: &Shard) -> u64 {
+    pub(super) fn time_of_scripts(&self, shard: &Shard) -> Result<u64, Failure> {
         match self.settings.clock {
             // The local wall clock would make each of two instances 5 s apart drop the other.
-            StoreClock::Client => shard.now_us(),
-            StoreClock::Store | StoreClock::Given(_) => 0,
+            StoreClock::Client => shard.sampled_time_us(),
+            StoreClock::Store | StoreClock::Given(_) => Ok(0),
         }
     }
 
-    fn command(&self, shard: &Shard, tag: &str, guard: &str, load: Option<Decided>) -> Cmd {
+    fn command(
+        &self,
+        shard: &Shard,
+        tag: &str,
+        guard: &str,
+        load: Option<Decided>,
+    ) -> Result<Cmd, Failure> {
         let Instance { fingerprint, presence } = &self.settings.instance;
         // An onlooker, such as a diagnosis, must not put a ring in force.
         let rings = self.settings.guard_policy.ring.filter(|_| *presence == Presence::Announced);
@@ -116,14 +122,14 @@ impl Redis {
             .arg(name)
             .arg(GONE_MS)
             .arg(format!("{:016x}", jitter::random()))
-            .arg(self.time_of_scripts(shard))
+            .arg(self.time_of_scripts(shard)?)
             .arg(shard.guard.epoch_under(guard))
             .arg(own.number)
             .arg(format!("{:x}", own.fingerprint))
             .arg(previous.number)
             .arg(format!("{:x}", previous.fingerprint))
             .arg(load.unwrap_or_default());
-        beat
+        Ok(beat)
     }
 }
 

@@ -169,7 +169,8 @@ impl Redis {
         Ok(redis)
     }
 
-    /// Returns this engine with another clock, which decides in place of the store's.
+    /// Returns this engine with another clock, which decides in place of the store's. For an engine that has no clones
+    /// yet: calls that wait together are sent by the clock of the first.
     pub fn with_clock(self, clock: Clock) -> Redis {
         let CallSettings { guard_policy, instance, .. } = *self.settings;
         let settings = CallSettings::new(StoreClock::Given(clock), guard_policy, instance);
@@ -234,13 +235,16 @@ impl Redis {
     pub(crate) async fn on_each_shard(
         &self,
         timeout: Duration,
-        command: impl Fn(&ShardTag, &Shard) -> Option<Cmd>,
+        command: impl Fn(&ShardTag, &Shard) -> Option<Result<Cmd, Failure>>,
     ) -> Vec<(String, Result<Value, StoreError>)> {
         let deadline = Deadline::after(timeout);
         let answers = self.topology.shards().into_iter().filter_map(|(tag, shard)| {
             let (command, name) = (command(&tag, &shard)?, tag.name);
             Some(async move {
-                let answer = shard.link.command(&command, Redirect::None, deadline).await;
+                let answer = match command {
+                    Ok(command) => shard.link.command(&command, Redirect::None, deadline).await,
+                    Err(failure) => Err(failure),
+                };
                 let answer = answer.inspect_err(|failure| self.topology.note_failure(failure));
                 (name, answer.map_err(StoreError::from))
             })

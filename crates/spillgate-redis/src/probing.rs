@@ -62,14 +62,16 @@ impl Redis {
 async fn probe_shard(
     shard: Arc<Shard>,
     subject: SubjectKey,
-    given_us: u64,
+    given_us: Result<u64, Failure>,
     samples: usize,
 ) -> ServerProbe {
     let name = shard.name.clone();
     let facts = async {
         let wire = Deadline::after(PATIENCE).bound(shard.link.dial()).await;
         let wire = wire.unwrap_or_else(|| Err(Failure::NotSent("no connection in time".into())))?;
-        Examination { wire, subject, limits: probe_limits(), given_us }.facts(samples).await
+        Examination { wire, subject, limits: probe_limits(), given_us: given_us? }
+            .facts(samples)
+            .await
     };
     ServerProbe { name, facts: facts.await.map_err(StoreError::from) }
 }

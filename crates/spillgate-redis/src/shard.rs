@@ -203,12 +203,8 @@ impl Shard {
         let (given_us, estimate_us) = match &terms.settings.clock {
             StoreClock::Store => (0, estimate_us()),
             StoreClock::Client => {
-                let sampled_us = self.sampled_us.load(Ordering::Relaxed);
-                if sampled_us == 0 || monotonic_us() - sampled_us > SAMPLE_HOLDS_US {
-                    let why = format!("the clock of {} was not read in the last 10 s", self.name);
-                    return Err(Failure::NotSent(why));
-                }
-                (estimate_us(), estimate_us())
+                let now_us = self.sampled_time_us()?;
+                (now_us, now_us)
             }
             StoreClock::Given(clock) => {
                 let now_us = clock.now_us();
@@ -216,6 +212,16 @@ impl Shard {
             }
         };
         Ok(Header { given_us, estimate_us, nonce: terms.settings.nonces.next() })
+    }
+
+    /// Returns the store's time by its clock as read lately.
+    pub(super) fn sampled_time_us(&self) -> Result<u64, Failure> {
+        let sampled_us = self.sampled_us.load(Ordering::Relaxed);
+        if sampled_us == 0 || monotonic_us() - sampled_us > SAMPLE_HOLDS_US {
+            let why = format!("the clock of {} was not read in the last 10 s", self.name);
+            return Err(Failure::NotSent(why));
+        }
+        Ok(self.now_us())
     }
 
     fn note_clock(&self, store_us: u64, sent_us: u64, answered_us: u64) {

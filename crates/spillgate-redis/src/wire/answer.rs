@@ -32,7 +32,11 @@ impl Answer {
     pub(in super::super) fn integers(self) -> Result<Vec<i64>, String> {
         match self {
             Answer::Integers(integers) => Ok(integers),
-            Answer::Other(_) => Err("the script returned no list of integers".into()),
+            Answer::Other(other) => {
+                let other = format!("{other:?}");
+                let start: String = other.chars().take(SHOWN_MAX).collect();
+                Err(format!("the script returned no list of integers: {start}"))
+            }
         }
     }
 
@@ -185,6 +189,8 @@ fn number(word: &[u8]) -> Option<i64> {
     }
 }
 
+/// The longest part of an unusable reply in an error.
+const SHOWN_MAX: usize = 200;
 /// The longest line. Errors are shorter, and long texts carry their length.
 const LINE_MAX: usize = 64 * 1024;
 /// The longest text of Redis itself.

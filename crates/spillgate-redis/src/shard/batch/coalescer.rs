@@ -124,13 +124,12 @@ impl<W: Copy> Coalescer<W> {
         let touched_last = |counter: &PlannedCharge| {
             self.last.get(&counter.name()).is_some_and(|it| it.coalesced == number)
         };
-        let weight_us = self.weight_us + weight_of_one_more(transaction.charges.iter());
         let group = &self.groups[number as usize];
         let joins = group.times < GROUP_MAX
-            && weight_us <= CALL_US
             && transaction.charges.iter().all(touched_last)
             && are_alike(find(group.first), transaction);
-        if !joins {
+        let weight_us = self.weight_us + weight_of_one_more(transaction.charges.iter());
+        if !joins || weight_us > CALL_US {
             return None;
         }
         self.weight_us = weight_us;
