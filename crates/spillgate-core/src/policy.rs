@@ -46,7 +46,7 @@ pub use matching::Pattern;
 pub use nesting::first_dot_too_many;
 pub use not_matched::NotMatched;
 use overrides::Overrides;
-pub use problem::{PolicyError, edits};
+pub use problem::PolicyError;
 use problem::{Problem, Problems};
 pub use rule::{Mode, OnOutage, RequestLimit, Rule};
 pub use runtime::InvalidChange;

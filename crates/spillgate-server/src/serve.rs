@@ -79,11 +79,11 @@ async fn keep(
     let ready = format!("{}, store: {}", listeners.names.join(", "), settings.store.topology);
     for line in listeners.generated.iter().chain([&ready]) {
         // Operators need the tokens, and scripts wait for the last line.
-        sink::announce(line);
+        sink::announce("INFO", line);
     }
     manager.ready(&ready);
     if let Err(why) = app.takes_reservations() {
-        sink::announce(why);
+        sink::announce("WARN", why);
     }
     let measured = app.clone();
     let log = settings.log;

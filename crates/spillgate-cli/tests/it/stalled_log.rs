@@ -105,4 +105,4 @@ fn a_stalled_log_does_not_prevent_the_end() {
 
 /// At some 200 KiB each, more than the pipe, the queue and the writer hold. The first few reloads refuse nothing, since
 /// the file has just changed, and may change again.
-const FILLED_BY: u32 = 25;
+const FILLED_BY: u32 = 50;

@@ -272,7 +272,7 @@ impl Covered {
             match of_type.named(value).map_err(no_value)? {
                 Named::Value(value) => key_values[place] = value,
                 Named::Network(_) if network.is_some() => {
-                    return Err(wrong(TWO_NETWORKS.to_owned()));
+                    return Err(wrong(format!("{attribute:?}: {TWO_NETWORKS}")));
                 }
                 Named::Network(found) => network = Some((place, found)),
             }

@@ -73,10 +73,10 @@ pub fn complain(line: &impl fmt::Display) {
 }
 
 /// Writes a line for operators and scripts, in the log's format and at every level of the log.
-pub(crate) fn announce(message: &str) {
+pub(crate) fn announce(level: &str, message: &str) {
     match SINK.get().map_or(Format::Text, |sink| sink.lock().format) {
         Format::Text => complain(&message),
-        Format::Json => line(&object("INFO", message, None)),
+        Format::Json => line(&object(level, message, None)),
     }
 }
 

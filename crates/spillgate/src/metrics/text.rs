@@ -149,4 +149,4 @@ const DECISION_RATE: &str = "Decisions per second of each rule, over the last 10
 const STORE_SECONDS: &str = "Time of a call to a shard of the store.";
 #[cfg(feature = "redis")]
 const STORE_ERRORS: &str =
-    "Calls to a shard without an answer. Calls of the class unknown may have charged.";
+    "Calls to a shard without a usable answer. Calls of the class unknown may have charged.";

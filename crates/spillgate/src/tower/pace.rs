@@ -283,7 +283,7 @@ impl<E: fmt::Display> fmt::Display for PaceError<E> {
             PaceError::Denied(decision) => {
                 let rule = decision.rule().unwrap_or("the limit");
                 let reason = decision.reason().map_or("denied", Reason::as_str);
-                write!(f, "not sent: {rule} denies it ({reason})")
+                write!(f, "not sent: {rule} does not allow it in time ({reason})")
             }
             PaceError::HeldOff(wait) => {
                 write!(f, "not sent: the API asks for a wait of another {} s", wait.as_secs())

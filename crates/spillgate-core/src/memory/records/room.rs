@@ -226,8 +226,16 @@ mod tests {
         let mut records = Records::default();
         let first = fill(&mut records, 1, 0);
         assert!(records.bytes <= SUBJECT_BYTES_MAX && first > 3_000, "{first} records");
-        for number in 0..first {
-            records.remove(u128::from(number) | 1 << 64);
+        for subject in 2..=110 {
+            fill(&mut records, subject, 0);
+            assert!(records.bytes <= BYTES_MAX);
+        }
+        println!("{first} of one subject, {:?} of 110", records.held());
+        assert!(records.bytes > BYTES_MAX / 100 * 99);
+        for subject in 1..=110 {
+            for number in 0..first {
+                records.remove(u128::from(number) | subject << 64);
+            }
         }
         assert_eq!((records.bytes, records.of_subject.len()), (0, 0));
         assert_eq!(records.held(), RecordsHeld::default());

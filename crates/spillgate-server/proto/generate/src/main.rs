@@ -18,29 +18,42 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let described = protox::compile([FILES], [proto])?;
     match env::args().nth(1).as_deref() {
         None => {
+            let fresh = generated(described)?;
             fs::remove_dir_all(&committed)?;
-            generate(described, &committed)?;
+            fs::create_dir(&committed)?;
+            for (name, bytes) in fresh {
+                fs::write(committed.join(name), bytes)?;
+            }
             Ok(ExitCode::SUCCESS)
         }
-        Some("--check") => is_fresh(described, &committed),
+        Some("--check") => is_fresh(&generated(described)?, &committed),
         Some(other) => Err(format!("unknown argument {other:?}: write --check, or nothing").into()),
     }
 }
 
-fn is_fresh(described: FileDescriptorSet, committed: &Path) -> Result<ExitCode, Box<dyn Error>> {
-    let folder = env::temp_dir().join(format!("spillgate-proto-{}", process::id()));
-    generate(described, &folder)?;
-    let (committed, fresh) = (contents(committed)?, contents(&folder)?);
-    fs::remove_dir_all(&folder)?;
+/// Files by name.
+type Files = BTreeMap<OsString, Vec<u8>>;
+
+fn is_fresh(fresh: &Files, folder: &Path) -> Result<ExitCode, Box<dyn Error>> {
+    let committed = contents(folder)?;
     let mut names = committed.keys().chain(fresh.keys());
     let Some(stale) = names.find(|name| committed.get(*name) != fresh.get(*name)) else {
         return Ok(ExitCode::SUCCESS);
     };
     eprintln!(
         "{} is stale: run `cargo run --manifest-path crates/spillgate-server/proto/generate/Cargo.toml`",
-        stale.display()
+        folder.join(stale).display()
     );
     Ok(ExitCode::FAILURE)
+}
+
+/// Returns the code.
+fn generated(described: FileDescriptorSet) -> Result<Files, Box<dyn Error>> {
+    let folder = env::temp_dir().join(format!("spillgate-proto-{}", process::id()));
+    generate(described, &folder)?;
+    let files = contents(&folder)?;
+    fs::remove_dir_all(&folder)?;
+    Ok(files)
 }
 
 /// Writes the code into a new folder.
@@ -76,7 +89,7 @@ fn take_values_as_bytes(described: &mut FileDescriptorSet) -> Result<(), &'stati
 }
 
 /// Returns the files of a folder by name.
-fn contents(folder: &Path) -> io::Result<BTreeMap<OsString, Vec<u8>>> {
+fn contents(folder: &Path) -> io::Result<Files> {
     let mut contents = BTreeMap::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

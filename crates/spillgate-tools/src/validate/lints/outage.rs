@@ -32,9 +32,12 @@ pub(super) fn shares_above_limit(checked: &Checked<'_>) -> Vec<Finding> {
     for written in checked.rules() {
         let Some(share) = written.rule.local_share() else { continue };
         // A share has at most six decimals.
-        if u64::from(instances) * share.of(1_000_000) > 1_000_000 {
+        let millionths = share.of(1_000_000);
+        if u64::from(instances) * millionths > 1_000_000 {
+            let share = format!("{}.{:06}", millionths / 1_000_000, millionths % 1_000_000);
+            let share = share.trim_end_matches('0').trim_end_matches('.');
             let problem = format!(
-                "while the store is out of reach {instances} instances admit local_share of the limit each, which is more than the limit"
+                "while the store is out of reach {instances} instances admit {share} of the limit each, which is more than the limit"
             );
             let remedy = format!("write 1 ÷ {instances} or less, or leave local_share out");
             found.push(written.warning(written.entry.line_of("local_share"), problem, remedy));

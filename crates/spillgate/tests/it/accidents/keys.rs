@@ -116,6 +116,7 @@ fn a_foreign_value_under_our_key_is_an_error_and_stays_unchanged() {
             server.command(&["SET", key, "\u{7f}theirs"]);
             let reply = world.try_check(ME, &limit, 1);
             assert!(reply.is_err(), "{} read {key}: {reply:?}", limit.algorithm());
+            assert!(world.unusable_replies() > 0, "an operator sees it in the metrics");
             assert_eq!(server.command(&["GET", key]).text(), "\u{7f}theirs");
             world.reset(ME, std::slice::from_ref(&limit));
             assert!(world.check(ME, &limit, 1).fits);

@@ -127,7 +127,7 @@ fn a_call_that_cannot_be_sent_in_time_is_not_sent() {
         let mut client = client(&api, "1/hour", MINUTE).await;
         client.call(get("api")).await.unwrap();
         let error = client.call(get("api")).await.unwrap_err();
-        assert_eq!(error.to_string(), "not sent: api denies it (limit-exceeded)");
+        assert_eq!(error.to_string(), "not sent: api does not allow it in time (limit-exceeded)");
         assert!(matches!(error, PaceError::Denied(decision) if !decision.allowed()));
         assert_eq!(api.calls().len(), 1);
     });
@@ -138,7 +138,7 @@ fn a_blocked_call_is_not_sent_and_its_error_has_the_reason() {
     runtime().block_on(async {
         let api = Api::new(200, &[]);
         let error = client(&api, "block", MINUTE).await.call(get("api")).await.unwrap_err();
-        assert_eq!(error.to_string(), "not sent: api denies it (blocked)");
+        assert_eq!(error.to_string(), "not sent: api does not allow it in time (blocked)");
         assert!(api.calls().is_empty());
     });
 }

@@ -10,7 +10,7 @@ use spillgate::{Decision, Limiter, Policy, Reason, Request};
 /// As `BYTES_MAX` in the engine's records.
 const ROOM: u64 = 256 << 20;
 /// Half of what once took a gigabyte: unbounded, it would exceed the bound below.
-const ATTEMPTS: u64 = 530_000;
+const ATTEMPTS: u64 = 800_000;
 
 async fn limiter(policy: &str) -> Limiter {
     Limiter::builder().policy(Policy::from_toml(policy).unwrap()).build().await.unwrap()

@@ -234,6 +234,14 @@ impl World {
         self.runtime.block_on(self.engine.reset(subject(id), limits)).unwrap();
     }
 
+    /// Returns how many replies of the store could not be used, as the metrics count them.
+    pub(crate) fn unusable_replies(&self) -> u64 {
+        let Engine::Redis(redis) = &*self.engine else { return 0 };
+        let meters = redis.meters();
+        let errors = meters.iter().flat_map(|meter| meter.errors());
+        errors.filter(|(class, _)| *class == "bug").map(|(_, count)| count).sum()
+    }
+
     pub(crate) fn try_check(
         &self,
         id: u128,

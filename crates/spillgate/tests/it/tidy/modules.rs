@@ -59,8 +59,8 @@ fn module_of(folder: &str, path: &str) -> Option<String> {
 /// Writes `crate::` for each `super::` chain that leads from a module of this depth to the root.
 fn from_root(code: &str, depth: usize) -> String {
     let (chain, longer) = ("super::".repeat(depth), "super::".repeat(depth + 1));
-    // No chain leads above the root, so a longer one is of a module inside the file.
-    code.replace(&longer, "").replace(&chain, "crate::")
+    // No chain leads above the root, so a longer one begins in a module inside the file.
+    code.replace(&longer, "crate::").replace(&chain, "crate::")
 }
 
 /// Returns the names after `crate::`, including the first names in `crate::{..}`.

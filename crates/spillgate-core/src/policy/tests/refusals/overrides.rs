@@ -107,7 +107,7 @@ fn rejects_values_that_are_no_subject() {
     );
     by_address(
         "{ ip = '10.0.0.0/8', remote_address = '10.0.0.0/8' }",
-        "only one attribute of an override can be a network; write one address of the others",
+        r#""remote_address": only one attribute of an override can be a network; write one address of the others"#,
     );
 }
 
