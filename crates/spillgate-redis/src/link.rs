@@ -294,6 +294,9 @@ impl Link {
             }
             self.connect();
             changed.await;
+            // A runtime that ends drops the connecting task within `connect`, which wakes this caller at once. Without
+            // this pause it would never return to the runtime, which would wait for it forever.
+            tokio::task::yield_now().await;
         }
     }
 

@@ -1,12 +1,19 @@
 //! Faults of the connection between a process and its store.
 
+use std::future::pending;
+use std::net::{Ipv4Addr, TcpListener};
+use std::pin::Pin;
+use std::sync::mpsc;
+use std::task::{Context, Waker};
+use std::thread;
 use std::time::Duration;
 
-use spillgate::{Limit, Limiter, Request, Source};
+use spillgate::{Decision, Limit, Limiter, Request, Source};
 use spillgate_testkit::{Direction, Fault, FaultProxy, RedisServer, eventually, poll};
 
 use super::{ALL, CEILING, Patient, SHARE, TIMEOUT, counted_by, evidence, field, limit};
 use crate::support::random::Random;
+use crate::support::storm;
 use crate::support::world::assert_every_key_ends;
 
 fn through() -> (RedisServer, FaultProxy, Patient) {
@@ -292,4 +299,36 @@ fn late_replies_are_discarded() {
         assert_eq!(decision.remaining(), Some(49));
     }
     eventually(|| counted_by(&server, "slow 0", &Limit::per_day(77)) <= 1);
+}
+
+/// A call that waited for a connection while its runtime ended spun on one of the runtime's threads: each connecting
+/// task that it started was dropped at once, which woke the call. The runtime, and with it the process, never ended.
+#[test]
+fn a_call_that_waits_for_a_connection_lets_its_runtime_end() {
+    // It accepts connections, and never answers.
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("redis://{}", silent.local_addr().unwrap());
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let runtime = storm::threads();
+        let limiter = runtime.block_on(Limiter::builder().redis(url).build()).unwrap();
+        let check = async move { limiter.check(&Request::keyed("me", limit())).await };
+        let at_end = PolledAtEnd(Box::pin(check));
+        runtime.spawn(async move {
+            let _at_end = at_end;
+            pending::<()>().await;
+        });
+        drop(runtime);
+        done.send(()).unwrap();
+    });
+    ended.recv_timeout(Duration::from_secs(30)).expect("the runtime does not end");
+}
+
+/// Polls a call once when its task is dropped, as another thread of an ending runtime may do.
+struct PolledAtEnd(Pin<Box<dyn Future<Output = Decision> + Send>>);
+
+impl Drop for PolledAtEnd {
+    fn drop(&mut self) {
+        let _ = self.0.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
 }
