@@ -22,6 +22,7 @@ mod ledger;
 mod nemesis;
 mod network;
 mod play;
+mod ring_change;
 mod rules;
 
 use std::collections::BTreeMap;
