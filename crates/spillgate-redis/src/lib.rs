@@ -299,6 +299,11 @@ impl Redis {
         }
     }
 
+    /// Returns whether a location's server is known, and no connection to it is open.
+    fn is_disconnected(&self, location: Location) -> bool {
+        self.topology.route(location).is_ok_and(|route| !route.shard.link.is_connected())
+    }
+
     /// Samples the clock of every shard, if scripts must not read it.
     pub async fn sample_clocks(&self) {
         if matches!(self.settings.clock, StoreClock::Client) {

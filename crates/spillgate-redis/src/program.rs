@@ -16,7 +16,7 @@ use crate::subject::SubjectKey;
 mod lease;
 mod reply;
 
-pub(super) use reply::{Reply, ReplyRange, reply_ranges};
+pub(super) use reply::{Reply, ReplyRange, reply_from, reply_ranges};
 
 /// The words before the limits of every call.
 #[derive(Clone, Copy, Debug)]

@@ -20,6 +20,7 @@ use crate::fallback::{Outage, StoreCall};
 use crate::plan::{
     Cause, ChargeOutcome, ChargeOutcomes, Order, RecordAction, Transaction, TransactionReply,
 };
+use crate::program::reply_from;
 use crate::time::Deadline;
 
 mod in_flight;
@@ -110,10 +111,7 @@ pub(super) async fn read(
         ChargeOutcome::Store(reply) => Some(reply),
         _ => None,
     });
-    let replies: SmallVec<[_; 1]> = replies.collect();
-    let mut counters = transaction.charges.iter().zip(&replies);
-    let allowed = counters.all(|(asked, reply)| asked.group > 0 || reply.fits);
-    Ok(TransactionReply { allowed, replies })
+    Ok(reply_from(transaction, replies.collect()))
 }
 
 fn outcomes_of(
@@ -139,9 +137,9 @@ struct LegRunner<'a, 'q> {
     fallback: &'a Outage<'q>,
     deadline: Deadline,
     old_owners: &'a OldOwners,
-    /// Locations that returned no reply within the deadline.
+    /// Locations whose servers did not answer a leg, or have no connection.
     ///
-    /// Their servers get no further leg of this transaction: each one would wait for the timeout again.
+    /// These servers get no further leg of this transaction: each one would wait for the timeout again.
     unanswered: Mutex<SmallVec<[Location; 1]>>,
 }
 
@@ -268,8 +266,10 @@ impl LegRunner<'_, '_> {
                 self.redis.decide_one_at(leg.location, &leg.transaction, self.deadline).await
             }
         };
-        // The server was silent, or the connection broke: the next leg would fail too, after another wait.
-        if let Err(StoreError::Unknown(_)) = reply {
+        // The server was silent, or no connection is left: the next leg would fail too, after another wait.
+        if let Err(error) = &reply
+            && (matches!(error, StoreError::Unknown(_)) || self.redis.is_disconnected(leg.location))
+        {
             self.unanswered.lock().push(leg.location);
         }
         match reply {
@@ -352,3 +352,58 @@ fn note(leg: &Leg, reply: ChargeOutcomes, outcomes: &mut ChargeOutcomes) {
 
 /// Locations that one batch calls concurrently. A larger batch leaves connections and queues to other callers.
 const LOCATIONS_AT_ONCE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::time::Duration;
+
+    use spillgate_core::request::Cost;
+
+    use super::*;
+    use crate::counter::PlannedCharge;
+    use crate::fallback::Fallback;
+    use crate::limit::{Limit, NamedLimit};
+    use crate::plan::Plan;
+    use crate::store::{Ring, Store, StoreOptions};
+    use crate::subject::SubjectKey;
+    use crate::time::Clock;
+
+    /// Every leg waited for the connection again, until the circuit breaker opened.
+    #[tokio::test(start_paused = true)]
+    async fn legs_on_a_server_without_a_connection_wait_for_it_once() {
+        // They accept connections, and never answer.
+        let silent =
+            ["a", "b"].map(|name| (name, TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()));
+        let ring = silent.iter().fold(Ring::numbered(1), |ring, (name, server)| {
+            ring.node(*name, format!("redis://{}", server.local_addr().unwrap()))
+        });
+        let redis = Redis::open(&Store::Ring(ring), &StoreOptions::new(WAIT)).await.unwrap();
+        let other = |tag: &u128| redis.topology.location(*tag) != redis.topology.location(0);
+        let other = (1..).find(other).unwrap();
+        let limit = NamedLimit::new(Limit::per_day(1_000), 0);
+        let charge = |tag, id, group| {
+            let key = SubjectKey { tag, id, rule: 1 };
+            PlannedCharge { cost: 1, group, ..PlannedCharge::new(key, limit.clone()) }
+        };
+        // A shadow rule on the server of an enforced one has a leg of its own, after all enforced legs.
+        let charges = [charge(0, 1, 0), charge(other, 2, 0), charge(0, 3, 1)];
+        let key = SubjectKey { tag: 0, id: 0, rule: 0 };
+        let mut plan: Plan = Plan::inline([key], &limit, &Cost::requests(0));
+        plan.transaction.charges = charges.into_iter().collect();
+        let fallback = Fallback::new(1_000, Clock::System, 1);
+        let mut call = fallback.store_call(&mut plan, None);
+        call.order = Order::AtOnce;
+        let soon = Deadline::after(WAIT * 3 / 2);
+        let outcomes = decide(&redis, &call).await;
+        assert!(!soon.has_passed(), "a leg waited again");
+        let is_local = |outcome: &ChargeOutcome| match outcome {
+            ChargeOutcome::Fallback(reply, Cause::Outage) => reply.fits,
+            _ => false,
+        };
+        assert!(outcomes.len() == 3 && outcomes.iter().all(is_local), "{outcomes:?}");
+    }
+
+    /// Two of them fit into the time of a decision.
+    const WAIT: Duration = Duration::from_millis(100);
+}

@@ -67,9 +67,8 @@ impl Reply {
             for group in groups(transaction) {
                 self.of_coalesced(rest, group, range.place, &mut all)?;
             }
-            let foreign = all.foreign;
-            let reply = all.into_reply(transaction);
-            return Ok(if foreign { Err(not_ours()) } else { Ok(reply) });
+            let reply = reply_from(transaction, all.replies);
+            return Ok(if all.foreign { Err(not_ours()) } else { Ok(reply) });
         }
         // Deferred charges were forced before the decision, so their replies come first.
         for counter in transaction.charges.iter().filter(|counter| counter.deferred > 0) {
@@ -87,12 +86,11 @@ impl Reply {
         for counter in &transaction.charges {
             all.add(counter, self.counter(rest, counter, has_receipt(transaction, counter))?);
         }
-        let foreign = all.foreign;
-        let mut reply = all.into_reply(transaction);
+        let mut reply = reply_from(transaction, all.replies);
         if let (RecordAction::Open(opening), Some(opened)) = (&transaction.record, opened) {
             note(opening, opened, transaction, &mut reply);
         }
-        Ok(if foreign { Err(not_ours()) } else { Ok(reply) })
+        Ok(if all.foreign { Err(not_ours()) } else { Ok(reply) })
     }
 
     /// Decodes one counter group of a coalesced batch for the decision at `place` in it.
@@ -242,13 +240,16 @@ impl CounterReplies {
         // An unknown format under a shadow rule or a post-paid limit denies nothing: the enforced counters are charged.
         self.foreign |= !ours && asked.group == 0;
     }
+}
 
-    fn into_reply(self, transaction: &Transaction) -> TransactionReply {
-        let replies = self.replies;
-        let mut counters = transaction.charges.iter().zip(&replies);
-        let allowed = counters.all(|(asked, reply)| asked.group > 0 || reply.fits);
-        TransactionReply { allowed, replies }
-    }
+/// Makes the reply to a transaction from the replies of its counters, in the order of the charges.
+pub(in super::super) fn reply_from(
+    transaction: &Transaction,
+    replies: SmallVec<[ChargeReply; 1]>,
+) -> TransactionReply {
+    let mut counters = transaction.charges.iter().zip(&replies);
+    let allowed = counters.all(|(asked, reply)| asked.group > 0 || reply.fits);
+    TransactionReply { allowed, replies }
 }
 
 /// Records the result of opening a record, and applies it to the reply.

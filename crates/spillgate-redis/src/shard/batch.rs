@@ -125,14 +125,15 @@ impl Batches {
         Some(Admission::Queued(PendingReply { shard: Arc::clone(shard), ticket, answer }))
     }
 
-    /// Takes the next batch out of the queue. An empty batch means that the permit has been returned.
+    /// Takes the next batch out of a shard's queue. An empty batch means that the permit has been returned.
     ///
     /// The batch ends before a counter that it already has under other parameters: the script loads each counter
     /// once, under one set of parameters.
-    fn next(&self) -> Batch {
-        let mut queue = self.queue.lock();
+    fn next(shard: &Shard) -> Batch {
+        let Batches { queue, load } = &shard.batches;
+        let mut queue = queue.lock();
         let count = queue.will_leave();
-        let (share_us, mut taken_us) = (self.load.share_us(PERMITS as u64), 0);
+        let (share_us, mut taken_us) = (load.share_us(PERMITS as u64), 0);
         let (mut coalescer, mut indices) = (Coalescer::for_some(count), Vec::with_capacity(count));
         let now = Deadline::after(Duration::ZERO);
         let (waiting, gone) = queue.leave(|leaving: &[Waiting], waiting| {
@@ -167,7 +168,12 @@ impl Batches {
         });
         drop(queue);
         for waiting in gone {
-            waiting.fail(Failure::unsent_in_time("the caller's deadline had passed"));
+            let late = Failure::unsent_in_time("the caller's deadline had passed");
+            let class = late.class();
+            // A caller that has given up counts itself, and a dropped one is not counted.
+            if waiting.answer.send(Err(late)).is_ok() {
+                shard.meter.fail(class);
+            }
         }
         Batch { waiting, coalescer, indices }
     }
@@ -263,7 +269,7 @@ struct Drain {
 impl Drain {
     async fn send_all(mut self) {
         loop {
-            let batch = self.shard.batches.next();
+            let batch = Batches::next(&self.shard);
             // `next` has returned the permit under the queue's lock, so the drop must not return it again.
             if batch.waiting.is_empty() {
                 self.has_permit = false;
@@ -336,3 +342,30 @@ impl Waiting {
 /// Calls in flight to one server at once: while the server executes one, the next is on its way. One to four
 /// calls measured equally fast, and fewer calls make larger batches.
 const PERMITS: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Redis;
+
+    /// Only a caller that noticed its deadline before the queue did was counted.
+    #[tokio::test]
+    async fn counts_a_caller_that_the_queue_finds_late() {
+        let redis = Redis::connect("redis://127.0.0.1:1", Duration::from_secs(1)).await.unwrap();
+        let route = redis.topology.route(redis.topology.location(0)).unwrap();
+        let arrive =
+            |deadline| Batches::arrive(&route.shard, &[], &redis.terms(&route, deadline)).unwrap();
+        let permits: Vec<Admission> = (0..PERMITS).map(|_| arrive(Deadline::none())).collect();
+        let [late, dropped] = [(); 2].map(|()| match arrive(Deadline::after(Duration::ZERO)) {
+            Admission::Queued(pending) => pending,
+            Admission::SendNow(_) => panic!("all permits are taken"),
+        });
+        drop(dropped);
+        drop(permits);
+        // It waits for longer than its deadline, so the queue finds it first.
+        let reply = late.read(&[], Deadline::none()).await;
+        assert!(matches!(reply, Err(Failure::Overloaded { sent: false, .. })));
+        let errors: Vec<_> = route.shard.meter.errors().collect();
+        assert_eq!(errors, [("overloaded", 1)]);
+    }
+}

@@ -33,7 +33,8 @@ struct ProvisionalCharge {
     number: usize,
     counter: PlannedCharge,
     charge: Charge,
-    by_store: bool,
+    /// Why the local share made it; `None` if the store did.
+    local: Option<Cause>,
 }
 
 impl<'a, 'q> ProvisionalCharges<'a, 'q> {
@@ -68,9 +69,9 @@ impl<'a, 'q> ProvisionalCharges<'a, 'q> {
             return;
         }
         for (number, counter) in leg.indices.iter().zip(&leg.transaction.charges) {
-            let (reply, by_store) = match &outcomes[*number] {
-                ChargeOutcome::Store(reply) => (reply, true),
-                ChargeOutcome::Fallback(reply, _) => (reply, false),
+            let (reply, local) = match &outcomes[*number] {
+                ChargeOutcome::Store(reply) => (reply, None),
+                ChargeOutcome::Fallback(reply, cause) => (reply, Some(*cause)),
                 _ => continue,
             };
             if let (Some(charge), 0) = (reply.charge, counter.group) {
@@ -79,7 +80,7 @@ impl<'a, 'q> ProvisionalCharges<'a, 'q> {
                     number: *number,
                     counter: counter.clone(),
                     charge,
-                    by_store,
+                    local,
                 });
             }
         }
@@ -106,26 +107,22 @@ impl<'a, 'q> ProvisionalCharges<'a, 'q> {
             }
         }
         let (here, at_store) = self.begin_refund();
-        for (number, reply) in here {
-            outcomes[number] = ChargeOutcome::Fallback(reply, Cause::Outage);
-        }
+        here.into_iter().for_each(|(number, outcome)| outcomes[number] = outcome);
         let Some(at_store) = at_store else { return };
-        let Some(Ok(replies)) = deadline.bound(at_store).await else { return };
-        for (number, reply) in replies {
-            outcomes[number] = ChargeOutcome::Store(reply);
-        }
+        let Some(Ok(returned)) = deadline.bound(at_store).await else { return };
+        returned.into_iter().for_each(|(number, outcome)| outcomes[number] = outcome);
     }
 
     fn begin_refund(&mut self) -> (Vec<Returned>, Option<JoinHandle<Vec<Returned>>>) {
         let mut here = Vec::new();
         let mut at_store: BTreeMap<Location, Vec<ProvisionalCharge>> = BTreeMap::new();
         for charged in self.charges.drain(..) {
-            if charged.by_store {
-                at_store.entry(charged.location).or_default().push(charged);
-            } else {
+            if let Some(cause) = charged.local {
                 let number = self.old_owners.counter_of(charged.number);
                 let reply = self.fallback.refund(&charged.counter, number, charged.charge);
-                here.push((charged.number, admitted(reply)));
+                here.push((charged.number, ChargeOutcome::Fallback(admitted(reply), cause)));
+            } else {
+                at_store.entry(charged.location).or_default().push(charged);
             }
         }
         let records = std::mem::take(&mut self.records);
@@ -154,8 +151,8 @@ fn admits(outcome: &ChargeOutcome) -> bool {
     matches!(outcome, ChargeOutcome::Store(reply) if reply.fits)
 }
 
-/// The outcome's index, and the state of the counter after the refund.
-type Returned = (usize, ChargeReply);
+/// The outcome's index, and the outcome with the state of the counter after the refund.
+type Returned = (usize, ChargeOutcome);
 
 async fn return_at(
     redis: &Redis,
@@ -165,7 +162,8 @@ async fn return_at(
     let charges: Vec<_> =
         charged.iter().map(|charged| (charged.counter.clone(), charged.charge)).collect();
     let replies = redis.refund(location, &charges).await;
-    charged.iter().zip(replies).map(|(charged, reply)| (charged.number, admitted(reply))).collect()
+    let outcomes = replies.into_iter().map(|reply| ChargeOutcome::Store(admitted(reply)));
+    charged.iter().map(|charged| charged.number).zip(outcomes).collect()
 }
 
 /// Marks a refunded counter as one that had room: another leg caused the denial.

@@ -180,6 +180,23 @@ fn a_denied_reservation_pays_a_deferred_charge_once() {
     assert_eq!((next.source(), next.remaining()), (Source::Store, Some(1_000 - 10 - 2 - 1)));
 }
 
+/// The refund of a local share turned an overload into an outage.
+#[test]
+fn a_refunded_local_share_still_counts_as_used_for_overload() {
+    let fleet = Fleet::with(&policy("").replace("3/day", "1000/day"));
+    let user = fleet.user_apart_from_all();
+    let hurried = || {
+        let (requests, within) = ([of(&user)], Duration::from_nanos(1));
+        let decision = fleet.limiter.check_atomic_within(&requests, within);
+        fleet.runtime.block_on(decision).allowed()
+    };
+    let admitted = (0..20).take_while(|_| hurried()).count();
+    let counted = "spillgate_overloaded_decisions_total{domain=\"default\",rule=\"own\"}";
+    let counted = format!("{counted} {}", admitted + 1);
+    let text = fleet.limiter.metrics_text();
+    assert!(text.lines().any(|line| line == counted), "{counted}: {text}");
+}
+
 /// The first leg of a decision was charged after its caller had left, and that charge was not refunded.
 #[test]
 fn a_caller_cancelled_while_a_leg_is_in_flight_leaves_no_charge() {
