@@ -232,9 +232,9 @@ impl<'d> LimitDecision<'d> {
         self.counter.denied
     }
 
-    /// Returns the source of this counter's result.
+    /// Returns the source of this counter's result; the store if no source evaluated it.
     pub fn source(&self) -> Source {
-        self.counter.source
+        self.counter.source.unwrap_or(Source::Store)
     }
 
     /// Returns whether the counter belongs to a shadow rule, which takes no part in the decision.
@@ -323,7 +323,7 @@ pub fn from_counters(counters: CounterOutcomes, names: Names) -> Decision {
     let decisive = enforced().filter(|counter| !counter.advisory);
     // `Reason` is ordered, and the first one counts.
     let denied = decisive.filter_map(|counter| counter.denied).min();
-    let source = enforced().map(|counter| counter.source).max().unwrap_or(Source::Store);
+    let source = enforced().filter_map(|counter| counter.source).max().unwrap_or(Source::Store);
     // A decision has at most 64 counters.
     let top = top(&counters, denied.is_some()).map(|top| top as u16);
     Decision { denied, source, top, counters: counters.into(), names, receipt: None }
@@ -332,7 +332,7 @@ pub fn from_counters(counters: CounterOutcomes, names: Names) -> Decision {
 /// Makes the decision over one enforced counter.
 #[inline]
 pub fn from_one_counter(counter: CounterOutcome, names: Names) -> Decision {
-    let (denied, source) = (counter.denied, counter.source);
+    let (denied, source) = (counter.denied, counter.source.unwrap_or(Source::Store));
     let counters = Counters::One(counter);
     Decision { denied, source, top: Some(0), counters, names, receipt: None }
 }

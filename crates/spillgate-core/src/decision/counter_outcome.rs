@@ -24,8 +24,9 @@ pub struct CounterOutcome {
     pub advisory: bool,
     /// The reason why the counter denies; `None` if it allows.
     pub denied: Option<Reason>,
-    /// The part of Spillgate that evaluated it.
-    pub source: Source,
+    /// The part of Spillgate that evaluated it. `None` if none did: the limit blocks or is
+    /// unlimited, or another counter had denied before.
+    pub source: Option<Source>,
     /// Whether the store works but could not answer in time. The source is the local fallback or
     /// the outage policy then.
     pub overloaded: bool,
@@ -64,7 +65,7 @@ impl CounterOutcome {
     /// the call stays.
     #[inline]
     pub fn take(&mut self, reply: &ChargeReply, source: Source) {
-        self.source = source;
+        self.source = Some(source);
         self.remaining = Some(reply.reading.remaining).into();
         self.reset_after_us = Some(reply.reading.reset_after_us).into();
         if self.allows() {
@@ -83,7 +84,7 @@ impl CounterOutcome {
             shadow: false,
             advisory: false,
             denied: None,
-            source: Source::Store,
+            source: None,
             overloaded: false,
             capacity: None.into(),
             remaining: None.into(),
@@ -118,7 +119,7 @@ impl CounterOutcome {
     /// Denies the counter because there is no room for its reservation record.
     pub fn refuse_overloaded(&mut self) {
         self.denied = Some(Reason::Overloaded);
-        self.source = Source::OutagePolicy;
+        self.source = Some(Source::OutagePolicy);
         self.overloaded = true;
         self.retry_after_us = None.into();
     }

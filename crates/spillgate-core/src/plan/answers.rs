@@ -51,20 +51,21 @@ fn apply(outcome: ChargeOutcome, counter: &mut CounterOutcome) {
             apply_outage_policy(counter, passes, cause);
         }
         ChargeOutcome::Remembered { retry_after_us, remaining, reset_after_us } => {
-            counter.source = Source::DenialCache;
+            counter.source = Some(Source::DenialCache);
             counter.denied = Some(Reason::LimitExceeded);
             counter.retry_after_us = retry_after_us.into();
             counter.remaining = remaining.into();
             counter.reset_after_us = reset_after_us.into();
         }
-        // Its numbers stay unknown.
-        ChargeOutcome::Refunded | ChargeOutcome::NotAsked => {}
+        // The numbers of these two stay unknown.
+        ChargeOutcome::Refunded => counter.source = Some(Source::Store),
+        ChargeOutcome::NotAsked => {}
     }
 }
 
 /// Applies a rule's `on_outage` to a counter. Its numbers are unknown then.
 fn apply_outage_policy(counter: &mut CounterOutcome, passes: bool, cause: Cause) {
-    counter.source = Source::OutagePolicy;
+    counter.source = Some(Source::OutagePolicy);
     counter.overloaded = cause == Cause::Overload;
     // A denial that was certain before the call stays.
     if counter.allows() {
@@ -74,5 +75,28 @@ fn apply_outage_policy(counter: &mut CounterOutcome, passes: bool, cause: Cause)
         };
         counter.denied = Some(reason).filter(|_| !passes);
         counter.retry_after_us = Some(0).filter(|_| passes).into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Limit, NamedLimit};
+    use crate::subject::SubjectKey;
+
+    /// The metrics counted a rule whose charge was refunded as if no source had been asked.
+    #[test]
+    fn a_refunded_charge_has_the_store_as_its_source_and_one_not_asked_has_none() {
+        let key = SubjectKey { tag: 0, id: 0, rule: 0 };
+        let asked = [PlannedCharge::new(key, NamedLimit::new(Limit::per_day(1), 0))];
+        let source_of = |outcome| {
+            let mut counters: CounterOutcomes = [CounterOutcome::inline()].into_iter().collect();
+            let (counters, asked) = (&mut counters, &asked[..]);
+            let mut answers = Answers { counters, asked, twins: None, number: 0 };
+            answers.take(outcome);
+            answers.counters[0].source
+        };
+        assert_eq!(source_of(ChargeOutcome::Refunded), Some(Source::Store));
+        assert_eq!(source_of(ChargeOutcome::NotAsked), None);
     }
 }

@@ -20,7 +20,7 @@ impl<L> FollowUp<L> {
         let counter = &counters[usize::from(self.counter.index)];
         let allowed = || !counters.iter().any(CounterOutcome::denies);
         let is_done = matches!(self.change, Change::Force(_)) && counter.allows() && allowed();
-        !is_done && counter.source < Source::Fallback
+        !is_done && counter.source < Some(Source::Fallback)
     }
 
     /// Updates the counter's outcome with the store's reply to the change. A denied charge keeps its
@@ -30,6 +30,7 @@ impl<L> FollowUp<L> {
         if !counter.advisory && !counter.allows() {
             return;
         }
+        counter.source = Some(Source::Store);
         counter.remaining = Some(reply.reading.remaining).into();
         counter.reset_after_us = Some(reply.reading.reset_after_us).into();
         if matches!(self.change, Change::Refund(_)) && counter.advisory {

@@ -29,7 +29,7 @@ impl CounterOutcome {
     /// Allows the counter, paid by a lease that has `remaining` tokens left.
     pub fn pay(&mut self, remaining: u64) {
         self.denied = None;
-        self.source = Source::Lease;
+        self.source = Some(Source::Lease);
         self.remaining = Some(remaining).into();
         self.retry_after_us = Some(0).into();
     }

@@ -62,9 +62,7 @@ pub enum InvalidChange {
     /// The subject names an attribute that is not in the rule's key, or a value that is no address
     /// or a network that an override cannot name.
     NoSubject {
-        /// The attribute.
-        attribute: String,
-        /// The problem and its remedy.
+        /// The attribute, the problem and its remedy.
         message: String,
     },
     /// A cost has a unit that no limit of the rule counts.
@@ -169,7 +167,7 @@ impl Policy {
             let value = subject.attribute(attribute).unwrap_or_default();
             self.types.of(attribute).names_one(value).map_err(|problem| {
                 let message = format!("{attribute:?}: {}", problem.message(value));
-                InvalidChange::NoSubject { attribute: attribute.to_owned(), message }
+                InvalidChange::NoSubject { message }
             })?;
         }
         Ok(())
@@ -248,7 +246,7 @@ impl fmt::Display for InvalidChange {
             InvalidChange::UnknownRule { rule, nearest: None } => {
                 write!(f, "rule: there is no rule {rule:?}; write the name of one in the policy")
             }
-            InvalidChange::NoSubject { message, .. } => write!(f, "subject: {message}"),
+            InvalidChange::NoSubject { message } => write!(f, "subject: {message}"),
             InvalidChange::UnknownUnit { unit, units } => {
                 write!(f, "no limit of the rule counts {unit:?}; name one of its units, {units:?}")
             }

@@ -64,7 +64,7 @@ fn outcome(bytes: &[u8; COUNTER_BYTES]) -> CounterOutcome {
         reset_after_us: knows(8).then_some(us(14)).into(),
         denied: [None, Some(Reason::LimitExceeded), Some(Reason::CostExceedsLimit)]
             [usize::from(result % 3)],
-        source: SOURCES[usize::from(result >> 4) % SOURCES.len()],
+        source: Some(SOURCES[usize::from(result >> 4) % SOURCES.len()]),
         ..CounterOutcome::inline()
     }
 }

@@ -123,12 +123,8 @@ impl Meters {
 
 /// Returns the place in [`SOURCES`] of the worst source of a rule's counters.
 fn source_of(counters: &[CounterOutcome]) -> usize {
-    let worst = counters.iter().map(|counter| counter.source).max().unwrap_or(Source::Store);
-    let is_unknown = |counter: &CounterOutcome| counter.reset_after_us.number().is_none();
-    match worst {
-        Source::Store if counters.iter().all(is_unknown) => NOT_ASKED,
-        worst => worst as usize,
-    }
+    let worst = counters.iter().filter_map(|counter| counter.source).max();
+    worst.map_or(NOT_ASKED, |worst| worst as usize)
 }
 
 // The places of a meter's counts: decisions by result and then by source, and two more.

@@ -57,5 +57,5 @@ pub(in crate::policy) fn subject_of(
         (&**attribute, &**value, of_type)
     });
     Covered::new(rule, named)
-        .map_err(|NoSubject { attribute, message }| InvalidChange::NoSubject { attribute, message })
+        .map_err(|NoSubject { message, .. }| InvalidChange::NoSubject { message })
 }
