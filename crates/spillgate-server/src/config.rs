@@ -29,7 +29,7 @@ pub use problem::{ConfigError, Problem};
 pub use store::Store;
 pub(crate) use store::StoreTls;
 use telemetry::{FORMATS, LEVELS};
-pub(crate) use telemetry::{Format, Log, Otlp, Sample};
+pub(crate) use telemetry::{Format, Log, Otlp, Sample, log_format};
 
 /// The settings and the policy of a command.
 pub struct Config {

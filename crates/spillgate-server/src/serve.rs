@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::app::App;
-use crate::config::{Config, Flags, Settings};
+use crate::config::{self, Config, Flags, Settings};
 use crate::counted::counted;
 use crate::doctor;
 use crate::history;
@@ -39,7 +39,7 @@ pub fn serve(
     flags: Flags<'_>,
     warnings: &[String],
 ) -> Result<(), Box<dyn Error>> {
-    sink::start()?;
+    sink::start(config::log_format(file))?;
     let followed = file.map(Followed::now);
     let config = Config::load(file, flags)?;
     let Settings { http, grpc, resp, admin, .. } = config.settings;

@@ -133,7 +133,6 @@ fn is_traced<S: Subscriber + for<'a> LookupSpan<'a>>(
 
 fn begin_log(log: Log, spans: Option<impl Layer<Registry> + Send + Sync>) {
     let ours = Targets::new().with_target("spillgate", log.level);
-    sink::set_format(log.format);
     let lines = || sink::Lines;
     let text = || layer().with_writer(lines).event_format(Line).with_filter(ours.clone());
     let json = || {

@@ -198,7 +198,7 @@ fn every_error_has_its_place_and_a_remedy() {
         ),
         (&[log.path(), "--map", "ip=account"], &["no field \"account\"", "user-agent"]),
         (&[log.path(), "--map", "ip"], &["ATTRIBUTE=FIELD"]),
-        (&[log.path(), "--format", "syslog"], &["common, json, csv"]),
+        (&[log.path(), "--format", "syslog"], &["common, combined, json, csv"]),
         (&[log.path(), "--fail-if", "denied(absent)>0"], &["no rule absent", "login, all"]),
         (&[log.path(), "--fail-if", "newly-denied>0"], &["--against FILE"]),
         (&[log.path(), "--fail-if", "denied"], &["denied>1%"]),

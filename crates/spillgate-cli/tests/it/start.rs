@@ -72,3 +72,26 @@ fn a_json_log_has_the_summary_as_objects_and_a_quiet_log_has_none() {
     assert!(messages.iter().any(|message| message.starts_with("dashboard: ")), "{messages:?}");
     assert_eq!(start("SPILLGATE_TELEMETRY__LOG", "off").before_ready, "");
 }
+
+#[test]
+fn a_failed_start_is_one_object_of_a_json_log() {
+    let wrong_rule =
+        "[telemetry.log]\nformat = \"json\"\n[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"x\"]\n";
+    let file = TempFile::new("limits.toml", wrong_rule);
+    let by_file = spillgate(&["serve", "--config", file.path()]).output().unwrap();
+    let by_environment = |arguments: &[&str]| {
+        let mut command = spillgate(&[&["serve", "--http", "off"], arguments].concat());
+        command.env("SPILLGATE_TELEMETRY__LOG__FORMAT", "json").output().unwrap()
+    };
+    for (output, part) in [
+        (by_file, "limits.toml:6: "),
+        (by_environment(&["--grpc", "off"]), "all listeners are off"),
+        (by_environment(&["--config", "/nowhere.toml"]), "cannot read /nowhere.toml"),
+    ] {
+        let log = String::from_utf8(output.stderr).unwrap();
+        let object: serde_json::Value =
+            serde_json::from_str(&log).unwrap_or_else(|_| panic!("{part}: {log}"));
+        assert_eq!((output.status.code(), &object["level"]), (Some(2), &"ERROR".into()), "{log}");
+        assert!(object["message"].as_str().unwrap().contains(part), "{part}: {log}");
+    }
+}

@@ -1,8 +1,11 @@
 //! `[telemetry]`: level and format of the log, and what a collector gets.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tracing_subscriber::filter::LevelFilter;
+
+use super::{Settings, environment, file, read};
 
 /// Which events the log holds, and how it writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,20 @@ impl Default for Log {
     fn default() -> Log {
         Log { level: LevelFilter::INFO, format: Format::Text, audit_subjects: false }
     }
+}
+
+/// Returns the format of the log by file and environment, before all settings are read: a start that fails is reported
+/// in this format. A file that cannot be read names none.
+pub(crate) fn log_format(file: Option<&Path>) -> Format {
+    let of_file =
+        |path: &Path| file::settings_in(&path.display().to_string(), &read(path).ok()?).ok();
+    let mut given = file.and_then(of_file).unwrap_or_default();
+    given.extend(environment::settings_in(std::env::vars_os()).0);
+    given.retain(|given| given.name == "telemetry.log.format");
+    let mut settings = Settings::default();
+    // `Config::load` reports a wrong value, which leaves the one before it in force.
+    settings.apply(&given);
+    settings.log.format
 }
 
 /// The collector of traces and metrics, and how much of both it gets.

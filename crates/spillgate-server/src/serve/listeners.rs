@@ -39,6 +39,15 @@ pub(super) struct Listeners {
     stop: watch::Receiver<bool>,
 }
 
+/// The parts that the data listeners have in common.
+#[derive(Clone)]
+struct Data<'a> {
+    settings: &'a Settings,
+    app: &'a App,
+    token: Option<Token>,
+    capacity: Capacity,
+}
+
 impl Listeners {
     /// Opens the listeners that the settings name. `files` is the number of files that the process may open.
     pub(super) async fn open(
@@ -76,14 +85,15 @@ impl Listeners {
                 listeners.token("server.data_token_file", settings.data_token_file.as_deref())?
             }
         };
+        let data = Data { settings, app, token, capacity };
         if let Some(address) = settings.http {
-            listeners.add_http(address, settings, app, token.clone(), capacity.clone()).await?;
+            listeners.add_http(address, data.clone()).await?;
         }
         if let Some(address) = settings.grpc {
-            listeners.add_grpc(address, settings, app, token.clone(), capacity.clone()).await?;
+            listeners.add_grpc(address, data.clone()).await?;
         }
         if let Some(address) = settings.resp {
-            listeners.add_resp(address, settings, app, token, capacity).await?;
+            listeners.add_resp(address, data).await?;
         }
         if let Some(address) = settings.admin {
             listeners.add_admin(address, settings, app).await?;
@@ -92,14 +102,8 @@ impl Listeners {
         Ok(listeners)
     }
 
-    async fn add_http(
-        &mut self,
-        address: SocketAddr,
-        settings: &Settings,
-        app: &App,
-        token: Option<Token>,
-        capacity: Capacity,
-    ) -> Result<(), Failure> {
+    async fn add_http(&mut self, address: SocketAddr, data: Data<'_>) -> Result<(), Failure> {
+        let Data { settings, app, token, capacity } = data;
         let tls = self.tls(&settings.tls, &["http/1.1"])?;
         let name = if tls.is_some() { "HTTP on https://" } else { "HTTP on http://" };
         let (auth, by_ip) = (settings.auth.clone(), settings.trusted_proxies.clone());
@@ -113,14 +117,8 @@ impl Listeners {
         Ok(())
     }
 
-    async fn add_grpc(
-        &mut self,
-        address: SocketAddr,
-        settings: &Settings,
-        app: &App,
-        token: Option<Token>,
-        capacity: Capacity,
-    ) -> Result<(), Failure> {
+    async fn add_grpc(&mut self, address: SocketAddr, data: Data<'_>) -> Result<(), Failure> {
+        let Data { settings, app, token, capacity } = data;
         let tls = self.tls(&settings.tls, &["h2"])?;
         let health = envoy::Health::serving().await;
         let routes = app.traces.over(envoy::routes(app.clone(), settings.envoy, &health));
@@ -132,14 +130,8 @@ impl Listeners {
     }
 
     /// Opens the RESP listener, which asks for the token unless it has a password of its own.
-    async fn add_resp(
-        &mut self,
-        address: SocketAddr,
-        settings: &Settings,
-        app: &App,
-        token: Option<Token>,
-        capacity: Capacity,
-    ) -> Result<(), Failure> {
+    async fn add_resp(&mut self, address: SocketAddr, data: Data<'_>) -> Result<(), Failure> {
+        let Data { settings, app, token, capacity } = data;
         let tls = self.tls(&settings.tls, &[])?;
         let name = if tls.is_some() { "RESP with TLS on " } else { "RESP on " };
         let password = match &settings.resp_password_file {

@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use std::{mem, panic, thread};
 
-use serde_json::json;
+use serde::Serialize;
 use tracing_subscriber::fmt::format;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
@@ -27,6 +27,7 @@ struct Sink {
     changed: Condvar,
     /// Lines that were dropped since the start.
     dropped: AtomicU64,
+    format: Format,
 }
 
 #[derive(Debug, Default)]
@@ -37,12 +38,11 @@ struct Queue {
     dropped: u64,
     /// Whether the writer is writing lines.
     is_writing: bool,
-    format: Format,
 }
 
-/// Starts the writer. From here on [`line`] returns at once, and panics are lines of the log.
-pub(crate) fn start() -> io::Result<()> {
-    if SINK.set(Sink::default()).is_err() {
+/// Starts the writer of a log in this format. From here on [`line`] returns at once, and panics are lines of the log.
+pub(crate) fn start(format: Format) -> io::Result<()> {
+    if SINK.set(Sink { format, ..Sink::default() }).is_err() {
         return Ok(());
     }
     let sink = SINK.get().expect("it was set a line above");
@@ -53,29 +53,22 @@ pub(crate) fn start() -> io::Result<()> {
     panic::set_hook(Box::new(|panic| {
         let trace = Backtrace::capture();
         match trace.status() {
-            BacktraceStatus::Captured => line(&format!("spillgate: {panic}\n{trace}\n")),
-            _ => line(&format!("spillgate: {panic}\n")),
+            BacktraceStatus::Captured => complain(&format!("{panic}\n{trace}")),
+            _ => complain(panic),
         }
     }));
     Ok(())
 }
 
-/// Sets how [`announce`] and the note about dropped lines write.
-pub(super) fn set_format(format: Format) {
-    if let Some(sink) = SINK.get() {
-        sink.lock().format = format;
-    }
-}
-
-/// Writes a line about the program itself to the error output.
-pub fn complain(line: &impl fmt::Display) {
-    self::line(&format!("spillgate: {line}\n"));
+/// Writes a message about the program itself to the error output. In a JSON log its level is `ERROR`.
+pub fn complain(message: &impl fmt::Display) {
+    announce("ERROR", &message.to_string());
 }
 
 /// Writes a line for operators and scripts, in the log's format and at every level of the log.
 pub(crate) fn announce(level: &str, message: &str) {
-    match SINK.get().map_or(Format::Text, |sink| sink.lock().format) {
-        Format::Text => complain(&message),
+    match SINK.get().map_or(Format::Text, |sink| sink.format) {
+        Format::Text => line(&format!("spillgate: {message}\n")),
         Format::Json => line(&object(level, message, None)),
     }
 }
@@ -165,14 +158,14 @@ impl Sink {
         // Dropped lines that no note has reported yet.
         let mut unreported = 0;
         loop {
-            let (lines, dropped, format) = self.take(&mut bytes);
+            let (lines, dropped) = self.take(&mut bytes);
             unreported += dropped;
             let written = write_all(output, &bytes);
             if written.is_err() {
                 self.dropped.fetch_add(lines, Ordering::Relaxed);
                 unreported += lines;
             } else if unreported > 0
-                && write_all(output, note(unreported, format).as_bytes()).is_ok()
+                && write_all(output, note(unreported, self.format).as_bytes()).is_ok()
             {
                 unreported = 0;
             }
@@ -180,7 +173,7 @@ impl Sink {
     }
 
     /// Waits for lines, and swaps them for the writer's empty buffer.
-    fn take(&self, bytes: &mut Vec<u8>) -> (u64, u64, Format) {
+    fn take(&self, bytes: &mut Vec<u8>) -> (u64, u64) {
         bytes.clear();
         bytes.shrink_to(WAITING_MAX);
         let mut queue = self.lock();
@@ -191,7 +184,7 @@ impl Sink {
         }
         mem::swap(&mut queue.bytes, bytes);
         queue.is_writing = true;
-        (mem::take(&mut queue.lines), mem::take(&mut queue.dropped), queue.format)
+        (mem::take(&mut queue.lines), mem::take(&mut queue.dropped))
     }
 }
 
@@ -221,15 +214,22 @@ fn note(dropped: u64, format: Format) -> String {
     }
 }
 
+/// A line of a JSON log. Its fields have the order of the events that `tracing` writes.
+#[derive(Serialize)]
+struct Object<'a> {
+    timestamp: &'a str,
+    level: &'a str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dropped: Option<u64>,
+}
+
 /// Returns a line of a JSON log, with the number of dropped lines if it is about them.
 fn object(level: &str, message: &str, dropped: Option<u64>) -> String {
     let mut time = String::new();
     SystemTime.format_time(&mut format::Writer::new(&mut time)).expect("a string takes all text");
-    let mut object = json!({"timestamp": time, "level": level, "message": message});
-    if let Some(dropped) = dropped {
-        object["dropped"] = dropped.into();
-    }
-    format!("{object}\n")
+    let object = Object { timestamp: &time, level, message, dropped };
+    serde_json::to_string(&object).expect("text and numbers are JSON") + "\n"
 }
 
 const LINES_DROPPED: &str = "Log lines that were dropped because the error output took no bytes.";
@@ -246,6 +246,7 @@ const FULL_PIPE_PAUSE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
     use super::*;
@@ -325,5 +326,26 @@ mod tests {
         let object: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!((&object["level"], &object["dropped"]), (&"WARN".into(), &3.into()));
         assert!(object["timestamp"].as_str().unwrap().ends_with('Z'), "{line}");
+    }
+
+    /// A panic hook belongs to its process, so this test runs itself in another process, and panics there.
+    #[test]
+    fn a_panic_is_one_line_of_a_json_log_with_the_fields_in_the_order_of_events() {
+        const PANICS: &str = "SPILLGATE_TEST_PANICS";
+        if std::env::var_os(PANICS).is_some() {
+            let _flush = FlushAtEnd;
+            super::start(Format::Json).unwrap();
+            panic!("first\nsecond");
+        }
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["a_panic_is_one_line_of_a_json_log", "--nocapture", "--test-threads", "1"]);
+        let output = command.env(PANICS, "1").output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        let line = log.lines().find(|line| line.contains("first")).unwrap();
+        let (time, rest) = line.split_once(',').unwrap();
+        assert!(time.starts_with("{\"timestamp\":\""), "{log}");
+        assert!(rest.starts_with("\"level\":\"ERROR\",\"message\":\""), "{log}");
+        let object: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(object["message"].as_str().unwrap().contains("first\nsecond"), "{log}");
     }
 }

@@ -26,12 +26,11 @@ use fields::{QUERY, Wanted, shown};
 use json::Json;
 use lines::{LINE_MAX, Line, Lines};
 
-/// The format of a log's lines.
+/// The format of a log's lines. Common and Combined, the formats of Apache and nginx, have one reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Common or Combined, the formats of Apache and nginx.
-    #[value(name = "common", alias = "combined")]
-    Clf,
+    Common,
+    Combined,
     Json,
     Csv,
 }
@@ -181,7 +180,7 @@ impl Reader {
         file: &str,
     ) -> Result<Reader, String> {
         match format {
-            Format::Clf => {
+            Format::Common | Format::Combined => {
                 let unknown = wanted
                     .fields
                     .iter()
@@ -263,7 +262,7 @@ impl Reader {
 /// Detects the format from the first lines.
 fn recognise(first: &[Vec<u8>], wanted: &Wanted) -> Option<Format> {
     if first.iter().any(|line| clf::recognise(line).is_some()) {
-        return Some(Format::Clf);
+        return Some(Format::Common);
     }
     if first.iter().any(|line| line.trim_ascii_start().starts_with(b"{")) {
         return Some(Format::Json);

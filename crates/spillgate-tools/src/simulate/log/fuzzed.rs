@@ -27,7 +27,7 @@ pub fn holds(input: &[u8]) {
     let wanted = Wanted::new(&words, maps, cost);
     let mut lines = rest.split(|byte| *byte == b'\n');
     let reader = match FORMATS[usize::from(choice % 4)] {
-        Format::Clf => Reader::Clf,
+        Format::Common | Format::Combined => Reader::Clf,
         Format::Json => Reader::Json(Json::new(&wanted)),
         Format::Csv => match Csv::from_header(lines.next().unwrap_or_default(), &wanted) {
             Ok(csv) => Reader::Csv(csv),
@@ -40,7 +40,7 @@ pub fn holds(input: &[u8]) {
 }
 
 /// The formats by the number that an input chooses; inputs of the corpus rely on it.
-const FORMATS: [Format; 4] = [Format::Clf, Format::Clf, Format::Json, Format::Csv];
+const FORMATS: [Format; 4] = [Format::Common, Format::Combined, Format::Json, Format::Csv];
 
 fn line_holds(reader: &Reader, line: &[u8], wanted: &Wanted, words: &Vocabulary) {
     let (mut event, mut again) = (Event::default(), Event::default());
