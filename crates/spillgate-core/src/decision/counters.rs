@@ -20,11 +20,9 @@ impl Counters {
 
 impl From<CounterOutcomes> for Counters {
     #[inline]
-    fn from(mut counters: CounterOutcomes) -> Counters {
-        if counters.len() == 1
-            && let Some(one) = counters.pop()
-        {
-            return Counters::One(one);
+    fn from(counters: CounterOutcomes) -> Counters {
+        if let [one] = &*counters {
+            return Counters::One(one.clone());
         }
         Counters::Several(counters.into_boxed_slice())
     }

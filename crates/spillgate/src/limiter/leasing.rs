@@ -17,7 +17,7 @@ use crate::policy::{Mode, Policy};
 use crate::time::boottime_us;
 
 /// The charges that leases paid for one decision.
-pub(super) type Paid = SmallVec<[Spent; 2]>;
+pub(super) type Paid = SmallVec<[Spent; 1]>;
 
 impl Limiter {
     /// Returns all unspent leases to the store and takes no more. A service calls this before it
