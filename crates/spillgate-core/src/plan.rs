@@ -65,26 +65,31 @@ pub enum PlanMode {
 }
 
 impl<L: LimitHandle> Plan<L> {
-    /// Builds the plan of a request that matched `rules`.
-    pub fn of_rules<'p>(
+    /// Makes an empty plan. It is filled in place, because a plan is too large to be moved.
+    #[inline]
+    pub fn new(secret: &Secret) -> Plan<L> {
+        Plan { under_two_secrets: secret.previous().is_some(), ..Plan::empty() }
+    }
+
+    /// Adds the counters of a request that matched `rules`.
+    pub fn add_rules<'p>(
+        &mut self,
         rules: &[Matched<'p>],
         request: &Request<'_>,
         secret: &Secret,
         mode: PlanMode,
-    ) -> Plan<L>
-    where
+    ) where
         L: LimitHandleFrom<'p>,
     {
         let free = Cost::requests(0);
         let cost = if mode == PlanMode::Peek { &free } else { request.cost() };
-        let mut plan = Plan::under(secret);
         let count = rules.iter().map(|matched| matched.limits.len()).sum();
-        plan.outcomes.reserve_exact(count);
-        plan.transaction.charges.reserve_exact(count);
+        self.outcomes.reserve_exact(count);
+        self.transaction.charges.reserve_exact(count);
         // Outcomes are in file order. Charges are added in another order below, and refer to outcomes by index.
         for matched in rules {
             for position in 0..matched.limits.len() {
-                plan.outcomes.push(CounterOutcome::unknown(matched, position));
+                self.outcomes.push(CounterOutcome::unknown(matched, position));
             }
         }
         // Group 0 is the enforced rules, charged all or none. Each shadow rule is a group, evaluated afterwards.
@@ -95,7 +100,7 @@ impl<L: LimitHandle> Plan<L> {
                 if (matched.rule.mode() == Mode::Shadow) == shadow {
                     group += u16::from(shadow);
                     for key in keys_of(matched.rule, request, secret) {
-                        plan.add_charged(Charged::by_rule(matched), index, key, cost, group);
+                        self.add_charged(Charged::by_rule(matched), index, key, cost, group);
                     }
                 }
                 index += matched.limits.len();
@@ -106,12 +111,11 @@ impl<L: LimitHandle> Plan<L> {
             let mut index = 0;
             for matched in rules {
                 for key in keys_of(matched.rule, request, secret) {
-                    plan.add_postpaid(Charged::by_rule(matched), index, key, cost, &mut group);
+                    self.add_postpaid(Charged::by_rule(matched), index, key, cost, &mut group);
                 }
                 index += matched.limits.len();
             }
         }
-        plan
     }
 
     /// Builds a plan that reads the counters of one rule for one subject, as if the rule were enforced.
@@ -119,7 +123,7 @@ impl<L: LimitHandle> Plan<L> {
     where
         L: LimitHandleFrom<'p>,
     {
-        let mut plan = Plan::under(secret);
+        let mut plan = Plan::new(secret);
         for position in 0..matched.limits.len() {
             plan.outcomes.push(CounterOutcome {
                 shadow: false,
@@ -142,12 +146,24 @@ impl<L: LimitHandle> Plan<L> {
         L: LimitHandleFrom<'p>,
     {
         let mut plan = Plan::empty();
-        plan.outcomes.push(CounterOutcome::inline());
-        for key in keys {
-            plan.add_charged(Charged::inline(limit), 0, key, cost, 0);
-        }
-        plan.under_two_secrets = plan.transaction.charges.len() > 1;
+        plan.add_inline(keys, limit, cost);
         plan
+    }
+
+    /// Adds the counter of an inline limit. `keys` has the subject's key under each secret.
+    pub fn add_inline<'p>(
+        &mut self,
+        keys: impl IntoIterator<Item = SubjectKey>,
+        limit: &'p NamedLimit,
+        cost: &Cost<'_>,
+    ) where
+        L: LimitHandleFrom<'p>,
+    {
+        self.outcomes.push(CounterOutcome::inline());
+        for key in keys {
+            self.add_charged(Charged::inline(limit), 0, key, cost, 0);
+        }
+        self.under_two_secrets = self.transaction.charges.len() > 1;
     }
 
     /// Returns the longest time in µs that a permit of this plan can be held, or `None` if it charges no permit.
@@ -233,12 +249,7 @@ impl<L: LimitHandle> Plan<L> {
         outcomes.iter().for_each(|outcome| answers.take(*outcome));
     }
 
-    fn under(secret: &Secret) -> Plan<L> {
-        let mut plan = Plan::empty();
-        plan.under_two_secrets = secret.previous().is_some();
-        plan
-    }
-
+    #[inline]
     fn empty() -> Plan<L> {
         Plan {
             transaction: Transaction {

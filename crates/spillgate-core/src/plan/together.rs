@@ -274,12 +274,12 @@ impl MatchedLimits<'_> {
 impl Plan {
     /// Builds one plan from all matches.
     pub fn of_shared_matches(shared_matches: &[SharedMatch<'_>], secret: &Secret) -> Plan {
-        let mut plan = Plan::under(secret);
+        let mut plan = Plan::new(secret);
         for shared in shared_matches {
             let indexes = 0..shared.limits.in_force().len();
             plan.outcomes.extend(indexes.map(|index| shared.unknown(index)));
         }
-        // As in `Plan::of_rules`. Matches that only refund get groups of their own, like shadow
+        // As in `Plan::add_rules`. Matches that only refund get groups of their own, like shadow
         // rules, so that they cannot deny.
         let mut group = 0;
         for decisive in [true, false] {

@@ -21,7 +21,6 @@ pub struct Alone {
 }
 
 /// The charges of a reservation to local shares, made because the store did not answer.
-#[derive(Default)]
 pub struct ChargedHere {
     subject: u128,
     counters: Vec<(RecordedCharge, RecordedCost)>,

@@ -164,7 +164,7 @@ impl Inner {
         let plan = self.plan_to_charge(&bound);
         let evaluated = self.evaluate(plan, bound.policy()).await;
         let took = Metrics::stop(began);
-        let decision = decision::from_counters(evaluated.counters.clone(), bound.names());
+        let decision = decision::from_counters(evaluated.plan.outcomes.clone(), bound.names());
         Claim { decision, bound, evaluated, took }
     }
 
@@ -196,8 +196,8 @@ impl Inner {
         let its_counter = wanted.iter().find(|wanted| wanted.counter == counter);
         let index = its_counter.map_or(0, |wanted| wanted.index);
         // A policy with fewer counters may have come into force meanwhile.
-        let index = index.min(evaluated.counters.len().saturating_sub(1));
-        if let Some(denying) = evaluated.counters.get_mut(index) {
+        let index = index.min(evaluated.plan.outcomes.len().saturating_sub(1));
+        if let Some(denying) = evaluated.plan.outcomes.get_mut(index) {
             denying.denied.get_or_insert(Reason::LimitExceeded);
             let wait = earliest.map(|at| at.saturating_duration_since(Instant::now()));
             let wait_us = wait.and_then(|wait| u64::try_from(wait.as_micros()).ok());

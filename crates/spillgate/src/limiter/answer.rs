@@ -1,12 +1,13 @@
 //! Turns an evaluated plan into a decision. Each answered request is counted and sampled once.
 
+use std::mem;
 use std::slice::from_ref;
 
 use super::Inner;
 use super::bound::BoundRequest;
-use super::evaluate::{Evaluated, evaluate_in};
+use super::evaluate::{ChargedHere, Evaluated, evaluate_in};
 use crate::algorithm::Intent;
-use crate::counter::ChargeReply;
+use crate::counter::{ChargeReply, LimitHandle};
 use crate::decision::{self, CounterOutcome, CounterOutcomes, Decision, Names, Source};
 use crate::engine::Memory;
 #[cfg(feature = "redis")]
@@ -34,9 +35,9 @@ impl Inner {
         let bound = self.bind(request);
         if !bound.is_plain() {
             let mut plan = self.plan_to_charge(&bound);
-            let evaluated = self.evaluate_noting_room(memory, &mut plan);
+            self.evaluate_noting_room(memory, &mut plan);
             self.metrics.end(began);
-            return self.answer(&bound, evaluated);
+            return self.answer_plan(&bound, &mut plan, None);
         }
         let rules = bound.rules();
         // One limit needs no lists of charges and outcomes: 80 ns instead of 130 with a plan.
@@ -50,11 +51,12 @@ impl Inner {
             self.metrics.end(began);
             return self.answer_one(&bound, outcome);
         }
-        let mut plan: Plan<&NamedLimit> = self.plan_by_rules(&bound, &rules, PlanMode::Charge);
+        let mut plan: Plan<&NamedLimit> = Plan::new(&self.secret);
+        self.add_counters(&mut plan, &bound, &rules, PlanMode::Charge);
         self.open_permits(&mut plan);
-        let evaluated = evaluate_in(memory, &mut plan);
+        evaluate_in(memory, &mut plan);
         self.metrics.end(began);
-        self.answer(&bound, evaluated)
+        self.answer_plan(&bound, &mut plan, None)
     }
 
     /// Evaluates and answers several requests on a store in order, each by itself.
@@ -76,23 +78,34 @@ impl Inner {
     pub(super) async fn look(&self, bound: BoundRequest<'_, '_>) -> Decision {
         let plan = self.plan(&bound, PlanMode::Peek);
         let evaluated = self.evaluate(plan, bound.policy()).await;
-        decision::from_counters(evaluated.counters, bound.names())
+        decision::from_counters(evaluated.plan.outcomes, bound.names())
     }
 
     /// Makes the decision on a request, with a receipt if it charged permits or opened a
     /// reservation.
     #[inline]
     pub(super) fn answer(&self, bound: &BoundRequest<'_, '_>, evaluated: Evaluated) -> Decision {
-        let Evaluated { counters, opening, charged_here } = evaluated;
+        let Evaluated { mut plan, charged_here } = evaluated;
+        self.answer_plan(bound, &mut plan, charged_here)
+    }
+
+    /// Makes the decision on an evaluated plan.
+    #[inline]
+    fn answer_plan<L: LimitHandle>(
+        &self,
+        bound: &BoundRequest<'_, '_>,
+        plan: &mut Plan<L>,
+        charged_here: Option<Box<ChargedHere>>,
+    ) -> Decision {
         // A repeated reservation was sampled when it was charged.
-        if opening.as_ref().is_none_or(|opening| opening.noted().charges_anew()) {
-            self.sample(bound, &counters);
+        if plan.opening.as_ref().is_none_or(|opening| opening.noted().charges_anew()) {
+            self.sample(bound, &plan.outcomes);
         }
-        self.metrics.count(&counters, bound.meters());
-        let decision = decision::from_counters(counters, bound.names());
+        self.metrics.count(&plan.outcomes, bound.meters());
+        let decision = decision::from_counters(mem::take(&mut plan.outcomes), bound.names());
         self.counters.count(&decision);
-        match opening {
-            Some(opening) => self.with_receipt(decision, &opening, charged_here),
+        match &plan.opening {
+            Some(opening) => self.with_receipt(decision, opening, charged_here),
             None => decision,
         }
     }

@@ -118,7 +118,7 @@ impl Inner {
             _ => self.evaluate(plan, Some(policy)).await,
         };
         self.metrics.end(began);
-        let counters = evaluated.counters;
+        let counters = evaluated.plan.outcomes;
         let whole = self.decision(counters.clone(), Some(&in_force.meters), names());
         let each = requests.iter().enumerate().map(|(number, request)| {
             let counters = SharedMatch::counters_of(number, &matches, &counters);

@@ -43,34 +43,35 @@ impl Inner {
 
     /// Makes the plan of a request.
     pub(super) fn plan(&self, bound: &BoundRequest<'_, '_>, mode: PlanMode) -> Box<Plan> {
-        Box::new(match bound.is_plain() {
-            true => self.plan_by_rules(bound, &bound.rules(), mode),
-            false => {
-                let requests = from_ref(bound.request());
-                let matches = SharedMatch::all(bound.policy(), requests, &self.secret, mode);
-                Plan::of_shared_matches(&matches, &self.secret)
-            }
-        })
+        if !bound.is_plain() {
+            let requests = from_ref(bound.request());
+            let matches = SharedMatch::all(bound.policy(), requests, &self.secret, mode);
+            return Box::new(Plan::of_shared_matches(&matches, &self.secret));
+        }
+        let mut plan = Box::new(Plan::new(&self.secret));
+        self.add_counters(&mut plan, bound, &bound.rules(), mode);
+        plan
     }
 
-    /// Makes the plan of a plain request that matches `rules`.
+    /// Adds the counters of a plain request that matches `rules` to an empty plan.
     #[inline]
-    pub(super) fn plan_by_rules<'p, L: LimitHandleFrom<'p>>(
+    pub(super) fn add_counters<'p, L: LimitHandleFrom<'p>>(
         &self,
+        plan: &mut Plan<L>,
         bound: &'p BoundRequest<'_, '_>,
         rules: &[Matched<'p>],
         mode: PlanMode,
-    ) -> Plan<L> {
+    ) {
         match bound {
             BoundRequest::ByPolicy { request, .. } => {
-                Plan::of_rules(rules, request, &self.secret, mode)
+                plan.add_rules(rules, request, &self.secret, mode);
             }
             BoundRequest::Inline { request, key, limit } => {
                 let domain = request.domain();
                 let keys = self.secret.each().map(|secret| secret.inline_key_in(domain, key));
                 let free = Cost::requests(0);
                 let cost = if mode == PlanMode::Peek { &free } else { request.cost() };
-                Plan::inline(keys, limit, cost)
+                plan.add_inline(keys, limit, cost);
             }
         }
     }

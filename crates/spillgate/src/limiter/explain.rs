@@ -248,7 +248,7 @@ impl Inner {
     async fn looked_at(&self, mut plan: Box<Plan>, policy: Option<&Policy>) -> CounterOutcomes {
         plan.transaction.intent = Intent::Peek;
         plan.follow_ups.clear();
-        self.evaluate(plan, policy).await.counters
+        self.evaluate(plan, policy).await.plan.outcomes
     }
 
     /// Returns the denial that this instance would repeat for the store, if there is one.

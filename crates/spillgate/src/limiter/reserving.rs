@@ -241,7 +241,7 @@ impl Inner {
         // A rejected call is no decision, so all checks come before the answer, which counts it.
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
-            let decision = decision::from_counters(evaluated.counters.clone(), bound.names());
+            let decision = decision::from_counters(evaluated.plan.outcomes.clone(), bound.names());
             // A repeated reservation is valid only while its permits are held. The counters' reply
             // alone does not show that.
             if has_permits && let Err(error) = self.still_held(redis, &opening, &noted).await {
@@ -282,7 +282,7 @@ impl Inner {
         &self,
         decision: Decision,
         opening: &Opening,
-        charged_here: ChargedHere,
+        charged_here: Option<Box<ChargedHere>>,
     ) -> Decision {
         if !decision.allowed() {
             return decision;
@@ -299,15 +299,15 @@ impl Inner {
     fn keep_here(
         &self,
         opening: &Opening,
-        charged_here: ChargedHere,
+        charged_here: Option<Box<ChargedHere>>,
         noted: &Noted,
     ) -> Option<u64> {
         let Engine::Redis(redis) = &self.engine else { return None };
-        self.fallback.keep(opening, charged_here, noted).then(|| redis.instance_id())
+        self.fallback.keep(opening, *charged_here?, noted).then(|| redis.instance_id())
     }
 
     #[cfg(not(feature = "redis"))]
-    fn keep_here(&self, _: &Opening, _: ChargedHere, _: &Noted) -> Option<u64> {
+    fn keep_here(&self, _: &Opening, _: Option<Box<ChargedHere>>, _: &Noted) -> Option<u64> {
         None
     }
 

@@ -7,13 +7,13 @@ use futures_util::future::join_all;
 
 use super::super::Inner;
 use super::super::leasing::Paid;
-use super::{ChargedHere, Evaluated, deny_if_full};
+use super::{ChargedHere, Evaluated, Evaluation, deny_if_full};
 use crate::counter::Change;
 use crate::denial_cache::Sent;
 use crate::engine::Redis;
 use crate::fallback::StoreCall;
 use crate::limit::NamedLimit;
-use crate::plan::{ChargeOutcomes, FollowUp, Plan, RecordAction};
+use crate::plan::{ChargeOutcome, ChargeOutcomes, FollowUp, Plan, RecordAction};
 use crate::policy::Policy;
 use crate::reservation::Noted;
 use spillgate_redis::spread;
@@ -33,32 +33,28 @@ struct Concluded {
     follow_ups: Vec<FollowUp<NamedLimit>>,
 }
 
-/// The outcomes of all charges, with the reservation's charges that this instance made itself.
-type StoreOutcomes = (ChargeOutcomes, ChargedHere);
-
 impl Inner {
-    /// Evaluates a plan on a store. Does not wait if leases and remembered denials suffice.
-    pub(in super::super) async fn evaluate_on(
-        &self,
-        redis: &Redis,
+    /// Evaluates a plan on a store. Complete at once if leases and remembered denials suffice.
+    pub(in super::super) fn evaluate_on<'a>(
+        &'a self,
+        redis: &'a Redis,
         plan: Box<Plan>,
-        policy: Option<&Policy>,
-    ) -> Evaluated {
+        policy: Option<&'a Policy>,
+    ) -> Evaluation<'a> {
         let mut prepared = self.prepare(redis, plan, policy);
-        let Some(sent) = prepared.sent else { return self.conclude_unasked(prepared) };
-        // Boxed, since the future of a check in memory would otherwise be as large as this one. A
-        // block, since an async function would hold its arguments twice.
-        Box::pin(async move {
+        let Some(sent) = prepared.sent else {
+            return Evaluation::Complete(Some(self.conclude_unasked(prepared)));
+        };
+        Evaluation::OnStore(Box::pin(async move {
             // The call takes the deferred charges of its counters with it. A caller that leaves
             // before the answer leaves them with it: they count as charged.
             let call = self.fallback.store_call(&mut prepared.plan, policy);
             let outcomes = spread::decide(redis, &call).await;
-            let answer = self.note_answer(redis, &call, outcomes, sent);
+            let charged_here = self.note_answer(redis, &call, &outcomes, sent);
             drop(call);
-            let concluded = self.conclude(prepared, answer);
+            let concluded = self.conclude(prepared, &outcomes, charged_here);
             self.corrected(redis, concluded).await
-        })
-        .await
+        }))
     }
 
     /// Evaluates several plans in order, each by itself, with as few calls to the store as
@@ -78,11 +74,14 @@ impl Inner {
             .map(|(prepared, policy)| self.fallback.store_call(&mut prepared.plan, *policy))
             .collect();
         let outcomes = spread::decide_each(redis, &calls).await;
-        let answers: Vec<StoreOutcomes> = calls
+        let answers: Vec<(ChargeOutcomes, Option<Box<ChargedHere>>)> = calls
             .iter()
             .zip(outcomes)
             .zip(sent)
-            .map(|((call, outcomes), sent)| self.note_answer(redis, call, outcomes, sent))
+            .map(|((call, outcomes), sent)| {
+                let charged_here = self.note_answer(redis, call, &outcomes, sent);
+                (outcomes, charged_here)
+            })
             .collect();
         // `calls` borrows the plans that `conclude` consumes.
         drop(calls);
@@ -92,7 +91,10 @@ impl Inner {
         for (prepared, _) in each {
             let answer = prepared.sent.and_then(|_| answers.next());
             evaluated.push(match answer {
-                Some(answer) => self.corrected(redis, self.conclude(prepared, answer)).await,
+                Some((outcomes, charged_here)) => {
+                    let concluded = self.conclude(prepared, &outcomes, charged_here);
+                    self.corrected(redis, concluded).await
+                }
                 None => self.conclude_unasked(prepared),
             });
         }
@@ -116,41 +118,49 @@ impl Inner {
         Prepared { plan, paid, sent: Some(sent).filter(|_| !is_denied) }
     }
 
-    /// Stores the reply in the last known state and the denial cache. Returns it with the charges
-    /// that this instance made itself.
+    /// Stores the reply in the last known state and the denial cache. Returns the charges of a
+    /// reservation that this instance made itself.
     fn note_answer(
         &self,
         redis: &Redis,
         call: &StoreCall<'_>,
-        outcomes: ChargeOutcomes,
+        outcomes: &ChargeOutcomes,
         sent: Sent,
-    ) -> StoreOutcomes {
-        self.fallback.note_outcomes(call, &outcomes);
-        self.denials.note(redis, call.transaction, &outcomes, sent);
-        let charged_here = match call.transaction.record {
-            RecordAction::Open(_) => self.fallback.charged_here(call, &outcomes),
-            RecordAction::None | RecordAction::Close(_) => ChargedHere::default(),
-        };
-        (outcomes, charged_here)
+    ) -> Option<Box<ChargedHere>> {
+        self.fallback.note_outcomes(call, outcomes);
+        self.denials.note(redis, call.transaction, outcomes, sent);
+        match call.transaction.record {
+            RecordAction::Open(_) => Some(Box::new(self.fallback.charged_here(call, outcomes))),
+            RecordAction::None | RecordAction::Close(_) => None,
+        }
     }
 
     /// Fills in the counters, and puts leases back if the decision is denied.
-    fn conclude(&self, prepared: Prepared, answer: StoreOutcomes) -> Concluded {
-        let (Prepared { mut plan, paid, .. }, (outcomes, charged_here)) = (prepared, answer);
+    fn conclude(
+        &self,
+        prepared: Prepared,
+        outcomes: &[ChargeOutcome],
+        charged_here: Option<Box<ChargedHere>>,
+    ) -> Concluded {
+        let Prepared { mut plan, paid, .. } = prepared;
+        plan.take(outcomes);
+        self.put_back_if_denied(paid, &plan.outcomes);
         let (mut follow_ups, noted) = (mem::take(&mut plan.follow_ups), plan.noted());
-        plan.take(&outcomes);
-        let (counters, opening) = (mem::take(&mut plan.outcomes), plan.opening.take());
-        self.put_back_if_denied(paid, &counters);
         if !noted.charges_anew() {
             follow_ups.clear();
         }
-        Concluded { evaluated: Evaluated { counters, opening, charged_here }, noted, follow_ups }
+        Concluded { evaluated: Evaluated { plan, charged_here }, noted, follow_ups }
     }
 
     /// Concludes a plan without a call to the store. There are no corrections, since they are made
     /// on the store.
     fn conclude_unasked(&self, prepared: Prepared) -> Evaluated {
-        self.conclude(prepared, StoreOutcomes::default()).evaluated_if_recorded()
+        let Prepared { mut plan, paid, .. } = prepared;
+        self.put_back_if_denied(paid, &plan.outcomes);
+        if let Some(opening) = &plan.opening {
+            deny_if_full(&mut plan.outcomes, &opening.noted());
+        }
+        Evaluated { plan, charged_here: None }
     }
 
     /// Makes the corrections that follow a decision.
@@ -163,7 +173,7 @@ impl Inner {
     }
 
     async fn correct(&self, redis: &Redis, concluded: &mut Concluded) {
-        let counters = &mut concluded.evaluated.counters;
+        let counters = &mut concluded.evaluated.plan.outcomes;
         let mut due = mem::take(&mut concluded.follow_ups);
         due.retain(|follow_up| follow_up.stands(counters));
         // All at once, since each may wait as long as a decision.
@@ -187,7 +197,7 @@ impl Concluded {
     /// Returns the result, denied if its reservation record had no room. That denial comes last, so
     /// that it sees the final outcome of each counter.
     fn evaluated_if_recorded(mut self) -> Evaluated {
-        deny_if_full(&mut self.evaluated.counters, &self.noted);
+        deny_if_full(&mut self.evaluated.plan.outcomes, &self.noted);
         self.evaluated
     }
 }

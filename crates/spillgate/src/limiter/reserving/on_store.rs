@@ -92,7 +92,7 @@ impl Inner {
         }
         plan.look();
         plan.opening = None;
-        let mut counters = self.evaluate(plan, bound.policy()).await.counters;
+        let mut counters = self.evaluate(plan, bound.policy()).await.plan.outcomes;
         self.metrics.end(began);
         counters.iter_mut().for_each(CounterOutcome::admit);
         let decision = self.decision(counters, bound.meters(), bound.names());
