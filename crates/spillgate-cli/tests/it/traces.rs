@@ -185,18 +185,22 @@ fn a_silent_collector_delays_neither_requests_nor_the_end() {
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     command.env("SPILLGATE_TELEMETRY__OTLP", collector);
     let server = Server::start_command(command.env("SPILLGATE_TELEMETRY__OTLP__SAMPLE", "100%"));
-    // More than the queue holds.
     let batch = format!("[{}]", [r#"{"attributes":{}}"#; 10].join(","));
     let mut client = server.client();
-    for _ in 0..3_000 {
-        assert_eq!(client.post("/v1/check/batch", batch.as_bytes()).unwrap().status, 200);
-    }
-    let metrics = server.metrics();
-    let count = |result: &str| -> u64 {
+    let count = |metrics: &str, result: &str| -> u64 {
         let family = format!("spillgate_spans_total{{result=\"{result}\"}} ");
         metrics.lines().find_map(|line| line.strip_prefix(&family)?.parse().ok()).unwrap()
     };
-    assert!(count("dropped") > 0, "{metrics}");
+    // More than the queue holds. On a slow machine the exporter gives up some of them meanwhile.
+    let fills_the_queue = |_: &i32| {
+        for _ in 0..3_000 {
+            assert_eq!(client.post("/v1/check/batch", batch.as_bytes()).unwrap().status, 200);
+        }
+        count(&server.metrics(), "dropped") > 0
+    };
+    assert!((1..=10).find(fills_the_queue).is_some(), "{}", server.metrics());
+    let metrics = server.metrics();
+    let count = |result| count(&metrics, result);
     let waiting = count("ended") - count("sent") - count("failed") - count("dropped");
     assert!(waiting <= 2_048, "{waiting} wait");
     // Within the fixture's patience, which is longer than the exporter's.
