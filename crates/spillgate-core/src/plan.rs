@@ -65,13 +65,13 @@ pub enum PlanMode {
 }
 
 impl<L: LimitHandle> Plan<L> {
-    /// Makes an empty plan. It is filled in place, because a plan is too large to be moved.
+    /// Makes an empty plan. It is filled in place, because moving a full one takes time.
     #[inline]
     pub fn new(secret: &Secret) -> Plan<L> {
         Plan { under_two_secrets: secret.previous().is_some(), ..Plan::empty() }
     }
 
-    /// Adds the counters of a request that matched `rules`.
+    /// Adds the counters of a request that matched `rules` to an empty plan.
     pub fn add_rules<'p>(
         &mut self,
         rules: &[Matched<'p>],
@@ -147,10 +147,12 @@ impl<L: LimitHandle> Plan<L> {
     {
         let mut plan = Plan::empty();
         plan.add_inline(keys, limit, cost);
+        plan.under_two_secrets = plan.transaction.charges.len() > 1;
         plan
     }
 
-    /// Adds the counter of an inline limit. `keys` has the subject's key under each secret.
+    /// Adds the counter of an inline limit to an empty plan. `keys` has the subject's key under each
+    /// secret.
     pub fn add_inline<'p>(
         &mut self,
         keys: impl IntoIterator<Item = SubjectKey>,
@@ -163,7 +165,6 @@ impl<L: LimitHandle> Plan<L> {
         for key in keys {
             self.add_charged(Charged::inline(limit), 0, key, cost, 0);
         }
-        self.under_two_secrets = self.transaction.charges.len() > 1;
     }
 
     /// Returns the longest time in µs that a permit of this plan can be held, or `None` if it charges no permit.

@@ -229,7 +229,8 @@ fn is_steadfast(counter: &PlannedCharge) -> bool {
     counter.limit.algorithm() != Algorithm::Concurrency
 }
 
-/// 256 KB, and about 2 MB for as many denials. That is more subjects than one instance denies repeatedly within a second.
+/// More subjects than one instance denies repeatedly within a second. The slots take 256 KB, and as
+/// many denials about 2 MB more.
 const SLOTS: usize = 1 << 14;
 /// The longest time that a refund elsewhere goes unnoticed.
 const BELIEVED_US: u64 = 1_000_000;

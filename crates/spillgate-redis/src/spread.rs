@@ -258,7 +258,7 @@ impl LegRunner<'_, '_> {
     async fn ask(&self, leg: &Leg, before: &ChargeOutcomes, charging: Charging) -> ChargeOutcomes {
         let reply = match charging {
             _ if self.is_unanswered(leg.location) => {
-                let why = "the server did not answer an earlier leg of this decision";
+                let why = "the server did not answer an earlier leg, or has no connection";
                 Err(StoreError::NotExecuted(why.into()))
             }
             Charging::UntilAllAgree => in_flight::ask(self.redis, leg, self.deadline).await,
@@ -266,7 +266,7 @@ impl LegRunner<'_, '_> {
                 self.redis.decide_one_at(leg.location, &leg.transaction, self.deadline).await
             }
         };
-        // The server was silent, or no connection is left: the next leg would fail too, after another wait.
+        // The server was silent, or no connection is left: the next leg would probably wait in vain.
         if let Err(error) = &reply
             && (matches!(error, StoreError::Unknown(_)) || self.redis.is_disconnected(leg.location))
         {

@@ -502,7 +502,7 @@ mod tests {
         assert_pongs(&mut connection);
         drop(proxy);
         assert!(connection.command(&["PING"]).is_err());
-        // Another process may have taken the port since.
+        // Another process may have taken the port since, so only this server must be out of reach.
         let ask_port = ["CONFIG", "GET", "port"];
         let reached = Connection::open(port).and_then(|mut reached| reached.command(&ask_port));
         assert_ne!(reached.ok(), Some(server.command(&ask_port)));

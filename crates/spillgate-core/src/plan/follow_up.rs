@@ -1,7 +1,7 @@
 //! Corrections of counters after the decision.
 
 use crate::counter::{Change, ChargeReply, PlannedCharge};
-use crate::decision::{CounterOutcome, CounterOutcomes, Reason, Source};
+use crate::decision::{CounterOutcome, Reason, Source};
 
 /// A change to one counter that is made whether the decision allows or denies, unless the decision
 /// has made it already.
@@ -16,7 +16,7 @@ pub struct FollowUp<L> {
 impl<L> FollowUp<L> {
     /// Returns whether the change must still be made. A forced charge is done if the decision
     /// allowed and the counter had room. A store that gave no answer is not called again.
-    pub fn stands(&self, counters: &CounterOutcomes) -> bool {
+    pub fn stands(&self, counters: &[CounterOutcome]) -> bool {
         let counter = &counters[usize::from(self.counter.index)];
         let allowed = || !counters.iter().any(CounterOutcome::denies);
         let is_done = matches!(self.change, Change::Force(_)) && counter.allows() && allowed();
@@ -25,7 +25,7 @@ impl<L> FollowUp<L> {
 
     /// Updates the counter's outcome with the store's reply to the change. A denied charge keeps its
     /// outcome: a refund beside it makes room for the next call only.
-    pub fn done(&self, reply: &ChargeReply, counters: &mut CounterOutcomes) {
+    pub fn done(&self, reply: &ChargeReply, counters: &mut [CounterOutcome]) {
         let counter = &mut counters[usize::from(self.counter.index)];
         if !counter.advisory && !counter.allows() {
             return;

@@ -32,7 +32,7 @@ impl Default for Log {
 }
 
 /// Returns the format of the log by file and environment, before all settings are read: a start that fails is reported
-/// in this format. A file that cannot be read names none.
+/// in this format. A file that cannot be read, or is no TOML outside its rules, names none.
 pub(crate) fn log_format(file: Option<&Path>) -> Format {
     let of_file =
         |path: &Path| file::settings_in(&path.display().to_string(), &read(path).ok()?).ok();

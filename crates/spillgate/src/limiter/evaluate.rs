@@ -31,6 +31,7 @@ pub(crate) struct Evaluated {
 
 /// The evaluation of a plan: complete, or a future that calls the store. The future is boxed, since
 /// that of a check in memory would otherwise be as large.
+#[must_use = "the plan is charged already, or its call to the store is never made"]
 pub(crate) enum Evaluation<'a> {
     /// The result, until it has been read.
     Complete(Option<Evaluated>),
@@ -58,7 +59,7 @@ pub(super) struct ChargedHere {}
 
 impl Inner {
     /// Evaluates a plan. `policy` holds the rules of the plan's counters and is `None` for an
-    /// inline limit.
+    /// inline limit. Memory, leases and the denial cache are used at once, not at the first poll.
     pub(crate) fn evaluate<'a>(
         &'a self,
         mut plan: Box<Plan>,

@@ -9,13 +9,13 @@ use super::super::Inner;
 use super::super::leasing::Paid;
 use super::{ChargedHere, Evaluated, Evaluation, deny_if_full};
 use crate::counter::Change;
+use crate::decision::CounterOutcome;
 use crate::denial_cache::Sent;
 use crate::engine::Redis;
 use crate::fallback::StoreCall;
 use crate::limit::NamedLimit;
 use crate::plan::{ChargeOutcome, ChargeOutcomes, FollowUp, Plan, RecordAction};
 use crate::policy::Policy;
-use crate::reservation::Noted;
 use spillgate_redis::spread;
 
 /// A plan after leases and the denial cache have been applied.
@@ -24,13 +24,6 @@ struct Prepared {
     paid: Paid,
     /// The time before the call to the store, if the store must evaluate the plan.
     sent: Option<Sent>,
-}
-
-/// An answered plan before the corrections that follow the decision.
-struct Concluded {
-    evaluated: Evaluated,
-    noted: Noted,
-    follow_ups: Vec<FollowUp<NamedLimit>>,
 }
 
 impl Inner {
@@ -52,8 +45,8 @@ impl Inner {
             let outcomes = spread::decide(redis, &call).await;
             let charged_here = self.note_answer(redis, &call, &outcomes, sent);
             drop(call);
-            let concluded = self.conclude(prepared, &outcomes, charged_here);
-            self.corrected(redis, concluded).await
+            let evaluated = self.conclude(prepared, &outcomes, charged_here);
+            self.corrected(redis, evaluated).await
         }))
     }
 
@@ -74,7 +67,7 @@ impl Inner {
             .map(|(prepared, policy)| self.fallback.store_call(&mut prepared.plan, *policy))
             .collect();
         let outcomes = spread::decide_each(redis, &calls).await;
-        let answers: Vec<(ChargeOutcomes, Option<Box<ChargedHere>>)> = calls
+        let answers: Vec<_> = calls
             .iter()
             .zip(outcomes)
             .zip(sent)
@@ -92,8 +85,8 @@ impl Inner {
             let answer = prepared.sent.and_then(|_| answers.next());
             evaluated.push(match answer {
                 Some((outcomes, charged_here)) => {
-                    let concluded = self.conclude(prepared, &outcomes, charged_here);
-                    self.corrected(redis, concluded).await
+                    let evaluated = self.conclude(prepared, &outcomes, charged_here);
+                    self.corrected(redis, evaluated).await
                 }
                 None => self.conclude_unasked(prepared),
             });
@@ -141,40 +134,44 @@ impl Inner {
         prepared: Prepared,
         outcomes: &[ChargeOutcome],
         charged_here: Option<Box<ChargedHere>>,
-    ) -> Concluded {
+    ) -> Evaluated {
         let Prepared { mut plan, paid, .. } = prepared;
         plan.take(outcomes);
         self.put_back_if_denied(paid, &plan.outcomes);
-        let (mut follow_ups, noted) = (mem::take(&mut plan.follow_ups), plan.noted());
-        if !noted.charges_anew() {
-            follow_ups.clear();
-        }
-        Concluded { evaluated: Evaluated { plan, charged_here }, noted, follow_ups }
+        Evaluated { plan, charged_here }
     }
 
     /// Concludes a plan without a call to the store. There are no corrections, since they are made
     /// on the store.
     fn conclude_unasked(&self, prepared: Prepared) -> Evaluated {
-        let Prepared { mut plan, paid, .. } = prepared;
-        self.put_back_if_denied(paid, &plan.outcomes);
+        let mut evaluated = self.conclude(prepared, &[], None);
+        let plan = &mut *evaluated.plan;
         if let Some(opening) = &plan.opening {
             deny_if_full(&mut plan.outcomes, &opening.noted());
         }
-        Evaluated { plan, charged_here: None }
+        evaluated
     }
 
-    /// Makes the corrections that follow a decision.
-    async fn corrected(&self, redis: &Redis, mut concluded: Concluded) -> Evaluated {
-        if !concluded.follow_ups.is_empty() {
+    /// Makes the corrections that follow a decision, and denies it if its reservation record had no
+    /// room. That denial comes last, so that it sees the final outcome of each counter.
+    async fn corrected(&self, redis: &Redis, mut evaluated: Evaluated) -> Evaluated {
+        let plan = &mut *evaluated.plan;
+        let (follow_ups, noted) = (mem::take(&mut plan.follow_ups), plan.noted());
+        // A repeated reservation was corrected the first time.
+        if !follow_ups.is_empty() && noted.charges_anew() {
             // Boxed, since few decisions need corrections.
-            Box::pin(self.correct(redis, &mut concluded)).await;
+            Box::pin(self.correct(redis, follow_ups, &mut plan.outcomes)).await;
         }
-        concluded.evaluated_if_recorded()
+        deny_if_full(&mut plan.outcomes, &noted);
+        evaluated
     }
 
-    async fn correct(&self, redis: &Redis, concluded: &mut Concluded) {
-        let counters = &mut concluded.evaluated.plan.outcomes;
-        let mut due = mem::take(&mut concluded.follow_ups);
+    async fn correct(
+        &self,
+        redis: &Redis,
+        mut due: Vec<FollowUp<NamedLimit>>,
+        counters: &mut [CounterOutcome],
+    ) {
         due.retain(|follow_up| follow_up.stands(counters));
         // All at once, since each may wait as long as a decision.
         let changes = due.iter().map(|due| redis.change(&due.counter, due.change));
@@ -190,14 +187,5 @@ impl Inner {
                 Err(_) => self.fallback.note_error(),
             }
         }
-    }
-}
-
-impl Concluded {
-    /// Returns the result, denied if its reservation record had no room. That denial comes last, so
-    /// that it sees the final outcome of each counter.
-    fn evaluated_if_recorded(mut self) -> Evaluated {
-        deny_if_full(&mut self.evaluated.plan.outcomes, &self.noted);
-        self.evaluated
     }
 }

@@ -182,7 +182,7 @@ fn a_denied_reservation_pays_a_deferred_charge_once() {
 
 /// The refund of a local share turned an overload into an outage.
 #[test]
-fn a_refunded_local_share_still_counts_as_used_for_overload() {
+fn a_refunded_local_share_keeps_the_overload_as_its_cause() {
     let fleet = Fleet::with(&policy("").replace("3/day", "1000/day"));
     let user = fleet.user_apart_from_all();
     let hurried = || {
