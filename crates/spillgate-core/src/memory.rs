@@ -22,7 +22,7 @@ pub use records::RecordsHeld;
 pub use records::{Corrected, Kept, subject_of, takes_permits};
 use shard::{Place, Shard, Written};
 
-/// The memory engine. All counters of one rule and subject live in one shard, so most decisions take one lock.
+/// The memory engine. All counters of one rule and subject live in one shard, so a decision by one rule takes one lock.
 #[derive(Debug)]
 pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
@@ -63,14 +63,14 @@ impl Memory {
     /// exact clock.
     pub fn decide<L: LimitHandle>(&self, transaction: &Transaction<L>) -> TransactionReply {
         let mut replies = SmallVec::new();
-        let allowed = self.decide_each(transaction, |reply| replies.push(reply));
+        let allowed = self.decide_into(transaction, |reply| replies.push(reply));
         TransactionReply { allowed, replies }
     }
 
     /// Decides as [`Memory::decide`] does. Passes the reply for each counter to `answer`, in order, and
     /// returns whether every enforced counter had room.
     #[inline]
-    pub fn decide_each<L: LimitHandle>(
+    pub fn decide_into<L: LimitHandle>(
         &self,
         transaction: &Transaction<L>,
         answer: impl FnMut(ChargeReply),
@@ -235,7 +235,7 @@ impl Memory {
         self.lock_several(counters)
     }
 
-    #[cold]
+    #[inline(never)] // most decisions are by one rule
     fn lock_several<L>(&self, counters: &[PlannedCharge<L>]) -> Locked<'_> {
         let mut numbers: SmallVec<[usize; COUNTERS_INLINE]> =
             counters.iter().map(|counter| shard_of(counter.key)).collect();

@@ -14,16 +14,16 @@ use crate::request::{Cost, Request};
 use crate::reservation::{Noted, Opening, random_id};
 use crate::subject::{Secret, SubjectKey};
 
-mod answers;
 mod follow_up;
 mod leased;
 mod outcomes;
+mod pending;
 mod together;
 mod transaction;
 
-pub use answers::Answers;
 pub use follow_up::FollowUp;
 pub use outcomes::{Cause, ChargeOutcome, ChargeOutcomes, Order};
+pub use pending::PendingOutcomes;
 pub use together::SharedMatch;
 pub use transaction::{RecordAction, Transaction, TransactionReply};
 
@@ -229,25 +229,18 @@ impl<L: LimitHandle> Plan<L> {
         policy.map(|policy| policy.rule_at(rule_index))
     }
 
-    /// Splits the plan into the transaction to evaluate and the outcomes that take its replies.
+    /// Splits the plan into the transaction to evaluate and the outcomes that its replies fill in.
     #[inline]
-    pub fn split(&mut self) -> (&Transaction<L>, Answers<'_, L>) {
-        let Plan { transaction, outcomes: counters, under_two_secrets, .. } = self;
-        (
-            transaction,
-            Answers {
-                counters,
-                asked: &transaction.charges,
-                twins: under_two_secrets.then(Vec::new),
-                number: 0,
-            },
-        )
+    pub fn split(&mut self) -> (&Transaction<L>, PendingOutcomes<'_, L>) {
+        let Plan { transaction, outcomes, under_two_secrets, .. } = self;
+        let (charges, twins) = (&transaction.charges[..], under_two_secrets.then(Vec::new));
+        (transaction, PendingOutcomes { outcomes, charges, twins, next: 0 })
     }
 
     /// Copies the outcomes of all charges to their counters.
     pub fn take(&mut self, outcomes: &[ChargeOutcome]) {
-        let (_, mut answers) = self.split();
-        outcomes.iter().for_each(|outcome| answers.take(*outcome));
+        let (_, mut pending) = self.split();
+        outcomes.iter().for_each(|outcome| pending.take(*outcome));
     }
 
     #[inline]

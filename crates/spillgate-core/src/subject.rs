@@ -12,7 +12,8 @@ pub const DEFAULT_DOMAIN: &str = "default";
 /// The keys of one rule's state for one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubjectKey {
-    /// The hash that chooses the shard: of the anchor, or else of the subject.
+    /// The hash that chooses the Redis node or slot: of the anchor, or else of the subject. In memory
+    /// `id` chooses the lock shard.
     pub tag: u128,
     /// The hash of domain, rule, generation and subject.
     pub id: u128,

@@ -101,12 +101,12 @@ impl DenialCache {
         if sent.at_us >= self.latest_us.load(Ordering::Relaxed) {
             return false;
         }
-        let (transaction, mut answers) = plan.split();
+        let (transaction, mut pending) = plan.split();
         let mut refused = false;
         for counter in &transaction.charges {
             let outcome = self.outcome_of(counter, sent);
             refused |= matches!(outcome, ChargeOutcome::Remembered { .. });
-            answers.take(outcome);
+            pending.take(outcome);
         }
         refused
     }

@@ -51,14 +51,14 @@ pub struct Fallback {
     most_used: Mutex<BTreeMap<String, u64>>,
 }
 
-/// A transaction, the order of its legs, and the fallback for shards that fail.
+/// A transaction, the order of its legs, and what to do for shards that fail.
 pub struct StoreCall<'q> {
     /// The charges.
     pub transaction: &'q Transaction,
     /// The order of its legs.
     pub order: Order,
     /// Decides for shards that fail.
-    pub fallback: Outage<'q>,
+    pub outage: Outage<'q>,
 }
 
 impl Fallback {
@@ -89,8 +89,8 @@ impl Fallback {
         let rule = |counter| plan.rule_of(policy, counter);
         let rules = plan.transaction.charges.iter().map(rule).collect();
         let (incurred, uncharged) = (Mutex::default(), Mutex::default());
-        let fallback = Outage { fallback: self, rules, deferred, incurred, uncharged };
-        StoreCall { transaction: &plan.transaction, order: plan.order(policy), fallback }
+        let outage = Outage { fallback: self, rules, deferred, incurred, uncharged };
+        StoreCall { transaction: &plan.transaction, order: plan.order(policy), outage }
     }
 
     /// Stores the result of a call: last known state, deferred charges that were charged, and those
@@ -102,15 +102,15 @@ impl Fallback {
                 self.known.note(counter.name(), &reply.reading, now_us);
             }
         }
-        for (index, deferred) in call.fallback.deferred.lock().drain(..) {
+        for (index, deferred) in call.outage.deferred.lock().drain(..) {
             // Not evaluated means not sent. Everything else counts as charged, since a charge that
             // may have been executed is never sent twice.
             match outcomes[index] {
                 ChargeOutcome::NotAsked => self.deferred_charges.put_back(deferred),
-                _ => self.forget(&deferred),
+                _ => self.end_share(&deferred),
             }
         }
-        for (index, share) in call.fallback.incurred.lock().drain(..) {
+        for (index, share) in call.outage.incurred.lock().drain(..) {
             let counter = &call.transaction.charges[index];
             self.deferred_charges.add(counter, &share, counter.cost);
         }
@@ -142,7 +142,7 @@ impl Fallback {
                     // The share begins from the current state. Otherwise each such charge would
                     // renew the share while the store works but is too slow for some callers.
                     self.known.note(counter.name(), &reply.reading, self.clock.now_us());
-                    self.forget(&deferred);
+                    self.end_share(&deferred);
                 }
                 Err(error) if error.is_uncharged() => self.deferred_charges.put_back(deferred),
                 // Unknown means charged.
@@ -301,7 +301,7 @@ impl Fallback {
 
     /// Resets the local share, since the store has the charge now and decides from here on. A share that has admitted
     /// more meanwhile stays: it shows how much of that still occupies quota.
-    fn forget(&self, deferred: &DeferredCharge) {
+    fn end_share(&self, deferred: &DeferredCharge) {
         let counter = &deferred.counter;
         if !self.deferred_charges.is_deferred(counter) {
             self.memory.reset(counter.key, std::slice::from_ref(&counter.limit));

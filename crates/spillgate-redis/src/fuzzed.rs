@@ -10,7 +10,7 @@ use super::control::Exchanged;
 use super::fingerprint::Fingerprint;
 use super::heartbeat::Living;
 use super::program::{self, Reply};
-use super::wire::{Answer, first_answer};
+use super::wire::{WireReply, first_reply};
 use super::{cluster, heartbeat, probing, slot::SLOTS};
 use crate::algorithm::{Intent, Refund};
 use crate::counter::{Change, PlannedCharge};
@@ -29,10 +29,10 @@ pub const TARGETS: [Target; 1] = [("replies", holds)];
 pub fn holds(input: &[u8]) {
     let Some((kind, wire)) = input.split_first() else { return };
     let Ok(answer) = parse_redis_value(wire) else { return };
-    let cut = first_answer(wire);
+    let cut = first_reply(wire);
     if let Some(cut) = cut.clone() {
         // Compared as text, because NaN does not equal itself.
-        assert_eq!(format!("{:?}", cut.map(Answer::value)), format!("Ok({answer:?})"));
+        assert_eq!(format!("{:?}", cut.map(WireReply::value)), format!("Ok({answer:?})"));
     }
     let script_reply = || Reply::of(cut?.ok()?.integers().ok()?).ok();
     match kind % 6 {

@@ -21,7 +21,7 @@ use super::jitter::jittered;
 use super::program::{Call, Header, Reply};
 use super::script::{self, Script, Scripts};
 use super::server::Server;
-use super::wire::{Answer, Held, Pulse, Wire};
+use super::wire::{Held, Pulse, Wire, WireReply};
 use crate::algorithm::Intent;
 use crate::counter::PlannedCharge;
 use crate::limit::{Limit, NamedLimit};
@@ -144,7 +144,7 @@ impl Link {
             let sent_at = Instant::now();
             let (packed, commands) = packed(command, redirect);
             match deadline.bound(open.wire.send_packed(&packed, commands)).await {
-                Some(answer) => self.classified(&open, answer).map(Answer::value),
+                Some(answer) => self.classified(&open, answer).map(WireReply::value),
                 None if self.pulse.received_since(sent_at) => {
                     Err(Failure::too_late(format!("{} did not answer in time", self.server)))
                 }
@@ -337,7 +337,7 @@ impl Link {
         redirect: Redirect,
         deadline: Deadline,
         held: &mut Held,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<WireReply, Failure> {
         if deadline.has_passed() {
             return Err(Failure::unsent_in_time("the caller's deadline had passed"));
         }
@@ -350,7 +350,11 @@ impl Link {
         self.classified(open, answer)
     }
 
-    fn classified(&self, open: &Arc<Open>, answer: RedisResult<Answer>) -> Result<Answer, Failure> {
+    fn classified(
+        &self,
+        open: &Arc<Open>,
+        answer: RedisResult<WireReply>,
+    ) -> Result<WireReply, Failure> {
         answer.map_err(|error| {
             // The connections raise this error themselves when the shard is silent; the breaker has counted it.
             if error.is_timeout() {

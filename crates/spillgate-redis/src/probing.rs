@@ -15,7 +15,7 @@ use super::heartbeat::Living;
 use super::program::{self, Call, Header, Reply};
 use super::script::{self, Script};
 use super::shard::Shard;
-use super::wire::{Answer, Wire};
+use super::wire::{Wire, WireReply};
 use super::{PlannedCharge, Redis, StoreError, Transaction, TransactionReply, jitter, keys};
 use crate::algorithm::Intent;
 use crate::limit::{Limit, NamedLimit};
@@ -198,10 +198,10 @@ impl Examination {
     }
 
     async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
-        self.answer(command).await.map(Answer::value)
+        self.answer(command).await.map(WireReply::value)
     }
 
-    async fn answer(&self, command: &Cmd) -> Result<Answer, Failure> {
+    async fn answer(&self, command: &Cmd) -> Result<WireReply, Failure> {
         match Deadline::after(PATIENCE).bound(self.wire.send(command)).await {
             Some(answer) => answer.map_err(|error| Failure::of(&error)),
             None => Err(Failure::Unknown(format!("no answer within {PATIENCE:?}"))),

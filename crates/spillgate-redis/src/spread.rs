@@ -34,7 +34,7 @@ use provisional::ProvisionalCharges;
 
 /// Decides one transaction: in one call if one location holds all counters, leg by leg otherwise.
 pub async fn decide(redis: &Redis, call: &StoreCall<'_>) -> ChargeOutcomes {
-    let StoreCall { transaction, fallback, .. } = call;
+    let StoreCall { transaction, outage, .. } = call;
     let deadline = redis.deadline();
     match redis.only_location(transaction) {
         Some(location) => {
@@ -43,8 +43,7 @@ pub async fn decide(redis: &Redis, call: &StoreCall<'_>) -> ChargeOutcomes {
         None => {
             let old_owners = OldOwners::of(redis, transaction);
             let unanswered = Mutex::default();
-            let runner =
-                LegRunner { redis, fallback, deadline, old_owners: &old_owners, unanswered };
+            let runner = LegRunner { redis, outage, deadline, old_owners: &old_owners, unanswered };
             // Boxed, since a decision at one location would otherwise be as large as this future.
             let outcomes = Box::pin(runner.run(transaction, call.order)).await;
             old_owners.level(redis, transaction, &outcomes);
@@ -122,7 +121,7 @@ fn outcomes_of(
         Ok(reply) => by_store(reply),
         Err(error) => {
             let all: SmallVec<[usize; 4]> = (0..call.transaction.charges.len()).collect();
-            call.fallback.decide_without_store(call.transaction, &all, error)
+            call.outage.decide_without_store(call.transaction, &all, error)
         }
     }
 }
@@ -134,7 +133,7 @@ fn by_store(reply: TransactionReply) -> ChargeOutcomes {
 /// Evaluates legs: on their shards, or by the fallback if a shard fails.
 struct LegRunner<'a, 'q> {
     redis: &'a Redis,
-    fallback: &'a Outage<'q>,
+    outage: &'a Outage<'q>,
     deadline: Deadline,
     old_owners: &'a OldOwners,
     /// Locations whose servers did not answer a leg, or have no connection.
@@ -168,7 +167,7 @@ impl LegRunner<'_, '_> {
             self.all_at_once(&enforced, &mut outcomes, None).await;
             return outcomes;
         }
-        let mut provisional = ProvisionalCharges::new(self.redis, self.fallback, self.old_owners);
+        let mut provisional = ProvisionalCharges::new(self.redis, self.outage, self.old_owners);
         let allowed = match order {
             Order::OneByOne => {
                 if let Some((last, earlier)) = enforced.split_last_mut() {
@@ -275,7 +274,7 @@ impl LegRunner<'_, '_> {
         match reply {
             Ok(reply) => by_store(reply),
             Err(error) if self.old_owners.is_none() => {
-                self.fallback.decide_without_store(&leg.transaction, &leg.indices, error)
+                self.outage.decide_without_store(&leg.transaction, &leg.indices, error)
             }
             Err(error) => self.decide_without_owner(leg, before, error),
         }
@@ -320,7 +319,7 @@ impl LegRunner<'_, '_> {
             let indices: SmallVec<[usize; 4]> =
                 here.iter().map(|at| self.old_owners.counter_of(leg.indices[*at])).collect();
             let why = if is_known { as_charged(&error) } else { error.clone() };
-            let decided = self.fallback.decide_without_store(&transaction, &indices, why);
+            let decided = self.outage.decide_without_store(&transaction, &indices, why);
             for (at, outcome) in here.iter().zip(decided) {
                 outcomes[*at] = outcome;
             }

@@ -13,16 +13,16 @@ use super::access::Connector;
 use super::address::{Address, At, Host};
 use super::failure::Failure;
 
-mod answer;
 mod line;
 mod pulse;
+mod reply;
 
-pub(super) use answer::Answer;
-#[cfg(any(test, fuzzing))]
-pub(super) use answer::first as first_answer;
 pub(super) use line::Held;
 use line::{Line, line};
 pub(super) use pulse::Pulse;
+pub(super) use reply::WireReply;
+#[cfg(any(test, fuzzing))]
+pub(super) use reply::first as first_reply;
 
 /// A connection. It is closed when this is dropped.
 pub(super) struct Wire {
@@ -32,12 +32,16 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Sends one command and returns the reply. All callers share the connection. The caller must bound the wait.
-    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Answer> {
+    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<WireReply> {
         self.send_packed(&command.get_packed_command(), 1).await
     }
 
     /// Sends encoded commands as [`Wire::send`] does, and returns the reply to the last.
-    pub(super) async fn send_packed(&self, packed: &[u8], commands: usize) -> RedisResult<Answer> {
+    pub(super) async fn send_packed(
+        &self,
+        packed: &[u8],
+        commands: usize,
+    ) -> RedisResult<WireReply> {
         self.line.send(packed, commands).await
     }
 
@@ -50,7 +54,7 @@ impl Wire {
         packed: &[u8],
         commands: usize,
         held: Held,
-    ) -> (RedisResult<Answer>, Held) {
+    ) -> (RedisResult<WireReply>, Held) {
         self.line.call(packed, commands, held).await
     }
 
@@ -124,7 +128,7 @@ where
 }
 
 /// Replaces an error that the server returned, since at login it has another meaning than in a call.
-fn refused(answer: RedisResult<Answer>, kind: ErrorKind, what: &'static str) -> RedisResult<()> {
+fn refused(answer: RedisResult<WireReply>, kind: ErrorKind, what: &'static str) -> RedisResult<()> {
     answer.map(drop).map_err(|error| match error.code() {
         Some(_) => (kind, what, error.to_string()).into(),
         None => error,

@@ -31,12 +31,11 @@ use spillgate_core::memory::Evictions;
 #[cfg(feature = "redis")]
 mod access;
 mod acquiring;
-mod answer;
 mod atomic;
 mod bound;
 mod builder;
 mod control;
-mod counters;
+mod decide;
 mod evaluate;
 pub(crate) mod explain;
 mod in_force;
@@ -50,6 +49,7 @@ mod metrics_text;
 mod reserving;
 #[cfg(feature = "redis")]
 mod scripts;
+mod stats;
 #[cfg(feature = "redis")]
 mod store;
 #[cfg(feature = "redis")]
@@ -58,13 +58,13 @@ mod upkeep;
 pub use atomic::AtomicDecision;
 pub use builder::LimiterBuilder;
 use control::Control;
-use counters::Counters;
-pub use counters::Stats;
 pub use explain::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
 pub(crate) use in_force::InForce;
 pub use memory_stats::MemoryStats;
 #[cfg(feature = "redis")]
 pub use scripts::{Script, Scripts};
+use stats::DecisionCounts;
+pub use stats::Stats;
 
 /// Decides whether a request may proceed now, by the rules of a policy or by an inline limit.
 ///
@@ -119,7 +119,7 @@ pub(crate) struct Inner {
     /// The load that the last heartbeat found; `None` if no shard answered it.
     #[cfg(feature = "redis")]
     pub(crate) fleet_load: Mutex<Option<FleetLoad>>,
-    counters: Counters,
+    counts: DecisionCounts,
     waiting: Waiting,
 }
 
@@ -147,7 +147,7 @@ impl Limiter {
     /// ```
     pub fn check_now(&self, request: &Request<'_>) -> Option<Decision> {
         match &self.inner.engine {
-            Engine::Memory(memory) => Some(self.inner.decide_in(memory, request)),
+            Engine::Memory(memory) => Some(self.inner.decide_in_memory(memory, request)),
             #[cfg(feature = "redis")]
             Engine::Redis(_) => None,
         }
@@ -173,7 +173,7 @@ impl Limiter {
     /// ```
     pub async fn check(&self, request: &Request<'_>) -> Decision {
         match &self.inner.engine {
-            Engine::Memory(memory) => self.inner.decide_in(memory, request),
+            Engine::Memory(memory) => self.inner.decide_in_memory(memory, request),
             #[cfg(feature = "redis")]
             Engine::Redis(_) => self.inner.decide(request).await,
         }
@@ -218,7 +218,7 @@ impl Limiter {
         }
         match &self.inner.engine {
             Engine::Memory(memory) => {
-                let now = |request| self.inner.decide_in(memory, request);
+                let now = |request| self.inner.decide_in_memory(memory, request);
                 requests.iter().map(now).collect()
             }
             #[cfg(feature = "redis")]
@@ -316,7 +316,7 @@ impl Inner {
             waiting: self.waiting.count(),
             evictions: evictions.live,
             overflows: evictions.overflowed,
-            ..self.counters.read()
+            ..self.counts.read()
         };
         #[cfg(feature = "redis")]
         let stats = self.store_stats(stats);
@@ -340,6 +340,6 @@ impl Inner {
 
     /// Counts an amount that an operator refunded.
     pub(crate) fn note_refunded(&self, amount: u64) {
-        self.counters.refunded.fetch_add(amount, Ordering::Relaxed);
+        self.counts.refunded.fetch_add(amount, Ordering::Relaxed);
     }
 }

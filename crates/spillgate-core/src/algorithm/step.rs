@@ -31,7 +31,8 @@ pub struct StepCounter<'a> {
 pub enum Intent {
     /// Charges.
     Charge,
-    /// Charges and returns receipts. The nonce names new incarnations and holds.
+    /// Charges and returns receipts, as reservations and provisional charges need them. The nonce
+    /// names new incarnations and permits.
     Reserve {
         /// Random, below 2^48.
         nonce: u64,

@@ -102,6 +102,7 @@ impl Slot {
             return None;
         }
         view.charge(cost, now.at_us);
+        // A charge that had room waits for nothing.
         let reading = view.reading(0);
         *self = Slot::of_bucket(&view.state()?)?.after(Some(*self), reading.remaining == 0);
         Some(reading)

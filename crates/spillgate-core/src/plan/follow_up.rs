@@ -15,12 +15,14 @@ pub struct FollowUp<L> {
 
 impl<L> FollowUp<L> {
     /// Returns whether the change must still be made. A forced charge is done if the decision
-    /// allowed and the counter had room. A store that gave no answer is not called again.
+    /// allowed and the counter had room. A counter that a local share or `on_outage` decided gets
+    /// none: its store would not answer now either.
     pub fn stands(&self, counters: &[CounterOutcome]) -> bool {
         let counter = &counters[usize::from(self.counter.index)];
         let allowed = || !counters.iter().any(CounterOutcome::denies);
         let is_done = matches!(self.change, Change::Force(_)) && counter.allows() && allowed();
-        !is_done && counter.source < Some(Source::Fallback)
+        let is_degraded = matches!(counter.source, Some(Source::Fallback | Source::OutagePolicy));
+        !is_done && !is_degraded
     }
 
     /// Updates the counter's outcome with the store's reply to the change. A denied charge keeps its

@@ -1,4 +1,4 @@
-//! The outcome of each charge of a plan, and its source: the shard, this instance alone, or the
+//! The outcome of each charge of a plan, and its source: the store, this instance alone, or the
 //! rule's `on_outage`.
 
 use smallvec::SmallVec;
@@ -8,7 +8,7 @@ use crate::counter::ChargeReply;
 /// The outcome of one charge, and its source.
 #[derive(Clone, Copy, Debug)]
 pub enum ChargeOutcome {
-    /// The shard evaluated it.
+    /// The store evaluated it: Redis, or memory if there is none.
     Store(ChargeReply),
     /// This instance evaluated it, by its local share of the limit.
     Fallback(ChargeReply, Cause),

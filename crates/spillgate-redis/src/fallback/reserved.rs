@@ -41,8 +41,8 @@ impl Fallback {
 
     /// Returns the charges of a call that local shares made.
     pub fn charged_here(&self, call: &StoreCall<'_>, outcomes: &ChargeOutcomes) -> ChargedHere {
-        let uncharged = call.fallback.uncharged.lock();
-        let asked = call.transaction.charges.iter().zip(outcomes).zip(&call.fallback.rules);
+        let uncharged = call.outage.uncharged.lock();
+        let asked = call.transaction.charges.iter().zip(outcomes).zip(&call.outage.rules);
         let charged = asked.enumerate().filter_map(|(index, ((counter, outcome), rule))| {
             let ChargeOutcome::Fallback(reply, _) = outcome else { return None };
             let share = self.share_of(*rule, counter.params());

@@ -1,5 +1,6 @@
 //! Runs a leg in a task of its own. If the caller is gone, the task still receives the reply, and refunds the leg's
-//! charges. The last of several legs requests no receipts, so its charge stays, like that of a decision on one server.
+//! charges, or undoes the record that it opened, but for a named reservation. The last of several legs requests no
+//! receipts: without a record its charge stays, like that of a decision on one server.
 
 use std::sync::Arc;
 

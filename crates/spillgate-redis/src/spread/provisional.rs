@@ -19,7 +19,7 @@ use crate::time::Deadline;
 /// Dropping this refunds them in the background, so a caller that is dropped between two legs leaves no charge.
 pub(super) struct ProvisionalCharges<'a, 'q> {
     redis: &'a Redis,
-    fallback: &'a Outage<'q>,
+    outage: &'a Outage<'q>,
     old_owners: &'a OldOwners,
     charges: Vec<ProvisionalCharge>,
     /// Records of reservations that were opened: location, id, and the counters of the record.
@@ -40,10 +40,10 @@ struct ProvisionalCharge {
 impl<'a, 'q> ProvisionalCharges<'a, 'q> {
     pub(super) fn new(
         redis: &'a Redis,
-        fallback: &'a Outage<'q>,
+        outage: &'a Outage<'q>,
         old_owners: &'a OldOwners,
     ) -> ProvisionalCharges<'a, 'q> {
-        ProvisionalCharges { redis, fallback, old_owners, charges: Vec::new(), records: Vec::new() }
+        ProvisionalCharges { redis, outage, old_owners, charges: Vec::new(), records: Vec::new() }
     }
 
     /// Records the charges of a leg.
@@ -119,7 +119,7 @@ impl<'a, 'q> ProvisionalCharges<'a, 'q> {
         for charged in self.charges.drain(..) {
             if let Some(cause) = charged.local {
                 let number = self.old_owners.counter_of(charged.number);
-                let reply = self.fallback.refund(&charged.counter, number, charged.charge);
+                let reply = self.outage.refund(&charged.counter, number, charged.charge);
                 here.push((charged.number, ChargeOutcome::Fallback(admitted(reply), cause)));
             } else {
                 at_store.entry(charged.location).or_default().push(charged);

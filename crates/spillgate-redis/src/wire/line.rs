@@ -14,8 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
-use super::answer::{Answer, Cut, is_pushed};
 use super::pulse::Pulse;
+use super::reply::{Cut, WireReply, is_pushed};
 
 /// The sending end of a line.
 pub(super) struct Line {
@@ -67,7 +67,7 @@ pub(super) struct Reader<S> {
 }
 
 /// Delivers the reply to a command, and the value that was held for it.
-type ReplySender = oneshot::Sender<(RedisResult<Answer>, Held)>;
+type ReplySender = oneshot::Sender<(RedisResult<WireReply>, Held)>;
 
 /// The reader's progress in finding the shard silent.
 #[derive(Default)]
@@ -132,7 +132,7 @@ impl Line {
     ///
     /// Sending never blocks: bytes that the socket does not take now are sent by the reader. A caller that is
     /// dropped later has sent its commands all the same.
-    pub(super) async fn send(&self, packed: &[u8], commands: usize) -> RedisResult<Answer> {
+    pub(super) async fn send(&self, packed: &[u8], commands: usize) -> RedisResult<WireReply> {
         self.send_as(packed, commands, None, false).await.0
     }
 
@@ -144,7 +144,7 @@ impl Line {
         packed: &[u8],
         commands: usize,
         held: Held,
-    ) -> (RedisResult<Answer>, Held) {
+    ) -> (RedisResult<WireReply>, Held) {
         self.send_as(packed, commands, held, true).await
     }
 
@@ -154,7 +154,7 @@ impl Line {
         commands: usize,
         held: Held,
         is_watched: bool,
-    ) -> (RedisResult<Answer>, Held) {
+    ) -> (RedisResult<WireReply>, Held) {
         let (reply_to, answer) = oneshot::channel();
         {
             let mut sending = self.sending.lock();
@@ -322,7 +322,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
             if is_pushed(frame) {
                 continue;
             }
-            let answer = Answer::of(frame).and_then(Answer::unless_error);
+            let answer = WireReply::of(frame).and_then(WireReply::unless_error);
             // Delivered after the lock is released: the caller may send the next command at once, which takes
             // the lock.
             let awaited = self.line.sending.lock().awaited.pop_front();

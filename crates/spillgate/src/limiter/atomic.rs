@@ -113,7 +113,7 @@ impl Inner {
         let evaluated = match (&self.engine, within) {
             #[cfg(feature = "redis")]
             (Engine::Redis(redis), Some(within)) => {
-                self.evaluate_on(&redis.within(within), plan, Some(policy)).await
+                self.evaluate_on_store(&redis.within(within), plan, Some(policy)).await
             }
             _ => self.evaluate(plan, Some(policy)).await,
         };

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 #[cfg(feature = "redis")]
 use parking_lot::Mutex;
 
-use super::{Control, Counters, InForce, Inner, Limiter};
+use super::{Control, DecisionCounts, InForce, Inner, Limiter};
 #[cfg(feature = "redis")]
 use super::{leasing, upkeep};
 use crate::control::SubjectsInLog;
@@ -192,13 +192,13 @@ impl LimiterBuilder {
             mismatch: Mutex::default(),
             #[cfg(feature = "redis")]
             fleet_load: Mutex::default(),
-            counters: Counters::default(),
+            counts: DecisionCounts::default(),
             waiting: Waiting::default(),
         };
         let inner = Arc::new(inner);
         // Runtime changes, such as blocks, must be known before the first request.
         if !inner.engine.is_memory() {
-            inner.catch_up().await;
+            inner.read_changes_and_watch().await;
         }
         #[cfg(feature = "redis")]
         {

@@ -71,7 +71,7 @@ impl Inner {
                 Evaluation::Complete(Some(Evaluated { plan, charged_here: None }))
             }
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => self.evaluate_on(redis, plan, policy),
+            Engine::Redis(redis) => self.evaluate_on_store(redis, plan, policy),
         }
     }
 
@@ -79,7 +79,7 @@ impl Inner {
     pub(super) fn evaluate_noting_room(&self, memory: &Memory, plan: &mut Plan) {
         let is_refund = |follow_up: &FollowUp<_>| matches!(follow_up.change, Change::Refund(_));
         let refunds = plan.follow_ups.iter().any(is_refund);
-        evaluate_in(memory, plan);
+        evaluate_in_memory(memory, plan);
         if refunds {
             self.note_room();
         }
@@ -88,10 +88,10 @@ impl Inner {
 
 /// Evaluates a plan in memory, then makes the corrections that follow the decision.
 #[inline]
-pub(super) fn evaluate_in<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
+pub(super) fn evaluate_in_memory<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
     if plan.asks() {
-        let (transaction, mut answers) = plan.split();
-        memory.decide_each(transaction, |reply| answers.take(ChargeOutcome::Store(reply)));
+        let (transaction, mut pending) = plan.split();
+        memory.decide_into(transaction, |reply| pending.take(ChargeOutcome::Store(reply)));
     }
     if !plan.follow_ups.is_empty() || plan.opening.is_some() {
         follow_up(memory, plan);

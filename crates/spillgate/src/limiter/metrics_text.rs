@@ -52,7 +52,7 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
     /// ```
     pub fn counts(&self) -> Counts {
-        let unmatched = self.inner.counters.read().unmatched;
+        let unmatched = self.inner.counts.read().unmatched;
         let counts = self.inner.metrics.read(&self.inner.in_force.load().meters, unmatched);
         match &self.inner.engine {
             Engine::Memory(_) => counts,
@@ -78,7 +78,7 @@ impl Limiter {
         let in_force = self.inner.in_force.load_full();
         let metrics = &self.inner.metrics;
         let mut text = Text::default();
-        metrics.write(&in_force.meters, self.inner.counters.read().unmatched, &mut text);
+        metrics.write(&in_force.meters, self.inner.counts.read().unmatched, &mut text);
         text.engine(&self.inner.engine);
         #[cfg(feature = "redis")]
         if let Engine::Redis(_) = &self.inner.engine {

@@ -28,7 +28,7 @@ async fn keep_up(inner: Weak<Inner>) {
         if let Engine::Redis(redis) = &inner.engine {
             report_degraded(&redis.shards(), &mut degraded);
             redis.sample_clocks().await;
-            let Stats { allowed, denied, .. } = inner.counters.read();
+            let Stats { allowed, denied, .. } = inner.counts.read();
             let load = last_minute.note(monotonic_us(), Decided { allowed, denied });
             let living = redis.heartbeat(load).await;
             *inner.fleet_load.lock() = living.map(|living| living.load);

@@ -9,7 +9,8 @@ use super::View;
 use crate::time::CoarseTime;
 
 impl View<'_> {
-    /// Returns whether the exact instant makes no difference to a charge of `cost`.
+    /// Returns whether the exact instant would make no difference to a charge of `cost` but a shorter
+    /// `reset_after`.
     ///
     /// The view must have been taken at `now.at_us`. A cost of 0 only reads, and needs an exact clock.
     #[inline]

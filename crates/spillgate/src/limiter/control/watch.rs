@@ -27,8 +27,8 @@ struct Watching(Weak<Inner>);
 
 impl Inner {
     /// Waits briefly for earlier changes on the shards, then starts the task.
-    pub(crate) async fn catch_up(self: &Arc<Self>) {
-        let _ = tokio::time::timeout(CATCH_UP, self.follow(Look::Whole)).await;
+    pub(crate) async fn read_changes_and_watch(self: &Arc<Self>) {
+        let _ = tokio::time::timeout(FIRST_LOOK, self.follow(Look::Whole)).await;
         self.watch();
     }
 
@@ -108,8 +108,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// While a shard is away. Changes made meanwhile must be everywhere within a second of its return:
 /// half a second until a connection is open, this, and one look of the other instances.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// The longest delay of a start. The first look follows soon after.
-const CATCH_UP: Duration = Duration::from_millis(250);
+/// The longest delay of a start. If the first look takes longer, the next one follows soon after.
+const FIRST_LOOK: Duration = Duration::from_millis(250);
 /// Keeps instances from looking at the same time.
 const JITTER_MS: u64 = 100;
 /// A whole exchange about every ten seconds.

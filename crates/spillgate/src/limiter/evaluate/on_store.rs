@@ -28,7 +28,7 @@ struct Prepared {
 
 impl Inner {
     /// Evaluates a plan on a store. Complete at once if leases and remembered denials suffice.
-    pub(in super::super) fn evaluate_on<'a>(
+    pub(in super::super) fn evaluate_on_store<'a>(
         &'a self,
         redis: &'a Redis,
         plan: Box<Plan>,
@@ -39,8 +39,8 @@ impl Inner {
             return Evaluation::Complete(Some(self.conclude_unasked(prepared)));
         };
         Evaluation::OnStore(Box::pin(async move {
-            // The call takes the deferred charges of its counters with it. A caller that leaves
-            // before the answer leaves them with it: they count as charged.
+            // The call takes the deferred charges of its counters with it. If the caller leaves
+            // before the answer, they count as charged, even if the call was not sent yet.
             let call = self.fallback.store_call(&mut prepared.plan, policy);
             let outcomes = spread::decide(redis, &call).await;
             let charged_here = self.note_answer(redis, &call, &outcomes, sent);
@@ -52,7 +52,7 @@ impl Inner {
 
     /// Evaluates several plans in order, each by itself, with as few calls to the store as
     /// possible.
-    pub(in super::super) async fn evaluate_each_on(
+    pub(in super::super) async fn evaluate_each_on_store(
         &self,
         redis: &Redis,
         plans: Vec<(Box<Plan>, Option<&Policy>)>,

@@ -45,12 +45,12 @@ pub struct Stats {
 
 /// The counts behind [`Stats`].
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct DecisionCounts {
     decisions: Tally<COUNTS>,
     pub(super) refunded: AtomicU64,
 }
 
-impl Counters {
+impl DecisionCounts {
     #[inline]
     pub(super) fn count(&self, decision: &Decision) {
         let counts = self.decisions.of_this_thread();

@@ -1,41 +1,42 @@
-//! The outcomes of a plan's charges, on their way into the outcomes of its counters.
+//! The outcomes of counters that a plan has charges for, filled in by the outcomes of these charges.
 
 use super::{Cause, ChargeOutcome};
 use crate::counter::PlannedCharge;
 use crate::decision::{CounterOutcome, CounterOutcomes, Reason, Source};
 
-/// Receives the outcome of each charge of a plan, in order.
-pub struct Answers<'a, L> {
-    pub(super) counters: &'a mut CounterOutcomes,
-    pub(super) asked: &'a [PlannedCharge<L>],
+/// The outcomes of a plan's counters. It receives the outcome of each charge of the plan, in order.
+pub struct PendingOutcomes<'a, L> {
+    pub(super) outcomes: &'a mut CounterOutcomes,
+    pub(super) charges: &'a [PlannedCharge<L>],
     /// The outcomes so far, if each counter has a charge under both secrets.
     pub(super) twins: Option<Vec<ChargeOutcome>>,
-    pub(super) number: usize,
+    /// The index of the next charge.
+    pub(super) next: usize,
 }
 
-impl<L> Answers<'_, L> {
+impl<L> PendingOutcomes<'_, L> {
     /// Passes the outcome of the next charge to its counter.
     #[inline(always)] // with `apply`: else the outcome is moved, and most callers have one kind of it
     pub fn take(&mut self, outcome: ChargeOutcome) {
         if self.twins.is_some() {
             return self.take_twin(outcome);
         }
-        apply(outcome, &mut self.counters[usize::from(self.asked[self.number].index)]);
-        self.number += 1;
+        apply(outcome, &mut self.outcomes[usize::from(self.charges[self.next].index)]);
+        self.next += 1;
     }
 
     /// Passes the outcome of one of two charges of a counter. The stricter one counts.
     #[cold]
     fn take_twin(&mut self, outcome: ChargeOutcome) {
         let twins = self.twins.get_or_insert_default();
-        let index = self.asked[self.number].index;
-        let first = self.asked[..twins.len()].iter().position(|other| other.index == index);
+        let index = self.charges[self.next].index;
+        let first = self.charges[..twins.len()].iter().position(|other| other.index == index);
         let stricter = first.map(|first| twins[first].and(outcome));
         twins.push(outcome);
         if let Some(outcome) = stricter {
-            apply(outcome, &mut self.counters[usize::from(index)]);
+            apply(outcome, &mut self.outcomes[usize::from(index)]);
         }
-        self.number += 1;
+        self.next += 1;
     }
 }
 
@@ -88,13 +89,13 @@ mod tests {
     #[test]
     fn a_refunded_charge_has_the_store_as_its_source_and_one_not_asked_has_none() {
         let key = SubjectKey { tag: 0, id: 0, rule: 0 };
-        let asked = [PlannedCharge::new(key, NamedLimit::new(Limit::per_day(1), 0))];
+        let charges = [PlannedCharge::new(key, NamedLimit::new(Limit::per_day(1), 0))];
         let source_of = |outcome| {
-            let mut counters: CounterOutcomes = [CounterOutcome::inline()].into_iter().collect();
-            let (counters, asked) = (&mut counters, &asked[..]);
-            let mut answers = Answers { counters, asked, twins: None, number: 0 };
-            answers.take(outcome);
-            answers.counters[0].source
+            let mut outcomes: CounterOutcomes = [CounterOutcome::inline()].into_iter().collect();
+            let (outcomes, charges) = (&mut outcomes, &charges[..]);
+            let mut pending = PendingOutcomes { outcomes, charges, twins: None, next: 0 };
+            pending.take(outcome);
+            pending.outcomes[0].source
         };
         assert_eq!(source_of(ChargeOutcome::Refunded), Some(Source::Store));
         assert_eq!(source_of(ChargeOutcome::NotAsked), None);

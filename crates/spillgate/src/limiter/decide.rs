@@ -1,11 +1,12 @@
-//! Turns an evaluated plan into a decision. Each answered request is counted and sampled once.
+//! Decides requests: binds, plans and evaluates each, and makes the decision of its outcomes. Each answered
+//! request is counted and sampled once.
 
 use std::mem;
 use std::slice::from_ref;
 
 use super::Inner;
 use super::bound::BoundRequest;
-use super::evaluate::{ChargedHere, Evaluated, evaluate_in};
+use super::evaluate::{ChargedHere, Evaluated, evaluate_in_memory};
 use crate::algorithm::Intent;
 use crate::counter::{ChargeReply, LimitHandle};
 use crate::decision::{self, CounterOutcome, CounterOutcomes, Decision, Names, Source};
@@ -30,7 +31,7 @@ impl Inner {
 
     /// Evaluates and answers one request in memory, without a future.
     #[inline]
-    pub(super) fn decide_in(&self, memory: &Memory, request: &Request<'_>) -> Decision {
+    pub(super) fn decide_in_memory(&self, memory: &Memory, request: &Request<'_>) -> Decision {
         let began = self.metrics.begin();
         let bound = self.bind(request);
         if !bound.is_plain() {
@@ -54,7 +55,7 @@ impl Inner {
         let mut plan: Plan<&NamedLimit> = Plan::new(&self.secret);
         self.add_counters(&mut plan, &bound, &rules, PlanMode::Charge);
         self.open_permits(&mut plan);
-        evaluate_in(memory, &mut plan);
+        evaluate_in_memory(memory, &mut plan);
         self.metrics.end(began);
         self.answer_plan(&bound, &mut plan, None)
     }
@@ -68,7 +69,7 @@ impl Inner {
     ) -> Vec<Decision> {
         let began = self.metrics.begin();
         let plans = all.iter().map(|bound| (self.plan_to_charge(bound), bound.policy())).collect();
-        let evaluated = self.evaluate_each_on(redis, plans).await;
+        let evaluated = self.evaluate_each_on_store(redis, plans).await;
         self.metrics.end(began);
         let each = all.iter().zip(evaluated);
         each.map(|(bound, evaluated)| self.answer(bound, evaluated)).collect()
@@ -103,7 +104,7 @@ impl Inner {
         }
         self.metrics.count(&plan.outcomes, bound.meters());
         let decision = decision::from_counters(mem::take(&mut plan.outcomes), bound.names());
-        self.counters.count(&decision);
+        self.counts.count(&decision);
         match &plan.opening {
             Some(opening) => self.with_receipt(decision, opening, charged_here),
             None => decision,
@@ -116,7 +117,7 @@ impl Inner {
         self.sample(bound, from_ref(&outcome));
         self.metrics.count(from_ref(&outcome), bound.meters());
         let decision = decision::from_one_counter(outcome, bound.names());
-        self.counters.count(&decision);
+        self.counts.count(&decision);
         decision
     }
 
@@ -129,7 +130,7 @@ impl Inner {
     ) -> Decision {
         self.metrics.count(&counters, meters);
         let decision = decision::from_counters(counters, names);
-        self.counters.count(&decision);
+        self.counts.count(&decision);
         decision
     }
 }

@@ -4,35 +4,35 @@ use ::redis::{RedisResult, Value, parse_redis_value};
 
 /// The reply to one command.
 #[derive(Clone, Debug, PartialEq)]
-pub(in super::super) enum Answer {
+pub(in super::super) enum WireReply {
     /// A list of integers only, as the script returns. Almost all replies are of this kind.
     Integers(Vec<i64>),
     /// Anything else.
     Other(Value),
 }
 
-impl Answer {
+impl WireReply {
     /// Parses one whole reply.
-    pub(super) fn of(frame: &[u8]) -> RedisResult<Answer> {
+    pub(super) fn of(frame: &[u8]) -> RedisResult<WireReply> {
         match integers(frame) {
-            Some(integers) => Ok(Answer::Integers(integers)),
-            None => parse_redis_value(frame).map(Answer::Other),
+            Some(integers) => Ok(WireReply::Integers(integers)),
+            None => parse_redis_value(frame).map(WireReply::Other),
         }
     }
 
     /// Returns the reply, or the error that the server returned.
-    pub(super) fn unless_error(self) -> RedisResult<Answer> {
+    pub(super) fn unless_error(self) -> RedisResult<WireReply> {
         match self {
-            Answer::Integers(_) => Ok(self),
-            Answer::Other(value) => value.extract_error().map(Answer::Other),
+            WireReply::Integers(_) => Ok(self),
+            WireReply::Other(value) => value.extract_error().map(WireReply::Other),
         }
     }
 
     /// Returns the integers that the script returned, or what is wrong with the reply.
     pub(in super::super) fn integers(self) -> Result<Vec<i64>, String> {
         match self {
-            Answer::Integers(integers) => Ok(integers),
-            Answer::Other(other) => {
+            WireReply::Integers(integers) => Ok(integers),
+            WireReply::Other(other) => {
                 let other = format!("{other:?}");
                 let start: String = other.chars().take(SHOWN_MAX).collect();
                 Err(format!("the script returned no list of integers: {start}"))
@@ -43,10 +43,10 @@ impl Answer {
     /// Converts the reply to the library's type.
     pub(in super::super) fn value(self) -> Value {
         match self {
-            Answer::Integers(integers) => {
+            WireReply::Integers(integers) => {
                 Value::Array(integers.into_iter().map(Value::Int).collect())
             }
-            Answer::Other(value) => value,
+            WireReply::Other(value) => value,
         }
     }
 }
@@ -115,9 +115,9 @@ pub(super) fn is_pushed(frame: &[u8]) -> bool {
 
 /// Returns the first reply in `bytes`, if it is complete.
 #[cfg(any(test, fuzzing))]
-pub(in super::super) fn first(bytes: &[u8]) -> Option<RedisResult<Answer>> {
+pub(in super::super) fn first(bytes: &[u8]) -> Option<RedisResult<WireReply>> {
     let end = Cut::new().end(bytes).ok()??;
-    Some(Answer::of(&bytes[..end]))
+    Some(WireReply::of(&bytes[..end]))
 }
 
 /// Returns the first line without its end, if the line is complete.
@@ -242,7 +242,7 @@ mod tests {
     fn parses_replies_as_the_library_does() {
         for answer in ANSWERS {
             let known = parse_redis_value(answer.as_bytes()).unwrap();
-            let read = Answer::of(answer.as_bytes()).unwrap();
+            let read = WireReply::of(answer.as_bytes()).unwrap();
             assert_eq!(read.value(), known, "{answer:?}");
         }
         let lists = ANSWERS.iter().filter(|answer| integers(answer.as_bytes()).is_some());
