@@ -26,8 +26,8 @@ impl Breaker {
     }
 }
 
-/// A lost packet fails one call. A restart fails one for each connection that it cuts, and attempts to connect: with
-/// several connections it may open the breaker, which closes as soon as the server is back.
+/// A lost packet fails one call. A restart fails the calls in flight, and attempts to connect, so it may open the
+/// breaker, which closes as soon as the server is back.
 const IN_A_ROW: u32 = 3;
 /// The fewest calls of which half must fail.
 const JUDGED_FROM: u32 = 20;

@@ -176,7 +176,7 @@ impl Link {
         self.tripped.load(Ordering::Relaxed)
     }
 
-    /// Returns whether any connection is open.
+    /// Returns whether any connection is open, or was until it was last used.
     pub(super) fn is_connected(&self) -> bool {
         self.lines.iter().any(|line| line.load().is_some())
     }
@@ -301,9 +301,19 @@ impl Link {
     }
 
     /// Returns the next open connection in turn, and starts a reconnect if one is missing.
+    ///
+    /// A closed connection counts as missing, since a call on it would fail unsent: its server closed it while no call
+    /// was in flight, or the runtime that opened it has ended.
     fn any_open(self: &Arc<Self>) -> Option<Arc<Open>> {
         let first = self.next_line.fetch_add(1, Ordering::Relaxed);
-        let open = |turn: usize| self.lines[(first + turn) % self.lines.len()].load_full();
+        let open = |turn: usize| {
+            let open = self.lines[(first + turn) % self.lines.len()].load_full()?;
+            if open.wire.is_closed() {
+                self.drop_line(&open);
+                return None;
+            }
+            Some(open)
+        };
         let found = (0..self.lines.len()).find_map(|turn| Some((turn, open(turn)?)));
         if let Some((1.., _)) = found {
             self.connect();

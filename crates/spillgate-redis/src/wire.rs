@@ -58,6 +58,11 @@ impl Wire {
         self.line.call(packed, commands, held).await
     }
 
+    /// Returns whether the connection has ended, or broke. Commands on it fail unsent.
+    pub(super) fn is_closed(&self) -> bool {
+        self.reader.is_finished()
+    }
+
     /// Reports the bytes that are read here to the pulse of a shard.
     pub(super) fn watch(&self, pulse: &Arc<Pulse>) {
         self.line.watch(pulse);

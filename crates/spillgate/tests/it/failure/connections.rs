@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use spillgate::{Decision, Limit, Limiter, Request, Source};
 use spillgate_testkit::{Direction, Fault, FaultProxy, RedisServer, eventually, poll};
+use tokio::runtime::Builder;
 
 use super::{ALL, CEILING, Patient, SHARE, TIMEOUT, counted_by, evidence, field, limit};
 use crate::support::random::Random;
@@ -249,6 +250,35 @@ fn killed_connections_are_reopened_every_time() {
         let _ = patient.check("me", &limit());
     }
     patient.heals();
+}
+
+/// A server, or a proxy before it, closes connections while no call is in flight: the next check opens another one.
+#[test]
+fn a_connection_closed_between_checks_degrades_no_check() {
+    let server = RedisServer::start();
+    // The limiter's calls in the background may find one of the closed connections first, but not all.
+    let builder = Limiter::builder().redis(server.url()).connections(4).timeout(CEILING);
+    let patient = Patient::built(builder);
+    for _ in 0..3 {
+        patient.heals();
+        server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+        // Gives the process time to notice: an earlier check would be lost with its connection.
+        thread::sleep(Duration::from_millis(100));
+        for _ in 0..4 {
+            assert_eq!(patient.check("me", &limit()).source(), Source::Store);
+        }
+    }
+}
+
+/// A connection ends with the runtime that opened it. Checks on another runtime open their own.
+#[test]
+fn a_runtime_that_ended_degrades_no_check() {
+    let server = RedisServer::start();
+    let Patient { limiter, runtime } = Patient::on(&server.url());
+    drop(runtime);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let patient = Patient { limiter, runtime };
+    assert_eq!(patient.check("me", &limit()).source(), Source::Store);
 }
 
 /// F8. After a failover a name resolves to another server, and the old one stays reachable as a replica.
