@@ -65,8 +65,8 @@ impl<L: Borrow<NamedLimit>> PlannedCharge<L> {
         self.limit().params().expect("a plan has no charge for a limit without state")
     }
 
-    /// Returns the number that names the counter among all: two keyed hashes joined, so that no caller can aim two
-    /// counters at one name.
+    /// Returns the number that names the counter among all: a keyed hash with another joined to it, so that no
+    /// caller can aim two counters at one name.
     #[inline]
     pub fn name(&self) -> u128 {
         self.key.id ^ self.limit().mix()

@@ -318,17 +318,18 @@ impl Limit {
         params.drain_floor_us(tokens)
     }
 
-    /// Returns the period as text, different for different periods, since state of one period has
-    /// no meaning for another. Limits without a period have none.
-    pub(crate) fn period(&self) -> Option<String> {
-        let Kind::Counted(params) = &self.kind else { return None };
-        Some(match params {
-            LimitParams::TokenBucket(params) => params.period_us.to_string(),
+    /// Returns a number that differs whenever the periods differ, since state of one period has no
+    /// meaning for another. Limits without a period have 0.
+    #[inline]
+    pub(crate) fn period(&self) -> u64 {
+        let Kind::Counted(params) = &self.kind else { return 0 };
+        match params {
+            LimitParams::TokenBucket(params) => params.period_us,
             LimitParams::FixedWindow(params) => params.window.period(),
-            LimitParams::SlidingLog(params) => params.period_us.to_string(),
-            LimitParams::SlidingWindow(params) => params.period_us.to_string(),
-            LimitParams::Concurrency(_) => return None,
-        })
+            LimitParams::SlidingLog(params) => params.period_us,
+            LimitParams::SlidingWindow(params) => params.period_us,
+            LimitParams::Concurrency(_) => 0,
+        }
     }
 
     /// Returns whether the unit is requests, without comparing texts.

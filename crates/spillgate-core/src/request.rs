@@ -72,8 +72,8 @@ impl<'a> Request<'a> {
     /// Makes a request for one key with an inline limit. Only this limit decides: no rule of the
     /// policy applies, so attributes have no effect.
     ///
-    /// Requests with equal domain, key and algorithm share a counter. With other numbers it is the
-    /// same counter under a changed limit.
+    /// Requests with equal domain, key, algorithm and period share a counter. With another count or
+    /// burst it is the same counter under a changed limit.
     ///
     /// ```
     /// # use spillgate_core as spillgate;

@@ -15,7 +15,8 @@ pub struct SubjectKey {
     /// The hash that chooses the Redis node or slot: of the anchor, or else of the subject. In memory
     /// `id` chooses the lock shard.
     pub tag: u128,
-    /// The hash of domain, rule, generation and subject.
+    /// The hash of domain, rule, generation and subject; for an inline limit that of domain and key,
+    /// and its period.
     pub id: u128,
     /// The hash of the rule alone. New subjects of a rule share a counter when memory is full of
     /// live ones.
@@ -61,13 +62,13 @@ impl Secret {
         self.hash_bytes(&encoding.0)
     }
 
-    /// Returns the keys of an inline limit's state, for a key in the domain `default`.
+    /// Returns the keys of a caller's key in the domain `default`, for inline limits.
     #[inline]
     pub fn inline_key(&self, key: &str) -> SubjectKey {
         SubjectKey::inline(self.in_default_domain.hash(key.as_bytes()).as_u128())
     }
 
-    /// Returns the keys of an inline limit's state, for a key in any domain.
+    /// Returns the keys of a caller's key in any domain, for inline limits.
     #[inline]
     pub fn inline_key_in(&self, domain: &str, key: &str) -> SubjectKey {
         if domain == DEFAULT_DOMAIN {
@@ -109,6 +110,13 @@ impl SubjectKey {
     #[inline]
     fn inline(id: u128) -> SubjectKey {
         SubjectKey { tag: id, id, rule: 0 }
+    }
+
+    /// Returns the keys of an inline limit of one period. A limit by the second must not end what a
+    /// limit by the day counts under the same key.
+    #[inline]
+    pub(crate) fn of_period(self, period: u64) -> SubjectKey {
+        SubjectKey { id: self.id ^ u128::from(period), ..self }
     }
 }
 

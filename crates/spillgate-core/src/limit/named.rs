@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Algorithm, Kind, Limit, Words};
 use crate::algorithm::LimitParams;
-use crate::subject::fixed_hash;
+use crate::subject::{SubjectKey, fixed_hash};
 
 /// A limit with the name of its stored state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +50,9 @@ impl NamedLimit {
     pub fn in_place_of(replaced: &NamedLimit, limit: Limit) -> NamedLimit {
         let named = NamedLimit::new(limit, usize::from(replaced.position));
         match (named.limit.period(), replaced.limit.period()) {
-            (Some(period), Some(before)) if period != before => named.apart("override", &period),
-            _ => named,
+            (0, _) | (_, 0) => named,
+            (period, before) if period == before => named,
+            (period, _) => named.apart("override", period),
         }
     }
 
@@ -62,13 +63,13 @@ impl NamedLimit {
         let unit = limit.words.as_ref().and_then(|words| words.unit.clone());
         let limit = Limit { words: Some(Arc::new(Words { name, unit })), ..limit };
         let named = NamedLimit::new(limit, usize::from(configured.position));
-        let period = named.limit.period().unwrap_or_default();
-        named.apart("request", &period)
+        let period = named.limit.period();
+        named.apart("request", period)
     }
 
     /// Returns the limit with a counter of its own. Names have no zero bytes, so the new name
     /// equals no other.
-    fn apart(self, why: &str, period: &str) -> NamedLimit {
+    fn apart(self, why: &str, period: u64) -> NamedLimit {
         let name = format!("{}\0{why}\0{period}", self.name());
         let (record, mix) = (RecordName::given(&name), mix_of_name(&name, self.limit.algorithm()));
         NamedLimit { record, mix, ..self }
@@ -92,6 +93,12 @@ impl NamedLimit {
     pub fn with_params(&self, params: LimitParams) -> NamedLimit {
         let limit = Limit { kind: Kind::Counted(params), ..self.limit.clone() };
         NamedLimit { limit, ..self.clone() }
+    }
+
+    /// Returns the keys of its counter as an inline limit under a caller's key, one for each period.
+    #[inline]
+    pub fn inline_key(&self, key: SubjectKey) -> SubjectKey {
+        key.of_period(self.limit.period())
     }
 
     /// Returns the limit.

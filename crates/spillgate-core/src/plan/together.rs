@@ -122,8 +122,10 @@ impl<'p> SharedMatch<'p> {
         for (number, request) in requests.iter().enumerate() {
             if let Some((key, limit)) = request.inline_limit() {
                 let domain = request.domain();
-                let keys = secret.each().map(|secret| secret.inline_key_in(domain, key)).collect();
-                let limits = MatchedLimits::Inline(NamedLimit::new(limit.clone(), 0));
+                let limit = NamedLimit::new(limit.clone(), 0);
+                let key_of = |secret: &Secret| limit.inline_key(secret.inline_key_in(domain, key));
+                let keys = secret.each().map(key_of).collect();
+                let limits = MatchedLimits::Inline(limit);
                 SharedMatch::known_or_new(&mut all, limits, keys).add(number, request, mode);
                 continue;
             }
@@ -158,7 +160,7 @@ impl<'p> SharedMatch<'p> {
         keys: SmallVec<[SubjectKey; 1]>,
     ) -> &'m mut SharedMatch<'p> {
         // Keys name the rule too, so equal keys mean the same rule and subject. One inline key has a
-        // counter for each algorithm.
+        // counter for each period and algorithm.
         let is_known = |known: &SharedMatch<'_>| {
             known.keys == keys && known.limits.inline_mix() == limits.inline_mix()
         };

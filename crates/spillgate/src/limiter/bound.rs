@@ -68,7 +68,8 @@ impl Inner {
             }
             BoundRequest::Inline { request, key, limit } => {
                 let domain = request.domain();
-                let keys = self.secret.each().map(|secret| secret.inline_key_in(domain, key));
+                let key_of = |secret: &Secret| limit.inline_key(secret.inline_key_in(domain, key));
+                let keys = self.secret.each().map(key_of);
                 let free = Cost::requests(0);
                 let cost = if mode == PlanMode::Peek { &free } else { request.cost() };
                 plan.add_inline(keys, limit, cost);
@@ -159,7 +160,8 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
         let (key, limit, cost, attributes) = match (self, rules) {
             (BoundRequest::Inline { request, key, limit }, _) => {
                 let cost = plain_cost(limit, request.cost())?;
-                (secret.inline_key_in(request.domain(), key), limit, cost, 1)
+                let key = secret.inline_key_in(request.domain(), key);
+                (limit.inline_key(key), limit, cost, 1)
             }
             (BoundRequest::ByPolicy { request, .. }, [matched]) => {
                 let [limit] = matched.limits else { return None };

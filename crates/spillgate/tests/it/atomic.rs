@@ -322,6 +322,19 @@ fn inline_limits_are_charged_with_rules_all_or_none() {
 }
 
 #[test]
+fn inline_limits_of_two_periods_under_one_key_are_charged_all_or_none() {
+    on_each(TWO, |limiter| async move {
+        let an_hour = Request::keyed("job", Limit::per_hour(5));
+        let a_day = Request::keyed("job", Limit::per_day(1));
+        let both = [an_hour.clone(), a_day.clone()];
+        assert!(check_atomic(&limiter, &both).await.allowed());
+        assert!(!check_atomic(&limiter, &both).await.allowed());
+        assert_eq!(limiter.peek(&an_hour).await.remaining(), Some(4), "only the first was charged");
+        assert_eq!(limiter.peek(&a_day).await.remaining(), Some(0));
+    });
+}
+
+#[test]
 fn an_inline_limit_is_explained_without_rules() {
     on_each(TWO, |limiter| async move {
         let request = Request::keyed("job", Limit::per_day(1)).with("user", "ada");

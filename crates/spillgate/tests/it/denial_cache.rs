@@ -133,7 +133,7 @@ fn every_denial_from_the_cache_is_one_the_store_would_make() {
         let key = ["a", "b", "c"][random.below(3) as usize];
         let cost = 1 + random.spread(6);
         let mut peek = crate::support::world::transaction(Intent::Peek, &[(0, limit, cost)]);
-        peek.charges[0].key = secret.inline_key(key);
+        peek.charges[0].key = limit.inline_key(secret.inline_key(key));
         let fitted = scene.runtime.block_on(scene.onlooker.read(&peek)).unwrap();
         let decision = scene.check(key, limit.limit(), cost);
         allowed += u64::from(decision.allowed());

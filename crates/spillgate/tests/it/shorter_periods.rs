@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Limit, Limiter, Policy, Request};
+use spillgate::{Limit, LimitSpec, Limiter, Policy, Request};
 
 use crate::stores::pair_on_each;
 use crate::support::world::TODAY_US;
@@ -122,4 +122,22 @@ fn an_override_of_another_algorithm_keeps_the_exhausted_counter() {
             }
         });
     }
+}
+
+/// Both were one counter, so the shorter period ended what the longer one had counted.
+#[test]
+fn inline_limits_of_two_periods_count_apart_under_one_key() {
+    pair_on_each("rules = []", |limiter, other, clock| async move {
+        let algorithms = ["token-bucket", "fixed-window", "sliding-log", "sliding-window"];
+        for (turn, algorithm) in (1..).zip(algorithms) {
+            let limit = |quota| LimitSpec::new(quota).algorithm(algorithm).build().unwrap();
+            let (day, second) = (limit("2/day"), limit("10/second"));
+            for _ in 0..2 {
+                assert!(limiter.check(&Request::keyed(algorithm, &day)).await.allowed());
+            }
+            assert!(other.check(&Request::keyed(algorithm, &second)).await.allowed());
+            clock.set(TODAY_US + turn * 10_000_000);
+            assert!(!other.check(&Request::keyed(algorithm, &day)).await.allowed(), "{algorithm}");
+        }
+    });
 }

@@ -197,7 +197,7 @@ impl<'f> LastLimit<'f> {
     }
 }
 
-/// Builds an inline limit. It has no name, since its key identifies its counter, and no unit, since it counts the
+/// Builds an inline limit. It has no name, since its key and period identify its counter, and no unit, since it counts the
 /// cost of the check.
 fn built(fields: &LimitFields<'_>) -> Result<Limit, Problem> {
     let spec = fields.spec();
