@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::Stdio;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use spillgate_testkit::{Process, RedisServer, Reply, eventually};
 use tonic::Request;
 
@@ -74,16 +74,21 @@ fn runtime_changes_are_logged_without_the_subject() {
     change_as_an_operator(&server);
     let log = server.rest_of_log();
     for line in [
-        "spillgate: an operator set an override rule=\"api\" of=\"tenant\" actor=\"local\" reason=\"a\\nb\"",
+        "spillgate: an operator set an override rule=\"api\" of=\"tenant\" limits=\"block\" actor=\"local\" reason=\"a\\nb\"",
         "spillgate: an override was removed rule=\"api\" of=\"tenant\" actor=\"local\" reason=\"over\"",
-        "spillgate: warning: an operator set the rule's mode rule=\"api\" mode=\"off\" actor=\"local\"",
+        "spillgate: warning: an operator set the rule's mode rule=\"api\" mode=\"off\" expires_at=\"2199-01-01T00:00:00Z\" actor=\"local\"",
         "spillgate: the rule's runtime mode was removed rule=\"api\" actor=\"local\" reason=\"over\"",
         "spillgate: an operator charged a subject rule=\"api\" of=\"tenant,user\" cost=\"requests=2\" actor=\"local\"",
         "spillgate: an operator refunded a subject rule=\"api\" of=\"tenant,user\" cost=\"requests=3\" actor=\"local\"",
         "spillgate: an operator reset a subject rule=\"api\" of=\"tenant,user\" actor=\"local\"",
         "spillgate: warning: an operator reset all counters of the rule rule=\"api\" actor=\"local\"",
     ] {
-        assert_eq!(log.lines().filter(|found| *found == line).count(), 1, "{line}\n{log}");
+        let line = format!("{line} at=\"20");
+        assert_eq!(
+            log.lines().filter(|found| found.starts_with(&line)).count(),
+            1,
+            "{line}\n{log}"
+        );
     }
     assert!(!log.contains("canary"), "{log}");
 }
@@ -97,7 +102,7 @@ fn runtime_changes_are_logged_with_the_subject_if_the_settings_say_so() {
     let server = Server::start_command(command.env("SPILLGATE_TELEMETRY__AUDIT_SUBJECTS", "true"));
     change_as_an_operator(&server);
     let log = server.rest_of_log();
-    let events: Vec<serde_json::Value> =
+    let events: Vec<Value> =
         log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let event = |message: &str| {
         let found = events.iter().find(|event| event["message"] == message);
@@ -109,19 +114,56 @@ fn runtime_changes_are_logged_with_the_subject_if_the_settings_say_so() {
     assert_eq!(event("an operator reset a subject")["subject"], "tenant=canary,user=u");
 }
 
+#[test]
+fn an_instance_that_starts_logs_the_times_of_changes_and_none_that_has_expired() {
+    let file = TempFile::new("limits.toml", RULES);
+    let redis = RedisServer::start();
+    let start = || Server::start_on(&redis, &["--config", file.path()]);
+    let one = start();
+    let soon = jiff::Timestamp::now() + Duration::from_secs(2);
+    let mode = json!({"mode": "off", "expires_at": soon.to_string()});
+    send(&one, "PUT", "/admin/v1/rules/api/mode", mode.to_string());
+    let raise = json!({
+        "rule": "api", "subject": {"tenant": "canary"},
+        "limits": [{"quota": "1000/minute", "burst": 2000}, "20/day"],
+        "expires_at": "2199-01-01T00:00:00Z",
+    });
+    send(&one, "PUT", "/admin/v1/overrides", raise.to_string());
+    let get = |server: &Server, path: &str| send(server, "GET", path, String::new());
+    let last = get(&one, "/admin/v1/audit?n=1");
+    let raised_at = last["changes"][0]["at"].as_str().unwrap();
+    eventually(|| get(&one, "/admin/v1/rules")["rules"][0]["mode"]["runtime"].is_null());
+    let late = start();
+    eventually(|| get(&late, "/admin/v1/overrides")["overrides"][0].is_object());
+    let log = late.before_ready.clone() + &late.rest_of_log();
+    let line = format!(
+        "spillgate: an operator set an override rule=\"api\" of=\"tenant\" limits=\"1000/minute burst=2000, 20/day\" \
+         expires_at=\"2199-01-01T00:00:00Z\" actor=\"local\" at=\"{raised_at}\""
+    );
+    assert_eq!(log.lines().filter(|found| *found == line).count(), 1, "{line}\n{log}");
+    assert!(!log.contains("the rule's mode"), "{log}");
+    assert!(one.rest_of_log().contains("an operator set the rule's mode"));
+}
+
+/// Calls the admin API, and returns the answer.
+#[track_caller]
+fn send(server: &Server, method: &str, path: &str, body: String) -> Value {
+    let reply = server.operator().send(method, path, body.as_bytes()).unwrap();
+    assert_eq!(reply.status, 200, "{method} {path}: {reply:?}");
+    reply.json()
+}
+
 /// Makes each kind of change once.
 fn change_as_an_operator(server: &Server) {
-    let send = |method: &str, path: &str, body: String| {
-        let reply = server.operator().send(method, path, body.as_bytes()).unwrap();
-        assert_eq!(reply.status, 200, "{method} {path}: {reply:?}");
-    };
+    let send = |method, path, body| send(server, method, path, body);
     let block = json!({
         "rule": "api", "subject": {"tenant": "canary"}, "limits": ["block"], "reason": "a\nb"
     });
     send("PUT", "/admin/v1/overrides", block.to_string());
     let of_block = "/admin/v1/overrides?rule=api&attr.tenant=canary&reason=over";
     send("DELETE", of_block, String::new());
-    send("PUT", "/admin/v1/rules/api/mode", r#"{"mode":"off"}"#.to_owned());
+    let off = json!({"mode": "off", "expires_at": "2199-01-01T00:00:00Z"});
+    send("PUT", "/admin/v1/rules/api/mode", off.to_string());
     send("DELETE", "/admin/v1/rules/api/mode?reason=over", String::new());
     for change in [json!({"charge": 2}), json!({"refund": {"requests": 3}})] {
         let mut body = json!({"rule": "api", "subject": {"tenant": "canary", "user": "u"}});
@@ -150,12 +192,11 @@ fn the_log_is_written_as_the_settings_choose() {
         let off = log_of("SPILLGATE_TELEMETRY__LOG", "off");
         (json.join().unwrap(), off)
     });
-    let lines: Vec<serde_json::Value> = json
+    let lines: Vec<Value> = json
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{json}")))
         .collect();
-    let ready =
-        |line: &&serde_json::Value| line["message"].as_str().unwrap().starts_with("HTTP on ");
+    let ready = |line: &&Value| line["message"].as_str().unwrap().starts_with("HTTP on ");
     assert!(lines.iter().any(|line| ready(&line) && line["level"] == "INFO"), "{json}");
     assert!(
         lines.iter().any(|line| line["level"] == "WARN" && line["shard"].is_string()),
@@ -173,8 +214,7 @@ fn a_json_log_has_the_generated_token_at_any_level_and_each_line_as_an_object() 
     let starts = ["generated data token", "HTTP on ", "reservations are off"];
     assert_eq!(log.lines().count(), starts.len(), "{log}");
     for (line, start) in log.lines().zip(starts) {
-        let line: serde_json::Value =
-            serde_json::from_str(line).unwrap_or_else(|_| panic!("{log}"));
+        let line: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{log}"));
         assert!(line["message"].as_str().unwrap().starts_with(start), "{start}: {log}");
     }
 }

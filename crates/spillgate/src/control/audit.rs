@@ -1,7 +1,10 @@
 //! The audit: the last changes of operators, each with its actor, reason and time.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::time::SystemTime;
+
+use jiff::Timestamp;
 
 use super::note::ChangeNote;
 use super::system_time;
@@ -122,40 +125,44 @@ impl AuditRecord {
         self.expires_at_us.map(system_time)
     }
 
-    /// Logs the change.
+    /// Logs the change with its time, since an instance learns of earlier changes when it starts.
     pub(crate) fn log(&self, subjects: SubjectsInLog) {
         let (rule, actor, reason) = (self.rule(), self.actor(), self.reason());
         let of: Vec<&str> = self.subject().map(|(name, _)| name).collect();
         let of = of.join(",");
         let subject = (subjects == SubjectsInLog::Values).then(|| self.values());
         let subject = subject.as_deref();
+        let at = text_of_time(self.at());
+        let expires_at = self.expires_at().map(text_of_time);
         match &self.action {
             AuditedAction::SetMode(mode) => {
                 let mode = mode.name();
-                tracing::warn!(target: "spillgate", rule, mode, actor, reason, "an operator set the rule's mode");
+                tracing::warn!(target: "spillgate", rule, mode, expires_at, actor, reason, at, "an operator set the rule's mode");
             }
             AuditedAction::ClearMode => {
-                tracing::info!(target: "spillgate", rule, actor, reason, "the rule's runtime mode was removed");
+                tracing::info!(target: "spillgate", rule, actor, reason, at, "the rule's runtime mode was removed");
             }
-            AuditedAction::SetOverride(_) => {
-                tracing::info!(target: "spillgate", rule, of, subject, actor, reason, "an operator set an override");
+            AuditedAction::SetOverride(limits) => {
+                let limits: Vec<String> = limits.iter().map(text_of_limit).collect();
+                let limits = limits.join(", ");
+                tracing::info!(target: "spillgate", rule, of, subject, limits, expires_at, actor, reason, at, "an operator set an override");
             }
             AuditedAction::RemoveOverride => {
-                tracing::info!(target: "spillgate", rule, of, subject, actor, reason, "an override was removed");
+                tracing::info!(target: "spillgate", rule, of, subject, actor, reason, at, "an override was removed");
             }
             AuditedAction::ResetRule => {
-                tracing::warn!(target: "spillgate", rule, actor, reason, "an operator reset all counters of the rule");
+                tracing::warn!(target: "spillgate", rule, actor, reason, at, "an operator reset all counters of the rule");
             }
             AuditedAction::ResetSubject => {
-                tracing::info!(target: "spillgate", rule, of, subject, actor, reason, "an operator reset a subject");
+                tracing::info!(target: "spillgate", rule, of, subject, actor, reason, at, "an operator reset a subject");
             }
             AuditedAction::Charge(cost) => {
                 let cost = text_of(cost);
-                tracing::info!(target: "spillgate", rule, of, subject, cost, actor, reason, "an operator charged a subject");
+                tracing::info!(target: "spillgate", rule, of, subject, cost, actor, reason, at, "an operator charged a subject");
             }
             AuditedAction::Refund(cost) => {
                 let cost = text_of(cost);
-                tracing::info!(target: "spillgate", rule, of, subject, cost, actor, reason, "an operator refunded a subject");
+                tracing::info!(target: "spillgate", rule, of, subject, cost, actor, reason, at, "an operator refunded a subject");
             }
         }
     }
@@ -200,6 +207,29 @@ impl Audit {
 fn text_of(cost: &Cost<'_>) -> String {
     let amounts = cost.amounts().map(|(unit, amount)| format!("{unit}={amount}"));
     amounts.collect::<Vec<_>>().join(",")
+}
+
+/// Returns a limit as text, such as `1000/minute burst=2000`.
+fn text_of_limit(limit: &LimitSpec) -> String {
+    let LimitSpec { quota, burst, algorithm, name, unit, time_zone, max_hold } = limit;
+    let burst = burst.map(|burst| burst.to_string());
+    let fields = [
+        ("burst", &burst),
+        ("algorithm", algorithm),
+        ("name", name),
+        ("unit", unit),
+        ("time_zone", time_zone),
+        ("max_hold", max_hold),
+    ];
+    let given = fields
+        .into_iter()
+        .filter_map(|(field, value)| Some(format!("{field}={}", value.as_ref()?)));
+    iter::once(quota.clone()).chain(given).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns a time in the form of RFC 3339. One after the year 9999 becomes the last that has a text.
+fn text_of_time(time: SystemTime) -> String {
+    Timestamp::try_from(time).unwrap_or(Timestamp::MAX).to_string()
 }
 
 /// The most changes that are kept: 9 MB at most, and a few hundred kilobytes in practice.

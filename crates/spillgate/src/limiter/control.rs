@@ -64,7 +64,7 @@ impl Limiter {
     ///
     /// Modes, overrides and resets of rules are those of all instances: each learns them, and those
     /// in force survive restarts. Charges, refunds and resets of one subject are listed at the
-    /// instance that made them, until it ends.
+    /// instance that made them, until that instance stops.
     pub fn audit(&self) -> Vec<AuditRecord> {
         self.inner.control.audit.lock().newest_first()
     }

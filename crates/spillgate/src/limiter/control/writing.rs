@@ -165,19 +165,22 @@ impl Control {
     }
 
     /// Adds entries to the table, records those that are new in the audit, and puts them in force.
-    /// Returns whether it published a policy.
+    /// Logs the new ones, except those that have expired. Returns whether it published a policy.
     fn learn(
         &self,
         entries: impl IntoIterator<Item = (EntryId, Entry)>,
         in_force: &ArcSwap<InForce>,
     ) -> bool {
         let mut table = self.table.lock();
-        let mut news = 0;
+        let now_us = self.now_us();
+        let (mut is_outdated, mut news) = (table.is_outdated(now_us), 0);
         for (id, entry) in entries {
             let (stamp, record) = (entry.stamp, AuditRecord::of_entry(&entry));
+            let is_current = !entry.is_expired(now_us);
             if table.merge(id, entry) {
-                news += 1;
-                if news <= LOGGED_MAX {
+                is_outdated = true;
+                news += usize::from(is_current);
+                if is_current && news <= LOGGED_MAX {
                     record.log(self.subjects_in_log);
                 }
                 self.audit.lock().add(stamp, record);
@@ -187,7 +190,6 @@ impl Control {
             let more = news - LOGGED_MAX;
             tracing::info!(target: "spillgate", more, "further runtime changes");
         }
-        let is_outdated = news > 0 || table.is_outdated(self.now_us());
         if is_outdated {
             self.publish(&mut table, &in_force.load(), in_force);
         }
