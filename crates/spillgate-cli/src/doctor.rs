@@ -7,7 +7,7 @@ use spillgate::store::{ServerFacts, StoreProbe};
 use spillgate_server::App;
 use spillgate_server::config::{Config, Flags};
 use spillgate_server::doctor::{
-    CHECKS_OF_SERVER, Finding, Level, findings, instance_findings, ms, percentile,
+    CHECKS_OF_SERVER, Finding, Level, findings, instance_findings, ms, percentile, without_map,
 };
 use spillgate_tools::{Failure, counted, say};
 use tokio::runtime::Runtime;
@@ -26,16 +26,10 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         let app = App::open_to_look(&settings.store, policy).await?;
         Ok::<_, Failure>((app.probe(SAMPLES).await, app.limiter().shards()))
     })?;
-    if probe.reached().next().is_none() {
-        let Some((server, why)) = probe.unreachable().next() else {
-            let trouble = shards.into_iter().find_map(|shard| shard.trouble);
-            let why = trouble.unwrap_or_else(|| "no server answers".to_owned());
-            return Err(format!("{}: {why}", settings.store).into());
-        };
-        return Err(format!("{server} does not answer: {why}").into());
-    }
-    let mut findings: Vec<Finding> =
-        instance_findings(&probe).chain(findings(&probe, &settings)).collect();
+    let mut findings: Vec<Finding> = instance_findings(&probe)
+        .chain(without_map(&probe, shards))
+        .chain(findings(&probe, &settings))
+        .collect();
     findings.sort_by_key(|finding| finding.level);
     match args.json {
         true => say(&serde_json::to_string(&Report::of(&probe, &findings))?)?,
@@ -59,18 +53,20 @@ fn print(probe: &StoreProbe, findings: &[Finding]) -> Result<(), Failure> {
         let way = if facts.ahead_us < 0 { "behind" } else { "ahead of" };
         say(&format!("  clock   {ahead} {way} this machine's"))?;
     }
-    for finding in findings {
+    if probe.reached().next().is_some() {
         say(&"")?;
-        say(&finding.for_people())?;
+    }
+    for finding in findings {
+        say(&format!("{}\n", finding.for_people()))?;
     }
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     say(&format!(
-        "\n{} unsafe, {}, {}; {} checks on each of {}",
+        "{} unsafe, {}, {}; {} checks on each of {}",
         count(Level::Unsafe),
         counted(count(Level::Warning), "warning"),
         counted(count(Level::Note), "note"),
         CHECKS_OF_SERVER,
-        counted(probe.servers.len(), "server")
+        counted(probe.reached().count(), "server")
     ))?;
     Ok(())
 }

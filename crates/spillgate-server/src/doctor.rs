@@ -10,4 +10,4 @@ pub use checks::CHECKS_OF_SERVER;
 pub use finding::{Finding, Level};
 pub use instances::instance_findings;
 pub(crate) use instances::mismatches;
-pub use store::{findings, ms, percentile};
+pub use store::{findings, ms, percentile, without_map};

@@ -144,7 +144,9 @@ async fn end_waiting(app: App, mut stop: watch::Receiver<bool>, manager: Manager
 
 /// Logs once each finding of `spillgate doctor` that makes the store unsafe. An unsafe store never stops the start.
 async fn warn_of_store(app: App, settings: Settings) {
-    let findings = doctor::findings(&app.probe(0).await, &settings);
+    let probe = app.probe(0).await;
+    let mut findings = doctor::findings(&probe, &settings);
+    findings.extend(doctor::without_map(&probe, app.limiter().shards()));
     app.unsafe_store.note(&findings);
     for finding in findings.iter().filter(|finding| finding.level == doctor::Level::Unsafe) {
         tracing::warn!(target: "spillgate", "{}", finding.for_log());

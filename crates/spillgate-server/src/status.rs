@@ -140,9 +140,10 @@ impl Facts {
                 kind: Kind::ShardDegraded,
                 text: format!("decisions are made without {}{why}", shard.name),
                 since_ms: since.map(|(_, since_ms)| *since_ms),
-                next: "bring the store back, or run `spillgate doctor`; until then each rule's on_outage \
-                       decides, and no request waits"
-                    .to_owned(),
+                next: format!(
+                    "{}; until then each rule's on_outage decides, and no request waits",
+                    remedy(shard.trouble.as_deref().unwrap_or_default())
+                ),
             }
         })
     }
@@ -330,6 +331,17 @@ impl Level {
             Level::Note => "note",
             Level::Ok => "ok",
         }
+    }
+}
+
+/// Returns what to do about a shard with this trouble. A server that refuses calls is up.
+fn remedy(trouble: &str) -> &'static str {
+    if trouble.contains("WRONGPASS") || trouble.contains("NOAUTH") {
+        "correct the user or password in its address under [store]"
+    } else if trouble.contains("OOM") {
+        "the server is full: raise its maxmemory"
+    } else {
+        "bring the store back, or run `spillgate doctor`"
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use spillgate_testkit::{
-    Cluster, Fault, FaultProxy, Node, RedisServer, Reply, SteppedServer, poll,
+    Cluster, Fault, FaultProxy, Node, RedisServer, Reply, SteppedServer, free_port, poll,
 };
 use std::time::Duration;
 
@@ -247,31 +247,66 @@ fn a_user_with_too_few_rights_is_unsafe() {
 }
 
 #[test]
-fn an_unreachable_store_is_an_error() {
-    let mut redis = RedisServer::start();
-    redis.kill();
+fn a_store_that_nothing_names_or_a_file_that_is_absent_is_an_error() {
     for arguments in
-        [vec!["doctor"], vec!["doctor", "--redis", &redis.url()], vec!["scripts", "load"]]
+        [&["doctor"][..], &["doctor", "--config", "/no/such/file"], &["scripts", "load"]]
     {
-        let output = run(&arguments);
+        let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(!output.stderr.is_empty());
     }
 }
 
+#[test]
+fn a_server_that_is_down_hangs_or_refuses_the_password_is_out_of_reach() {
+    let mut redis = RedisServer::start();
+    let user = redis.url_of_user("clerk", "secret", &["~*", "+@all"]);
+    let report = finds(&user.replace("secret", "guess"), "reach", "unsafe");
+    assert!(report.to_string().contains("WRONGPASS"), "{report}");
+    redis.pause();
+    finds(&redis.url(), "reach", "unsafe");
+    redis.resume();
+    redis.kill();
+    finds(&redis.url(), "reach", "unsafe");
+    let (code, text) = doctor(&redis.url(), &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.starts_with(&format!("UNSAFE reach, {}: no answer: ", redis.url())), "{text}");
+    let end = "\n\n1 unsafe, 0 warnings, 2 notes; 15 checks on each of 0 servers\n";
+    assert!(text.ends_with(end), "{text}");
+}
+
+#[test]
+fn sentinels_and_nodes_of_a_cluster_that_do_not_answer_are_out_of_reach() {
+    let urls = [0, 1].map(|_| format!("redis://127.0.0.1:{}", free_port()));
+    let report = finds_in(&format!("cluster = {urls:?}"), "reach");
+    for (finding, url) in report["findings"].as_array().unwrap().iter().zip(&urls) {
+        assert_eq!(finding["server"], *url, "{report}");
+    }
+    let report = finds_in(&format!("sentinel = {{ master = \"main\", urls = {urls:?} }}"), "reach");
+    let sentinels = format!("main by sentinels {} {}", urls[0], urls[1]);
+    assert_eq!(report["findings"][0]["server"], sentinels, "{report}");
+}
+
 /// "no server answers", although it did.
 #[test]
-fn a_server_that_is_no_node_of_a_cluster_is_an_error_with_its_reply() {
+fn a_server_that_is_no_node_of_a_cluster_is_out_of_reach_with_its_reply() {
     let redis = RedisServer::start();
-    let settings =
-        TempFile::new("limits.toml", &format!("[store]\ncluster = [\"{}\"]\n", redis.url()));
-    let output = run(&["doctor", "--config", settings.path()]);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{errors}");
-    assert!(
-        errors.contains("CLUSTER SLOTS") && errors.contains("cluster support disabled"),
-        "{errors}"
-    );
+    let report = finds_in(&format!("cluster = [\"{}\"]", redis.url()), "reach");
+    let problem = report["findings"][0]["problem"].as_str().unwrap();
+    for part in ["CLUSTER SLOTS", "cluster support disabled"] {
+        assert!(problem.contains(part), "{part}: {problem}");
+    }
+}
+
+/// Runs it on the store of these settings, and expects this unsafe finding.
+#[track_caller]
+fn finds_in(settings: &str, check: &str) -> Value {
+    let file = TempFile::new("limits.toml", &format!("[store]\n{settings}\n"));
+    let output = run(&["doctor", "--json", "--config", file.path()]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(checks(&report, "unsafe").contains(&check), "{check}: {report}");
+    report
 }
 
 /// Runs it on a store, and expects this finding and its exit code.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::store::{ServerFacts, StoreProbe};
+use spillgate::store::{ServerFacts, ShardStatus, StoreProbe};
 
 use super::checks;
 use super::finding::{Finding, Level};
@@ -13,7 +13,15 @@ pub fn findings(probe: &StoreProbe, settings: &Settings) -> Vec<Finding> {
     if probe.servers.is_empty() {
         return Vec::new();
     }
-    let mut findings: Vec<Finding> = probe.unreachable().map(out_of_reach).collect();
+    let unreachable = probe.unreachable().map(|(address, why)| {
+        // The name of a primary under sentinels holds no address.
+        let server = match address.starts_with("sentinel://") {
+            true => settings.store.to_string(),
+            false => address.to_owned(),
+        };
+        out_of_reach(server, format!("no answer: {why}"))
+    });
+    let mut findings: Vec<Finding> = unreachable.collect();
     for (address, facts) in probe.reached() {
         findings.extend(checks::server(address, facts));
         findings.extend(latency(address, facts, probe.timeout));
@@ -25,12 +33,21 @@ pub fn findings(probe: &StoreProbe, settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-fn out_of_reach((address, why): (&str, &spillgate::StoreError)) -> Finding {
+/// Returns a finding for each address of a Cluster if none gave the map of its nodes. A probe then has no servers.
+pub fn without_map(probe: &StoreProbe, shards: Vec<ShardStatus>) -> impl Iterator<Item = Finding> {
+    let is_unknown = move |shard: &ShardStatus| probe.servers.is_empty() && shard.degraded;
+    shards.into_iter().filter(is_unknown).map(|shard| {
+        let why = shard.trouble.as_deref().unwrap_or("no answer in time");
+        out_of_reach(shard.name, format!("the nodes of the Cluster are unknown: {why}"))
+    })
+}
+
+fn out_of_reach(server: String, problem: String) -> Finding {
     Finding {
         level: Level::Unsafe,
         check: "reach",
-        server: Some(address.to_owned()),
-        problem: format!("no answer: {why}"),
+        server: Some(server),
+        problem,
         why: "each instance limits its subjects by itself",
         fix: "start it, or correct its address, the network or our credentials".to_owned(),
     }

@@ -104,6 +104,20 @@ fn a_shard_out_of_reach_is_critical_with_its_trouble_and_age() {
 }
 
 #[test]
+fn a_server_that_refuses_calls_need_not_be_brought_back() {
+    let mut facts = healthy();
+    facts.shards[0].degraded = true;
+    for (trouble, next) in [
+        ("WRONGPASS: invalid username-password pair", "correct the user or password"),
+        ("NOAUTH: Authentication required.", "correct the user or password"),
+        ("OOM: command not allowed when used memory > 'maxmemory'.", "raise its maxmemory"),
+    ] {
+        facts.shards[0].trouble = Some(trouble.to_owned());
+        check(&facts, Level::Critical, "degraded", &[trouble, next, "on_outage decides"]);
+    }
+}
+
+#[test]
 fn decisions_without_the_store_are_named_by_their_source() {
     let mut facts = healthy();
     (facts.watched.by_fallback, facts.watched.by_outage_policy) = (5, 2);
