@@ -18,6 +18,11 @@ pub(crate) const RESERVATION_NAME_MAX: usize = 128;
 pub(crate) const NO_ROOM: &str = "there is no room for another record, or the store is too busy; \
      try again, and settle or cancel reservations that are finished";
 
+/// The message to a client whose reservation is ended in part. The log names the server that is out of reach, which
+/// clients need not know.
+pub(crate) const PART_AWAY: &str =
+    "a part of the store is out of reach, and the rest is done; repeat the same call";
+
 /// The most requests in one batch: they take one call to the store. Their answer has some 400 KB if each meets one
 /// limit, and 11 MB if each meets 64.
 pub(crate) const BATCH_MAX: usize = 1_000;

@@ -336,14 +336,21 @@ impl Level {
 
 /// Returns what to do about a shard with this trouble. A server that refuses calls is up.
 fn remedy(trouble: &str) -> &'static str {
-    if trouble.contains("WRONGPASS") || trouble.contains("NOAUTH") {
-        "correct the user or password in its address under [store]"
-    } else if trouble.contains("OOM") {
-        "the server is full: raise its maxmemory"
-    } else {
-        "bring the store back, or run `spillgate doctor`"
-    }
+    let known = REMEDIES.iter().find(|(code, _)| trouble.contains(code));
+    known.map_or("bring the store back, or run `spillgate doctor`", |(_, remedy)| *remedy)
 }
+
+/// The codes of error replies from servers that are up, each with what to do.
+const REMEDIES: [(&str, &str); 8] = [
+    ("WRONGPASS", "correct the user or password in its address under [store]"),
+    ("NOAUTH", "correct the user or password in its address under [store]"),
+    ("NOPERM", "let its user run what `spillgate doctor --acl` lists"),
+    ("OOM", "the server is full: raise its maxmemory"),
+    ("MISCONF", "the server cannot save its data: free its disk, or correct its log's error"),
+    ("NOREPLICAS", "the server lacks the replicas of min-replicas-to-write: bring them back"),
+    ("BUSY", "a script of another program blocks the server: stop it by SCRIPT KILL"),
+    ("LOADING", "the server reads its data after a start: wait until it has"),
+];
 
 /// Returns the condition of rules that share a mode and its origin; `None` without such rules.
 fn not_enforced(rules: &[&Switched], mode: Mode, at_run_time: bool) -> Option<Condition> {

@@ -280,6 +280,22 @@ fn a_receipt_is_valid_at_another_instance_and_not_at_a_foreign_server() {
 }
 
 #[test]
+fn a_settlement_without_the_store_is_to_be_repeated_and_names_no_server() {
+    let (mut redis, file) = (RedisServer::start(), policy());
+    let server = Server::start_on(&redis, &["--config", file.path()]);
+    let (_, decision) = ask(&server, "/v1/reserve", &of_ada());
+    let receipt = decision["receipt"].as_str().unwrap().to_owned();
+    redis.kill();
+    let (status, problem) = ask(&server, "/v1/settle", &json!({"receipt": receipt, "cost": 1}));
+    assert_eq!((status, &problem["retryable"]), (503, &json!(true)), "{problem}");
+    let reply = format!("{:?}", server.resp().command(&["SG.SETTLE", &receipt, "1"]).unwrap());
+    assert!(reply.contains("TRYAGAIN a part of the store is out of reach"), "{reply}");
+    for text in [problem.to_string(), reply] {
+        assert!(!text.contains("127.0.0.1") && text.contains("repeat the same call"), "{text}");
+    }
+}
+
+#[test]
 fn beyond_loopback_reservations_need_a_key_secret() {
     let secret = TempFile::new("secret", "000102030405060708090a0b0c0d0e0f");
     for has_secret in [false, true] {

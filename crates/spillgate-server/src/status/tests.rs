@@ -111,6 +111,11 @@ fn a_server_that_refuses_calls_need_not_be_brought_back() {
         ("WRONGPASS: invalid username-password pair", "correct the user or password"),
         ("NOAUTH: Authentication required.", "correct the user or password"),
         ("OOM: command not allowed when used memory > 'maxmemory'.", "raise its maxmemory"),
+        ("NOPERM: User limiter has no permissions to run the 'evalsha' command", "let its user"),
+        ("MISCONF: Redis is configured to save RDB snapshots", "free its disk"),
+        ("NOREPLICAS: Not enough good replicas to write.", "min-replicas-to-write"),
+        ("BUSY: Redis is busy running a script.", "SCRIPT KILL"),
+        ("LOADING: Redis is loading the dataset in memory", "wait until it has"),
     ] {
         facts.shards[0].trouble = Some(trouble.to_owned());
         check(&facts, Level::Critical, "degraded", &[trouble, next, "on_outage decides"]);

@@ -20,7 +20,7 @@ use super::json::{Object, Text, parse};
 use super::problem::Problem;
 use super::request::{Check, CostField, Whole};
 use crate::app::App;
-use crate::bounds::NO_ROOM;
+use crate::bounds::{NO_ROOM, PART_AWAY};
 
 /// Returns the routes of reservations.
 pub(super) fn routes() -> Router<Arc<App>> {
@@ -144,7 +144,7 @@ impl From<ReservationError> for Problem {
             ReservationError::EndedOtherwise => {
                 Problem::in_field("receipt", &message).with_status(StatusCode::CONFLICT)
             }
-            ReservationError::Retryable { .. } => Problem::retryable(message),
+            ReservationError::Retryable { .. } => Problem::retryable(PART_AWAY.to_owned()),
             _ => Problem::of(StatusCode::BAD_REQUEST, message),
         }
     }
