@@ -9,7 +9,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use spillgate::{Limiter, Policy, Request, Source};
+use spillgate::{Limiter, Policy, Reason, Request, Source};
 use spillgate_core::time::boottime_us;
 use spillgate_testkit::{Process, RedisServer};
 use tokio::time::sleep;
@@ -24,7 +24,7 @@ fn processes_with_leases_stay_within_the_bound_and_use_the_limit() {
     let start = |_| start_worker(server.port(), lasting);
     let mut workers: Vec<Process> = (0..PROCESSES).map(start).collect();
     let mut admitted = SUBJECTS.map(|_| BTreeMap::<u64, u64>::new());
-    let (mut by_lease, mut latest_ms) = (0, 0);
+    let (mut checks, mut by_lease, mut overloaded, mut latest_ms) = (0, 0, 0, 0);
     for worker in &mut workers {
         let mut report = String::new();
         worker.stdout().unwrap().read_to_string(&mut report).unwrap();
@@ -40,7 +40,9 @@ fn processes_with_leases_stay_within_the_bound_and_use_the_limit() {
             let line = report.lines().find_map(|line| line.strip_prefix(name));
             line.unwrap_or_else(|| panic!("no {name} in:\n{report}")).trim().parse().unwrap()
         };
+        checks += of("checks ");
         by_lease += of("by lease ");
+        overloaded += of("overloaded ");
         latest_ms = latest_ms.max(of("longest "));
     }
     // A worker reports an admission up to `latest_ms` later than it was charged, while earlier ones may be on time.
@@ -57,9 +59,14 @@ fn processes_with_leases_stay_within_the_bound_and_use_the_limit() {
     // The first moments use the full bucket, and connect.
     let settled: u64 = steady.range(first + SETTLED_MS..).map(|(_, count)| count).sum();
     let could = RATE * (last - first - SETTLED_MS) / 1_000;
-    println!("{PROCESSES} processes, {by_lease} by leases; steady: {settled} of {could}");
+    println!(
+        "{PROCESSES} processes: {checks} checks, {by_lease} by leases, {overloaded} overloaded; \
+         steady: {settled} of {could}"
+    );
     assert!(settled * 100 >= could * 99, "{settled} of {could}: the limit is not used");
     assert!(by_lease > 0, "no lease was ever taken");
+    // A machine that stops for longer than `overload_wait` has calls answered too late.
+    assert!(overloaded * 1_000 <= checks, "{overloaded} of {checks} overloaded");
 }
 
 /// Returns by how much the worst interval exceeds the burst plus the drain within it.
@@ -96,47 +103,63 @@ fn a_worker_with_leases() {
         for _ in 0..CALLERS {
             callers.spawn(call(limiter.clone(), until_us));
         }
-        let mut all: BTreeMap<(&str, u64), u64> = BTreeMap::new();
-        let (mut by_lease, mut longest_us) = (0, 0);
-        while let Some(reply) = callers.join_next().await {
-            let Report { at, by_lease: leased, longest_us: longest } = reply.unwrap();
-            at.into_iter().for_each(|(at, count)| *all.entry(at).or_default() += count);
-            (by_lease, longest_us) = (by_lease + leased, longest_us.max(longest));
+        let mut sum = Report::default();
+        while let Some(report) = callers.join_next().await {
+            sum.add(report.unwrap());
         }
         limiter.end_leases().await;
         println!();
-        all.iter().for_each(|((subject, ms), count)| println!("{subject} {ms} {count}"));
-        println!("by lease {by_lease}\nlongest {}", longest_us.div_ceil(1_000));
+        sum.at.iter().for_each(|((subject, ms), count)| println!("{subject} {ms} {count}"));
+        let Report { checks, by_lease, overloaded, longest_us, .. } = sum;
+        println!("checks {checks}\nby lease {by_lease}\noverloaded {overloaded}");
+        println!("longest {}", longest_us.div_ceil(1_000));
     });
 }
 
-/// The admissions of a caller.
+/// The decisions of a caller, or of all.
 #[derive(Default)]
 struct Report {
-    /// By subject and millisecond.
+    /// The admissions by subject and millisecond.
     at: BTreeMap<(&'static str, u64), u64>,
+    checks: u64,
     by_lease: u64,
+    overloaded: u64,
     longest_us: u64,
+}
+
+impl Report {
+    fn add(&mut self, other: Report) {
+        other.at.into_iter().for_each(|(at, count)| *self.at.entry(at).or_default() += count);
+        self.checks += other.checks;
+        self.by_lease += other.by_lease;
+        self.overloaded += other.overloaded;
+        self.longest_us = self.longest_us.max(other.longest_us);
+    }
 }
 
 /// Checks one subject all the time, and the other in storms, between which its bucket becomes full again.
 async fn call(limiter: Limiter, until_us: u64) -> Report {
-    let mut reply = Report::default();
+    let mut report = Report::default();
     loop {
         let began_us = boottime_us();
         if began_us >= until_us {
-            return reply;
+            return report;
         }
         let storms = (began_us / 1_000_000).is_multiple_of(4);
         for subject in &SUBJECTS[..=usize::from(storms)] {
             let began_us = boottime_us();
             let decision = limiter.check(&Request::new().with("subject", *subject)).await;
             let now_us = boottime_us();
+            report.checks += 1;
+            if decision.reason() == Some(Reason::Overloaded) {
+                report.overloaded += 1;
+                continue;
+            }
             assert!(!decision.degraded(), "{decision:?}");
             if decision.allowed() {
-                *reply.at.entry((subject, now_us / 1_000)).or_default() += 1;
-                reply.by_lease += u64::from(decision.source() == Source::Lease);
-                reply.longest_us = reply.longest_us.max(now_us - began_us);
+                *report.at.entry((subject, now_us / 1_000)).or_default() += 1;
+                report.by_lease += u64::from(decision.source() == Source::Lease);
+                report.longest_us = report.longest_us.max(now_us - began_us);
             }
         }
         sleep(Duration::from_millis(1)).await;
