@@ -1,5 +1,5 @@
 //! Rules that the compiler does not check: dependencies between modules, file lengths, names in
-//! ARCHITECTURE.md. Each failure names the problem, the place and the fix.
+//! the pages on architecture. Each failure names the problem, the place and the fix.
 
 mod crates;
 mod documents;
@@ -136,12 +136,15 @@ fn no_file_names_a_home_folder() {
 #[test]
 fn architecture_names_files_that_exist() {
     let mut findings = Vec::new();
-    for (number, span) in quoted_spans(architecture()) {
-        for path in alternatives(&span) {
-            if is_path(&path) && !TREE.has(&path) {
-                findings.push(format!(
-                    "ARCHITECTURE.md:{number}: there is no `{path}`: name its replacement"
-                ));
+    for page in architecture() {
+        for (number, span) in quoted_spans(&page.text) {
+            for path in alternatives(&span) {
+                if is_path(&path) && !TREE.has(&path) {
+                    findings.push(format!(
+                        "{}:{number}: there is no `{path}`: name its replacement",
+                        page.path
+                    ));
+                }
             }
         }
     }
@@ -164,12 +167,15 @@ fn architecture_names_functions_that_exist() {
         defined.extend(definitions(&file.code()));
     }
     let mut findings = Vec::new();
-    for (number, span) in quoted_spans(architecture()) {
-        for name in claimed_names(&span) {
-            if !defined.contains(name) {
-                findings.push(format!(
-                    "ARCHITECTURE.md:{number}: `{span}`: nothing defines `{name}`: write its current name"
-                ));
+    for page in architecture() {
+        for (number, span) in quoted_spans(&page.text) {
+            for name in claimed_names(&span) {
+                if !defined.contains(name) {
+                    findings.push(format!(
+                        "{}:{number}: `{span}`: nothing defines `{name}`: write its current name",
+                        page.path
+                    ));
+                }
             }
         }
     }
@@ -296,9 +302,12 @@ fn mentions(
     findings
 }
 
-fn architecture() -> &'static str {
-    let file = TREE.files.iter().find(|file| file.path == "ARCHITECTURE.md");
-    &file.expect("ARCHITECTURE.md is missing: write the map of the code").text
+/// Returns the map of the code, and the page that follows a check through it.
+fn architecture() -> [&'static SourceFile; 2] {
+    ["ARCHITECTURE.md", "docs/internals/check.md"].map(|path| {
+        let page = TREE.files.iter().find(|file| file.path == path);
+        page.unwrap_or_else(|| panic!("{path} is missing: write how the code works"))
+    })
 }
 
 /// Lines that name a direct dependency without a comment on them or right above. Dependencies inherited from
