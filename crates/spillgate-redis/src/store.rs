@@ -47,7 +47,8 @@ pub struct StoreOptions {
     /// The longest silence of a server while a reply is due, or time without a connection. After it
     /// the server is out of reach.
     pub timeout: Duration,
-    /// The longest time that a decision waits for a server that works; at least `timeout`.
+    /// The longest time that a decision waits for a server that works; longer than `timeout` in any
+    /// case.
     pub overload_wait: Duration,
     /// The number of connections to each server.
     pub connections: usize,
@@ -252,7 +253,7 @@ impl StoreOptions {
     /// Returns how long a decision waits for a server that works. It must be long enough to notice
     /// a silent one.
     pub(crate) fn patience(&self) -> Duration {
-        self.overload_wait.max(self.timeout)
+        self.overload_wait.max(self.timeout + NOTICED_WITHIN)
     }
 }
 
@@ -415,6 +416,9 @@ fn name_is_plain(name: &str) -> bool {
 /// People notice 100 ms and leave after a few seconds. A store that is busy for longer is
 /// overloaded.
 const OVERLOAD_WAIT: Duration = Duration::from_millis(250);
+/// Silence is noticed some milliseconds after `timeout`: a connection's reader looks twice, and a busy machine runs it
+/// late.
+const NOTICED_WITHIN: Duration = Duration::from_millis(25);
 /// One instance needs no more, as others have measured. Operators can set more.
 const CONNECTIONS_BY_ITSELF: usize = 4;
 /// Each instance has a connection to every node.

@@ -431,8 +431,8 @@ const LATE: Duration = Duration::from_millis(5);
 /// The most late looks. A process that stalls again and again must still notice a dead shard.
 const LATE_LOOKS: u32 = 3;
 
-/// With at least this number of commands in flight, one more waits for the next write. Batched calls never reach the
-/// number. A Cluster's calls do, since each slot has calls of its own.
+/// With at least this number of commands in flight, one more waits for the next write. Batched calls alone never reach
+/// the number. A Cluster's calls do, since each slot has calls of its own, and so may corrections and leases.
 const BUFFERED_FROM: usize = 4;
 /// Fits the reply to a call of many decisions.
 const READ_MIN: usize = 16 * 1024;

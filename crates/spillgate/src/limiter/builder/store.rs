@@ -207,8 +207,9 @@ impl LimiterBuilder {
         self
     }
 
-    /// Sets how long a decision waits for a store that is busy but works. The default is 250 ms,
-    /// and never less than [`timeout`](Self::timeout).
+    /// Sets how long a decision waits for a store that is busy but works. The default is 250 ms. In
+    /// any case a decision waits 25 ms longer than [`timeout`](Self::timeout), to tell a busy store
+    /// from a silent one.
     ///
     /// A decision that waits longer is denied as [`Reason::Overloaded`](crate::Reason::Overloaded),
     /// or allowed if the rule has `on_outage = "allow"`.

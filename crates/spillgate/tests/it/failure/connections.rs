@@ -115,6 +115,20 @@ fn a_half_open_connection_is_closed() {
     assert!(proxy.connections() > before, "over another connection");
 }
 
+/// Once, such a call was denied as overloaded, because its deadline passed just before the silence was noticed.
+#[test]
+fn silence_is_an_outage_also_if_the_timeout_exceeds_the_overload_wait() {
+    let server = RedisServer::start();
+    let builder = Limiter::builder().redis(server.url()).timeout(Duration::from_millis(400));
+    let patient = Patient::built(builder.overload_wait(Duration::from_millis(100)));
+    patient.heals();
+    server.pause();
+    let decision = patient.check("me", &limit());
+    assert_eq!((decision.reason(), decision.source()), (None, Source::Fallback));
+    server.resume();
+    patient.heals();
+}
+
 /// F22. The server stops for a moment: a fork, a slow disk, swapping.
 #[test]
 fn a_server_that_stutters_delays_no_caller_beyond_the_ceiling() {
