@@ -242,6 +242,7 @@ impl Link {
                 "breaker opened: the server failed too many calls; calls fail at once until it answers again"
             );
             self.renew();
+            self.changed.notify_waiters();
         }
     }
 
@@ -271,10 +272,17 @@ impl Link {
             self.connect();
             return Err(not_connected());
         }
-        // A connection may be on its way: waits for it as long as for a reply.
+        // A connection may be on its way: waits for it as long as for a reply, or until the breaker opens.
         let patient = Deadline::after(self.timeout);
-        if let Some(open) = patient.min(deadline).bound(self.until(Link::any_open)).await {
-            return Ok(open);
+        let found = self.until(|link| match link.any_open() {
+            None if link.is_tripped() => Some(None),
+            None => None,
+            open => Some(open),
+        });
+        match patient.min(deadline).bound(found).await {
+            Some(Some(open)) => return Ok(open),
+            Some(None) => return Err(not_connected()),
+            None => {}
         }
         // If the caller's deadline was shorter than the timeout, the failure is not the server's.
         let is_hasty = deadline.later(HASTE).is_some_and(|deadline| deadline < patient);

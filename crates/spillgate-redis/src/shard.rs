@@ -143,8 +143,8 @@ impl Shard {
             if let Err(failure) = &reply {
                 self.meter.fail(failure.class());
             }
-            if matches!(reply, Err(Failure::Silent(_))) {
-                // Queued callers would wait for the same silent server, so they fail now.
+            if matches!(reply, Err(Failure::Silent(_) | Failure::NotSent(_))) {
+                // Queued callers would wait for the same silent server or missing connection, so they fail now.
                 self.batches.release();
             }
             let reply = reply?;

@@ -107,6 +107,15 @@ impl FaultProxy {
         self.shared.lock().server = server;
     }
 
+    /// Loses all bytes on the newest connection for good, without an error. The others work on.
+    ///
+    /// # Panics
+    /// Panics if no connection was opened.
+    pub fn forget_newest(&self) {
+        let network = self.shared.lock();
+        network.tunnels.last().expect("a connection").forgotten.store(true, Ordering::SeqCst);
+    }
+
     /// Breaks every open connection.
     pub fn cut(&self) {
         let tunnels = std::mem::take(&mut self.shared.lock().tunnels);

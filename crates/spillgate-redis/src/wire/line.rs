@@ -218,10 +218,15 @@ impl Line {
 }
 
 impl Sending {
-    /// Returns when the oldest call was sent whose reply the shard still owes.
+    /// Returns when the oldest call was sent whose caller still waits for the shard's reply.
     fn oldest(&self) -> Option<Instant> {
         let outstanding = |awaited: &&Awaited| awaited.is_watched && awaited.reply_to.is_some();
         self.awaited.iter().find(outstanding).map(|awaited| awaited.sent_at)
+    }
+
+    /// Returns when the oldest call was sent that has no reply, whether or not its caller was released.
+    fn owed_since(&self) -> Option<Instant> {
+        self.awaited.iter().find(|awaited| awaited.is_watched).map(|awaited| awaited.sent_at)
     }
 
     fn send(&mut self, packed: &[u8]) -> RedisResult<()> {
@@ -354,19 +359,21 @@ impl<S: AsyncRead + Unpin> Reader<S> {
                 }
                 None => Instant::now(),
             };
-            let (pulse, oldest) = {
+            let (pulse, owed_since, oldest) = {
                 let mut sending = self.line.sending.lock();
                 let oldest = sending.oldest();
                 sending.is_timed &= oldest.is_some();
-                (sending.pulse.clone(), oldest)
+                (sending.pulse.clone(), sending.owed_since(), oldest)
             };
-            let (Some(pulse), Some(oldest)) = (pulse, oldest) else {
+            let (Some(pulse), Some(owed_since), Some(oldest)) = (pulse, owed_since, oldest) else {
                 self.silence = Silence::default();
                 return Poll::Pending;
             };
-            // Other connections may have received bytes meanwhile, but this one has not for too long.
+            // Other connections have received bytes meanwhile, but this one has not for too long.
             let now = Instant::now();
-            if now.saturating_duration_since(oldest.max(self.received_at)) >= pulse.broken_after() {
+            let silent_since = owed_since.max(self.received_at);
+            let is_long = now.saturating_duration_since(silent_since) >= pulse.broken_after();
+            if is_long && pulse.received_since(silent_since) {
                 return Poll::Ready(broken());
             }
             let since = oldest.max(pulse.last_received());

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use spillgate::{Decision, Limit, Limiter, Request, Source};
+use spillgate_core::time::monotonic_us;
 use spillgate_testkit::{Direction, Fault, FaultProxy, RedisServer, eventually, poll};
 use tokio::runtime::Builder;
 
@@ -113,6 +114,58 @@ fn a_half_open_connection_is_closed() {
     assert!(patient.check("me", &limit()).allowed());
     patient.heals();
     assert!(proxy.connections() > before, "over another connection");
+}
+
+/// One of several connections loses its packets, as when a router forgets it. Once, it was never closed, because each
+/// call that found it silent was forgotten: most decisions were local until the kernel gave up after a quarter of an hour.
+#[test]
+fn one_half_open_connection_among_several_is_closed() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::before(server.port());
+    let builder = Limiter::builder().redis(proxy.url()).timeout(TIMEOUT).connections(4);
+    let patient = Patient::built(builder);
+    patient.heals();
+    eventually(|| proxy.connections() == 4);
+    proxy.forget_newest();
+    let began = monotonic_us();
+    while monotonic_us() - began < 3_000_000 {
+        let _ = patient.check("me", &limit());
+        thread::sleep(Duration::from_millis(5));
+    }
+    let sources = [(); 20].map(|()| patient.check("another", &limit()).source());
+    assert_eq!(sources, [Source::Store; 20]);
+    assert_eq!(proxy.connections(), 5);
+    assert!(patient.limiter.shards()[0].asked, "the breaker stays closed");
+}
+
+/// Once, they kept the only places for calls until the timeout, and all later callers waited behind them.
+#[test]
+fn callers_that_wait_for_a_connection_end_when_the_breaker_opens() {
+    let mut server = RedisServer::start();
+    let patient = Patient::built(Limiter::builder().redis(server.url()).timeout(CEILING));
+    patient.heals();
+    server.kill();
+    let checks = (0..20).map(|number| {
+        let (limiter, key) = (patient.limiter.clone(), format!("me {number}"));
+        patient.runtime.spawn(async move {
+            let began = monotonic_us();
+            assert_eq!(
+                limiter.check(&Request::keyed(&key, limit())).await.source(),
+                Source::Fallback
+            );
+            monotonic_us() - began
+        })
+    });
+    let checks: Vec<_> = checks.collect();
+    let longest = patient.run(async {
+        let mut longest_us = 0;
+        for check in checks {
+            longest_us = longest_us.max(check.await.unwrap());
+        }
+        Duration::from_micros(longest_us)
+    });
+    assert!(longest < CEILING / 2, "{longest:?}");
+    assert!(!patient.limiter.shards()[0].asked);
 }
 
 /// Once, such a call was denied as overloaded, because its deadline passed just before the silence was noticed.
