@@ -260,9 +260,10 @@ impl LegRunner<'_, '_> {
                 let why = "the server did not answer an earlier leg, or has no connection";
                 Err(StoreError::NotExecuted(why.into()))
             }
-            Charging::UntilAllAgree => in_flight::ask(self.redis, leg, self.deadline).await,
+            Charging::UntilAllAgree => in_flight::ask(self.redis, leg, self.leg_deadline()).await,
             Charging::ForGood => {
-                self.redis.decide_one_at(leg.location, &leg.transaction, self.deadline).await
+                let deadline = self.leg_deadline();
+                self.redis.decide_one_at(leg.location, &leg.transaction, deadline).await
             }
         };
         // The server was silent, or no connection is left: the next leg would probably wait in vain.
@@ -277,6 +278,15 @@ impl LegRunner<'_, '_> {
                 self.outage.decide_without_store(&leg.transaction, &leg.indices, error)
             }
             Err(error) => self.decide_without_owner(leg, before, error),
+        }
+    }
+
+    /// Returns the deadline of a leg that begins now: the decision's. After a silent server it begins anew, since else
+    /// the next server's silence would be taken for overload.
+    fn leg_deadline(&self) -> Deadline {
+        match self.unanswered.lock().is_empty() || self.redis.patience.admits_itself {
+            true => self.deadline,
+            false => self.redis.deadline().max(self.deadline),
         }
     }
 

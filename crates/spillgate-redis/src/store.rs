@@ -47,8 +47,7 @@ pub struct StoreOptions {
     /// The longest silence of a server while a reply is due, or time without a connection. After it
     /// the server is out of reach.
     pub timeout: Duration,
-    /// The longest time that a decision waits for a server that works; longer than `timeout` in any
-    /// case.
+    /// The longest time that a decision waits for a server that works; at least twice `timeout`.
     pub overload_wait: Duration,
     /// The number of connections to each server.
     pub connections: usize,
@@ -251,9 +250,10 @@ impl StoreOptions {
     }
 
     /// Returns how long a decision waits for a server that works. It must be long enough to notice
-    /// a silent one.
+    /// a silent one: silence counts from the last byte, which may come as late as a `timeout` after
+    /// the decision's begin.
     pub(crate) fn patience(&self) -> Duration {
-        self.overload_wait.max(self.timeout + NOTICED_WITHIN)
+        self.overload_wait.max(2 * self.timeout)
     }
 }
 
@@ -416,9 +416,6 @@ fn name_is_plain(name: &str) -> bool {
 /// People notice 100 ms and leave after a few seconds. A store that is busy for longer is
 /// overloaded.
 const OVERLOAD_WAIT: Duration = Duration::from_millis(250);
-/// Silence is noticed some milliseconds after `timeout`: a connection's reader looks twice, and a busy machine runs it
-/// late.
-const NOTICED_WITHIN: Duration = Duration::from_millis(25);
 /// One instance needs no more, as others have measured. Operators can set more.
 const CONNECTIONS_BY_ITSELF: usize = 4;
 /// Each instance has a connection to every node.

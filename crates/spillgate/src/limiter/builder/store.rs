@@ -207,9 +207,9 @@ impl LimiterBuilder {
         self
     }
 
-    /// Sets how long a decision waits for a store that is busy but works. The default is 250 ms. In
-    /// any case a decision waits 25 ms longer than [`timeout`](Self::timeout), to tell a busy store
-    /// from a silent one.
+    /// Sets how long a decision waits for a store that is busy but works. The default is 250 ms. A
+    /// decision waits at least twice [`timeout`](Self::timeout), to tell a busy store from a silent
+    /// one. More than 60 s counts as 60 s.
     ///
     /// A decision that waits longer is denied as [`Reason::Overloaded`](crate::Reason::Overloaded),
     /// or allowed if the rule has `on_outage = "allow"`.
@@ -278,7 +278,8 @@ impl StoreSettings {
         clock: &Clock,
     ) -> Result<Option<Redis>, BuildError> {
         let Some(address) = &self.address else { return Ok(None) };
-        let defaults = StoreOptions::new(timeout.unwrap_or(TIMEOUT));
+        let bounded = |wait: Duration| wait.min(WAIT_MAX);
+        let defaults = StoreOptions::new(timeout.map_or(TIMEOUT, bounded));
         let options = StoreOptions {
             tls: self.tls.clone(),
             client_clock: self.client_clock,
@@ -286,7 +287,7 @@ impl StoreSettings {
             secret,
             presence: self.presence,
             connections: self.connections.unwrap_or(defaults.connections),
-            overload_wait: self.overload_wait.unwrap_or(defaults.overload_wait),
+            overload_wait: self.overload_wait.map_or(defaults.overload_wait, bounded),
             ..defaults
         };
         let redis = Redis::open(address, &options).await?;
@@ -316,5 +317,7 @@ impl Limiter {
 
 /// The time between two attempts to reach a store that is required at start.
 const STORE_POLL: Duration = Duration::from_millis(20);
+/// No caller waits longer for a store.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// One task drives a connection. 16 are more than any machine's cores can use.
 const CONNECTIONS_MAX: usize = 16;

@@ -133,6 +133,26 @@ fn a_charge_is_refunded_when_the_rule_of_a_dead_server_denies() {
     assert_eq!(fleet.own_left(&user), 2);
 }
 
+/// Once, the second silence took the decision past its deadline, and it was denied as overloaded.
+#[test]
+fn silent_servers_one_after_the_other_are_an_outage() {
+    let fleet = Fleet::with(&policy(""));
+    let user = fleet.user_apart_from_all();
+    let home = fleet.home_of(&Request::new().with("user", &user).costing(0));
+    let builder = Limiter::builder().ring(ring_of(fleet.servers()));
+    let builder = builder.timeout(Duration::from_millis(150)).expected_instances(1);
+    let roomy = policy("").replace("/day", "000/day");
+    let builder = builder.policy(Policy::from_toml(&roomy).unwrap());
+    let limiter = fleet.runtime.block_on(builder.build()).unwrap();
+    let check = || {
+        let decision = fleet.runtime.block_on(limiter.check(&of(&user)));
+        (decision.reason(), decision.source())
+    };
+    eventually(|| check() == (None, Source::Store));
+    [home, fleet.home_of_all].iter().for_each(|number| fleet.server(*number).pause());
+    assert_eq!(check(), (None, Source::Fallback));
+}
+
 /// A leg was admitted locally and its charge deferred at once. Until another leg denied, the next caller sent
 /// that charge.
 #[test]
