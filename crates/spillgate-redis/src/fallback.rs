@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -125,7 +126,8 @@ impl Fallback {
         let began_us = monotonic_us();
         for name in self.deferred_charges.some(REPAID_IN_A_ROUND, payable) {
             // The next heartbeat waits for the end of the round.
-            if monotonic_us().saturating_sub(began_us) >= REPAYING_US {
+            let left_us = REPAYING_US.saturating_sub(monotonic_us().saturating_sub(began_us));
+            if left_us == 0 {
                 return;
             }
             // Each is taken out only when its turn comes. Until then it stays deferred, so that no
@@ -137,6 +139,7 @@ impl Fallback {
                 continue;
             }
             let counter = &deferred.counter;
+            let redis = redis.left_with(Duration::from_micros(left_us));
             match redis.change(counter, Change::Force(occupied)).await {
                 Ok((_, reply)) => {
                     // The share begins from the current state. Otherwise each such charge would
@@ -249,22 +252,25 @@ impl Fallback {
         share::part_of(params, own.unwrap_or_else(|| Share::one_of(self.instances())))
     }
 
-    /// Charges the local share in proportion to the usage that the store last reported. Does
-    /// nothing if the share has been used since. A window may then have ended here that has not
-    /// ended on the store.
+    /// Charges the local share up to the usage that the store last reported, in proportion. Does
+    /// nothing if the share has started from that report before. A window may then have ended here
+    /// that has not ended on the store.
     fn start_from_known(&self, counter: &PlannedCharge, local: &PlannedCharge) {
-        let Some(left) = self.known.remaining(counter, self.clock.now_us()) else { return };
-        if self.look(local).reading.reset_after_us > 0 || self.deferred_charges.is_deferred(counter)
-        {
-            return;
-        }
-        let (part, whole) = (local.params().capacity(), counter.params().capacity());
-        let left = u128::from(left) * u128::from(part) / u128::from(whole);
-        // The part that is left is at most the whole share.
-        let used = part - left as u64;
-        if used > 0 {
-            self.memory.change(local, Change::Force(used));
-        }
+        self.known.start(counter, self.clock.now_us(), |left| {
+            // The report may lack a deferred charge, which the share counts.
+            if self.deferred_charges.is_deferred(counter) {
+                return false;
+            }
+            let (part, whole) = (local.params().capacity(), counter.params().capacity());
+            // At most the share, so it fits.
+            let left = (u128::from(left) * u128::from(part) / u128::from(whole)) as u64;
+            // Use of an earlier outage counts, so only the difference is charged.
+            let missing = self.look(local).reading.remaining.saturating_sub(left);
+            if missing > 0 {
+                self.memory.change(local, Change::Force(missing));
+            }
+            true
+        });
     }
 
     /// Takes the deferred charges that a call can carry. Only a call that writes carries any.
@@ -305,6 +311,8 @@ impl Fallback {
         let counter = &deferred.counter;
         if !self.deferred_charges.is_deferred(counter) {
             self.memory.reset(counter.key, std::slice::from_ref(&counter.limit));
+            // The empty share may start from the last report again.
+            self.known.note_reset(counter.name());
         }
     }
 
@@ -323,3 +331,34 @@ const REPAYING_US: u64 = 200_000;
 /// Deferred charges in one round of upkeep. They take less than a hundredth of what a server does
 /// in a second.
 const REPAID_IN_A_ROUND: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+    use crate::limit::Limit;
+    use crate::store::{Store, StoreOptions};
+    use crate::subject::SubjectKey;
+    use crate::time::Deadline;
+
+    /// Each charge waited for as long as a decision may, and the next heartbeat with it.
+    #[tokio::test(start_paused = true)]
+    async fn a_round_of_deferred_charges_ends_in_time_on_a_silent_server() {
+        // It accepts connections, and never answers.
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let url = format!("redis://{}", silent.local_addr().unwrap());
+        let options = StoreOptions::new(Duration::from_secs(5));
+        let redis = Redis::open(&Store::Url(url), &options).await.unwrap();
+        let fallback = Fallback::new(1_000, Clock::System, 1);
+        let limit = NamedLimit::new(Limit::per_day(1_000), 0);
+        let key = SubjectKey { tag: 1, id: 1, rule: 1 };
+        let counter = PlannedCharge { cost: 1, ..PlannedCharge::new(key, limit) };
+        fallback.memory.decide_one(&counter, Intent::Charge);
+        fallback.deferred_charges.add(&counter, counter.params(), 1);
+        let round = Deadline::after(Duration::from_micros(2 * REPAYING_US));
+        fallback.repay(&redis).await;
+        assert!(!round.has_passed(), "the round went on");
+        assert!(fallback.deferred_charges.is_deferred(&counter), "nothing was sent");
+    }
+}

@@ -210,9 +210,14 @@ impl Redis {
         let (changes, deadline) = ([(counter, change)], self.deadline());
         let location = self.topology.location(counter.key.tag);
         let changed = self.change_at(location, &changes, deadline).await?;
-        if let Some(old) = self.topology.old_location(counter) {
-            // Failing there is acceptable: the old owner serves only instances that still use the old ring.
-            let _ = self.change_at(old, &changes, deadline).await;
+        if let Some(old) = self.topology.old_location(counter)
+            && let Err(error) = self.change_at(old, &changes, deadline).await
+            && !self.give_up_if_gone(old)
+        {
+            // The new owner has made the change, so no caller may repeat it as if nothing was charged.
+            return Err(StoreError::Unknown(format!(
+                "the new owner did, the old one failed: {error}"
+            )));
         }
         changed.first().copied().ok_or_else(|| StoreError::Foreign("no answer".into()))
     }
@@ -225,8 +230,11 @@ impl Redis {
         }
         let deadline = self.deadline();
         let old = limits.iter().find_map(|limit| self.old_location(key, limit));
-        if let Some(old) = old {
-            self.command_at(old, &unlink, deadline).await?;
+        if let Some(old) = old
+            && let Err(error) = self.command_at(old, &unlink, deadline).await
+            && !self.give_up_if_gone(old)
+        {
+            return Err(error);
         }
         self.command_at(self.topology.location(key.tag), &unlink, deadline).await.map(drop)
     }
@@ -308,7 +316,7 @@ impl Redis {
     pub async fn sample_clocks(&self) {
         if matches!(self.settings.clock, StoreClock::Client) {
             let shards = self.topology.shards();
-            let deadline = Deadline::after(CLOCK_SAMPLE);
+            let deadline = Deadline::after(self.patience.wait.max(CLOCK_SAMPLE));
             join_all(shards.iter().map(|(_, shard)| shard.sample_clock(deadline))).await;
         }
     }

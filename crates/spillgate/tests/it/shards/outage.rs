@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use spillgate::{Decision, Limiter, LimiterBuilder, Policy, Request, Source};
-use spillgate_testkit::{RedisServer, Reply, SteppedServer, eventually};
+use spillgate_testkit::{Fault, FaultProxy, RedisServer, Reply, SteppedServer, eventually};
 use tokio::runtime::Runtime;
 
 use crate::support::storm;
@@ -24,6 +24,32 @@ fn subjects_exhausted_before_an_outage_stay_exhausted() {
     assert_eq!(process.admitted("me", 10), 0);
     assert_eq!(process.admitted("half", 10), 5);
     assert_eq!(process.admitted("new", 12), 10);
+}
+
+/// A denied request used the local share without a deferred charge. The next outage began with that rest of
+/// the first, and ignored the later use of the store: 7 of 10 were admitted again.
+#[test]
+fn a_second_outage_starts_from_the_state_before_it() {
+    let server = RedisServer::start();
+    // The server keeps its data while it cannot be reached. As a replica it would still answer denials.
+    let proxy = FaultProxy::before(server.port());
+    let on_proxy = |it: LimiterBuilder| it.redis(proxy.url()).expected_instances(1);
+    let process = Process::on(&server, "10/day", on_proxy);
+    let go_away = || {
+        proxy.set(Fault::Refuse);
+        proxy.cut();
+        process.wait_for(Source::Fallback);
+    };
+    assert_eq!(process.admitted("me", 3), 3);
+    go_away();
+    let request = Request::new().with("user", "me").costing(8);
+    let denied = process.runtime.block_on(process.limiter.check(&request));
+    assert_eq!((denied.allowed(), denied.source()), (false, Source::Fallback));
+    proxy.set(Fault::None);
+    process.wait_for(Source::Store);
+    assert_eq!(process.admitted("me", 7), 7);
+    go_away();
+    assert_eq!(process.admitted("me", 10), 0);
 }
 
 /// ACCIDENTS A11, 43. Each process enforced the whole limit by itself: N processes admitted N limits.

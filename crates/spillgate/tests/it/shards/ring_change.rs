@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use spillgate::reservation::{ReservationError, Reserve};
 use spillgate::store::Ring;
-use spillgate::{Limit, Limiter, Request, Source};
+use spillgate::{Limit, Limiter, Policy, Request, Rule, Source};
 use spillgate_testkit::{RedisServer, Reply, eventually, poll};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
@@ -204,6 +204,34 @@ fn subjects_continue_at_new_owners_when_an_old_owner_dies() {
     assert!((0..30).all(known));
 }
 
+/// The reset of a moved subject failed for as long as its old owner was away.
+#[test]
+fn moved_subjects_are_reset_although_their_old_owner_is_dead() {
+    let mut change = Change::new();
+    let _old = change.on_old();
+    let new = change.on_two();
+    change.servers[2].kill();
+    let reset = |name| change.runtime.block_on(new.reset("user", &user(name)));
+    eventually(|| (0..30).all(|name| reset(name).is_ok()));
+    for name in 0..30 {
+        let state = change.runtime.block_on(new.state("user", &user(name))).unwrap();
+        assert_eq!(state.remaining(), Some(EACH), "{name}");
+    }
+}
+
+/// The failure was ignored, and the old owner continued to deny the subject.
+#[test]
+fn a_refund_that_an_old_owner_does_not_execute_is_an_error() {
+    let change = Change::new();
+    let _old = change.on_old();
+    let new = change.on_two();
+    change.servers[2].demand_replicas(1);
+    let refund = |name| change.runtime.block_on(new.refund("user", &user(name), 1));
+    let failed = (0..30).find_map(|name| refund(name).err()).unwrap();
+    // The new owner has executed it.
+    assert!(failed.to_string().contains("may have executed"), "{failed}");
+}
+
 /// A ring of three servers, a fourth server, and the limiters that use them.
 struct Change {
     servers: Vec<RedisServer>,
@@ -226,12 +254,28 @@ impl Change {
         self.limiter(numbered(2, &self.servers).replacing(ring_of(&self.servers[..3])))
     }
 
+    /// Returns a limiter with the rule "user", on a ring that lacks the third server. It has checked 30 users.
+    fn on_two(&self) -> Limiter {
+        let ring = numbered(2, &self.servers[..2]).replacing(ring_of(&self.servers[..3]));
+        let rule = Rule::new("user").key(["user"]).limit(Limit::per(EACH, YEAR));
+        let policy = Policy::builder().rule(rule).build().unwrap();
+        let builder = Limiter::builder().policy(policy).ring(ring).timeout(PATIENCE / 20);
+        let limiter = self.runtime.block_on(builder.build()).unwrap();
+        let check = |name| self.runtime.block_on(limiter.check(&user(name)));
+        eventually(|| (0..30).all(|name| check(name).source() == Source::Store));
+        limiter
+    }
+
     fn limiter(&self, ring: Ring) -> Limiter {
         let builder = Limiter::builder().ring(ring).timeout(PATIENCE).expected_instances(4);
         // These tests examine the nodes' decisions, which the denial cache would hide.
         let builder = builder.denial_cache(false);
         self.runtime.block_on(builder.build()).unwrap()
     }
+}
+
+fn user(name: u32) -> Request<'static> {
+    Request::new().with("user", name.to_string())
 }
 
 fn numbered(number: u32, servers: &[RedisServer]) -> Ring {
