@@ -2,33 +2,31 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 /// When the next poll may be sent.
 #[derive(Debug, Default)]
 pub(super) struct Polls {
+    /// Locked by the caller whose turn is next. Locks are given in order of arrival.
     next: Mutex<Option<Instant>>,
 }
 
 impl Polls {
-    /// Waits for the caller's turn, in order of arrival. A caller that is dropped before loses its turn.
+    /// Waits for the caller's turn, in order of arrival. A caller that is dropped before takes no turn.
     pub(super) async fn turn(&self) {
-        let now = Instant::now();
-        let at = {
-            let mut next = self.next.lock();
-            let at = next.map_or(now, |next| next.max(now));
-            *next = Some(at + SPACING);
-            at
-        };
-        if at > now {
-            sleep_until(at).await;
-        }
+        let mut next = self.next.lock().await;
+        let at = next.unwrap_or_else(Instant::now);
+        sleep_until(at).await;
+        // A timer may be late by a tick, which the following turns make up.
+        *next = Some((at + SPACING).max(Instant::now() - TICK));
     }
 }
 
 /// 4,000 polls a second, some tenth of a server's time: the rate of a hundred callers that wait for different permits.
 const SPACING: Duration = Duration::from_micros(250);
+/// The precision of timers.
+const TICK: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
@@ -45,5 +43,17 @@ mod tests {
         let before = Instant::now();
         polls.turn().await;
         assert_eq!(before.elapsed(), Duration::ZERO, "a caller alone waits for nothing");
+    }
+
+    /// Once, each of them kept its turn, and the next caller waited for all.
+    #[tokio::test(start_paused = true)]
+    async fn callers_that_leave_take_no_turn() {
+        let polls = Polls::default();
+        polls.turn().await;
+        let leaving = (0..10_000).map(|_| tokio::time::timeout(Duration::ZERO, polls.turn()));
+        assert!(futures_util::future::join_all(leaving).await.iter().all(Result::is_err));
+        let began = Instant::now();
+        polls.turn().await;
+        assert!(began.elapsed() <= Duration::from_millis(1), "{:?}", began.elapsed());
     }
 }

@@ -11,7 +11,7 @@ use super::bound::BoundRequest;
 use super::evaluate::Evaluated;
 use super::{Inner, Limiter};
 use crate::algorithm::LimitParams;
-use crate::decision::{self, Decision, Reason};
+use crate::decision::{self, Decision, Reason, Source};
 #[cfg(feature = "redis")]
 use crate::engine::Engine;
 use crate::limit::{Algorithm, Kind};
@@ -243,9 +243,11 @@ impl Pause {
                 continue;
             }
             let Kind::Counted(params) = counter.definition().kind() else { return None };
-            let wait = match counter.algorithm() {
+            let wait = match (counter.algorithm(), counter.source()) {
                 // It may be released at any time.
-                Algorithm::Concurrency => permit_poll(),
+                (Algorithm::Concurrency, _) => soon(),
+                // The denial cache knows no wait for a larger cost than it remembers, but forgets soon.
+                (_, Source::DenialCache) => counter.retry_after().unwrap_or_else(soon),
                 _ => counter.retry_after()?,
             };
             if longest.as_ref().is_none_or(|longest| longest.wait < wait) {
@@ -260,14 +262,14 @@ impl Pause {
     }
 }
 
-/// Returns the time until the next attempt to get a permit. It is random, so that instances do not
-/// attempt in step.
-fn permit_poll() -> Duration {
+/// Returns the time until the next attempt if nothing shows when there will be room. It is random,
+/// so that instances do not attempt in step.
+fn soon() -> Duration {
     #[cfg(feature = "redis")]
-    return PERMIT_POLL / 2 + jittered(PERMIT_POLL / 2);
+    return SOON / 2 + jittered(SOON / 2);
     #[cfg(not(feature = "redis"))]
-    PERMIT_POLL
+    SOON
 }
 
 /// The longest time between two attempts of the first caller in a queue for a permit.
-const PERMIT_POLL: Duration = Duration::from_millis(40);
+const SOON: Duration = Duration::from_millis(40);

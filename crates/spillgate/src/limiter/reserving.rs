@@ -33,7 +33,7 @@ impl Limiter {
     /// is empty, and each call with it returns [`EndResult::Done`].
     ///
     /// In memory a decision is denied as [`Reason::Overloaded`](crate::Reason::Overloaded) if there
-    /// is no room for its record. All records have 256 MiB, one subject a hundredth of that.
+    /// is no room for its record, or for a counter of a new subject. All records have 256 MiB, one subject a hundredth of that.
     ///
     /// A request that refunds is charged nothing, so its receipt settles nothing. A repeated call
     /// with the same id refunds nothing more.
@@ -329,8 +329,12 @@ impl Inner {
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => Box::pin(self.end_in(redis, contents, ending)).await?,
         };
-        if outcome == EndResult::Done {
-            self.note_room();
+        match ending {
+            _ if outcome != EndResult::Done => {}
+            Ending::Renew { .. } => {}
+            // Permits alone are free again, and their denials are not remembered.
+            Ending::Release => self.waiting.note_room(),
+            Ending::Settle(_) | Ending::Cancel | Ending::Undo => self.note_room(),
         }
         Ok(outcome)
     }

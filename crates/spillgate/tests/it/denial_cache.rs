@@ -66,6 +66,29 @@ fn only_costs_as_large_as_the_denied_one_are_denied_from_the_cache() {
     assert_eq!((smaller.allowed(), smaller.source()), (true, Source::Store));
 }
 
+/// The cache knows no wait for a larger cost. Once, such a caller was denied at once.
+#[test]
+fn a_caller_may_wait_for_a_larger_cost_than_was_denied() {
+    let scene = Scene::new(true);
+    let limit = Limit::per_second(20);
+    assert!(scene.check("me", &limit, 20).allowed());
+    assert!(!scene.check("me", &limit, 2).allowed());
+    let request = Request::keyed("me", &limit).costing(5);
+    let acquired = scene.limiter.acquire(&request, Duration::from_secs(5));
+    assert!(scene.runtime.block_on(acquired).allowed());
+}
+
+#[test]
+fn a_released_permit_ends_no_remembered_denial() {
+    let scene = Scene::new(true);
+    let permit = scene.check("job", &Limit::concurrent(1, Duration::from_secs(60)), 1);
+    assert!(scene.check("me", &slow(), 2).allowed());
+    assert!(!scene.check("me", &slow(), 1).allowed());
+    let receipt = permit.receipt().unwrap();
+    assert!(scene.runtime.block_on(scene.limiter.release(receipt)).is_ok());
+    assert_eq!(scene.check("me", &slow(), 1).source(), Source::DenialCache);
+}
+
 #[test]
 fn changed_limits_peeks_and_permits_bypass_the_cache() {
     let scene = Scene::new(true);
