@@ -73,7 +73,9 @@ impl Copies {
         };
         let forgotten = self.due(copy, now_us).take(ENTRIES_PER_CALL).collect();
         let seen = copy.version.clone();
-        Exchange { seen, epoch: random(), entries_max: ENTRIES_MAX, entries, forgotten }
+        // With a previous secret the copy has each entry under two ids.
+        let entries_max = if self.previous.is_some() { 2 * ENTRIES_MAX } else { ENTRIES_MAX };
+        Exchange { seen, epoch: random(), entries_max, entries, forgotten }
     }
 
     /// Notes the reply of a copy, and returns the entries that were new.
@@ -145,6 +147,11 @@ impl Copies {
     /// Returns whether a copy has this entry or a newer one.
     pub(crate) fn has(&self, shard: &str, id: EntryId, entry: &Entry) -> bool {
         self.by_shard.lock().get(shard).is_some_and(|copy| !copy.lacks(id, entry))
+    }
+
+    /// Returns whether any copy was seen or called.
+    pub(crate) fn are_known(&self) -> bool {
+        !self.by_shard.lock().is_empty()
     }
 
     /// Returns the shards that lack this entry.

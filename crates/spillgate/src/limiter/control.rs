@@ -241,10 +241,7 @@ impl Limiter {
                 expires_at: entry.expires_at_us.map(system_time),
                 note: entry.note.clone(),
                 not_in_force: table.why_not(id).cloned(),
-                #[cfg(feature = "redis")]
-                pending_shards: control.copies.lacking(id, entry),
-                #[cfg(not(feature = "redis"))]
-                pending_shards: Vec::new(),
+                pending_shards: self.inner.lacking(id, entry),
             })
         });
         listed.collect()

@@ -27,6 +27,15 @@ impl Inner {
     pub(super) async fn exchange(&self, writing: Option<(EntryId, &Entry)>) -> WriteReport {
         let Engine::Redis(redis) = &self.engine else { return WriteReport::default() };
         let answers = self.exchange_with(redis, writing, |_| true).await;
+        if answers.is_empty() {
+            // No node of the Cluster has given its map. The nodes of the settings stand for the shards.
+            let nodes = redis.shards().into_iter().map(|node| PendingShard {
+                shard: node.name,
+                why: node.trouble.unwrap_or_else(|| "it does not answer".to_owned()),
+            });
+            let pending: Vec<PendingShard> = nodes.collect();
+            return WriteReport { shards: pending.len(), pending };
+        }
         let mut report = WriteReport { shards: answers.len(), pending: Vec::new() };
         for (shard, answer) in answers {
             let has = |(id, entry)| self.control.copies.has(&shard, id, entry);
@@ -38,6 +47,15 @@ impl Inner {
             report.pending.push(PendingShard { shard, why });
         }
         report
+    }
+
+    /// Returns the shards that are not known to have an entry.
+    pub(super) fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
+        let Engine::Redis(redis) = &self.engine else { return Vec::new() };
+        match self.control.copies.are_known() {
+            true => self.control.copies.lacking(id, entry),
+            false => redis.shards().into_iter().map(|shard| shard.name).collect(),
+        }
     }
 
     /// Looks for new entries on the shards, and completes the copies that lack some. Returns whether
@@ -119,6 +137,10 @@ impl Inner {
 impl Inner {
     pub(super) async fn exchange(&self, _: Option<(EntryId, &Entry)>) -> WriteReport {
         WriteReport::default()
+    }
+
+    pub(super) fn lacking(&self, _: EntryId, _: &Entry) -> Vec<String> {
+        Vec::new()
     }
 
     pub(super) async fn follow(&self, _: Look) -> bool {

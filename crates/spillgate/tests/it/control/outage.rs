@@ -49,6 +49,21 @@ fn on(server: &RedisServer) -> LimiterBuilder {
         .timeout(Duration::from_millis(100))
 }
 
+/// Once, a Cluster without its map had no shards, so the change was everywhere at once.
+#[test]
+fn a_change_is_nowhere_while_no_node_of_a_cluster_answers() {
+    run(async {
+        let builder = Limiter::builder().policy(Policy::from_toml(API).unwrap());
+        let limiter = builder.cluster(["redis://127.0.0.1:1"]).build().await.unwrap();
+        let report = limiter.set_mode("api", Mode::Off, None).await.unwrap();
+        assert_eq!(report.pending_shards().len(), 1, "{report:?}");
+        // Another instance may have set it.
+        assert!(limiter.clear_mode("watched").await.is_ok());
+        let _ = limiter.set_override("api", &acme(), ["20/day"], None).await.unwrap();
+        assert_eq!(limiter.overrides()[0].pending_shards().len(), 1);
+    });
+}
+
 async fn start(server: &RedisServer) -> Limiter {
     on(server).build().await.unwrap()
 }
