@@ -215,14 +215,24 @@ impl Memory {
         asked: &PlannedCharge<L>,
         now_us: u64,
     ) -> Place {
-        let mix = asked.limit().mix();
-        let place = shard.find(asked.key.id ^ mix);
-        // Peeks and charges of 0 store nothing, so they never evict another counter.
-        if place.is_known() || asked.cost == 0 || shard.make_room(now_us, &self.evicted) {
-            return place;
-        }
-        self.overflowed.fetch_add(1, Ordering::Relaxed);
-        shard.find(asked.key.rule ^ mix)
+        self.own_place(shard, asked, now_us).unwrap_or_else(|| {
+            self.overflowed.fetch_add(1, Ordering::Relaxed);
+            shard.find(asked.key.rule ^ asked.limit().mix())
+        })
+    }
+
+    /// Returns the place of the subject's own counter, if it has one or the shard makes room.
+    fn own_place<L: LimitHandle>(
+        &self,
+        shard: &mut Shard,
+        asked: &PlannedCharge<L>,
+        now_us: u64,
+    ) -> Option<Place> {
+        let place = shard.find(asked.name());
+        // Charges of 0 store nothing, so they never evict another counter.
+        let has_room =
+            place.is_known() || asked.cost == 0 || shard.make_room(now_us, &self.evicted);
+        has_room.then_some(place)
     }
 
     /// Locks every shard that holds one of the counters, in ascending order, so that no two callers deadlock.

@@ -106,6 +106,11 @@ impl State {
         }
     }
 
+    /// Returns whether receipts can refund units of this life.
+    pub fn has_receipts(&self) -> bool {
+        self.incarnation != 0
+    }
+
     /// Returns the bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.entries.heap_bytes()

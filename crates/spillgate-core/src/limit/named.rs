@@ -49,10 +49,12 @@ impl NamedLimit {
     /// differs, both are one counter.
     pub fn in_place_of(replaced: &NamedLimit, limit: Limit) -> NamedLimit {
         let named = NamedLimit::new(limit, usize::from(replaced.position));
-        match (named.limit.period(), replaced.limit.period()) {
-            (0, _) | (_, 0) => named,
-            (period, before) if period == before => named,
-            (period, _) => named.apart("override", period),
+        match named.limit.period() {
+            // It counts permits, or nothing. The algorithm in the name keeps permits from rates.
+            0 => named,
+            period if period == replaced.limit.period() => named,
+            // The rule's limit may have no period. Then all periods would share its name.
+            period => named.apart("override", period),
         }
     }
 

@@ -2,11 +2,11 @@
 
 use smallvec::SmallVec;
 
-use super::Memory;
+use super::{Locked, Memory};
 use crate::algorithm::{self, Intent};
 use crate::counter::{Change, LimitHandle, PlannedCharge};
 use crate::limit::Algorithm;
-use crate::plan::{RecordAction, Transaction, TransactionReply};
+use crate::plan::{Transaction, TransactionReply};
 use crate::reservation::kept::{RecordedCharge, RecordedCharges};
 use crate::reservation::record::{Record, RecordedCost};
 use crate::reservation::{Answer, EndResult, Ended, Ending, Group, Opened, Opening};
@@ -71,20 +71,26 @@ impl Memory {
             None if !records.make_room(subject, bytes_of_open(transaction), now_us) => Opened::Full,
             None => Opened::New,
         };
+        let charges = &transaction.charges[..];
+        // Locked until the decision, so that no other takes the room.
+        let mut locked = self.lock(charges);
+        let opened = match opened {
+            Opened::New if !self.have_places(charges, &mut locked, now_us) => Opened::Full,
+            opened => opened,
+        };
         // A repeated, conflicting or rejected opening charges nothing: the peek only fills in the reply.
         let intent = if opened == Opened::New { transaction.intent } else { Intent::Peek };
-        let mut reply = self.decide::<L>(&Transaction {
-            intent,
-            record: RecordAction::None,
-            charges: transaction.charges.clone(),
-        });
+        let mut reply = TransactionReply { allowed: false, replies: SmallVec::new() };
+        let answer = &mut |one| reply.replies.push(one);
+        reply.allowed = self.decide_by_exact_clock(charges, intent, &mut locked, answer);
+        drop(locked);
         match opened {
             Opened::Repeated => reply.admit(),
             Opened::Conflict | Opened::Ended(_) => {
                 reply.allowed = false;
                 reply.replies.iter_mut().for_each(|counter| counter.fits = false);
             }
-            // The limits have decided: a denial by a limit is reported as such, even if the records are full.
+            // The limits have decided: a denial by a limit is reported as such, even if there is no room.
             Opened::New | Opened::Refused | Opened::Full => {}
         }
         // Only an allowed new reservation gets a record; a denied one can be tried again under the same id.
@@ -102,6 +108,19 @@ impl Memory {
         let tag = transaction.charges.first().map_or(0, |counter| counter.key.tag);
         opening.note(opened, || Group { tag, counters: None });
         reply
+    }
+
+    /// Returns whether each enforced charge has a counter of the subject's own, or room for one.
+    ///
+    /// An overflow counter does not suffice: the end of the reservation would not find its charge there.
+    fn have_places<L: LimitHandle>(
+        &self,
+        charges: &[PlannedCharge<L>],
+        locked: &mut Locked<'_>,
+        now_us: u64,
+    ) -> bool {
+        let mut enforced = charges.iter().filter(|asked| asked.group == 0);
+        enforced.all(|asked| self.own_place(locked.of(asked.key), asked, now_us).is_some())
     }
 
     /// Returns the result of opening a reservation whose id already has a record.

@@ -187,15 +187,20 @@ impl Shard {
             let slot = entry.slot;
             // Halved at each sweep, so that recent uses count more than old ones.
             entry.slot.age();
-            let gone = match slot.unpack() {
-                Unpacked::State(state) => state.gone_us() <= now_us,
-                Unpacked::Large(index) => self.large[index as usize]
-                    .as_ref()
-                    .is_some_and(|state| state.gone_us() <= now_us),
+            let (gone, may_go) = match slot.unpack() {
+                Unpacked::State(state) => (state.gone_us() <= now_us, true),
+                Unpacked::Large(index) => match &self.large[index as usize] {
+                    Some(state) => (state.gone_us() <= now_us, !is_held(state)),
+                    // The decision under way has taken it.
+                    None => (false, false),
+                },
             };
             if gone {
                 self.remove_bucket(bucket);
-            } else if slot.may_go() && least.is_none_or(|(_, uses)| slot.uses() < uses) {
+            } else if may_go
+                && !slot.was_exhausted()
+                && least.is_none_or(|(_, uses)| slot.uses() < uses)
+            {
                 least = Some((bucket, slot.uses()));
             }
         }
@@ -249,6 +254,12 @@ impl Shard {
         // Fits: a shard's part of `max_keys` is far below 2^32.
         (self.large.len() - 1) as u32
     }
+}
+
+/// Returns whether a large state has permits or receipts, which an eviction would lose. A log without
+/// receipts has none.
+fn is_held(state: &State) -> bool {
+    !matches!(state, State::SlidingLog(log) if !log.has_receipts())
 }
 
 fn halves(key: u128) -> [u64; 2] {

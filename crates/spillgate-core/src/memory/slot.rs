@@ -151,10 +151,10 @@ impl Slot {
         self.word = self.word & !(USES_MAX << USES_SHIFT) | uses << USES_SHIFT;
     }
 
-    /// Returns whether the slot may be evicted. Not if it would admit a subject that was just denied, or lose
-    /// a receipt.
-    pub(super) fn may_go(&self) -> bool {
-        self.word & EXHAUSTED == 0 && self.tag() != LARGE
+    /// Returns whether the counter was exhausted when last written. Its eviction would admit a subject that
+    /// was just denied.
+    pub(super) fn was_exhausted(&self) -> bool {
+        self.word & EXHAUSTED != 0
     }
 
     fn tag(&self) -> u64 {

@@ -83,6 +83,13 @@ impl Glob {
         (normalised_path(&example) == example).then_some(glob)
     }
 
+    /// Lower-cases the text between the gaps.
+    pub(super) fn in_lower_case(mut self) -> Glob {
+        self.head.make_ascii_lowercase();
+        self.gaps.iter_mut().for_each(|(_, text)| text.make_ascii_lowercase());
+        self
+    }
+
     /// Makes the form of all values that begin with a text.
     pub(super) fn of_prefix(text: &str) -> Glob {
         Glob { head: text.as_bytes().into(), gaps: [(Gap::Any, Box::default())].into() }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::ops::Deref;
 
 use super::file::{Place, Table};
+use super::glob::Glob;
 use super::problem::{Problem, Problems};
 use crate::ip::{Network, SubjectPrefix, address};
 use crate::path::normalised_path;
@@ -255,13 +256,13 @@ impl PathForm {
         if self.ignore_case { text.to_ascii_lowercase() } else { text.to_owned() }
     }
 
-    /// Returns a pattern for whole paths as values are spelled.
-    pub(super) fn pattern(self, text: &str) -> String {
-        let mut pattern = self.cased(text);
-        if self.ignore_trailing_slash && pattern.len() > 1 && pattern.ends_with('/') {
-            pattern.pop();
-        }
-        pattern
+    /// Parses a pattern for whole paths as [`Glob::of_path`] does, and spells it as values are.
+    pub(super) fn glob(self, text: &str) -> Option<Glob> {
+        let cut =
+            text.strip_suffix('/').filter(|cut| self.ignore_trailing_slash && !cut.is_empty());
+        let glob = Glob::of_path(cut.unwrap_or(text))?;
+        // Not before: in the normal form the digits of escapes are upper-case.
+        Some(if self.ignore_case { glob.in_lower_case() } else { glob })
     }
 
     fn of(self, value: &[u8]) -> Cow<'_, str> {

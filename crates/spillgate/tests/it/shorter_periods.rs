@@ -73,6 +73,46 @@ fn an_override_of_a_shorter_period_keeps_the_exhausted_counter() {
     });
 }
 
+/// All were one counter, so a limit by the second ended what a limit by the day had counted.
+#[test]
+fn request_limits_of_two_periods_in_place_of_unlimited_count_apart() {
+    let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"unlimited\"]\nrequest_limit = \"replace\"\n";
+    pair_on_each(policy, |limiter, other, clock| async move {
+        let by_day = || ada().limited_to(Limit::per_day(1_000));
+        assert!(limiter.check(&by_day().costing(1_000)).await.allowed());
+        clock.set(TODAY_US + 2_000_000);
+        let by_second = ada().limited_to(Limit::per_second(10));
+        assert!(other.check(&by_second).await.allowed());
+        clock.set(TODAY_US + 2_200_000);
+        let denied = limiter.check(&by_day()).await;
+        assert!(!denied.allowed(), "{denied:?}");
+    });
+}
+
+#[test]
+fn overrides_of_two_periods_count_apart_where_the_rule_has_no_period() {
+    for configured in [
+        r#""unlimited""#,
+        r#""block""#,
+        r#"{ quota = "5", algorithm = "concurrency", max_hold = "1h" }"#,
+    ] {
+        println!("in place of {configured}");
+        let policy =
+            format!("[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [{configured}]\n");
+        pair_on_each(&policy, |limiter, _, clock| async move {
+            for (second, quota, expected) in
+                [(0, "3/day", 3), (2, "10/second", 10), (3, "3/day", 0), (3, "4/day", 1)]
+            {
+                clock.set(TODAY_US + second * 1_000_000);
+                let bucket = LimitSpec::new(quota).algorithm("token-bucket");
+                assert!(limiter.set_override("api", &ada(), [bucket], None).await.is_ok());
+                let admitted = admitted(&limiter, 12).await;
+                assert_eq!(admitted, expected, "{quota} after {second} s");
+            }
+        });
+    }
+}
+
 #[test]
 fn an_override_of_the_same_period_counts_earlier_usage() {
     let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"5/day\"]\n";

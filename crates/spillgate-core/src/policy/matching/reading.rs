@@ -97,7 +97,7 @@ impl<'t> Reader<'_, 't> {
         let glob = match self.of_type {
             AttributeType::Ip(_) if text == "*" => Glob::of_text(text),
             AttributeType::Ip(_) => return Err(self.wrong(value, NO_PREFIX)),
-            AttributeType::Path(form) => Glob::of_path(&form.pattern(text)),
+            AttributeType::Path(form) => form.glob(text),
             AttributeType::Text => Glob::of_text(text),
         };
         let wrong = || match is_path {

@@ -42,6 +42,26 @@ fn addresses_and_paths_have_one_spelling_and_texts_stay() {
 }
 
 #[test]
+fn patterns_with_escapes_match_paths_in_any_case_if_case_is_ignored() {
+    let policy = types(
+        "[attribute.path]\ntype = 'path'\nignore_trailing_slash = true\nignore_case = true\n\
+         [[rule]]\nname = 'a'\nkey = []\nlimits = ['1/s']\n\
+         match.path = ['/Caf%C3%A9/*', '/{X}/%2F/']\n",
+    );
+    for (path, is_matched) in [
+        ("/Caf%C3%A9/menu", true),
+        ("/CAF%c3%a9/Menu/", true),
+        ("/caf\u{e9}/x", true),
+        ("/b/%2f", true),
+        ("/cafe/menu", false),
+    ] {
+        let request = Request::new().with("path", path);
+        let matched = policy.matched(&policy.typed(&request));
+        assert_eq!(!matched.is_empty(), is_matched, "{path}");
+    }
+}
+
+#[test]
 fn odd_values_are_one_subject_so_that_no_client_gets_another_limit_by_them() {
     for odd in ["", "x", "203.0.113.256", "010.0.0.1", "10.0.0.0/8", "::/0", "1.2.3.4:x", "unknown"]
     {

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use spillgate::{Algorithm, Limit, Limiter, Request, Source};
+use spillgate::reservation::EndResult;
+use spillgate::{Algorithm, Limit, Limiter, Policy, Reason, Request, Source};
 use spillgate_core::algorithm::Intent;
 use spillgate_core::limit::NamedLimit;
 use spillgate_redis::Redis;
@@ -204,6 +205,57 @@ fn new_subjects_share_a_limit_when_memory_is_full_of_exhausted_ones() {
         assert!(memory.len() <= 128 && memory.evictions().overflowed > 4_000);
         assert_eq!(memory.evictions().live, 0, "{}", limit.algorithm());
     }
+}
+
+/// ACCIDENTS 25. A full memory evicted no log, so that all new subjects shared one limit.
+#[test]
+fn a_full_memory_evicts_logs_except_exhausted_and_reserved_ones() {
+    let world = World::in_memory(512);
+    let Engine::Memory(memory) = &*world.engine else { panic!("in memory") };
+    let log = limit(Algorithm::SlidingLog, 10, "366d");
+    let (exhausted, reserved) = (1_000_000, 1_000_001);
+    assert!(world.check(exhausted, &log, 10).fits);
+    assert!(world.reserve(reserved, &log, 4).is_some());
+    for subject in 0..5_000 {
+        assert!(world.check(subject, &log, 1).fits, "{subject}: {:?}", memory.evictions());
+    }
+    let evictions = memory.evictions();
+    assert!(evictions.live > 4_000 && evictions.overflowed == 0, "{evictions:?}");
+    assert!(memory.len() <= 512, "{} counters", memory.len());
+    assert!(!world.peek(exhausted, &log, 1).fits, "an exhausted log was forgotten");
+    assert_eq!(world.remaining(reserved, &log), 6, "a reserved log was forgotten");
+}
+
+/// ACCIDENTS 25. A permit was charged to the shared counter, where its release did not find it.
+#[test]
+fn a_permit_without_room_for_a_counter_is_denied_and_every_other_can_be_released() {
+    let policy = r#"
+        [[rule]]
+        name = "streams"
+        key = ["user"]
+        limits = [{ quota = "1", algorithm = "concurrency", max_hold = "1h" }]
+    "#;
+    runtime().block_on(async {
+        // One counter for each of 64 shards.
+        let builder = Limiter::builder().policy(Policy::from_toml(policy).unwrap()).max_keys(64);
+        let limiter = builder.build().await.unwrap();
+        let users: Vec<String> = (0..1_000).map(|user| user.to_string()).collect();
+        let of = |user| Request::new().with("user", user);
+        let mut held = Vec::new();
+        for user in &users {
+            let decision = limiter.check(&of(user.as_str())).await;
+            match decision.receipt() {
+                Some(receipt) => held.push((user.as_str(), receipt.clone())),
+                None => assert_eq!(decision.reason(), Some(Reason::Overloaded), "{user}"),
+            }
+        }
+        assert!((1..=64).contains(&held.len()), "{} permits", held.len());
+        for (user, receipt) in held {
+            assert_eq!(limiter.release(&receipt).await, Ok(EndResult::Done));
+            let again = limiter.check(&of(user)).await;
+            assert!(again.allowed(), "the release freed nothing: {again:?}");
+        }
+    });
 }
 
 /// ACCIDENTS 26. A store out of memory returned OOM errors, which went to the caller or admitted every
