@@ -68,7 +68,7 @@ impl LimiterBuilder {
     }
 
     /// Sets how long the store may stay silent while a reply is due, or be without a connection.
-    /// The default is 25 ms.
+    /// The default is 25 ms, and more than 60 s counts as 60 s.
     ///
     /// After that it counts as out of reach, and each rule's `on_outage` decides.
     ///
@@ -215,10 +215,14 @@ impl LimiterBuilder {
     }
 
     fn subject_secret(&self) -> Secret {
-        let secret = Secret::new(&self.secret.unwrap_or(SHARED_SECRET));
+        let bytes = self.secret.unwrap_or(SHARED_SECRET);
+        let secret = Secret::new(&bytes);
         // State in memory ends with the process, so none of it can be under an earlier secret.
+        // Under an equal one, each counter would be charged twice.
         #[cfg(feature = "redis")]
-        if let (Some(previous), Some(_)) = (self.store.previous_secret, &self.store.address) {
+        if let (Some(previous), Some(_)) = (self.store.previous_secret, &self.store.address)
+            && previous != bytes
+        {
             return secret.after(Secret::new(&previous));
         }
         secret

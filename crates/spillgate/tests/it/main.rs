@@ -34,6 +34,7 @@ mod limiter;
 mod log_budget;
 mod many_subjects;
 mod oracle;
+mod postpaid;
 mod readme;
 mod request_limits;
 mod reserving;

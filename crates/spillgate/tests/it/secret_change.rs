@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Limit, Limiter, LimiterBuilder, Mode, Policy, Request};
+use spillgate::{Limit, LimitSpec, Limiter, LimiterBuilder, Mode, Policy, Request};
 use spillgate_testkit::{Cluster, RedisServer};
 
 use crate::support::random::Random;
@@ -108,6 +108,23 @@ fn an_inline_limit_is_charged_under_both_secrets() {
         let reply = new.check_batch(&[request(2), request(1), request(1)]).await;
         let allowed: Vec<bool> = reply.iter().map(spillgate::Decision::allowed).collect();
         assert_eq!(allowed, [false, true, false]);
+    });
+}
+
+/// Each counter was charged twice.
+#[test]
+fn a_previous_secret_equal_to_the_secret_is_ignored() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let builder = Limiter::builder().redis(server.url());
+        let limiter = build(builder.key_secret(NEW).previous_key_secret(NEW)).await;
+        let limit = LimitSpec::new("4/366d").algorithm("fixed-window").build().unwrap();
+        let mut admitted = 0;
+        for _ in 0..8 {
+            let decision = limiter.check(&Request::keyed("me", &limit)).await;
+            admitted += u64::from(decision.allowed());
+        }
+        assert_eq!(admitted, 4);
     });
 }
 

@@ -45,8 +45,9 @@ impl Inner {
             let outcomes = spread::decide(redis, &call).await;
             let charged_here = self.note_answer(redis, &call, &outcomes, sent);
             drop(call);
-            let evaluated = self.conclude(prepared, &outcomes, charged_here);
-            self.corrected(redis, evaluated).await
+            let mut evaluated = self.conclude(prepared, &outcomes, charged_here);
+            self.correct(redis, &mut evaluated.plan).await;
+            evaluated
         }))
     }
 
@@ -78,18 +79,21 @@ impl Inner {
             .collect();
         // `calls` borrows the plans that `conclude` consumes.
         drop(calls);
-        // Only plans that were sent have an answer, in order.
-        let mut answers = answers.into_iter();
+        // Only plans that were sent have an answer, in order, and perhaps corrections.
+        let (mut answers, mut unasked) = (answers.into_iter(), Vec::new());
         let mut evaluated = Vec::with_capacity(each.len());
         for (prepared, _) in each {
             let answer = prepared.sent.and_then(|_| answers.next());
+            unasked.push(answer.is_none());
             evaluated.push(match answer {
-                Some((outcomes, charged_here)) => {
-                    let evaluated = self.conclude(prepared, &outcomes, charged_here);
-                    self.corrected(redis, evaluated).await
-                }
+                Some((outcomes, charged_here)) => self.conclude(prepared, &outcomes, charged_here),
                 None => self.conclude_unasked(prepared),
             });
+        }
+        let asked = evaluated.iter_mut().zip(unasked).filter(|(_, unasked)| !unasked);
+        let mut asked: Vec<&mut Evaluated> = asked.map(|(evaluated, _)| evaluated).collect();
+        for several in asked.chunks_mut(CORRECTED_AT_ONCE) {
+            join_all(several.iter_mut().map(|one| self.correct(redis, &mut one.plan))).await;
         }
         evaluated
     }
@@ -154,19 +158,17 @@ impl Inner {
 
     /// Makes the corrections that follow a decision, and denies it if its reservation record had no
     /// room. That denial comes last, so that it sees the final outcome of each counter.
-    async fn corrected(&self, redis: &Redis, mut evaluated: Evaluated) -> Evaluated {
-        let plan = &mut *evaluated.plan;
+    async fn correct(&self, redis: &Redis, plan: &mut Plan) {
         let (follow_ups, noted) = (mem::take(&mut plan.follow_ups), plan.noted());
         // A repeated reservation was corrected the first time.
         if !follow_ups.is_empty() && noted.charges_anew() {
             // Boxed, since few decisions need corrections.
-            Box::pin(self.correct(redis, follow_ups, &mut plan.outcomes)).await;
+            Box::pin(self.follow_up(redis, follow_ups, &mut plan.outcomes)).await;
         }
         deny_if_full(&mut plan.outcomes, &noted);
-        evaluated
     }
 
-    async fn correct(
+    async fn follow_up(
         &self,
         redis: &Redis,
         mut due: Vec<FollowUp<NamedLimit>>,
@@ -189,3 +191,7 @@ impl Inner {
         }
     }
 }
+
+/// Decisions of one batch that are corrected at once. A larger batch leaves connections and queues
+/// to other callers.
+const CORRECTED_AT_ONCE: usize = 64;
