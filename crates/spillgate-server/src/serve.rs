@@ -1,8 +1,10 @@
 //! `spillgate serve`: opens the store and the listeners, and keeps both until a signal ends the process.
 
+use std::collections::HashSet;
 use std::error::Error;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -143,13 +145,28 @@ async fn end_waiting(app: App, mut stop: watch::Receiver<bool>, manager: Manager
 }
 
 /// Logs once each finding of `spillgate doctor` that makes the store unsafe. An unsafe store never stops the start.
+///
+/// A store that does not answer, or cannot run the script yet, is looked at again until it does: Redis may start later.
 async fn warn_of_store(app: App, settings: Settings) {
-    let probe = app.probe(0).await;
-    let mut findings = doctor::findings(&probe, &settings);
-    findings.extend(doctor::without_map(&probe, app.limiter().shards()));
-    app.unsafe_store.note(&findings);
-    for finding in findings.iter().filter(|finding| finding.level == doctor::Level::Unsafe) {
-        tracing::warn!(target: "spillgate", "{}", finding.for_log());
+    let (mut logged, mut pause) = (HashSet::new(), LOOK_AGAIN_MIN);
+    loop {
+        let probe = app.probe(0).await;
+        let mut findings = doctor::findings(&probe, &settings);
+        findings.extend(doctor::without_map(&probe, app.limiter().shards()));
+        app.unsafe_store.note(&findings);
+        findings.retain(|finding| finding.level == doctor::Level::Unsafe);
+        let is_incomplete =
+            findings.iter().any(|finding| ["reach", "script"].contains(&finding.check));
+        for finding in findings {
+            if logged.insert((finding.check, finding.server.clone())) {
+                tracing::warn!(target: "spillgate", "{}", finding.for_log());
+            }
+        }
+        if !is_incomplete {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (2 * pause).min(LOOK_AGAIN_MAX);
     }
 }
 
@@ -176,6 +193,10 @@ pub fn stop_on_signals() -> io::Result<watch::Receiver<bool>> {
     });
     Ok(stopped)
 }
+
+const LOOK_AGAIN_MIN: Duration = Duration::from_secs(1);
+/// A server that is down for longer costs one attempt a minute.
+const LOOK_AGAIN_MAX: Duration = Duration::from_secs(60);
 
 const ALL_OFF: &str = "all listeners are off, so no client could ask; open one with --http, --grpc, --resp or \
      --admin ADDRESS, or under [server]";

@@ -271,7 +271,7 @@ impl Facts {
         (!found.is_empty()).then(|| Condition {
             level: Level::Warning,
             kind: Kind::StoreUnsafe,
-            text: format!("the store was set up unsafely at the start: {}", found.join(", ")),
+            text: format!("findings of the start make the store unsafe: {}", found.join(", ")),
             since_ms: None,
             next: "run `spillgate doctor`: each finding names its fix".to_owned(),
         })

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 use spillgate_testkit::{
-    Cluster, Fault, FaultProxy, Node, RedisServer, Reply, SteppedServer, free_port, poll,
+    Cluster, Fault, FaultProxy, Node, RedisServer, Reply, SteppedServer, eventually, free_port,
+    poll,
 };
 use std::time::Duration;
 
@@ -210,6 +211,22 @@ fn serve_warns_once_of_an_unsafe_store_and_starts() {
     assert!(text.contains("CONFIG SET maxmemory-policy noeviction"), "{text}");
     let rest = server.rest_of_log();
     assert!(!rest.contains("unsafe"), "{rest}");
+}
+
+/// Once, the findings of such a start stayed, and the settings of the store were never looked at.
+#[test]
+fn a_store_that_starts_later_is_looked_at_then() {
+    let version = RedisServer::versions().remove(0);
+    let mut redis = RedisServer::start_with(&version.path, &["--maxmemory-policy", "allkeys-lru"]);
+    redis.kill();
+    let server = Server::start(&["--redis", &redis.url()]);
+    let has = |reason: &str| {
+        let line = format!("spillgate_store_unsafe{{reason={reason:?}}} 1");
+        server.metrics().contains(&line)
+    };
+    eventually(|| has("reach"));
+    redis.restart();
+    eventually(|| has("eviction") && !has("reach"));
 }
 
 #[test]

@@ -40,6 +40,8 @@ struct PeerTries {
     stage: watch::Receiver<Stage>,
     /// Only for a protocol with one call at a time: the connection may be cut while the answer to a failure is delayed.
     state: Option<Arc<ConnectionState>>,
+    /// The credentials that were compared and were wrong. Some of their calls may not have failed yet.
+    wrong: AtomicU32,
     failed: AtomicU32,
     over: Notify,
 }
@@ -67,8 +69,9 @@ impl FailedLogins {
         stage: watch::Receiver<Stage>,
         state: Option<Arc<ConnectionState>>,
     ) -> Tries {
-        let (failed, over) = (AtomicU32::new(0), Notify::new());
-        Tries(Arc::new(PeerTries { failed_logins: self.clone(), peer, stage, state, failed, over }))
+        let failed_logins = self.clone();
+        let (wrong, failed, over) = (AtomicU32::new(0), AtomicU32::new(0), Notify::new());
+        Tries(Arc::new(PeerTries { failed_logins, peer, stage, state, wrong, failed, over }))
     }
 
     /// Logs a failure: the first of a second at once, the others together at the end of that second.
@@ -99,7 +102,15 @@ impl Tries {
     /// Compares the credentials of a client. After too many failures all credentials count as wrong. Otherwise a client
     /// could avoid the delay by sending many tries at once on one connection.
     pub(super) fn judge(&self, shown: impl FnOnce() -> Shown) -> Shown {
-        if self.are_over() { Shown::Wrong } else { shown() }
+        let wrong = &self.0.wrong;
+        if self.are_over() || wrong.load(Ordering::Relaxed) >= TRIES_MAX {
+            return Shown::Wrong;
+        }
+        let shown = shown();
+        if shown == Shown::Wrong {
+            wrong.fetch_add(1, Ordering::Relaxed);
+        }
+        shown
     }
 
     /// Counts and logs a failure, then waits until it may be answered. The wait grows with each failure of this
@@ -198,6 +209,22 @@ mod tests {
             assert_eq!(began.elapsed().as_millis(), expected_ms);
         }
         assert!(tries.are_over());
+        assert_eq!(tries.judge(|| Shown::Right), Shown::Wrong);
+    }
+
+    /// The calls of one gRPC connection are judged before any of them fails.
+    #[tokio::test]
+    async fn no_more_than_the_allowed_tries_are_compared_at_once() {
+        let (_stage, tries) = tries(&FailedLogins::at("gRPC"));
+        let compared = (0..100).filter(|_| {
+            let mut is_compared = false;
+            tries.judge(|| {
+                is_compared = true;
+                Shown::Wrong
+            });
+            is_compared
+        });
+        assert_eq!(compared.count(), TRIES_MAX as usize);
         assert_eq!(tries.judge(|| Shown::Right), Shown::Wrong);
     }
 

@@ -70,8 +70,9 @@ impl NumberedNodes {
         ring.replacing(of(number, &self.previous))
     }
 
+    /// Returns the addresses of all nodes, those before a change included.
     pub(super) fn urls(&self) -> impl Iterator<Item = &str> {
-        self.nodes.iter().map(|node| node.url.as_str())
+        self.nodes.iter().chain(&self.previous).map(|node| node.url.as_str())
     }
 }
 
