@@ -116,9 +116,10 @@ fn denies_first<'a>(
 }
 
 /// Returns whether every charge of `rule` is also a charge of `other`, for one subject of `other` per subject of
-/// `rule`.
+/// `rule`, in outages too.
 fn sees_all_of(other: &Rule, rule: &Rule) -> bool {
     is_plain(other)
+        && (other.on_outage(), other.local_share()) == (rule.on_outage(), rule.local_share())
         && covers(other, rule, None)
         && other.key().all(|attribute| rule.key().any(|own| own == attribute))
 }
