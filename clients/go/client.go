@@ -54,11 +54,13 @@ type Client struct {
 	Observe func(Call)
 	// Logger gets a line when the server ceases to answer, and when it answers again: slog.Default() if nil.
 	Logger *slog.Logger
-	// HTTPClient replaces the client's own, which keeps up to 64 connections.
+	// HTTPClient replaces the client's own, which has up to 64 calls at once, at most half of them with a Wait. The
+	// client then sets no such bounds. A MaxConnsPerHost of yours makes calls wait that count as failures of the server.
 	HTTPClient *http.Client
 
 	once   sync.Once
 	http   *http.Client
+	places places
 	health health
 }
 
@@ -72,18 +74,15 @@ type Call struct {
 
 // Check decides one request.
 func (c *Client) Check(ctx context.Context, request Request) (Decision, error) {
-	body := struct {
-		Request
-		WaitMs int64 `json:"wait_ms,omitempty"`
-	}{request, request.Wait.Milliseconds()}
-	return c.decide(ctx, "check", body, c.timeout()+request.Wait, 1)
+	body := &checkBody{request, request.Wait.Milliseconds()}
+	return c.decide(ctx, "check", body, request.Wait, 1)
 }
 
 // CheckBatch decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests.
 func (c *Client) CheckBatch(ctx context.Context, requests []Request) ([]Decision, error) {
 	start := time.Now()
 	answer := decidedBatch{count: len(requests)}
-	err := c.call(ctx, "/v1/check/batch", requests, &answer, c.timeout(), 1)
+	err := c.call(ctx, "/v1/check/batch", requests, &answer, 0, 1)
 	decisions := make([]Decision, len(requests))
 	if isProblem(err) {
 		c.observe("check_batch", start, nil, err)
@@ -100,9 +99,9 @@ func (c *Client) CheckBatch(ctx context.Context, requests []Request) ([]Decision
 	return decisions, nil
 }
 
-// Acquire checks, and waits RetryAfter after each denial, until the request is allowed or no wait before the deadline of
-// the context helps. It returns the last decision. If the context ends before the first one, it denies with the reason
-// StoreUnavailable.
+// Acquire checks, and waits RetryAfter after each denial, until the request is allowed or the next wait would exceed the
+// deadline of the context. It returns the last decision. If the context ends before the first one, it denies with the
+// reason StoreUnavailable. For permits use Check with a Wait: their RetryAfter is the latest time at which one is free.
 func (c *Client) Acquire(ctx context.Context, request Request) (Decision, error) {
 	last := Decision{Reason: StoreUnavailable, Source: SourceClient, Degraded: true}
 	for {
@@ -160,10 +159,10 @@ func (c *Client) Renew(ctx context.Context, receipt string, ttl time.Duration) (
 // Close closes the connections that are not in use.
 func (c *Client) Close() { c.client().CloseIdleConnections() }
 
-func (c *Client) decide(ctx context.Context, operation string, body any, timeout time.Duration, tries int) (Decision, error) {
+func (c *Client) decide(ctx context.Context, operation string, body any, wait time.Duration, tries int) (Decision, error) {
 	start := time.Now()
 	var answer decided
-	err := c.call(ctx, "/v1/"+operation, body, &answer, timeout, tries)
+	err := c.call(ctx, "/v1/"+operation, body, &answer, wait, tries)
 	if isProblem(err) {
 		c.observe(operation, start, nil, err)
 		return Decision{}, err
@@ -181,7 +180,7 @@ func (c *Client) decide(ctx context.Context, operation string, body any, timeout
 func (c *Client) end(ctx context.Context, operation string, body any) (Outcome, error) {
 	start := time.Now()
 	var answer ended
-	err := c.call(ctx, "/v1/"+operation, body, &answer, c.timeout(), tries)
+	err := c.call(ctx, "/v1/"+operation, body, &answer, 0, tries)
 	c.observe(operation, start, nil, err)
 	if isProblem(err) {
 		return "", err
@@ -207,20 +206,17 @@ func (c *Client) withoutServer(err error) Decision {
 	return decision
 }
 
-// call has several tries within the time-out, for calls that change nothing when repeated.
-func (c *Client) call(ctx context.Context, path string, body any, answer answer, timeout time.Duration, tries int) error {
-	message, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
+// call has several tries within the time-out, for calls that change nothing when repeated. The wait adds to the time-out.
+func (c *Client) call(ctx context.Context, path string, body any, answer answer, wait time.Duration, tries int) error {
+	until := time.Now().Add(wait)
 	caller := ctx
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout()+wait)
 	defer cancel()
 	for {
 		tries--
 		err := c.health.check()
 		if err == nil {
-			err = c.post(ctx, path, message, answer)
+			err = c.send(ctx, path, body, answer, until)
 		}
 		switch {
 		case err == nil:
@@ -234,6 +230,8 @@ func (c *Client) call(ctx context.Context, path string, body any, answer answer,
 			return err
 		case isRetryable(err):
 			c.health.refused()
+		case isNoPlace(err):
+			// Nothing was sent: no sign of the server's health.
 		default:
 			c.health.failed(c.logger(), err, c.OnFailure)
 		}
@@ -250,7 +248,31 @@ func (c *Client) call(ctx context.Context, path string, body any, answer answer,
 	}
 }
 
-func (c *Client) post(ctx context.Context, path string, message []byte, answer answer) error {
+// send takes a place and posts. A check with a Wait first takes one of the places for waits. The time until it has one is
+// part of its Wait, so the server has its whole time-out to answer.
+func (c *Client) send(ctx context.Context, path string, body any, answer answer, until time.Time) error {
+	client := c.client()
+	if check, isCheck := body.(*checkBody); isCheck && check.Wait > 0 {
+		leave, err := c.places.takeForWait(ctx, until)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		check.WaitMs = max(0, time.Until(until).Round(time.Millisecond).Milliseconds())
+	}
+	leave, err := c.places.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	message, err := json.Marshal(body)
+	if err != nil {
+		return &unavailableError{err.Error(), err}
+	}
+	return c.post(ctx, client, path, message, answer)
+}
+
+func (c *Client) post(ctx context.Context, client *http.Client, path string, message []byte, answer answer) error {
 	url := c.URL
 	if url == "" {
 		url = "http://127.0.0.1:8080"
@@ -263,7 +285,7 @@ func (c *Client) post(ctx context.Context, path string, message []byte, answer a
 	if c.Token != nil {
 		request.Header.Set("Authorization", "Bearer "+c.Token())
 	}
-	response, err := c.client().Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return unavailable(err)
 	}
@@ -320,13 +342,13 @@ func (c *Client) client() *http.Client {
 		if c.http != nil {
 			return
 		}
+		c.places = newPlaces(connections)
 		dialer := &net.Dialer{KeepAlive: 30 * time.Second}
 		c.http = &http.Client{
 			Transport: &http.Transport{
 				DialContext:         dialer.DialContext,
 				MaxIdleConns:        connections,
 				MaxIdleConnsPerHost: connections,
-				MaxConnsPerHost:     connections,
 				IdleConnTimeout:     idle,
 				DisableCompression:  true,
 			},
@@ -334,6 +356,12 @@ func (c *Client) client() *http.Client {
 		}
 	})
 	return c.http
+}
+
+// A checkBody is a check as the server reads it.
+type checkBody struct {
+	Request
+	WaitMs int64 `json:"wait_ms,omitempty"`
 }
 
 // An answer is JSON of the server; without its main fields it is not one of Spillgate.
@@ -390,6 +418,11 @@ func isProblem(err error) bool {
 func isRetryable(err error) bool {
 	var retryable *retryableError
 	return errors.As(err, &retryable)
+}
+
+func isNoPlace(err error) bool {
+	var noPlace *noPlaceError
+	return errors.As(err, &noPlace)
 }
 
 // hasEnded reports whether a context has ended. A dialer gives up at the deadline, perhaps a moment before the context.

@@ -2,11 +2,14 @@ package spillgate
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -100,6 +103,87 @@ func TestAcquireDoesNotAllowBecauseItsContextEnds(t *testing.T) {
 	if d.Allowed || d.Reason != StoreUnavailable || d.Source != SourceClient || d.Err == nil || err != nil {
 		t.Errorf("no decision yet: got %+v and %v", d, err)
 	}
+}
+
+// startHolding starts a server that allows checks, and holds those with a wait until letGo. It sends their waits to held.
+func startHolding(t *testing.T, size int) (client *Client, held chan int64, letGo func()) {
+	t.Helper()
+	held = make(chan int64, 16)
+	open := make(chan struct{})
+	letGo = sync.OnceFunc(func() { close(open) })
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var check struct {
+			WaitMs int64 `json:"wait_ms"`
+		}
+		if err := json.NewDecoder(r.Body).Decode(&check); err != nil {
+			t.Error(err)
+		}
+		if check.WaitMs > 0 {
+			held <- check.WaitMs
+			<-open
+		}
+		fmt.Fprint(w, `{"allowed":true,"source":"store"}`)
+	}))
+	t.Cleanup(server.Close)
+	t.Cleanup(letGo)
+	client = &Client{URL: server.URL, Timeout: patience, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	client.client()
+	client.places = newPlaces(size)
+	return client, held, letGo
+}
+
+func TestPlainChecksAreAnsweredBesideChecksWithAWait(t *testing.T) {
+	client, held, letGo := startHolding(t, 2)
+	decisions := make(chan Decision, 2)
+	for range 2 {
+		go func() {
+			d, _ := client.Check(context.Background(), Request{Wait: 5 * time.Second})
+			decisions <- d
+		}()
+	}
+	first := <-held
+	for start, calls := time.Now(), 0; calls <= tripsAfter || time.Since(start) < 100*time.Millisecond; calls++ {
+		if d, err := client.Check(context.Background(), Request{}); d.Source != "store" || err != nil {
+			t.Errorf("got %+v and %v", d, err)
+		}
+	}
+	// The other check finds a place when the first has ended. What it waited for the place is no longer in its wait.
+	letGo()
+	if second := <-held; second >= first {
+		t.Errorf("waits %d ms after one of %d ms", second, first)
+	}
+	for range 2 {
+		if d := <-decisions; d.Source != "store" {
+			t.Errorf("got %+v", d)
+		}
+	}
+}
+
+func TestALackOfPlacesIsNoFailureOfTheServer(t *testing.T) {
+	client, held, letGo := startHolding(t, 1)
+	done := make(chan struct{})
+	client.Timeout = 50 * time.Millisecond
+	go func() {
+		defer close(done)
+		_, _ = client.Check(context.Background(), Request{Wait: patience})
+	}()
+	<-held
+	for range tripsAfter + 1 {
+		for wait, why := range map[time.Duration]string{
+			0:                     "all 1 connections are in use",
+			10 * time.Millisecond: "calls with a Wait use 1 of 1 connections",
+		} {
+			d, err := client.Check(context.Background(), Request{Wait: wait})
+			if d.Source != SourceClient || err != nil || !strings.Contains(fmt.Sprint(d.Err), why) {
+				t.Errorf("a wait of %v: got %+v and %v", wait, d, err)
+			}
+		}
+	}
+	if client.health.failures != 0 {
+		t.Errorf("%d failures", client.health.failures)
+	}
+	letGo()
+	<-done
 }
 
 func TestAHandlerBehindTheMiddlewareCanHijack(t *testing.T) {

@@ -31,7 +31,8 @@ type Request struct {
 	Key        string            `json:"key,omitempty"`
 	Limit      *InlineLimit      `json:"limit,omitempty"`
 
-	// Wait is how long the server may wait for room, at most a minute. It adds to the time-out.
+	// Wait is how long to wait for room, at most a minute. It adds to the time-out. The server waits, after the client has
+	// a place for the call: at most half of the calls at once may have a Wait.
 	Wait time.Duration `json:"-"`
 	// Headers is the style of the header fields in the answer, such as "ietf"; none if empty.
 	Headers string `json:"headers,omitempty"`
@@ -161,6 +162,9 @@ type unavailableError struct {
 
 func (e *unavailableError) Error() string { return "spillgate: " + e.why }
 func (e *unavailableError) Unwrap() error { return e.cause }
+
+// A noPlaceError is the lack of a place for a call, so nothing was sent.
+type noPlaceError struct{ unavailableError }
 
 // A retryableError is the server's answer that it did a call in part or not at all; the same call does the rest.
 type retryableError struct{ unavailableError }

@@ -22,7 +22,7 @@ func (c *Client) Reserve(ctx context.Context, request Request, ttl time.Duration
 		TTLMs int64  `json:"ttl_ms"`
 		ID    string `json:"id"`
 	}{request, ttl.Milliseconds(), hex.EncodeToString(id[:])}
-	decision, err := c.decide(ctx, "reserve", body, c.timeout(), tries)
+	decision, err := c.decide(ctx, "reserve", body, 0, tries)
 	if err != nil {
 		return nil, err
 	}

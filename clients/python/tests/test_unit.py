@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
 import socket
+import threading
 import time
 import unittest
 from unittest import mock
@@ -16,6 +19,7 @@ from spillgate._core import PAUSE_SECONDS, TRIES, encode, read_answer
 from spillgate._http1 import BadResponse, Response, parse
 from spillgate._middleware import bounded
 from spillgate.aio import AsyncReservation
+from spillgate.client import _Pool
 
 
 class Address(unittest.TestCase):
@@ -189,6 +193,141 @@ class Timeout(unittest.TestCase):
             self.seconds_of_check(Client("http://name:1", timeout=0.3))
         listener.settimeout(20)
         listener.accept()[0].close()
+
+
+class _HoldingServer:
+    """Allows checks, and holds those with a wait until `let_go`."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.held = threading.Semaphore(0)
+        self.waits_ms: list[int] = []
+        self.let_go = threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connected = self._listener.accept()[0]
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=[connected], daemon=True).start()
+
+    def _serve(self, connected: socket.socket) -> None:
+        # A caller that gave up closes its connection.
+        with connected, contextlib.suppress(OSError):
+            while received := connected.recv(65536):
+                wait_ms = json.loads(received.partition(b"\r\n\r\n")[2]).get("wait_ms", 0)
+                if wait_ms:
+                    self.waits_ms.append(wait_ms)
+                    self.held.release()
+                    self.let_go.wait(20)
+                answer = b'{"allowed":true,"source":"store"}'
+                connected.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(answer), answer))
+
+    def close(self) -> None:
+        self.let_go.set()
+        self._listener.close()
+
+
+class Waits(unittest.IsolatedAsyncioTestCase):
+    """Checks with a wait, which the server holds, beside others."""
+
+    def setUp(self) -> None:
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        self.server = _HoldingServer()
+        self.addCleanup(self.server.close)
+
+    def wait_until_held(self) -> None:
+        self.assertTrue(self.server.held.acquire(timeout=20))
+
+    def test_plain_checks_are_answered_beside_checks_with_a_wait(self) -> None:
+        client = Client(self.server.url, connections=2, timeout=20)
+        self.addCleanup(client.close)
+        decisions: list[Decision] = []
+        waiting = [threading.Thread(target=lambda: decisions.append(client.check({}, wait=5))) for _ in range(2)]
+        for thread in waiting:
+            thread.start()
+        self.wait_until_held()
+        start, calls = time.monotonic(), 0
+        while calls < 4 or time.monotonic() < start + 0.1:
+            self.assertEqual(client.check({}).source, "store")
+            calls += 1
+        # The other check finds a place when the first has ended.
+        self.server.let_go.set()
+        for thread in waiting:
+            thread.join()
+        self.assertEqual([decision.source for decision in decisions], ["store"] * 2)
+        # What it waited for the place is no longer in its wait.
+        self.assertLess(self.server.waits_ms[1], self.server.waits_ms[0])
+
+    async def test_plain_checks_of_a_loop_are_answered_beside_checks_with_a_wait(self) -> None:
+        async with AsyncClient(self.server.url, connections=2, timeout=20) as client:
+            waiting = [asyncio.ensure_future(client.check({}, wait=5)) for _ in range(2)]
+            await asyncio.to_thread(self.wait_until_held)
+            start, calls = time.monotonic(), 0
+            while calls < 4 or time.monotonic() < start + 0.1:
+                self.assertEqual((await client.check({})).source, "store")
+                calls += 1
+            self.server.let_go.set()
+            self.assertEqual([decision.source for decision in await asyncio.gather(*waiting)], ["store"] * 2)
+            self.assertLess(self.server.waits_ms[1], self.server.waits_ms[0])
+
+    def test_a_lack_of_places_is_no_failure_of_the_server(self) -> None:
+        client = Client(self.server.url, connections=1, timeout=0.05)
+        self.addCleanup(client.close)
+        waiting = threading.Thread(target=client.check, args=[{}], kwargs={"wait": 20})
+        waiting.start()
+        self.wait_until_held()
+        for _ in range(4):
+            self.assertIn("all 1 connections are in use", str(client.check({}).error))
+            self.assertIn("calls with a wait use 1 of 1 connections", str(client.check({}, wait=0.01).error))
+        self.server.let_go.set()
+        waiting.join()
+        # The breaker has not tripped: the next check asks the server.
+        self.assertIsInstance(next(client._checking({})), tuple)
+        self.assertEqual(client._health._failures, 0)
+
+    async def test_a_lack_of_places_in_a_loop_is_no_failure_of_the_server(self) -> None:
+        async with AsyncClient(self.server.url, connections=1, timeout=0.05) as client:
+            waiting = asyncio.ensure_future(client.check({}, wait=20))
+            await asyncio.to_thread(self.wait_until_held)
+            for _ in range(4):
+                self.assertIn("all 1 connections are in use", str((await client.check({})).error))
+                lack = (await client.check({}, wait=0.01)).error
+                self.assertIn("calls with a wait use 1 of 1 connections", str(lack))
+            self.assertEqual(client._health._failures, 0)
+            # Callers that are cancelled, also while they wait for a place, leave all places to others.
+            queued = asyncio.ensure_future(client.check({}, wait=20))
+            await asyncio.sleep(0)
+            for task in (queued, waiting):
+                task.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+            self.server.let_go.set()
+            client.timeout = 20
+            self.assertEqual((await client.check({}, wait=5)).source, "store")
+
+
+class Fork(unittest.TestCase):
+    def test_a_thread_of_the_child_takes_no_socket_of_the_parent(self) -> None:
+        pool = Client()._pool
+        of_the_parent = pool._idle
+        seen = []
+
+        class Watched(_Pool):
+            def __setattr__(self, name: str, value: object) -> None:
+                super().__setattr__(name, value)
+                # What another thread sees at this moment.
+                seen.append((self._process == os.getpid(), self._idle is of_the_parent))
+
+        pool.__class__ = Watched
+        with mock.patch("os.getpid", return_value=os.getpid() + 1):
+            pool._start_after_fork()
+        self.assertEqual(seen[-1], (True, False))
+        self.assertNotIn((True, True), seen)
 
 
 class Cancelled(unittest.IsolatedAsyncioTestCase):

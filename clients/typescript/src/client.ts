@@ -90,8 +90,10 @@ export class Spillgate {
   }
 
   /**
-   * Checks, and waits `retry_after_ms` after each denial, until allowed or no wait within `deadlineMs` helps.
-   * Returns the last decision.
+   * Checks, and waits `retry_after_ms` after each denial. Returns the last decision: allowed, or a denial whose wait is
+   * unknown or ends after `deadlineMs`.
+   *
+   * For permits use `check` with `wait_ms`: `retry_after_ms` is the latest time at which a permit becomes free.
    */
   async acquire(request: CheckRequest, { deadlineMs }: { deadlineMs: number }): Promise<Decision> {
     const deadline = performance.now() + deadlineMs;
@@ -99,7 +101,8 @@ export class Spillgate {
       const decided = await this.check(request);
       // A little more than nothing, so that callers cannot spin.
       const wait = Math.max(decided.retry_after_ms ?? Infinity, 1);
-      if (decided.allowed || performance.now() + wait > deadline) return decided;
+      // `>=`: without a `retry_after_ms` the wait is infinite, as `deadlineMs` may be.
+      if (decided.allowed || performance.now() + wait >= deadline) return decided;
       await pause(wait);
     }
   }
@@ -243,7 +246,7 @@ export class Spillgate {
       headers["authorization"] = `Bearer ${typeof this.#token === "function" ? this.#token() : this.#token}`;
     }
     const abort = new AbortController();
-    const timer = setTimeout(() => abort.abort(), Math.max(timeoutMs, 0));
+    const timer = setTimeout(() => abort.abort(), Math.min(Math.max(timeoutMs, 0), TIMER_MAX_MS));
     let status: number;
     let text: string;
     try {
@@ -378,7 +381,7 @@ function causeOf(error: unknown): string {
 }
 
 function pause(ms: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, ms));
+  return new Promise((resolve) => setTimeout(resolve, Math.min(ms, TIMER_MAX_MS)));
 }
 
 /** What a degraded decision has that names no limit. */
@@ -400,3 +403,5 @@ const TRIES = 3;
 const PAUSE_MS = 20;
 const TRIPS_AFTER = 3;
 const RETRY_MS = 1_000;
+// `setTimeout` takes a longer time as 1 ms.
+const TIMER_MAX_MS = 2 ** 31 - 1;

@@ -52,7 +52,7 @@ export class Gate<R> {
     const all: Record<string, string> = { ip, method: seen.method, path: pathOf(seen.target), ...more };
     for (const name in all) {
       const value = all[name] as string;
-      if (value.length > VALUE_MAX / 3) all[name] = await bounded(value);
+      if (value.length > VALUE_MAX / 3 || LONE_SURROGATE.test(value)) all[name] = await acceptable(value);
     }
     const check: CheckRequest = { attributes: all, headers: headers ?? "ietf" };
     if (cost !== undefined) check.cost = typeof cost === "function" ? cost(request) : cost;
@@ -128,9 +128,9 @@ export function pathOf(target: string): string {
 }
 
 /** Makes any text a value that the server accepts, so that no client can cause an error by its request. */
-async function bounded(value: string): Promise<string> {
+async function acceptable(value: string): Promise<string> {
   const bytes = new TextEncoder().encode(value);
-  if (bytes.length <= VALUE_MAX) return value;
+  if (bytes.length <= VALUE_MAX) return value.replace(LONE_SURROGATES, "\ufffd");
   const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
   return `sha256:${Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
@@ -145,3 +145,6 @@ const DETAILS: Record<Reason, string> = {
 const PROBLEMS = "https://iana.org/assignments/http-problem-types#";
 const NONE: Record<string, string> = {};
 const VALUE_MAX = 4_096;
+// With the flag `u` a pair is one character, which does not match. `toWellFormed` is not in the library es2022.
+const LONE_SURROGATE = /[\ud800-\udfff]/u;
+const LONE_SURROGATES = new RegExp(LONE_SURROGATE, "gu");

@@ -1,10 +1,10 @@
 // What needs no server.
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { type TestContext, test } from "node:test";
 
 import { ClientAddress, type Options, Spillgate } from "spillgate";
 
-import { pathOf } from "../dist/middleware.js";
+import { Gate, pathOf } from "../dist/middleware.js";
 import { conformance } from "./server.js";
 
 interface Row {
@@ -35,13 +35,70 @@ test("options are checked", () => {
 
 /** A client of a server that gives one answer to every call. */
 function answered(status: number, body: string): { client: Spillgate; calls: () => number } {
-  let calls = 0;
-  const fetch = (async () => {
-    calls += 1;
+  const { fetch, sent } = answering(status, body);
+  return { client: new Spillgate({ fetch, timeoutMs: 20_000 }), calls: () => sent.length };
+}
+
+/** A server that gives these answers in turn, the last one again and again, and what it was sent. */
+function answering(status: number, ...bodies: string[]): { fetch: NonNullable<Options["fetch"]>; sent: string[] } {
+  const sent: string[] = [];
+  const fetch = (async (_url, request) => {
+    const body = bodies[Math.min(sent.length, bodies.length - 1)];
+    sent.push(`${request?.body}`);
     return new Response(body, { status });
   }) as NonNullable<Options["fetch"]>;
-  return { client: new Spillgate({ fetch, timeoutMs: 20_000 }), calls: () => calls };
+  return { fetch, sent };
 }
+
+/** Ends every timer at once, and returns the times that they were given. */
+function instantTimers(context: TestContext): number[] {
+  const times: number[] = [];
+  context.mock.method(globalThis, "setTimeout", (end: () => void, ms: number) => {
+    times.push(ms);
+    queueMicrotask(end);
+  });
+  return times;
+}
+
+const TIMER_MAX_MS = 2 ** 31 - 1;
+
+test("a time-out longer than any timer is the longest timer", async (context) => {
+  const times = instantTimers(context);
+  const { fetch } = answering(200, '{"allowed":true}');
+  for (const timeoutMs of [Infinity, Number.MAX_SAFE_INTEGER, 2 ** 31 + 60_000]) {
+    await new Spillgate({ fetch, timeoutMs }).check({});
+    assert.deepEqual(times.splice(0), [TIMER_MAX_MS], `${timeoutMs}`);
+  }
+});
+
+test("acquire does not spin before a wait longer than any timer", async (context) => {
+  const times = instantTimers(context);
+  const denied = `{"allowed":false,"retry_after_ms":${30 * 86_400_000}}`;
+  const { fetch, sent } = answering(200, denied, denied, '{"allowed":true}');
+  const { allowed } = await new Spillgate({ fetch, timeoutMs: 20_000 }).acquire({}, { deadlineMs: Infinity });
+  assert.deepEqual([allowed, sent.length], [true, 3]);
+  assert.deepEqual(times.filter((ms) => ms > 20_000), [TIMER_MAX_MS, TIMER_MAX_MS]);
+});
+
+test("acquire without a deadline returns a denial whose wait is unknown", async (context) => {
+  instantTimers(context);
+  const { fetch, sent } = answering(200, '{"allowed":false,"retry_after_ms":null}', '{"allowed":true}');
+  const { allowed } = await new Spillgate({ fetch }).acquire({}, { deadlineMs: Infinity });
+  assert.deepEqual([allowed, sent.length], [false, 1]);
+});
+
+test("a lone surrogate in an attribute is sent as U+FFFD", async () => {
+  const { fetch, sent } = answering(200, '{"allowed":true}');
+  const long = "a".repeat(2_000);
+  const given = { high: "x\ud800", low: "\udc00x", swapped: "\udc00\ud800", pair: "\ud83d\ude00", long: `${long}\ud800` };
+  const expected = { high: "x\ufffd", low: "\ufffdx", swapped: "\ufffd\ufffd", pair: "\ud83d\ude00", long: `${long}\ufffd` };
+  // JavaScript may pass an integer, which the server accepts too.
+  const id = 42 as unknown as string;
+  const gate = new Gate<null>(new Spillgate({ fetch }), { attributes: () => ({ ...given, id }) });
+  await gate.decide(null, { peer: "203.0.113.7", forwardedFor: undefined, method: "GET", target: "/" });
+  const { ip: _ip, method: _method, path: _path, ...attributes } = JSON.parse(sent[0] ?? "").attributes;
+  assert.deepEqual(attributes, { ...expected, id });
+});
 
 test("an overloaded server denies a reservation", async () => {
   const { client, calls } = answered(503, '{"status":503,"detail":"no room","reason":"overloaded"}');

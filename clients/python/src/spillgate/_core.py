@@ -1,7 +1,8 @@
 """The clients without I/O: bodies of calls, meaning of answers, retries, and decisions without an answer.
 
-A call is a generator of steps. A step is a message to send by a deadline, or a number of seconds to pause. The client
-carries out the step, and sends the response into the generator or throws `Unavailable`. The generator returns the result.
+A call is a generator of steps. A step is a message to send by a deadline, a place to find, or a number of seconds to pause.
+The client carries out the step, and sends the response into the generator or throws `Unavailable`. The generator returns the
+result.
 """
 
 from __future__ import annotations
@@ -63,8 +64,16 @@ class Call:
 Observe = Callable[[Call], None]
 Token = str | Callable[[], str]
 
+
+@dataclass(slots=True)
+class PlaceForWait:
+    """Asks for one of the places for calls with a wait, by a time of `time.monotonic`. The client keeps it until the call ends."""
+
+    until: float
+
+
 Post = tuple[bytes, float]
-Step = Post | float
+Step = Post | PlaceForWait | float
 Result = TypeVar("Result")
 Steps = Generator[Step, Any, Result]
 
@@ -126,6 +135,24 @@ def encode(body: Any) -> bytes:
 
 class _Retryable(Unavailable):
     """The server answers that it did a call in part or not at all; the same call does the rest."""
+
+
+class NoPlace(Unavailable):
+    """All places of the client were in use by other calls, so nothing was sent. This is no sign of the server's health."""
+
+
+def places_for_waits(connections: int) -> int:
+    """Returns how many of the connections may carry calls with a wait. The server holds these, and checks need the others."""
+    return max(1, connections // 2)
+
+
+def lack_of_places(connections: int) -> str:
+    return f"all {connections} connections are in use by other calls; raise `connections` of the client"
+
+
+def lack_of_places_for_waits(connections: int) -> str:
+    places = places_for_waits(connections)
+    return f"calls with a wait use {places} of {connections} connections, and all are in use; raise `connections` of the client"
 
 
 # The decision over a reservation for whose record the store has no room.
@@ -305,12 +332,18 @@ class Core:
     ) -> Steps[Result]:
         start = time.monotonic()
         deadline = start + self.timeout + wait
-        message = self._target.request(path, encode(body), self._authorization())
+        authorization = self._authorization()
+        message = self._target.request(path, encode(body), authorization)
         failure: Unavailable | None = None
         while True:
             tries -= 1
             try:
                 self._health.check()
+                if wait > 0:
+                    yield PlaceForWait(start + wait)
+                    # The time until there was a place is part of the wait. The server has its whole time-out to answer.
+                    left = max(0.0, start + wait - time.monotonic())
+                    message = self._target.request(path, encode({**body, "wait_ms": round(left * 1000)}), authorization)
                 response: Response = yield message, deadline
                 result = read(read_answer(response.status, response.body))
             except ProblemError as error:
@@ -320,7 +353,7 @@ class Core:
             except Unavailable as error:
                 if isinstance(error, _Retryable):
                     self._health.refused()
-                else:
+                elif not isinstance(error, NoPlace):
                     self._health.failed(error, self.on_failure)
                 if tries > 0 and time.monotonic() + PAUSE_SECONDS < deadline:
                     yield PAUSE_SECONDS

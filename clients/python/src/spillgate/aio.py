@@ -19,14 +19,19 @@ from ._core import (
     Core,
     Cost,
     InlineLimit,
+    NoPlace,
     Observe,
     OnFailure,
     Outcome,
+    PlaceForWait,
     ReservationCore,
     Result,
     Steps,
     Token,
     check_body,
+    lack_of_places,
+    lack_of_places_for_waits,
+    places_for_waits,
     reserve_body,
 )
 from .decision import Decision, Unavailable
@@ -77,7 +82,10 @@ class AsyncClient(Core):
         key: str | None = None,
         limit: str | InlineLimit | None = None,
     ) -> Decision:
-        """Checks, and waits ``retry_after`` after each denial, until allowed or no wait within ``deadline`` seconds helps."""
+        """Checks, and waits ``retry_after`` after each denial, until allowed, or until the next wait would exceed ``deadline``.
+
+        Both are in seconds. For permits use `check` with ``wait``: their ``retry_after`` is the latest time at which one is free.
+        """
         return await self._run(self._acquiring(check_body(attributes, cost, domain, key, limit), deadline))
 
     def reserve(
@@ -115,6 +123,7 @@ class AsyncClient(Core):
         return await self._run(self._ending("renew", receipt, ttl_ms=round(ttl * 1000)))
 
     async def _run(self, steps: Steps[Result]) -> Result:
+        place: _Places | None = None
         try:
             step = next(steps)
             while True:
@@ -123,6 +132,10 @@ class AsyncClient(Core):
                     step = next(steps)
                     continue
                 try:
+                    if isinstance(step, PlaceForWait):
+                        place = await self._pool.take_place_for_wait(step.until)
+                        step = next(steps)
+                        continue
                     response = await self._pool.post(*step)
                 except Unavailable as error:
                     step = steps.throw(error)
@@ -131,6 +144,9 @@ class AsyncClient(Core):
         except StopIteration as end:
             result: Result = end.value
             return result
+        finally:
+            if place is not None:
+                place.release()
 
     async def close(self) -> None:
         """Closes the connections that are not in use."""
@@ -206,6 +222,45 @@ class AsyncReservation(ReservationCore):
         return await asyncio.shield(self._client._run(steps))
 
 
+class _Places:
+    """Bounds the calls at once. The first that waits gets the next place. An `asyncio.Semaphore` takes several times as long."""
+
+    def __init__(self, size: int, lack: str) -> None:
+        self._free = size
+        self._lack = lack
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def take_now(self) -> bool:
+        if self._free == 0:
+            return False
+        self._free -= 1
+        return True
+
+    async def take(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        """Raises `NoPlace` if there is no place by the deadline."""
+        if self.take_now():
+            return
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
+        try:
+            await asyncio.wait_for(waiter, max(0.0, deadline - time.monotonic()))
+        except BaseException as error:
+            if waiter.done() and not waiter.cancelled():
+                # It got a place, but the caller has gone.
+                self.release()
+            if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+                raise NoPlace(self._lack) from error
+            raise
+
+    def release(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._free += 1
+
+
 class _Pool:
     """Keep-alive connections to one server, for the coroutines of one loop."""
 
@@ -216,21 +271,33 @@ class _Pool:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._free = self._size
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._places = _Places(self._size, lack_of_places(self._size))
+        self._places_for_waits = _Places(places_for_waits(self._size), lack_of_places_for_waits(self._size))
         # The last used is the first taken, so that those not needed grow old.
         self._idle: list[tuple[_Connection, float]] = []
+        # Last, as in the pool for threads: the connections in `_idle` are now those of this loop.
+        self._loop = loop
 
-    async def post(self, message: bytes, deadline: float) -> _http1.Response:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            # Connections belong to the loop that made them.
+            # Connections belong to the loop that made them. A child of a fork has another loop.
             self._start(loop)
-        if self._free > 0:
-            self._free -= 1
-        else:
-            await self._wait_for_place(loop, deadline)
+        return loop
+
+    async def take_place_for_wait(self, until: float) -> _Places:
+        """Returns the places of which to release one when the call has ended. Raises `NoPlace` if there is none by then."""
+        loop = self._running_loop()
+        places = self._places_for_waits
+        await places.take(loop, until)
+        return places
+
+    async def post(self, message: bytes, deadline: float) -> _http1.Response:
+        loop = self._running_loop()
+        places = self._places
+        # Most calls find a place at once. They do without another coroutine.
+        if not places.take_now():
+            await places.take(loop, deadline)
         try:
             connection = self._take() or await self._connect(loop, deadline)
             try:
@@ -245,29 +312,7 @@ class _Pool:
                 connection.close()
             return response
         finally:
-            self._release()
-
-    async def _wait_for_place(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
-        waiter = loop.create_future()
-        self._waiting.append(waiter)
-        try:
-            await asyncio.wait_for(waiter, max(0.0, deadline - time.monotonic()))
-        except BaseException as error:
-            if waiter.done() and not waiter.cancelled():
-                # It got a place, but the caller has gone.
-                self._release()
-            if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
-                raise Unavailable(f"all {self._size} connections are in use") from error
-            raise
-
-    def _release(self) -> None:
-        """Passes the place on to the first that waits. An `asyncio.Semaphore` takes several times as long."""
-        while self._waiting:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-        self._free += 1
+            places.release()
 
     def _take(self) -> _Connection | None:
         while self._idle:

@@ -23,14 +23,19 @@ from ._core import (
     Core,
     Cost,
     InlineLimit,
+    NoPlace,
     Observe,
     OnFailure,
     Outcome,
+    PlaceForWait,
     ReservationCore,
     Result,
     Steps,
     Token,
     check_body,
+    lack_of_places,
+    lack_of_places_for_waits,
+    places_for_waits,
     reserve_body,
 )
 from .decision import Decision, Unavailable
@@ -47,7 +52,7 @@ class Client(Core):
         token: the bearer token, or a function that returns it.
         timeout: seconds until ``on_failure`` decides.
         on_failure: ``"allow"`` (fail open) or ``"deny"`` (fail closed).
-        connections: the most connections, and so calls at once.
+        connections: the most connections, and so calls at once. Calls with a wait use at most half of them, at least one.
         observe: called with a `Call` after each call, for metrics.
         ssl_context: for ``https``; by default the system's certificates are trusted.
     """
@@ -82,7 +87,8 @@ class Client(Core):
         Args:
             attributes: what the rules match and limit by.
             cost: a number of requests, or ``{"requests": 1, "tokens": 900}``; 0 only looks.
-            wait: seconds that the server may wait for room, at most 60; they add to the time-out.
+            wait: seconds to wait for room, at most 60; they add to the time-out. The server waits, after the client has a
+                connection for the call.
             headers: ``True`` or a style, such as ``"draft-7"``, for response header fields in the answer.
         """
         return self._run(self._checking(check_body(attributes, cost, domain, key, limit, wait, headers), wait))
@@ -101,7 +107,10 @@ class Client(Core):
         key: str | None = None,
         limit: str | InlineLimit | None = None,
     ) -> Decision:
-        """Checks, and waits ``retry_after`` after each denial, until allowed or no wait within ``deadline`` seconds helps."""
+        """Checks, and waits ``retry_after`` after each denial, until allowed, or until the next wait would exceed ``deadline``.
+
+        Both are in seconds. For permits use `check` with ``wait``: their ``retry_after`` is the latest time at which one is free.
+        """
         return self._run(self._acquiring(check_body(attributes, cost, domain, key, limit), deadline))
 
     def reserve(
@@ -140,6 +149,7 @@ class Client(Core):
         return self._run(self._ending("renew", receipt, ttl_ms=round(ttl * 1000)))
 
     def _run(self, steps: Steps[Result]) -> Result:
+        place: threading.BoundedSemaphore | None = None
         try:
             step = next(steps)
             while True:
@@ -148,6 +158,10 @@ class Client(Core):
                     step = next(steps)
                     continue
                 try:
+                    if isinstance(step, PlaceForWait):
+                        place = self._pool.take_place_for_wait(step.until)
+                        step = next(steps)
+                        continue
                     response = self._pool.post(*step)
                 except Unavailable as error:
                     step = steps.throw(error)
@@ -156,6 +170,9 @@ class Client(Core):
         except StopIteration as end:
             result: Result = end.value
             return result
+        finally:
+            if place is not None:
+                place.release()
 
     def close(self) -> None:
         """Closes the connections that are not in use."""
@@ -216,18 +233,31 @@ class _Pool:
         self._start()
 
     def _start(self) -> None:
-        self._process = os.getpid()
         self._places = threading.BoundedSemaphore(self._size)
+        self._places_for_waits = threading.BoundedSemaphore(places_for_waits(self._size))
         # The last used is the first taken, so that those not needed grow old. Appending and popping are atomic.
         self._idle: list[_Connection] = []
+        # Last: other threads take the sockets in `_idle` for their own as soon as this is their process.
+        self._process = os.getpid()
+
+    def _start_after_fork(self) -> None:
+        """Leaves the sockets to the parent, if this is a child of the process that opened them."""
+        if self._process != os.getpid():
+            self._start()
+
+    def take_place_for_wait(self, until: float) -> threading.BoundedSemaphore:
+        """Returns the semaphore to release when the call has ended. Raises `NoPlace` if there is no place by then."""
+        self._start_after_fork()
+        places = self._places_for_waits
+        if not places.acquire(timeout=max(0.0, until - time.monotonic())):
+            raise NoPlace(lack_of_places_for_waits(self._size))
+        return places
 
     def post(self, message: bytes, deadline: float) -> _http1.Response:
-        if self._process != os.getpid():
-            # After a fork the sockets belong to the parent.
-            self._start()
+        self._start_after_fork()
         places = self._places
         if not places.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise Unavailable(f"all {self._size} connections are in use")
+            raise NoPlace(lack_of_places(self._size))
         connection: _Connection | None = None
         response: _http1.Response | None = None
         try:
