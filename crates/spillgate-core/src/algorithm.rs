@@ -24,7 +24,9 @@ mod view;
 
 pub use error::LimitError;
 pub use kind::Algorithm;
-pub use step::{Intent, Refund, StepCounter, force, holds, refund, renew, step};
+pub use step::{
+    Intent, Refund, StepCounter, force, force_above_estimate, holds, refund, renew, step,
+};
 pub use view::View;
 
 /// The parameters of a limit, validated and ready for computation.

@@ -154,6 +154,19 @@ pub fn force(counters: &mut [StepCounter<'_>], now_us: u64) {
     }
 }
 
+/// Charges one counter for what a reservation used above its estimate, as [`force`] does.
+///
+/// State that was written under other numbers since then stays as it is: under the reservation's numbers, use above
+/// them would be erased.
+pub fn force_above_estimate(counter: &mut StepCounter<'_>, now_us: u64) {
+    let view = View::of(counter.state.as_ref(), counter.params, now_us);
+    if !view.is_converted() {
+        return force(std::slice::from_mut(counter), now_us);
+    }
+    counter.fits = true;
+    counter.reading = view.reading(counter.state.as_ref(), 1);
+}
+
 /// Refunds to one counter. Returns the whole units refunded.
 pub fn refund(counter: &mut StepCounter<'_>, what: Refund, now_us: u64) -> u64 {
     let mut view = View::of(counter.state.as_ref(), counter.params, now_us);

@@ -77,6 +77,15 @@ impl<'n> View<'n> {
         each!(self, view => view.rebased())
     }
 
+    /// Returns whether the state was written under other parameters, whose numbers a charge would replace.
+    pub fn is_converted(&self) -> bool {
+        match self {
+            View::TokenBucket(view) => view.gone_after_us.is_some(),
+            View::SlidingLog(view) => view.gone_after_us.is_some(),
+            View::FixedWindow(_) | View::SlidingWindow(_) | View::Concurrency(_) => false,
+        }
+    }
+
     /// Returns the numbers that clients see, for `cost`.
     pub fn reading(&self, state: Option<&State>, cost: u64) -> Reading {
         match self {

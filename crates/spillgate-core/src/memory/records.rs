@@ -170,7 +170,15 @@ impl Memory {
             let Some(change) = held.record.correction(place, ending.actual(counter)) else {
                 continue;
             };
-            let (returned, _) = self.change(&counter.planned(0), change);
+            let planned = counter.planned(0);
+            let (returned, _) = match change {
+                Change::Force(cost) => self.with_counter(&planned, |counter, now_us| {
+                    counter.cost = cost;
+                    algorithm::force_above_estimate(counter, now_us);
+                    0
+                }),
+                Change::Refund(_) => self.change(&planned, change),
+            };
             corrected(
                 counter,
                 match change {

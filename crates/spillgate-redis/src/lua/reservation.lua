@@ -103,8 +103,11 @@ local function correct(record, first, count, opened_us)
         local counts = actual ~= amount and actual ~= AS_CHARGED and (incarnation > 0 or amount == 0)
         local counter, limit = counts and counter_of(key, program[p + 1], l), limits[l]
         if counter and actual > amount then
-            limit.module.force(counter, limit, actual - amount, o + i)
-            counter.changed, dirty[key] = true, true
+            -- State that was written under other numbers since then stays: under these, use above them would be erased.
+            if not counter.gone_after_us then
+                limit.module.force(counter, limit, actual - amount, o + i)
+                counter.changed, dirty[key] = true, true
+            end
         elseif counter and limit.module.refund(counter, limit, incarnation, opened_us, amount, slot, amount - actual) then
             counter.changed, dirty[key] = true, true
         end

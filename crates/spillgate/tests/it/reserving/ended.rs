@@ -41,6 +41,22 @@ fn an_ended_reservation_is_rejected_under_its_id_and_reports_how_it_ended() {
     });
 }
 
+/// Once, the state was rewritten under the reservation's numbers, and use above twice its burst was erased.
+#[test]
+fn a_settlement_above_the_estimate_erases_no_use_under_a_raised_limit() {
+    let policy = "[[rule]]\nname = \"model\"\nkey = [\"user\"]\nlimits = [\"100/366d\"]";
+    pair_on_each(policy, |one, other, clock| async move {
+        let first = one.reserve(&of("a"), &for_a_minute("job")).await.unwrap();
+        let _ = one.set_override("model", &of("a"), ["1000/366d"], None).await.unwrap();
+        clock.set(TODAY_US + 1_000_000);
+        assert!(one.check(&of("a").costing(800)).await.allowed());
+        let before = remaining(&one.peek(&of("a")).await);
+        let settled = other.settle(&read(&first), &Usage::from(2)).await;
+        assert_eq!(settled, Ok(EndResult::Done));
+        assert_eq!(remaining(&one.peek(&of("a")).await), before);
+    });
+}
+
 /// Earlier, each call under an ended id gave one more permit for one receipt.
 #[test]
 fn eleven_jobs_under_an_ended_id_hold_no_more_permits_than_the_limit() {
