@@ -98,6 +98,8 @@ pub struct Redis {
 #[derive(Clone, Copy, Debug)]
 struct Patience {
     wait: Duration,
+    /// How long a leg waits at least after another server was silent.
+    of_each_leg: Duration,
     /// Whether the caller's own deadline is shorter than a decision's, so that the local share decides after it.
     admits_itself: bool,
 }
@@ -162,7 +164,11 @@ impl Redis {
             access: Arc::new(access),
             settings: Arc::new(CallSettings::new(clock, guard_policy, instance)),
             timeout: options.timeout,
-            patience: Patience { wait: options.patience(), admits_itself: false },
+            patience: Patience {
+                wait: options.patience(),
+                of_each_leg: 2 * options.timeout,
+                admits_itself: false,
+            },
             instance_id: jitter::random(),
         };
         redis.sample_clocks().await;
@@ -316,7 +322,7 @@ impl Redis {
     pub async fn sample_clocks(&self) {
         if matches!(self.settings.clock, StoreClock::Client) {
             let shards = self.topology.shards();
-            let deadline = Deadline::after(self.patience.wait.max(CLOCK_SAMPLE));
+            let deadline = Deadline::after(CLOCK_SAMPLE);
             join_all(shards.iter().map(|(_, shard)| shard.sample_clock(deadline))).await;
         }
     }
@@ -538,8 +544,8 @@ fn note_possible_record(transaction: &Transaction, error: &StoreError) {
     }
 }
 
-/// A slower sample does not show precisely when the server read its clock.
-const CLOCK_SAMPLE: Duration = Duration::from_millis(100);
+/// Longer than any round trip to a store that decides, and much shorter than the time that a sample holds.
+const CLOCK_SAMPLE: Duration = Duration::from_secs(1);
 /// Retries after a reply which proves that nothing was executed, such as MOVED. During a move the second
 /// owner may redirect as well.
 const TRIES_AGAIN: usize = 2;

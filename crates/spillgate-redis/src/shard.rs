@@ -41,7 +41,7 @@ pub(super) struct Shard {
     sampled_us: AtomicU64,
     pub(super) meter: Arc<ShardMeter>,
     batches: Batches,
-    pub(super) polls: Polls,
+    pub(super) polls: Arc<Polls>,
 }
 
 /// The server for a call, and whether it needs ASKING.
@@ -69,7 +69,7 @@ impl Shard {
             offset: Offset::guessed(),
             sampled_us: AtomicU64::new(0),
             batches,
-            polls: Polls::default(),
+            polls: Arc::default(),
         }
     }
 
@@ -143,7 +143,12 @@ impl Shard {
             if let Err(failure) = &reply {
                 self.meter.fail(failure.class());
             }
-            if matches!(reply, Err(Failure::Silent(_) | Failure::NotSent(_))) {
+            let is_away = match &reply {
+                Err(Failure::Silent(_)) => true,
+                Err(Failure::NotSent(_)) => !self.link.is_connected(),
+                _ => false,
+            };
+            if is_away {
                 // Queued callers would wait for the same silent server or missing connection, so they fail now.
                 self.batches.release();
             }
@@ -194,7 +199,10 @@ impl Shard {
         let Some(store_us) = answer.ok().as_ref().and_then(us_of) else { return };
         let answered_us = monotonic_us();
         self.note_clock(store_us, sent_us, answered_us);
-        self.offset.set(store_us, sent_us, answered_us);
+        let is_precise = answered_us - sent_us <= PRECISE_US;
+        if is_precise || self.sampled_us.load(Ordering::Relaxed) == 0 {
+            self.offset.set(store_us, sent_us, answered_us);
+        }
         self.sampled_us.store(answered_us, Ordering::Relaxed);
     }
 
@@ -261,5 +269,7 @@ fn once(transactions: &[Transaction]) -> (SmallVec<[Times<'_>; 1]>, SmallVec<[Re
 pub(super) const LATER: Duration = Duration::from_millis(8);
 /// Three tries: the first learns the store's clock, the second uses it, the third may cross a window's border.
 const CALENDAR_TRIES: usize = 3;
+/// A slower sample does not show precisely when the server read its clock.
+const PRECISE_US: u64 = 100_000;
 /// The longest use of one sample. Clocks drift apart by less than a millisecond in that time.
 const SAMPLE_HOLDS_US: u64 = 10_000_000;

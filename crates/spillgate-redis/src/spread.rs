@@ -184,7 +184,7 @@ impl LegRunner<'_, '_> {
             }
         };
         if !allowed {
-            provisional.refund(self.deadline, &mut outcomes).await;
+            provisional.refund(self.leg_deadline(), &mut outcomes).await;
             return outcomes;
         }
         // From here on nothing is refunded, even if an unenforced leg fails.
@@ -281,12 +281,13 @@ impl LegRunner<'_, '_> {
         }
     }
 
-    /// Returns the deadline of a leg that begins now: the decision's. After a silent server it begins anew, since else
-    /// the next server's silence would be taken for overload.
+    /// Returns the deadline of a leg that begins now: the decision's. After a server did not answer, it is late enough to
+    /// notice another one's silence, which else would be taken for overload.
     fn leg_deadline(&self) -> Deadline {
-        match self.unanswered.lock().is_empty() || self.redis.patience.admits_itself {
+        let patience = &self.redis.patience;
+        match self.unanswered.lock().is_empty() || patience.admits_itself {
             true => self.deadline,
-            false => self.redis.deadline().max(self.deadline),
+            false => Deadline::after(patience.of_each_leg).max(self.deadline),
         }
     }
 

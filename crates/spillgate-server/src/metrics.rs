@@ -129,5 +129,5 @@ pub(crate) fn sample(text: &mut String, name: &str, labels: &[(&str, &str)], val
 }
 
 const RELOADS: &str = "Changed policy files that were read, by whether they are in force.";
-const STORE_UNSAFE: &str = "1 for each unsafe finding of `spillgate doctor` at the start, and for each part in which \
-    live instances differ now.";
+const STORE_UNSAFE: &str = "1 for each unsafe finding of `spillgate doctor` at the start, or when the store first \
+    answers, and for each part in which live instances differ now.";

@@ -143,7 +143,7 @@ impl Memory {
         opened
     }
 
-    /// Ends or renews a reservation. Calls `corrected` for each correction that it makes.
+    /// Ends or renews a reservation. Calls `corrected` for each correction that is due.
     pub fn close(
         &self,
         id: u128,

@@ -178,12 +178,11 @@ impl Batches {
         Batch { waiting, coalescer, indices }
     }
 
-    /// Fails every queued caller: the server is silent. Their transactions were never sent.
+    /// Fails every queued caller: the server is silent or not connected. Their transactions were never sent.
     pub(super) fn release(&self) {
         let released = self.queue.lock().release();
         for waiting in released {
-            waiting
-                .fail(Failure::NotSent("the server does not answer the calls sent before".into()));
+            waiting.fail(Failure::NotSent("the server did not answer an earlier call".into()));
         }
     }
 }

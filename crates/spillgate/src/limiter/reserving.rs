@@ -33,7 +33,8 @@ impl Limiter {
     /// is empty, and each call with it returns [`EndResult::Done`].
     ///
     /// In memory a decision is denied as [`Reason::Overloaded`](crate::Reason::Overloaded) if there
-    /// is no room for its record, or for a counter of a new subject. All records have 256 MiB, one subject a hundredth of that.
+    /// is no room for its record, or for a counter of a new subject. All records have 256 MiB, one
+    /// subject a hundredth of that.
     ///
     /// A request that refunds is charged nothing, so its receipt settles nothing. A repeated call
     /// with the same id refunds nothing more.
