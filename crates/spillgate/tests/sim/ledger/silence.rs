@@ -17,11 +17,25 @@ pub(crate) struct Silences {
     /// When a call of the process to the server last timed out. A decision that waited in the queue meanwhile
     /// is sent then.
     timed_out_ms: RefCell<BTreeMap<(u32, String), u64>>,
+    /// When a caller of the process last left a call to the server while it was not silent.
+    left_ms: RefCell<BTreeMap<(u32, String), u64>>,
 }
 
 impl Silences {
     pub(crate) fn begin(&self, process: Option<u32>, server: &str, now_ms: u64) {
         self.since_ms.borrow_mut().entry((process, server.to_owned())).or_insert(now_ms);
+        // A call that was left just before may have no reply yet. It times out like one that was left in the silence.
+        let left_ms = self.left_ms.borrow();
+        let just_left = left_ms.iter().filter(|((of, at), left_ms)| {
+            at == server
+                && process.is_none_or(|process| process == *of)
+                && now_ms - *left_ms <= SILENT_MS
+        });
+        just_left.for_each(|((of, _), _)| self.time_out(*of, server, now_ms + SILENT_MS));
+    }
+
+    fn leave(&self, process: u32, server: &str, now_ms: u64) {
+        self.left_ms.borrow_mut().insert((process, server.to_owned()), now_ms);
     }
 
     pub(crate) fn end(&self, process: Option<u32>, server: &str) {
@@ -92,6 +106,8 @@ impl Ledger {
         if let Some(since_ms) = self.all_silent_since_ms(process, &servers) {
             let at_ms = began_ms.max(since_ms) + SILENT_MS;
             servers.iter().for_each(|it| self.silences.time_out(process, it, at_ms));
+        } else {
+            servers.iter().for_each(|it| self.silences.leave(process, it, self.now_ms()));
         }
     }
 
