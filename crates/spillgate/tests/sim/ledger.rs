@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use spillgate::{Decision, Source};
+use spillgate::{Algorithm, Decision, Source};
 use tokio::time::Instant;
 
 use super::rules::{Period, RULES, Subject, rule_number};
@@ -16,7 +16,7 @@ mod executed;
 mod silence;
 
 use account::Account;
-use silence::Silences;
+use silence::{Silences, TIMEOUT_MS};
 
 /// The history of one run.
 pub(crate) struct Ledger {
@@ -236,6 +236,13 @@ impl Ledger {
                 Source::Store if decision.allowed() => {
                     account.certain += cost;
                     self.admitted_by_store(*subject, *cost);
+                }
+                // A late permit is requested once more. The first call may be executed after the second was denied.
+                Source::Store
+                    if took_ms >= TIMEOUT_MS
+                        && RULES[number].algorithm == Algorithm::Concurrency =>
+                {
+                    account.doubtful += cost;
                 }
                 Source::Store if !denied_by_one_of_several => {}
                 Source::DenialCache => {}

@@ -123,7 +123,7 @@ impl Ledger {
     }
 }
 
-const TIMEOUT_MS: u64 = 25;
+pub(super) const TIMEOUT_MS: u64 = 25;
 /// The timeout, the second check after 2 ms, and a tick of the simulated clock.
 const SILENT_MS: u64 = TIMEOUT_MS + 3;
 /// A stopped server releases all callers within this time, however many of them wait in the queue.
