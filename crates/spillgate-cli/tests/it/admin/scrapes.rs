@@ -13,8 +13,8 @@ use crate::server::{Server, TempFile, spillgate};
 
 /// As many as have metrics of their own. An unoptimised server takes 20 seconds to check 2,000 at its start.
 const RULES: usize = 1_000;
-/// As many as may wait at once.
-const SCRAPERS: usize = 16;
+/// More than a fleet has, each of which asks without a pause.
+const SCRAPERS: usize = 32;
 const CALLERS: usize = 2;
 
 /// The latencies of checks, in microseconds and sorted, and the time of the whole run.

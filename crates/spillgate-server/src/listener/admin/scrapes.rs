@@ -74,7 +74,8 @@ const SHARED: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_millis(20);
 
 /// The most scrapers that wait for an answer. A connection with a request under way is never closed for another, so
-/// scrapers without a bound could take every connection of the admin listener from probes and operators.
-const WAITING_MAX: usize = 16;
+/// scrapers without a bound could take every connection of the admin listener from probes and operators. The bound is
+/// far above the scrapers of a fleet, because waiting slows a scraper down: one that is refused may ask again at once.
+const WAITING_MAX: usize = 64;
 const TOO_MANY: &str = "too many scrapers wait for the metrics; scrape again later, and let each of a few scrapers \
      ask every few seconds";
