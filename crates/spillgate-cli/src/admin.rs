@@ -267,8 +267,9 @@ fn show_audit(wanted: &AuditArgs, answers: &[Answer<'_>], as_json: bool) -> Resu
 /// Returns the line of a change: `2030-01-31T18:00:00Z  ann  set-mode api off  (incident 4711)`.
 fn line(at: Timestamp, change: &Value) -> String {
     let text = |name: &str| change[name].as_str();
+    let to_the_second = |time: Timestamp| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let actor = text("actor").unwrap_or("unknown");
-    let mut line = format!("{}  {actor}", at.strftime("%Y-%m-%dT%H:%M:%SZ"));
+    let mut line = format!("{}  {actor}", to_the_second(at));
     line +=
         &format!("  {} {}", text("action").unwrap_or_default(), text("rule").unwrap_or_default());
     for (name, value) in change["subject"].as_object().into_iter().flatten() {
@@ -283,8 +284,8 @@ fn line(at: Timestamp, change: &Value) -> String {
     for (unit, amount) in change["cost"].as_object().into_iter().flatten() {
         line += &format!(" {amount} {unit}");
     }
-    if let Some(end) = text("expires_at") {
-        line += &format!(" until {end}");
+    if let Some(end) = text("expires_at").and_then(|end| end.parse().ok()) {
+        line += &format!(" until {}", to_the_second(end));
     }
     if let Some(reason) = text("reason") {
         line += &format!("  ({reason})");
@@ -340,7 +341,7 @@ mod tests {
         let change = json!({
             "at": "2030-01-31T18:00:00.25Z", "actor": "ann", "reason": "a\u{1b}b", "action": "set-override",
             "rule": "api", "subject": {"tenant": "acme"}, "mode": null,
-            "limits": [{"quota": "block"}], "cost": null, "expires_at": "2030-02-01T00:00:00Z",
+            "limits": [{"quota": "block"}], "cost": null, "expires_at": "2030-02-01T00:00:00.5Z",
         });
         let at = "2030-01-31T18:00:00.25Z".parse().unwrap();
         assert_eq!(
