@@ -4,7 +4,10 @@ import { type CheckRequest, type Cost, type Decision, ProblemError, type Reason 
 
 /** Settings of a middleware; `R` is the framework's request. */
 export interface RateLimitOptions<R> {
-  /** More attributes of a request than `ip`, `method` and `path`; `null` leaves the request unlimited. */
+  /**
+   * More attributes of a request than `ip`, `method` and `path`; `null` leaves the request unlimited. An attribute that is
+   * `undefined` or `null` is left out; another value that is no string becomes JSON.
+   */
   attributes?: (request: R) => Record<string, string> | null;
   /** The cost of a request, 1 if absent. */
   cost?: Cost | ((request: R) => Cost);
@@ -49,7 +52,10 @@ export class Gate<R> {
     const more = attributes?.(request);
     if (more === null) return undefined;
     const ip = this.#address.attribute(seen.peer, seen.forwardedFor);
-    const all: Record<string, string> = { ip, method: seen.method, path: pathOf(seen.target), ...more };
+    const all: Record<string, string> = { ip, method: seen.method, path: pathOf(seen.target) };
+    for (const [name, given] of Object.entries(more ?? {})) {
+      if (given !== undefined && given !== null) all[name] = textOf(given);
+    }
     for (const name in all) {
       const value = all[name] as string;
       if (value.length > VALUE_MAX / 3 || LONE_SURROGATE.test(value)) all[name] = await acceptable(value);
@@ -125,6 +131,11 @@ export function pathOf(target: string): string {
   } catch {
     return path;
   }
+}
+
+/** Makes any value text: a query such as `?key=a&key=b` gives an array, which the server would refuse. */
+function textOf(value: unknown): string {
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
 /** Makes any text a value that the server accepts, so that no client can cause an error by its request. */
