@@ -329,6 +329,22 @@ class Fork(unittest.TestCase):
         self.assertEqual(seen[-1], (True, False))
         self.assertNotIn((True, True), seen)
 
+    def test_closing_in_the_loop_of_the_child_leaves_the_connections_of_the_parent(self) -> None:
+        async def closes(loop: asyncio.AbstractEventLoop) -> bool:
+            client, connection = AsyncClient(), mock.Mock()
+            client._pool._start(loop)
+            client._pool._idle.append((connection, time.monotonic()))
+            await client.close()
+            return bool(connection.close.called)
+
+        async def closes_its_own() -> bool:
+            return await closes(asyncio.get_running_loop())
+
+        loop_of_the_parent = asyncio.new_event_loop()
+        self.addCleanup(loop_of_the_parent.close)
+        self.assertFalse(asyncio.run(closes(loop_of_the_parent)))
+        self.assertTrue(asyncio.run(closes_its_own()))
+
 
 class Cancelled(unittest.IsolatedAsyncioTestCase):
     """What goes on after the task of a reservation is cancelled."""

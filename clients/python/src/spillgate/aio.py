@@ -332,7 +332,8 @@ class _Pool:
             raise Unavailable(str(error) or type(error).__name__) from error
 
     def close(self) -> None:
-        if self._loop is not None:
+        # Connections of another loop are not ours: after a fork, that of the parent.
+        if self._loop is asyncio.get_running_loop():
             while self._idle:
                 self._idle.pop()[0].close()
 
