@@ -10,16 +10,25 @@ local dropped = {
   ["x-forwarded-for"] = true, ["x-forwarded-method"] = true, ["x-forwarded-host"] = true, ["x-forwarded-uri"] = true,
 }
 
+-- HAProxy's own client takes about 96 fields (tune.http.maxhdr is 101). With more, HAProxy 2.6 crashes, or its answer has no
+-- mark and fail-open lets the request pass.
+local fields_max = 90
+
+-- Returns the fields to ask with; nil if the client sent too many.
 local function question(txn)
-  local headers = {}
+  local headers, count = {}, 0
   for name, values in pairs(txn.http:req_get_headers()) do
     if not dropped[name] then
       local list = {}
       for index, value in pairs(values) do
         list[index + 1] = value
+        count = count + 1
       end
       headers[name] = list
     end
+  end
+  if count > fields_max then
+    return nil
   end
   headers["x-forwarded-for"] = { txn.f:src() }
   headers["x-forwarded-method"] = { txn.f:method() }
@@ -38,15 +47,26 @@ local function refuse(txn, status, headers, body)
   txn:done(reply)
 end
 
+local function refuse_large_head(txn)
+  refuse(txn, 431, {}, "Request header fields too large\n")
+end
+
 core.register_action("spillgate", { "http-req" }, function(txn, when_away)
-  local answer = core.httpclient():get { url = url, headers = question(txn), timeout = 500 }
+  local fields = question(txn)
+  if not fields then
+    return refuse_large_head(txn)
+  end
+  local answer = core.httpclient():get { url = url, headers = fields, timeout = 500 }
   local function field(name)
     local values = answer.headers and answer.headers[name]
     return values and values[0]
   end
   -- The backend marks what Spillgate answered. An error of HAProxy itself has no mark.
   if not field("x-spillgate-answered") then
-    if when_away ~= "fail-open" then
+    if answer.status >= 400 and answer.status < 500 then
+      -- The client's head and our fields together are too large for HAProxy.
+      refuse_large_head(txn)
+    elseif when_away ~= "fail-open" then
       refuse(txn, 503, { ["retry-after"] = "1" }, "Service unavailable\n")
     end
     return
