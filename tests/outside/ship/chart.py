@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[3]
 KUBERNETES = "1.30"
 # Custom resources: kubernetes-validate has the schemas of Kubernetes only.
 WITHOUT_SCHEMA = {"ServiceMonitor", "PrometheusRule", "HTTPRoute"}
+# As the unit of systemd says.
+STOPS_WITHIN_S = 16
 RECIPES = ["kubernetes", "envoy-gateway", "istio", "contour"]
 
 # Values, and the kinds of the objects that they render.
@@ -30,7 +32,13 @@ CASES = [
     (
         {
             "autoscaling": {"enabled": True, "maxReplicas": 5},
-            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "serviceMonitor": {
+                "enabled": True,
+                "labels": {"release": "prometheus"},
+                "tlsConfig": {"serverName": "limits.example"},
+            },
+            "tls": True,
+            "service": {"type": "LoadBalancer"},
             "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
             "grafanaDashboard": {"enabled": True, "annotations": {"grafana_folder": "Limits"}},
             "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/limits"}},
@@ -75,6 +83,15 @@ CASES = [
         {"networkPolicy": {"prometheusNamespaces": ["monitoring"]}},
         ALWAYS | {"Secret", "PodDisruptionBudget", "NetworkPolicy"},
     ),
+    (
+        {
+            "networkPolicy": {"storePorts": []},
+            "listeners": {"http": {"enabled": False}, "grpc": {"enabled": False}},
+            # A condition of a parent chart.
+            "enabled": True,
+        },
+        ALWAYS | {"Secret", "PodDisruptionBudget", "NetworkPolicy"},
+    ),
 ]
 REFUSED = [
     {"replica": 3},
@@ -90,6 +107,7 @@ REFUSED = [
     # A route to callers from outside, without a token.
     {"httpRoute": {"enabled": True, "parentRefs": [{"name": "eg"}]}},
     {"httpRoute": {"enabled": True}, "secret": {"name": "mine", "dataToken": "data"}},
+    {"service": {"type": "LoadBalancer"}},
 ]
 
 
@@ -109,6 +127,7 @@ def main():
     print(f"the chart is linted and rendered by Helm {helm} in {len(CASES)} ways; its schema refuses {len(REFUSED)} others")
     print(f"objects fit the schemas of Kubernetes {KUBERNETES}")
     print(f"left out: the schemas of {', '.join(sorted(WITHOUT_SCHEMA))}: they are custom resources")
+    print("left out: Kubernetes below 1.30: Helm's engine for Python renders for one version")
     pod.run({kind_of(one): one for one in render(chart, "edge", "limits", {})}, binary)
     print("a pod of the chart becomes ready, denies the sixth call, and shows its dashboard to its operator")
     for name in RECIPES:
@@ -216,7 +235,10 @@ def agree(objects, values):
     served = objects["Service"]["spec"]["ports"]
     assert {port["targetPort"] for port in served} == on and len({port["port"] for port in served}) == len(served)
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["httpGet"]["port"] in ports, probe
+        asked = container[probe]["httpGet"]
+        assert asked["port"] in ports and asked["scheme"] == ("HTTPS" if values["tls"] else "HTTP"), probe
+    waits_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert waits_s + STOPS_WITHIN_S < pod["terminationGracePeriodSeconds"]
 
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
     assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
@@ -258,10 +280,13 @@ def agree(objects, values):
     else:
         assert instances == deployment["replicas"]
     if "NetworkPolicy" in objects:
-        admits(objects["NetworkPolicy"]["spec"]["ingress"], values["networkPolicy"], on)
+        admits(objects["NetworkPolicy"]["spec"], values["networkPolicy"], on)
     if "ServiceMonitor" in objects:
         monitor = objects["ServiceMonitor"]["spec"]
-        assert monitor["endpoints"][0]["port"] in {port["name"] for port in served}
+        [endpoint] = monitor["endpoints"]
+        assert endpoint["port"] in {port["name"] for port in served}
+        assert endpoint.get("scheme") == ("https" if values["tls"] else None)
+        assert endpoint.get("tlsConfig", {}) == values["serviceMonitor"]["tlsConfig"]
         assert objects["Service"]["metadata"]["labels"][monitor["jobLabel"]] == "spillgate"
         assert monitor["selector"]["matchLabels"].items() <= objects["Service"]["metadata"]["labels"].items()
     if "PrometheusRule" in objects:
@@ -282,15 +307,18 @@ def agree(objects, values):
         assert route["parentRefs"] == values["httpRoute"]["parentRefs"] and route["hostnames"] == ["limits.example"]
 
 
-def admits(ingress, policy, on):
+def admits(rules, policy, on):
     def pods_of(namespaces):
         return [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": one}}} for one in namespaces]
 
     data = (policy["from"] or [{"podSelector": {}}]) + pods_of(policy["gatewayNamespaces"])
     admin = policy["adminFrom"] + pods_of(policy["prometheusNamespaces"])
-    expected = [(data, on - {"admin"})] + ([(admin, {"admin"})] if admin else [])
-    # An empty list of peers would admit every pod of the cluster.
-    assert all(rule["from"] for rule in ingress)
+    listeners = on - {"admin"}
+    expected = ([(data, listeners)] if listeners else []) + ([(admin, {"admin"})] if admin else [])
+    ingress = rules["ingress"] or []
+    # An empty list of peers would admit every pod of the cluster, an empty list of ports all ports.
+    assert all(rule["from"] for rule in ingress) and all(rule["ports"] for rule in rules["egress"])
+    assert [port["port"] for rule in rules["egress"] for port in rule["ports"]] == [53, 53, *policy["storePorts"]]
     assert [(rule["from"], {port["port"] for port in rule["ports"]}) for rule in ingress] == expected, ingress
 
 
