@@ -74,6 +74,8 @@ type Call struct {
 
 // Check decides one request.
 func (c *Client) Check(ctx context.Context, request Request) (Decision, error) {
+	// A caller that is late has no time to wait. The server refuses more than a minute.
+	request.Wait = min(max(request.Wait, 0), 2*time.Minute)
 	body := &checkBody{request, request.Wait.Milliseconds()}
 	return c.decide(ctx, "check", body, request.Wait, 1)
 }
@@ -214,10 +216,10 @@ func (c *Client) call(ctx context.Context, path string, body any, answer answer,
 	defer cancel()
 	for {
 		tries--
-		err := c.health.check()
-		if err == nil {
-			err = c.send(ctx, path, body, answer, until)
+		if err := c.health.check(); err != nil {
+			return err
 		}
+		err := c.send(ctx, path, body, answer, until)
 		switch {
 		case err == nil:
 			c.health.succeeded(c.logger())
@@ -252,19 +254,23 @@ func (c *Client) call(ctx context.Context, path string, body any, answer answer,
 // part of its Wait, so the server has its whole time-out to answer.
 func (c *Client) send(ctx context.Context, path string, body any, answer answer, until time.Time) error {
 	client := c.client()
-	if check, isCheck := body.(*checkBody); isCheck && check.Wait > 0 {
+	check, waits := body.(*checkBody)
+	waits = waits && check.Wait > 0
+	if waits {
 		leave, err := c.places.takeForWait(ctx, until)
 		if err != nil {
 			return err
 		}
 		defer leave()
-		check.WaitMs = max(0, time.Until(until).Round(time.Millisecond).Milliseconds())
 	}
 	leave, err := c.places.take(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
+	if waits {
+		check.WaitMs = max(0, time.Until(until).Round(time.Millisecond).Milliseconds())
+	}
 	message, err := json.Marshal(body)
 	if err != nil {
 		return &unavailableError{err.Error(), err}
@@ -343,10 +349,11 @@ func (c *Client) client() *http.Client {
 			return
 		}
 		c.places = newPlaces(connections)
-		dialer := &net.Dialer{KeepAlive: 30 * time.Second}
+		dialer := &net.Dialer{Timeout: dialing, KeepAlive: 30 * time.Second}
 		c.http = &http.Client{
 			Transport: &http.Transport{
 				DialContext:         dialer.DialContext,
+				TLSHandshakeTimeout: dialing,
 				MaxIdleConns:        connections,
 				MaxIdleConnsPerHost: connections,
 				IdleConnTimeout:     idle,
@@ -448,7 +455,9 @@ var (
 const (
 	connections = 64
 	// The server closes a connection that is idle for 75 s.
-	idle      = 60 * time.Second
+	idle = 60 * time.Second
+	// Dialling goes on when its call has ended, so it needs a bound of its own.
+	dialing   = 5 * time.Second
 	answerMax = 16 << 20
 	tries     = 3
 	pause     = 20 * time.Millisecond

@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 // An answeringServer gives one answer to every call, and counts the calls.
@@ -185,6 +188,138 @@ func TestALackOfPlacesIsNoFailureOfTheServer(t *testing.T) {
 	letGo()
 	<-done
 }
+
+func TestAWaitIsWhatIsLeftOnceThereIsAConnection(t *testing.T) {
+	client, held, letGo := startHolding(t, 2)
+	for range 2 {
+		client.places.all <- struct{}{}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = client.Check(context.Background(), Request{Wait: time.Second})
+	}()
+	until(t, func() bool { return len(client.places.waits) == 1 }, func() string { return "no place for a wait" })
+	time.Sleep(200 * time.Millisecond)
+	for range 2 {
+		<-client.places.all
+	}
+	if wait := <-held; wait > 850 {
+		t.Errorf("waits %d ms", wait)
+	}
+	letGo()
+	<-done
+}
+
+func TestALateCallerIsNoFailureOfTheServer(t *testing.T) {
+	server, client := startAnswering(t, 200, `{"allowed":true,"source":"store"}`)
+	for _, wait := range []time.Duration{-time.Second, -time.Hour, math.MinInt64, math.MaxInt64} {
+		for range tripsAfter {
+			if d, err := client.Check(context.Background(), Request{Wait: wait}); d.Source != "store" || err != nil {
+				t.Errorf("a wait of %v: got %+v and %v", wait, d, err)
+			}
+		}
+	}
+	if calls := server.calls.Load(); calls != 4*tripsAfter || client.health.failures != 0 {
+		t.Errorf("%d calls, %d failures", calls, client.health.failures)
+	}
+}
+
+func TestCallsOfAReservationDoNotWaitWhileTheServerIsLeftAlone(t *testing.T) {
+	server, client := startAnswering(t, 200, `{"result":"done"}`)
+	client.health.failures, client.health.retryAt = tripsAfter, time.Now().Add(time.Hour)
+	if outcome, err := client.Settle(context.Background(), "AQAB", nil); outcome != Unavailable || err != nil {
+		t.Errorf("got %q and %v", outcome, err)
+	}
+	if calls := server.calls.Load(); calls != 0 || client.health.failures != tripsAfter {
+		t.Errorf("%d calls, %d failures", calls, client.health.failures)
+	}
+}
+
+func TestASettlementThatIsRefusedDoesNotEndTheReservation(t *testing.T) {
+	var paths []string
+	var status int
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		paths = append(paths, r.URL.Path)
+		switch r.URL.Path {
+		case "/v1/reserve":
+			fmt.Fprint(w, `{"allowed":true,"source":"store","receipt":"AQAB"}`)
+		case "/v1/settle":
+			w.WriteHeader(status)
+			fmt.Fprint(w, `{"detail":"refused"}`)
+		default:
+			fmt.Fprint(w, `{"result":"done"}`)
+		}
+	}))
+	defer server.Close()
+	client := &Client{URL: server.URL, Timeout: patience}
+	for _, result := range []struct {
+		status  int
+		cancels bool
+		returns bool
+		calls   []string
+	}{
+		{400, false, true, []string{"/v1/reserve", "/v1/settle", "/v1/cancel"}},
+		{400, false, false, []string{"/v1/reserve", "/v1/settle", "/v1/release"}},
+		{409, false, false, []string{"/v1/reserve", "/v1/settle"}},
+		{400, true, false, []string{"/v1/reserve", "/v1/cancel", "/v1/settle"}},
+	} {
+		paths, status = nil, result.status
+		err := client.WithReservation(context.Background(), Request{}, 0, func(job *Reservation) error {
+			if result.cancels {
+				_, _ = job.Cancel(context.Background())
+			}
+			_, err := job.Settle(context.Background(), Cost{"tokens": -1})
+			if !isProblem(err) {
+				t.Errorf("settled: %v", err)
+			}
+			if result.returns {
+				return err
+			}
+			return nil
+		})
+		if isProblem(err) != result.returns || !slices.Equal(paths, result.calls) {
+			t.Errorf("%+v: %v after %v", result, err, paths)
+		}
+	}
+}
+
+func TestAClientThatHasGoneIsLimited(t *testing.T) {
+	_, client := startAnswering(t, 200, `{"allowed":false,"reason":"limit-exceeded","source":"store"}`)
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	app := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler runs") })
+	recorder := httptest.NewRecorder()
+	(&RateLimit{Client: client}).Handler(app).ServeHTTP(recorder, httptest.NewRequest("GET", "/", nil).WithContext(gone))
+	if recorder.Code != http.StatusTooManyRequests {
+		t.Errorf("status %d", recorder.Code)
+	}
+}
+
+func TestAnyTextBecomesAValueThatTheServerAccepts(t *testing.T) {
+	for _, value := range []string{
+		strings.Repeat("a", valueMax+1), strings.Repeat("\xffa", valueMax/2), strings.Repeat("é", valueMax), strings.Repeat("\xff", 1<<20),
+	} {
+		if text := bounded(value); len(text) > valueMax || !utf8.ValidString(text) {
+			t.Errorf("%d bytes became %d: %.20q", len(value), len(text), text)
+		}
+	}
+	long := "/é" + strings.Repeat("a", 1<<16) + "é/"
+	if text := bounded(long); !strings.HasPrefix(text, "/éa") || !strings.HasSuffix(text, "aé/") || text == bounded(long+"/") {
+		t.Errorf("got %q", text)
+	}
+}
+
+func TestAnErrorOfFlushReachesTheHandler(t *testing.T) {
+	var adding http.ResponseWriter = &addingWriter{ResponseWriter: brokenWriter{httptest.NewRecorder()}}
+	if err := http.NewResponseController(adding).Flush(); err != io.ErrClosedPipe {
+		t.Errorf("got %v", err)
+	}
+}
+
+type brokenWriter struct{ http.ResponseWriter }
+
+func (brokenWriter) FlushError() error { return io.ErrClosedPipe }
 
 func TestAHandlerBehindTheMiddlewareCanHijack(t *testing.T) {
 	_, client := startAnswering(t, 200, `{"allowed":true,"source":"store","headers":{"RateLimit":"x"}}`)

@@ -43,6 +43,8 @@ type InlineLimit struct {
 	Quota     string `json:"quota"`
 	Burst     int64  `json:"burst,omitempty"`
 	Algorithm string `json:"algorithm,omitempty"`
+	TimeZone  string `json:"time_zone,omitempty"`
+	MaxHold   string `json:"max_hold,omitempty"`
 }
 
 // A Limit is one limit of one rule in an answer. Unknown numbers are nil, unknown names empty.

@@ -43,7 +43,8 @@ func (l *RateLimit) Handler(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		decision, err := l.Client.Check(r.Context(), request)
+		// A client that has gone is no silent server, and must be limited too. The time-out bounds the call.
+		decision, err := l.Client.Check(context.WithoutCancel(r.Context()), request)
 		if err != nil {
 			if l.Client.health.isFirstRefusal() {
 				l.Client.logger().Warn("Spillgate refuses a request", "error", err, "on_failure", l.Client.OnFailure.String())
@@ -81,7 +82,7 @@ func (l *RateLimit) request(address *ClientAddress, r *http.Request) (Request, b
 	attributes := map[string]string{
 		"ip":     address.Attribute(r.RemoteAddr, r.Header["X-Forwarded-For"]),
 		"method": bounded(r.Method),
-		"path":   bounded(r.URL.Path),
+		"path":   bounded(separators.Replace(r.URL.Path)),
 	}
 	if l.Attributes != nil {
 		more, isLimited := l.Attributes(r)
@@ -169,12 +170,18 @@ func detailOf(decision Decision) string {
 
 // bounded makes any text a value that the server accepts, so that no client can cause an error by its request.
 func bounded(value string) string {
-	if len(value) <= valueMax {
-		return strings.ToValidUTF8(value, "\uFFFD")
+	text := strings.ToValidUTF8(value, "\uFFFD")
+	if len(text) <= valueMax {
+		return text
 	}
 	hash := sha256.Sum256([]byte(value))
-	return "sha256:" + hex.EncodeToString(hash[:])
+	// Both ends stay, so that rules for a prefix or a suffix match.
+	first, last := text[:endMax], text[len(text)-endMax:]
+	return strings.ToValidUTF8(first+"sha256:"+hex.EncodeToString(hash[:])+last, "")
 }
+
+// separators escapes what the server does not take for a part of the path.
+var separators = strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23")
 
 // An addingWriter adds fields when the head is written, unless the application wrote one of them: an inner layer stands
 // nearer to the work.
@@ -219,9 +226,12 @@ func (w *addingWriter) ReadFrom(body io.Reader) (int64, error) {
 }
 
 // Flush serves handlers that look for http.Flusher.
-func (w *addingWriter) Flush() {
+func (w *addingWriter) Flush() { _ = w.FlushError() }
+
+// FlushError serves http.ResponseController, by which handlers learn that a client has gone.
+func (w *addingWriter) FlushError() error {
 	w.add()
-	_ = http.NewResponseController(w.ResponseWriter).Flush()
+	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
 // Hijack serves handlers that look for http.Hijacker, such as those of WebSockets.
@@ -235,4 +245,6 @@ func (w *addingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 const (
 	problemTypes = "https://iana.org/assignments/http-problem-types#"
 	valueMax     = 4096
+	// The bytes at either end of a longer value that rules see.
+	endMax = 1024
 )

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
+	"net/http"
 	"time"
 )
 
@@ -30,8 +32,8 @@ func (c *Client) Reserve(ctx context.Context, request Request, ttl time.Duration
 }
 
 // WithReservation reserves, and runs the work. If the work returns an error or panics, the reservation is cancelled. If it
-// returns nil without a call to Settle or Cancel, the estimate stays charged and the permits end. If the reservation is
-// denied, the work does not run, and the error is a *DeniedError.
+// returns nil without a call to Settle or Cancel, the estimate stays charged and the permits end. A call that the server
+// refuses does not count. If the reservation is denied, the work does not run, and the error is a *DeniedError.
 func (c *Client) WithReservation(ctx context.Context, request Request, ttl time.Duration, work func(*Reservation) error) (err error) {
 	job, err := c.Reserve(ctx, request, ttl)
 	if err != nil {
@@ -70,29 +72,33 @@ type Reservation struct {
 
 // Settle replaces the estimate by the true cost.
 func (r *Reservation) Settle(ctx context.Context, cost Cost) (Outcome, error) {
-	r.isEnded = true
-	if r.Decision.Receipt == "" {
-		return Unknown, nil
-	}
-	return r.client.Settle(ctx, r.Decision.Receipt, cost)
+	return r.end(func(receipt string) (Outcome, error) { return r.client.Settle(ctx, receipt, cost) })
 }
 
 // Cancel refunds the estimate.
 func (r *Reservation) Cancel(ctx context.Context) (Outcome, error) {
-	r.isEnded = true
-	if r.Decision.Receipt == "" {
-		return Unknown, nil
-	}
-	return r.client.Cancel(ctx, r.Decision.Receipt)
+	return r.end(func(receipt string) (Outcome, error) { return r.client.Cancel(ctx, receipt) })
 }
 
 // Release ends the permits and keeps the estimate charged.
 func (r *Reservation) Release(ctx context.Context) (Outcome, error) {
+	return r.end(func(receipt string) (Outcome, error) { return r.client.Release(ctx, receipt) })
+}
+
+// end makes a call that ends the reservation. If the server refuses the call, the reservation is as before. A 409 means
+// that it has ended in another way.
+func (r *Reservation) end(call func(receipt string) (Outcome, error)) (Outcome, error) {
+	hadEnded := r.isEnded
 	r.isEnded = true
 	if r.Decision.Receipt == "" {
 		return Unknown, nil
 	}
-	return r.client.Release(ctx, r.Decision.Receipt)
+	outcome, err := call(r.Decision.Receipt)
+	var refusal *ProblemError
+	if errors.As(err, &refusal) && refusal.Status != http.StatusConflict {
+		r.isEnded = hadEnded
+	}
+	return outcome, err
 }
 
 // Renew lets it last for ttl from now.
