@@ -64,8 +64,8 @@ def actix_web():
     outages("actix-web")
     permits("actix-web")
     with redis() as store, program("actix-web", ROUTE_RULES, store) as port:
-        statuses = [answer(port, "GET", path)[0] for path in ("/users/1", "/users/2")]
-        assert statuses == [200, 429], f"two users are one route: {statuses}"
+        statuses = [answer(port, "GET", path)[0] for path in ("/users/1", "/users/2", "/%75sers/3")]
+        assert statuses == [200, 429, 429], f"users are one route, however it is escaped: {statuses}"
 
 
 def pingora():

@@ -43,11 +43,14 @@ pub async fn limit(
 
 impl Limits {
     async fn check(&self, request: &ServiceRequest) -> Decision {
+        // `match_info` has the path that the router matches, without escapes. `ServiceRequest::match_pattern` takes
+        // the path as it was sent.
+        let route = request.resource_map().match_pattern(request.match_info().as_str());
         let request = Request::new()
             .with("ip", self.client(request))
             .with("method", request.method().as_str())
             .with("path", normalised_path(request.path()).into_owned())
-            .with("route", request.match_pattern().unwrap_or_default());
+            .with("route", route.unwrap_or_default());
         self.limiter.check(&request).await
     }
 
