@@ -10,10 +10,12 @@ import os
 import re
 import time
 import unittest
+import urllib.request
 from typing import Any
+from urllib.parse import unquote
 
 from server import CONFORMANCE, TOKEN, Server, has_redis
-from spillgate import AsyncClient, Call, Client, Decision, Denied, ProblemError
+from spillgate import AsyncClient, Call, CheckRequest, Client, Decision, Denied, InlineLimit, ProblemError
 from spillgate.asgi import RateLimit as AsgiRateLimit
 from spillgate.wsgi import RateLimit as WsgiRateLimit
 
@@ -44,7 +46,7 @@ class Sync:
         environ = {
             "REQUEST_METHOD": request["method"],
             "SCRIPT_NAME": "",
-            "PATH_INFO": request["path"],
+            "PATH_INFO": unquote(request["path"], "latin-1"),
             "REMOTE_ADDR": request["peer"],
             **({"HTTP_X_FORWARDED_FOR": ",".join(lines)} if lines else {}),
         }
@@ -100,7 +102,7 @@ class Async:
         scope = {
             "type": "http",
             "method": request["method"],
-            "path": request["path"],
+            "path": unquote(request["path"]),
             "client": (request["peer"], 50000),
             "headers": [(name.lower().encode(), value.encode()) for name, value in request.get("headers", [])],
         }
@@ -300,6 +302,17 @@ def match(expected: Any, actual: Any, where: str) -> None:
         holds = actual is not ABSENT and expected == actual and isinstance(expected, bool) == isinstance(actual, bool)
     if not holds:
         raise AssertionError(f"{where}: {'nothing' if actual is ABSENT else repr(actual)}, expected {expected!r}")
+
+
+class Types(unittest.TestCase):
+    def test_requests_have_all_fields_of_the_http_api(self) -> None:
+        server = Server(POLICY, token=None)
+        self.addCleanup(server.close)
+        with urllib.request.urlopen(f"{server.url}/v1/openapi.json") as answer:
+            check = json.load(answer)["components"]["schemas"]["Check"]["properties"]
+        self.assertEqual(set(CheckRequest.__annotations__), set(check))
+        limit = next(schema for schema in check["limit"]["oneOf"] if schema["type"] == "object")
+        self.assertEqual(set(InlineLimit.__annotations__), set(limit["properties"]))
 
 
 class Conformance(unittest.TestCase):

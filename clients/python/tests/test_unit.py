@@ -6,20 +6,27 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import os
 import socket
 import threading
 import time
 import unittest
+from collections.abc import Callable
+from decimal import Decimal
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
 from unittest import mock
+from uuid import UUID
 
 from server import CONFORMANCE
 from spillgate import AsyncClient, Client, ClientAddress, Decision, ProblemError, Unavailable
-from spillgate._core import PAUSE_SECONDS, TRIES, encode, read_answer
+from spillgate._core import PAUSE_SECONDS, TRIES, _encoder, encode, read_answer
 from spillgate._http1 import BadResponse, Response, parse
-from spillgate._middleware import bounded
+from spillgate._middleware import Middleware, bounded
 from spillgate.aio import AsyncReservation
-from spillgate.client import _Pool
+from spillgate.client import Reservation, _Pool
 
 
 class Address(unittest.TestCase):
@@ -28,6 +35,11 @@ class Address(unittest.TestCase):
             with self.subTest(row):
                 proxies = ClientAddress(row["trusted_proxies"])
                 self.assertEqual(proxies.attribute(row["peer"], row["forwarded_for"]), row["ip"])
+
+    def test_a_port_of_thousands_of_digits_is_no_port(self) -> None:
+        proxies = ClientAddress(["127.0.0.1"])
+        self.assertEqual(proxies.attribute("127.0.0.1", ["1.2.3.4:" + "9" * 5000]), "127.0.0.1")
+        self.assertEqual(proxies.attribute("127.0.0.1", ["1.2.3.4:" + "0" * 5000 + "80"]), "1.2.3.4")
 
     def test_refuses_what_is_no_network(self) -> None:
         with self.assertRaisesRegex(ValueError, "'10.0.0.0/33' is no network; write one such as"):
@@ -79,6 +91,31 @@ class Steps(unittest.TestCase):
             self.assertEqual(next(steps), first)
         with self.assertRaises(StopIteration):
             steps.throw(Unavailable("no answer"))
+
+    def test_while_the_breaker_rests_a_call_returns_at_once_and_is_no_failure(self) -> None:
+        client = Client()
+        steps = client._reserving({"id": "1"})
+        for _ in range(2):
+            check = client._checking({})
+            next(check)
+            with self.assertRaises(StopIteration):
+                check.throw(Unavailable("no answer"))
+        next(steps)
+        # This is the third failure: the call that trips the breaker has no further try.
+        with self.assertRaises(StopIteration):
+            steps.throw(Unavailable("no answer"))
+        with self.assertRaises(StopIteration) as end:
+            next(client._reserving({"id": "2"}))
+        self.assertIn("one call a second tries again", str(end.exception.value.error))
+        self.assertEqual(client._health._failures, 3)
+
+    def test_the_server_waits_for_what_is_left_when_the_call_has_its_connection(self) -> None:
+        client = Client()
+        steps = client._checking({}, wait=5)
+        next(steps)
+        message, deadline = next(steps)  # type: ignore[misc]
+        with mock.patch("time.monotonic", return_value=deadline - client.timeout - 1):
+            self.assertTrue(message().endswith(b'{"wait_ms":1000}'))
 
     def test_an_overloaded_server_denies_a_reservation(self) -> None:
         overloaded = Response(503, b'{"status":503,"detail":"no room","reason":"overloaded"}', True)
@@ -136,6 +173,9 @@ class Steps(unittest.TestCase):
         self.assertEqual(encode(body), json.dumps(body, separators=(",", ":")).encode())
         with self.assertRaises(TypeError):
             encode({"a": object()})
+        with mock.patch("json.encoder.c_make_encoder", None):
+            for encoder in (_encoder(), lambda body: encode(body).decode()):
+                self.assertEqual(encoder(MappingProxyType({"a": MappingProxyType({"b": 1})})), '{"a":{"b":1}}')
         self.assertEqual(read_answer(200, b' {"a": [1]}\r\n'), {"a": [1]})
         for body in (b'{"a":1} x', b"", b"\xff", b'{"a":'):
             with self.assertRaises(Unavailable):
@@ -275,6 +315,57 @@ class Waits(unittest.IsolatedAsyncioTestCase):
             self.assertEqual([decision.source for decision in await asyncio.gather(*waiting)], ["store"] * 2)
             self.assertLess(self.server.waits_ms[1], self.server.waits_ms[0])
 
+    def test_a_negative_wait_is_none(self) -> None:
+        with Client(self.server.url, timeout=20) as client:
+            self.assertEqual(client.check({}, wait=-30).source, "store")
+        self.assertEqual(self.server.waits_ms, [])
+
+    def test_an_endless_wait_is_left_to_the_server_to_refuse(self) -> None:
+        self.server.let_go.set()
+        with Client(self.server.url, timeout=20) as client:
+            self.assertEqual(client.check({}, wait=math.inf).source, "store")
+        self.assertGreater(self.server.waits_ms[0], 60_000)
+
+    async def test_a_message_is_made_when_the_call_has_its_connection(self) -> None:
+        order: list[str] = []
+
+        def message() -> bytes:
+            order.append("message")
+            return b"POST / HTTP/1.1\r\n\r\n{}"
+
+        def noting(connect: Callable[..., Any]) -> Callable[..., Any]:
+            def connect_and_note(*arguments: Any) -> Any:
+                order.append("connection")
+                return connect(*arguments)
+
+            return connect_and_note
+
+        with Client(self.server.url) as client:
+            client._pool._connect = noting(client._pool._connect)  # type: ignore[method-assign]
+            client._pool.post(message, time.monotonic() + 20)
+        async with AsyncClient(self.server.url) as other:
+            other._pool._connect = noting(other._pool._connect)  # type: ignore[method-assign]
+            await other._pool.post(message, time.monotonic() + 20)
+        self.assertEqual(order, ["connection", "message"] * 2)
+
+    def test_a_client_of_two_loops_keeps_their_connections_apart(self) -> None:
+        first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+        client = AsyncClient(self.server.url, timeout=20)
+        held = first.create_task(client.check({}, wait=5))
+        first.run_until_complete(asyncio.to_thread(self.wait_until_held))
+        second.run_until_complete(client.check({}))
+        self.server.let_go.set()
+        first.run_until_complete(held)
+        self.assertEqual(second.run_until_complete(client.check({})).source, "store")
+        self.assertEqual(set(client._pool._by_loop), {first, second})
+        for loop in (first, second):
+            loop.run_until_complete(client.close())
+            loop.run_until_complete(asyncio.sleep(0))
+            loop.close()
+        # A new loop drops the entries of those that are closed.
+        asyncio.run(client.close())
+        self.assertEqual(len(client._pool._by_loop), 1)
+
     def test_a_lack_of_places_is_no_failure_of_the_server(self) -> None:
         client = Client(self.server.url, connections=1, timeout=0.05)
         self.addCleanup(client.close)
@@ -332,8 +423,7 @@ class Fork(unittest.TestCase):
     def test_closing_in_the_loop_of_the_child_leaves_the_connections_of_the_parent(self) -> None:
         async def closes(loop: asyncio.AbstractEventLoop) -> bool:
             client, connection = AsyncClient(), mock.Mock()
-            client._pool._start(loop)
-            client._pool._idle.append((connection, time.monotonic()))
+            client._pool._start(loop).idle.append((connection, time.monotonic()))
             await client.close()
             return bool(connection.close.called)
 
@@ -390,12 +480,93 @@ class Cancelled(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(await self.ends(fails), ["/v1/cancel"])
 
 
+class Refused(unittest.IsolatedAsyncioTestCase):
+    """What a reservation does after the server refused the call that ends it."""
+
+    receipt = Decision.from_json({"allowed": True, "receipt": "AQAB"})
+
+    def setUp(self) -> None:
+        self.sent: list[str] = []
+
+    def answer(self, message: bytes, _: float, status: int = 400) -> Response:
+        self.sent.append(message.split()[1].decode())
+        if self.sent[-1] == "/v1/settle":
+            return Response(status, b'{"detail":"refused"}', True)
+        return Response(200, b'{"result":"done"}', True)
+
+    def reservation(self, status: int = 400) -> Reservation:
+        self.sent.clear()
+        client = Client()
+        client._pool.post = lambda message, until: self.answer(message, until, status)  # type: ignore
+        return Reservation(client, self.receipt)
+
+    def test_a_refused_settlement_leaves_the_reservation_to_be_cancelled(self) -> None:
+        with self.assertRaises(ProblemError), self.reservation() as job:
+            job.settle(-1)
+        self.assertEqual(self.sent, ["/v1/settle", "/v1/cancel"])
+
+    def test_a_refused_settlement_leaves_the_reservation_to_be_released(self) -> None:
+        with self.reservation() as job, contextlib.suppress(ProblemError):
+            job.settle(-1)
+        self.assertEqual(self.sent, ["/v1/settle", "/v1/release"])
+
+    def test_a_settlement_that_cannot_be_sent_leaves_the_reservation_to_be_cancelled(self) -> None:
+        with self.assertRaisesRegex(TypeError, "Decimal"), self.reservation() as job:
+            job.settle(Decimal(1))  # type: ignore[arg-type]
+        self.assertEqual(self.sent, ["/v1/cancel"])
+
+    def test_a_reservation_that_has_ended_is_not_ended_again(self) -> None:
+        # The server answers 409 if another call has ended it.
+        with self.reservation(status=409) as job, contextlib.suppress(ProblemError):
+            job.settle(1)
+        self.assertEqual(self.sent, ["/v1/settle"])
+        with self.reservation() as job, contextlib.suppress(ProblemError):
+            job.cancel()
+            job.settle(-1)
+        self.assertEqual(self.sent, ["/v1/cancel", "/v1/settle"])
+
+    async def test_a_refused_settlement_of_a_task_leaves_the_reservation_to_be_cancelled(self) -> None:
+        async def post(message: bytes, until: float) -> Response:
+            return self.answer(message, until)
+
+        client = AsyncClient()
+        client._pool.post = post  # type: ignore
+        with self.assertRaises(ProblemError):
+            async with AsyncReservation(client, self.receipt) as job:
+                await job.settle(-1)
+        self.assertEqual(self.sent, ["/v1/settle", "/v1/cancel"])
+
+
 class Values(unittest.TestCase):
     def test_any_text_is_a_value_that_the_server_accepts(self) -> None:
         self.assertEqual(bounded("/é"), "/é")
         self.assertEqual(bounded("a" * 4096), "a" * 4096)
-        self.assertRegex(bounded("a" * 4097), r"^sha256:[0-9a-f]{64}$")
-        self.assertEqual(bounded("\udc80"), "?")
+        self.assertRegex(bounded("a" * 4097), r"^a{1024}sha256:[0-9a-f]{64}a{1024}$")
+        # A character that the cut divides is left out.
+        self.assertRegex(bounded("a" + "é" * 4096 + "b"), r"^aé{511}sha256:[0-9a-f]{64}é{511}b$")
+        self.assertEqual(bounded("\udc80"), "\ufffd")
+        # The length counts after the replacement.
+        self.assertRegex(bounded("\udc80" * 1366), r"^\ufffd{341}sha256:[0-9a-f]{64}\ufffd{341}$")
+
+    def attributes(self, path: str, more: dict[str, Any]) -> Any:
+        middleware: Middleware[Any, Any, Any] = Middleware(None, None, attributes=lambda _: more)
+        check = middleware._check_of(None, "GET", path, "192.0.2.1", ())
+        assert check is not None
+        return check["attributes"]
+
+    def test_a_decoded_path_is_escaped_where_the_server_would_cut_or_decode_it(self) -> None:
+        self.assertEqual(self.attributes("/é/?a#b%41", {})["path"], "/é/%3Fa%23b%2541")
+        # Nor does text that is no Unicode become a question mark.
+        self.assertEqual(self.attributes("/\udc80", {})["path"], "/\ufffd")
+
+    def test_attributes_of_a_request_may_be_none_or_no_text(self) -> None:
+        class Plan(str, Enum):
+            GOLD = "gold"
+
+        more = {"user": 42, "guest": None, "ip": None, "team": UUID(int=7), "plan": Plan.GOLD}
+        team = "00000000-0000-0000-0000-000000000007"
+        expected = {"ip": "192.0.2.1", "method": "GET", "path": "/", "user": "42", "team": team, "plan": "gold"}
+        self.assertEqual(json.loads(encode(self.attributes("/", more))), expected)
 
     def test_an_answer_may_have_fields_that_are_not_known_yet(self) -> None:
         decision = Decision.from_json({"allowed": True, "new": 1, "limits": [{"rule": "r", "newer": 2}]})

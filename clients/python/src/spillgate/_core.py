@@ -37,13 +37,15 @@ class InlineLimit(TypedDict, total=False):
     quota: str
     burst: int
     algorithm: str
+    time_zone: str
+    max_hold: str
 
 
 class CheckRequest(TypedDict, total=False):
     """One check as the server reads it."""
 
     domain: str
-    attributes: Mapping[str, str]
+    attributes: Mapping[str, str | int]
     cost: Cost
     wait_ms: int
     headers: bool | str
@@ -72,19 +74,20 @@ class PlaceForWait:
     until: float
 
 
-Post = tuple[bytes, float]
+# A function is called when the call has its connection.
+Message = bytes | Callable[[], bytes]
+Post = tuple[Message, float]
 Step = Post | PlaceForWait | float
 Result = TypeVar("Result")
 Steps = Generator[Step, Any, Result]
 
 
 def check_body(
-    attributes: Mapping[str, str] | None,
+    attributes: Mapping[str, str | int] | None,
     cost: Cost | None,
     domain: str | None,
     key: str | None,
     limit: str | InlineLimit | None,
-    wait: float = 0,
     headers: bool | str = False,
 ) -> CheckRequest:
     body: CheckRequest = {}
@@ -98,8 +101,6 @@ def check_body(
         body["key"] = key
     if limit is not None:
         body["limit"] = {"quota": limit} if isinstance(limit, str) else limit
-    if wait:
-        body["wait_ms"] = round(wait * 1000)
     if headers:
         body["headers"] = headers
     return body
@@ -112,10 +113,10 @@ def reserve_body(check: CheckRequest, ttl: float) -> Mapping[str, Any]:
 
 def _encoder() -> Callable[[Any], str]:
     """`JSONEncoder.encode` makes a C encoder for each call, which takes longer than a check; this one is made once."""
-    encode = json.JSONEncoder(separators=(",", ":")).encode
+    encode = json.JSONEncoder(separators=(",", ":"), default=_as_dict).encode
     try:
         parts = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
-            None, json.JSONEncoder().default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True
+            None, _as_dict, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True
         )
         if "".join(parts({"a": 1, "b": ["é"]}, 0)) == encode({"a": 1, "b": ["é"]}):
             return lambda body: "".join(parts(body, 0))
@@ -123,6 +124,13 @@ def _encoder() -> Callable[[Any], str]:
         # It is no public interface: another Python may have another.
         logger.debug("no C encoder", exc_info=True)
     return encode
+
+
+def _as_dict(value: Any) -> dict[Any, Any]:
+    """Attributes and costs may be of any class of mapping. The encoder calls this for values that it does not know."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"the server takes text, numbers, lists and mappings, got {type(value).__name__}: {value!r}")
 
 
 _encode = _encoder()
@@ -137,8 +145,12 @@ class _Retryable(Unavailable):
     """The server answers that it did a call in part or not at all; the same call does the rest."""
 
 
-class NoPlace(Unavailable):
-    """All places of the client were in use by other calls, so nothing was sent. This is no sign of the server's health."""
+class NotSent(Unavailable):
+    """The client sent nothing, so this is no sign of the server's health."""
+
+
+class NoPlace(NotSent):
+    """All places of the client were in use by other calls."""
 
 
 def places_for_waits(connections: int) -> int:
@@ -209,12 +221,13 @@ class Health:
         self._retry_at = 0.0
 
     def check(self) -> None:
-        if self._failures < _TRIPS_AFTER:
-            return
-        now = time.monotonic()
-        if now < self._retry_at:
-            raise Unavailable("the server did not answer the last calls; one call a second tries again")
-        self._retry_at = now + _RETRY_SECONDS
+        if self.rests():
+            raise NotSent("the server did not answer the last calls; one call a second tries again")
+        if self._failures >= _TRIPS_AFTER:
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
+
+    def rests(self) -> bool:
+        return self._failures >= _TRIPS_AFTER and time.monotonic() < self._retry_at
 
     def succeeded(self) -> None:
         if self._failures or self._refused:
@@ -236,6 +249,9 @@ class Health:
         if self._failures == _TRIPS_AFTER:
             self._retry_at = time.monotonic() + _RETRY_SECONDS
 
+
+# The server refuses a wait above 60 s. One that is much longer would overflow the client's timers.
+_WAIT_MAX = 120.0
 
 _TRIPS_AFTER = 3
 _RETRY_SECONDS = 1.0
@@ -331,9 +347,16 @@ class Core:
         tries: int = 1,
     ) -> Steps[Result]:
         start = time.monotonic()
-        deadline = start + self.timeout + wait
+        deadline = start + self.timeout
         authorization = self._authorization()
-        message = self._target.request(path, encode(body), authorization)
+        message: Message
+        # A caller that is late gives a negative wait, which is none.
+        if wait > 0:
+            wait = min(wait, _WAIT_MAX)
+            deadline += wait
+            message = self._waiting_message(path, body, authorization, start + wait)
+        else:
+            message = self._target.request(path, encode(body), authorization)
         failure: Unavailable | None = None
         while True:
             tries -= 1
@@ -341,9 +364,6 @@ class Core:
                 self._health.check()
                 if wait > 0:
                     yield PlaceForWait(start + wait)
-                    # The time until there was a place is part of the wait. The server has its whole time-out to answer.
-                    left = max(0.0, start + wait - time.monotonic())
-                    message = self._target.request(path, encode({**body, "wait_ms": round(left * 1000)}), authorization)
                 response: Response = yield message, deadline
                 result = read(read_answer(response.status, response.body))
             except ProblemError as error:
@@ -353,9 +373,9 @@ class Core:
             except Unavailable as error:
                 if isinstance(error, _Retryable):
                     self._health.refused()
-                elif not isinstance(error, NoPlace):
+                elif not isinstance(error, NotSent):
                     self._health.failed(error, self.on_failure)
-                if tries > 0 and time.monotonic() + PAUSE_SECONDS < deadline:
+                if tries > 0 and not self._health.rests() and time.monotonic() + PAUSE_SECONDS < deadline:
                     yield PAUSE_SECONDS
                     continue
                 result, failure = without_server(error), error
@@ -365,6 +385,16 @@ class Core:
         if self._observe is not None:
             self._report(operation, start, _decisions_of(result), failure)
         return result
+
+    def _waiting_message(
+        self, path: str, body: Mapping[str, Any], authorization: str | None, until: float
+    ) -> Callable[[], bytes]:
+        def message() -> bytes:
+            # The time until the call has its connection is part of the wait. The server has its whole time-out to answer.
+            left = max(0.0, until - time.monotonic())
+            return self._target.request(path, encode({**body, "wait_ms": round(left * 1000)}), authorization)
+
+        return message
 
     def _authorization(self) -> str | None:
         token = self._token() if callable(self._token) else self._token
@@ -419,8 +449,18 @@ class ReservationCore:
         return self.decision.receipt
 
     def _ending(self, operation: str, **fields: Any) -> Steps[Outcome]:
-        self._ended = True
-        return self._core._ending(operation, self.receipt, **fields)
+        # Set now, since the generator may start later: a caller that is cancelled before must not end the reservation again.
+        had_ended, self._ended = self._ended, True
+        return self._refusable(self._core._ending(operation, self.receipt, **fields), had_ended)
+
+    def _refusable(self, ending: Steps[Outcome], had_ended: bool) -> Steps[Outcome]:
+        """A call that fails has ended nothing, unless the server answers that the reservation has ended before (409)."""
+        try:
+            return (yield from ending)
+        except Exception as error:
+            if not isinstance(error, ProblemError) or error.status != 409:
+                self._ended = had_ended
+            raise
 
     def _renewing(self, ttl: float) -> Steps[Outcome]:
         return self._core._ending("renew", self.receipt, ttl_ms=round(ttl * 1000))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
@@ -13,6 +14,8 @@ from .decision import Decision
 
 PROBLEM_TYPES = "https://iana.org/assignments/http-problem-types#"
 VALUE_MAX = 4096
+# What a longer value keeps of its beginning and of its end.
+KEPT = 1024
 
 App = TypeVar("App")
 Client = TypeVar("Client")
@@ -27,7 +30,8 @@ class Middleware(Generic[App, Client, Source]):
     Args:
         app: the application.
         client: asks the server.
-        attributes: more attributes of a request, such as a user; ``None`` leaves the request unlimited.
+        attributes: more attributes of a request, such as a user; ``None`` leaves the request unlimited. An attribute that is
+            ``None`` is left out, any other value that is no text becomes ``str(value)``.
         cost: of each request, or a function of its scope or environment.
         domain: of the rules.
         headers: the style of the header fields: ``"ietf"``, ``"draft-7"``, ``"draft-6"``, ``"legacy"``, ``"none"``.
@@ -39,7 +43,7 @@ class Middleware(Generic[App, Client, Source]):
         app: App,
         client: Client,
         *,
-        attributes: Callable[[Source], Mapping[str, str] | None] | None = None,
+        attributes: Callable[[Source], Mapping[str, object] | None] | None = None,
         cost: Cost | Callable[[Source], Cost] | None = None,
         domain: str | None = None,
         headers: str = "ietf",
@@ -58,15 +62,16 @@ class Middleware(Generic[App, Client, Source]):
     ) -> CheckRequest | None:
         """The check of a request, or ``None`` if it is unlimited."""
         ip = self._address.attribute(peer, forwarded_for)
-        attributes = {"ip": ip, "method": bounded(method), "path": bounded(path)}
+        attributes = {"ip": ip, "method": bounded(method), "path": bounded(escaped(path))}
         if self._attributes is not None:
             more = self._attributes(source)
             if more is None:
                 return None
             for name, value in more.items():
-                attributes[name] = bounded(value)
+                if value is not None:
+                    attributes[name] = bounded(value if isinstance(value, str) else str(value))
         cost = self._cost(source) if callable(self._cost) else self._cost
-        return check_body(attributes, cost, self._domain, None, None, 0, self._headers)
+        return check_body(attributes, cost, self._domain, None, None, self._headers)
 
 
 def denial(decision: Decision, method: str) -> tuple[int, list[tuple[str, str]], bytes]:
@@ -89,14 +94,24 @@ def fields_of(decision: Decision) -> Mapping[str, str]:
     return decision.headers
 
 
+def escaped(path: str) -> str:
+    """Escapes again, in a decoded path, the characters by which the server would take another path."""
+    return path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+
+
 def bounded(value: str) -> str:
-    """Makes any text a value that the server accepts, so that no client can cause an error by its request."""
+    """Makes any text a value that the server accepts, so that no client can cause an error by its request.
+
+    A value that is too long keeps both ends, so that rules for a prefix or a suffix match. The hash tells it from others.
+    """
     if len(value) <= VALUE_MAX and value.isascii():
         return value
-    data = value.encode("utf-8", "replace")
+    value = _SURROGATE.sub("\ufffd", value)
+    data = value.encode()
     if len(data) <= VALUE_MAX:
-        return data.decode()
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+        return value
+    first, last = data[:KEPT].decode(errors="ignore"), data[-KEPT:].decode(errors="ignore")
+    return f"{first}sha256:{hashlib.sha256(data).hexdigest()}{last}"
 
 
 def _status_of(decision: Decision) -> int:
@@ -126,6 +141,8 @@ def _detail(decision: Decision) -> str:
         return f"Try again in {decision.headers['retry-after']} s."
     return _DETAILS.get(decision.reason or "", "The request is denied.")
 
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _DETAILS = {
     "limit-exceeded": "The limit has no room at the moment.",

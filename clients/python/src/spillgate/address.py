@@ -119,4 +119,6 @@ def _address(hop: str) -> Address | None:
 def _is_port(port: str) -> bool:
     if port.startswith("_"):
         return all(byte.isascii() and (byte.isalnum() or byte in "._-") for byte in port[1:])
-    return port.isascii() and port.isdigit() and int(port) <= 65535
+    digits = port.lstrip("0")
+    # `int` raises an error for thousands of digits.
+    return port.isascii() and port.isdigit() and len(digits) <= 5 and int(digits or "0") <= 65535

@@ -19,6 +19,7 @@ from ._core import (
     Core,
     Cost,
     InlineLimit,
+    Message,
     NoPlace,
     Observe,
     OnFailure,
@@ -38,7 +39,10 @@ from .decision import Decision, Unavailable
 
 
 class AsyncClient(Core):
-    """Asks a Spillgate server, as `Client` does, from coroutines. Make it once; it may be made before the loop runs."""
+    """Asks a Spillgate server, as `Client` does, from coroutines.
+
+    Make it once; it may be made before the loop runs. Each event loop has connections of its own, up to ``connections``.
+    """
 
     def __init__(
         self,
@@ -56,7 +60,7 @@ class AsyncClient(Core):
 
     async def check(
         self,
-        attributes: Mapping[str, str] | None = None,
+        attributes: Mapping[str, str | int] | None = None,
         *,
         cost: Cost | None = None,
         domain: str | None = None,
@@ -66,7 +70,7 @@ class AsyncClient(Core):
         headers: bool | str = False,
     ) -> Decision:
         """Decides one request; see `Client.check`."""
-        return await self._run(self._checking(check_body(attributes, cost, domain, key, limit, wait, headers), wait))
+        return await self._run(self._checking(check_body(attributes, cost, domain, key, limit, headers), wait))
 
     async def check_batch(self, checks: Sequence[CheckRequest]) -> list[Decision]:
         """Decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests."""
@@ -74,7 +78,7 @@ class AsyncClient(Core):
 
     async def acquire(
         self,
-        attributes: Mapping[str, str] | None = None,
+        attributes: Mapping[str, str | int] | None = None,
         *,
         deadline: float,
         cost: Cost | None = None,
@@ -90,7 +94,7 @@ class AsyncClient(Core):
 
     def reserve(
         self,
-        attributes: Mapping[str, str] | None = None,
+        attributes: Mapping[str, str | int] | None = None,
         *,
         cost: Cost | None = None,
         ttl: float = 60,
@@ -104,7 +108,7 @@ class AsyncClient(Core):
         >>> async with client.reserve({"user": "ada"}, cost={"tokens": 4000}) as job:  # doctest: +SKIP
         ...     await job.settle({"tokens": await call_the_model()})
         """
-        return _Reserving(self, reserve_body(check_body(attributes, cost, domain, key, limit, 0, headers), ttl))
+        return _Reserving(self, reserve_body(check_body(attributes, cost, domain, key, limit, headers), ttl))
 
     async def settle(self, receipt: str, cost: Cost) -> Outcome:
         """Replaces a reservation's estimate by the true cost. ``"unavailable"`` if the server does not answer."""
@@ -149,7 +153,7 @@ class AsyncClient(Core):
                 place.release()
 
     async def close(self) -> None:
-        """Closes the connections that are not in use."""
+        """Closes the connections of the running loop that are not in use. Call it in each loop that used the client."""
         self._pool.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -261,66 +265,74 @@ class _Places:
         self._free += 1
 
 
+class _LoopPool:
+    """The places and idle connections of one loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, connections: int) -> None:
+        self.loop = loop
+        self.places = _Places(connections, lack_of_places(connections))
+        self.places_for_waits = _Places(places_for_waits(connections), lack_of_places_for_waits(connections))
+        # The last used is the first taken, so that those not needed grow old.
+        self.idle: list[tuple[_Connection, float]] = []
+
+    def take_idle(self) -> _Connection | None:
+        while self.idle:
+            connection, since = self.idle.pop()
+            if connection.is_open and time.monotonic() - since < IDLE_SECONDS:
+                return connection
+            connection.close()
+        return None
+
+
 class _Pool:
-    """Keep-alive connections to one server, for the coroutines of one loop."""
+    """Keep-alive connections to one server. They belong to the loop that made them, and loops may run in several threads."""
 
     def __init__(self, target: _http1.Target, connections: int, ssl_context: ssl.SSLContext | None) -> None:
         self._target = target
         self._ssl = ssl_context or (ssl.create_default_context() if target.is_secure else None)
         self._size = connections
-        self._loop: asyncio.AbstractEventLoop | None = None
+        # A child of a fork has another loop, so it leaves the connections to its parent.
+        self._by_loop: dict[asyncio.AbstractEventLoop, _LoopPool] = {}
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._places = _Places(self._size, lack_of_places(self._size))
-        self._places_for_waits = _Places(places_for_waits(self._size), lack_of_places_for_waits(self._size))
-        # The last used is the first taken, so that those not needed grow old.
-        self._idle: list[tuple[_Connection, float]] = []
-        # Last, as in the pool for threads: the connections in `_idle` are now those of this loop.
-        self._loop = loop
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
+    def _of_running_loop(self) -> _LoopPool:
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            # Connections belong to the loop that made them. A child of a fork has another loop.
-            self._start(loop)
-        return loop
+        return self._by_loop.get(loop) or self._start(loop)
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> _LoopPool:
+        # Only the thread of a loop adds its entry. Copying the keys is atomic, so other threads may do the same meanwhile.
+        for known in list(self._by_loop):
+            if known.is_closed():
+                self._by_loop.pop(known, None)
+        self._by_loop[loop] = started = _LoopPool(loop, self._size)
+        return started
 
     async def take_place_for_wait(self, until: float) -> _Places:
         """Returns the places of which to release one when the call has ended. Raises `NoPlace` if there is none by then."""
-        loop = self._running_loop()
-        places = self._places_for_waits
-        await places.take(loop, until)
-        return places
+        mine = self._of_running_loop()
+        await mine.places_for_waits.take(mine.loop, until)
+        return mine.places_for_waits
 
-    async def post(self, message: bytes, deadline: float) -> _http1.Response:
-        loop = self._running_loop()
-        places = self._places
+    async def post(self, message: Message, deadline: float) -> _http1.Response:
+        mine = self._of_running_loop()
+        places = mine.places
         # Most calls find a place at once. They do without another coroutine.
         if not places.take_now():
-            await places.take(loop, deadline)
+            await places.take(mine.loop, deadline)
         try:
-            connection = self._take() or await self._connect(loop, deadline)
+            connection = mine.take_idle() or await self._connect(mine.loop, deadline)
             try:
-                response = await connection.send(message, deadline)
+                response = await connection.send(message if isinstance(message, bytes) else message(), deadline)
             except BaseException:
                 # Whatever still comes would be taken for the answer to the next call.
                 connection.close()
                 raise
             if response.keep_alive:
-                self._idle.append((connection, time.monotonic()))
+                mine.idle.append((connection, time.monotonic()))
             else:
                 connection.close()
             return response
         finally:
             places.release()
-
-    def _take(self) -> _Connection | None:
-        while self._idle:
-            connection, since = self._idle.pop()
-            if connection.is_open and time.monotonic() - since < IDLE_SECONDS:
-                return connection
-            connection.close()
-        return None
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, deadline: float) -> _Connection:
         connecting = loop.create_connection(lambda: _Connection(loop), self._target.host, self._target.port, ssl=self._ssl)
@@ -332,10 +344,10 @@ class _Pool:
             raise Unavailable(str(error) or type(error).__name__) from error
 
     def close(self) -> None:
-        # Connections of another loop are not ours: after a fork, that of the parent.
-        if self._loop is asyncio.get_running_loop():
-            while self._idle:
-                self._idle.pop()[0].close()
+        # Connections of other loops are not ours: after a fork, those of the parent.
+        mine = self._of_running_loop()
+        while mine.idle:
+            mine.idle.pop()[0].close()
 
 
 class _Connection(asyncio.BufferedProtocol):

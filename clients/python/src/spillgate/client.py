@@ -23,6 +23,7 @@ from ._core import (
     Core,
     Cost,
     InlineLimit,
+    Message,
     NoPlace,
     Observe,
     OnFailure,
@@ -73,7 +74,7 @@ class Client(Core):
 
     def check(
         self,
-        attributes: Mapping[str, str] | None = None,
+        attributes: Mapping[str, str | int] | None = None,
         *,
         cost: Cost | None = None,
         domain: str | None = None,
@@ -87,11 +88,11 @@ class Client(Core):
         Args:
             attributes: what the rules match and limit by.
             cost: a number of requests, or ``{"requests": 1, "tokens": 900}``; 0 only looks.
-            wait: seconds to wait for room, at most 60; they add to the time-out. The server waits, after the client has a
-                connection for the call.
+            wait: seconds to wait for room, at most 60; they add to the time-out. A negative wait is none. The server waits,
+                after the client has a connection for the call.
             headers: ``True`` or a style, such as ``"draft-7"``, for response header fields in the answer.
         """
-        return self._run(self._checking(check_body(attributes, cost, domain, key, limit, wait, headers), wait))
+        return self._run(self._checking(check_body(attributes, cost, domain, key, limit, headers), wait))
 
     def check_batch(self, checks: Sequence[CheckRequest]) -> list[Decision]:
         """Decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests."""
@@ -99,7 +100,7 @@ class Client(Core):
 
     def acquire(
         self,
-        attributes: Mapping[str, str] | None = None,
+        attributes: Mapping[str, str | int] | None = None,
         *,
         deadline: float,
         cost: Cost | None = None,
@@ -115,7 +116,7 @@ class Client(Core):
 
     def reserve(
         self,
-        attributes: Mapping[str, str] | None = None,
+        attributes: Mapping[str, str | int] | None = None,
         *,
         cost: Cost | None = None,
         ttl: float = 60,
@@ -129,7 +130,7 @@ class Client(Core):
         >>> with client.reserve({"user": "ada"}, cost={"tokens": 4000}) as job:  # doctest: +SKIP
         ...     job.settle({"tokens": call_the_model()})
         """
-        body = reserve_body(check_body(attributes, cost, domain, key, limit, 0, headers), ttl)
+        body = reserve_body(check_body(attributes, cost, domain, key, limit, headers), ttl)
         return Reservation(self, self._run(self._reserving(body)))
 
     def settle(self, receipt: str, cost: Cost) -> Outcome:
@@ -189,7 +190,8 @@ class Reservation(ReservationCore):
     """A charged estimate. As a context manager it ends by itself.
 
     Entering raises `Denied` if the reservation was denied. Leaving by an exception cancels it. Leaving without a
-    call to `settle` or `cancel` keeps the estimate charged and ends the permits.
+    call to `settle` or `cancel` keeps the estimate charged and ends the permits. A call that the server refuses does not
+    count.
     """
 
     def __init__(self, client: Client, decision: Decision) -> None:
@@ -253,7 +255,7 @@ class _Pool:
             raise NoPlace(lack_of_places_for_waits(self._size))
         return places
 
-    def post(self, message: bytes, deadline: float) -> _http1.Response:
+    def post(self, message: Message, deadline: float) -> _http1.Response:
         self._start_after_fork()
         places = self._places
         if not places.acquire(timeout=max(0.0, deadline - time.monotonic())):
@@ -262,7 +264,7 @@ class _Pool:
         response: _http1.Response | None = None
         try:
             connection = self._take() or self._connect(deadline)
-            response = connection.post(message, deadline)
+            response = connection.post(message if isinstance(message, bytes) else message(), deadline)
             return response
         except TimeoutError as error:
             raise Unavailable("the server did not answer in time") from error
