@@ -70,7 +70,10 @@ export class Spillgate {
 
   /** Decides one request by the rules of the policy, or a key by the limit that it brings. */
   async check(request: CheckRequest): Promise<Decision> {
-    return this.#decide("check", request, this.#timeoutMs + (request.wait_ms ?? 0), 1);
+    // A late caller gives a negative wait, which is none. The server takes whole milliseconds only.
+    const wait = Math.round(Math.min(Math.max(request.wait_ms || 0, 0), WAIT_MAX_MS));
+    const body = request.wait_ms === undefined ? request : { ...request, wait_ms: wait };
+    return this.#decide("check", body, this.#timeoutMs + wait, 1);
   }
 
   /** Decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests. */
@@ -116,7 +119,8 @@ export class Spillgate {
 
   /**
    * Reserves, and runs the work. If it throws, the reservation is cancelled. If it returns without a call to `settle`
-   * or `cancel`, the estimate stays charged and the permits end. Rejects with `Denied` if the reservation is denied.
+   * or `cancel`, the estimate stays charged and the permits end. A call that the server refuses does not count. Rejects
+   * with `Denied` if the reservation is denied.
    */
   async withReservation<T>(request: ReserveRequest, work: (job: Reservation) => Promise<T> | T): Promise<T> {
     const job = await this.reserve(request);
@@ -221,9 +225,9 @@ export class Spillgate {
     const deadline = performance.now() + timeoutMs;
     const message = JSON.stringify(body);
     for (;;) {
+      this.#checkHealth();
       tries -= 1;
       try {
-        this.#checkHealth();
         const answer = read(await this.#post(path, message, deadline - performance.now()));
         this.#succeeded();
         return answer;
@@ -234,7 +238,8 @@ export class Spillgate {
         }
         if (error instanceof Retryable) this.#failures = 0;
         else this.#failed(unavailable(error));
-        if (tries <= 0 || performance.now() + PAUSE_MS >= deadline) throw error;
+        const isTripped = this.#failures >= TRIPS_AFTER;
+        if (tries <= 0 || isTripped || performance.now() + PAUSE_MS >= deadline) throw error;
         await pause(PAUSE_MS);
       }
     }
@@ -309,7 +314,7 @@ class Retryable extends Unavailable {}
 export class Reservation {
   readonly #client: Spillgate;
   readonly decision: Decision;
-  /** Whether `settle`, `cancel` or `release` was called. */
+  /** Whether `settle`, `cancel` or `release` was called, and the server did not refuse it. */
   isEnded = false;
 
   constructor(client: Spillgate, decision: Decision) {
@@ -328,25 +333,36 @@ export class Reservation {
 
   /** Replaces the estimate by the true cost. */
   async settle(cost: Cost): Promise<Outcome> {
-    this.isEnded = true;
-    return this.receipt === undefined ? "unknown" : this.#client.settle(this.receipt, cost);
+    return this.#end((receipt) => this.#client.settle(receipt, cost));
   }
 
   /** Refunds the estimate. */
   async cancel(): Promise<Outcome> {
-    this.isEnded = true;
-    return this.receipt === undefined ? "unknown" : this.#client.cancel(this.receipt);
+    return this.#end((receipt) => this.#client.cancel(receipt));
   }
 
   /** Ends the permits and keeps the estimate charged. */
   async release(): Promise<Outcome> {
-    this.isEnded = true;
-    return this.receipt === undefined ? "unknown" : this.#client.release(this.receipt);
+    return this.#end((receipt) => this.#client.release(receipt));
   }
 
   /** Lets it last for `ttlMs` milliseconds from now. */
   async renew(ttlMs: number): Promise<Outcome> {
     return this.receipt === undefined ? "unknown" : this.#client.renew(this.receipt, ttlMs);
+  }
+
+  async #end(call: (receipt: string) => Promise<Outcome>): Promise<Outcome> {
+    const wasEnded = this.isEnded;
+    // Set before the answer: a settlement that the work does not await must not be followed by a release.
+    this.isEnded = true;
+    if (this.receipt === undefined) return "unknown";
+    try {
+      return await call(this.receipt);
+    } catch (error) {
+      // A call that the server refuses ends nothing, unless the reservation had ended before (409).
+      if (!(error instanceof ProblemError && error.status === 409)) this.isEnded = wasEnded;
+      throw error;
+    }
   }
 }
 
@@ -403,5 +419,7 @@ const TRIES = 3;
 const PAUSE_MS = 20;
 const TRIPS_AFTER = 3;
 const RETRY_MS = 1_000;
+// The server refuses waits above 60 s. This bounds the time-out until then.
+const WAIT_MAX_MS = 120_000;
 // `setTimeout` takes a longer time as 1 ms.
 const TIMER_MAX_MS = 2 ** 31 - 1;

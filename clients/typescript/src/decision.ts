@@ -11,16 +11,16 @@ export type Cost = number | Record<string, number>;
 export interface CheckRequest {
   domain?: string;
   /** What the rules match and limit by. */
-  attributes?: Record<string, string>;
+  attributes?: Record<string, string | number>;
   /** 1 if absent; 0 only looks. */
   cost?: Cost;
-  /** Milliseconds that the server may wait for room, at most 60,000; they add to the time-out. */
+  /** Milliseconds that the server may wait for room, at most 60,000; they add to the time-out. Below 0 is 0. */
   wait_ms?: number;
   /** `true` or a style, such as `"draft-7"`, for response header fields in the answer. */
   headers?: boolean | string;
   /** With `limit`: a key that brings its own limit. */
   key?: string;
-  limit?: { quota: string; burst?: number; algorithm?: string };
+  limit?: { quota: string; burst?: number; algorithm?: string; time_zone?: string; max_hold?: string };
 }
 
 /** A check whose estimated cost is settled later. */

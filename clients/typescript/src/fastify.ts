@@ -1,13 +1,20 @@
 import type { Spillgate } from "./client.js";
 import type { Decision } from "./decision.js";
-import { Gate, type RateLimitOptions, denial, fieldsOf } from "./middleware.js";
+import { type Closing, type Connection, Gate, type RateLimitOptions, denial, fieldsOf, whenEnded } from "./middleware.js";
 
-/** What the plugin needs of Fastify's request. */
+/**
+ * Fastify's request, as `attributes` and `cost` get it. Where they need more of it, they may name Fastify's own type:
+ * `(request: FastifyRequest) => ..`.
+ */
 export interface FastifyRequestLike {
   method: string;
+  url: string;
   originalUrl: string;
   headers: Record<string, string | string[] | undefined>;
-  socket: { remoteAddress?: string | undefined };
+  params: unknown;
+  query: unknown;
+  ip: string;
+  socket: Connection;
 }
 
 export interface FastifyRateLimitOptions extends RateLimitOptions<FastifyRequestLike> {
@@ -15,7 +22,7 @@ export interface FastifyRateLimitOptions extends RateLimitOptions<FastifyRequest
 }
 
 interface ReplyLike {
-  raw: { closed: boolean };
+  raw: Closing;
   code(status: number): ReplyLike;
   headers(fields: Record<string, string>): ReplyLike;
   hasHeader(name: string): boolean;
@@ -24,8 +31,7 @@ interface ReplyLike {
 
 interface InstanceLike {
   decorateRequest(name: string, value: null): unknown;
-  addHook(name: "onRequest" | "onResponse", hook: (request: never, reply: never) => Promise<unknown>): unknown;
-  addHook(name: "onRequestAbort", hook: (request: never) => Promise<unknown>): unknown;
+  addHook(name: "onRequest", hook: (request: never, reply: never) => Promise<unknown>): unknown;
   addHook(name: "onSend", hook: (request: never, reply: never, payload: unknown) => Promise<unknown>): unknown;
 }
 
@@ -52,8 +58,8 @@ export async function rateLimit(instance: unknown, { client, ...options }: Fasti
       target: request.originalUrl,
     });
     request.spillgate = decision ?? null;
-    // A client that went away during the check causes no other hook.
-    if (reply.raw.closed) gate.release(decision);
+    // Fastify's hooks miss a client that leaves once its body is read, and hijacked replies such as WebSockets.
+    if (decision?.receipt !== undefined) whenEnded(reply.raw, request.socket, () => gate.release(decision));
     if (decision === undefined || decision.allowed) return undefined;
     const { status, headers, body } = denial(decision);
     reply.code(status).headers(headers).send(body);
@@ -65,9 +71,6 @@ export async function rateLimit(instance: unknown, { client, ...options }: Fasti
     if (!Object.keys(fields).some((name) => reply.hasHeader(name))) reply.headers(fields);
     return payload;
   });
-  const release = async (request: WithDecision) => gate.release(request.spillgate);
-  fastify.addHook("onResponse", release);
-  fastify.addHook("onRequestAbort", release);
 }
 
 // So that hooks hold outside of the plugin itself, and for messages of Fastify.

@@ -1,5 +1,5 @@
 import type { Spillgate } from "./client.js";
-import { Gate, type RateLimitOptions, denial, fieldsOf } from "./middleware.js";
+import { type Closing, type Connection, Gate, type RateLimitOptions, denial, fieldsOf, whenEnded } from "./middleware.js";
 
 /** What the middleware needs of Hono's context. */
 export interface HonoContext {
@@ -18,7 +18,8 @@ export interface HonoRateLimitOptions<C extends HonoContext = HonoContext> exten
  * Hono middleware: answers denied requests itself; adds the header fields of the decision to all others.
  *
  * The rules see the attributes `ip`, `method` and `path`, and those that `attributes` returns. The decision is
- * `c.get("spillgate")`. Permits of concurrency limits end with the body of the response.
+ * `c.get("spillgate")`. Permits of concurrency limits end with the response: on Node when it closes, elsewhere with its
+ * body.
  */
 export function rateLimit<C extends HonoContext = HonoContext>(client: Spillgate, options: HonoRateLimitOptions<C> = {}) {
   const gate = new Gate(client, options);
@@ -37,18 +38,27 @@ export function rateLimit<C extends HonoContext = HonoContext>(client: Spillgate
       const { status, headers, body } = denial(decision);
       return new Response(context.req.method === "HEAD" ? null : body, { status, headers });
     }
+    let endsWithBody = decision.receipt !== undefined;
+    const { incoming, outgoing } = environmentOf(context);
+    if (endsWithBody && outgoing !== undefined && incoming?.socket !== undefined) {
+      // Node's server does not read the body for a client that has gone.
+      whenEnded(outgoing, incoming.socket, () => gate.release(decision));
+      endsWithBody = false;
+    }
     try {
       await next();
     } catch (error) {
-      gate.release(decision);
+      if (endsWithBody) gate.release(decision);
       throw error;
     }
-    if (decision.receipt !== undefined) {
+    if (endsWithBody) {
       const { body } = context.res;
       // Hono drops the body of an answer to HEAD.
       if (body === null || context.req.method === "HEAD") gate.release(decision);
       else context.res = new Response(withEnd(body, () => gate.release(decision)), context.res);
     }
+    // A response to an upgrade can neither be changed nor be made anew.
+    if (context.res.status === 101) return;
     const fields = Object.entries(fieldsOf(decision));
     // An inner layer stands nearer to the work: its fields stay.
     if (fields.some(([name]) => context.res.headers.has(name))) return;
@@ -88,7 +98,8 @@ function withEnd(body: ReadableStream<Uint8Array>, end: () => void): ReadableStr
 
 interface Environment {
   /** `@hono/node-server` */
-  incoming?: { socket?: { remoteAddress?: string } };
+  incoming?: { socket?: Connection };
+  outgoing?: Closing;
   /** Bun: the server, which knows the address of a request. */
   requestIP?: (request: unknown) => { address?: string } | null;
   server?: { requestIP?: (request: unknown) => { address?: string } | null };
@@ -96,8 +107,12 @@ interface Environment {
   remoteAddr?: { hostname?: string };
 }
 
+function environmentOf(context: HonoContext): Environment {
+  return (context.env ?? {}) as Environment;
+}
+
 function peerOf(context: HonoContext): string | undefined {
-  const env = (context.env ?? {}) as Environment;
+  const env = environmentOf(context);
   const bun = env.requestIP ? env : env.server;
   return (
     env.incoming?.socket?.remoteAddress ??

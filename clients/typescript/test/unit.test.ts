@@ -1,8 +1,9 @@
 // What needs no server.
 import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
 import { type TestContext, test } from "node:test";
 
-import { ClientAddress, type Options, Spillgate } from "spillgate";
+import { ClientAddress, type Options, ProblemError, Spillgate } from "spillgate";
 
 import { Gate, pathOf } from "../dist/middleware.js";
 import { conformance } from "./server.js";
@@ -94,6 +95,43 @@ test("a lone surrogate in an attribute is sent as U+FFFD", async () => {
   assert.deepEqual(await sentFor(given), expected);
 });
 
+test("a long attribute keeps both ends, and its hash between them", async () => {
+  const sha256 = (text: string) => `sha256:${createHash("sha256").update(text).digest("hex")}`;
+  const middle = "a".repeat(5_000);
+  const [start, end] = ["<".repeat(1_024), ">".repeat(1_024)];
+  // Each `\u00e9` has two bytes, so that the cuts go through the middle of one.
+  const wide = `x${"\u00e9".repeat(2_100)}x`;
+  const [left, right] = [`x${"\u00e9".repeat(511)}`, `${"\u00e9".repeat(511)}x`];
+  // A lone surrogate has three bytes as U+FFFD: the second value is too long only then.
+  const [fits, grows] = ["a".repeat(4_093), "a".repeat(4_094)];
+  const given = {
+    long: `${start}${middle}${end}`,
+    wide,
+    bom: `\ufeff${middle}`,
+    fits: `${fits}\ud800`,
+    grows: `${grows}\ud800`,
+  };
+  const expected = {
+    long: `${start}${sha256(given.long)}${end}`,
+    wide: `${left}${sha256(wide)}${right}`,
+    bom: `\ufeff${"a".repeat(1_021)}${sha256(given.bom)}${"a".repeat(1_024)}`,
+    fits: `${fits}\ufffd`,
+    grows: `${"a".repeat(1_024)}${sha256(`${grows}\ufffd`)}${"a".repeat(1_021)}\ufffd`,
+  };
+  assert.deepEqual(await sentFor(given), expected);
+});
+
+test("a wait below 0 is none, and a late answer to it no other failure", async (context) => {
+  const times = instantTimers(context);
+  const { fetch, sent } = answering(200, '{"allowed":true}');
+  const client = new Spillgate({ fetch, timeoutMs: 300 });
+  const expected = [[-1_000, 0, 300], [NaN, 0, 300], [49.6, 50, 350], [Number.MAX_VALUE, 120_000, 120_300], [Infinity, 120_000, 120_300]];
+  for (const [given = 0, wait, timeoutMs] of expected) {
+    await client.check({ wait_ms: given });
+    assert.deepEqual([JSON.parse(sent.pop() ?? "").wait_ms, Math.round(times.pop() ?? 0)], [wait, timeoutMs], `${given}`);
+  }
+});
+
 test("an attribute that is no text is sent as JSON, or left out", async () => {
   // `?key=a&key=b` and `?key[a]=1`, as frameworks parse them; no client can have its request refused by one.
   const given = { list: ["a", "b"], object: { a: "1" }, id: 42, large: 2n ** 64n, no: undefined, none: null };
@@ -104,7 +142,7 @@ test("an attribute that is no text is sent as JSON, or left out", async () => {
 /** What a middleware sends for the attributes that an application returns. */
 async function sentFor(given: Record<string, unknown>): Promise<Record<string, unknown>> {
   const { fetch, sent } = answering(200, '{"allowed":true}');
-  const gate = new Gate<null>(new Spillgate({ fetch }), { attributes: () => given as Record<string, string> });
+  const gate = new Gate<null>(new Spillgate({ fetch }), { attributes: () => given });
   await gate.decide(null, { peer: "203.0.113.7", forwardedFor: undefined, method: "GET", target: "/" });
   const { ip: _ip, method: _method, path: _path, ...attributes } = JSON.parse(sent[0] ?? "").attributes;
   return attributes;
@@ -126,6 +164,42 @@ test("a retryable answer is repeated, and no failure of the server", async () =>
   assert.equal(calls(), 4, "the next check asks the server");
 });
 
+test("while the client does not ask the server, calls return at once", async (context) => {
+  context.mock.method(console, "warn", () => {});
+  const times = instantTimers(context);
+  const { client, calls } = answered(500, "");
+  for (let check = 0; check < 2; check += 1) await client.check({});
+  assert.equal(await client.settle("AQAB", 1), "unavailable");
+  assert.equal(await client.settle("AQAB", 1), "unavailable");
+  assert.equal((await client.check({})).source, "client");
+  assert.deepEqual([calls(), times.length], [3, 3], "three time-outs, and no pause");
+});
+
+test("a call that the server refuses ends no reservation", async () => {
+  const operations: string[] = [];
+  let status = 400;
+  const fetch = (async (url) => {
+    const operation = `${url}`.split("/").at(-1) ?? "";
+    operations.push(operation);
+    if (operation === "settle") return Response.json({ status, detail: "refused" }, { status });
+    return Response.json(operation === "reserve" ? { allowed: true, receipt: "AQAB" } : { result: "done" });
+  }) as NonNullable<Options["fetch"]>;
+  const client = new Spillgate({ fetch });
+  await assert.rejects(client.withReservation({}, (job) => job.settle(1)), ProblemError);
+  assert.deepEqual(operations.splice(0), ["reserve", "settle", "cancel"]);
+  await client.withReservation({}, (job) => job.settle(1).catch(() => {}));
+  assert.deepEqual(operations.splice(0), ["reserve", "settle", "release"]);
+  status = 409;
+  await client.withReservation({}, (job) => job.settle(1).catch(() => {}));
+  assert.deepEqual(operations.splice(0), ["reserve", "settle"], "it has ended in another way");
+  status = 400;
+  await client.withReservation({}, async (job) => {
+    await job.cancel();
+    await job.settle(1).catch(() => {});
+  });
+  assert.deepEqual(operations.splice(0), ["reserve", "cancel", "settle"], "it has ended before");
+});
+
 test("answers that are not of Spillgate are failures", async (context) => {
   context.mock.method(console, "warn", () => {});
   for (const [status, body] of [[503, "busy"], [200, "{}"]] as const) {
@@ -144,4 +218,16 @@ test("no spelling of a target escapes its rule", () => {
   }
   assert.equal(pathOf("http://x"), "/");
   assert.equal(pathOf("/to/http://x/login"), "/to/http://x/login");
+});
+
+test("an escaped separator or percent sign stays in its segment", () => {
+  for (const target of ["/s/a%2Fb", "/s/%3fx", "/s/%23x", "/s/%2541"]) assert.equal(pathOf(target), target);
+  assert.equal(pathOf("/s/%25%34%31"), "/s/%2541");
+  // Routers give both spellings to a handler as one parameter.
+  assert.equal(pathOf("/s/a%3Ab"), "/s/a:b");
+});
+
+test("a bad escape leaves the others of a target unescaped", () => {
+  const paths = { "/%66iles/x%ff": "/files/x%ff", "/%e4%66/%66": "/%e4%66/f", "/100%/%66": "/100%25/f", "/%%36c": "/%256c" };
+  for (const [target, path] of Object.entries(paths)) assert.equal(pathOf(target), path, target);
 });
