@@ -117,6 +117,31 @@ fn an_outage_denied_by_a_rule_is_503_or_the_proxys_status() {
 }
 
 #[test]
+fn no_denial_is_an_error_that_ext_authz_would_take_for_a_failure() {
+    let behind_envoy =
+        "[server]\ntrusted_proxies = [\"127.0.0.1\"]\n[server.auth]\noriginal = \"request\"\n";
+    let of_rules = "[[rule]]\nname = \"own\"\nmatch = { path = \"/own\" }\nkey = []\nlimits = [\"block\"]\n\
+                    denial = { status = 503 }\n\
+                    [[rule]]\nname = \"all\"\nkey = []\non_outage = \"deny\"\nlimits = [\"5/minute\"]\n";
+    let of_no_domain =
+        "[[rule]]\nname = \"other\"\ndomain = \"other\"\nkey = []\nlimits = [\"5/minute\"]\n";
+    let url = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
+    for (more, rules) in [("", of_rules), ("domains = \"known\"\n", of_no_domain)] {
+        let settings = behind_envoy.replace("[server]\n", &format!("[server]\n{more}"));
+        let file = TempFile::new("auth.toml", &format!("{settings}{rules}"));
+        let server = Server::start(&["--config", file.path(), "--redis", &url]);
+        for path in ["/v1/auth/own", "/v1/auth/"] {
+            let reply = ask(&server, "GET", path, &[HOST]);
+            assert_eq!(
+                (reply.status, &reply.json()["status"]),
+                (429, &429.into()),
+                "{path}: {rules}"
+            );
+        }
+    }
+}
+
+#[test]
 fn no_client_input_makes_the_answer_an_error() {
     let long = "x".repeat(30_000);
     let long_path = format!("/{long}");
@@ -170,6 +195,18 @@ fn a_header_attribute_separates_its_clients() {
     // The first of two lines counts: more keys give no more limits.
     assert_eq!(status(&["a", "c"]), 429);
     assert_eq!(status(&[]), 200);
+}
+
+#[test]
+fn a_header_attribute_is_the_first_of_the_lines_that_ext_authz_joins() {
+    let file = TempFile::new(
+        "auth.toml",
+        "[server.auth]\noriginal = \"request\"\nheaders = [\"X-Api-Key\"]\n\
+         [[rule]]\nname = \"key\"\nkey = [\"x-api-key\"]\nlimits = [\"1/hour\"]\n",
+    );
+    let server = Server::start(&["--config", file.path()]);
+    let status = |key: &str| ask(&server, "GET", "/v1/auth", &[HOST, ("x-api-key", key)]).status;
+    assert_eq!(["a", "a,b", "a , c", "b", "b"].map(status), [200, 429, 429, 200, 429]);
 }
 
 #[test]

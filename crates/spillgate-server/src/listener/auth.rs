@@ -61,8 +61,8 @@ async fn answer(
     let asked = gate.request(peer, &request);
     if let Err(unknown) = gate.app.require_domain_of(&asked) {
         // A mistake of the operator and not of the client: all requests of this API have one domain.
-        let problem = Problem::from(unknown).with_status(StatusCode::INTERNAL_SERVER_ERROR);
-        return problem.into_response();
+        let status = gate.understood(StatusCode::INTERNAL_SERVER_ERROR);
+        return Problem::from(unknown).with_status(status).into_response();
     }
     let decision = gate.app.check(&asked).await;
     gate.response(&decision, request.uri())
@@ -102,15 +102,20 @@ impl Gate {
         asked
     }
 
-    /// Adds the configured headers as attributes. Of a repeated header the first line counts.
+    /// Adds the configured headers as attributes. Of a repeated header the first line counts. Envoy joins the lines by
+    /// commas before it asks.
     fn with_headers<'r>(
         &self,
         asked: spillgate::Request<'r>,
         headers: &'r HeaderMap,
     ) -> spillgate::Request<'r> {
+        let are_joined = self.auth.original == Original::Request;
         let present = self.auth.headers.iter().filter_map(|name| Some((name, headers.get(name)?)));
-        present.fold(asked, |asked, (name, value)| {
-            asked.with(name.as_str().to_owned(), Value::from(value.as_bytes()))
+        present.fold(asked, |asked, (name, lines)| {
+            let lines = lines.as_bytes();
+            let end = lines.iter().position(|&byte| are_joined && byte == b',');
+            let first = &lines[..end.unwrap_or(lines.len())];
+            asked.with(name.as_str().to_owned(), Value::from(first.trim_ascii_end()))
         })
     }
 
@@ -127,7 +132,18 @@ impl Gate {
             }
             Some(_) | None => refusal,
         };
-        refusal.response(HeaderStyle::Ietf).map(Body::from)
+        let status = self.understood(refusal.status());
+        refusal.with_status(status).response(HeaderStyle::Ietf).map(Body::from)
+    }
+
+    /// Returns the status by which the proxy denies. Envoy's ext_authz takes every 5xx for a failure of the server that it
+    /// asks, and with `failure_mode_allow` lets the request pass.
+    fn understood(&self, status: StatusCode) -> StatusCode {
+        if self.auth.original == Original::Request && status.is_server_error() {
+            StatusCode::TOO_MANY_REQUESTS
+        } else {
+            status
+        }
     }
 
     /// Returns the status of a denial: `deny_status` in the query of the proxy's URL, else the setting. The query is
