@@ -66,6 +66,8 @@ pub fn from_header(name: &str) -> Identity {
 
 /// Takes the method, in upper case as it is sent.
 ///
+/// A rule for `GET` does not limit `HEAD`, which axum gives to handlers of `GET`.
+///
 /// ```
 /// # use spillgate::tower::{RateLimitLayer, from_method};
 /// # fn with_attribute(layer: RateLimitLayer) -> RateLimitLayer {
@@ -76,7 +78,10 @@ pub fn from_method() -> Identity {
     Identity(Kind::Method)
 }
 
-/// Takes the path in its [normal form](normalised_path).
+/// Takes the path in its [normal form](normalised_path), also in a nested router of axum.
+///
+/// axum matches the path as it was sent: to the route `/{version}/search` it gives `/./search`, whose normal form is
+/// `/search`. Limit a route with parameters by `from_matched_path` (feature `axum`), so that no spelling avoids its rule.
 ///
 /// ```
 /// # use spillgate::tower::{RateLimitLayer, from_path};
@@ -178,9 +183,9 @@ impl Identity {
             Kind::Ip(by_ip) => Some(address(by_ip, head, diagnostics)),
             Kind::Header(name) => Some(Found::Borrowed(head.headers.get(name)?.as_bytes())),
             Kind::Method => Some(Found::Borrowed(head.method.as_str().as_bytes())),
-            Kind::Path => Some(Found::of_text(normalised_path(head.uri.path()))),
+            Kind::Path => Some(Found::of_text(normalised_path(whole_path(head)))),
             Kind::PathSegment(place) => {
-                let path = normalised_path(head.uri.path());
+                let path = normalised_path(whole_path(head));
                 let segment = path[1..].split('/').nth(*place).filter(|text| !text.is_empty())?;
                 Some(Found::Owned(segment.into()))
             }
@@ -209,6 +214,15 @@ impl<'r> Found<'r> {
             std::borrow::Cow::Owned(text) => Found::Owned(text.into_bytes()),
         }
     }
+}
+
+/// Returns the path as it was sent. A nested router of axum takes its prefix off the URI.
+fn whole_path(head: Head<'_>) -> &str {
+    #[cfg(feature = "axum")]
+    if let Some(original) = head.extensions.get::<axum::extract::OriginalUri>() {
+        return original.0.path();
+    }
+    head.uri.path()
 }
 
 /// Returns the client's address. Requests with an unknown peer share one subject. Without a value
@@ -243,8 +257,8 @@ fn peer(head: Head<'_>) -> Option<IpAddr> {
 /// Reads data of axum's router.
 #[cfg(feature = "axum")]
 mod routed {
-    use super::Head;
-    use axum::extract::{MatchedPath, OriginalUri};
+    use super::{Head, whole_path};
+    use axum::extract::MatchedPath;
 
     pub(super) fn matched_path(head: Head<'_>) -> Option<&str> {
         head.extensions.get::<MatchedPath>().map(MatchedPath::as_str)
@@ -254,9 +268,7 @@ mod routed {
     /// `{*rest}`.
     pub(super) fn path_parameter(head: Head<'_>, name: &str) -> Option<Vec<u8>> {
         let template = matched_path(head)?;
-        // In a nested router the path has lost its prefix; the template has not.
-        let original = head.extensions.get::<OriginalUri>().map(|uri| uri.0.path());
-        let mut rest = original.unwrap_or(head.uri.path());
+        let mut rest = whole_path(head);
         for segment in template.split('/') {
             let (value, after) = rest.split_once('/').unwrap_or((rest, ""));
             let parameter = segment.strip_prefix('{').and_then(|text| text.strip_suffix('}'));

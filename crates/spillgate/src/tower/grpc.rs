@@ -6,16 +6,22 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Method, Response};
 
 use super::Head;
 use crate::decision::Reason;
 use crate::denial_response::{DenialResponse, description};
 
-/// Returns whether a request is gRPC or gRPC-Web.
+/// Returns whether a request is gRPC or gRPC-Web. Both have the method POST. Another request with their content type gets
+/// a status that caches and logs understand.
 pub(super) fn is_asked_for(head: Head<'_>) -> bool {
-    let kind = head.headers.get(CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+    let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let format = kind.and_then(|kind| kind.strip_prefix("application/grpc"));
+    let is_grpc = |format: &str| {
+        let format = format.strip_prefix("-web").unwrap_or(format);
+        format.is_empty() || format.starts_with(['+', ';', '-'])
+    };
+    head.method == Method::POST && format.is_some_and(is_grpc)
 }
 
 /// Makes a response of headers alone, which servers send for errors before the first message.

@@ -10,7 +10,7 @@ use http::{Extensions, HeaderMap, Method, Request, Uri};
 pub struct Head<'r> {
     /// The method of the request.
     pub method: &'r Method,
-    /// The target of the request, as it was sent.
+    /// The target of the request. A nested router of axum takes its prefix off: its extension `OriginalUri` has it whole.
     pub uri: &'r Uri,
     /// The headers of the request.
     pub headers: &'r HeaderMap,

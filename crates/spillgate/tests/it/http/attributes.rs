@@ -125,6 +125,22 @@ fn a_nested_router_sees_the_whole_path() {
 }
 
 #[test]
+fn a_nested_router_matches_rules_by_the_whole_path() {
+    let runtime = threads();
+    let policy = "[attribute.path]\ntype = \"path\"\n[[rule]]\nname = \"r\"\nmatch = { path = \"/blogs/*\" }\n\
+                  key = [\"post\"]\nlimits = [\"1/day\"]";
+    let builder = Limiter::builder().policy(Policy::from_toml(policy).unwrap());
+    let layer = RateLimitLayer::new(runtime.block_on(builder.build()).unwrap())
+        .with("path", from_path())
+        .with("post", from_path_segment(3));
+    let within = Router::new().route("/posts/{post}", get(async || "post")).layer(layer);
+    let served = serve(runtime, Router::new().nest("/blogs/{blog}", within));
+    let mut client = Client::connect(served.port);
+    let paths = ["/blogs/1/posts/1", "/blogs/1/posts/2", "/blogs/2/posts/1"];
+    assert_eq!(paths.map(|path| client.get(path).status), [200, 200, 429]);
+}
+
+#[test]
 fn a_closure_returns_any_attribute() {
     let by_length = from_request(|head| (head.uri.path().len() > 8).then_some("long"));
     let paths = ["/users/1", "/users/1", "/users/11", "/users/12"];

@@ -269,6 +269,21 @@ fn a_grpc_client_gets_a_grpc_status() {
 }
 
 #[test]
+fn a_client_that_only_claims_to_be_grpc_gets_the_usual_status() {
+    let layer = layer(&rule("free", "block", "denial = { status = 402, text = \"Pay\" }"));
+    let get = || {
+        let request = HttpRequest::get("/").header("content-type", "application/grpc");
+        request.header("user", "ada").body(Full::default()).unwrap()
+    };
+    let other_type = || {
+        let request = HttpRequest::post("/").header("content-type", "application/grpcx");
+        request.header("user", "ada").body(Full::default()).unwrap()
+    };
+    denied_by(&layer, get).has(402, "text/plain; charset=utf-8", "Pay");
+    denied_by(&layer, other_type).has(402, "text/plain; charset=utf-8", "Pay");
+}
+
+#[test]
 fn an_inline_limit_has_the_usual_response() {
     let limiter = limiter(&rule("free", "1/day", "denial.status = 402"));
     let request = Request::keyed("ada", Limit::per_day(1));

@@ -97,7 +97,7 @@ async fn layer(builder: LimiterBuilder) -> RateLimitLayer {
 /// Returns the head of the answer to a request of this case.
 async fn answer(layer: &RateLimitLayer, case: &str, kind: &str) -> Response<()> {
     let service = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
-    let request = Request::get("/").header("case", case).header(CONTENT_TYPE, kind);
+    let request = Request::post("/").header("case", case).header(CONTENT_TYPE, kind);
     let answer = layer.layer(service).oneshot(request.body(()).unwrap()).await;
     answer.unwrap().map(|_| ())
 }
