@@ -137,6 +137,8 @@ fn no_denial_is_an_error_that_ext_authz_would_take_for_a_failure() {
                 (429, &429.into()),
                 "{path}: {rules}"
             );
+            let is_outage = rules == of_rules && path == "/v1/auth/";
+            assert_eq!(reply.header("retry-after"), is_outage.then_some("1"), "{path}: {rules}");
         }
     }
 }
@@ -199,14 +201,23 @@ fn a_header_attribute_separates_its_clients() {
 
 #[test]
 fn a_header_attribute_is_the_first_of_the_lines_that_ext_authz_joins() {
-    let file = TempFile::new(
-        "auth.toml",
-        "[server.auth]\noriginal = \"request\"\nheaders = [\"X-Api-Key\"]\n\
-         [[rule]]\nname = \"key\"\nkey = [\"x-api-key\"]\nlimits = [\"1/hour\"]\n",
-    );
-    let server = Server::start(&["--config", file.path()]);
-    let status = |key: &str| ask(&server, "GET", "/v1/auth", &[HOST, ("x-api-key", key)]).status;
-    assert_eq!(["a", "a,b", "a , c", "b", "b"].map(status), [200, 429, 429, 200, 429]);
+    for (original, expected) in [
+        ("request", [200, 429, 429, 200, 429]),
+        ("x-original", [200, 200, 200, 200, 429]),
+        ("x-forwarded", [200, 200, 200, 200, 429]),
+    ] {
+        let file = TempFile::new(
+            "auth.toml",
+            &format!(
+                "[server.auth]\noriginal = \"{original}\"\nheaders = [\"X-Api-Key\"]\n\
+                 [[rule]]\nname = \"key\"\nkey = [\"x-api-key\"]\nlimits = [\"1/hour\"]\n"
+            ),
+        );
+        let server = Server::start(&["--config", file.path()]);
+        let status =
+            |key: &str| ask(&server, "GET", "/v1/auth", &[HOST, ("x-api-key", key)]).status;
+        assert_eq!(["a", "a,b", "a , c", "b", "b"].map(status), expected, "{original}");
+    }
 }
 
 #[test]

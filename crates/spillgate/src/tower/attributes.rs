@@ -78,7 +78,8 @@ pub fn from_method() -> Identity {
     Identity(Kind::Method)
 }
 
-/// Takes the path in its [normal form](normalised_path), also in a nested router of axum.
+/// Takes the path in its [normal form](normalised_path). In axum it is the path that the outermost router got: nested
+/// routers do not shorten it, and a rewrite behind that router does not count. [`from_request`] can take a rewritten path.
 ///
 /// axum matches the path as it was sent: to the route `/{version}/search` it gives `/./search`, whose normal form is
 /// `/search`. Limit a route with parameters by `from_matched_path` (feature `axum`), so that no spelling avoids its rule.
@@ -93,8 +94,8 @@ pub fn from_path() -> Identity {
     Identity(Kind::Path)
 }
 
-/// Takes one segment of the path in its normal form, counted from 0. Segment 1 of `/users/42/posts`
-/// is `42`. There is no value beyond the last segment.
+/// Takes one segment of the path of [`from_path`], counted from 0. Segment 1 of `/users/42/posts` is
+/// `42`, also in a nested router of axum. There is no value beyond the last segment.
 ///
 /// ```
 /// # use spillgate::tower::{RateLimitLayer, from_path_segment};
@@ -216,7 +217,7 @@ impl<'r> Found<'r> {
     }
 }
 
-/// Returns the path as it was sent. A nested router of axum takes its prefix off the URI.
+/// Returns the path that axum's outermost router got, else that of the URI. A nested router takes its prefix off the URI.
 fn whole_path(head: Head<'_>) -> &str {
     #[cfg(feature = "axum")]
     if let Some(original) = head.extensions.get::<axum::extract::OriginalUri>() {

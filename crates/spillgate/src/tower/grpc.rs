@@ -18,8 +18,9 @@ pub(super) fn is_asked_for(head: Head<'_>) -> bool {
     let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let format = kind.and_then(|kind| kind.strip_prefix("application/grpc"));
     let is_grpc = |format: &str| {
-        let format = format.strip_prefix("-web").unwrap_or(format);
-        format.is_empty() || format.starts_with(['+', ';', '-'])
+        let web = format.strip_prefix("-web");
+        let format = web.map_or(format, |web| web.strip_prefix("-text").unwrap_or(web));
+        format.is_empty() || format.starts_with(['+', ';', ' ', '\t'])
     };
     head.method == Method::POST && format.is_some_and(is_grpc)
 }
