@@ -17,6 +17,21 @@ use spillgate_testkit::{Folder, Process, eventually, free_port};
 use crate::client::{Client, Reply};
 use crate::server::{Server, TempFile};
 
+const MORE_RULES: &str = r#"
+[[rule]]
+name = "unavailable"
+match = { path = "/unavailable" }
+key = []
+limits = ["block"]
+denial = { status = 503 }
+
+[[rule]]
+name = "key"
+match = { path = "/key" }
+key = ["x-api-key"]
+limits = ["1/hour"]
+"#;
+
 /// A proxy in front of an application, limited by Spillgate and configured as the document shows.
 struct Rig {
     spillgate: Server,
@@ -32,7 +47,7 @@ impl Rig {
     fn new(original: &str) -> Rig {
         let settings = document_block("toml", "[server.auth]")
             .replace("\"x-original\"  ", &format!("\"{original}\"  "));
-        let file = TempFile::new("auth.toml", &settings);
+        let file = TempFile::new("auth.toml", &format!("{settings}\n{MORE_RULES}"));
         Rig {
             spillgate: Server::start(&["--config", file.path()]),
             application: application(),
@@ -113,6 +128,11 @@ impl Rig {
             assert_eq!(ask("/login", &[forged]).status, 429, "{forged:?}");
         }
         assert_eq!(ask("/login?deny_status=404", &[]).status, 429);
+        // A proxy that takes it for a failure would let it pass.
+        let unavailable = ask("/unavailable", &[]);
+        assert!([429, 503].contains(&unavailable.status), "{unavailable:?}");
+        let keys = [("X-Api-Key", "a"), ("X-Api-Key", "b")];
+        assert_eq!([&keys[..1], &keys].map(|keys| ask("/key", keys).status), [200, 429]);
         assert_eq!(ask("/other", &[]).status, 200);
         assert_eq!(ask("/Login", &[]).status, 200);
     }
