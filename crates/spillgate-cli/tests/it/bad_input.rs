@@ -162,25 +162,48 @@ fn each_bound_admits_the_last_value_and_refuses_the_next() {
 }
 
 #[test]
-fn one_bad_item_refuses_the_batch_by_its_index_and_charges_nothing() {
+fn a_bad_item_of_a_batch_is_answered_by_its_problem_and_its_neighbours_by_decisions() {
     let server = Server::start(&[]);
-    let good = r#"{"key":"u1","limit":{"quota":"5/minute"}}"#;
+    let good = r#"{"key":"u1","limit":{"quota":"40/day"}}"#;
+    let mut left = 40;
     for (bad, field) in [
-        ("5", "[2]"),
-        ("[]", "[2]"),
-        (r#"{"cost":-1}"#, "[2].cost"),
-        (r#"{"attributes":{"ip":true}}"#, "[2].attributes.ip"),
-        (r#"{"key":"u","limit":{"quota":"0/minute"}}"#, "[2].limit.quota"),
-        (r#"{"key":"u"}"#, "[2].limit"),
-        (r#"{"kye":"u"}"#, "[2].kye"),
-        (r#"{"cost":1,"cost":1}"#, "[2].cost"),
-        (r#"{"wait_ms":1}"#, "[2].wait_ms"),
+        ("5", ""),
+        ("[]", ""),
+        ("null", ""),
+        (r#""\ud800""#, ""),
+        (r#"{"cost":-1}"#, "cost"),
+        (r#"{"cost":-}"#, "whole"),
+        (r#"{"attributes":{"ip":true}}"#, "attributes.ip"),
+        (r#"{"attributes":{"ip":[[[[]]]]}}"#, "attributes.ip"),
+        (r#"{"key":"u","limit":{"quota":"0/minute"}}"#, "limit.quota"),
+        (r#"{"key":"u"}"#, "limit"),
+        (r#"{"kye":"u"}"#, "kye"),
+        (r#"{"cost":1,"cost":1}"#, "cost"),
+        (r#"{"wait_ms":1}"#, "wait_ms"),
+        (r#"{"wait_ms":60001}"#, "wait_ms"),
+        (r#"{"ttl_ms":1}"#, "ttl_ms"),
     ] {
-        let batch = format!("[{good},{good},{bad},{good}]");
-        let reply = server.post("/v1/check/batch", batch.as_bytes());
-        expect_problem(&reply, 400, "Bad Request", field, "", bad);
+        let reply = server.post("/v1/check/batch", format!("[{good},{bad},{good}]").as_bytes());
+        if field == "whole" {
+            // Without the end of an item there is no next one.
+            assert_eq!(reply.status, 400, "{bad}: {}", reply.body);
+            continue;
+        }
+        assert_eq!(reply.status, 200, "{bad}: {}", reply.body);
+        let results = reply.json()["results"].clone();
+        assert_eq!(results.as_array().unwrap().len(), 3, "{bad}: {results}");
+        left -= 2;
+        assert_eq!(results[0]["remaining"], left + 1, "{bad}: {results}");
+        assert_eq!(results[2]["remaining"], left, "{bad}: {results}");
+        let problem = &results[1]["error"];
+        assert_eq!(problem["status"], 400, "{bad}: {results}");
+        assert_eq!(problem["title"], "Bad Request", "{bad}: {results}");
+        assert_eq!(problem["field"].as_str().unwrap_or_default(), field, "{bad}: {results}");
+        // By itself the item has the same problem.
+        if !field.contains("_ms") {
+            assert_eq!(problem, &server.post("/v1/check", bad.as_bytes()).json(), "{bad}");
+        }
     }
-    assert_eq!(server.check(good)["remaining"], 4);
 }
 
 #[test]

@@ -29,6 +29,7 @@ pub(super) mod request;
 pub(super) mod reservation;
 mod ticks;
 
+use answer::Item;
 pub(crate) use connection::Http;
 use problem::Problem;
 use request::{Batch, Check};
@@ -76,15 +77,26 @@ async fn check_batch(
     body: Body,
 ) -> Result<Response, Problem> {
     let body = body::read(body).await?;
-    let batch: Batch<'_> = json::parse(&body)?;
-    let requests = batch.requests()?;
-    let answers = answers_max(&app.limiter().policy(), &batch, requests.len());
-    body::room_for(&connection, body.len() + answers).await?;
-    for (index, request) in requests.iter().enumerate() {
-        app.require_domain_of(request).map_err(|unknown| Problem::from(unknown).in_item(index))?;
+    let batch = Batch::parse(&body)?;
+    let mut requests = Vec::new();
+    let mut items = Vec::new();
+    for item in batch.requests() {
+        let known = item.and_then(|(request, headers)| {
+            app.require_domain_of(&request)?;
+            Ok((request, headers))
+        });
+        items.push(match known {
+            Ok((request, headers)) => {
+                requests.push(request);
+                Ok(headers)
+            }
+            Err(problem) => Err(problem.json()),
+        });
     }
+    let room = body.len() + answers_max(&app.limiter().policy(), &items);
+    body::room_for(&connection, room).await?;
     let decisions = app.check_batch(&requests).await;
-    let answer = answer::to_many(&decisions, batch.headers());
+    let answer = answer::to_many(&decisions, &items);
     // Most answers need a small part of the room. The rest is free for others before the client takes its answer.
     let length = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
     connection.buffer_share().shrink_to(connection.buffered().saturating_add(length));
@@ -92,7 +104,7 @@ async fn check_batch(
 }
 
 /// Returns the bytes that the answer to a batch may have: as if each check met all limits of the policy.
-fn answers_max(policy: &Policy, batch: &Batch<'_>, checks: usize) -> usize {
+fn answers_max(policy: &Policy, items: &[Item]) -> usize {
     let mut limits = 0;
     for rule in policy.rules() {
         limits += rule.limits().len();
@@ -102,8 +114,13 @@ fn answers_max(policy: &Policy, batch: &Batch<'_>, checks: usize) -> usize {
         }
     }
     // A check with an inline limit needs no rule.
-    let of_one = ANSWER_OF_ONE + ANSWER_OF_LIMIT * limits.clamp(1, LIMITS_MAX);
-    checks * of_one + batch.headers().flatten().count() * HEADERS_OF_ONE
+    let of_decision = ANSWER_OF_ONE + ANSWER_OF_LIMIT * limits.clamp(1, LIMITS_MAX);
+    let of_item = |item: &Item| match item {
+        Ok(None) => of_decision,
+        Ok(Some(_)) => of_decision + HEADERS_OF_ONE,
+        Err(problem) => problem.len() + ERROR_OF_ONE,
+    };
+    items.iter().map(of_item).sum()
 }
 
 /// Answers with the description of all HTTP paths, for generators of clients.
@@ -130,6 +147,8 @@ const CHECK: &str = "/v1/check";
 const OPENAPI: &str = "/v1/openapi.json";
 /// The estimated bytes of one answer of a batch, its limits and headers left out.
 const ANSWER_OF_ONE: usize = 256;
+/// The bytes around the problem of an item.
+const ERROR_OF_ONE: usize = 16;
 /// The estimated bytes of one limit in an answer.
 const ANSWER_OF_LIMIT: usize = 192;
 /// The most limits in an answer: a decision has no more counters.
@@ -158,11 +177,12 @@ mod tests {
                 [r#"{"attributes":{"user":"u"}}"#, r#"{"key":"u","limit":{"quota":"5/day"}}"#]
             {
                 let body = format!("[{check},{check},{check}]");
-                let batch: Batch<'_> = json::parse(body.as_bytes()).unwrap();
-                let requests = batch.requests().unwrap();
-                let counted = answers_max(&app.limiter().policy(), &batch, requests.len());
+                let batch = Batch::parse(body.as_bytes()).unwrap();
+                let requests: Vec<_> = batch.requests().map(|item| item.unwrap().0).collect();
+                let items = vec![Ok(None); requests.len()];
+                let counted = answers_max(&app.limiter().policy(), &items);
                 let decisions = app.check_batch(&requests).await;
-                let answer = answer::to_many(&decisions, batch.headers());
+                let answer = answer::to_many(&decisions, &items);
                 let length = answer.body().size_hint().exact().unwrap();
                 assert!(length <= counted as u64, "{rules} rules: {length} bytes of {counted}");
             }

@@ -26,23 +26,28 @@ pub(in crate::listener) fn to_one<B: From<Vec<u8>>>(
     response(bytes)
 }
 
-/// Answers several checks in their order. `headers` has one entry per decision.
-pub(in crate::listener) fn to_many(
-    decisions: &[Decision],
-    headers: impl Iterator<Item = Option<HeaderStyle>>,
-) -> Response {
-    let mut bytes = Vec::with_capacity(ANSWER_BYTES * decisions.len());
-    write_list(
-        &mut bytes,
-        r#"{"results":["#,
-        decisions.iter().zip(headers),
-        |bytes, (one, headers)| {
-            write_decision(bytes, one, headers);
-        },
-    );
+/// Answers the items of a batch in their order: each that has a style of header fields by the next of the decisions, each
+/// other by its problem.
+pub(in crate::listener) fn to_many(decisions: &[Decision], items: &[Item]) -> Response {
+    let mut bytes = Vec::with_capacity(ANSWER_BYTES * items.len());
+    let mut decisions = decisions.iter();
+    write_list(&mut bytes, r#"{"results":["#, items, |bytes, item| match item {
+        Ok(headers) => {
+            let decision = decisions.next().expect("each item without a problem has a decision");
+            write_decision(bytes, decision, *headers);
+        }
+        Err(problem) => {
+            bytes.extend_from_slice(br#"{"error":"#);
+            bytes.extend_from_slice(problem);
+            bytes.extend_from_slice(b"}");
+        }
+    });
     bytes.extend_from_slice(b"}");
     response(bytes)
 }
+
+/// How an item of a batch is answered: by a decision with this style of header fields, or by a problem, as JSON.
+pub(in crate::listener) type Item = Result<Option<HeaderStyle>, Vec<u8>>;
 
 // The answer to a check is written by hand, piece by piece, each field's name together with the marks around it:
 // serializing it took longer than deciding. The names of rules, limits and units, and receipts, hold no character that
@@ -109,7 +114,7 @@ fn write_list<I>(
     bytes: &mut Vec<u8>,
     name: &str,
     items: impl IntoIterator<Item = I>,
-    write: impl Fn(&mut Vec<u8>, I),
+    mut write: impl FnMut(&mut Vec<u8>, I),
 ) {
     bytes.extend_from_slice(name.as_bytes());
     for (number, item) in items.into_iter().enumerate() {

@@ -12,10 +12,10 @@ use spillgate::Reason;
 use crate::app::UnknownDomain;
 
 /// The reason for which a request got no decision and was not charged.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::listener) struct Problem {
     status: StatusCode,
-    /// The field with the problem, such as `limit.quota` or `[3].cost`; empty if the problem is about no field.
+    /// The field with the problem, such as `limit.quota`; empty if the problem is about no field.
     field: String,
     message: String,
     kind: Kind,
@@ -42,11 +42,6 @@ impl Problem {
     /// Returns this problem with another status than 400.
     pub(in crate::listener) fn with_status(self, status: StatusCode) -> Problem {
         Problem { status, ..self }
-    }
-
-    /// Returns this problem as that of one item of a batch.
-    pub(in crate::listener) fn in_item(self, index: usize) -> Problem {
-        Problem { field: format!("[{index}].{}", self.field), ..self }
     }
 
     /// Returns the problem of an empty body, with what the path expects.
@@ -178,10 +173,11 @@ struct Body9457<'p> {
     ended: Option<&'static str>,
 }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
+impl Problem {
+    /// Returns the problem details as JSON.
+    pub(in crate::listener) fn json(&self) -> Vec<u8> {
         let detail = match self.field.as_str() {
-            "" => self.message,
+            "" => self.message.clone(),
             field => format!("{field}: {}", self.message),
         };
         let (reason, ended) = match self.kind {
@@ -200,8 +196,13 @@ impl IntoResponse for Problem {
             reason,
             ended,
         };
-        let body = serde_json::to_vec(&body).expect("strings and numbers always make JSON");
-        let mut response = Response::new(Body::from(body));
+        serde_json::to_vec(&body).expect("strings and numbers always make JSON")
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::from(self.json()));
         *response.status_mut() = self.status;
         response
             .headers_mut()

@@ -10,7 +10,9 @@ use spillgate::http::HeaderStyle;
 use spillgate::reservation::Reserve;
 use spillgate::{Cost, Limit, Request, Value};
 
-use super::json::{List, Name, Named, NamedVisitor, Object, Text};
+use serde_json::value::RawValue;
+
+use super::json::{self, List, Name, Named, NamedVisitor, Object, Text};
 use super::limit::LimitFields;
 use super::problem::Problem;
 use crate::bounds::{BATCH_MAX, RESERVATION_NAME_MAX, VALUE_MAX, WAIT_MAX};
@@ -18,8 +20,8 @@ use crate::bounds::{BATCH_MAX, RESERVATION_NAME_MAX, VALUE_MAX, WAIT_MAX};
 /// One check, by the rules of the policy or with an inline limit. It borrows from the body.
 pub(in crate::listener) type Check<'a> = Object<CheckFields<'a>>;
 
-/// Several checks, each decided by itself.
-pub(in crate::listener) type Batch<'a> = List<Check<'a>, BATCH_MAX>;
+/// Several checks, each decided by itself. A malformed one is a problem of its own, and the others do not notice it.
+pub(in crate::listener) struct Batch<'a>(Vec<Result<Check<'a>, Problem>>);
 
 /// The fields of a check. A field that is null counts as left out.
 #[derive(serde::Deserialize)]
@@ -151,31 +153,34 @@ impl Check<'_> {
     }
 }
 
-impl Batch<'_> {
-    /// Returns, for each check in order, the style of the ready-made header fields in its answer.
-    pub(in crate::listener) fn headers(&self) -> impl Iterator<Item = Option<HeaderStyle>> {
-        self.0.iter().map(|Object(check)| check.headers())
-    }
-
-    /// Returns the requests of all checks, in order.
+impl<'a> Batch<'a> {
+    /// Parses a body.
     ///
     /// # Errors
     ///
-    /// The problem of the first check that has one.
-    pub(in crate::listener) fn requests(&self) -> Result<Vec<Request<'_>>, Problem> {
+    /// If the body is not a JSON array of at most 1,000 items. A malformed item is not an error here.
+    pub(in crate::listener) fn parse(body: &'a [u8]) -> Result<Batch<'a>, Problem> {
+        // First only the bounds of each item: an error inside one would leave a parser of the whole array at a place
+        // from which it cannot find the next.
+        let List(items) = json::parse::<List<&'a RawValue, BATCH_MAX>>(body)?;
+        let checks = items.into_iter().map(|item| json::parse(item.get().as_bytes()));
+        Ok(Batch(checks.collect()))
+    }
+
+    /// Returns the request of each check in order, with the style of the ready-made header fields in its answer, or the
+    /// problem of an item that is malformed.
+    pub(in crate::listener) fn requests(
+        &self,
+    ) -> impl Iterator<Item = Result<(Request<'_>, Option<HeaderStyle>), Problem>> {
         let mut last = LastLimit::default();
-        let checks = self.0.iter().enumerate();
-        checks
-            .map(|(index, Object(check))| {
-                let request = match check.wait() {
-                    Ok(Duration::ZERO) => {
-                        check.is_no_reservation().and_then(|()| check.request(&mut last))
-                    }
-                    _ => Err(Problem::in_field("wait_ms", NOT_IN_A_BATCH)),
-                };
-                request.map_err(|problem| problem.in_item(index))
-            })
-            .collect()
+        self.0.iter().map(move |check| {
+            let Object(check) = check.as_ref().map_err(Problem::clone)?;
+            check.is_no_reservation()?;
+            match check.wait() {
+                Ok(Duration::ZERO) => Ok((check.request(&mut last)?, check.headers())),
+                _ => Err(Problem::in_field("wait_ms", NOT_IN_A_BATCH)),
+            }
+        })
     }
 }
 
