@@ -33,8 +33,8 @@ func TestBench(t *testing.T) {
 		}
 	}
 	app := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
-	client := &Client{URL: server.url, OnFailure: Deny, Timeout: 5 * time.Second}
-	limited := (&RateLimit{Client: client}).Handler(app)
+	client := newClient(t, Options{URL: server.url, OnFailure: OnFailureDeny, Timeout: 5 * time.Second})
+	limited := newRateLimit(t, client, RateLimitOptions{}).Handler(app)
 	// A server has read the request before the middleware sees it.
 	request := httptest.NewRequest(http.MethodGet, "/login", nil)
 	request.RemoteAddr = "203.0.113.7:50000"

@@ -4,64 +4,23 @@ package spillgate
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"net"
 	"net/http"
-	"strings"
-	"sync"
 	"time"
 )
 
-// OnFailure is the decision of a client if the server does not answer.
-type OnFailure int
-
-const (
-	// Allow fails open.
-	Allow OnFailure = iota
-	// Deny fails closed.
-	Deny
-)
-
-func (o OnFailure) String() string {
-	if o == Deny {
-		return "deny"
-	}
-	return "allow"
-}
-
-// DefaultTimeout is longer than the 250 ms after which the server answers an overload, so that its answer comes first.
-const DefaultTimeout = 300 * time.Millisecond
-
-// A Client asks a Spillgate server. Make one and share it: it keeps connections open. Its zero value asks
-// http://127.0.0.1:8080 and fails open.
+// A Client asks a Spillgate server. Make one with New and share it: it keeps connections open, and sends checks that are
+// made at the same time together.
 //
-// A call returns no error because the server is slow or away: OnFailure decides then. It returns a *ProblemError for a
-// request that the server refuses, such as a wrong token.
+// A call returns no error because the server is slow or down: OnFailure decides then. It returns a *ProblemError for a
+// request that the server refuses, such as a wrong token, and ErrInvalidToken for a token that cannot be sent.
 type Client struct {
-	// URL is where the server listens.
-	URL string
-	// Token returns the bearer token; none if nil.
-	Token func() string
-	// Timeout is the time until OnFailure decides: DefaultTimeout if 0.
-	Timeout time.Duration
-	// OnFailure decides if the server does not answer.
-	OnFailure OnFailure
-	// Observe is called after each call, for metrics.
-	Observe func(Call)
-	// Logger gets a line when the server ceases to answer, and when it answers again: slog.Default() if nil.
-	Logger *slog.Logger
-	// HTTPClient replaces the client's own, which has up to 64 calls at once, at most half of them with a Wait. The
-	// client then sets no such bounds. A MaxConnsPerHost of yours makes calls wait that count as failures of the server.
-	HTTPClient *http.Client
-
-	once   sync.Once
-	http   *http.Client
-	places places
-	health health
+	options    Options
+	url        string
+	http       *http.Client
+	dispatcher *dispatcher
+	log        healthLog
 }
 
 // A Call is one call, for metrics.
@@ -72,43 +31,52 @@ type Call struct {
 	Err       error
 }
 
-// Check decides one request.
-func (c *Client) Check(ctx context.Context, request Request) (Decision, error) {
-	// A caller that is late has no time to wait. The server refuses more than a minute.
-	request.Wait = min(max(request.Wait, 0), 2*time.Minute)
-	body := &checkBody{request, request.Wait.Milliseconds()}
-	return c.decide(ctx, "check", body, request.Wait, 1)
-}
-
-// CheckBatch decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests.
-func (c *Client) CheckBatch(ctx context.Context, requests []Request) ([]Decision, error) {
-	start := time.Now()
-	answer := decidedBatch{count: len(requests)}
-	err := c.call(ctx, "/v1/check/batch", requests, &answer, 0, 1)
-	decisions := make([]Decision, len(requests))
-	if isProblem(err) {
-		c.observe("check_batch", start, nil, err)
+// New makes a client. Its error names an option that is not valid.
+func New(options Options) (*Client, error) {
+	options, err := options.withDefaults()
+	if err != nil {
 		return nil, err
 	}
-	for i := range decisions {
-		if err != nil {
-			decisions[i] = c.withoutServer(err)
-		} else {
-			decisions[i] = answer.Results[i].decision()
-		}
+	c := &Client{options: options, url: options.URL, http: newHTTPClient(options.Transport)}
+	c.log = healthLog{logger: options.Logger, decides: options.OnFailure}
+	c.dispatcher = newDispatcher(options.Timeout, c.sendBatch)
+	return c, nil
+}
+
+// Check decides one request.
+func (c *Client) Check(ctx context.Context, request Request) (Decision, error) {
+	start := time.Now()
+	var decision Decision
+	var err error
+	// A caller that is late has no time to wait. The server refuses more than a minute.
+	if wait := min(request.Wait, 2*time.Minute); wait > 0 {
+		decision, err = c.checkWithWait(ctx, request, start.Add(wait))
+	} else {
+		decision, err = c.checkAtOnce(ctx, request)
 	}
+	return c.concluded("check", start, decision, err)
+}
+
+// CheckBatch decides requests by as few calls as possible, each by itself. The decisions have the order of the requests. If
+// the server refuses some of them, it decides the others, and the error is that of the first, with its index in Field.
+func (c *Client) CheckBatch(ctx context.Context, requests []Request) ([]Decision, error) {
+	start := time.Now()
+	decisions, err := c.checkAll(ctx, requests)
 	c.observe("check_batch", start, decisions, err)
+	if isOfApplication(err) {
+		return nil, err
+	}
 	return decisions, nil
 }
 
 // Acquire checks, and waits RetryAfter after each denial, until the request is allowed or the next wait would exceed the
 // deadline of the context. It returns the last decision. If the context ends before the first one, it denies with the
-// reason StoreUnavailable. For permits use Check with a Wait: their RetryAfter is the latest time at which one is free.
+// reason ReasonStoreUnavailable. For permits use Check with a Wait: their RetryAfter is the latest time at which one is free.
 func (c *Client) Acquire(ctx context.Context, request Request) (Decision, error) {
-	last := Decision{Reason: StoreUnavailable, Source: SourceClient, Degraded: true}
+	last := Decision{Reason: ReasonStoreUnavailable, Source: SourceClient, Degraded: true}
 	for {
 		decision, err := c.Check(ctx, request)
-		if err == nil && decision.Source == SourceClient && hasEnded(ctx) {
+		if err == nil && decision.Source == SourceClient && ctx.Err() != nil {
 			// OnFailure is about a silent server, not about a caller that stopped waiting.
 			if last.Source == SourceClient {
 				last.Err = decision.Err
@@ -159,306 +127,274 @@ func (c *Client) Renew(ctx context.Context, receipt string, ttl time.Duration) (
 }
 
 // Close closes the connections that are not in use.
-func (c *Client) Close() { c.client().CloseIdleConnections() }
+func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-func (c *Client) decide(ctx context.Context, operation string, body any, wait time.Duration, tries int) (Decision, error) {
-	start := time.Now()
-	var answer decided
-	err := c.call(ctx, "/v1/"+operation, body, &answer, wait, tries)
-	if isProblem(err) {
-		c.observe(operation, start, nil, err)
+func (c *Client) checkAtOnce(ctx context.Context, request Request) (Decision, error) {
+	body, token, err := c.encodeCheck(request)
+	if err != nil {
 		return Decision{}, err
 	}
-	decision := answer.decision()
+	one := &check{turn: turn{ready: make(chan struct{})}, body: body, token: token}
+	if err := c.dispatcher.decide(ctx, one); err != nil {
+		return Decision{}, err
+	}
+	return one.answer.decision(), nil
+}
+
+// checkWithWait lets the server wait for room. The time until the call may leave is part of its wait; once it is over, the
+// request needs no wait any more.
+func (c *Client) checkWithWait(ctx context.Context, request Request, until time.Time) (Decision, error) {
+	if c.dispatcher.isOpen() {
+		// A check that the server may hold would not show soon that it is back.
+		decision, err := c.checkAtOnce(ctx, request)
+		if _, helps := decision.RetryAfter(); err != nil || decision.Allowed || !helps {
+			return decision, err
+		}
+	}
+	token, err := bearer(c.options.TokenFunc())
 	if err != nil {
-		decision = c.withoutServer(err)
+		return Decision{}, err
 	}
-	if c.Observe != nil {
-		c.observe(operation, start, []Decision{decision}, err)
+	f, err := c.dispatcher.enter(ctx, until)
+	left := time.Until(until).Round(time.Millisecond).Milliseconds()
+	if err == errWaitOver || (err == nil && left <= 0) {
+		if err == nil {
+			c.dispatcher.leave(f, abandoned)
+		}
+		return c.checkAtOnce(ctx, request)
 	}
-	return decision, nil
+	if err != nil {
+		return Decision{}, err
+	}
+	var answer decided
+	if err := c.fly(ctx, f, "/v1/check", token, checkBody{request.withBoundedValues(), left}, &answer, 1); err != nil {
+		return Decision{}, err
+	}
+	return answer.decision(), nil
+}
+
+// checkAll sends the requests in batches of their own. Its error is of the application, or the last one of the server.
+func (c *Client) checkAll(ctx context.Context, requests []Request) ([]Decision, error) {
+	decisions := make([]Decision, len(requests))
+	var first, last error
+	for start := 0; start < len(requests); {
+		batch, err := c.encodeBatch(requests[start:], start)
+		if err != nil {
+			return nil, err
+		}
+		err = c.sendOwnBatch(ctx, batch)
+		if isOfApplication(err) {
+			return nil, err
+		}
+		for i, item := range batch {
+			switch {
+			case err != nil:
+				decisions[start+i], last = c.withoutServer(err), err
+			case item.answer.Error != nil:
+				first = firstOf(first, ofItem(item.answer.Error.err(), start+i))
+			default:
+				decisions[start+i] = item.answer.decision()
+			}
+		}
+		start += len(batch)
+	}
+	if first != nil {
+		return nil, first
+	}
+	return decisions, last
+}
+
+// encodeBatch takes as many of the requests as one batch may have.
+func (c *Client) encodeBatch(requests []Request, offset int) ([]*check, error) {
+	var batch []*check
+	size := len("[]")
+	for i, request := range requests[:min(len(requests), batchMax)] {
+		body, token, err := c.encodeCheck(request)
+		var refusal *ProblemError
+		if errors.As(err, &refusal) {
+			return nil, ofItem(refusal, offset+i)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if size += len(body) + len(","); size > batchBytesMax && i > 0 {
+			break
+		}
+		batch = append(batch, &check{body: body, token: token})
+	}
+	return batch, nil
+}
+
+func (c *Client) sendOwnBatch(ctx context.Context, batch []*check) error {
+	f, err := c.dispatcher.enter(ctx, time.Time{})
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { f.cancel(callerEnded(ctx)) })
+	defer stop()
+	return c.postBatch(f, batch)
+}
+
+// sendBatch sends the checks of several callers.
+func (c *Client) sendBatch(f *flight, batch []*check) {
+	err := c.postBatch(f, batch)
+	for _, one := range batch {
+		one.err = err
+		if err == nil && one.answer.Error != nil {
+			one.err = one.answer.Error.err()
+		}
+		close(one.ready)
+	}
+}
+
+// postBatch makes one call for all, and reads their answers.
+func (c *Client) postBatch(f *flight, batch []*check) error {
+	bodies := make([][]byte, len(batch))
+	for i, one := range batch {
+		bodies[i] = one.body
+	}
+	body := bytes.Join([][]byte{[]byte("["), bytes.Join(bodies, []byte(",")), []byte("]")}, nil)
+	// The newest token, since it may have changed.
+	token := batch[len(batch)-1].token
+	answer := decidedBatch{count: len(batch)}
+	err := c.exchange(f, exchange{"/v1/check/batch", token, body, len(batch)}, &answer)
+	c.left(f, err)
+	for i := range batch {
+		if err == nil {
+			batch[i].answer = answer.Results[i]
+		}
+	}
+	return err
+}
+
+// fly makes a call that is no batch. It tries several times within the time-out, for calls that change nothing when
+// repeated.
+func (c *Client) fly(ctx context.Context, f *flight, path, token string, body any, answer answer, tries int) error {
+	stop := context.AfterFunc(ctx, func() { f.cancel(callerEnded(ctx)) })
+	defer stop()
+	text, err := encode(body)
+	if err != nil {
+		c.dispatcher.leave(f, abandoned)
+		return err
+	}
+	for {
+		tries--
+		err = c.exchange(f, exchange{path, token, text, 1}, answer)
+		if tries <= 0 || !isRetryable(err) {
+			break
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+			continue
+		case <-f.Done():
+			timer.Stop()
+		}
+		break
+	}
+	c.left(f, err)
+	return err
+}
+
+// left ends a call, and logs what it changed.
+func (c *Client) left(f *flight, err error) {
+	e := failed
+	var missing *unavailableError
+	switch {
+	case isByServer(err):
+		e = answered
+	case errors.As(err, &missing) && missing.byCaller:
+		e = abandoned
+	}
+	changed := c.dispatcher.leave(f, e)
+	if changed.opens {
+		// They may be dead, and the call that tries the server must not have one of these.
+		c.http.CloseIdleConnections()
+	}
+	c.log.changed(changed, err)
+}
+
+func (c *Client) call(ctx context.Context, path string, body any, answer answer) error {
+	token, err := bearer(c.options.TokenFunc())
+	if err != nil {
+		return err
+	}
+	f, err := c.dispatcher.enter(ctx, time.Time{})
+	if err != nil {
+		return err
+	}
+	return c.fly(ctx, f, path, token, body, answer, tries)
 }
 
 func (c *Client) end(ctx context.Context, operation string, body any) (Outcome, error) {
 	start := time.Now()
 	var answer ended
-	err := c.call(ctx, "/v1/"+operation, body, &answer, 0, tries)
+	err := c.call(ctx, "/v1/"+operation, body, &answer)
 	c.observe(operation, start, nil, err)
-	if isProblem(err) {
+	if isOfApplication(err) {
 		return "", err
 	}
 	if err != nil {
-		return Unavailable, nil
+		return OutcomeUnavailable, nil
 	}
 	return answer.Result, nil
 }
 
-func (c *Client) observe(operation string, start time.Time, decisions []Decision, err error) {
-	if c.Observe != nil {
-		c.Observe(Call{operation, time.Since(start), decisions, err})
+// concluded lets OnFailure decide if there is no answer.
+func (c *Client) concluded(operation string, start time.Time, decision Decision, err error) (Decision, error) {
+	if isOfApplication(err) {
+		c.observe(operation, start, nil, err)
+		return Decision{}, err
 	}
+	if err != nil {
+		decision = c.withoutServer(err)
+	}
+	if c.options.Observe != nil {
+		c.observe(operation, start, []Decision{decision}, err)
+	}
+	return decision, nil
 }
 
 // withoutServer decides by OnFailure.
 func (c *Client) withoutServer(err error) Decision {
-	decision := Decision{Allowed: c.OnFailure == Allow, Source: SourceClient, Degraded: true, Err: err}
+	decision := Decision{Allowed: c.options.OnFailure == OnFailureAllow, Source: SourceClient, Degraded: true, Err: err}
 	if !decision.Allowed {
-		decision.Reason = StoreUnavailable
+		decision.Reason = ReasonStoreUnavailable
 	}
 	return decision
 }
 
-// call has several tries within the time-out, for calls that change nothing when repeated. The wait adds to the time-out.
-func (c *Client) call(ctx context.Context, path string, body any, answer answer, wait time.Duration, tries int) error {
-	until := time.Now().Add(wait)
-	caller := ctx
-	ctx, cancel := context.WithTimeout(ctx, c.timeout()+wait)
-	defer cancel()
-	for {
-		tries--
-		if err := c.health.check(); err != nil {
-			return err
-		}
-		err := c.send(ctx, path, body, answer, until)
-		switch {
-		case err == nil:
-			c.health.succeeded(c.logger())
-			return nil
-		case isProblem(err):
-			c.health.refused()
-			return err
-		case caller.Err() != nil:
-			// The caller went away: no sign of the server's health.
-			return err
-		case isRetryable(err):
-			c.health.refused()
-		case isNoPlace(err):
-			// Nothing was sent: no sign of the server's health.
-		default:
-			c.health.failed(c.logger(), err, c.OnFailure)
-		}
-		if tries <= 0 {
-			return err
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return err
-		}
+func (c *Client) observe(operation string, start time.Time, decisions []Decision, err error) {
+	if c.options.Observe != nil {
+		c.options.Observe(Call{operation, time.Since(start), decisions, err})
 	}
 }
 
-// send takes a place and posts. A check with a Wait first takes one of the places for waits. The time until it has one is
-// part of its Wait, so the server has its whole time-out to answer.
-func (c *Client) send(ctx context.Context, path string, body any, answer answer, until time.Time) error {
-	client := c.client()
-	check, waits := body.(*checkBody)
-	waits = waits && check.Wait > 0
-	if waits {
-		leave, err := c.places.takeForWait(ctx, until)
-		if err != nil {
-			return err
-		}
-		defer leave()
+func (c *Client) encodeCheck(request Request) (body []byte, token string, err error) {
+	if token, err = bearer(c.options.TokenFunc()); err != nil {
+		return nil, "", err
 	}
-	leave, err := c.places.take(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	if waits {
-		check.WaitMs = max(0, time.Until(until).Round(time.Millisecond).Milliseconds())
-	}
-	message, err := json.Marshal(body)
-	if err != nil {
-		return &unavailableError{err.Error(), err}
-	}
-	return c.post(ctx, client, path, message, answer)
+	body, err = encode(request.withBoundedValues())
+	return body, token, err
 }
 
-func (c *Client) post(ctx context.Context, client *http.Client, path string, message []byte, answer answer) error {
-	url := c.URL
-	if url == "" {
-		url = "http://127.0.0.1:8080"
+func ofItem(refusal *ProblemError, index int) *ProblemError {
+	numbered := *refusal
+	numbered.Field = fmt.Sprintf("[%d]", index)
+	if refusal.Field != "" {
+		numbered.Field += "." + refusal.Field
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(url, "/")+path, bytes.NewReader(message))
-	if err != nil {
-		return &unavailableError{err.Error(), err}
-	}
-	request.Header["Content-Type"] = contentType
-	if c.Token != nil {
-		request.Header.Set("Authorization", "Bearer "+c.Token())
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return unavailable(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, answerMax))
-	if err != nil {
-		return unavailable(err)
-	}
-	if response.StatusCode == http.StatusOK {
-		if err := json.Unmarshal(text, answer); err != nil {
-			return &unavailableError{"the answer is not one of Spillgate: does the URL lead there? " + err.Error(), err}
-		}
-		if !answer.isComplete() {
-			return errNotSpillgate
-		}
-		return nil
-	}
-	problem := &serverProblem{}
-	if json.Unmarshal(text, problem) != nil {
-		problem = &serverProblem{ProblemError: ProblemError{Title: "no reason given"}}
-	}
-	problem.Status = response.StatusCode
-	if isRefusal := problem.Status >= 400 && problem.Status < 500 && problem.Status != http.StatusRequestTimeout; isRefusal {
-		return &problem.ProblemError
-	}
-	silence := unavailableError{fmt.Sprintf("the server answered %d: %s", problem.Status, problem.Detail), nil}
-	// A load balancer also answers 503, but with neither field: then the server is silent.
-	if problem.Status == http.StatusServiceUnavailable && problem.Reason == Overloaded {
-		return json.Unmarshal(overloaded, answer)
-	}
-	if problem.Status == http.StatusServiceUnavailable && problem.Retryable {
-		return &retryableError{silence}
-	}
-	return &silence
+	return &numbered
 }
 
-func (c *Client) timeout() time.Duration {
-	if c.Timeout == 0 {
-		return DefaultTimeout
+func firstOf(first, next error) error {
+	if first != nil {
+		return first
 	}
-	return c.Timeout
+	return next
 }
-
-func (c *Client) logger() *slog.Logger {
-	if c.Logger == nil {
-		return slog.Default()
-	}
-	return c.Logger
-}
-
-func (c *Client) client() *http.Client {
-	c.once.Do(func() {
-		c.http = c.HTTPClient
-		if c.http != nil {
-			return
-		}
-		c.places = newPlaces(connections)
-		dialer := &net.Dialer{Timeout: dialing, KeepAlive: 30 * time.Second}
-		c.http = &http.Client{
-			Transport: &http.Transport{
-				DialContext:         dialer.DialContext,
-				TLSHandshakeTimeout: dialing,
-				MaxIdleConns:        connections,
-				MaxIdleConnsPerHost: connections,
-				IdleConnTimeout:     idle,
-				DisableCompression:  true,
-			},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}
-	})
-	return c.http
-}
-
-// A checkBody is a check as the server reads it.
-type checkBody struct {
-	Request
-	WaitMs int64 `json:"wait_ms,omitempty"`
-}
-
-// An answer is JSON of the server; without its main fields it is not one of Spillgate.
-type answer interface{ isComplete() bool }
-
-// A decided is a Decision as the server writes it: one without "allowed" is none.
-type decided struct {
-	Decision
-	// It hides the field of the Decision, in which a missing value would be a denial.
-	Allowed *bool `json:"allowed"`
-}
-
-func (d *decided) isComplete() bool { return d.Allowed != nil }
-
-func (d *decided) decision() Decision {
-	if d.Allowed != nil {
-		d.Decision.Allowed = *d.Allowed
-	}
-	return d.Decision
-}
-
-// A decidedBatch is the answer to a batch of count checks.
-type decidedBatch struct {
-	Results []decided
-	count   int
-}
-
-func (b *decidedBatch) isComplete() bool {
-	for i := range b.Results {
-		if !b.Results[i].isComplete() {
-			return false
-		}
-	}
-	return len(b.Results) == b.count
-}
-
-// An ended is the answer to a call on a receipt.
-type ended struct{ Result Outcome }
-
-func (e *ended) isComplete() bool { return e.Result != "" }
-
-// A serverProblem is a ProblemError with the fields that a 503 of Spillgate has.
-type serverProblem struct {
-	ProblemError
-	Reason    string `json:"reason"`
-	Retryable bool   `json:"retryable"`
-}
-
-func isProblem(err error) bool {
-	var problem *ProblemError
-	return errors.As(err, &problem)
-}
-
-func isRetryable(err error) bool {
-	var retryable *retryableError
-	return errors.As(err, &retryable)
-}
-
-func isNoPlace(err error) bool {
-	var noPlace *noPlaceError
-	return errors.As(err, &noPlace)
-}
-
-// hasEnded reports whether a context has ended. A dialer gives up at the deadline, perhaps a moment before the context.
-func hasEnded(ctx context.Context) bool {
-	deadline, has := ctx.Deadline()
-	return ctx.Err() != nil || (has && !time.Now().Before(deadline))
-}
-
-func unavailable(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return &unavailableError{"the server did not answer in time", err}
-	}
-	return &unavailableError{err.Error(), err}
-}
-
-var (
-	errNotSpillgate = &unavailableError{"the answer is not one of Spillgate: does the URL lead there?", nil}
-	contentType     = []string{"application/json"}
-	// overloaded is the decision over a reservation for whose record the store has no room.
-	overloaded = []byte(`{"allowed":false,"reason":"overloaded","source":"outage-policy","degraded":true}`)
-)
 
 const (
-	connections = 64
-	// The server closes a connection that is idle for 75 s.
-	idle = 60 * time.Second
-	// Dialling goes on when its call has ended, so it needs a bound of its own.
-	dialing   = 5 * time.Second
-	answerMax = 16 << 20
-	tries     = 3
-	pause     = 20 * time.Millisecond
+	tries = 3
+	pause = 20 * time.Millisecond
 )

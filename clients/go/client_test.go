@@ -1,34 +1,43 @@
 package spillgate
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 	"unicode/utf8"
 )
 
-// An answeringServer gives one answer to every call, and counts the calls.
+// An answeringServer gives one answer to every call, and counts the calls. In a batch each item gets it.
 type answeringServer struct {
 	calls  atomic.Int64
 	status int
 	body   string
 }
 
-func (s *answeringServer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (s *answeringServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.calls.Add(1)
+	var items []json.RawMessage
+	if isBatch := json.NewDecoder(r.Body).Decode(&items) == nil; isBatch && s.status == http.StatusOK {
+		fmt.Fprint(w, resultsOf(len(items), s.body))
+		return
+	}
 	w.WriteHeader(s.status)
 	fmt.Fprint(w, s.body)
+}
+
+func resultsOf(count int, item string) string {
+	return `{"results":[` + strings.Join(slices.Repeat([]string{item}, count), ",") + `]}`
 }
 
 func startAnswering(t *testing.T, status int, body string) (*answeringServer, *Client) {
@@ -36,18 +45,94 @@ func startAnswering(t *testing.T, status int, body string) (*answeringServer, *C
 	answering := &answeringServer{status: status, body: body}
 	server := httptest.NewServer(answering)
 	t.Cleanup(server.Close)
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	return answering, &Client{URL: server.URL, Timeout: patience, Logger: quiet}
+	return answering, newClient(t, Options{URL: server.URL, Timeout: patience})
+}
+
+const allows = `{"allowed":true,"source":"store"}`
+
+func TestABadOptionIsAnErrorThatNamesIt(t *testing.T) {
+	for _, bad := range []struct {
+		options Options
+		names   string
+	}{
+		{Options{URL: "localhost:8080"}, "URL"},
+		{Options{URL: "ftp://localhost"}, "URL"},
+		{Options{URL: "http://"}, "URL"},
+		{Options{URL: "http://a b"}, "URL"},
+		{Options{Timeout: -1}, "Timeout"},
+		{Options{OnFailure: 7}, "OnFailure"},
+		{Options{Token: "a", TokenFunc: func() string { return "a" }}, "TokenFunc"},
+		{Options{Token: "a b"}, "token"},
+		{Options{Token: "a\r\nX: y"}, "token"},
+		{Options{Token: "gehé"}, "token"},
+	} {
+		if client, err := New(bad.options); client != nil || err == nil || !strings.Contains(err.Error(), bad.names) {
+			t.Errorf("%+v: %v", bad.options, err)
+		}
+	}
+	client := newClient(t, Options{})
+	for _, bad := range []RateLimitOptions{
+		{TrustedProxies: []string{"local"}}, {Headers: "draft-8"}, {Path: 7},
+	} {
+		if limit, err := NewRateLimit(client, bad); limit != nil || err == nil {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+	if _, err := NewRateLimit(nil, RateLimitOptions{}); err == nil {
+		t.Error("a RateLimit without a client has no error")
+	}
+}
+
+func TestWhiteSpaceAroundATokenIsCutOff(t *testing.T) {
+	server := startServer(t, "", false, testToken)
+	for _, options := range []Options{
+		{Token: testToken + "\n"},
+		{Token: " \t" + testToken + "\r\n"},
+		{TokenFunc: func() string { return testToken + "\n" }},
+	} {
+		options.URL, options.Timeout = server.url, patience
+		if d, err := newClient(t, options).Check(context.Background(), Request{}); err != nil || d.Source == SourceClient {
+			t.Errorf("%q: got %+v and %v", options.Token, d, err)
+		}
+	}
+}
+
+func TestATokenThatCannotBeSentIsAnErrorOfTheCallAndNothingIsSent(t *testing.T) {
+	server, client := startAnswering(t, 200, allows)
+	client.options.TokenFunc = func() string { return "a\r\nX-Injected: b" }
+	ctx := context.Background()
+	for range opensAfter + 1 {
+		_, checked := client.Check(ctx, Request{})
+		_, waited := client.Check(ctx, Request{Wait: time.Second})
+		_, all := client.CheckBatch(ctx, []Request{{}})
+		_, reserved := client.Reserve(ctx, Request{}, 0)
+		_, settled := client.Settle(ctx, "AQAB", nil)
+		for _, err := range []error{checked, waited, all, reserved, settled} {
+			if !errors.Is(err, ErrInvalidToken) {
+				t.Errorf("got %v", err)
+			}
+		}
+	}
+	if server.calls.Load() != 0 || client.dispatcher.isOpen() || len(client.dispatcher.flights) != 0 {
+		t.Errorf("%d calls, open: %v", server.calls.Load(), client.dispatcher.isOpen())
+	}
+	recorder := httptest.NewRecorder()
+	client.options.OnFailure = OnFailureDeny
+	app := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler runs") })
+	newRateLimit(t, client, RateLimitOptions{}).Handler(app).ServeHTTP(recorder, httptest.NewRequest("GET", "/", nil))
+	if recorder.Code != http.StatusServiceUnavailable {
+		t.Errorf("status %d", recorder.Code)
+	}
 }
 
 func TestAnOverloadedServerDeniesAReservation(t *testing.T) {
-	server, client := startAnswering(t, 503, `{"status":503,"detail":"no room","reason":"overloaded"}`)
+	server, client := startAnswering(t, 503, `{"title":"x","status":503,"detail":"no room","reason":"overloaded"}`)
 	job, err := client.Reserve(context.Background(), Request{}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := job.Decision
-	if d.Allowed || d.Reason != Overloaded || !d.Degraded || d.Source != "outage-policy" || d.Err != nil {
+	if d.Allowed || d.Reason != ReasonOverloaded || !d.Degraded || d.Source != "outage-policy" || d.Err != nil {
 		t.Errorf("got %+v", d)
 	}
 	if calls := server.calls.Load(); calls != 1 {
@@ -56,183 +141,57 @@ func TestAnOverloadedServerDeniesAReservation(t *testing.T) {
 }
 
 func TestARetryableAnswerIsRepeatedAndNoFailureOfTheServer(t *testing.T) {
-	server, client := startAnswering(t, 503, `{"status":503,"detail":"a shard is down","retryable":true}`)
-	outcome, err := client.Settle(context.Background(), "AQAB", nil)
-	if outcome != Unavailable || err != nil || server.calls.Load() != tries {
-		t.Errorf("got %q and %v after %d calls", outcome, err, server.calls.Load())
-	}
-	if err := client.health.check(); err != nil {
-		t.Errorf("the next check does not ask the server: %v", err)
-	}
-}
-
-func TestAnswersThatAreNotOfSpillgateAreFailures(t *testing.T) {
-	for _, foreign := range []struct {
-		status int
-		body   string
-	}{{503, "busy"}, {200, "{}"}} {
-		server, client := startAnswering(t, foreign.status, foreign.body)
-		for range tripsAfter + 1 {
-			if d, err := client.Check(context.Background(), Request{}); !d.Allowed || d.Source != SourceClient || err != nil {
-				t.Errorf("%+v: got %+v and %v", foreign, d, err)
-			}
+	server, client := startAnswering(t, 503, `{"title":"x","status":503,"detail":"a shard is down","retryable":true}`)
+	for range opensAfter {
+		server.calls.Store(0)
+		outcome, err := client.Settle(context.Background(), "AQAB", nil)
+		if outcome != OutcomeUnavailable || err != nil || server.calls.Load() != tries {
+			t.Errorf("got %q and %v after %d calls", outcome, err, server.calls.Load())
 		}
-		if calls := server.calls.Load(); calls != tripsAfter {
-			t.Errorf("%+v: sent %d times", foreign, calls)
-		}
+	}
+	if client.dispatcher.isOpen() {
+		t.Error("the breaker is open")
 	}
 }
 
 func TestAcquireDoesNotAllowBecauseItsContextEnds(t *testing.T) {
 	// The server denies at first; later it hangs until the caller has gone.
 	var calls atomic.Int64
+	end := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		if calls.Add(1) > 1 {
-			<-r.Context().Done()
+			<-end
 			return
 		}
-		fmt.Fprint(w, `{"allowed":false,"reason":"limit-exceeded","source":"store","retry_after_ms":1}`)
+		fmt.Fprint(w, resultsOf(1, `{"allowed":false,"reason":"limit-exceeded","source":"store","retry_after_ms":1}`))
 	}))
 	defer server.Close()
-	client := &Client{URL: server.URL, Timeout: patience}
+	defer close(end)
+	client := newClient(t, Options{URL: server.URL, Timeout: patience})
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	if d, err := client.Acquire(ctx, Request{}); d.Allowed || d.Reason != LimitExceeded || err != nil {
+	if d, err := client.Acquire(ctx, Request{}); d.Allowed || d.Reason != ReasonLimitExceeded || err != nil {
 		t.Errorf("the deadline passed: got %+v and %v", d, err)
 	}
 	cancel()
 	d, err := client.Acquire(ctx, Request{})
-	if d.Allowed || d.Reason != StoreUnavailable || d.Source != SourceClient || d.Err == nil || err != nil {
+	if d.Allowed || d.Reason != ReasonStoreUnavailable || d.Source != SourceClient || d.Err == nil || err != nil {
 		t.Errorf("no decision yet: got %+v and %v", d, err)
 	}
 }
 
-// startHolding starts a server that allows checks, and holds those with a wait until letGo. It sends their waits to held.
-func startHolding(t *testing.T, size int) (client *Client, held chan int64, letGo func()) {
-	t.Helper()
-	held = make(chan int64, 16)
-	open := make(chan struct{})
-	letGo = sync.OnceFunc(func() { close(open) })
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var check struct {
-			WaitMs int64 `json:"wait_ms"`
-		}
-		if err := json.NewDecoder(r.Body).Decode(&check); err != nil {
-			t.Error(err)
-		}
-		if check.WaitMs > 0 {
-			held <- check.WaitMs
-			<-open
-		}
-		fmt.Fprint(w, `{"allowed":true,"source":"store"}`)
-	}))
-	t.Cleanup(server.Close)
-	t.Cleanup(letGo)
-	client = &Client{URL: server.URL, Timeout: patience, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
-	client.client()
-	client.places = newPlaces(size)
-	return client, held, letGo
-}
-
-func TestPlainChecksAreAnsweredBesideChecksWithAWait(t *testing.T) {
-	client, held, letGo := startHolding(t, 2)
-	decisions := make(chan Decision, 2)
-	for range 2 {
-		go func() {
-			d, _ := client.Check(context.Background(), Request{Wait: 5 * time.Second})
-			decisions <- d
-		}()
-	}
-	first := <-held
-	for start, calls := time.Now(), 0; calls <= tripsAfter || time.Since(start) < 100*time.Millisecond; calls++ {
-		if d, err := client.Check(context.Background(), Request{}); d.Source != "store" || err != nil {
-			t.Errorf("got %+v and %v", d, err)
-		}
-	}
-	// The other check finds a place when the first has ended. What it waited for the place is no longer in its wait.
-	letGo()
-	if second := <-held; second >= first {
-		t.Errorf("waits %d ms after one of %d ms", second, first)
-	}
-	for range 2 {
-		if d := <-decisions; d.Source != "store" {
-			t.Errorf("got %+v", d)
-		}
-	}
-}
-
-func TestALackOfPlacesIsNoFailureOfTheServer(t *testing.T) {
-	client, held, letGo := startHolding(t, 1)
-	done := make(chan struct{})
-	client.Timeout = 50 * time.Millisecond
-	go func() {
-		defer close(done)
-		_, _ = client.Check(context.Background(), Request{Wait: patience})
-	}()
-	<-held
-	for range tripsAfter + 1 {
-		for wait, why := range map[time.Duration]string{
-			0:                     "all 1 connections are in use",
-			10 * time.Millisecond: "calls with a Wait use 1 of 1 connections",
-		} {
-			d, err := client.Check(context.Background(), Request{Wait: wait})
-			if d.Source != SourceClient || err != nil || !strings.Contains(fmt.Sprint(d.Err), why) {
-				t.Errorf("a wait of %v: got %+v and %v", wait, d, err)
-			}
-		}
-	}
-	if client.health.failures != 0 {
-		t.Errorf("%d failures", client.health.failures)
-	}
-	letGo()
-	<-done
-}
-
-func TestAWaitIsWhatIsLeftOnceThereIsAConnection(t *testing.T) {
-	client, held, letGo := startHolding(t, 2)
-	for range 2 {
-		client.places.all <- struct{}{}
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = client.Check(context.Background(), Request{Wait: time.Second})
-	}()
-	until(t, func() bool { return len(client.places.waits) == 1 }, func() string { return "no place for a wait" })
-	time.Sleep(200 * time.Millisecond)
-	for range 2 {
-		<-client.places.all
-	}
-	if wait := <-held; wait > 850 {
-		t.Errorf("waits %d ms", wait)
-	}
-	letGo()
-	<-done
-}
-
 func TestALateCallerIsNoFailureOfTheServer(t *testing.T) {
-	server, client := startAnswering(t, 200, `{"allowed":true,"source":"store"}`)
-	for _, wait := range []time.Duration{-time.Second, -time.Hour, math.MinInt64, math.MaxInt64} {
-		for range tripsAfter {
+	server, client := startAnswering(t, 200, allows)
+	for _, wait := range []time.Duration{-time.Second, -time.Hour, math.MinInt64} {
+		for range opensAfter {
 			if d, err := client.Check(context.Background(), Request{Wait: wait}); d.Source != "store" || err != nil {
 				t.Errorf("a wait of %v: got %+v and %v", wait, d, err)
 			}
 		}
 	}
-	if calls := server.calls.Load(); calls != 4*tripsAfter || client.health.failures != 0 {
-		t.Errorf("%d calls, %d failures", calls, client.health.failures)
-	}
-}
-
-func TestCallsOfAReservationDoNotWaitWhileTheServerIsLeftAlone(t *testing.T) {
-	server, client := startAnswering(t, 200, `{"result":"done"}`)
-	client.health.failures, client.health.retryAt = tripsAfter, time.Now().Add(time.Hour)
-	if outcome, err := client.Settle(context.Background(), "AQAB", nil); outcome != Unavailable || err != nil {
-		t.Errorf("got %q and %v", outcome, err)
-	}
-	if calls := server.calls.Load(); calls != 0 || client.health.failures != tripsAfter {
-		t.Errorf("%d calls, %d failures", calls, client.health.failures)
+	if calls := server.calls.Load(); calls != 3*opensAfter || client.dispatcher.breaker.failures != 0 {
+		t.Errorf("%d calls, %d failures", calls, client.dispatcher.breaker.failures)
 	}
 }
 
@@ -246,13 +205,13 @@ func TestASettlementThatIsRefusedDoesNotEndTheReservation(t *testing.T) {
 			fmt.Fprint(w, `{"allowed":true,"source":"store","receipt":"AQAB"}`)
 		case "/v1/settle":
 			w.WriteHeader(status)
-			fmt.Fprint(w, `{"detail":"refused"}`)
+			fmt.Fprint(w, `{"title":"Bad Request","detail":"refused"}`)
 		default:
 			fmt.Fprint(w, `{"result":"done"}`)
 		}
 	}))
 	defer server.Close()
-	client := &Client{URL: server.URL, Timeout: patience}
+	client := newClient(t, Options{URL: server.URL, Timeout: patience})
 	for _, result := range []struct {
 		status  int
 		cancels bool
@@ -284,19 +243,7 @@ func TestASettlementThatIsRefusedDoesNotEndTheReservation(t *testing.T) {
 	}
 }
 
-func TestAClientThatHasGoneIsLimited(t *testing.T) {
-	_, client := startAnswering(t, 200, `{"allowed":false,"reason":"limit-exceeded","source":"store"}`)
-	gone, cancel := context.WithCancel(context.Background())
-	cancel()
-	app := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler runs") })
-	recorder := httptest.NewRecorder()
-	(&RateLimit{Client: client}).Handler(app).ServeHTTP(recorder, httptest.NewRequest("GET", "/", nil).WithContext(gone))
-	if recorder.Code != http.StatusTooManyRequests {
-		t.Errorf("status %d", recorder.Code)
-	}
-}
-
-func TestAnyTextBecomesAValueThatTheServerAccepts(t *testing.T) {
+func TestAnyStringBecomesAValueThatTheServerAccepts(t *testing.T) {
 	for _, value := range []string{
 		strings.Repeat("a", valueMax+1), strings.Repeat("\xffa", valueMax/2), strings.Repeat("é", valueMax), strings.Repeat("\xff", 1<<20),
 	} {
@@ -308,43 +255,91 @@ func TestAnyTextBecomesAValueThatTheServerAccepts(t *testing.T) {
 	if text := bounded(long); !strings.HasPrefix(text, "/éa") || !strings.HasSuffix(text, "aé/") || text == bounded(long+"/") {
 		t.Errorf("got %q", text)
 	}
-}
-
-func TestAnErrorOfFlushReachesTheHandler(t *testing.T) {
-	var adding http.ResponseWriter = &addingWriter{ResponseWriter: brokenWriter{httptest.NewRecorder()}}
-	if err := http.NewResponseController(adding).Flush(); err != io.ErrClosedPipe {
-		t.Errorf("got %v", err)
+	values := map[string]string{"path": long, "ip": "192.0.2.1"}
+	request := Request{Attributes: values, Key: long}
+	sent := request.withBoundedValues()
+	if len(sent.Attributes["path"]) > valueMax || sent.Attributes["ip"] != "192.0.2.1" || len(sent.Key) > valueMax || values["path"] != long {
+		t.Errorf("sent %+v", sent)
 	}
 }
 
-type brokenWriter struct{ http.ResponseWriter }
-
-func (brokenWriter) FlushError() error { return io.ErrClosedPipe }
-
-func TestAHandlerBehindTheMiddlewareCanHijack(t *testing.T) {
-	_, client := startAnswering(t, 200, `{"allowed":true,"source":"store","headers":{"RateLimit":"x"}}`)
-	limit := &RateLimit{Client: client}
-	app := httptest.NewServer(limit.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		hijacker, can := w.(http.Hijacker)
-		if !can {
-			http.Error(w, "no http.Hijacker", http.StatusInternalServerError)
-			return
+func TestARetryAfterOfAnySizeIsADurationThatIsNotNegative(t *testing.T) {
+	for _, ms := range []int64{math.MinInt64, -1, 0, 1, math.MaxInt64} {
+		if wait, helps := (Decision{RetryAfterMs: &ms}).RetryAfter(); wait < 0 || !helps || (ms == math.MaxInt64 && wait < time.Hour) {
+			t.Errorf("%d ms became %v", ms, wait)
 		}
-		connection, _, err := hijacker.Hijack()
-		if err != nil {
-			t.Error(err)
-			return
+	}
+}
+
+func TestErrorsSayWhyThereIsNoAnswer(t *testing.T) {
+	client := newClient(t, Options{URL: "http://127.0.0.1:1", Timeout: patience})
+	for i := range opensAfter + 1 {
+		d, err := client.Check(context.Background(), Request{})
+		isOpen := errors.Is(d.Err, ErrBreakerOpen)
+		if err != nil || !errors.Is(d.Err, ErrUnavailable) || isOpen != (i == opensAfter) || errors.Is(d.Err, ErrNotSent) {
+			t.Errorf("call %d: %v and %v", i, d.Err, err)
 		}
-		defer connection.Close()
-		fmt.Fprint(connection, "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
-	})))
-	defer app.Close()
-	response, err := http.Get(app.URL)
-	if err != nil {
-		t.Fatal(err)
 	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusNoContent {
-		t.Errorf("status %d", response.StatusCode)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, client = startAnswering(t, 200, allows)
+	if d, _ := client.Check(ctx, Request{Wait: time.Second}); !errors.Is(d.Err, ErrUnavailable) || !errors.Is(d.Err, context.Canceled) {
+		t.Errorf("got %v", d.Err)
 	}
+}
+
+func TestACheckThatNoBatchCanCarryFailsAloneAndIsNotSent(t *testing.T) {
+	server, client := startAnswering(t, 200, allows)
+	request := Request{Attributes: map[string]string{}}
+	for i := range 200 {
+		request.Attributes[fmt.Sprint(i)] = strings.Repeat("a", valueMax)
+	}
+	_, err := client.Check(context.Background(), request)
+	var problem *ProblemError
+	if !errors.As(err, &problem) || problem.Status != http.StatusRequestEntityTooLarge || server.calls.Load() != 0 {
+		t.Errorf("got %v after %d calls", err, server.calls.Load())
+	}
+	_, err = client.CheckBatch(context.Background(), []Request{{}, request})
+	if !errors.As(err, &problem) || problem.Field != "[1]" {
+		t.Errorf("got %+v", problem)
+	}
+}
+
+func TestABatchOfTheApplicationIsAsManyCallsAsItNeeds(t *testing.T) {
+	server := startServer(t, "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"2000/day\"]\n", false, "")
+	client := newClient(t, Options{URL: server.url, Timeout: patience})
+	requests := slices.Repeat([]Request{{Attributes: map[string]string{"user": "ada"}}}, 2*batchMax+1)
+	decisions, err := client.CheckBatch(context.Background(), requests)
+	if err != nil || len(decisions) != len(requests) {
+		t.Fatalf("%d decisions and %v", len(decisions), err)
+	}
+	for i, d := range decisions {
+		if d.Allowed != (i < 2000) {
+			t.Fatalf("decision %d: %+v", i, d)
+		}
+	}
+	if decisions, err := client.CheckBatch(context.Background(), nil); len(decisions) != 0 || err != nil {
+		t.Errorf("an empty batch: %v and %v", decisions, err)
+	}
+}
+
+func TestARefusedItemOfABatchIsNamedByItsIndex(t *testing.T) {
+	server := startServer(t, "", false, "")
+	client := newClient(t, Options{URL: server.url, Timeout: patience})
+	_, err := client.CheckBatch(context.Background(), []Request{{}, {Key: "a", Limit: &InlineLimit{Quota: "5/fortnight"}}, {Cost: Requests(-1)}})
+	var problem *ProblemError
+	if !errors.As(err, &problem) || problem.Status != 400 || problem.Field != "[1].limit.quota" {
+		t.Errorf("got %+v", err)
+	}
+}
+
+func isProblem(err error) bool {
+	var problem *ProblemError
+	return errors.As(err, &problem)
+}
+
+// readBody reads a request, so that the server notices when its caller goes.
+func readBody(r *http.Request) []byte {
+	text, _ := io.ReadAll(r.Body)
+	return bytes.TrimSpace(text)
 }

@@ -44,7 +44,7 @@ func TestConformance(t *testing.T) {
 				t.Skip("left out: there is no redis-server")
 			}
 			server := startServer(t, string(policy), store == "Redis", testToken)
-			client := newTestClient(server, caseOptions{})
+			client := newTestClient(t, server, caseOptions{}, nil)
 			until(t, func() bool {
 				// On Redis the first decisions may come before the first connection.
 				start, err := client.Check(context.Background(), Request{Key: "start", Limit: &InlineLimit{Quota: "1000/second"}})
@@ -115,22 +115,42 @@ type step struct {
 // A machine that is busy with something else is no failure: only cases about failures have a short time-out.
 const patience = 20 * time.Second
 
-func newTestClient(server *testServer, options caseOptions) *Client {
-	token := testToken
+func newTestClient(t *testing.T, server *testServer, options caseOptions, observe func(Call)) *Client {
+	t.Helper()
+	o := Options{URL: server.url, Token: testToken, Timeout: patience, Observe: observe}
 	if options.Token != "" {
-		token = options.Token
-	}
-	client := &Client{
-		URL: server.url, Token: func() string { return token }, Timeout: patience,
-		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		o.Token = options.Token
 	}
 	if options.TimeoutMs != 0 {
-		client.Timeout = time.Duration(options.TimeoutMs) * time.Millisecond
+		o.Timeout = time.Duration(options.TimeoutMs) * time.Millisecond
 	}
 	if options.OnFailure == "deny" {
-		client.OnFailure = Deny
+		o.OnFailure = OnFailureDeny
 	}
+	return newClient(t, o)
+}
+
+// newClient makes a client that logs nothing.
+func newClient(t testing.TB, options Options) *Client {
+	t.Helper()
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	client, err := New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
 	return client
+}
+
+func newRateLimit(t testing.TB, client *Client, options RateLimitOptions) *RateLimit {
+	t.Helper()
+	limit, err := NewRateLimit(client, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return limit
 }
 
 type player struct {
@@ -147,10 +167,8 @@ var runs int
 
 func play(t *testing.T, played *conformanceCase, server *testServer) {
 	runs++
-	client := newTestClient(server, played.Options)
-	defer client.Close()
-	p := &player{t: t, server: server, client: client, options: played.Options}
-	client.Observe = func(call Call) { p.operations = append(p.operations, call.Operation) }
+	p := &player{t: t, server: server, options: played.Options}
+	p.client = newTestClient(t, server, played.Options, func(call Call) { p.operations = append(p.operations, call.Operation) })
 	for number, text := range played.Steps {
 		filled := strings.NewReplacer("{run}", fmt.Sprint(runs), "{long}", strings.Repeat("a", 5000)).Replace(string(text))
 		var s step
@@ -212,9 +230,13 @@ func (p *player) http(s step) error {
 		}
 		fmt.Fprint(w, "ok")
 	})
-	limit := &RateLimit{Client: p.client, Headers: p.options.Headers, TrustedProxies: p.options.TrustedProxies}
+	options := RateLimitOptions{Headers: p.options.Headers, TrustedProxies: p.options.TrustedProxies}
 	if p.options.Cost != nil {
-		limit.Cost = func(*http.Request) Cost { return Requests(*p.options.Cost) }
+		options.Cost = func(*http.Request) Cost { return Requests(*p.options.Cost) }
+	}
+	limit, err := NewRateLimit(p.client, options)
+	if err != nil {
+		return err
 	}
 	request := httptest.NewRequest(s.HTTP.Method, s.HTTP.Path, nil)
 	request.RemoteAddr = s.HTTP.Peer + ":50000"
@@ -319,7 +341,7 @@ func (p *player) answer(s step) (any, error) {
 	}
 	if p.receipt == "" {
 		// What a reservation without a receipt does by itself.
-		return result(Unknown, nil)
+		return result(OutcomeUnknown, nil)
 	}
 	switch s.Call {
 	case "settle":

@@ -40,7 +40,7 @@ func TestExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	module := "module example\n\ngo 1.22\n\nrequire github.com/spillgate/spillgate/clients/go v0.0.0\n\n" +
+	module := "module example\n\ngo 1.23\n\nrequire github.com/spillgate/spillgate/clients/go v0.0.0\n\n" +
 		"replace github.com/spillgate/spillgate/clients/go => " + here + "\n"
 	for name, text := range map[string]string{"main.go": source, "go.mod": module} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {

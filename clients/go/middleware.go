@@ -1,73 +1,95 @@
 package spillgate
 
 import (
-	"bufio"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"io"
-	"net"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
+	"time"
 )
 
 // A RateLimit is middleware for net/http: it answers denied requests itself, and adds the header fields of the decision to
-// all others.
+// all others. Make one with NewRateLimit.
 //
-// The rules see the attributes ip, method and path, and those of Attributes. Permits of concurrency limits end when the
-// handler returns.
+// Its Handler limits by the rules of the policy, which see the attributes ip, method and path. Its Route limits by a limit
+// that stands in the code. Permits of concurrency limits end when the handler returns.
 type RateLimit struct {
-	Client *Client
-	// Attributes returns more attributes of a request, such as a user. False leaves the request unlimited.
+	client  *Client
+	options RateLimitOptions
+	address *ClientAddress
+}
+
+// RateLimitOptions are the settings of a RateLimit. Every field has a default.
+type RateLimitOptions struct {
+	// Attributes returns more attributes of a request for the rules, such as a user. False leaves the request unlimited.
 	Attributes func(*http.Request) (map[string]string, bool)
+	// Path is what the attribute "path" has: PathOfRequest, or PathOfRoute.
+	Path Path
 	// Cost returns the cost of a request; one request if nil.
 	Cost func(*http.Request) Cost
+	// CountIf lets only some outcomes count, by the status of the response, such as failed logins. The cost is reserved
+	// before the handler runs, so attempts at the same time cannot exceed the limit, and refunded if it does not count.
+	CountIf func(status int) bool
 	// Domain of the rules.
 	Domain string
 	// Headers is the style of the header fields: "ietf" (if empty), "draft-7", "draft-6", "legacy", "none".
 	Headers string
 	// TrustedProxies are networks of proxies that may set X-Forwarded-For.
 	TrustedProxies []string
+
+	// Key returns the subject that Route limits, such as a user: the client's address if nil. False leaves the request
+	// unlimited.
+	Key func(*http.Request) (string, bool)
+	// Name is that of the counters of Route. By default each pattern of an http.ServeMux has counters of its own.
+	Name string
 }
 
-// Handler limits the requests for a handler. It panics if one of TrustedProxies is no network.
-func (l *RateLimit) Handler(next http.Handler) http.Handler {
-	address, err := NewClientAddress(l.TrustedProxies...)
-	if err != nil {
-		panic(err)
+// Path is what the attribute "path" has.
+type Path int
+
+const (
+	// PathOfRequest is the path of the request.
+	PathOfRequest Path = iota
+	// PathOfRoute is the path in the pattern of the http.ServeMux, such as /users/{id}. The middleware knows it inside the
+	// mux only, around the handler of a pattern; outside, it takes the path of the request.
+	PathOfRoute
+)
+
+// NewRateLimit makes middleware. Its error names an option that is not valid.
+func NewRateLimit(client *Client, options RateLimitOptions) (*RateLimit, error) {
+	if client == nil {
+		return nil, fmt.Errorf("spillgate: a RateLimit needs a client; make one with New")
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		request, isLimited := l.request(address, r)
-		if !isLimited {
-			next.ServeHTTP(w, r)
-			return
-		}
-		// A client that has gone is no silent server, and must be limited too. The time-out bounds the call.
-		decision, err := l.Client.Check(context.WithoutCancel(r.Context()), request)
-		if err != nil {
-			if l.Client.health.isFirstRefusal() {
-				l.Client.logger().Warn("Spillgate refuses a request", "error", err, "on_failure", l.Client.OnFailure.String())
-			}
-			decision = l.Client.withoutServer(err)
-		}
-		if !decision.Allowed {
-			deny(w, decision)
-			return
-		}
-		if decision.Receipt != "" {
-			// The client may have gone. Without a release, max_hold ends the permit.
-			defer func() { _, _ = l.Client.Release(context.WithoutCancel(r.Context()), decision.Receipt) }()
-		}
-		r = r.WithContext(context.WithValue(r.Context(), decisionKey{}, decision))
-		if len(decision.Headers) == 0 {
-			next.ServeHTTP(w, r)
-			return
-		}
-		adding := &addingWriter{ResponseWriter: w, fields: decision.Headers}
-		next.ServeHTTP(adding, r)
-		adding.add()
-	})
+	if options.Headers == "" {
+		options.Headers = headerStyles[0]
+	}
+	if !slices.Contains(headerStyles, options.Headers) {
+		return nil, fmt.Errorf("spillgate: Headers: expected one of %s, got %q", strings.Join(headerStyles, ", "), options.Headers)
+	}
+	if options.Path != PathOfRequest && options.Path != PathOfRoute {
+		return nil, fmt.Errorf("spillgate: Path must be PathOfRequest or PathOfRoute, got %d", int(options.Path))
+	}
+	address, err := NewClientAddress(options.TrustedProxies...)
+	if err != nil {
+		return nil, err
+	}
+	return &RateLimit{client, options, address}, nil
+}
+
+// Handler limits the requests for a handler by the rules of the policy.
+func (l *RateLimit) Handler(next http.Handler) http.Handler {
+	return l.handler(next, l.requestByRules)
+}
+
+// Route limits the requests for a handler, such as 5/minute for each subject.
+func (l *RateLimit) Route(quota string, next http.Handler) http.Handler {
+	return l.RouteWith(InlineLimit{Quota: quota}, next)
+}
+
+// RouteWith is Route with all that a limit may have.
+func (l *RateLimit) RouteWith(limit InlineLimit, next http.Handler) http.Handler {
+	return l.handler(next, func(r *http.Request) (Request, bool) { return l.requestByLimit(&limit, r) })
 }
 
 // FromContext returns the decision over the request that a handler serves.
@@ -78,173 +100,128 @@ func FromContext(ctx context.Context) (Decision, bool) {
 
 type decisionKey struct{}
 
-func (l *RateLimit) request(address *ClientAddress, r *http.Request) (Request, bool) {
-	attributes := map[string]string{
-		"ip":     address.Attribute(r.RemoteAddr, r.Header["X-Forwarded-For"]),
-		"method": bounded(r.Method),
-		"path":   bounded(separators.Replace(r.URL.Path)),
+func (l *RateLimit) handler(next http.Handler, requestOf func(*http.Request) (Request, bool)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		request, isLimited := requestOf(r)
+		if !isLimited {
+			next.ServeHTTP(w, r)
+			return
+		}
+		// A client that has gone is no silent server, and must be limited too. The time-out bounds the calls.
+		ctx := context.WithoutCancel(r.Context())
+		decision, err := l.decide(ctx, request)
+		if err != nil {
+			l.client.log.refused(err)
+			decision = l.client.withoutServer(err)
+		}
+		if !decision.Allowed {
+			deny(w, decision)
+			return
+		}
+		r = r.WithContext(context.WithValue(r.Context(), decisionKey{}, decision))
+		if decision.Receipt == "" && len(decision.Headers) == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		limited := &limitedWriter{ResponseWriter: w, fields: decision.Headers}
+		if decision.Receipt != "" {
+			hasPanicked := true
+			defer func() { l.end(ctx, decision.Receipt, limited.outcome(hasPanicked)) }()
+			next.ServeHTTP(limited, r)
+			hasPanicked = false
+		} else {
+			next.ServeHTTP(limited, r)
+		}
+		limited.begin(http.StatusOK)
+	})
+}
+
+func (l *RateLimit) decide(ctx context.Context, request Request) (Decision, error) {
+	if l.options.CountIf == nil {
+		return l.client.Check(ctx, request)
 	}
-	if l.Attributes != nil {
-		more, isLimited := l.Attributes(r)
+	reservation, err := l.client.Reserve(ctx, request, reservedFor)
+	if err != nil {
+		return Decision{}, err
+	}
+	return reservation.Decision, nil
+}
+
+// end ends the permits of a request, or refunds it if its outcome does not count. Without an end the request stays charged,
+// and max_hold ends the permits.
+func (l *RateLimit) end(ctx context.Context, receipt string, status int) {
+	if l.options.CountIf != nil && !l.options.CountIf(status) {
+		_, _ = l.client.Cancel(ctx, receipt)
+		return
+	}
+	_, _ = l.client.Release(ctx, receipt)
+}
+
+func (l *RateLimit) requestByRules(r *http.Request) (Request, bool) {
+	attributes := map[string]string{
+		"ip":     l.ip(r),
+		"method": r.Method,
+		"path":   separators.Replace(l.path(r)),
+	}
+	if l.options.Attributes != nil {
+		more, isLimited := l.options.Attributes(r)
 		if !isLimited {
 			return Request{}, false
 		}
 		for name, value := range more {
-			attributes[name] = bounded(value)
+			attributes[name] = value
 		}
 	}
-	request := Request{Domain: l.Domain, Attributes: attributes, Headers: l.Headers}
-	if request.Headers == "" {
-		request.Headers = "ietf"
-	}
-	if l.Cost != nil {
-		request.Cost = l.Cost(r)
-	}
-	return request, true
+	return l.withCost(Request{Attributes: attributes}, r), true
 }
 
-// deny answers as the rule sets it, else with problem details (RFC 9457).
-func deny(w http.ResponseWriter, decision Decision) {
-	problem := problemOf(decision)
-	status := problem.Status
-	body, err := json.Marshal(problem)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
+func (l *RateLimit) requestByLimit(limit *InlineLimit, r *http.Request) (Request, bool) {
+	name, subject := l.options.Name, ""
+	if name == "" {
+		name = r.Pattern
 	}
-	if decision.Denial != nil {
-		status, body = decision.Denial.Status, []byte(decision.Denial.Body)
-	}
-	header := w.Header()
-	header.Set("Content-Type", "application/problem+json")
-	for name, value := range decision.Headers {
-		header.Set(name, value)
-	}
-	if decision.Source == SourceClient {
-		header.Set("Retry-After", "1")
-	}
-	w.WriteHeader(status)
-	// A client that is gone needs no answer.
-	_, _ = w.Write(body)
-}
-
-type problemDetails struct {
-	Type     string   `json:"type"`
-	Title    string   `json:"title"`
-	Status   int      `json:"status"`
-	Detail   string   `json:"detail"`
-	Violated []string `json:"violated-policies"`
-}
-
-func problemOf(decision Decision) problemDetails {
-	details := problemDetails{
-		problemTypes + "quota-exceeded", "Quota exceeded", http.StatusTooManyRequests, detailOf(decision), decision.ViolatedPolicies(),
-	}
-	switch decision.Reason {
-	case LimitExceeded, CostExceedsLimit:
-	case Blocked:
-		details.Status = http.StatusForbidden
-	default:
-		details.Type, details.Title = problemTypes+"temporary-reduced-capacity", "Temporarily reduced capacity"
-		details.Status = http.StatusServiceUnavailable
-	}
-	return details
-}
-
-func detailOf(decision Decision) string {
-	switch decision.Reason {
-	case LimitExceeded:
-		if seconds := decision.Headers["retry-after"]; seconds != "" {
-			return "Try again in " + seconds + " s."
+	if l.options.Key == nil {
+		subject = l.ip(r)
+	} else {
+		key, isLimited := l.options.Key(r)
+		if !isLimited {
+			return Request{}, false
 		}
-		return "The limit has no room at the moment."
-	case CostExceedsLimit:
-		return "The cost is larger than the limit can ever hold."
-	case Blocked:
-		return "Requests like this one are blocked."
-	case Overloaded:
-		return "The rate limiter is overloaded."
+		// A long subject must not push the name out of the key.
+		subject = bounded(key)
 	}
-	return "The rate limiter cannot reach its store."
+	// Strings always encode.
+	key, _ := marshal([]string{name, subject})
+	return l.withCost(Request{Key: string(key), Limit: limit}, r), true
 }
 
-// bounded makes any text a value that the server accepts, so that no client can cause an error by its request.
-func bounded(value string) string {
-	text := strings.ToValidUTF8(value, "\uFFFD")
-	if len(text) <= valueMax {
-		return text
+func (l *RateLimit) withCost(request Request, r *http.Request) Request {
+	request.Domain, request.Headers = l.options.Domain, l.options.Headers
+	if l.options.Cost != nil {
+		request.Cost = l.options.Cost(r)
 	}
-	hash := sha256.Sum256([]byte(value))
-	// Both ends stay, so that rules for a prefix or a suffix match.
-	first, last := text[:endMax], text[len(text)-endMax:]
-	return strings.ToValidUTF8(first+"sha256:"+hex.EncodeToString(hash[:])+last, "")
+	return request
 }
 
-// separators escapes what the server does not take for a part of the path.
-var separators = strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23")
-
-// An addingWriter adds fields when the head is written, unless the application wrote one of them: an inner layer stands
-// nearer to the work.
-type addingWriter struct {
-	http.ResponseWriter
-	fields  map[string]string
-	isAdded bool
+func (l *RateLimit) ip(r *http.Request) string {
+	return l.address.Attribute(r.RemoteAddr, r.Header["X-Forwarded-For"])
 }
 
-func (w *addingWriter) add() {
-	if w.isAdded {
-		return
-	}
-	w.isAdded = true
-	header := w.Header()
-	for name := range w.fields {
-		if header.Get(name) != "" {
-			return
+// path returns the path of the request, or that of its pattern, which may begin with a method and a host.
+func (l *RateLimit) path(r *http.Request) string {
+	if l.options.Path == PathOfRoute {
+		if slash := strings.IndexByte(r.Pattern, '/'); slash >= 0 {
+			return r.Pattern[slash:]
 		}
 	}
-	for name, value := range w.fields {
-		header.Set(name, value)
-	}
+	return r.URL.Path
 }
 
-func (w *addingWriter) WriteHeader(status int) {
-	if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
-		w.add()
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *addingWriter) Write(body []byte) (int, error) {
-	w.add()
-	return w.ResponseWriter.Write(body)
-}
-
-// ReadFrom keeps the way by which files are sent without copying.
-func (w *addingWriter) ReadFrom(body io.Reader) (int64, error) {
-	w.add()
-	return io.Copy(w.ResponseWriter, body)
-}
-
-// Flush serves handlers that look for http.Flusher.
-func (w *addingWriter) Flush() { _ = w.FlushError() }
-
-// FlushError serves http.ResponseController, by which handlers learn that a client has gone.
-func (w *addingWriter) FlushError() error {
-	w.add()
-	return http.NewResponseController(w.ResponseWriter).Flush()
-}
-
-// Hijack serves handlers that look for http.Hijacker, such as those of WebSockets.
-func (w *addingWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return http.NewResponseController(w.ResponseWriter).Hijack()
-}
-
-// Unwrap serves http.ResponseController.
-func (w *addingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-const (
-	problemTypes = "https://iana.org/assignments/http-problem-types#"
-	valueMax     = 4096
-	// The bytes at either end of a longer value that rules see.
-	endMax = 1024
+var (
+	// separators escapes what the server does not take for a part of the path.
+	separators   = strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23")
+	headerStyles = []string{"ietf", "draft-7", "draft-6", "legacy", "none"}
 )
+
+// reservedFor is how long a request may take whose outcome decides whether it counts. Then it stays charged.
+const reservedFor = 5 * time.Minute

@@ -19,13 +19,15 @@ func (c *Client) Reserve(ctx context.Context, request Request, ttl time.Duration
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	body := struct {
-		Request
-		TTLMs int64  `json:"ttl_ms"`
-		ID    string `json:"id"`
-	}{request, ttl.Milliseconds(), hex.EncodeToString(id[:])}
-	decision, err := c.decide(ctx, "reserve", body, 0, tries)
-	if err != nil {
+	start := time.Now()
+	body := reserveBody{request.withBoundedValues(), ttl.Milliseconds(), hex.EncodeToString(id[:])}
+	var answer decided
+	var decision Decision
+	err := c.call(ctx, "/v1/reserve", body, &answer)
+	if err == nil {
+		decision = answer.decision()
+	}
+	if decision, err = c.concluded("reserve", start, decision, err); err != nil {
 		return nil, err
 	}
 	return &Reservation{Decision: decision, client: c}, nil
@@ -91,7 +93,7 @@ func (r *Reservation) end(call func(receipt string) (Outcome, error)) (Outcome, 
 	hadEnded := r.isEnded
 	r.isEnded = true
 	if r.Decision.Receipt == "" {
-		return Unknown, nil
+		return OutcomeUnknown, nil
 	}
 	outcome, err := call(r.Decision.Receipt)
 	var refusal *ProblemError
@@ -104,7 +106,7 @@ func (r *Reservation) end(call func(receipt string) (Outcome, error)) (Outcome, 
 // Renew lets it last for ttl from now.
 func (r *Reservation) Renew(ctx context.Context, ttl time.Duration) (Outcome, error) {
 	if r.Decision.Receipt == "" {
-		return Unknown, nil
+		return OutcomeUnknown, nil
 	}
 	return r.client.Renew(ctx, r.Decision.Receipt, ttl)
 }

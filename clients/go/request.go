@@ -1,0 +1,120 @@
+package spillgate
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// A Cost is an amount for each unit. Nil is one request; an amount of 0 only looks.
+type Cost map[string]int64
+
+// Requests is the cost of n requests.
+func Requests(n int64) Cost { return Cost{"requests": n} }
+
+// A Request is one check: attributes that the rules match and limit by, or a key that brings its own limit. The client
+// shortens an attribute or key above 4 KiB to its first and last 1,024 bytes, with a hash between them.
+type Request struct {
+	Domain     string            `json:"domain,omitempty"`
+	Attributes map[string]string `json:"attributes,omitempty"`
+	Cost       Cost              `json:"cost,omitempty"`
+	Key        string            `json:"key,omitempty"`
+	Limit      *InlineLimit      `json:"limit,omitempty"`
+
+	// Wait is how long to wait for room, at most a minute. It adds to the time-out. The server waits, after the client has
+	// a connection for the call. At most 32 calls of a client wait at once; one that finds no place is decided without a
+	// wait.
+	Wait time.Duration `json:"-"`
+	// Headers is the style of the header fields in the answer, such as "ietf"; none if empty.
+	Headers string `json:"headers,omitempty"`
+}
+
+// An InlineLimit comes with a request.
+type InlineLimit struct {
+	Quota     string `json:"quota"`
+	Burst     int64  `json:"burst,omitempty"`
+	Algorithm string `json:"algorithm,omitempty"`
+	TimeZone  string `json:"time_zone,omitempty"`
+	MaxHold   string `json:"max_hold,omitempty"`
+}
+
+// A checkBody is a check as the server reads it.
+type checkBody struct {
+	Request
+	WaitMs int64 `json:"wait_ms,omitempty"`
+}
+
+// A reserveBody is a reservation as the server reads it.
+type reserveBody struct {
+	Request
+	TTLMs int64  `json:"ttl_ms"`
+	ID    string `json:"id"`
+}
+
+// encode writes a body of a call. A request that no batch could carry is a problem of its own.
+func encode(body any) ([]byte, error) {
+	message, err := marshal(body)
+	if err != nil {
+		return nil, &ProblemError{Status: http.StatusBadRequest, Title: "Bad Request", Detail: err.Error()}
+	}
+	if len(message)+len("[,]") > batchBytesMax {
+		detail := fmt.Sprintf("the request has %d bytes, at most %d are accepted", len(message), batchBytesMax)
+		return nil, &ProblemError{Status: http.StatusRequestEntityTooLarge, Title: "Request Entity Too Large", Detail: detail}
+	}
+	return message, nil
+}
+
+// marshal writes JSON without the escapes for HTML, as the other clients do: a key must be the same string in all of them.
+func marshal(value any) ([]byte, error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(value)
+	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), err
+}
+
+// withBoundedValues returns the request as the server accepts it, so that no stranger's value causes an error.
+func (r Request) withBoundedValues() Request {
+	r.Key = bounded(r.Key)
+	for _, value := range r.Attributes {
+		if isBounded(value) {
+			continue
+		}
+		values := make(map[string]string, len(r.Attributes))
+		for name, value := range r.Attributes {
+			values[name] = bounded(value)
+		}
+		r.Attributes = values
+		break
+	}
+	return r
+}
+
+func isBounded(value string) bool { return len(value) <= valueMax && utf8.ValidString(value) }
+
+// bounded makes any string a value that the server accepts.
+func bounded(value string) string {
+	if isBounded(value) {
+		return value
+	}
+	valid := strings.ToValidUTF8(value, "\uFFFD")
+	if len(valid) <= valueMax {
+		return valid
+	}
+	hash := sha256.Sum256([]byte(value))
+	// Both ends stay, so that rules for a prefix or a suffix match.
+	first, last := valid[:endMax], valid[len(valid)-endMax:]
+	return strings.ToValidUTF8(first+"sha256:"+hex.EncodeToString(hash[:])+last, "")
+}
+
+const (
+	valueMax = 4096
+	// The bytes at either end of a longer value that rules see.
+	endMax = 1024
+)
