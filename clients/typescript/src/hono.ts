@@ -1,5 +1,7 @@
 import type { Spillgate } from "./client.js";
-import { type Closing, type Connection, Gate, type RateLimitOptions, denial, fieldsOf, whenEnded } from "./middleware.js";
+import { denial, fieldsOf } from "./denial.js";
+import { Gate, type RateLimitOptions, type Route } from "./gate.js";
+import { type Connection, type NodeResponse, whenEnded } from "./node-http.js";
 
 /** What the middleware needs of Hono's context. */
 export interface HonoContext {
@@ -15,15 +17,19 @@ export interface HonoRateLimitOptions<C extends HonoContext = HonoContext> exten
 }
 
 /**
- * Hono middleware: answers denied requests itself; adds the header fields of the decision to all others.
+ * Hono middleware, for `app.use` and for a route: answers denied requests itself; adds the header fields of the decision to all others.
  *
  * The rules see the attributes `ip`, `method` and `path`, and those that `attributes` returns. The decision is
  * `c.get("spillgate")`. Permits of concurrency limits end with the response: on Node when it closes, elsewhere with its
  * body.
  */
-export function rateLimit<C extends HonoContext = HonoContext>(client: Spillgate, options: HonoRateLimitOptions<C> = {}) {
+export function rateLimit<C extends HonoContext = HonoContext>(
+  client: Spillgate,
+  options: HonoRateLimitOptions<C> = {},
+) {
   const gate = new Gate(client, options);
   const peer = options.peer ?? peerOf;
+  // biome-ignore lint/suspicious/noConfusingVoidType: Hono's own type of middlewares.
   return async (context: C, next: () => Promise<void>): Promise<Response | void> => {
     const url = context.req.url;
     const decision = await gate.decide(context, {
@@ -31,31 +37,37 @@ export function rateLimit<C extends HonoContext = HonoContext>(client: Spillgate
       forwardedFor: context.req.header("x-forwarded-for"),
       method: context.req.method,
       target: url.slice(url.indexOf("/", url.indexOf("//") + 2)),
+      route: routeOf(context),
     });
     if (decision === undefined) return next();
     (context.set as (name: string, value: unknown) => void)("spillgate", decision);
     if (!decision.allowed) {
       const { status, headers, body } = denial(decision);
-      return new Response(context.req.method === "HEAD" ? null : body, { status, headers });
+      const hasBody = context.req.method !== "HEAD" && !WITHOUT_BODY.includes(status);
+      return new Response(hasBody ? body : null, { status, headers });
     }
     let endsWithBody = decision.receipt !== undefined;
     const { incoming, outgoing } = environmentOf(context);
     if (endsWithBody && outgoing !== undefined && incoming?.socket !== undefined) {
       // Node's server does not read the body for a client that has gone.
-      whenEnded(outgoing, incoming.socket, () => gate.release(decision));
+      whenEnded(outgoing, incoming.socket, (status) => gate.end(decision, status));
       endsWithBody = false;
     }
     try {
       await next();
     } catch (error) {
-      if (endsWithBody) gate.release(decision);
+      if (endsWithBody) gate.end(decision, undefined);
       throw error;
     }
     if (endsWithBody) {
-      const { body } = context.res;
+      const { body, status } = context.res;
       // Hono drops the body of an answer to HEAD.
-      if (body === null || context.req.method === "HEAD") gate.release(decision);
-      else context.res = new Response(withEnd(body, () => gate.release(decision)), context.res);
+      if (body === null || context.req.method === "HEAD") gate.end(decision, status);
+      else
+        context.res = new Response(
+          withEnd(body, () => gate.end(decision, status)),
+          context.res,
+        );
     }
     // A response to an upgrade can neither be changed nor be made anew.
     if (context.res.status === 101) return;
@@ -99,12 +111,26 @@ function withEnd(body: ReadableStream<Uint8Array>, end: () => void): ReadableStr
 interface Environment {
   /** `@hono/node-server` */
   incoming?: { socket?: Connection };
-  outgoing?: Closing;
+  outgoing?: NodeResponse;
   /** Bun: the server, which knows the address of a request. */
   requestIP?: (request: unknown) => { address?: string } | null;
   server?: { requestIP?: (request: unknown) => { address?: string } | null };
   /** Deno */
   remoteAddr?: { hostname?: string };
+}
+
+/** The route that handles the request: that of the middleware itself, or the first one behind `app.use`. */
+function routeOf(context: HonoContext): Route | undefined {
+  const { matchedRoutes = [], routeIndex = 0 } = context.req as Matched;
+  const behind = matchedRoutes.slice(routeIndex);
+  // `app.use` and `app.all` have the method ALL.
+  const route = behind.find(({ method }) => method !== "ALL") ?? behind.at(-1);
+  return route && { method: route.method, template: route.path };
+}
+
+interface Matched {
+  matchedRoutes?: readonly { method: string; path: string }[];
+  routeIndex?: number;
 }
 
 function environmentOf(context: HonoContext): Environment {
@@ -120,3 +146,6 @@ function peerOf(context: HonoContext): string | undefined {
     bun?.requestIP?.((context.req as { raw?: unknown }).raw)?.address
   );
 }
+
+// `Response` refuses a body with these.
+const WITHOUT_BODY = [204, 205, 304];

@@ -1,4 +1,6 @@
 /** Client of the Spillgate rate limiter. */
 export { ClientAddress } from "./address.js";
-export { type Call, type Options, Reservation, Spillgate } from "./client.js";
-export * from "./decision.js";
+export { Spillgate } from "./client.js";
+export { Denied, ProblemError, TokenError, Unavailable } from "./errors.js";
+export { Reservation } from "./reservation.js";
+export * from "./types.js";

@@ -11,7 +11,7 @@ import { rateLimit as expressLimit } from "spillgate/express";
 import { rateLimit as fastifyLimit } from "spillgate/fastify";
 import { rateLimit as honoLimit } from "spillgate/hono";
 
-import { Server, TOKEN, conformance, hasRedis, pause } from "./server.js";
+import { conformance, hasRedis, pause, Server, TOKEN } from "./server.js";
 
 interface HttpRequest {
   peer: string;
@@ -66,7 +66,10 @@ const chosen = process.env["SPILLGATE_CASE"] ?? "";
 const PATIENCE_MS = 20_000;
 const OWN_FIELD = '"inner";r=7';
 
-type Limited = (client: Spillgate, options: CaseOptions) => Promise<{
+type Limited = (
+  client: Spillgate,
+  options: CaseOptions,
+) => Promise<{
   http(request: HttpRequest): Promise<HttpAnswer>;
   close(): Promise<void>;
 }>;
@@ -99,7 +102,7 @@ const middlewares: Record<string, Limited> = {
   async fastify(client, options) {
     let reached = false;
     const app = Fastify({ routerOptions: { maxParamLength: 10_000 }, forceCloseConnections: true });
-    await app.register(fastifyLimit, { client, ...settings(options) });
+    app.addHook("onRequest", fastifyLimit(client, settings(options)));
     app.get("/*", async (request, reply) => {
       reached = true;
       if (request.url === "/own-fields") reply.header("RateLimit", OWN_FIELD);
@@ -196,7 +199,8 @@ class Run {
             await this.#step(this.#filled(step) as Step, app?.http);
             const ms = performance.now() - start;
             if (ms > (step.within_ms ?? ms)) throw new Error(`took ${ms} ms, at most ${step.within_ms} expected`);
-            if (ms < (step.takes_at_least_ms ?? ms)) throw new Error(`took ${ms} ms, at least ${step.takes_at_least_ms} expected`);
+            if (ms < (step.takes_at_least_ms ?? ms))
+              throw new Error(`took ${ms} ms, at least ${step.takes_at_least_ms} expected`);
           } catch (error) {
             throw new Error(`${this.#case.name}: step ${index + 1}: ${(error as Error).message}`, { cause: error });
           }
@@ -256,13 +260,19 @@ class Run {
   }
 
   async #answer(step: Step): Promise<unknown> {
+    return renamed(await this.#answerOf(step), (name) =>
+      name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
+    );
+  }
+
+  async #answerOf(step: Step): Promise<unknown> {
     const [client, receipt] = [this.#client, this.#receipt];
-    const given = step.with as CheckRequest & ReserveRequest & { ttl_ms: number; cost: number };
+    const given = renamed(step.with, camelCase) as ReserveRequest & { ttlMs: number; cost: number };
     switch (step.call) {
       case "check":
         return client.check(given);
       case "check_batch":
-        return client.checkBatch(step.with as CheckRequest[]);
+        return client.checkBatch(renamed(step.with, camelCase) as CheckRequest[]);
       case "acquire":
         return client.acquire(given, { deadlineMs: step.deadline_ms ?? 0 });
       case "reserve": {
@@ -283,7 +293,7 @@ class Run {
       case "release":
         return { result: await client.release(receipt) };
       case "renew":
-        return { result: await client.renew(receipt, given.ttl_ms) };
+        return { result: await client.renew(receipt, given.ttlMs) };
     }
     throw new Error(`no such call: ${step.call}`);
   }
@@ -302,12 +312,21 @@ class Run {
   }
 }
 
+const camelCase = (name: string) => name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+
+/** The same value with other names of fields: the cases have those of the HTTP API. */
+function renamed(value: unknown, rename: (name: string) => string): unknown {
+  if (Array.isArray(value)) return value.map((item) => renamed(item, rename));
+  if (typeof value !== "object" || value === null || value instanceof Error) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [rename(name), renamed(inner, rename)]));
+}
+
 /** Compares by the rules in README.md of the conformance suite. */
 function match(expected: unknown, actual: unknown, where: string): void {
   const wrong = () => new Error(`${where}: ${JSON.stringify(actual)}, expected ${JSON.stringify(expected)}`);
   if (Array.isArray(expected)) {
     if (!Array.isArray(actual) || actual.length !== expected.length) throw wrong();
-    expected.forEach((item, index) => match(item, actual[index], `${where}[${index}]`));
+    for (const [index, item] of expected.entries()) match(item, actual[index], `${where}[${index}]`);
   } else if (typeof expected === "object" && expected !== null) {
     const { $absent, $matches, $at_least, $at_most } = expected as Record<string, never>;
     if ($absent !== undefined) {

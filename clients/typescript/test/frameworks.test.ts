@@ -1,6 +1,6 @@
 // The examples of README.md, behind the real frameworks.
 import assert from "node:assert/strict";
-import { type Server as HttpServer, createServer } from "node:http";
+import { createServer, type Server as HttpServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { after, before, test } from "node:test";
 
@@ -8,7 +8,7 @@ import type { Express } from "express";
 import type { FastifyInstance } from "fastify";
 import type { Hono } from "hono";
 
-import { Server, conformance } from "./server.js";
+import { conformance, Server } from "./server.js";
 
 let server: Server;
 before(async () => {

@@ -2,9 +2,9 @@
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import { EventEmitter, once } from "node:events";
-import { Server as HttpServer, type RequestListener, ServerResponse, createServer } from "node:http";
+import { createServer, Server as HttpServer, type RequestListener, ServerResponse } from "node:http";
 import { constants, createServer as createHttp2Server, connect as http2 } from "node:http2";
-import { type AddressInfo, type Server as NetServer, type Socket, connect } from "node:net";
+import { type AddressInfo, connect, type Server as NetServer, type Socket } from "node:net";
 import { text } from "node:stream/consumers";
 import { type TestContext, test } from "node:test";
 
@@ -30,8 +30,10 @@ class Simulated extends EventEmitter {
         this.emit("release");
         return Response.json({ result: "done" });
       }
-      this.paths.push(JSON.parse(`${request?.body}`).attributes.path);
-      return Response.json({ allowed: true, receipt: "AQAB", headers: { ratelimit: '"api";r=4' } });
+      const checks = JSON.parse(`${request?.body}`) as { attributes: { path: string } }[];
+      this.paths.push(...checks.map(({ attributes }) => attributes.path));
+      const decision = { allowed: true, receipt: "AQAB", headers: { ratelimit: '"api";r=4' } };
+      return Response.json({ results: checks.map(() => decision) });
     },
   });
 
@@ -74,7 +76,14 @@ test("express: an odd target is limited by the path that Express routes", { time
   app.use(expressLimit(simulated.client));
   app.use((request, response) => void response.send(request.path));
   const port = await listening(context, createServer(app));
-  const logins = ["/login\\#", "//x@y/login#", "/\\x@y\\login?#", "http://h/login\\", "foo://h/login#x", "/login?a#\\b"];
+  const logins = [
+    "/login\\#",
+    "//x@y/login#",
+    "/\\x@y\\login?#",
+    "http://h/login\\",
+    "foo://h/login#x",
+    "/login?a#\\b",
+  ];
   const others = ["//x@y/login", "/login\\", "/log'in{#", "http://h;x/login", "http://h"];
   for (const target of [...logins, ...others]) {
     const socket = await sending(port, `GET ${target} HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n\r\n`);
@@ -129,7 +138,7 @@ test("fastify: the permit ends when the client leaves after its body was read", 
   const simulated = new Simulated();
   const app = Fastify({ forceCloseConnections: true });
   context.after(() => app.close());
-  await app.register(fastifyLimit, { client: simulated.client });
+  app.addHook("onRequest", fastifyLimit(simulated.client));
   const reached = new EventEmitter();
   app.post("/slow", () => {
     reached.emit("request");
@@ -147,7 +156,7 @@ test("fastify: the permit of a WebSocket ends with its connection", { timeout },
   const simulated = new Simulated();
   const app = Fastify({ forceCloseConnections: true });
   context.after(() => app.close());
-  await app.register(fastifyLimit, { client: simulated.client });
+  app.addHook("onRequest", fastifyLimit(simulated.client));
   app.get("/socket", (request, reply) => {
     reply.hijack();
     request.socket.write("HTTP/1.1 101 Switching Protocols\r\n\r\n");
@@ -172,7 +181,7 @@ test("fastify: the permit of an injected request ends with its response", { time
   const simulated = new Simulated();
   const app = Fastify();
   context.after(() => app.close());
-  await app.register(fastifyLimit, { client: simulated.client });
+  app.addHook("onRequest", fastifyLimit(simulated.client));
   app.get("/", async () => "ok");
   assert.equal((await app.inject("/")).body, "ok");
   await simulated.released(1);
@@ -209,7 +218,14 @@ test("node:http: fields that are given to writeHead are kept", { timeout }, asyn
   const cookies = ["Set-Cookie", "a=1", "Set-Cookie", "b=2"];
   const heads: Record<string, unknown[]> = {
     "/array": [200, cookies],
-    "/pairs": [200, "OK", [["Set-Cookie", "a=1"], ["Set-Cookie", "b=2"]]],
+    "/pairs": [
+      200,
+      "OK",
+      [
+        ["Set-Cookie", "a=1"],
+        ["Set-Cookie", "b=2"],
+      ],
+    ],
     "/object": [200, { "Set-Cookie": ["a=1", "b=2"] }],
     "/own": [200, { RateLimit: "own" }],
     "/own-array": [200, "OK", [...cookies, "RateLimit", "own"]],
@@ -231,7 +247,7 @@ test("node:http: a handler that throws runs once, and its error is uncaught", { 
   const program = `
     import { Spillgate } from "spillgate";
     import { rateLimit } from "spillgate/express";
-    const client = new Spillgate({ fetch: async () => Response.json({ allowed: true }) });
+    const client = new Spillgate({ fetch: async () => Response.json({ results: [{ allowed: true }] }) });
     const request = { method: "GET", url: "/", headers: {}, socket: {} };
     rateLimit(client)(request, {}, () => {
       console.log("runs");

@@ -41,7 +41,10 @@ export class Server {
       const socket = join(folder, "redis.sock");
       const settings = ["--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder];
       processes.push(spawn("redis-server", settings, { stdio: "ignore" }));
-      await until(() => existsSync(socket), () => "redis-server does not start");
+      await until(
+        () => existsSync(socket),
+        () => "redis-server does not start",
+      );
       flags.push("--redis", `unix://${socket}`);
     }
     const log = file("log", "");

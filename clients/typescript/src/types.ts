@@ -7,7 +7,16 @@ export type Source = "store" | "lease" | "denial-cache" | "fallback" | "outage-p
 /** A number of requests, or an amount for each unit: `{ requests: 1, tokens: 900 }`. */
 export type Cost = number | Record<string, number>;
 
-/** One check, as the server reads it. */
+/** A limit that a check brings itself: `{ quota: "5/minute" }`. */
+export interface InlineLimit {
+  quota: string;
+  burst?: number;
+  algorithm?: string;
+  timeZone?: string;
+  maxHold?: string;
+}
+
+/** A check: the attributes that the rules match, or a key with the limit that it brings. */
 export interface CheckRequest {
   domain?: string;
   /** What the rules match and limit by. */
@@ -15,47 +24,50 @@ export interface CheckRequest {
   /** 1 if absent; 0 only looks. */
   cost?: Cost;
   /** Milliseconds that the server may wait for room, at most 60,000; they add to the time-out. Below 0 is 0. */
-  wait_ms?: number;
+  waitMs?: number;
   /** `true` or a style, such as `"draft-7"`, for response header fields in the answer. */
   headers?: boolean | string;
-  /** With `limit`: a key that brings its own limit. */
+  /** The subject of `limit`, instead of `attributes`. */
   key?: string;
-  limit?: { quota: string; burst?: number; algorithm?: string; time_zone?: string; max_hold?: string };
+  limit?: InlineLimit;
 }
 
 /** A check whose estimated cost is settled later. */
 export interface ReserveRequest extends CheckRequest {
   /** How long the estimate may stay unsettled: a minute if absent, at most 24 hours. */
-  ttl_ms?: number;
+  ttlMs?: number;
 }
 
 /** One limit of one rule in an answer. Unknown values are `null`. */
 export interface Limit {
   rule: string | null;
   limit: string | null;
-  unit: string;
+  unit: string | null;
   capacity: number | null;
   remaining: number | null;
-  retry_after_ms: number | null;
-  reset_after_ms: number | null;
+  retryAfterMs: number | null;
+  resetAfterMs: number | null;
   allowed: boolean;
   reason: Reason | null;
-  source: Source;
-  shadow?: boolean;
+  source: Source | null;
+  /** Whether the rule only observes: its denial denies nothing. */
+  shadow: boolean;
 }
 
-/** One answer, with the server's field names. Unknown values are `null`. */
+/** The answer to a check. Unknown values are `null`. */
 export interface Decision {
   allowed: boolean;
   reason: Reason | null;
+  /** The rule and the limit whose numbers these are. */
   rule: string | null;
   limit: string | null;
   capacity: number | null;
   remaining: number | null;
   /** Milliseconds until the same request can be allowed; `null` if no wait helps or none is known. */
-  retry_after_ms: number | null;
-  reset_after_ms: number | null;
-  source: Source;
+  retryAfterMs: number | null;
+  resetAfterMs: number | null;
+  source: Source | null;
+  /** Whether the decision was made without the store. */
   degraded: boolean;
   /** Whether a rule matched. `false` too if `source` is `client`. */
   matched: boolean;
@@ -71,32 +83,34 @@ export interface Decision {
 /** How a call on a receipt ended. `unavailable`: the server did not answer; the estimate stays charged. */
 export type Outcome = "done" | "repeated" | "expired" | "unknown" | "unavailable";
 
-/** The server did not answer in time, or not with an answer. */
-export class Unavailable extends Error {
-  override readonly name = "Unavailable";
+/** One call, for metrics. */
+export interface Call {
+  operation: string;
+  milliseconds: number;
+  decisions: readonly Decision[];
+  error?: Error;
 }
 
-/** The server refused the request itself: bad input (400), a wrong token (401), an ended id (409). Nothing was charged. */
-export class ProblemError extends Error {
-  override readonly name = "ProblemError";
-  readonly status: number;
-  /** The problem details (RFC 9457). */
-  readonly problem: Record<string, unknown>;
-
-  constructor(status: number, problem: Record<string, unknown>) {
-    super(`${status}: ${problem["detail"] ?? problem["title"] ?? "no reason given"}`);
-    this.status = status;
-    this.problem = problem;
-  }
+/** Where the client writes its few lines: `console`, or a logger with the same methods. */
+export interface Logger {
+  info(message: string): void;
+  warn(message: string): void;
 }
 
-/** A reservation was denied, so its work did not start. */
-export class Denied extends Error {
-  override readonly name = "Denied";
-  readonly decision: Decision;
-
-  constructor(decision: Decision) {
-    super(`denied: ${decision.reason}`);
-    this.decision = decision;
-  }
+/** Settings of a client. */
+export interface Options {
+  /** Where the server listens: `http://127.0.0.1:8080`. */
+  url?: string;
+  /** The bearer token, or a function that returns it. White space around it is cut off. */
+  token?: string | (() => string);
+  /** Milliseconds for which the server may be silent until `onFailure` decides: 300. It answers an overload after 250. */
+  timeoutMs?: number;
+  /** `allow` (fail open, the default) or `deny` (fail closed) if the server does not answer. */
+  onFailure?: "allow" | "deny";
+  /** Called after each call, for metrics. */
+  observe?: (call: Call) => void;
+  /** `console` if absent. */
+  logger?: Logger;
+  /** Another `fetch`, such as one with a proxy. */
+  fetch?: typeof fetch;
 }

@@ -1,0 +1,96 @@
+import type { Calls } from "./calls.js";
+import { afterReading } from "./clock.js";
+import { ProblemError } from "./errors.js";
+import { failureOf } from "./transport.js";
+import type { Decision } from "./types.js";
+import { decisionOf, isObject, notSpillgate, resultsOf } from "./wire.js";
+
+/** Sends checks in batches: those of one tick leave together at its end, and those that find no place gather. */
+export class Batches {
+  readonly #calls: Calls;
+  readonly #timeoutMs: number;
+  /** Takes further checks until it is full or sent. */
+  #open: Batch | undefined;
+
+  constructor(calls: Calls, timeoutMs: number) {
+    this.#calls = calls;
+    this.#timeoutMs = timeoutMs;
+  }
+
+  /** Decides one check, given as JSON. */
+  check(json: string): Promise<Decision> {
+    const bytes = bytesOf(json);
+    if (bytes > BYTES_MAX) {
+      const detail = `the check has ${bytes} bytes, at most ${BYTES_MAX} fit in a batch`;
+      return Promise.reject(new ProblemError(413, { title: "Payload Too Large", status: 413, detail }));
+    }
+    return new Promise((resolve, reject) => this.#batchFor(bytes).items.push({ json, resolve, reject }));
+  }
+
+  /** Decides all checks in one batch. An item that has no decision has an error. */
+  async checkAll(checks: readonly string[]): Promise<(Decision | Error)[]> {
+    return this.#send(() => checks);
+  }
+
+  #batchFor(bytes: number): Batch {
+    // A comma or a bracket before each item.
+    const size = bytes + 1;
+    if (this.#open !== undefined && this.#open.items.length < CHECKS_MAX && this.#open.bytes + size <= BYTES_MAX) {
+      this.#open.bytes += size;
+      return this.#open;
+    }
+    const batch: Batch = { items: [], bytes: size + 1 };
+    this.#open = batch;
+    afterReading(() => this.#leave(batch));
+    return batch;
+  }
+
+  async #leave(batch: Batch): Promise<void> {
+    const close = () => {
+      if (this.#open === batch) this.#open = undefined;
+      return batch.items.map(({ json }) => json);
+    };
+    try {
+      const results = await this.#send(close);
+      batch.items.forEach(({ resolve, reject }, index) => {
+        const result = results[index] as Decision | Error;
+        if (result instanceof Error) reject(result);
+        else resolve(result);
+      });
+    } catch (error) {
+      close();
+      for (const { reject } of batch.items) reject(error);
+    }
+  }
+
+  #send(close: () => readonly string[]): Promise<(Decision | Error)[]> {
+    let checks: readonly string[] = [];
+    const body = () => {
+      checks = close();
+      return `[${checks.join(",")}]`;
+    };
+    const read = (answer: unknown) => resultsOf(answer, checks.length).map(resultOf);
+    return this.#calls.send("/v1/check/batch", body, this.#timeoutMs, read);
+  }
+}
+
+interface Batch {
+  items: { json: string; resolve(decision: Decision): void; reject(error: unknown): void }[];
+  bytes: number;
+}
+
+/** Throws if the item is neither a decision nor a problem: then the answer is not one of Spillgate. */
+function resultOf(item: unknown): Decision | Error {
+  const problem = isObject(item) ? item["error"] : undefined;
+  if (problem === undefined) return decisionOf(item);
+  if (!isObject(problem) || typeof problem["title"] !== "string") throw notSpillgate();
+  return failureOf(Number(problem["status"]), problem);
+}
+
+function bytesOf(text: string): number {
+  // Almost all checks are ASCII, which needs no copy.
+  return /^[\0-\x7f]*$/.test(text) ? text.length : new TextEncoder().encode(text).length;
+}
+
+const CHECKS_MAX = 1_000;
+const BYTES_MAX = 512 * 1024;
