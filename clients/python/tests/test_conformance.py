@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from server import CONFORMANCE, TOKEN, Server, has_redis
-from spillgate import AsyncClient, Call, CheckRequest, Client, Decision, Denied, InlineLimit, ProblemError
+from spillgate import AsyncClient, CallReport, CheckRequest, Client, Decision, Denied, InlineLimit, ProblemError
 from spillgate.asgi import RateLimit as AsgiRateLimit
 from spillgate.wsgi import RateLimit as WsgiRateLimit
 
@@ -30,7 +30,7 @@ class Sync:
     name = "sync"
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[CallReport] = []
         self.client = Client(url, observe=self.calls.append, **client_options(options))
         self.middleware = WsgiRateLimit(self.app, self.client, **middleware_options(options))
 
@@ -86,7 +86,7 @@ class Async:
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         self.runner = asyncio.new_event_loop()
-        self.calls: list[Call] = []
+        self.calls: list[CallReport] = []
         self.client = AsyncClient(url, observe=self.calls.append, **client_options(options))
         self.middleware = AsgiRateLimit(self.app, self.client, **middleware_options(options))
 
@@ -295,7 +295,7 @@ def match(expected: Any, actual: Any, where: str) -> None:
     elif isinstance(expected, list):
         if not isinstance(actual, list) or len(actual) != len(expected):
             raise AssertionError(f"{where}: {actual!r} has not {len(expected)} items")
-        for index, (item, given) in enumerate(zip(expected, actual)):
+        for index, (item, given) in enumerate(zip(expected, actual, strict=True)):
             match(item, given, f"{where}[{index}]")
         return
     else:

@@ -135,6 +135,7 @@ class Examples(unittest.TestCase):
         self.is_limited(self.over_wsgi(self.run_example("django", "127.2.0.4")["application"]))
 
         from django.core.asgi import get_asgi_application
+
         from spillgate import AsyncClient
         from spillgate.asgi import RateLimit
 

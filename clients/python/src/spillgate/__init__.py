@@ -7,21 +7,35 @@
 True
 """
 
-from ._core import Call, CheckRequest, Cost, InlineLimit, Outcome
+from ._answer import Outcome
+from ._core import CallReport
+from ._request import CheckRequest, Cost, InlineLimit
 from .address import ClientAddress
 from .aio import AsyncClient, AsyncReservation
 from .client import Client, Reservation
-from .decision import Decision, Denied, Limit, ProblemError, Reason, Source, SpillgateError, Unavailable
+from .decision import (
+    Decision,
+    Denial,
+    Denied,
+    Limit,
+    ProblemError,
+    Reason,
+    Source,
+    SpillgateError,
+    TokenError,
+    Unavailable,
+)
 
 __all__ = [
     "AsyncClient",
     "AsyncReservation",
-    "Call",
+    "CallReport",
     "CheckRequest",
     "Client",
     "ClientAddress",
     "Cost",
     "Decision",
+    "Denial",
     "Denied",
     "InlineLimit",
     "Limit",
@@ -31,5 +45,6 @@ __all__ = [
     "Reservation",
     "Source",
     "SpillgateError",
+    "TokenError",
     "Unavailable",
 ]

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from ._core import CheckRequest, Cost, check_body
+from ._request import CheckRequest, Cost, bounded, check_request
 from .address import ClientAddress
 from .decision import Decision
 
 PROBLEM_TYPES = "https://iana.org/assignments/http-problem-types#"
-VALUE_MAX = 4096
-# What a longer value keeps of its beginning and of its end.
-KEPT = 1024
 
 App = TypeVar("App")
 Client = TypeVar("Client")
@@ -71,14 +66,17 @@ class Middleware(Generic[App, Client, Source]):
                 if value is not None:
                     attributes[name] = bounded(value if isinstance(value, str) else str(value))
         cost = self._cost(source) if callable(self._cost) else self._cost
-        return check_body(attributes, cost, self._domain, None, None, self._headers)
+        return check_request(attributes, cost, self._domain, None, None, self._headers)
 
 
 def denial(decision: Decision, method: str) -> tuple[int, list[tuple[str, str]], bytes]:
     """The response to a denied request: that of the rule, else problem details (RFC 9457)."""
     fields = dict(fields_of(decision))
     if decision.denial is not None:
-        status, body = int(decision.denial["status"]), str(decision.denial["body"]).encode()
+        status, body = decision.denial.status, decision.denial.body.encode()
+        if status in (204, 304):
+            # These have no content by definition.
+            return status, list(fields.items()), b""
     else:
         status = _status_of(decision)
         body = _problem(decision, status)
@@ -97,21 +95,6 @@ def fields_of(decision: Decision) -> Mapping[str, str]:
 def escaped(path: str) -> str:
     """Escapes again, in a decoded path, the characters by which the server would take another path."""
     return path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
-
-
-def bounded(value: str) -> str:
-    """Makes any text a value that the server accepts, so that no client can cause an error by its request.
-
-    A value that is too long keeps both ends, so that rules for a prefix or a suffix match. The hash tells it from others.
-    """
-    if len(value) <= VALUE_MAX and value.isascii():
-        return value
-    value = _SURROGATE.sub("\ufffd", value)
-    data = value.encode()
-    if len(data) <= VALUE_MAX:
-        return value
-    first, last = data[:KEPT].decode(errors="ignore"), data[-KEPT:].decode(errors="ignore")
-    return f"{first}sha256:{hashlib.sha256(data).hexdigest()}{last}"
 
 
 def _status_of(decision: Decision) -> int:
@@ -141,8 +124,6 @@ def _detail(decision: Decision) -> str:
         return f"Try again in {decision.headers['retry-after']} s."
     return _DETAILS.get(decision.reason or "", "The request is denied.")
 
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _DETAILS = {
     "limit-exceeded": "The limit has no room at the moment.",

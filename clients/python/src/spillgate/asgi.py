@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
@@ -35,7 +34,7 @@ class RateLimit(Middleware[App, AsyncClient, Scope]):
         if check is None:
             await self.app(scope, receive, send)
             return
-        decision = await self._client._run(self._client._deciding(check))
+        decision = await self._client.decide(check)
         scope["spillgate"] = decision
         if decision.allowed:
             fields = fields_of(decision)
@@ -44,7 +43,7 @@ class RateLimit(Middleware[App, AsyncClient, Scope]):
             finally:
                 if decision.receipt is not None:
                     # A task that is being cancelled may be cancelled again; the release goes on by itself.
-                    await asyncio.shield(self._client._run(self._client._releasing(decision.receipt)))
+                    await self._client.finish(decision.receipt)
             return
         status, headers, body = denial(decision, method)
         await send({"type": "http.response.start", "status": status, "headers": _encoded(headers)})

@@ -1,48 +1,32 @@
-"""The client for threads, on sockets."""
+"""The client for threads."""
 
 from __future__ import annotations
 
-import ipaddress
-import os
-import queue
-import select
-import socket
 import ssl
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from . import _http1
+from ._answer import Outcome
+from ._call import Call
 from ._core import (
     CONNECTIONS,
-    IDLE_SECONDS,
+    PAUSE_SECONDS,
     TIMEOUT,
-    CheckRequest,
     Core,
-    Cost,
-    InlineLimit,
-    Message,
-    NoPlace,
     Observe,
     OnFailure,
-    Outcome,
-    PlaceForWait,
     ReservationCore,
     Result,
-    Steps,
-    Token,
-    check_body,
-    lack_of_places,
-    lack_of_places_for_waits,
-    places_for_waits,
-    reserve_body,
+    wait_before_retry,
 )
-from .decision import Decision, Unavailable
+from ._request import CheckRequest, Cost, InlineLimit, Token, check_request
+from ._threads import Dispatcher
+from .decision import Decision, NotSent, ProblemError, TokenError
 
 
-class Client(Core):
+class Client:
     """Asks a Spillgate server. One client serves all threads; make it once.
 
     A call never raises because the server is slow or away: ``on_failure`` decides then. It raises `ProblemError`
@@ -69,8 +53,8 @@ class Client(Core):
         observe: Observe | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(url, token, timeout, on_failure, connections, observe)
-        self._pool = _Pool(self._target, connections, ssl_context)
+        self._core = Core(url, token, timeout, on_failure, connections, observe)
+        self._dispatcher = Dispatcher(self._core, connections, ssl_context)
 
     def check(
         self,
@@ -92,11 +76,16 @@ class Client(Core):
                 after the client has a connection for the call.
             headers: ``True`` or a style, such as ``"draft-7"``, for response header fields in the answer.
         """
-        return self._run(self._checking(check_body(attributes, cost, domain, key, limit, headers), wait))
+        request = check_request(attributes, cost, domain, key, limit, headers)
+        return self._perform(self._core.check_call(request, wait))
 
     def check_batch(self, checks: Sequence[CheckRequest]) -> list[Decision]:
-        """Decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests."""
-        return self._run(self._checking_batch(checks))
+        """Decides many requests, each by itself, up to 1,000 in one exchange. The decisions have the order of the requests.
+
+        Raises the `ProblemError` of the first request that has one, such as ``[3].cost``. The others were decided.
+        """
+        calls = self._core.batch_calls(checks)
+        return [decision for call in calls for decision in self._perform(call)]
 
     def acquire(
         self,
@@ -112,7 +101,14 @@ class Client(Core):
 
         Both are in seconds. For permits use `check` with ``wait``: their ``retry_after`` is the latest time at which one is free.
         """
-        return self._run(self._acquiring(check_body(attributes, cost, domain, key, limit), deadline))
+        until = time.monotonic() + deadline
+        request = check_request(attributes, cost, domain, key, limit)
+        while True:
+            decision = self._perform(self._core.check_call(request))
+            pause = wait_before_retry(decision, until)
+            if pause is None:
+                return decision
+            time.sleep(pause)
 
     def reserve(
         self,
@@ -130,54 +126,71 @@ class Client(Core):
         >>> with client.reserve({"user": "ada"}, cost={"tokens": 4000}) as job:  # doctest: +SKIP
         ...     job.settle({"tokens": call_the_model()})
         """
-        body = reserve_body(check_body(attributes, cost, domain, key, limit, headers), ttl)
-        return Reservation(self, self._run(self._reserving(body)))
+        request = check_request(attributes, cost, domain, key, limit, headers)
+        return Reservation(self._perform(self._core.reserve_call(request, ttl)), self._end)
 
     def settle(self, receipt: str, cost: Cost) -> Outcome:
         """Replaces a reservation's estimate by the true cost. ``"unavailable"`` if the server does not answer."""
-        return self._run(self._ending("settle", receipt, cost=cost))
+        return self._end("settle", receipt, cost=cost)
 
     def cancel(self, receipt: str) -> Outcome:
         """Refunds a reservation."""
-        return self._run(self._ending("cancel", receipt))
+        return self._end("cancel", receipt)
 
     def release(self, receipt: str) -> Outcome:
         """Ends the permits of a reservation or of a check; the estimate stays charged."""
-        return self._run(self._ending("release", receipt))
+        return self._end("release", receipt)
 
     def renew(self, receipt: str, ttl: float) -> Outcome:
         """Lets a reservation and its permits last for ``ttl`` seconds from now."""
-        return self._run(self._ending("renew", receipt, ttl_ms=round(ttl * 1000)))
+        return self._end("renew", receipt, ttl_ms=round(ttl * 1000))
 
-    def _run(self, steps: Steps[Result]) -> Result:
-        place: threading.BoundedSemaphore | None = None
+    def decide(self, request: CheckRequest, *, ttl: float | None = None) -> Decision:
+        """Decides a request for a middleware: ``on_failure`` also decides if the server refuses the request or the token.
+
+        With ``ttl`` the cost is reserved for so many seconds. `finish` ends the receipt of the decision, if there is one.
+        """
         try:
-            step = next(steps)
-            while True:
-                if isinstance(step, float):
-                    time.sleep(step)
-                    step = next(steps)
-                    continue
-                try:
-                    if isinstance(step, PlaceForWait):
-                        place = self._pool.take_place_for_wait(step.until)
-                        step = next(steps)
-                        continue
-                    response = self._pool.post(*step)
-                except Unavailable as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(response)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
+            if ttl is None:
+                return self._perform(self._core.check_call(request))
+            return self._perform(self._core.reserve_call(request, ttl))
+        except (ProblemError, TokenError) as error:
+            return self._core.decide_refused(error)
+
+    def finish(self, receipt: str | None, *, refund: bool = False) -> None:
+        """Ends the permits of a decision for a middleware, or refunds it. Never raises: the server ends what this leaves."""
+        try:
+            self._end("cancel" if refund else "release", receipt)
+        except (ProblemError, TokenError) as error:
+            self._core.note_refused_end(error)
+
+    def _end(self, operation: str, receipt: str | None, **fields: Any) -> Outcome:
+        # Without a receipt there is nothing to end.
+        return "unknown" if receipt is None else self._perform(self._core.end_call(operation, receipt, **fields))
+
+    def _perform(self, call: Call[Result]) -> Result:
+        while True:
+            self._send(call)
+            if not self._core.is_repeated(call):
+                return self._core.result(call)
+            time.sleep(PAUSE_SECONDS)
+
+    def _send(self, call: Call[Any]) -> None:
+        call.outcome = None
+        try:
+            is_probe = self._core.health.admit()
+        except NotSent as error:
+            call.outcome = error
+            return
+        try:
+            self._dispatcher.run(call)
         finally:
-            if place is not None:
-                place.release()
+            if is_probe:
+                self._core.health.end_probe()
 
     def close(self) -> None:
         """Closes the connections that are not in use."""
-        self._pool.close()
+        self._dispatcher.close()
 
     def __enter__(self) -> Client:
         return self
@@ -194,211 +207,46 @@ class Reservation(ReservationCore):
     count.
     """
 
-    def __init__(self, client: Client, decision: Decision) -> None:
-        super().__init__(client, decision)
-        self._client = client
+    def __init__(self, decision: Decision, end: Callable[..., Outcome]) -> None:
+        super().__init__(decision)
+        self._send_end = end
 
     def settle(self, cost: Cost) -> Outcome:
         """Replaces the estimate by the true cost."""
-        return self._client._run(self._ending("settle", cost=cost))
+        return self._end("settle", cost=cost)
 
     def cancel(self) -> Outcome:
         """Refunds the estimate."""
-        return self._client._run(self._ending("cancel"))
+        return self._end("cancel")
 
     def release(self) -> Outcome:
         """Ends the permits and keeps the estimate charged."""
-        return self._client._run(self._ending("release"))
+        return self._end("release")
 
     def renew(self, ttl: float) -> Outcome:
         """Lets it last for ``ttl`` seconds from now."""
-        return self._client._run(self._renewing(ttl))
+        return self._send_end("renew", self.receipt, ttl_ms=round(ttl * 1000))
+
+    def _end(self, operation: str, **fields: Any) -> Outcome:
+        had_ended = self._start_to_end()
+        try:
+            return self._send_end(operation, self.receipt, **fields)
+        except Exception as error:
+            self._after_error(error, had_ended)
+            raise
 
     def __enter__(self) -> Reservation:
-        self._entering()
+        self._enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._ended:
-            self._client._run(self._leaving(by_error=kind is not None))
-
-
-class _Pool:
-    """Keep-alive connections to one server, for all threads of this process."""
-
-    def __init__(self, target: _http1.Target, connections: int, ssl_context: ssl.SSLContext | None) -> None:
-        self._target = target
-        self._ssl = ssl_context or (ssl.create_default_context() if target.is_secure else None)
-        self._size = connections
-        self._start()
-
-    def _start(self) -> None:
-        self._places = threading.BoundedSemaphore(self._size)
-        self._places_for_waits = threading.BoundedSemaphore(places_for_waits(self._size))
-        # The last used is the first taken, so that those not needed grow old. Appending and popping are atomic.
-        self._idle: list[_Connection] = []
-        # Last: other threads take the sockets in `_idle` for their own as soon as this is their process.
-        self._process = os.getpid()
-
-    def _start_after_fork(self) -> None:
-        """Leaves the sockets to the parent, if this is a child of the process that opened them."""
-        if self._process != os.getpid():
-            self._start()
-
-    def take_place_for_wait(self, until: float) -> threading.BoundedSemaphore:
-        """Returns the semaphore to release when the call has ended. Raises `NoPlace` if there is no place by then."""
-        self._start_after_fork()
-        places = self._places_for_waits
-        if not places.acquire(timeout=max(0.0, until - time.monotonic())):
-            raise NoPlace(lack_of_places_for_waits(self._size))
-        return places
-
-    def post(self, message: Message, deadline: float) -> _http1.Response:
-        self._start_after_fork()
-        places = self._places
-        if not places.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise NoPlace(lack_of_places(self._size))
-        connection: _Connection | None = None
-        response: _http1.Response | None = None
+        if self._has_ended:
+            return
         try:
-            connection = self._take() or self._connect(deadline)
-            response = connection.post(message if isinstance(message, bytes) else message(), deadline)
-            return response
-        except TimeoutError as error:
-            raise Unavailable("the server did not answer in time") from error
-        except (OSError, _http1.BadResponse) as error:
-            raise Unavailable(str(error) or type(error).__name__) from error
-        finally:
-            if connection is not None:
-                if response is not None and response.keep_alive:
-                    self._idle.append(connection)
-                else:
-                    # Whatever still comes would be taken for the answer to the next call.
-                    connection.close()
-            places.release()
-
-    def _take(self) -> _Connection | None:
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return None
-            if connection.is_usable():
-                return connection
-            connection.close()
-
-    def _connect(self, deadline: float) -> _Connection:
-        host = self._target.host
-        connected = _connect_to_any(_addresses(host, self._target.port, deadline), deadline)
-        try:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._ssl is not None:
-                connected = self._ssl.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
-                connected.settimeout(_left(deadline))
-                connected.do_handshake()
-            return _Connection(connected)
-        except BaseException:
-            connected.close()
-            raise
-
-    def close(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
-
-
-class _Connection:
-    """One connection, which carries one call at a time."""
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-        self._used = time.monotonic()
-        self._poll = select.poll() if hasattr(select, "poll") else None
-        if self._poll is not None:
-            self._poll.register(connected, select.POLLIN)
-
-    def post(self, message: bytes, deadline: float) -> _http1.Response:
-        self._socket.settimeout(_left(deadline))
-        self._socket.sendall(message)
-        received = b""
-        while True:
-            piece = self._socket.recv(_PIECE_BYTES)
-            received = received + piece if received else piece
-            response = _http1.parse(received, ended=not piece)
-            if response is not None:
-                self._used = time.monotonic()
-                return response
-            if not piece:
-                raise _http1.BadResponse("the server closed the connection")
-            self._socket.settimeout(_left(deadline))
-
-    def is_usable(self) -> bool:
-        """Whether it is young, and the server has not closed it: it has nothing to read but its end."""
-        if time.monotonic() - self._used >= IDLE_SECONDS:
-            return False
-        if self._poll is not None:
-            return not self._poll.poll(0)
-        return not select.select([self._socket], [], [], 0)[0]
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-def _addresses(host: str, port: int, deadline: float) -> list[Any]:
-    """Returns what `socket.getaddrinfo` does. Raises `TimeoutError` if it has no answer by the deadline."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        # A name: the look-up has no time-out of its own.
-        pass
-    else:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    answers: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
-
-    def look_up() -> None:
-        try:
-            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except Exception as error:
-            answers.put(error)
-
-    try:
-        threading.Thread(target=look_up, name="spillgate-lookup", daemon=True).start()
-    except RuntimeError:
-        # No thread starts while the interpreter shuts down.
-        look_up()
-    try:
-        answer = answers.get(timeout=_left(deadline))
-    except queue.Empty:
-        raise TimeoutError from None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-def _connect_to_any(addresses: list[Any], deadline: float) -> socket.socket:
-    """Connects to the first address that accepts. Raises the error of the last one if none does."""
-    failure = OSError("the host has no address")
-    for family, kind, protocol, _, address in addresses:
-        connecting = socket.socket(family, kind, protocol)
-        try:
-            connecting.settimeout(_left(deadline))
-            connecting.connect(address)
-            return connecting
-        except OSError as error:
-            connecting.close()
-            failure = error
-        except BaseException:
-            connecting.close()
-            raise
-    raise failure
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
-
-
-_PIECE_BYTES = 64 * 1024
+            self._end("release" if kind is None else "cancel")
+        except ProblemError:
+            # The caller's own error matters more. Without an end the estimate stays charged.
+            if kind is None:
+                raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Reason = Literal["limit-exceeded", "cost-exceeds-limit", "blocked", "store-unavailable", "overloaded"]
@@ -28,11 +28,19 @@ class Limit:
 
 
 @dataclass(slots=True)
+class Denial:
+    """The response that a rule sets for its denials."""
+
+    status: int
+    body: str
+
+
+@dataclass(slots=True)
 class Decision:
     """One answer. Unknown values are ``None``.
 
     ``source`` is ``"client"`` where the server did not answer and ``on_failure`` decided; ``error`` then has the cause.
-    ``denial`` is the ``status`` and ``body`` that the rule sets for its denials, if it sets them and ``headers`` was asked for.
+    ``denial`` is there if the rule sets a response for its denials and ``headers`` was asked for.
     """
 
     allowed: bool
@@ -48,7 +56,7 @@ class Decision:
     matched: bool = False
     receipt: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    denial: Mapping[str, Any] | None = None
+    denial: Denial | None = None
     limits: tuple[Limit, ...] = ()
     error: Exception | None = None
 
@@ -67,23 +75,6 @@ class Decision:
             if not limit.allowed and not limit.shadow and limit.rule is not None
         ]
 
-    @classmethod
-    def from_json(cls, answer: Mapping[str, Any]) -> Decision:
-        """Makes a decision of the server's JSON. Fields that this version does not know are left out."""
-        try:
-            return cls(**{**answer, "limits": tuple([Limit(**limit) for limit in answer.get("limits", ())])})
-        except TypeError:
-            limits = tuple(Limit(**_known(limit, _LIMIT)) for limit in answer.get("limits", ()))
-            return cls(**{**_known(answer, _DECISION), "limits": limits})
-
-
-def _known(answer: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: answer[name] for name in names if name in answer}
-
-
-_LIMIT = tuple(f.name for f in fields(Limit))
-_DECISION = tuple(f.name for f in fields(Decision) if f.name != "error")
-
 
 class SpillgateError(Exception):
     """The base of all errors of this package."""
@@ -93,19 +84,28 @@ class Unavailable(SpillgateError):
     """The server did not answer in time, or not with an answer. A decision by ``on_failure`` has it as ``error``."""
 
 
+class NotSent(Unavailable):
+    """The client sent nothing, so this is no sign of the server's health."""
+
+
 class ProblemError(SpillgateError):
     """The server refused the request itself: bad input (400), a wrong token (401), an ended id (409). Nothing was charged."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         self.status = status
         self.problem = problem
-        super().__init__(f"{status}: {problem.get('detail') or problem.get('title') or 'no reason given'}")
+        reasons = (problem.get("detail"), problem.get("title"), "no reason given")
+        super().__init__(f"{status}: {next(reason for reason in reasons if reason and isinstance(reason, str))}")
 
     @property
     def field(self) -> str | None:
         """The field of the request that is wrong, if the server names one."""
         named = self.problem.get("field")
         return named if isinstance(named, str) else None
+
+
+class TokenError(SpillgateError, ValueError):
+    """The token has a character that is not visible ASCII, so it cannot be sent."""
 
 
 class Denied(SpillgateError):

@@ -36,7 +36,7 @@ class RateLimit(Base):
         )
         if check is None:
             return self.app(environ, start_response)
-        decision = self._client._run(self._client._deciding(check))
+        decision = self._client.decide(check)
         environ["spillgate"] = decision
         if decision.allowed:
             fields = fields_of(decision)
@@ -53,7 +53,7 @@ class RateLimit(Base):
         self, environ: WSGIEnvironment, start_response: StartResponse, receipt: str
     ) -> Iterable[bytes]:
         def release() -> None:
-            self._client._run(self._client._releasing(receipt))
+            self._client.finish(receipt)
 
         try:
             return _Releasing(self.app(environ, start_response), release)
