@@ -1,0 +1,51 @@
+// What the applications of Express, Fastify and Hono have in common.
+import { Spillgate } from "spillgate";
+
+// Decisions by their source, as the hook for metrics sees them: more than the handler, which sees no denial.
+const decided = {};
+
+export const client = new Spillgate({
+  url: process.env.SPILLGATE_URL,
+  onFailure: process.env.ON_FAILURE,
+  observe: (call) => {
+    for (const { source } of call.decisions) decided[source] = (decided[source] ?? 0) + 1;
+  },
+});
+
+export const counts = () => JSON.stringify(decided);
+
+/** The attributes of a request, or null for one that is not limited. */
+export function attributesOf(target) {
+  const { pathname, searchParams } = new URL(target, "http://localhost");
+  if (pathname !== "/work") return null;
+  const run = searchParams.get("run");
+  switch (searchParams.get("kind")) {
+    case "malformed":
+      // The server refuses a name above 64 bytes.
+      return { run, ["n".repeat(65)]: "" };
+    case "long":
+      return { run: run + "x".repeat(10_000) };
+    default:
+      return { run };
+  }
+}
+
+/** The body of a response: where its decision comes from, and why not from the server. */
+export function sourceOf({ source, error }) {
+  return `source=${source} ${error ?? ""}`;
+}
+
+/** Computes for half of the CPU time that the request asks for. */
+export function spendHalf(target) {
+  const microseconds = Number(new URL(target, "http://localhost").searchParams.get("cpu")) / 2;
+  const start = used();
+  while (used() - start < microseconds);
+}
+
+function used() {
+  const { user, system } = process.threadCpuUsage?.() ?? process.cpuUsage();
+  return user + system;
+}
+
+/** The socket on which the generator's connections wait. */
+export const listening = { fd: Number(process.env.LISTEN_FD), backlog: 8192 };
