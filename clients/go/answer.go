@@ -137,9 +137,11 @@ func parse(status int, text []byte, answer answer) error {
 	case isRefusal && told.isOfSpillgate():
 		return told.err()
 	// A load balancer also answers 503, but with neither field.
-	case status == http.StatusServiceUnavailable && told.Reason == ReasonOverloaded:
-		return json.Unmarshal(overloaded, answer)
-	case status == http.StatusServiceUnavailable && told.Retryable:
+	case status == http.StatusServiceUnavailable && (told.Reason == ReasonOverloaded || told.Retryable):
+		if decided, is := answer.(*decided); is && told.Reason == ReasonOverloaded {
+			// A reservation for whose record the store has no room.
+			return json.Unmarshal(overloaded, decided)
+		}
 		return &unavailableError{why: "the server cannot do this now: " + shortened(told.Detail), hasAnswered: true}
 	}
 	return notSpillgate(fmt.Sprintf("status %d", status))
@@ -172,7 +174,6 @@ func isFieldValue(value string) bool {
 }
 
 var (
-	// overloaded is the decision over a reservation for whose record the store has no room.
 	overloaded = []byte(`{"allowed":false,"reason":"overloaded","source":"outage-policy","degraded":true}`)
 	// framing has the fields that say where a message ends: they belong to the application's own HTTP server.
 	framing = map[string]bool{"Connection": true, "Content-Length": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true}
