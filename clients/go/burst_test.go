@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -58,6 +59,38 @@ func TestABurstAdmitsExactlyTheLimit(t *testing.T) {
 		}
 	}
 }
+
+// TestMalformedRequestsOfABurstCostTheOthersNothing has every tenth request refused by the server, and another tenth with a
+// value that is too long.
+func TestMalformedRequestsOfABurstCostTheOthersNothing(t *testing.T) {
+	besideABusyProcess(t)
+	server := startServer(t, "[[rule]]\nname = \"api\"\nkey = [\"group\"]\nlimits = [\"150/day\"]\n", false, "")
+	client := newClient(t, Options{URL: server.url, OnFailure: OnFailureDeny})
+	options := RateLimitOptions{TrustedProxies: []string{"127.0.0.1"}}
+	options.Attributes = func(r *http.Request) (map[string]string, bool) {
+		switch r.Header.Get("X-Forwarded-For") {
+		case malformed:
+			return map[string]string{strings.Repeat("a", 1000): "a name that is too long"}, true
+		case overlong:
+			return map[string]string{"group": "all", "agent": strings.Repeat("\xff", 100_000)}, true
+		}
+		return map[string]string{"group": "all"}, true
+	}
+	result := sendBurst(t, newRateLimit(t, client, options), 1000, time.Millisecond, func(i int) string {
+		switch i % 10 {
+		case 3:
+			return malformed
+		case 7:
+			return overlong
+		}
+		return "192.0.2.1"
+	})
+	if result.allowed.Load() != 150 || result.denied.Load() != 750 || result.other.Load() != 100 {
+		t.Errorf("%d allowed, %d denied, %d refused", result.allowed.Load(), result.denied.Load(), result.other.Load())
+	}
+}
+
+const malformed, overlong = "192.0.2.3", "192.0.2.7"
 
 // sendBurst sends all requests at once to an application that works before and after the middleware.
 func sendBurst(t *testing.T, limit *RateLimit, size int, work time.Duration, ip func(int) string) *burst {
