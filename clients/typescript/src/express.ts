@@ -77,10 +77,12 @@ function routeOf({ baseUrl, route }: ExpressRequest, method: string): Route | un
   const mount = baseUrl.toLowerCase();
   if (typeof route !== "object" || route === null)
     return mount === "" ? undefined : { method: "ALL", template: `${mount}/*` };
-  const { path, methods } = route as { path?: unknown; methods?: Record<string, unknown> };
-  // A handler of `app.all` must not have a counter for each method, nor one of GET another for HEAD.
-  const name = method === "HEAD" && methods?.["head"] === undefined ? "GET" : method;
-  return { method: methods?.["_all"] === undefined ? name : "ALL", template: `${mount}${path}` };
+  const { path, methods = {} } = route as { path?: unknown; methods?: Record<string, unknown> };
+  // A handler of GET also answers HEAD.
+  const own = method === "HEAD" && methods["head"] === undefined ? "GET" : method;
+  // `app.all` gives the route every method that Node knows, and `route.all` the method `_all`.
+  const isAll = methods["_all"] !== undefined || methods["connect"] !== undefined;
+  return { method: isAll ? "ALL" : own, template: `${mount}${path}` };
 }
 
 /**

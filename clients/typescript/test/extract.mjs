@@ -6,8 +6,10 @@ import { join } from "node:path";
 
 const [readme, folder] = process.argv.slice(2);
 mkdirSync(folder, { recursive: true });
-for (const [, name, code] of readFileSync(readme, "utf8").matchAll(/^```ts (\w+)\n(.*?)^```/gms)) {
+for (const [, name, code] of readFileSync(readme, "utf8").matchAll(/^```ts ?(\w*)\n(.*?)^```/gms)) {
+  if (name === "") throw new Error(`an example has no name: ${code}`);
   const module = code.replace('"http://127.0.0.1:8080"', 'process.env["SPILLGATE_URL"] as string');
   if (module === code) throw new Error(`the example ${name} has another URL than http://127.0.0.1:8080`);
-  writeFileSync(join(folder, `${name}.ts`), `${module.replace("app.listen(8000);", "")}\nexport { app };\n`);
+  const exported = code.includes("const app = ") ? "export { app };" : "";
+  writeFileSync(join(folder, `${name}.ts`), `${module.replace("app.listen(8000);", "")}\n${exported}\n`);
 }
