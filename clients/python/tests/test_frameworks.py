@@ -20,10 +20,62 @@ from server import CONFORMANCE, Server
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
 
 
+Answer = tuple[int, dict[str, str], bytes]
+
+
 def example(name: str) -> str:
     found = re.search(rf"^```python {name}\n(.*?)^```", README, re.M | re.S)
     assert found, f"README.md has no example {name}"
     return found[1]
+
+
+def over_asgi(app: Any, loop: asyncio.AbstractEventLoop, peer: str, path: str, method: str = "GET") -> Answer:
+    sent: list[Any] = []
+
+    async def run() -> None:
+        messages = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def receive() -> Any:
+            # After its body a client only listens.
+            return messages.pop() if messages else await asyncio.Event().wait()
+
+        async def note(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+            "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": [],
+            "client": (peer, 50000), "server": ("app.test", 80),
+        }
+        await app(scope, receive, note)
+
+    loop.run_until_complete(run())
+    headers = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], headers, b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def over_wsgi(app: Any, peer: str, path: str, method: str = "GET") -> Answer:
+    environ: dict[str, Any] = {"PATH_INFO": path, "REMOTE_ADDR": peer, "REQUEST_METHOD": method}
+    setup_testing_defaults(environ)
+    started: list[Any] = []
+    chunks = app(environ, lambda *response: started.append(response))
+    body = b"".join(chunks)
+    if hasattr(chunks, "close"):
+        chunks.close()
+    return int(started[0][0].split()[0]), {name.lower(): value for name, value in started[0][1]}, body
+
+
+def start_django(urls: list[Any]) -> None:
+    """Django has one configuration in a process."""
+    import django
+    from django.conf import settings
+    from django.urls import clear_url_caches
+
+    if not settings.configured:
+        settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="for a test", ROOT_URLCONF=())
+        django.setup()
+    settings.ROOT_URLCONF = tuple(urls)
+    clear_url_caches()
 
 
 def needs(module: str) -> Any:
@@ -62,42 +114,10 @@ class Examples(unittest.TestCase):
     def over_asgi(self, app: Any) -> Any:
         loop = asyncio.new_event_loop()
         self.addCleanup(loop.close)
-
-        def send(path: str) -> tuple[int, dict[str, str], bytes]:
-            sent: list[Any] = []
-
-            async def run() -> None:
-                messages = [{"type": "http.request", "body": b"", "more_body": False}]
-
-                async def receive() -> Any:
-                    # After its body a client only listens.
-                    return messages.pop() if messages else await asyncio.Event().wait()
-
-                async def note(message: Any) -> None:
-                    sent.append(message)
-
-                scope = {
-                    "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
-                    "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": [],
-                    "client": (self.peer, 50000), "server": ("app.test", 80),
-                }
-                await app(scope, receive, note)
-
-            loop.run_until_complete(run())
-            headers = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
-            return sent[0]["status"], headers, b"".join(message.get("body", b"") for message in sent[1:])
-
-        return send
+        return lambda path: over_asgi(app, loop, self.peer, path)
 
     def over_wsgi(self, app: Any) -> Any:
-        def send(path: str) -> tuple[int, dict[str, str], bytes]:
-            environ: dict[str, Any] = {"PATH_INFO": path, "REMOTE_ADDR": self.peer}
-            setup_testing_defaults(environ)
-            started: list[Any] = []
-            body = b"".join(app(environ, lambda *response: started.append(response)))
-            return int(started[0][0].split()[0]), {name.lower(): value for name, value in started[0][1]}, body
-
-        return send
+        return lambda path: over_wsgi(app, self.peer, path)
 
     @needs("fastapi")
     def test_fastapi(self) -> None:
@@ -124,14 +144,11 @@ class Examples(unittest.TestCase):
 
     @needs("django")
     def test_django(self) -> None:
-        import django
-        from django.conf import settings
         from django.http import HttpResponse
         from django.urls import path
 
         urls = [path("login", lambda request: HttpResponse('"ok"', content_type="application/json"))]
-        settings.configure(ROOT_URLCONF=tuple(urls), ALLOWED_HOSTS=["*"], SECRET_KEY="for a test")
-        django.setup()
+        start_django(urls)
         self.is_limited(self.over_wsgi(self.run_example("django", "127.2.0.4")["application"]))
 
         from django.core.asgi import get_asgi_application

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ._middleware import Middleware, denial, fields_of
+from ._limiter import Limiter, Seen, denial, missing_fields
+from ._request import InlineLimit
 from .aio import AsyncClient
+from .decision import Decision
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._limiter import Options
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -15,55 +23,104 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class RateLimit(Middleware[App, AsyncClient, Scope]):
+class RateLimit(Limiter[Scope]):
     """Answers denied requests itself, and adds the header fields of the decision to all others.
 
     The decision is ``scope["spillgate"]``. Its permits end when the application returns. Only HTTP requests are
-    limited, not WebSockets. `Middleware` has the arguments.
+    limited, not WebSockets. `Limiter` has the options.
     """
+
+    def __init__(
+        self,
+        app: App,
+        client: AsyncClient,
+        limit: str | InlineLimit | None = None,
+        **options: Unpack[Options[Scope]],
+    ) -> None:
+        super().__init__(limit, **options)
+        self.app = app
+        self._client = client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        method: str = scope["method"]
-        peer = scope.get("client")
-        # Looked for only if the peer is trusted.
-        forwarded_for = (value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for")
-        check = self._check_of(scope, method, scope["path"], peer[0] if peer else None, forwarded_for)
-        if check is None:
+        request = self.request(scope, seen(scope))
+        if request is None:
             await self.app(scope, receive, send)
             return
-        decision = await self._client.decide(check)
+        decision = await self._client.decide(request, ttl=self.ttl)
         scope["spillgate"] = decision
         if decision.allowed:
-            fields = fields_of(decision)
-            try:
-                await self.app(scope, receive, _adding(fields, send) if fields else send)
-            finally:
-                if decision.receipt is not None:
-                    # A task that is being cancelled may be cancelled again; the release goes on by itself.
-                    await self._client.finish(decision.receipt)
-            return
-        status, headers, body = denial(decision, method)
-        await send({"type": "http.response.start", "status": status, "headers": _encoded(headers)})
-        await send({"type": "http.response.body", "body": body})
+            await serve(self.app, scope, receive, send, [Applied(self, self._client, decision)])
+        else:
+            await send_denial(decision, scope, send)
 
 
-def _adding(fields: Mapping[str, str], send: Send) -> Send:
-    ours = _encoded(fields.items())
+@dataclass(slots=True)
+class Applied:
+    """A limit that has allowed a request."""
 
-    def send_with_fields(message: Message) -> Awaitable[None]:
+    limiter: Limiter[Any]
+    client: AsyncClient
+    decision: Decision
+    has_ended: bool = False
+
+    async def count(self, status: int) -> None:
+        """Refunds the request if its outcome does not count."""
+        if not self.has_ended and not self.limiter.counts(status):
+            self.has_ended = True
+            await self.client.finish(self.decision.receipt, refund=True)
+
+    async def end(self) -> None:
+        if not self.has_ended:
+            self.has_ended = True
+            await self.client.finish(self.decision.receipt)
+
+
+async def serve(app: App, scope: Scope, receive: Receive, send: Send, limits: list[Applied]) -> None:
+    """Runs the application for a request that these limits have allowed."""
+    has_started = False
+
+    async def send_with_fields(message: Message) -> None:
+        nonlocal has_started
         if message["type"] == "http.response.start":
-            there = list(message.get("headers", ()))
-            names = {name.lower() for name, _ in there}
-            # An inner layer stands nearer to the work: its fields stay.
-            if names.isdisjoint([name for name, _ in ours]):
-                message = {**message, "headers": there + ours}
-        return send(message)
+            has_started = True
+            headers = list(message.get("headers", ()))
+            for applied in limits:
+                await applied.count(message["status"])
+                headers += _encoded(missing_fields(applied.decision, [name.decode("latin-1") for name, _ in headers]))
+            message = {**message, "headers": headers}
+        await send(message)
 
-    return send_with_fields
+    try:
+        await app(scope, receive, send_with_fields)
+    except Exception:
+        # The server answers 500.
+        if not has_started:
+            for applied in limits:
+                await applied.count(500)
+        raise
+    finally:
+        for applied in limits:
+            await applied.end()
 
 
-def _encoded(fields: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode(), value.encode()) for name, value in fields]
+async def send_denial(decision: Decision, scope: Scope, send: Send) -> None:
+    status, headers, body = denial(decision, scope["method"])
+    await send({"type": "http.response.start", "status": status, "headers": _encoded(headers)})
+    await send({"type": "http.response.body", "body": body})
+
+
+def seen(scope: Scope) -> Seen:
+    peer = scope.get("client")
+    forwarded_for = (value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for")
+    route = getattr(scope.get("route"), "path", None)
+    if isinstance(route, str):
+        # The prefix of an application that is mounted.
+        route = scope.get("root_path", "") + route
+    return Seen(scope["method"], scope["path"], route, peer[0] if peer else None, forwarded_for)
+
+
+def _encoded(fields: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in fields]

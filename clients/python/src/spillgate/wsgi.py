@@ -2,75 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from http.client import responses
 from typing import TYPE_CHECKING, Any
 
-from ._middleware import Middleware, denial, fields_of
+from ._limiter import Limiter, Seen, denial, missing_fields
+from ._request import InlineLimit
 from .client import Client
+from .decision import Decision
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+    from typing_extensions import Unpack
 
-    Base = Middleware[WSGIApplication, Client, WSGIEnvironment]
+    from ._limiter import Options
+
+    Base = Limiter[WSGIEnvironment]
 else:
-    Base = Middleware
+    Base = Limiter
 
 
 class RateLimit(Base):
     """Answers denied requests itself, and adds the header fields of the decision to all others.
 
-    The decision is ``environ["spillgate"]``. Its permits end when the server closes the response. `Middleware` has
-    the arguments.
+    The decision is ``environ["spillgate"]``. Its permits end when the server closes the response. `Limiter` has the
+    options.
     """
 
+    def __init__(
+        self,
+        app: WSGIApplication,
+        client: Client,
+        limit: str | InlineLimit | None = None,
+        **options: Unpack[Options[WSGIEnvironment]],
+    ) -> None:
+        super().__init__(limit, **options)
+        self.app = app
+        self._client = client
+
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        method: str = environ["REQUEST_METHOD"]
-        path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-        # WSGI hands out bytes as Latin-1.
-        path = path.encode("latin-1", "replace").decode("utf-8", "replace")
-        # Servers join several lines by commas.
-        forwarded_for = environ.get("HTTP_X_FORWARDED_FOR")
-        check = self._check_of(
-            environ, method, path, environ.get("REMOTE_ADDR"), (forwarded_for,) if forwarded_for else ()
-        )
-        if check is None:
+        request = self.request(environ, _seen(environ))
+        if request is None:
             return self.app(environ, start_response)
-        decision = self._client.decide(check)
+        decision = self._client.decide(request, ttl=self.ttl)
         environ["spillgate"] = decision
         if decision.allowed:
-            fields = fields_of(decision)
-            start = _adding(fields, start_response) if fields else start_response
-            if decision.receipt is None:
-                return self.app(environ, start)
-            return self._releasing_after(environ, start, decision.receipt)
-        status, headers, body = denial(decision, method)
+            return _Response(self, self._client, decision).start(self.app, environ, start_response)
+        status, headers, body = denial(decision, environ["REQUEST_METHOD"])
         # A rule may set a status that has no name.
         start_response(f"{status} {responses.get(status, 'Denied')}", headers)
         return [body] if body else []
 
-    def _releasing_after(
-        self, environ: WSGIEnvironment, start_response: StartResponse, receipt: str
-    ) -> Iterable[bytes]:
-        def release() -> None:
-            self._client.finish(receipt)
+
+class _Response:
+    """The response to an allowed request. The permits of the request end when the server closes it."""
+
+    def __init__(self, limiter: RateLimit, client: Client, decision: Decision) -> None:
+        self._limiter = limiter
+        self._client = client
+        self._decision = decision
+        self._receipt = decision.receipt
+        self._body: Iterable[bytes] = ()
+
+    def start(self, app: WSGIApplication, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        def start_with_fields(
+            status: str, headers: list[tuple[str, str]], exc_info: Any = None, /
+        ) -> Callable[[bytes], object]:
+            self._count(int(status.split(" ", 1)[0]))
+            headers = headers + missing_fields(self._decision, [name for name, _ in headers])
+            return start_response(status, headers, exc_info) if exc_info else start_response(status, headers)
 
         try:
-            return _Releasing(self.app(environ, start_response), release)
-        except BaseException:
-            release()
+            self._body = app(environ, start_with_fields)
+        except BaseException as error:
+            self._fail(error)
+            self._end()
             raise
-
-
-class _Releasing:
-    """A response that ends the permits of its request when the server closes it."""
-
-    def __init__(self, body: Iterable[bytes], release: Callable[[], None]) -> None:
-        self._body = body
-        self._release = release
+        return self._body if self._receipt is None else self
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._body)
+        try:
+            yield from self._body
+        except Exception as error:
+            self._fail(error)
+            raise
 
     def close(self) -> None:
         try:
@@ -78,17 +93,30 @@ class _Releasing:
             if close is not None:
                 close()
         finally:
-            self._release()
+            self._end()
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            # The server answers 500, if the response has not begun.
+            self._count(500)
+
+    def _count(self, status: int) -> None:
+        """Refunds the request if its outcome does not count."""
+        if self._receipt is not None and not self._limiter.counts(status):
+            receipt, self._receipt = self._receipt, None
+            self._client.finish(receipt, refund=True)
+
+    def _end(self) -> None:
+        receipt, self._receipt = self._receipt, None
+        if receipt is not None:
+            self._client.finish(receipt)
 
 
-def _adding(fields: Mapping[str, str], start_response: StartResponse) -> StartResponse:
-    def start_response_with_fields(
-        status: str, headers: list[tuple[str, str]], exc_info: Any = None, /
-    ) -> Callable[[bytes], object]:
-        names = {name.lower() for name, _ in headers}
-        # An inner layer stands nearer to the work: its fields stay.
-        if not any(name.lower() in names for name in fields):
-            headers = headers + list(fields.items())
-        return start_response(status, headers, exc_info) if exc_info else start_response(status, headers)
-
-    return start_response_with_fields
+def _seen(environ: WSGIEnvironment) -> Seen:
+    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+    # WSGI hands out bytes as Latin-1.
+    path = path.encode("latin-1", "replace").decode("utf-8", "replace")
+    # Servers join several lines by commas.
+    forwarded_for = environ.get("HTTP_X_FORWARDED_FOR")
+    lines = (forwarded_for,) if forwarded_for else ()
+    return Seen(environ["REQUEST_METHOD"], path, None, environ.get("REMOTE_ADDR"), lines)
