@@ -49,24 +49,20 @@ func denialOf(text json.RawMessage) *Denial {
 	return &Denial{denial.Status, *denial.Body}
 }
 
-// A limitList is bounded while it is read: a few bytes of JSON would make a Limit that is much larger.
+// A limitList is bounded before it is read: a few bytes of JSON would make a Limit that is much larger.
 type limitList []Limit
 
 func (l *limitList) UnmarshalJSON(text []byte) error {
-	if string(text) == "null" {
-		return nil
+	if bytes.Count(text, []byte("{")) > bracesMax {
+		return fmt.Errorf("it has too many limits")
 	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	if start, err := decoder.Token(); err != nil || start != json.Delim('[') {
-		return fmt.Errorf("limits must be an array")
+	var limits []*Limit
+	if err := json.Unmarshal(text, &limits); err != nil {
+		return err
 	}
-	for decoder.More() {
-		var limit *Limit
-		if err := decoder.Decode(&limit); err != nil {
-			return err
-		}
-		if limit == nil || len(*l) == limitsMax {
-			return fmt.Errorf("limits must be an array of at most %d objects", limitsMax)
+	for _, limit := range limits {
+		if limit == nil {
+			return fmt.Errorf("a limit is null")
 		}
 		*l = append(*l, *limit)
 	}
@@ -180,8 +176,8 @@ var (
 )
 
 const (
-	// The server decides by no more counters.
-	limitsMax          = 64
+	// The server decides by 64 counters at most, whose names may have braces as well.
+	bracesMax          = 256
 	answerBytesMax     = 16 << 20
 	answerBytesOfCall  = 64 << 10
 	answerBytesOfCheck = 32 << 10

@@ -23,42 +23,21 @@ func TestExample(t *testing.T) {
 	if example == nil {
 		t.Fatal("README.md has no example")
 	}
-	policy, err := os.ReadFile(filepath.Join(conformanceFolder(), "policy.toml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := startServer(t, string(policy), false, "")
+	server := startServer(t, "", false, "")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := listener.Addr().String()
 	listener.Close()
-	source := strings.NewReplacer("http://127.0.0.1:8080", server.url, "127.0.0.1:8000", address).Replace(string(example[1]))
-	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	folder := t.TempDir()
-	module := "module example\n\ngo 1.23\n\nrequire github.com/spillgate/spillgate/clients/go v0.0.0\n\n" +
-		"replace github.com/spillgate/spillgate/clients/go => " + here + "\n"
-	for name, text := range map[string]string{"main.go": source, "go.mod": module} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	program := filepath.Join(folder, "example")
-	build := exec.Command("go", "build", "-o", program, ".")
-	build.Dir = folder
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
+	source := strings.NewReplacer("http://127.0.0.1:8080", server.url, "127.0.0.1:8000", address, "5/minute", "2/day").Replace(string(example[1]))
+	program := build(t, source)
 	run(t, exec.Command(program))
 	until(t, func() bool { _, err := net.Dial("tcp", address); return err == nil }, func() string { return "the example does not listen" })
 	for _, expected := range []struct {
 		status int
 		body   string
-	}{{200, "ok"}, {200, "ok"}, {429, `"violated-policies":["login"]`}} {
+	}{{200, "ok"}, {200, "ok"}, {429, `"title":"Quota exceeded"`}} {
 		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+address+"/login", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -76,4 +55,68 @@ func TestExample(t *testing.T) {
 			t.Fatalf("no header fields in %v", response.Header)
 		}
 	}
+}
+
+// TestSnippets builds the other Go code of README.md, each in a function of its own.
+func TestSnippets(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := `package main
+
+import (
+	"context"
+	"log"
+	"net/http"
+	"time"
+
+	spillgate "github.com/spillgate/spillgate/clients/go"
+)
+
+var (
+	ctx                   = context.Background()
+	client                *spillgate.Client
+	mux                   = http.NewServeMux()
+	orders, search, login http.Handler
+)
+
+type modelAnswer struct{ Tokens int64 }
+
+func userOf(*http.Request) string                        { return "" }
+func callTheModel(context.Context) (modelAnswer, error) { return modelAnswer{}, nil }
+func main()                                              { log.Print(time.Minute) }
+`
+	snippets := regexp.MustCompile("(?s)```go\n(.*?)\n```").FindAllSubmatch(readme, -1)
+	if len(snippets) == 0 {
+		t.Fatal("README.md has no snippets")
+	}
+	for _, snippet := range snippets {
+		source += "\nfunc _() error {\n" + string(snippet[1]) + "\nreturn nil\n}\n"
+	}
+	build(t, source)
+}
+
+// build builds a program with this module.
+func build(t *testing.T, source string) string {
+	t.Helper()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	module := "module example\n\ngo 1.23\n\nrequire github.com/spillgate/spillgate/clients/go v0.0.0\n\n" +
+		"replace github.com/spillgate/spillgate/clients/go => " + here + "\n"
+	for name, text := range map[string]string{"main.go": source, "go.mod": module} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program := filepath.Join(folder, "example")
+	command := exec.Command("go", "build", "-o", program, ".")
+	command.Dir = folder
+	if output, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	return program
 }

@@ -116,6 +116,11 @@ test_go() {
   unformatted=$(gofmt -l .)
   [ -z "$unformatted" ] || { echo "not formatted: $unformatted"; return 1; }
   go vet ./...
+  if have staticcheck; then
+    staticcheck ./...
+  else
+    echo "left out: there is no staticcheck"
+  fi
   go test -count=1 ./...
 }
 
