@@ -32,7 +32,7 @@ def work(ms: float) -> None:
 
 
 def request(subject: str, number: int, faulty: bool) -> dict[str, Any]:
-    attributes = {"ip": subject}
+    attributes = {"user": subject}
     if faulty and number % 20 == 0:
         return {"attributes": {**attributes, "": "a name that is empty"}}
     if faulty and number % 20 == 10:
@@ -101,7 +101,7 @@ def main() -> None:
         for kind in chosen:
             for size in SIZES:
                 for ms in WORK_MS:
-                    server = Server(f'[[rule]]\nname = "api"\nkey = ["ip"]\nlimits = ["{LIMIT}/day"]\n', token=None)
+                    server = Server(f'[[rule]]\nname = "api"\nkey = ["user"]\nlimits = ["{LIMIT}/day"]\n', token=None)
                     start = time.monotonic()
                     ends = kinds[kind](server.url, size, ms, faulty)
                     seconds = time.monotonic() - start

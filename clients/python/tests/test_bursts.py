@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import sys
 import threading
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 
 from bursts import LIMIT, in_a_loop, in_threads, work
 
-POLICY = f'[[rule]]\nname = "api"\nkey = ["ip"]\nlimits = ["{LIMIT}/day"]\n'
+POLICY = "".join(f'[[rule]]\nname = "{key}"\nkey = ["{key}"]\nlimits = ["{LIMIT}/day"]\n' for key in ("user", "ip"))
 
 
 class Bursts(unittest.TestCase):
@@ -83,6 +84,8 @@ class Outages(unittest.TestCase):
     """A server that is killed, hung, and back."""
 
     def setUp(self) -> None:
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
         self.server = Server(POLICY, token=None)
         self.addCleanup(self.server.close)
 

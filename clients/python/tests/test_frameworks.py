@@ -93,10 +93,10 @@ class Examples(unittest.TestCase):
     def tearDownClass(cls) -> None:
         cls.server.close()
 
-    def run_example(self, name: str, peer: str) -> dict[str, Any]:
+    def run_example(self, name: str, peer: str, **given: Any) -> dict[str, Any]:
         code = example(name).replace("http://127.0.0.1:8080", self.server.url)
         self.peer = peer
-        namespace: dict[str, Any] = {"__name__": name}
+        namespace: dict[str, Any] = {"__name__": name, **given}
         exec(compile(code, f"README.md, {name}", "exec"), namespace)
         return namespace
 
@@ -159,13 +159,65 @@ class Examples(unittest.TestCase):
         self.peer = "127.2.0.5"
         self.is_limited(self.over_asgi(RateLimit(get_asgi_application(), AsyncClient(self.server.url))))
 
+    def is_limited_at(self, send: Any, path: str, *statuses: int) -> None:
+        self.assertEqual([send(path)[0] for _ in statuses], list(statuses))
+
+    @needs("fastapi")
+    def test_fastapi_route(self) -> None:
+        self.is_limited_at(self.over_asgi(self.run_example("fastapi-route", "127.2.1.1")["app"]), "/search", 200, 200, 429)
+
+    @needs("flask")
+    def test_flask_route(self) -> None:
+        self.is_limited_at(self.over_wsgi(self.run_example("flask-route", "127.2.1.2")["app"]), "/search", 200, 200, 429)
+
+    @needs("django")
+    def test_django_route(self) -> None:
+        from django.core.wsgi import get_wsgi_application
+        from django.urls import path
+
+        start_django([])
+        start_django([path("search", self.run_example("django-route", "127.2.1.3")["search"])])
+        self.is_limited_at(self.over_wsgi(get_wsgi_application()), "/search", 200, 200, 429)
+
+    @needs("fastapi")
+    def test_failed_logins(self) -> None:
+        send = self.over_asgi(self.run_example("failed-logins", "127.2.1.4")["app"])
+        self.is_limited_at(send, "/login/secret", 200, 200, 200)
+        self.is_limited_at(send, "/login/wrong", 401, 401, 429)
+        self.is_limited_at(send, "/login/secret", 429)
+
+    @needs("fastapi")
+    def test_attributes(self) -> None:
+        from fastapi import FastAPI
+
+        from spillgate import AsyncClient
+        from spillgate.asgi import RateLimit
+
+        app = FastAPI()
+        app.get("/healthz")(lambda: "ok")
+        app.get("/pace")(lambda: "ok")
+        given = {"app": app, "RateLimit": RateLimit, "client": AsyncClient(self.server.url), "user_of": lambda _: "ada"}
+        self.run_example("attributes", "127.2.1.5", **given)
+        send = self.over_asgi(app)
+        self.assertNotIn("ratelimit", send("/healthz")[1])
+        self.assertIn("pace", send("/pace")[1]["ratelimit"])
+
+    def test_the_client_and_a_reservation(self) -> None:
+        client = self.run_example("client", "")["client"]
+        answer = type("Answer", (), {"tokens": 7})
+        self.run_example("reserve", "", client=client, call_the_model=lambda: answer)
+
+    def test_every_example_is_tried(self) -> None:
+        tried = set(re.findall(r'run_example\("([^"]+)"', Path(__file__).read_text()))
+        self.assertEqual(set(re.findall(r"^```python ?(.*)$", README, re.M)), tried)
+
     @needs("mypy")
     def test_the_examples_are_typed(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             files = []
-            for name in ("fastapi", "flask"):
-                if importlib.util.find_spec(name):
-                    files.append(Path(folder) / f"example_{name}.py")
+            for name in ("fastapi", "flask", "fastapi-route", "flask-route", "failed-logins"):
+                if importlib.util.find_spec("fastapi") and importlib.util.find_spec("flask"):
+                    files.append(Path(folder) / f"example_{name.replace('-', '_')}.py")
                     files[-1].write_text(example(name))
             self.assertTrue(files, "no framework is installed")
             cache = Path(sys.prefix) / "mypy-cache"
