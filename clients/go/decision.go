@@ -93,6 +93,7 @@ func (d Decision) ViolatedPolicies() []string {
 // An Outcome is how a call on a receipt ended.
 type Outcome string
 
+// The outcomes of a call on a receipt.
 const (
 	OutcomeDone     Outcome = "done"
 	OutcomeRepeated Outcome = "repeated"
