@@ -183,7 +183,7 @@ class Hostile(unittest.TestCase):
                     self.assertEqual((decision.allowed, decision.source), (False, "client"), decision)
                 # A busy machine takes longer, but nothing waits for ever.
                 self.assertLess(time.monotonic() - start, 20)
-                self.assertTrue(set(server.paths) == {"/v1/check/batch"}, "a redirect is not followed")
+                self.assertLessEqual(set(server.paths), {"/v1/check/batch"}, "a redirect is not followed")
                 server.close()
 
     def test_unknown_and_missing_fields_are_left_out(self) -> None:

@@ -112,6 +112,10 @@ class Exchange:
     def holds_wait(self) -> bool:
         return isinstance(self.calls[0], CheckWithWait)
 
+    def has_left(self) -> bool:
+        """Whether the caller of this exchange is no longer there. A batch goes on for its other callers."""
+        return not self.is_batch and self.leader.is_abandoned()
+
     def end(self, ended: Response | Unavailable) -> Unavailable | None:
         """Gives each call its outcome. Returns why Spillgate did not answer, or ``None`` if it did."""
         outcomes, failure = self._outcomes(ended)

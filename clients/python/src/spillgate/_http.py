@@ -10,7 +10,9 @@ import h11
 # An honest answer to the largest batch has some 500 KB.
 ANSWER_BYTES = 16 * 1024 * 1024
 # A piece of a body counts at least as much, so that reading an answer in tiny pieces ends soon, too.
-_PIECE_BYTES = 4096
+_COUNTED_BYTES = 4096
+# How much is read at once. The answer to a large batch then takes few turns of a loop that others keep busy.
+PIECE_BYTES = 256 * 1024
 
 
 class Target:
@@ -77,7 +79,7 @@ class Exchanges:
         while True:
             event = self._http.next_event()
             if isinstance(event, h11.Data):
-                self._room -= max(len(event.data), _PIECE_BYTES)
+                self._room -= max(len(event.data), _COUNTED_BYTES)
                 if self._room < 0:
                     raise BadMessage(f"the answer has more than {ANSWER_BYTES} bytes, or too many pieces")
                 self._body.append(bytes(event.data))

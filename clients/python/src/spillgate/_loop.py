@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ._call import QUEUE_TIMEOUTS, Call, CheckWithWait, Exchange, not_sent_in_time
 from ._core import IDLE_SECONDS, Core
-from ._http import BadMessage, Exchanges, Response, Target
+from ._http import PIECE_BYTES, BadMessage, Exchanges, Response, Target
 from ._patience import SLICE_SECONDS, TimedOut
 from ._queue import Queue
 from .decision import NotSent, Unavailable
@@ -28,8 +28,6 @@ class Dispatcher:
         self._queue = Queue(connections, connections)
         self._clock = _Clock(self._loop, self._end_overdue)
         self._is_planned = False
-        # The loop has only weak references to its tasks.
-        self._tasks: set[asyncio.Task[Response]] = set()
         # The last used is the first taken, so that those not needed grow old.
         self._idle: list[tuple[_Connection, float]] = []
 
@@ -57,57 +55,54 @@ class Dispatcher:
         self._is_planned = False
         for exchange in self._queue.start():
             exchange.answers = self._core.health.answers
-            task = self._loop.create_task(self._carry(exchange))
-            self._tasks.add(task)
-            task.add_done_callback(partial(self._end, exchange))
-            if not exchange.is_batch:
-                # The server need not wait for a caller that has gone.
-                exchange.leader.abort = task.cancel
+            limit = self._clock.limit(exchange.left)
+            connection = self._take_idle()
+            if connection is None:
+                self._connect(exchange, limit)
+            else:
+                self._send(exchange, limit, connection)
 
-    def _end(self, exchange: Exchange, task: asyncio.Task[Response]) -> None:
-        self._tasks.discard(task)
-        self._queue.end(exchange)
-        ended = _ended(task)
-        self._core.end_exchange(exchange, ended)
-        self._core.end_those_behind(self._queue, exchange, ended)
-        self._start_exchanges()
-
-    async def _carry(self, exchange: Exchange) -> Response:
-        limit = self._clock.limit(exchange.left)
-        try:
-            connection = self._take_idle() or await self._connect(limit)
-            limit.at_end = connection.time_out
-            try:
-                response = await connection.exchange(exchange.path, exchange.body, exchange.authorization)
-            except BaseException:
-                # Whatever still comes would be taken for the answer to the next call.
-                connection.close()
-                raise
-        finally:
-            exchange.left = self._clock.forget(limit)
-        if connection.is_reusable:
-            self._idle.append((connection, time.monotonic()))
-        else:
-            connection.close()
-        return response
-
-    async def _connect(self, limit: _Limit) -> _Connection:
+    def _connect(self, exchange: Exchange, limit: _Limit) -> None:
         target = self._core.target
         connecting = self._loop.create_task(
-            self._loop.create_connection(
-                lambda: _Connection(self._loop, target), target.host, target.port, ssl=self._context
-            )
+            self._loop.create_connection(lambda: _Connection(target), target.host, target.port, ssl=self._context)
         )
-        limit.at_end = connecting.cancel
-        try:
-            await asyncio.wait([connecting])
-        except asyncio.CancelledError:
-            connecting.add_done_callback(_close_unused)
-            connecting.cancel()
-            raise
+        self._give_up_by(connecting.cancel, exchange, limit)
+        connecting.add_done_callback(partial(self._connected, exchange, limit))
+
+    def _connected(self, exchange: Exchange, limit: _Limit, connecting: _Connecting) -> None:
         if connecting.cancelled():
-            raise TimedOut
-        return connecting.result()[1]
+            self._end(exchange, limit, NotSent("the caller has left") if exchange.has_left() else TimedOut())
+        elif (error := connecting.exception()) is not None:
+            self._end(exchange, limit, Unavailable(str(error) or type(error).__name__))
+        else:
+            self._send(exchange, limit, connecting.result()[1])
+
+    def _send(self, exchange: Exchange, limit: _Limit, connection: _Connection) -> None:
+        def end(ended: Response | Unavailable) -> None:
+            if connection.is_reusable:
+                self._idle.append((connection, time.monotonic()))
+            else:
+                # Whatever still comes would be taken for the answer to the next call.
+                connection.close()
+            self._end(exchange, limit, ended)
+
+        self._give_up_by(connection.give_up, exchange, limit)
+        connection.exchange(exchange, end)
+
+    def _give_up_by(self, give_up: Callable[[], object], exchange: Exchange, limit: _Limit) -> None:
+        limit.at_end = give_up
+        if not exchange.is_batch:
+            # The server need not wait for a caller that has left.
+            exchange.leader.abort = give_up
+
+    def _end(self, exchange: Exchange, limit: _Limit, ended: Response | Unavailable) -> None:
+        exchange.left = self._clock.forget(limit)
+        self._queue.end(exchange)
+        self._core.end_exchange(exchange, NotSent("the caller has left") if exchange.has_left() else ended)
+        self._core.end_those_behind(self._queue, exchange, ended)
+        if not self._queue.is_empty():
+            self._plan()
 
     def _take_idle(self) -> _Connection | None:
         while self._idle:
@@ -128,20 +123,6 @@ class Dispatcher:
     def close(self) -> None:
         while self._idle:
             self._idle.pop()[0].close()
-
-
-def _ended(task: asyncio.Task[Response]) -> Response | Unavailable:
-    if task.cancelled():
-        return NotSent("the task of the call was cancelled")
-    error = task.exception()
-    if error is None:
-        return task.result()
-    return error if isinstance(error, Unavailable) else Unavailable(str(error) or type(error).__name__)
-
-
-def _close_unused(connecting: asyncio.Task[tuple[asyncio.Transport, _Connection]]) -> None:
-    if not connecting.cancelled() and connecting.exception() is None:
-        connecting.result()[0].abort()
 
 
 class _Limit:
@@ -203,27 +184,27 @@ class _Clock:
             self._timer = self._loop.call_later(min(left, SLICE_SECONDS), self._end_slice)
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One connection, which carries one exchange at a time."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, target: Target) -> None:
-        self._loop = loop
+    def __init__(self, target: Target) -> None:
         self._exchanges = Exchanges(target)
-        self._response: asyncio.Future[Response] | None = None
+        # Made once: allocating so much for each read takes longer than the read.
+        self._piece = memoryview(bytearray(PIECE_BYTES))
+        self._at_end: Callable[[Response | Unavailable], None] | None = None
         self.is_open = False
 
     @property
     def is_reusable(self) -> bool:
         return self.is_open and self._exchanges.is_reusable
 
-    def exchange(self, path: str, body: bytes, authorization: str | None) -> asyncio.Future[Response]:
-        """Sends a request. After an error, or if the caller no longer waits, the connection must be closed."""
-        self._response = self._loop.create_future()
-        self._transport.write(self._exchanges.request(path, body, authorization))
-        return self._response
+    def exchange(self, exchange: Exchange, at_end: Callable[[Response | Unavailable], None]) -> None:
+        """Sends a request. `at_end` gets what ends the exchange."""
+        self._at_end = at_end
+        self._transport.write(self._exchanges.request(exchange.path, exchange.body, exchange.authorization))
 
-    def time_out(self) -> None:
-        self._fail(TimedOut())
+    def give_up(self) -> None:
+        self._end(TimedOut())
 
     def close(self) -> None:
         self.is_open = False
@@ -233,33 +214,38 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self.is_open = True
 
-    def data_received(self, data: bytes) -> None:
-        waiting = self._response
-        if waiting is None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._piece
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._at_end is None:
             # It belongs to no request.
             self.close()
-            return
-        if waiting.done():
-            return
-        try:
-            response = self._exchanges.receive(data)
-        except BadMessage as error:
-            self._fail(Unavailable(str(error)))
-            return
-        if response is not None:
-            self._response = None
-            waiting.set_result(response)
+        else:
+            self._read(bytes(self._piece[:nbytes]))
 
     def eof_received(self) -> None:
         self.is_open = False
-        if self._response is not None:
-            self.data_received(b"")
+        if self._at_end is not None:
+            self._read(b"")
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
-        self._fail(Unavailable(f"the connection was lost: {error}" if error else "the server closed the connection"))
+        self._end(Unavailable(f"the connection was lost: {error}" if error else "the server closed the connection"))
 
-    def _fail(self, error: Unavailable) -> None:
-        waiting, self._response = self._response, None
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(error)
+    def _read(self, data: bytes) -> None:
+        try:
+            response = self._exchanges.receive(data)
+        except BadMessage as error:
+            self._end(Unavailable(str(error)))
+            return
+        if response is not None:
+            self._end(response)
+
+    def _end(self, ended: Response | Unavailable) -> None:
+        at_end, self._at_end = self._at_end, None
+        if at_end is not None:
+            at_end(ended)
+
+
+_Connecting = asyncio.Task[tuple[asyncio.Transport, _Connection]]

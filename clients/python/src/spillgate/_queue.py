@@ -55,6 +55,9 @@ class Queue:
             started.append(exchange)
         return started
 
+    def is_empty(self) -> bool:
+        return not (self._checks or self._waits or self._others)
+
     def slow(self, exchange: Exchange) -> None:
         """Counts a batch no longer, so that one stalled connection does not hold up the rest."""
         if exchange in self._counted:

@@ -12,10 +12,8 @@ import threading
 import time
 from typing import Any
 
-from ._http import Exchanges, Response, Target
+from ._http import PIECE_BYTES, Exchanges, Response, Target
 from ._patience import Patience
-
-_PIECE_BYTES = 256 * 1024
 
 
 class Connection:
@@ -26,6 +24,8 @@ class Connection:
         self._readiness = _Readiness(connected)
         self._exchanges = Exchanges(target)
         self._unsent = memoryview(b"")
+        # Made once: allocating so much for each read takes longer than the read.
+        self._piece = memoryview(bytearray(PIECE_BYTES))
         self._used = time.monotonic()
 
     def start(self, path: str, body: bytes, authorization: str | None) -> None:
@@ -50,10 +50,10 @@ class Connection:
         if not _has_pending(self._socket):
             patience.wait(self._readiness.to_read)
         try:
-            piece = self._socket.recv(_PIECE_BYTES)
+            size = self._socket.recv_into(self._piece)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
-        return self._exchanges.receive(piece)
+        return self._exchanges.receive(bytes(self._piece[:size]))
 
     @property
     def is_reusable(self) -> bool:
