@@ -9,19 +9,17 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import signal
-import socket
-import subprocess
 import sys
-import tempfile
 import time
 
 import generator
+from processes import Broken, application, busy_core, server, slow_proxy
 
 LIMIT = 150
 TIMEOUT_MS = 300
 HERE = os.path.dirname(os.path.abspath(__file__))
+POLICY = f"{HERE}/policy.toml"
 
 
 @dataclasses.dataclass
@@ -41,18 +39,17 @@ GUNICORN = "-m gunicorn --worker-class gthread --threads 64 --worker-connections
 # Its workers report by a thread that waits for the interpreter as well.
 GUNICORN += " --timeout 120 --log-level critical"
 COMMANDS = {
-    "express": lambda: ["node", f"{os.environ['NODE_APPS']}/express.mjs"],
-    "fastify": lambda: ["node", f"{os.environ['NODE_APPS']}/fastify.mjs"],
-    "hono": lambda: ["node", f"{os.environ['NODE_APPS']}/hono.mjs"],
-    "fastapi": lambda: [os.environ["PYTHON"], f"{HERE}/python/fastapi_app.py"],
-    "starlette": lambda: [os.environ["PYTHON"], f"{HERE}/python/starlette_app.py"],
-    "flask": lambda: [os.environ["PYTHON"], f"{HERE}/python/flask_app.py"],
-    "flask-gunicorn": lambda: [
-        os.environ["PYTHON"], *GUNICORN.split(), "--chdir", f"{HERE}/python",
-        "--bind", f"fd://{os.environ['LISTEN_FD']}", "flask_app:app",
+    "express": lambda fd: ["node", f"{os.environ['NODE_APPS']}/express.mjs"],
+    "fastify": lambda fd: ["node", f"{os.environ['NODE_APPS']}/fastify.mjs"],
+    "hono": lambda fd: ["node", f"{os.environ['NODE_APPS']}/hono.mjs"],
+    "fastapi": lambda fd: [os.environ["PYTHON"], f"{HERE}/python/fastapi_app.py"],
+    "starlette": lambda fd: [os.environ["PYTHON"], f"{HERE}/python/starlette_app.py"],
+    "flask": lambda fd: [os.environ["PYTHON"], f"{HERE}/python/flask_app.py"],
+    "flask-gunicorn": lambda fd: [
+        os.environ["PYTHON"], *GUNICORN.split(), "--chdir", f"{HERE}/python", "--bind", f"fd://{fd}", "flask_app:app",
     ],
-    "django": lambda: [os.environ["PYTHON"], f"{HERE}/python/django_app.py"],
-    "net/http": lambda: [os.environ["GO_APP"]],
+    "django": lambda fd: [os.environ["PYTHON"], f"{HERE}/python/django_app.py"],
+    "net/http": lambda fd: [os.environ["GO_APP"]],
 }  # fmt: skip
 
 
@@ -72,7 +69,7 @@ def main():
     os.sched_setaffinity(0, cores)
 
     with busy_core():
-        with server(binary) as url:
+        with server(binary, POLICY) as url:
             held = bursts(url, frameworks, extent)
             for kind in extent.kinds:
                 held &= mixed_bursts(url, frameworks, kind, extent.runs)
@@ -105,7 +102,7 @@ def mixed_bursts(url, frameworks, kind, runs):
 
 def exact(framework, url, size, cpu_ms, kind="plain"):
     try:
-        with application(framework, url, "allow") as address:
+        with application_of(framework, url, "allow") as (address, _):
             counts, observed = one_burst(address, size, cpu_ms, kind)
     except Broken as error:
         print(f"burst: {framework}: {error}", file=sys.stderr)
@@ -144,10 +141,10 @@ def fault_cell(binary, framework, fault, on_failure, admitted, bound_ms):
     size = 300
     with contextlib.ExitStack() as stack:
         process_of = []
-        url = stack.enter_context(server(binary, process_of))
+        url = stack.enter_context(server(binary, POLICY, process_of))
         if isinstance(fault, int):
             url = stack.enter_context(slow_proxy(url, fault))
-        address = stack.enter_context(application(framework, url, on_failure))
+        address, _ = stack.enter_context(application_of(framework, url, on_failure))
         # The client has a connection when the fault comes.
         generator.burst(address, [("plain", f"/work?run={new_run()}&kind=plain")])
         if callable(fault):
@@ -165,8 +162,10 @@ def fault_cell(binary, framework, fault, on_failure, admitted, bound_ms):
     return (text, holds), longest
 
 
-class Broken(Exception):
-    """An application that does not serve."""
+def application_of(framework, url, on_failure):
+    path = os.pathsep.join([f"{HERE}/python", os.environ.get("PYTHON_CLIENT", "")])
+    variables = {"SPILLGATE_URL": url, "ON_FAILURE": on_failure, "PYTHONPATH": path}
+    return application(COMMANDS[framework], variables)
 
 
 def kill(process):
@@ -189,7 +188,7 @@ def one_burst(address, size, cpu_ms, kind):
         its_kind = kind if index % 10 == 9 else "plain"
         targets.append((its_kind, f"/work?run={run}&kind={its_kind}&cpu={cpu_ms * 1000}"))
     counts = generator.count(generator.burst(address, targets))
-    return counts, json.loads(generator.get(address, "/counts", 10) or b"{}") or {}
+    return counts, json.loads(generator.get(address, "/counts", 60) or b"{}") or {}
 
 
 def wellformed(size, kind):
@@ -217,84 +216,6 @@ def one_of(runs):
 
 def errors_of(counts):
     return "".join(f", {count}x {error}" for error, count in sorted(counts.errors.items(), key=str))
-
-
-@contextlib.contextmanager
-def busy_core():
-    program = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
-    with ended(subprocess.Popen([sys.executable, "-c", program])):
-        yield
-
-
-@contextlib.contextmanager
-def server(binary, process_of=None):
-    """A server without a store outside of itself. Yields its URL."""
-    command = [binary, "serve", "--config", f"{HERE}/policy.toml", "--http", "127.0.0.1:0"]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen([*command, "--grpc", "off", "--resp", "off", "--admin", "off"], stderr=log)
-        with ended(process):
-            deadline = time.monotonic() + 10
-            while not (found := re.search(r"HTTP on (http://[^,\s]+)", read(log))):
-                if time.monotonic() > deadline or process.poll() is not None:
-                    sys.exit(f"burst: the server does not start: {read(log)}")
-                time.sleep(0.02)
-            if process_of is not None:
-                process_of.append(process)
-            yield found[1]
-
-
-def read(file):
-    file.seek(0)
-    return file.read()
-
-
-@contextlib.contextmanager
-def slow_proxy(url, milliseconds):
-    port = url.rpartition(":")[2]
-    command = [sys.executable, f"{HERE}/slow_proxy.py", port, str(milliseconds)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    with ended(process):
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
-
-
-@contextlib.contextmanager
-def application(framework, url, on_failure):
-    """A new process of the application. Yields its address."""
-    with socket.socket() as listening, tempfile.TemporaryFile("w+") as log:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(8192)
-        fd = listening.fileno()
-        os.environ["LISTEN_FD"] = str(fd)
-        environment = {**os.environ, "SPILLGATE_URL": url, "ON_FAILURE": on_failure, "PYTHONPATH": python_path()}
-        process = subprocess.Popen(
-            COMMANDS[framework](), env=environment, pass_fds=[fd], stdout=log, stderr=log, start_new_session=True
-        )
-        address = listening.getsockname()
-        # Were it open here too, no connection would fail if the process ended.
-        listening.close()
-        with ended(process, whole_group=True):
-            try:
-                generator.get(address, "/counts", 20)
-                yield address
-            except OSError as error:
-                raise Broken(f"{error}\n{read(log)[-2000:]}") from error
-
-
-def python_path():
-    return os.pathsep.join([f"{HERE}/python", os.environ.get("PYTHON_CLIENT", "")])
-
-
-@contextlib.contextmanager
-def ended(process, whole_group=False):
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            if whole_group:
-                # gunicorn has workers.
-                os.killpg(process.pid, signal.SIGKILL)
-            process.kill()
-        process.wait()
 
 
 if __name__ == "__main__":
