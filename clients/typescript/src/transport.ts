@@ -59,27 +59,29 @@ export class Transport {
     return new Promise((resolve, reject) => {
       let isOver = false;
       let body: ReadableStreamDefaultReader<Uint8Array> | undefined;
-      const cancel = this.#clock.after(timeoutMs, () =>
-        end(() => reject(new Unavailable("the server did not answer in time"))),
-      );
-      const end = (settle: () => void) => {
-        isOver = true;
-        cancel();
-        settle();
-        // Closes the connection of an answer that is not complete, and does nothing after a complete one.
+      const closeConnection = () => {
         abort.abort();
         body?.cancel().catch(() => {});
       };
+      const fail = (error: Unavailable) => {
+        isOver = true;
+        cancel();
+        closeConnection();
+        reject(error);
+      };
+      const cancel = this.#clock.after(timeoutMs, () => fail(new Unavailable("the server did not answer in time")));
       const run = async () => {
         const response = await this.#fetch(this.#url + path, { ...request, signal: abort.signal });
+        const { status } = response;
         body = response.body?.getReader();
-        // The time may have passed before the head came.
-        if (isOver) return void body?.cancel().catch(() => {});
-        const text = isRead(response.status) ? await readAll(body) : "";
-        end(() => resolve({ status: response.status, text }));
+        const isComplete = !isOver && isRead(status);
+        const text = isComplete ? await readAll(body) : "";
+        if (!isComplete) closeConnection();
+        cancel();
+        resolve({ status, text });
       };
       run().catch((error) => {
-        if (!isOver) end(() => reject(new Unavailable(messageOf(error), { cause: error })));
+        if (!isOver) fail(new Unavailable(messageOf(error), { cause: error }));
       });
     });
   }
