@@ -48,8 +48,8 @@ def decided(decision: Decision | None) -> str:
     return "admitted" if decision.allowed else "denied"
 
 
-async def in_a_loop(url: str, size: int, ms: float, faulty: bool) -> list[str]:
-    async with AsyncClient(url) as client:
+async def in_a_loop(url: str, size: int, ms: float, faulty: bool, timeout: float = 0.3) -> list[str]:
+    async with AsyncClient(url, timeout=timeout) as client:
 
         async def serve(number: int) -> str:
             work(ms / 2)
@@ -64,10 +64,10 @@ async def in_a_loop(url: str, size: int, ms: float, faulty: bool) -> list[str]:
         return list(await asyncio.gather(*[serve(number) for number in range(size)]))
 
 
-def in_threads(url: str, size: int, ms: float, faulty: bool) -> list[str]:
+def in_threads(url: str, size: int, ms: float, faulty: bool, timeout: float = 0.3) -> list[str]:
     ends: list[str] = []
     start = threading.Event()
-    with Client(url) as client:
+    with Client(url, timeout=timeout) as client:
 
         def serve(number: int) -> None:
             start.wait()
