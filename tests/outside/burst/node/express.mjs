@@ -1,6 +1,7 @@
+import { createServer } from "node:http";
 import express from "express";
 import { rateLimit } from "spillgate/express";
-import { attributesOf, client, counts, listening, sourceOf, spendHalf } from "./shared.mjs";
+import { attributesOf, client, counts, listen, sourceOf, spendHalf } from "./shared.mjs";
 
 const app = express();
 app.use((request, response, next) => {
@@ -13,4 +14,4 @@ app.get("/work", (request, response) => {
   spendHalf(request.url);
   response.send(sourceOf(request.spillgate));
 });
-app.listen(listening);
+listen(createServer(app));

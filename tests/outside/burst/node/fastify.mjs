@@ -1,6 +1,6 @@
 import Fastify from "fastify";
 import { rateLimit } from "spillgate/fastify";
-import { attributesOf, client, counts, listening, sourceOf, spendHalf } from "./shared.mjs";
+import { attributesOf, client, counts, listen, sourceOf, spendHalf } from "./shared.mjs";
 
 const app = Fastify();
 app.addHook("onRequest", async (request) => spendHalf(request.url));
@@ -11,4 +11,4 @@ app.get("/work", async (request) => {
   return sourceOf(request.spillgate);
 });
 await app.ready();
-app.server.listen(listening);
+listen(app.server);

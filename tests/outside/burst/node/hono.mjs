@@ -1,7 +1,7 @@
 import { createAdaptorServer } from "@hono/node-server";
 import { Hono } from "hono";
 import { rateLimit } from "spillgate/hono";
-import { attributesOf, client, counts, listening, sourceOf, spendHalf } from "./shared.mjs";
+import { attributesOf, client, counts, listen, sourceOf, spendHalf } from "./shared.mjs";
 
 const app = new Hono();
 app.use(async (context, next) => {
@@ -14,4 +14,4 @@ app.get("/work", (context) => {
   spendHalf(context.req.url);
   return context.text(sourceOf(context.get("spillgate")));
 });
-createAdaptorServer(app).listen(listening);
+listen(createAdaptorServer(app));

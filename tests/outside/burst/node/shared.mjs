@@ -47,5 +47,10 @@ function used() {
   return user + system;
 }
 
-/** The socket on which the generator's connections wait. */
-export const listening = { fd: Number(process.env.LISTEN_FD), backlog: 8192 };
+/** Serves the socket on which the generator's connections wait. */
+export function listen(server) {
+  // The last of 5,000 requests wait for minutes on a busy machine, and by default Node resets them after one.
+  server.headersTimeout = 0;
+  server.requestTimeout = 0;
+  server.listen({ fd: Number(process.env.LISTEN_FD), backlog: 8192 });
+}
