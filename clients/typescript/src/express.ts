@@ -2,7 +2,7 @@ import { parse } from "node:url";
 
 import type { Spillgate } from "./client.js";
 import { denial, fieldsOf } from "./denial.js";
-import { Gate, type RateLimitOptions, type Route } from "./gate.js";
+import { Gate, methodsOf, type RateLimitOptions, type Route } from "./gate.js";
 import { addBeforeHead, type Connection, forwardedFor, type NodeResponse, whenEnded } from "./node-http.js";
 import type { Decision } from "./types.js";
 
@@ -13,6 +13,7 @@ export interface ExpressRequest {
   originalUrl?: string;
   /** The path of the request at which the router is mounted. */
   baseUrl?: string;
+  params?: unknown;
   route?: unknown;
   headers: Record<string, string | string[] | undefined>;
   socket: Connection;
@@ -38,14 +39,13 @@ export function rateLimit<R extends ExpressRequest = ExpressRequest>(
 ) {
   const gate = new Gate(client, options);
   return (request: R, response: ExpressResponse, next: (error?: unknown) => void): void => {
-    const method = request.method ?? "GET";
     gate
       .decide(request, {
         peer: request.socket.remoteAddress,
         forwardedFor: forwardedFor(request.headers),
-        method,
+        method: request.method ?? "GET",
         target: asRouted(request.originalUrl ?? request.url ?? "/"),
-        route: routeOf(request, method),
+        route: routeOf(request),
       })
       .then((decision) => {
         if (decision === undefined) return true;
@@ -71,19 +71,34 @@ export function rateLimit<R extends ExpressRequest = ExpressRequest>(
 }
 
 /** The route at which the middleware stands. With `app.use` there is none yet: all below its path is one route. */
-function routeOf({ baseUrl, route }: ExpressRequest, method: string): Route | undefined {
+function routeOf({ baseUrl, params, route }: ExpressRequest): Route | undefined {
   if (baseUrl === undefined) return undefined;
   // Express tells the path that was requested, not the one of `app.use`. Its case is the client's choice.
   const mount = baseUrl.toLowerCase();
-  if (typeof route !== "object" || route === null)
-    return mount === "" ? undefined : { method: "ALL", template: `${mount}/*` };
-  const { path, methods = {} } = route as { path?: unknown; methods?: Record<string, unknown> };
-  // A handler of GET also answers HEAD.
-  const own = method === "HEAD" && methods["head"] === undefined ? "GET" : method;
-  // `app.all` gives the route every method that Node knows, and `route.all` the method `_all`.
-  const isAll = methods["_all"] !== undefined || methods["connect"] !== undefined;
-  return { method: isAll ? "ALL" : own, template: `${mount}${path}` };
+  if (typeof route === "object" && route !== null) {
+    const { path, methods = {} } = route as { path?: unknown; methods?: Record<string, unknown> };
+    // `app.all` gives the route every method that Node knows, and `route.all` the method `_all`.
+    const isAll = methods["_all"] !== undefined || methods["connect"] !== undefined;
+    const own = isAll ? "ALL" : methodsOf(Object.keys(methods));
+    return { methods: own, template: `${mount}${path}`, counted: `${firstMountOf(route, mount)}${path}` };
+  }
+  // The parameters of the path of `app.use`, whose values are the client's choice.
+  const names = Object.keys(params ?? {});
+  const counted = names.length === 0 ? mount : `/:${names.join("/:")}`;
+  return mount === "" ? undefined : { methods: "ALL", template: `${mount}/*`, counted: `${counted}/*` };
 }
+
+/**
+ * The path at which the router of a route is mounted: the first one of its requests. One with a parameter, such as
+ * `/:language`, has as many paths as clients invent, and each of them must not be a counter.
+ */
+function firstMountOf(route: object, mount: string): string {
+  const first = mounts.get(route) ?? mount;
+  mounts.set(route, first);
+  return first;
+}
+
+const mounts = new WeakMap<object, string>();
 
 /**
  * The target as Express and Connect read it: one in absolute form or with a fragment by `url.parse`, which makes `\` a `/`

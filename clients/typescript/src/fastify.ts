@@ -1,6 +1,6 @@
 import type { Spillgate } from "./client.js";
 import { denial, fieldsOf } from "./denial.js";
-import { Gate, type RateLimitOptions, type Route } from "./gate.js";
+import { Gate, methodsOf, type RateLimitOptions, type Route } from "./gate.js";
 import { addBeforeHead, type Connection, forwardedFor, type NodeResponse, whenEnded } from "./node-http.js";
 import type { Decision } from "./types.js";
 
@@ -66,7 +66,9 @@ export function rateLimit(client: Spillgate, options: RateLimitOptions<FastifyRe
 function routeOf({ routeOptions: { method = "ALL", url } }: FastifyRequestLike): Route | undefined {
   // A request that no route takes has none.
   if (url === undefined) return undefined;
-  const methods = Array.isArray(method) ? method.join(",") : method;
-  // Fastify answers HEAD by the handler of GET.
-  return { method: methods === "HEAD" ? "GET" : methods, template: url };
+  const all = [method].flat();
+  // Fastify adds a route for HEAD to each one that has GET, and shows no other methods there.
+  const methods = all.includes("GET") || all.includes("HEAD") ? "GET" : methodsOf(all);
+  // The route `/` of a plugin with a prefix becomes two, with a slash at the end and without.
+  return { methods, template: url, counted: url.replace(/(.)\/$/, "$1") };
 }

@@ -3,6 +3,7 @@ import type { Spillgate } from "./client.js";
 import { ProblemError, TokenError } from "./errors.js";
 import { pathOf } from "./target.js";
 import type { CheckRequest, Cost, Decision, InlineLimit } from "./types.js";
+import { acceptable } from "./values.js";
 
 /**
  * Settings of a middleware; `R` is the framework's request.
@@ -21,7 +22,7 @@ export interface RateLimitOptions<R> {
   limit?: string | InlineLimit;
   /** With `limit`: who is limited, by default the client's address. `undefined` and `null` leave the request unlimited. */
   key?(request: R): string | number | null | undefined;
-  /** With `limit`: the name of its counter, by default the method and the template of the route: `POST /users/:id`. */
+  /** With `limit`: the name of its counter, by default the methods and the template of the route: `POST /users/:id`. */
   name?: string;
   /** Whether a response with this status counts, for limits of failed logins: `(status) => status === 401`. */
   countIf?(status: number): boolean;
@@ -46,10 +47,20 @@ export interface Seen {
   route: Route | undefined;
 }
 
-/** The framework's own words for a route: no request of a stranger may choose between two of them for one handler. */
+/** A route as it was registered: nothing of it comes from a request, or a stranger could choose a counter. */
 export interface Route {
-  method: string;
+  /** Its methods, as `methodsOf` joins them. */
+  methods: string;
   template: string;
+  /** The template in the name of the counter, if it is another one. */
+  counted?: string;
+}
+
+/** One name for a set of methods. `HEAD` is a part of `GET`, since frameworks answer it by the handler of `GET`. */
+export function methodsOf(registered: readonly string[]): string {
+  const methods = registered.map((method) => method.toUpperCase());
+  const own = methods.filter((method) => method !== "HEAD" || !methods.includes("GET"));
+  return own.sort().join(",");
 }
 
 /** Decides requests for a middleware. */
@@ -58,6 +69,7 @@ export class Gate<R> {
   readonly #options: RateLimitOptions<R>;
   readonly #address: ClientAddress;
   readonly #limit: InlineLimit | undefined;
+  #hasWarned = false;
 
   constructor(client: Spillgate, options: RateLimitOptions<R>) {
     const { limit, key, name, attributes } = options;
@@ -77,14 +89,15 @@ export class Gate<R> {
   async decide(request: R, seen: Seen): Promise<Decision | undefined> {
     const { cost, domain, headers, countIf } = this.#options;
     const limited =
-      this.#limit === undefined ? this.#byRules(request, seen) : this.#byLimit(request, seen, this.#limit);
+      this.#limit === undefined ? this.#byRules(request, seen) : await this.#byLimit(request, seen, this.#limit);
     if (limited === undefined) return undefined;
     const check: CheckRequest = { ...limited, headers: headers ?? "ietf" };
     if (cost !== undefined) check.cost = typeof cost === "function" ? cost(request) : cost;
     if (domain !== undefined) check.domain = domain;
     try {
       // A reservation, so that attempts at the same time cannot exceed the limit before their outcomes are known.
-      return countIf === undefined ? await this.#client.check(check) : (await this.#client.reserve(check)).decision;
+      if (countIf === undefined) return await this.#client.check(check);
+      return (await this.#client.reserve({ ...check, ttlMs: RESERVED_MS })).decision;
     } catch (error) {
       if (error instanceof ProblemError || error instanceof TokenError) return this.#client.withoutServer(error);
       throw error;
@@ -97,10 +110,22 @@ export class Gate<R> {
    */
   end({ receipt }: Decision, status: number | undefined): void {
     if (receipt === undefined) return;
-    const { countIf } = this.#options;
-    const isFree = countIf !== undefined && status !== undefined && !countIf(status);
     // Without an end, `max_hold` and the time of the reservation end it.
-    (isFree ? this.#client.cancel(receipt) : this.#client.release(receipt)).catch(() => {});
+    const ended = this.#counts(status) ? this.#client.release(receipt) : this.#client.cancel(receipt);
+    ended.catch(() => {});
+  }
+
+  #counts(status: number | undefined): boolean {
+    const { countIf } = this.#options;
+    if (countIf === undefined || status === undefined) return true;
+    try {
+      return countIf(status);
+    } catch (error) {
+      // The response has ended, so no handler could catch it: as an event's error it would end the process.
+      if (!this.#hasWarned) console.warn(`countIf of Spillgate's rateLimit failed, so responses count: ${error}`);
+      this.#hasWarned = true;
+      return true;
+    }
   }
 
   #byRules(request: R, seen: Seen): CheckRequest | undefined {
@@ -115,14 +140,19 @@ export class Gate<R> {
     return { attributes };
   }
 
-  #byLimit(request: R, seen: Seen, limit: InlineLimit): CheckRequest | undefined {
+  async #byLimit(request: R, seen: Seen, limit: InlineLimit): Promise<CheckRequest | undefined> {
     const { key, name } = this.#options;
     const subject = key === undefined ? this.#address.attribute(seen.peer, seen.forwardedFor) : key(request);
     if (subject === undefined || subject === null) return undefined;
-    const route = seen.route ?? { method: "ALL", template: "*" };
-    return { key: JSON.stringify([name ?? `${route.method} ${route.template}`, `${subject}`]), limit };
+    const { methods, template, counted = template } = seen.route ?? { methods: "ALL", template: "*" };
+    // A long subject must not push the name out of the key, and has one key in all languages.
+    const bounded = await acceptable(`${subject}`);
+    return { key: JSON.stringify([name ?? `${methods} ${counted}`, bounded]), limit };
   }
 }
+
+/** How long a response may take whose status decides whether it counts. Then it stays charged. */
+const RESERVED_MS = 300_000;
 
 /** Makes any value a string: a query such as `?key=a&key=b` gives an array, which the server would refuse. */
 function stringOf(value: unknown): string {

@@ -125,7 +125,7 @@ function routeOf(context: HonoContext): Route | undefined {
   const behind = matchedRoutes.slice(routeIndex);
   // `app.use` and `app.all` have the method ALL.
   const route = behind.find(({ method }) => method !== "ALL") ?? behind.at(-1);
-  return route && { method: route.method, template: route.path };
+  return route && { methods: route.method, template: route.path };
 }
 
 interface Matched {

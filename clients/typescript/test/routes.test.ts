@@ -226,6 +226,93 @@ for (const [framework, start] of Object.entries(frameworks)) {
   });
 }
 
+/** Sends requests to an application, and returns the status of each. */
+async function statusesOf(context: TestContext, app: express.Express, ...requests: string[]): Promise<number[]> {
+  const http = app.listen(0, "127.0.0.1");
+  context.after(() => http.close());
+  await once(http, "listening");
+  const url = `http://127.0.0.1:${(http.address() as AddressInfo).port}`;
+  const seen = [];
+  for (const line of requests) {
+    const [method = "", path = ""] = line.split(" ");
+    seen.push((await fetch(url + path, { method })).status);
+  }
+  return seen;
+}
+
+const answerOk: express.RequestHandler = (_request, response) => void response.send("ok");
+
+test("express: no value of a parameter in a mounted path gives a request another counter", async (context) => {
+  const app = express();
+  const router = express.Router();
+  router.get("/parameter", expressLimit(client, { limit: "1/day" }), answerOk);
+  app.use("/router/:language", router);
+  app.use("/use/:language", expressLimit(client, { limit: "1/day" }), answerOk);
+  const seen = await statusesOf(
+    context,
+    app,
+    "GET /router/de/parameter",
+    "GET /router/en/parameter",
+    "GET /use/de",
+    "GET /use/en/x",
+  );
+  assert.deepEqual(seen, [200, 429, 200, 429]);
+});
+
+test("express: the methods of one route share a counter, and two routes of one path do not", async (context) => {
+  const app = express();
+  const limit = expressLimit(client, { limit: "1/day" });
+  app.route("/chained").get(limit, answerOk).post(limit, answerOk);
+  app.get("/apart", limit, answerOk);
+  app.post("/apart", limit, answerOk);
+  const seen = await statusesOf(
+    context,
+    app,
+    "GET /chained",
+    "POST /chained",
+    "HEAD /chained",
+    "GET /apart",
+    "POST /apart",
+    "HEAD /apart",
+  );
+  assert.deepEqual(seen, [200, 429, 429, 200, 200, 429]);
+});
+
+test("fastify: HEAD and a slash at the end give a request no other counter", async (context) => {
+  const app = Fastify();
+  context.after(() => app.close());
+  const onRequest = fastifyLimit(client, { limit: "1/day" });
+  app.route({ method: ["GET", "POST"], url: "/both", onRequest, handler: async () => "ok" });
+  app.register(async (plugin) => void plugin.get("/", { onRequest }, async () => "ok"), { prefix: "/plugin" });
+  const seen = [];
+  for (const [method, url] of [
+    ["GET", "/both"],
+    ["HEAD", "/both"],
+    ["POST", "/both"],
+    ["GET", "/plugin"],
+    ["GET", "/plugin/"],
+    ["HEAD", "/plugin/"],
+  ] as const) {
+    seen.push((await app.inject({ method, url })).statusCode);
+  }
+  assert.deepEqual(seen, [200, 429, 429, 200, 429, 429]);
+});
+
+test("a countIf that throws leaves the charge, and ends neither the process nor the response", async (context) => {
+  const warn = context.mock.method(console, "warn", () => {});
+  const countIf = () => {
+    throw new Error("no such status");
+  };
+  const app = express();
+  app.get("/throws", expressLimit(client, { limit: "1/day", countIf }), answerOk);
+  assert.deepEqual(await statusesOf(context, app, "GET /throws", "GET /throws"), [200, 429]);
+  assert.equal(warn.mock.callCount(), 1);
+  assert.match(
+    String(warn.mock.calls[0]?.arguments[0]),
+    /countIf .* failed, so responses count: Error: no such status/,
+  );
+});
+
 test("express: no spelling of a mounted path gives a request another counter", async (context) => {
   const app = express();
   const router = express.Router();

@@ -109,6 +109,29 @@ async function sentFor(given: Record<string, unknown>): Promise<Record<string, u
   return attributes;
 }
 
+test("the key of a route is one string in all languages, and its outcome may take five minutes", async () => {
+  const long = "a".repeat(5_000);
+  const hash = createHash("sha256").update(long).digest("hex");
+  const subjects = {
+    "x\ud800": "x\ufffd",
+    "\u2028": "\u2028",
+    [long]: `${"a".repeat(1_024)}sha256:${hash}${"a".repeat(1_024)}`,
+  };
+  for (const [subject, sent] of Object.entries(subjects)) {
+    let body = "";
+    const fetch: NonNullable<Options["fetch"]> = async (_url, request) => {
+      body = `${request?.body}`;
+      return Response.json({ allowed: true });
+    };
+    const options = { limit: "1/day", name: "login", key: () => subject, countIf: () => true };
+    const gate = new Gate<null>(new Spillgate({ fetch }), options);
+    await gate.decide(null, { peer: undefined, forwardedFor: undefined, method: "GET", target: "/", route: undefined });
+    const { key, ttl_ms } = JSON.parse(body);
+    assert.equal(key, `["login","${sent}"]`);
+    assert.equal(ttl_ms, 300_000);
+  }
+});
+
 test("no spelling of a target escapes its rule", () => {
   for (const target of ["/login", "/log%69n?x", "http://x/login", "HTTP://u@x:80/login?http://y/z", "/login#x"]) {
     assert.equal(pathOf(target), "/login", target);
