@@ -123,10 +123,10 @@ func (l *RateLimit) handler(next http.Handler, requestOf func(*http.Request) (Re
 			next.ServeHTTP(w, r)
 			return
 		}
-		limited := &limitedWriter{ResponseWriter: w, fields: decision.Headers}
+		limited := &limitedWriter{ResponseWriter: w, fields: decision.Headers, request: r.Context()}
 		if decision.Receipt != "" {
 			hasPanicked := true
-			defer func() { l.end(ctx, decision.Receipt, limited.outcome(hasPanicked)) }()
+			defer func() { l.end(ctx, decision.Receipt, limited.outcome(hasPanicked), limited.hasLeft) }()
 			next.ServeHTTP(limited, r)
 			hasPanicked = false
 		} else {
@@ -147,10 +147,11 @@ func (l *RateLimit) decide(ctx context.Context, request Request) (Decision, erro
 	return reservation.Decision, nil
 }
 
-// end ends the permits of a request, or refunds it if its outcome does not count. Without an end the request stays charged,
-// and max_hold ends the permits.
-func (l *RateLimit) end(ctx context.Context, receipt string, status int) {
-	if l.options.CountIf != nil && !l.options.CountIf(status) {
+// end ends the permits of a request, or refunds it if its outcome does not count. One whose client left before the response
+// began stays charged, since leaving early must not be free. Without an end the request stays charged, and max_hold ends the
+// permits.
+func (l *RateLimit) end(ctx context.Context, receipt string, status int, hasLeft bool) {
+	if l.options.CountIf != nil && !l.options.CountIf(status) && !hasLeft {
 		_, _ = l.client.Cancel(ctx, receipt)
 		return
 	}
@@ -190,9 +191,7 @@ func (l *RateLimit) requestByLimit(limit *InlineLimit, r *http.Request) (Request
 		// A long subject must not push the name out of the key.
 		subject = bounded(key)
 	}
-	// Strings always encode.
-	key, _ := marshal([]string{name, subject})
-	return l.withCost(Request{Key: string(key), Limit: limit}, r), true
+	return l.withCost(Request{Key: routeKey(name, subject), Limit: limit}, r), true
 }
 
 func (l *RateLimit) withCost(request Request, r *http.Request) Request {

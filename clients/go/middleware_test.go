@@ -23,7 +23,7 @@ func TestAClientThatHasGoneIsLimited(t *testing.T) {
 }
 
 func TestAnErrorOfFlushReachesTheHandler(t *testing.T) {
-	var limited http.ResponseWriter = &limitedWriter{ResponseWriter: brokenWriter{httptest.NewRecorder()}}
+	var limited http.ResponseWriter = &limitedWriter{ResponseWriter: brokenWriter{httptest.NewRecorder()}, request: context.Background()}
 	if err := http.NewResponseController(limited).Flush(); err != io.ErrClosedPipe {
 		t.Errorf("got %v", err)
 	}

@@ -70,7 +70,7 @@ func encode(body any) ([]byte, error) {
 	return message, nil
 }
 
-// marshal writes JSON without the escapes for HTML, as the other clients do: a key must be the same string in all of them.
+// marshal writes JSON without the escapes for HTML.
 func marshal(value any) ([]byte, error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
@@ -78,6 +78,17 @@ func marshal(value any) ([]byte, error) {
 	err := encoder.Encode(value)
 	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), err
 }
+
+// routeKey is the key of a route's counter. It must be the same string in all clients, which escape only what JSON says.
+func routeKey(name, subject string) string {
+	// Strings always encode.
+	key, _ := marshal([]string{name, subject})
+	return unescaped.Replace(string(key))
+}
+
+// unescaped undoes the escapes that encoding/json writes for JavaScript only. It takes an escaped backslash first, since
+// what follows that is no escape.
+var unescaped = strings.NewReplacer(`\\`, `\\`, `\u2028`, "\u2028", `\u2029`, "\u2029")
 
 // withBoundedValues returns the request as the server accepts it, so that no stranger's value causes an error.
 func (r Request) withBoundedValues() Request {

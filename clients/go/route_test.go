@@ -60,6 +60,9 @@ func TestTheKeyOfARouteIsItsNameAndItsSubject(t *testing.T) {
 		`["POST /users/{id}","192.0.2.1"]`: {},
 		`["login","192.0.2.1"]`:            {Name: "login"},
 		`["POST /users/{id}","a\"<b>"]`:    {Key: func(*http.Request) (string, bool) { return `a"<b>`, true }},
+		// JSON allows U+2028 as it is, but an escape that the subject itself has stays one.
+		"[\"login\",\"a\u2028b\u2029\"]": {Name: "login", Key: func(*http.Request) (string, bool) { return "a\u2028b\u2029", true }},
+		`["login","\\u2028\\\\u2029"]`:   {Name: "login", Key: func(*http.Request) (string, bool) { return `\u2028\\u2029`, true }},
 	} {
 		var key string
 		limit := newRateLimit(t, newClient(t, Options{}), options)
@@ -147,6 +150,43 @@ func TestAPanicCountsAsAnErrorOfTheServer(t *testing.T) {
 			t.Fatalf("status %d: the handler did not run, or its panic has another status", status)
 		}
 		status = 0
+	}
+}
+
+func TestAnAttemptWhoseClientLeavesBeforeTheResponseCounts(t *testing.T) {
+	never := func(int) bool { return false }
+	for name, end := range map[string]func(http.ResponseWriter){
+		"writes nothing":     func(http.ResponseWriter) {},
+		"writes for nothing": func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway) },
+		"panics":             func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+	} {
+		limit := newRealRateLimit(t, RateLimitOptions{Name: "a", CountIf: never})
+		request, leave := context.WithCancel(context.Background())
+		handler := limit.Route("1/day", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			leave()
+			end(w)
+		}))
+		attempt := func(ctx context.Context) (got string) {
+			defer func() { _ = recover() }()
+			return statuses(handler, requestFrom("192.0.2.1", "GET", "/").WithContext(ctx))
+		}
+		attempt(request)
+		if got := attempt(context.Background()); got != "429" {
+			t.Errorf("%s: got %s", name, got)
+		}
+	}
+}
+
+func TestAnAttemptWhoseClientLeavesDuringTheResponseHasItsOutcome(t *testing.T) {
+	limit := newRealRateLimit(t, RateLimitOptions{Name: "a", CountIf: func(status int) bool { return status == http.StatusUnauthorized }})
+	request, leave := context.WithCancel(context.Background())
+	handler := limit.Route("1/day", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		leave()
+	}))
+	from := requestFrom("192.0.2.1", "GET", "/")
+	if got := statuses(handler, from.WithContext(request), from); got != "200 200" {
+		t.Errorf("got %s", got)
 	}
 }
 

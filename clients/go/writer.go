@@ -2,6 +2,7 @@ package spillgate
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -12,8 +13,12 @@ import (
 type limitedWriter struct {
 	http.ResponseWriter
 	fields map[string]string
+	// request ends when the client leaves.
+	request context.Context
 	// status is 0 until the head is written.
 	status int
+	// hasLeft: the client was gone when the response began.
+	hasLeft bool
 }
 
 // begin comes before the head is written.
@@ -21,7 +26,7 @@ func (w *limitedWriter) begin(status int) {
 	if w.status != 0 {
 		return
 	}
-	w.status = status
+	w.status, w.hasLeft = status, w.request.Err() != nil
 	header := w.Header()
 	for name := range w.fields {
 		if header.Get(name) != "" {
@@ -78,6 +83,7 @@ func (w *limitedWriter) outcome(hasPanicked bool) int {
 	case w.status != 0:
 		return w.status
 	case hasPanicked:
+		w.hasLeft = w.request.Err() != nil
 		return http.StatusInternalServerError
 	}
 	return http.StatusOK
