@@ -3,6 +3,7 @@ package spillgate
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 )
@@ -155,8 +156,11 @@ func (c *Client) concluded(operation string, start time.Time, decision Decision,
 	return decision, nil
 }
 
-// withoutServer decides by OnFailure.
+// withoutServer decides by OnFailure. But a flood of calls is not an outage, and must not switch the limits off.
 func (c *Client) withoutServer(err error) Decision {
+	if errors.Is(err, errQueueFull) {
+		return Decision{Reason: ReasonOverloaded, Source: SourceClient, Degraded: true, Err: err}
+	}
 	decision := Decision{Allowed: c.options.OnFailure == OnFailureAllow, Source: SourceClient, Degraded: true, Err: err}
 	if !decision.Allowed {
 		decision.Reason = ReasonStoreUnavailable

@@ -223,7 +223,7 @@ func (d *dispatcher) nextBatch() []*check {
 	return batch
 }
 
-// mayLaunch reports whether another batch may leave. One that has been under way for a tenth of the time-out does not count,
+// mayLaunch reports whether another batch may leave. One that has been under way for half of the time-out does not count,
 // so that a stalled connection does not hold up the others.
 func (d *dispatcher) mayLaunch() bool {
 	count := 0
@@ -237,7 +237,7 @@ func (d *dispatcher) mayLaunch() bool {
 
 func (d *dispatcher) launch(isTry bool) (*flight, []*check) {
 	f := d.takeOff(0)
-	f.isTry, f.countsUntil = isTry, d.clock.after(d.timeout/10)
+	f.isTry, f.countsUntil = isTry, d.clock.after(d.timeout/2)
 	return f, d.nextBatch()
 }
 
@@ -273,11 +273,12 @@ func (d *dispatcher) sliceEnded() bool {
 		}
 	}
 	silence := d.clock.slices(d.timeout) + 1
-	isOver := func(since int64) bool {
-		return d.clock.now-max(since, d.answeredAt) > silence || d.clock.now-since > queueingMax*silence
+	isOver := func(since int64) bool { return d.clock.now-since > queueingMax*silence }
+	isSilent := func(since int64) bool { return d.clock.now-max(since, d.answeredAt) > silence }
+	for _, queue := range []*list.List{&d.gathered, &d.tickets} {
+		refuse(queue, errNotSent, isSilent)
+		refuse(queue, errQueueFull, isOver)
 	}
-	refuse(&d.gathered, errNotSent, isOver)
-	refuse(&d.tickets, errNotSent, isOver)
 	d.dispatch()
 	d.clock.isRunning = d.gathered.Len() > 0 || d.tickets.Len() > 0 || len(d.flights) > 0
 	return d.clock.isRunning
@@ -330,7 +331,8 @@ func callerEnded(ctx context.Context) error {
 var (
 	errTimeout     = &unavailableError{why: "the server did not answer in time"}
 	errBreakerOpen = &unavailableError{kind: ErrBreakerOpen, why: "the server did not answer the last calls; one call at a time tries it again"}
-	errNotSent     = &unavailableError{kind: ErrNotSent, why: fmt.Sprintf("not sent in time: other calls use all %d connections, or get no answer", connections)}
+	errNotSent     = &unavailableError{kind: ErrNotSent, why: "not sent in time: the calls before it get no answer"}
+	errQueueFull   = &unavailableError{kind: ErrNotSent, why: fmt.Sprintf("not sent in time: other calls use all %d connections", connections)}
 	errWaitOver    = &unavailableError{kind: ErrNotSent, why: "the wait was over before the call had a connection"}
 )
 
@@ -338,7 +340,9 @@ const (
 	connections   = 64
 	waitsAtOnce   = connections / 2
 	batchesAtOnce = 2
-	batchMax      = 1000
+	// batchMax: the server reads more. But a batch is answered as a whole, so one that is smaller is answered sooner on a
+	// busy machine.
+	batchMax      = 250
 	batchBytesMax = 512 << 10
 	// queueingMax is how many time-outs a call may wait to be sent.
 	queueingMax = 10

@@ -133,7 +133,8 @@ make_python() {
 }
 
 find_go() {
-  if have go && go version > /dev/null 2>&1; then
+  # A distribution's Go may be older than the one that go.mod names.
+  if have go && [ "$(go version | sed -nE 's/.* go1\.([0-9]+).*/\1/p')" -ge "$(sed -nE 's/^go 1\.([0-9]+).*/\1/p' "$clients/go/go.mod")" ]; then
     command -v go
     return
   fi

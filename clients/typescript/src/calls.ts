@@ -16,14 +16,20 @@ export class Calls {
   }
 
   /** Waits for a place, then posts `body()`, and returns what `read` makes of the answer. */
-  async send<T>(path: string, body: () => string, timeoutMs: number, read: (answer: unknown) => T): Promise<T> {
-    await this.#queue.enter();
-    return this.sendFrom("call", path, body, timeoutMs, read);
+  async send<T>(
+    kind: Kind,
+    path: string,
+    body: () => string,
+    timeoutMs: number,
+    read: (answer: unknown) => T,
+  ): Promise<T> {
+    const leave = await this.#queue.enter(kind);
+    return this.sendFrom(leave, path, body, timeoutMs, read);
   }
 
   /** Sends from a place that the caller has entered, and leaves it. */
   async sendFrom<T>(
-    place: Kind,
+    leave: () => void,
     path: string,
     body: () => string,
     timeoutMs: number,
@@ -39,7 +45,7 @@ export class Calls {
       else if (error instanceof Unavailable) this.#failed(answers, error);
       throw error;
     } finally {
-      this.#queue.leave(place);
+      leave();
     }
   }
 

@@ -62,7 +62,7 @@ export class Spillgate {
   }
 
   /**
-   * Decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests. Rejects with
+   * Decides requests by as few calls as possible, each by itself. The decisions have the order of the requests. Rejects with
    * the problem of the first request that has one, whose `field` names its index; the others were decided.
    */
   async checkBatch(requests: readonly CheckRequest[]): Promise<Decision[]> {
@@ -177,8 +177,8 @@ export class Spillgate {
     const body = () => jsonOf({ ...wire, wait_ms: leftMs() });
     try {
       return await this.#entered(async () => {
-        await this.#queue.enter("wait", waitMs);
-        return this.#calls.sendFrom("wait", "/v1/check", body, this.#timeoutMs + leftMs(), decisionOf);
+        const leave = await this.#queue.enter("wait", waitMs);
+        return this.#calls.sendFrom(leave, "/v1/check", body, this.#timeoutMs + leftMs(), decisionOf);
       });
     } catch (error) {
       // All calls that may carry a wait are taken: then the wait is over, and the server decides what is left.
@@ -193,7 +193,7 @@ export class Spillgate {
     for (let tries = TRIES; ; tries -= 1) {
       const start = this.#clock.now;
       try {
-        return await this.#entered(() => this.#calls.send(path, () => body, leftMs, read));
+        return await this.#entered(() => this.#calls.send("call", path, () => body, leftMs, read));
       } catch (error) {
         leftMs -= this.#clock.now - start + PAUSE_MS;
         const isFinal = !(error instanceof Unavailable) || error instanceof Overloaded || this.#breaker.isOpen;
@@ -238,6 +238,10 @@ export class Spillgate {
   #withoutAnswer(error: unknown): Decision {
     if (error instanceof Overloaded) {
       return { ...WITHOUT_LIMIT, allowed: false, reason: "overloaded", source: "outage-policy", limits: [] };
+    }
+    if (error instanceof NoPlace) {
+      // A flood of calls is not an outage, and must not switch the limits off.
+      return { ...WITHOUT_LIMIT, allowed: false, reason: "overloaded", source: "client", limits: [], error };
     }
     if (error instanceof Unavailable) return this.withoutServer(error);
     throw error;

@@ -6,21 +6,26 @@ interface Waiting {
   fail(error: Unavailable): void;
 }
 
-/** Which calls a call waits with: those with a wait may have only half of all places. */
-export type Kind = "call" | "wait";
+/**
+ * Which calls a call waits with. Those with a wait may have only half of all places, since the server holds these. Two
+ * batches may be under way, so that checks gather while the server is busy; one that takes half of the time-out no longer
+ * counts, so that a stalled connection does not hold up the rest.
+ */
+export type Kind = "batch" | "call" | "wait";
 
 /**
  * Gives each call a place, of which there are as many as connections.
  *
  * A call that waits here fails once the server has answered nothing for one time-out, and after ten in any case. That is
- * not counted as a failure of the server.
+ * not counted as a failure of the server. The second is a flood of our own, which denies: `NoPlace`.
  */
 export class Queue {
   readonly #clock: Clock;
   readonly #timeoutMs: number;
-  readonly #free: Record<Kind, number> = { call: PLACES, wait: PLACES_WITH_WAIT };
+  #places = PLACES;
+  readonly #free: Record<Kind, number> = { batch: BATCHES, call: PLACES, wait: PLACES_WITH_WAIT };
   // A set keeps the order of insertion, and lets a call leave from the middle.
-  readonly #waiting: Record<Kind, Set<Waiting>> = { call: new Set(), wait: new Set() };
+  readonly #waiting: Record<Kind, Set<Waiting>> = { batch: new Set(), call: new Set(), wait: new Set() };
   #answeredAt = 0;
 
   constructor(clock: Clock, timeoutMs: number) {
@@ -28,15 +33,15 @@ export class Queue {
     this.#timeoutMs = timeoutMs;
   }
 
-  /** Takes a place within `boundMs`, by default ten time-outs. The caller leaves it at the end of the call. */
-  enter(kind: Kind = "call", boundMs = WAITS_MAX * this.#timeoutMs): Promise<void> {
+  /** Takes a place within `boundMs`, by default ten time-outs. Resolves with what leaves it at the end of the call. */
+  enter(kind: Kind, boundMs = WAITS_MAX * this.#timeoutMs): Promise<() => void> {
     return new Promise((resolve, reject) => {
       const since = this.#clock.now;
       let cancel = () => {};
       const waiting: Waiting = {
         admit: () => {
           cancel();
-          resolve();
+          resolve(this.#take(kind));
         },
         fail: (error) => {
           cancel();
@@ -58,12 +63,6 @@ export class Queue {
     });
   }
 
-  leave(kind: Kind = "call"): void {
-    if (kind === "wait") this.#free.wait += 1;
-    this.#free.call += 1;
-    this.#admit();
-  }
-
   /** The server has answered, so it is not silent. */
   answered(): void {
     this.#answeredAt = this.#clock.now;
@@ -74,16 +73,36 @@ export class Queue {
     for (const set of Object.values(this.#waiting)) for (const waiting of set) waiting.fail(error);
   }
 
-  /** Lets those pass for which there is a place: first the others, since a wait can wait. */
+  /** Takes a free place of this kind, and returns what leaves it. */
+  #take(kind: Kind): () => void {
+    this.#places -= 1;
+    this.#free[kind] -= 1;
+    let counts = true;
+    const countNoLonger = () => {
+      if (counts) this.#free[kind] += 1;
+      counts = false;
+    };
+    const slow = () => {
+      countNoLonger();
+      this.#admit();
+    };
+    const cancel = kind === "batch" ? this.#clock.after(this.#timeoutMs / 2, slow) : () => {};
+    return () => {
+      cancel();
+      countNoLonger();
+      this.#places += 1;
+      this.#admit();
+    };
+  }
+
+  /** Lets those pass for which there is a place: batches first, since they carry the most, and waits last. */
   #admit(): void {
-    while (this.#free.call > 0) {
-      const kind = this.#waiting.call.size > 0 ? "call" : "wait";
-      const [first] = this.#waiting[kind];
-      if (first === undefined || (kind === "wait" && this.#free.wait === 0)) return;
-      this.#waiting[kind].delete(first);
-      if (kind === "wait") this.#free.wait -= 1;
-      this.#free.call -= 1;
-      first.admit();
+    for (const kind of ["batch", "call", "wait"] as const) {
+      for (const waiting of this.#waiting[kind]) {
+        if (this.#places === 0 || this.#free[kind] === 0) break;
+        this.#waiting[kind].delete(waiting);
+        waiting.admit();
+      }
     }
   }
 }
@@ -92,6 +111,7 @@ export class Queue {
 export class NoPlace extends Unavailable {}
 
 const PLACES = 64;
+const BATCHES = 2;
 // A wait lasts up to a minute. So calls without one always find a place.
 const PLACES_WITH_WAIT = PLACES / 2;
 const WAITS_MAX = 10;

@@ -56,14 +56,14 @@ const problem = (status: number, fields: object) => Response.json({ title: "x", 
 test("the checks of one tick leave together, also a lone one", async () => {
   const server = new Simulated(results);
   const client = server.client();
-  await Promise.all(Array.from({ length: 2_500 }, () => client.check({ attributes: { ip: "a" } })));
+  await Promise.all(Array.from({ length: 600 }, () => client.check({ attributes: { ip: "a" } })));
   await client.check({});
   assert.deepEqual(
     server.sent.map(({ operation, body }) => [operation, (body as unknown[]).length]),
     [
-      ["check/batch", 1_000],
-      ["check/batch", 1_000],
-      ["check/batch", 500],
+      ["check/batch", 250],
+      ["check/batch", 250],
+      ["check/batch", 100],
       ["check/batch", 1],
     ],
   );
@@ -149,6 +149,29 @@ test("at most 64 calls are under way, of which at most 32 carry a wait", async (
   assert.equal(server.mostUnderWay, 32);
 });
 
+test("checks gather while two batches are under way, unless these take half of the time-out", async () => {
+  const answers: (() => void)[] = [];
+  const server = new Simulated(async (sent) => {
+    await new Promise<void>((answer) => answers.push(answer));
+    return results(sent);
+  });
+  const client = server.client({ timeoutMs: 1_000 });
+  const checks = [client.check({ domain: "first" })];
+  await pause(20);
+  checks.push(client.check({ domain: "second" }));
+  await pause(20);
+  for (let check = 0; check < 20; check += 1) checks.push(client.check({}));
+  await pause(20);
+  assert.equal(server.sent.length, 2, "both of the places are taken");
+  while (server.sent.length < 3) await pause(10);
+  assert.deepEqual(
+    server.sent.map(({ body }) => (body as unknown[]).length),
+    [1, 1, 20],
+  );
+  for (const answer of answers) answer();
+  await Promise.all(checks);
+});
+
 test("a wait that ends before the check finds a place is decided without a wait", async () => {
   const server = new Simulated(async (sent) => {
     if (sent.operation === "check/batch") return results(sent, { allowed: false, reason: "limit-exceeded" });
@@ -203,21 +226,30 @@ test("the breaker closes with the first answer", async () => {
 });
 
 test("the breaker never opens while answers arrive", async () => {
-  let hangs = true;
-  const server = new Simulated((sent) => (hangs ? never() : results(sent)));
-  const client = server.client({ timeoutMs: 100 });
+  const server = new Simulated((sent) => (JSON.stringify(sent.body).includes("hangs") ? never() : results(sent)));
+  const client = server.client({ timeoutMs: 200 });
   const silent = [];
   for (let check = 0; check < 5; check += 1) {
-    silent.push(client.check({}));
-    await tick();
-    await tick();
+    silent.push(client.check({ domain: "hangs" }));
+    while (server.sent.length <= check) await pause(10);
   }
-  assert.equal(server.sent.length, 5);
-  hangs = false;
   assert.equal((await client.check({})).source, null);
   assert.ok((await Promise.all(silent)).every(({ source }) => source === "client"));
   assert.equal((await client.check({})).source, null);
   assert.equal(server.sent.length, 7);
+});
+
+test("a flood that waits for ten time-outs while the server answers is denied, also where onFailure allows", async () => {
+  const server = new Simulated(async () => {
+    await pause(40);
+    return Response.json({ allowed: true });
+  });
+  const client = server.client({ timeoutMs: 50, onFailure: "allow" });
+  const flood = Array.from({ length: 2_000 }, () => client.reserve({ attributes: { ip: "a" } }));
+  const decisions = (await Promise.all(flood)).map(({ decision }) => decision);
+  const late = decisions.filter(({ source }) => source === "client");
+  assert.ok(late.length > 0);
+  assert.ok(late.every(({ allowed, reason }) => !allowed && reason === "overloaded"));
 });
 
 test("a token is cut to its visible characters", async () => {

@@ -10,7 +10,7 @@ from ._answer import Retryable, read_answer, read_results
 from ._http import Response
 from ._request import batch_of, encode
 from ._socket import Connection
-from .decision import Decision, NotSent, ProblemError, Unavailable
+from .decision import Decision, ProblemError, QueueFull, Unavailable
 
 Result = TypeVar("Result")
 
@@ -104,6 +104,8 @@ class Exchange:
         self.left = first.timeout if self.is_batch else first.left
         # How many answers the client had when this was sent.
         self.answers = 0
+        # In an event loop: when it began, by the clock of the loop's dispatcher.
+        self.sent_at = 0.0
         # With threads: the call whose thread does the work, and its connection.
         self.leader = first
         self.connection: Connection | None = None
@@ -143,5 +145,5 @@ class Exchange:
             return [error] * len(self.calls), error
 
 
-def not_sent_in_time(connections: int) -> NotSent:
-    return NotSent(f"the call found none of {connections} connections in time: all are in use by other calls")
+def not_sent_in_time(connections: int) -> QueueFull:
+    return QueueFull(f"the call found none of {connections} connections in time: all are in use by other calls")

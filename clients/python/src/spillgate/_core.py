@@ -24,7 +24,7 @@ from ._request import (
     fitting,
     reserve_request,
 )
-from .decision import Decision, Denied, NotSent, ProblemError, TokenError, Unavailable
+from .decision import Decision, Denied, NotSent, ProblemError, QueueFull, TokenError, Unavailable
 
 logger = logging.getLogger("spillgate")
 
@@ -180,10 +180,12 @@ class Core:
         return outcome
 
     def _decide_alone(self, error: Exception) -> Decision:
-        allowed = self.on_failure == "allow"
+        # A flood of calls is not an outage, and must not switch the limits off.
+        overloaded = isinstance(error, QueueFull)
+        allowed = self.on_failure == "allow" and not overloaded
         return Decision(
             allowed=allowed,
-            reason=None if allowed else "store-unavailable",
+            reason=None if allowed else "overloaded" if overloaded else "store-unavailable",
             source="client",
             degraded=True,
             error=error,

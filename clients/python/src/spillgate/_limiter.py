@@ -14,7 +14,7 @@ from .decision import Decision
 PROBLEM_TYPES = "https://iana.org/assignments/http-problem-types#"
 STYLES = ("ietf", "draft-7", "draft-6", "legacy", "none")
 # How long a response may take until its cost can no longer be refunded.
-OUTCOME_SECONDS = 600.0
+OUTCOME_SECONDS = 300.0
 
 Source = TypeVar("Source")
 
@@ -30,6 +30,16 @@ class Seen:
     peer: str | None
     # The lines of X-Forwarded-For. They are looked at only if the peer is a trusted proxy.
     forwarded_for: Iterable[str]
+    # The route as it was registered, for the name of its counter. Nothing of it comes from the request: a client that
+    # invents methods or prefixes would get a new counter with each of them.
+    registered: str | None = None
+
+
+def registration(template: str, methods: Iterable[str] | None = None) -> str:
+    """Returns the methods of a route, without those that frameworks add by themselves, and its template."""
+    names = set(methods or ())
+    names -= {"OPTIONS"} | ({"HEAD"} if "GET" in names else set())
+    return f"{','.join(sorted(names))} {template}" if names else template
 
 
 if TYPE_CHECKING:
@@ -58,7 +68,7 @@ class Limiter(Generic[Source]):
     Args:
         limit: such as ``"5/minute"``, instead of the rules.
         key: the subject of ``limit``, by default the client's address; ``None`` leaves the request unlimited.
-        name: of the counter of ``limit``, by default the method and the template of the route, else ``*``.
+        name: of the counter of ``limit``, by default the route as it was registered (``POST /login``), else ``*``.
         count_if: whether a response with this status counts, for example only failed logins. The cost is reserved
             meanwhile, and refunded before the response is sent if it does not count.
         attributes: more attributes of a request, such as a user; ``None`` leaves the request unlimited. An attribute that is
@@ -118,7 +128,7 @@ class Limiter(Generic[Source]):
             subject = self._ip(seen) if self._key is None else self._key(source)
             if subject is None:
                 return None
-            name = self._name or ("*" if seen.route is None else f"{seen.method} {seen.route}")
+            name = self._name or seen.registered or "*"
             # A name has no end of its own: the array keeps names and subjects apart.
             key = json.dumps([name, bounded(str(subject))], ensure_ascii=False, separators=(",", ":"))
             return check_request(None, cost, self._domain, key, self._limit, self._headers)

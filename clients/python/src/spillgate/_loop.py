@@ -13,7 +13,7 @@ from ._call import QUEUE_TIMEOUTS, Call, CheckWithWait, Exchange, not_sent_in_ti
 from ._core import IDLE_SECONDS, Core
 from ._http import PIECE_BYTES, BadMessage, Exchanges, Response, Target
 from ._patience import SLICE_SECONDS, TimedOut
-from ._queue import Queue
+from ._queue import SLOW_PART, Queue
 from .decision import NotSent, Unavailable
 
 
@@ -24,9 +24,8 @@ class Dispatcher:
         self._core = core
         self._loop = asyncio.get_running_loop()
         self._context = context
-        # No bound on batches besides that of the connections: one leaves in each tick.
-        self._queue = Queue(connections, connections)
-        self._clock = _Clock(self._loop, self._end_overdue)
+        self._queue = Queue(connections)
+        self._clock = _Clock(self._loop, self._after_slice)
         self._is_planned = False
         # The last used is the first taken, so that those not needed grow old.
         self._idle: list[tuple[_Connection, float]] = []
@@ -55,6 +54,7 @@ class Dispatcher:
         self._is_planned = False
         for exchange in self._queue.start():
             exchange.answers = self._core.health.answers
+            exchange.sent_at = self._clock.now()
             limit = self._clock.limit(exchange.left)
             connection = self._take_idle()
             if connection is None:
@@ -111,6 +111,11 @@ class Dispatcher:
                 return connection
             connection.close()
         return None
+
+    def _after_slice(self, now: float) -> None:
+        if self._queue.take_slow(lambda exchange: now >= exchange.sent_at + exchange.timeout * SLOW_PART):
+            self._plan()
+        self._end_overdue(now)
 
     def _end_overdue(self, now: float) -> None:
         def is_overdue(call: Call[Any]) -> bool:

@@ -10,6 +10,11 @@ from typing import Any
 from ._call import Call, Check, CheckWithWait, Exchange
 from ._request import BATCH_BYTES, BATCH_CHECKS
 
+# How many batches may be under way before checks gather: no more than the server can answer in time on a busy machine.
+_BATCHES = 2
+# A batch that takes longer than this part of the time-out no longer counts as one of them.
+SLOW_PART = 0.5
+
 
 class Queue:
     """Calls that wait to be sent, and the connections in use. It has no lock: its owner calls it from one place at a time.
@@ -17,14 +22,13 @@ class Queue:
     Args:
         connections: the most exchanges at once. Those with a wait use at most half: the server holds these, and checks need
             the others.
-        batches: how many batches may be under way before checks gather.
     """
 
-    def __init__(self, connections: int, batches: int) -> None:
+    def __init__(self, connections: int) -> None:
         self.connections = connections
         self._free = connections
         self._free_for_waits = max(1, connections // 2)
-        self._free_for_batches = batches
+        self._free_for_batches = _BATCHES
         self._numbers = itertools.count(1)
         self._checks: deque[Call[Any]] = deque()
         self._waits: deque[Call[Any]] = deque()
@@ -57,6 +61,13 @@ class Queue:
 
     def is_empty(self) -> bool:
         return not (self._checks or self._waits or self._others)
+
+    def take_slow(self, is_slow: Callable[[Exchange], bool]) -> bool:
+        """Counts slow batches no longer. Returns whether there were any."""
+        slow = [exchange for exchange in self._counted if is_slow(exchange)]
+        for exchange in slow:
+            self.slow(exchange)
+        return bool(slow)
 
     def slow(self, exchange: Exchange) -> None:
         """Counts a batch no longer, so that one stalled connection does not hold up the rest."""

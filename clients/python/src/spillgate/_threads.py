@@ -17,14 +17,9 @@ from ._call import QUEUE_TIMEOUTS, Call, CheckWithWait, Exchange, not_sent_in_ti
 from ._core import IDLE_SECONDS, Core
 from ._http import BadMessage, Response
 from ._patience import SLICE_SECONDS, Patience
-from ._queue import Queue
+from ._queue import SLOW_PART, Queue
 from ._socket import Connection, connect
 from .decision import NotSent, Unavailable
-
-# How many batches are under way before checks gather.
-_BATCHES = 2
-# A batch that takes longer than this part of the time-out no longer counts as one of them.
-_SLOW_PART = 0.1
 
 
 class Dispatcher:
@@ -40,7 +35,7 @@ class Dispatcher:
 
     def start(self) -> None:
         self._lock = threading.Lock()
-        self._queue = Queue(self._size, _BATCHES)
+        self._queue = Queue(self._size)
         self._led: dict[Call[Any], Exchange] = {}
         # The last used is the first taken, so that those not needed grow old.
         self._idle: list[Connection] = []
@@ -93,7 +88,7 @@ class Dispatcher:
     def _carry(self, exchange: Exchange) -> Response:
         def after_slice(left: float) -> None:
             exchange.left = left
-            if exchange.is_batch and left <= exchange.timeout * (1 - _SLOW_PART):
+            if exchange.is_batch and left <= exchange.timeout * (1 - SLOW_PART):
                 with self._lock:
                     self._queue.slow(exchange)
                     self._start_exchanges()

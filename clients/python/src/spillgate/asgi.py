@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ._limiter import Limiter, Seen, denial, missing_fields
+from ._limiter import Limiter, Seen, denial, missing_fields, registration
 from ._request import InlineLimit
 from .aio import AsyncClient
 from .decision import Decision
@@ -115,11 +115,13 @@ async def send_denial(decision: Decision, scope: Scope, send: Send) -> None:
 def seen(scope: Scope) -> Seen:
     peer = scope.get("client")
     forwarded_for = (value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for")
-    route = getattr(scope.get("route"), "path", None)
-    if isinstance(route, str):
+    matched = scope.get("route")
+    template, route, registered = getattr(matched, "path", None), None, None
+    if isinstance(template, str):
+        registered = registration(template, getattr(matched, "methods", None))
         # The prefix of an application that is mounted.
-        route = scope.get("root_path", "") + route
-    return Seen(scope["method"], scope["path"], route, peer[0] if peer else None, forwarded_for)
+        route = scope.get("root_path", "") + template
+    return Seen(scope["method"], scope["path"], route, peer[0] if peer else None, forwarded_for, registered)
 
 
 def _encoded(fields: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

@@ -88,6 +88,10 @@ class NotSent(Unavailable):
     """The client sent nothing, so this is no sign of the server's health."""
 
 
+class QueueFull(NotSent):
+    """The call waited for ten time-outs while the server answered others. The decision is a denial, ``overloaded``."""
+
+
 class ProblemError(SpillgateError):
     """The server refused the request itself: bad input (400), a wrong token (401), an ended id (409). Nothing was charged."""
 

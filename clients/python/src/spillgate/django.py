@@ -96,7 +96,8 @@ def _seen(request: Any) -> Seen:
     match = request.resolver_match
     route = None if match is None else f"/{match.route}"
     lines = (forwarded_for,) if forwarded_for else ()
-    return Seen(request.method, request.path, route, request.META.get("REMOTE_ADDR"), lines)
+    # Django's routes have no methods.
+    return Seen(request.method, request.path, route, request.META.get("REMOTE_ADDR"), lines, registered=route)
 
 
 def _status_of(error: Exception) -> int:

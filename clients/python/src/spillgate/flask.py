@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from flask import Request, Response, after_this_request, current_app, g, request
 
-from ._limiter import Limiter, Seen, denial, missing_fields
+from ._limiter import Limiter, Seen, denial, missing_fields, registration
 from ._request import InlineLimit
 from .client import Client
 from .decision import Decision
@@ -62,5 +62,9 @@ class RouteLimit(Limiter[Request]):
 def _seen() -> Seen:
     rule = request.url_rule
     forwarded_for = request.headers.getlist("X-Forwarded-For")
-    route = None if rule is None else request.script_root + rule.rule
-    return Seen(request.method, request.script_root + request.path, route, request.remote_addr, forwarded_for)
+    path = request.script_root + request.path
+    if rule is None:
+        return Seen(request.method, path, None, request.remote_addr, forwarded_for)
+    registered = registration(rule.rule, rule.methods)
+    route = request.script_root + rule.rule
+    return Seen(request.method, path, route, request.remote_addr, forwarded_for, registered)
