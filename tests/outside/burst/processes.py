@@ -18,9 +18,9 @@ class Broken(Exception):
 
 
 @contextlib.contextmanager
-def busy_core():
+def busy_core(niceness=0):
     program = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
-    with ended(subprocess.Popen([sys.executable, "-c", program])):
+    with ended(subprocess.Popen([*nice(niceness), sys.executable, "-c", program])):
         yield
 
 
@@ -56,7 +56,7 @@ def slow_proxy(url, milliseconds):
 
 
 @contextlib.contextmanager
-def application(command, variables, ready="/counts"):
+def application(command, variables, ready="/counts", niceness=0):
     """A new process of an application that serves the socket named by LISTEN_FD. Yields its address and its process.
 
     `command` is a function of the descriptor. The application serves once it answers at the path `ready`.
@@ -66,7 +66,7 @@ def application(command, variables, ready="/counts"):
         listening.listen(8192)
         fd = listening.fileno()
         process = subprocess.Popen(
-            command(fd),
+            [*nice(niceness), *command(fd)],
             env={**os.environ, **variables, "LISTEN_FD": str(fd)},
             pass_fds=[fd],
             stdout=log,
@@ -82,6 +82,10 @@ def application(command, variables, ready="/counts"):
                 yield address, process
             except OSError as error:
                 raise Broken(f"{error}\n{read(log)[-2000:]}") from error
+
+
+def nice(niceness):
+    return ["nice", "-n", str(niceness)] if niceness else []
 
 
 @contextlib.contextmanager

@@ -52,5 +52,6 @@ export function listen(server) {
   // The last of 5,000 requests wait for minutes on a busy machine, and by default Node resets them after one.
   server.headersTimeout = 0;
   server.requestTimeout = 0;
-  server.listen({ fd: Number(process.env.LISTEN_FD), backlog: 8192 });
+  // Beside a descriptor, Node takes the backlog from the second argument alone.
+  server.listen({ fd: Number(process.env.LISTEN_FD) }, 8192);
 }
