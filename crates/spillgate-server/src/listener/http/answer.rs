@@ -1,6 +1,7 @@
 //! Writes decisions as JSON. The fields and their order are a contract. Unknown values are null.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::Response;
@@ -23,6 +24,23 @@ pub(in crate::listener) fn to_one<B: From<Vec<u8>>>(
 ) -> Response<B> {
     let mut bytes = Vec::with_capacity(ANSWER_BYTES);
     write_decision(&mut bytes, decision, headers, write_limit);
+    response(bytes)
+}
+
+/// Answers one check, with a sentence about each name of its request that no rule uses.
+pub(in crate::listener) fn to_check<B: From<Vec<u8>>>(
+    decision: &Decision,
+    headers: Option<HeaderStyle>,
+    unused: &[Arc<str>],
+) -> Response<B> {
+    let mut bytes = Vec::with_capacity(ANSWER_BYTES);
+    write_decision(&mut bytes, decision, headers, write_limit);
+    if !unused.is_empty() {
+        bytes.pop();
+        bytes.extend_from_slice(br#","unused":"#);
+        write_json(&mut bytes, &unused.iter().map(|name| &**name).collect::<Vec<&str>>());
+        bytes.push(b'}');
+    }
     response(bytes)
 }
 
