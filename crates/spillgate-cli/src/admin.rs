@@ -9,7 +9,7 @@ use hyper::{Method, Request};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use spillgate_server::complain;
-use spillgate_tools::{Failure, say};
+use spillgate_tools::{Failure, printable, say};
 use tokio::runtime::Runtime;
 
 use crate::ERROR;
@@ -17,7 +17,6 @@ use crate::cli::{
     Action, AdminArgs, AuditArgs, Cost, Expiry, ModeArgs, NewMode, Note, RefundArgs, Subject,
 };
 use crate::client::{self, Server};
-use crate::top::printable;
 
 pub(crate) fn run(args: &AdminArgs) -> Result<ExitCode, Failure> {
     let default = [URL.to_owned()];

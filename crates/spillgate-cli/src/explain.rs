@@ -59,6 +59,16 @@ struct Answer {
     limits: Vec<Limit>,
     rules: Vec<Rule>,
     rules_left_out: usize,
+    #[serde(default)]
+    other_domains: Vec<OtherDomain>,
+    #[serde(default)]
+    unused: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct OtherDomain {
+    rule: String,
+    domain: String,
 }
 
 #[derive(Deserialize)]
@@ -103,10 +113,13 @@ impl std::fmt::Display for Answer {
                 None => {}
             }
         }
-        match self.rules_left_out {
-            0 => Ok(()),
-            others => write!(f, "\n  not matched: {others} more"),
+        if self.rules_left_out > 0 {
+            write!(f, "\n  not matched: {} more", self.rules_left_out)?;
         }
+        for OtherDomain { rule, domain } in &self.other_domains {
+            write!(f, "\n  would match with --domain {domain}: {rule}")?;
+        }
+        self.unused.iter().try_for_each(|unused| write!(f, "\n  unused: {unused}"))
     }
 }
 

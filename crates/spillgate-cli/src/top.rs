@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::Request;
 use serde::Deserialize;
-use spillgate_tools::{Failure, say};
+use spillgate_tools::{Failure, printable, say};
 use tokio::runtime::Runtime;
 
 use crate::cli::TopArgs;
@@ -105,11 +105,6 @@ fn subjects(f: &mut fmt::Formatter<'_>, head: &str, subjects: &[Subject]) -> fmt
         write!(f, "\n  {count:>12}  {named}{}", if *whole { "" } else { "…" })?;
     }
     Ok(())
-}
-
-/// Replaces control characters, so that a value that a caller sent cannot steer the terminal.
-pub(crate) fn printable(value: &str) -> String {
-    value.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect()
 }
 
 /// Moves the cursor to the top and clears the terminal.

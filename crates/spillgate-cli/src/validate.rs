@@ -20,6 +20,9 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let text = config::read(file).map_err(ConfigError::from)?;
     match config::load_text(&name, &text) {
         Ok(file) => {
+            if let Some(problem) = file.settings.store.wrong_address() {
+                return print_problems(&[problem], args.json);
+            }
             // If the old file does not load, there is nothing to compare with, which is an error.
             let old = args.against.as_deref().map(config::policy_of).transpose()?;
             let report = Report::new(loaded(&name, &text, &file), old.as_ref(), args.subjects);
@@ -47,6 +50,7 @@ fn loaded<'a>(name: &'a str, text: &'a str, file: &'a Loaded) -> validate::Loade
         attributes_max: ATTRIBUTES_MAX,
         has_several_shards: store.has_several_shards(),
         expected_instances: store.expected_instances,
+        trusts_everyone: settings.trusts_everyone(),
     };
     validate::Loaded { name, text, policy, settings: set, service }
 }

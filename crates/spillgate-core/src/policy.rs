@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::limit::NamedLimit;
+use crate::limit::{NamedLimit, REQUESTS};
 use crate::request::Request;
 
 mod builder;
@@ -42,7 +42,7 @@ pub use glob::Glob;
 pub use leasing::LeaseTerms;
 pub use leasing::is_leasable;
 use matching::Index;
-pub use matching::Pattern;
+pub use matching::{NameKind, Pattern};
 pub use nesting::first_dot_too_many;
 pub use not_matched::NotMatched;
 use overrides::Overrides;
@@ -180,6 +180,45 @@ impl Policy {
     /// Returns whether any rule is for this domain.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.index.has_domain(domain)
+    }
+
+    /// Returns the attributes and units of a request that no rule of its domain uses. There are none
+    /// for a domain without rules, nor for an inline limit.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::{Policy, Request};
+    /// let policy = Policy::from_toml("[[rule]]\nname = \"a\"\nkey = [\"user\"]\nlimits = [\"5/s\"]")?;
+    /// let request = Request::new().with("usr", "ann");
+    /// let (kind, name) = policy.unused_names(&request).next().unwrap();
+    /// assert_eq!((name, policy.nearest_name("default", kind, name)), ("usr", Some("user")));
+    /// # Ok::<(), spillgate::PolicyError>(())
+    /// ```
+    pub fn unused_names<'r>(
+        &'r self,
+        request: &'r Request<'_>,
+    ) -> impl Iterator<Item = (NameKind, &'r str)> {
+        let domain = request.domain();
+        let checks = request.inline_limit().is_none() && self.has_domain(domain);
+        let attributes = request.attributes().map(|(name, _)| (NameKind::Attribute, name));
+        // Requests are charged one if no unit is named, so that unit is no mistake.
+        let units = request.cost().amounts().map(|(unit, _)| (NameKind::Unit, unit));
+        let units = units.filter(|(_, unit)| *unit != REQUESTS);
+        let names = attributes.chain(units).filter(move |_| checks);
+        names.filter(move |(kind, name)| {
+            let used = self.index.used(domain, *kind);
+            let by_override = |overrides: &Overrides| overrides.count_unit(name);
+            used.binary_search_by(|used| (**used).cmp(name)).is_err()
+                && !(*kind == NameKind::Unit
+                    && (by_override(&self.overrides) || by_override(&self.runtime)))
+        })
+    }
+
+    /// Returns the name of this kind, in use by rules of the domain, that was probably meant.
+    pub fn nearest_name(&self, domain: &str, kind: NameKind, name: &str) -> Option<&str> {
+        let used = self.index.used(domain, kind);
+        let used: Vec<&str> = used.iter().take(COMPARED_MAX).map(|used| &**used).collect();
+        problem::nearest(name, &used)
     }
 
     /// Returns the number of overrides in the file.
@@ -450,6 +489,8 @@ fn too_many_tried_always() -> String {
     )
 }
 
+/// The most names that a misspelt one is compared with.
+const COMPARED_MAX: usize = 256;
 /// The tables of a file: the policy's and the service's.
 const SECTIONS: [&str; 7] =
     ["attribute", "rule", NO_RULES, "override", "server", "store", "telemetry"];

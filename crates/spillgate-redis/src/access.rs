@@ -35,6 +35,15 @@ impl Redis {
     pub fn set_access(&self, store: &Store, tls: Option<&Tls>) -> Result<(), BuildError> {
         self.access.take_over(&Access::of(store, tls)?)
     }
+
+    /// Checks the addresses of a store, and the nodes of a ring. Nothing is connected.
+    ///
+    /// # Errors
+    ///
+    /// As [`Redis::open`], except for certificates.
+    pub fn check_addresses(store: &Store) -> Result<(), BuildError> {
+        addresses_of(store).map(drop)
+    }
 }
 
 impl Connector {
@@ -51,17 +60,7 @@ impl Connector {
 impl Access {
     pub(super) fn of(store: &Store, tls: Option<&Tls>) -> Result<Access, BuildError> {
         let connector = tls::connector(tls, store.is_secured())?;
-        let addresses = match store {
-            Store::Url(url) => vec![Address::parse(url)?],
-            Store::Sentinel { urls, .. } | Store::Cluster(urls) => {
-                urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>()?
-            }
-            Store::Ring(ring) => {
-                let (nodes, _) = all_nodes(ring)?;
-                nodes.iter().map(|node| Address::parse(&node.url)).collect::<Result<_, _>>()?
-            }
-        };
-        Ok(Access { addresses, tls: Connector::new(connector) })
+        Ok(Access { addresses: addresses_of(store)?, tls: Connector::new(connector) })
     }
 
     /// Takes logins and certificates from `other`, which must have the same servers and databases.
@@ -78,6 +77,19 @@ impl Access {
         }
         self.tls.0.store(other.tls.get());
         Ok(())
+    }
+}
+
+fn addresses_of(store: &Store) -> Result<Vec<Address>, BuildError> {
+    match store {
+        Store::Url(url) => Ok(vec![Address::parse(url)?]),
+        Store::Sentinel { urls, .. } | Store::Cluster(urls) => {
+            urls.iter().map(|url| Address::parse(url)).collect()
+        }
+        Store::Ring(ring) => {
+            let (nodes, _) = all_nodes(ring)?;
+            nodes.iter().map(|node| Address::parse(&node.url)).collect()
+        }
     }
 }
 

@@ -59,6 +59,12 @@ export function overrideOf(rule, subject, overrides = live.overrides) {
   return overrides.find(one => one.rule === rule && sorted(one.subject) === sorted(subject));
 }
 
+/** A limit as the API takes it, of a text such as `10/second burst 200`. Without a burst, the rule's keeps its ratio to the rate. */
+function written(limit) {
+  const [, quota, burst] = /^(.*?)(?:\s+burst\s+(\d+))?$/.exec(limit);
+  return burst ? { quota, burst: Number(burst) } : quota;
+}
+
 /** Sets other limits for a subject. */
 export function setOverride(rule, subject, limits, seconds) {
   let before, set;
@@ -70,7 +76,7 @@ export function setOverride(rule, subject, limits, seconds) {
     effect: `${rule} ${effect}, on every instance, ${lasting(seconds)}.`,
     async act(reason) {
       before = live.overrides;
-      set = await ask('PUT', 'admin/v1/overrides', { rule, subject, limits, ...until(seconds), ...because(reason) });
+      set = await ask('PUT', 'admin/v1/overrides', { rule, subject, limits: limits.map(written), ...until(seconds), ...because(reason) });
       return set;
     },
     // The server answers with the subjects that the override covers: an IPv6 address becomes its /64.

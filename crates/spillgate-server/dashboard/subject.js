@@ -64,7 +64,7 @@ function statePanel(rule, known) {
   // What is wrong with an entered amount; `result`, written anew every other second, is about the state.
   const mistake = el('p', { className: 'note result bad', role: 'alert' });
   const override = el('p', { className: 'note' });
-  const lasting = select('for', LASTING, '3600'), raised = el('input', { name: 'limits', required: true, spellcheck: false, size: 14 });
+  const lasting = select('for', LASTING, '3600'), limits = el('input', { name: 'limits', required: true, spellcheck: false, size: 24 });
   const amount = el('input', { name: 'amount', inputMode: 'numeric', required: true, value: '1', size: 5 }), unit = select('unit', [], '');
   const find = () => live.rules.find(one => one.name === rule);
   const after = done => done.then(load);
@@ -75,10 +75,10 @@ function statePanel(rule, known) {
   };
   const block = button('Block', () => after(setOverride(rule, known, ['block'], Number(lasting.value))));
   const remove = button('Remove the override', () => after(removeOverride(overrideOf(rule, known))));
-  const raise = el('form', { className: 'raise' }, labelled('Raise to', raised), el('button', {}, 'Raise'));
-  raise.addEventListener('submit', event => {
+  const other = el('form', { className: 'limits' }, labelled('Limits', limits), el('button', {}, 'Set limits'));
+  other.addEventListener('submit', event => {
     event.preventDefault();
-    after(setOverride(rule, known, raised.value.split(',').map(limit => limit.trim()), Number(lasting.value)));
+    after(setOverride(rule, known, limits.value.split(',').map(limit => limit.trim()), Number(lasting.value)));
   });
   const back = el('form', { className: 'refund' }, labelled('Refund', amount), labelled('Unit', unit), el('button', {}, 'Refund'));
   back.addEventListener('submit', event => {
@@ -86,13 +86,14 @@ function statePanel(rule, known) {
     write(mistake, /^[1-9]\d*$/.test(amount.value) ? '' : `${amount.value} is no whole number above 0`);
     if (!mistake.textContent) after(refund(rule, known, Number(amount.value), unit.value));
   });
-  const actions = el('div', { className: 'actions' }, labelled('For', lasting), block, remove, raise, back, button('Reset', () => after(reset(rule, known))));
+  const actions = el('div', { className: 'actions' }, labelled('For', lasting), block, remove, other, back, button('Reset', () => after(reset(rule, known))));
   let closed = false, timer;
   async function load() {
     clearTimeout(timer);
     try {
       const state = await ask('GET', `admin/v1/state?${subjectQuery(rule, known)}`);
       list.replaceChildren(...state.limits.map(limit => stateOf(limit)));
+      propose(state.limits);
       write(result, '');
     } catch (problem) {
       write(result, problem.message);
@@ -100,8 +101,15 @@ function statePanel(rule, known) {
     clearTimeout(timer);
     if (!closed) timer = setTimeout(load, EVERY_MS);
   }
+  let proposed = '';
+  /** Proposes twice the limits in force, and of a limit that blocks twice the rule's, until the operator types others. */
+  function propose(inForce) {
+    const quotas = inForce.map(({ quota }, place) => (quota === 'block' ? find()?.limits[place]?.quota ?? '' : quota));
+    const next = quotas.map(twice).join(', ');
+    if (limits.value === proposed) limits.value = next;
+    proposed = next;
+  }
   load();
-  let prepared = '';
   const heading = el('h2', { className: 'title' }, text(known));
   const of = el('p', { className: 'note' }, 'Limits of ', el('a', { href: rulePageOf(rule) }, rule), ' for this subject');
   return {
@@ -110,11 +118,8 @@ function statePanel(rule, known) {
       const found = find(), set = overrideOf(rule, known);
       remove.hidden = !set;
       write(override, set ? `Override: ${limitsOf(set)}${author(set) && `, set ${author(set)}`}.` : '');
-      const now = JSON.stringify(found?.limits);
-      if (!found || now === prepared) return;
-      prepared = now;
-      raised.value = found.limits.map(twice).join(', ');
-      unit.replaceChildren(...[...new Set(found.limits.map(limit => limit.unit))].map(name => el('option', { value: name }, name)));
+      const units = [...new Set(found?.limits.map(limit => limit.unit))];
+      if (units.join() !== [...unit.options].map(option => option.value).join()) unit.replaceChildren(...units.map(name => el('option', { value: name }, name)));
     },
     close() {
       closed = true;
@@ -123,9 +128,10 @@ function statePanel(rule, known) {
   };
 }
 
-/** Twice a quota, as a start for a raise. The rest of the text, such as a burst or a time zone, is inherited from the rule. */
-function twice({ quota }) {
-  return quota.split(' ')[0].replace(/^\d+/, count => String(Number(count) * 2));
+/** Twice a quota and its burst. The rest of the text, such as a time zone, is inherited from the rule. */
+function twice(quota) {
+  const [kept] = /^\S*( burst \d+)?/.exec(quota);
+  return kept.replace(/^\d+|\d+$/g, count => String(Number(count) * 2));
 }
 
 /** A line about one limit: the part that is used, and the waits. */

@@ -62,8 +62,8 @@ export function attributes(text) {
   return found;
 }
 
-/** A limit as text: `5/1m`, or `9/1h tokens`. */
-export const quota = ({ quota, unit }) => (!unit || unit === 'requests' ? quota : `${quota} ${unit}`);
+/** A limit as text: `5/1m`, `5/1m burst 9` or `9/1h tokens`. */
+export const quota = ({ quota, burst, unit }) => [quota, burst && `burst ${burst}`, unit !== 'requests' && unit].filter(Boolean).join(' ');
 
 /** The limits of an override as text: `5/1m, 9/1h tokens`, or `blocked`. */
 export const limitsOf = ({ limits }) => limits.map(limit => (limit.quota === 'block' ? 'blocked' : quota(limit))).join(', ');

@@ -12,14 +12,15 @@ use spillgate::{
     AtomicDecision, Decision, Limiter, LimiterBuilder, Policy, Request, SHARED_SECRET,
 };
 
-use crate::config::{ConfigError, Domains, Problem, Settings, Store, StoreTls};
+use crate::config::{ConfigError, Problem, Settings, Store, StoreTls};
 use crate::history::History;
 use crate::metrics::{Process, Reloads, UnsafeStore};
 use crate::telemetry::{Traces, sink};
 
-mod domains;
+mod names;
 
-pub(crate) use domains::UnknownDomain;
+use names::NameRules;
+pub(crate) use names::{UnknownName, sentence as about_unused};
 
 /// The limiter behind every listener. Clones share it.
 #[derive(Clone)]
@@ -31,7 +32,7 @@ pub struct App {
     process: Process,
     /// The name of the store, without credentials.
     pub(crate) store: Arc<str>,
-    domains: Domains,
+    names: Arc<NameRules>,
     pub(crate) traces: Traces,
     /// Whether reservations are refused. They are where remote clients reach a listener and no secret is set: the
     /// default secret is public, so a client could forge receipts.
@@ -75,7 +76,13 @@ impl App {
         let counted = if settings.metrics { builder } else { builder.without_metrics() };
         let app = App::open_with(&settings.store, counted).await?;
         let no_reservations = settings.remote_clients_can_forge_receipts();
-        Ok(App { domains: settings.domains, traces, no_reservations, ..app })
+        let names = NameRules {
+            domains: settings.domains,
+            attributes: settings.attributes,
+            units: settings.units,
+            ..NameRules::default()
+        };
+        Ok(App { names: Arc::new(names), traces, no_reservations, ..app })
     }
 
     async fn open_with(store: &Store, builder: LimiterBuilder) -> Result<App, ConfigError> {
@@ -98,7 +105,7 @@ impl App {
             unsafe_store: Arc::default(),
             process: Process::started_now(),
             store: store.topology.to_string().into(),
-            domains: Domains::default(),
+            names: Arc::default(),
             traces: Traces::default(),
             no_reservations: false,
         })

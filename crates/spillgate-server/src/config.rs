@@ -43,7 +43,9 @@ pub struct Config {
 pub struct Settings {
     pub(crate) http: Listen,
     pub(crate) grpc: Listen,
-    pub(crate) domains: Domains,
+    pub(crate) domains: Names,
+    pub(crate) attributes: Names,
+    pub(crate) units: Names,
     pub(crate) envoy: Envoy,
     pub(crate) resp: Listen,
     /// The file with the password of the RESP listener. Without it the listener asks for the data token.
@@ -74,13 +76,13 @@ pub struct Settings {
 /// The address of a listener; `None` if it is off.
 pub(crate) type Listen = Option<SocketAddr>;
 
-/// `server.domains`: the domains that are answered.
+/// `server.domains`, `server.attributes` and `server.units`: the names that are answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Domains {
-    /// Every domain; a request that matches no rule is allowed.
+pub(crate) enum Names {
+    /// Every name; a request that matches no rule is allowed.
     #[default]
     Open,
-    /// Domains that have a rule; a request of another domain is refused as a mistake of the client.
+    /// Names that a rule uses; a request with another is refused as a mistake of the client.
     Known,
 }
 
@@ -308,7 +310,9 @@ impl Default for Settings {
         Settings {
             http: Some(local(8080)),
             grpc: Some(local(8081)),
-            domains: Domains::default(),
+            domains: Names::default(),
+            attributes: Names::default(),
+            units: Names::default(),
             envoy: Envoy::default(),
             resp: Some(local(6380)),
             resp_password_file: None,
@@ -330,6 +334,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Returns whether a trusted network is wider than any private one, so that clients are proxies too.
+    pub fn trusts_everyone(&self) -> bool {
+        self.trusted_proxies.trusts_wider_than(PRIVATE)
+    }
+
     /// Applies settings in order, so that a later one overrides an earlier one. Returns the problems of those that are
     /// wrong.
     fn apply(&mut self, given: &[Given]) -> Vec<Problem> {
@@ -355,7 +364,9 @@ impl Settings {
             }
             "server.grpc.headers" => self.envoy.headers = envoy::headers(text)?,
             "server.grpc.dynamic_metadata" => self.envoy.dynamic_metadata = value::boolean(text)?,
-            "server.domains" => self.domains = value::choice(text, &DOMAINS)?,
+            "server.domains" => self.domains = value::choice(text, &NAMES)?,
+            "server.attributes" => self.attributes = value::choice(text, &NAMES)?,
+            "server.units" => self.units = value::choice(text, &NAMES)?,
             "server.resp" | "server.resp.address" => self.resp = value::address(text)?,
             "server.resp.password_file" => self.resp_password_file = Some(text.into()),
             "server.admin" => self.admin = value::address(text)?,
@@ -404,6 +415,8 @@ fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
+/// The prefix of the widest private network, `fc00::/7`.
+const PRIVATE: u8 = 7;
 /// The tables of the file that hold settings; the others are the policy's.
 const SECTIONS: [&str; 3] = ["server", "store", "telemetry"];
 
@@ -420,6 +433,8 @@ const SETTINGS: &[&str] = &[
     "server.grpc.headers",
     "server.grpc.dynamic_metadata",
     "server.domains",
+    "server.attributes",
+    "server.units",
     "server.resp",
     "server.resp.address",
     "server.resp.password_file",
@@ -447,4 +462,4 @@ const SETTINGS: &[&str] = &[
     "telemetry.metrics",
 ];
 
-const DOMAINS: [(&str, Domains); 2] = [("open", Domains::Open), ("known", Domains::Known)];
+const NAMES: [(&str, Names); 2] = [("open", Names::Open), ("known", Names::Known)];

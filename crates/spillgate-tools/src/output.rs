@@ -67,9 +67,30 @@ pub fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
+/// Replaces control characters, also those that change the direction of text or are invisible, so that a value that a
+/// caller sent cannot steer the terminal or look like another.
+pub fn printable(value: &str) -> String {
+    let steers = |c: char| {
+        let formats = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}');
+        c.is_control() || formats
+    };
+    value.chars().map(|c| if steers(c) { '\u{FFFD}' } else { c }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn characters_that_turn_or_hide_text_are_replaced_and_letters_stay() {
+        assert_eq!(
+            printable("a\u{202e}b\u{2066}c\u{200b}d\u{feff}e\u{1b}"),
+            "a\u{FFFD}b\u{FFFD}c\u{FFFD}d\u{FFFD}e\u{FFFD}"
+        );
+        assert_eq!(printable("שלום – zürich 東京"), "שלום – zürich 東京");
+    }
 
     struct Failing(io::ErrorKind);
 

@@ -44,6 +44,8 @@ pub struct Service {
     pub has_several_shards: bool,
     /// The number of instances that the settings expect, if they name one.
     pub expected_instances: Option<u32>,
+    /// Whether clients are trusted like proxies.
+    pub trusts_everyone: bool,
 }
 
 /// The report on a file that loads; it serializes to the JSON of `spillgate validate --json`.

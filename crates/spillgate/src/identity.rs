@@ -89,6 +89,17 @@ impl ByIp {
         Ok(ByIp { trusted: trusted?, ..ByIp::direct() })
     }
 
+    /// Returns whether a trusted network has a shorter prefix than this.
+    ///
+    /// ```
+    /// # use spillgate::http::ByIp;
+    /// assert!(ByIp::trusting(["10.0.0.0/8", "::/0"]).trusts_wider_than(7));
+    /// assert!(!ByIp::trusting(["10.0.0.0/8", "fc00::/7"]).trusts_wider_than(7));
+    /// ```
+    pub fn trusts_wider_than(&self, prefix: u8) -> bool {
+        self.trusted.iter().any(|network| network.prefix() < prefix)
+    }
+
     /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Reading both would let a client
     /// choose one.
     ///

@@ -269,6 +269,21 @@ impl Limiter {
         Arc::clone(&self.inner.in_force.load().policy)
     }
 
+    /// Returns whether rules of the request's domain use all of its attributes and units. If not, one
+    /// may be misspelt: [`Policy::unused_names`] lists them.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limiter, Policy, Request};
+    /// let policy = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"5/minute\"]";
+    /// let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
+    /// assert!(!limiter.uses_all_names(&Request::new().with("pi", "203.0.113.7")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub fn uses_all_names(&self, request: &Request<'_>) -> bool {
+        self.inner.in_force.load().policy.unused_names(request).next().is_none()
+    }
+
     /// Returns whether the store answers within the time that a decision has. Memory always does.
     ///
     /// ```

@@ -199,7 +199,7 @@ def drive(page, world):
         page.until("document.querySelector('main').innerText.includes('Your token may only read')")
         page.until("document.querySelector('.states li') || document.querySelector('tbody')?.textContent.includes('tenant=hooli')")
         visible = page.say("[...document.querySelectorAll('main button, main input, main select')].filter(one => one.checkVisibility()).map(one => one.textContent || one.name)")
-        assert not set(visible) & {"Enforce", "Off", "Reset all subjects", "Remove", "Block", "Raise", "Refund", "Reset", "limits"}, visible
+        assert not set(visible) & {"Enforce", "Off", "Reset all subjects", "Remove", "Block", "Set limits", "Refund", "Reset", "limits"}, visible
         faults = lasting_faults(page)
         assert not faults, f"{hash} of a viewer: {faults}"
     reload(page, "document.querySelector('.for-viewers button').click()")
@@ -320,7 +320,7 @@ def drive(page, world):
     page.key("Enter")
     page.until("document.querySelector('.explained .result.bad')?.textContent.includes('write name=value')")
 
-    step("the page of a subject: states, block, undo, raise, refund, reset")
+    step("the page of a subject: states, block, undo, other limits, refund, reset")
     go(page, "#/subject?rule=tokens&attr.tenant=stark")
     page.until("document.querySelector('.states')?.textContent.includes('tokens left')")
     page.until("document.querySelector('.explained .decision')")
@@ -330,14 +330,14 @@ def drive(page, world):
     page.click("#changes .notice.good button")
     page.until("!document.querySelector('.head').textContent.includes('Override:')")
     page.until("document.querySelector('input[name=limits]').value.startsWith('400000/')")
-    press(page, "form.raise button")
+    press(page, "form.limits button")
     page.until("document.querySelector('.states').textContent.replaceAll('\u2009', '').includes('of 400000')")
     press(page, ".actions > button:nth-of-type(2)")
     page.until("!document.querySelector('.head').textContent.includes('Override:')")
     go(page, "#/subject?rule=api&attr.tenant=stark&attr.user=ann")
-    page.until("document.querySelector('input[name=limits]')?.value === '40/1s, 200000/day'")
-    press(page, "form.raise button")
-    page.until("document.querySelector('.head').textContent.includes('Override: 40/1s, 200000/day')")
+    page.until("document.querySelector('input[name=limits]')?.value === '40/1s burst 80, 200000/day'")
+    press(page, "form.limits button")
+    page.until("document.querySelector('.head').textContent.includes('Override: 40/1s burst 80, 200000/day')")
     press(page, ".actions > button:nth-of-type(2)")
     page.until("!document.querySelector('.head').textContent.includes('Override:')")
     go(page, "#/subject?rule=tokens&attr.tenant=stark")
@@ -375,7 +375,7 @@ def drive(page, world):
     page.until("document.querySelector('tbody')?.textContent.includes('2001:db8::')")
     go(page, "#/subject?rule=login&attr.ip=2001:db8::7")
     page.until("document.querySelector('input[name=limits]')?.value === '10/1m'")
-    press(page, "form.raise button")
+    press(page, "form.limits button")
     page.until("document.querySelector('#changes .notice.good')?.textContent.includes('limited to 10/1m')")
     assert ask(world, "ip=2001:db8::7", "route=/login")["allowed"] is True
     page.click("#changes .notice.good button")

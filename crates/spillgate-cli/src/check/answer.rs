@@ -21,6 +21,9 @@ pub(super) struct Answer {
     /// Ends the permits that the check took, if it took some.
     receipt: Option<String>,
     limits: Vec<Limit>,
+    /// A sentence about each name that no rule uses.
+    #[serde(default)]
+    unused: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -58,6 +61,7 @@ impl fmt::Display for Answer {
             write!(f, " (decided without the store, source {})", self.source)?;
         }
         self.limits.iter().try_for_each(|limit| write!(f, "\n{limit}"))?;
+        self.unused.iter().try_for_each(|unused| write!(f, "\n  unused: {unused}"))?;
         match &self.receipt {
             Some(receipt) => {
                 write!(f, "\n  POST /v1/release ends its permits, with receipt {receipt}")

@@ -1,4 +1,4 @@
-//! `server.domains = "known"`: the same rule at every API.
+//! Names that no rule uses: `server.domains`, `server.attributes` and `server.units`, the same at every API.
 
 use crate::envoy::client::{Caller, descriptor, in_domain};
 use crate::server::{Server, TempFile};
@@ -71,4 +71,94 @@ fn an_inline_limit_needs_no_rule() {
     assert_eq!(server.check(r#"{"key": "u1", "limit": {"quota": "5/day"}}"#)["remaining"], 4);
     let answer = server.resp().command(&["CL.THROTTLE", "u1", "4", "5", "86400"]).unwrap();
     assert!(format!("{answer:?}").contains("Integer(5)"), "{answer:?}");
+}
+
+/// Starts a server with a setting, and rules by user that count tokens.
+fn with(setting: &str) -> Server {
+    let rules = "[[rule]]\nname = \"user\"\nkey = [\"user\"]\nlimits = [\"5/day\", { quota = \"90/day\", unit = \"tokens\" }]\n";
+    let file = TempFile::new("names.toml", &format!("[server]\n{setting}\n{rules}"));
+    Server::start(&["--config", file.path()])
+}
+
+const MISSPELT: &str = r#"{"attributes": {"usr": "ann"}}"#;
+const OTHER_UNIT: &str = r#"{"attributes": {"user": "ann"}, "cost": {"token": 7}}"#;
+const USR: &str =
+    r#"no rule of the domain "default" uses the attribute "usr"; did you mean "user"?"#;
+const TOKEN: &str =
+    r#"no rule of the domain "default" uses the unit "token"; did you mean "tokens"?"#;
+
+#[test]
+fn a_misspelt_attribute_or_unit_is_named_in_the_answer_and_once_in_the_log() {
+    let mut server = with("");
+    for _ in 0..3 {
+        assert_eq!(server.check(MISSPELT)["unused"], serde_json::json!([USR]));
+        assert_eq!(server.check(OTHER_UNIT)["unused"], serde_json::json!([TOKEN]));
+    }
+    assert!(server.check(r#"{"attributes": {"user": "ann"}}"#)["unused"].is_null());
+    let named = |log: &str| log.matches("a request names what no rule uses").count();
+    // The log is written by a thread of its own, in order.
+    let log = server.log_until("token");
+    assert_eq!(named(&log) + named(&server.rest_of_log()), 2, "{log}");
+}
+
+#[test]
+fn names_beyond_the_bound_are_not_logged() {
+    let server = with("");
+    for number in 0..100 {
+        server.check(&format!(r#"{{"attributes": {{"x{number}": "ann"}}}}"#));
+    }
+    let log = server.rest_of_log();
+    assert_eq!(log.matches("a request names what no rule uses").count(), 64, "{log}");
+}
+
+#[test]
+fn every_api_refuses_attributes_that_no_rule_uses_if_the_operator_chooses_it() {
+    let server = with("attributes = \"known\"");
+    let refused = server.post("/v1/check", MISSPELT.as_bytes());
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &"attributes".into()));
+    assert!(refused.body.contains("did you mean"), "{}", refused.body);
+    let batch = server.post("/v1/check/batch", format!("[{MISSPELT}]").as_bytes()).json();
+    assert_eq!(batch["results"][0]["error"]["field"], "attributes", "{batch}");
+    let answer = server.resp().command(&["SG.CHECK", "default", "1", "usr", "ann"]);
+    assert!(format!("{answer:?}").contains("ERR attributes: "), "{answer:?}");
+    let request = in_domain("default", &[descriptor(&[("usr", "ann")])]);
+    let error = Caller::of(&server).try_ask(tonic::Request::new(request)).unwrap_err();
+    assert_eq!(error.code(), tonic::Code::NotFound);
+    assert!(error.message().contains(USR), "{error:?}");
+    // Forward auth sets the names itself, so none of them is a mistake of a client.
+    assert_eq!(server.client().send("GET", "/v1/auth", b"").unwrap().status, 200);
+    assert_eq!(server.check(OTHER_UNIT)["allowed"], true);
+    assert_eq!(server.check(r#"{"key": "u1", "limit": {"quota": "5/day"}}"#)["remaining"], 4);
+}
+
+#[test]
+fn units_that_no_limit_counts_are_refused_if_the_operator_chooses_it() {
+    let server = with("units = \"known\"");
+    let refused = server.post("/v1/check", OTHER_UNIT.as_bytes());
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &"cost".into()));
+    assert!(refused.body.contains("did you mean"), "{}", refused.body);
+    let answer = server.resp().command(&["SG.CHECK", "default", "token=7", "user", "ann"]);
+    assert!(format!("{answer:?}").contains("ERR cost: "), "{answer:?}");
+    assert_eq!(server.check(MISSPELT)["allowed"], true);
+    let override_ = "{\"rule\": \"user\", \"subject\": {\"user\": \"ann\"}, \"limits\": [{\"quota\": \"9/day\", \"unit\": \"token\"}]}";
+    let set = server.operator().send("PUT", "/admin/v1/overrides", override_.as_bytes()).unwrap();
+    assert_eq!(set.status, 200, "{}", set.body);
+    assert_eq!(server.check(OTHER_UNIT)["allowed"], true, "an override counts it");
+}
+
+#[test]
+fn check_and_explain_print_unused_names_and_rules_of_other_domains() {
+    let server = server("open", RULES.replace("ip", "user").as_str());
+    let url = server.url();
+    let print = |words: &[&str]| {
+        let output = crate::server::run(words);
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let checked = print(&["check", "--url", &url, "--domain", "web", "usr=ann"]);
+    assert!(checked.contains("unused: no rule of the domain \"web\" uses the attribute \"usr\"; did you mean \"user\"?"), "{checked}");
+    let admin = format!("http://127.0.0.1:{}", server.admin_port.unwrap());
+    let explained = print(&["explain", "--url", &admin, "user=ann"]);
+    assert!(explained.contains("would match with --domain web: web"), "{explained}");
+    let explained = print(&["explain", "--url", &admin, "--domain", "web", "usr=ann"]);
+    assert!(explained.contains("did you mean \"user\"?"), "{explained}");
 }

@@ -50,6 +50,21 @@ fn a_good_file_is_ok() {
 }
 
 #[test]
+fn an_address_to_which_the_service_does_not_start_does_not_load() {
+    for (store, part) in [
+        ("url = \"redis://127.0.0.1:70000\"", "the port must be a number up to 65535"),
+        ("cluster = [\"redis://a\", \"redis://b/x\"]", "field `store.cluster`"),
+        ("ring = { nodes = [{ name = \"a\", url = \"redis://a:x\" }] }", "field `store.ring`"),
+    ] {
+        let text = format!("{GOOD}\n[store]\n{store}\n");
+        let (code, printed) = validate(&[], &text);
+        assert!(code == Some(1) && printed.contains(part), "{store}: {printed}");
+    }
+    let (code, printed) = validate(&[], &format!("{GOOD}\n[store]\nurl = \"redis://a:1/2\"\n"));
+    assert_eq!(code, Some(0), "{printed}");
+}
+
+#[test]
 fn a_good_file_is_ok_as_json_too() {
     let (code, printed) = validate(&["--json"], GOOD);
     let report: Value = serde_json::from_str(&printed).unwrap();

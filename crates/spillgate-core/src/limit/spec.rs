@@ -79,6 +79,20 @@ impl LimitSpec {
         self.build_with(Quota::parse(&self.quota)?, algorithm)
     }
 
+    /// Returns the burst with the same ratio to another quota's rate, rounded up, so that a higher
+    /// rate never lowers the capacity. Returns `None` without a burst, or if one of them is no rate.
+    pub(crate) fn burst_for(&self, quota: &str) -> Option<u64> {
+        let rate = |quota| match Quota::parse(quota) {
+            Ok(Quota::Rate { count, length }) => Some((u128::from(count), u128::from(length.us()))),
+            _ => None,
+        };
+        let (burst, (old_count, old_us)) = (u128::from(self.burst?), rate(&self.quota)?);
+        let (count, us) = rate(quota)?;
+        // A count above the largest is refused, whatever its burst.
+        let scaled = burst.checked_mul(count)?.checked_mul(old_us)?.div_ceil(old_count * us);
+        Some(scaled.min(COUNT_MAX.into()) as u64)
+    }
+
     pub(super) fn build_with(
         &self,
         quota: Quota,

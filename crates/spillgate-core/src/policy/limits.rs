@@ -157,15 +157,17 @@ fn place_in(rule: &Rule, position: usize, written: &LimitSpec) -> Result<usize, 
     })
 }
 
-/// Makes the limit in place of a rule's. Unset fields are inherited, except the burst, which
-/// belongs to the quota, and fields that another algorithm or period cannot use.
+/// Makes the limit in place of a rule's. Unset fields are inherited, except those that another
+/// algorithm or period cannot use. A burst keeps its ratio to the rate.
 fn build_in_place_of(written: &LimitSpec, replaced: &LimitSpec) -> Result<Limit, LimitError> {
     let algorithm = written.algorithm.as_ref().or(replaced.algorithm.as_ref());
     let same_algorithm = algorithm_name(algorithm) == algorithm_name(replaced.algorithm.as_ref());
     let kept = |field: &Option<String>| field.clone().filter(|_| same_algorithm);
     let spec = LimitSpec {
         quota: written.quota.clone(),
-        burst: written.burst,
+        burst: written
+            .burst
+            .or_else(|| replaced.burst_for(&written.quota).filter(|_| same_algorithm)),
         name: replaced.name.clone(),
         algorithm: algorithm.cloned(),
         unit: written.unit.clone().or_else(|| replaced.unit.clone()),

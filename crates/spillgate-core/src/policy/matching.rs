@@ -54,6 +54,15 @@ pub enum Pattern<'p> {
     Not(Vec<Pattern<'p>>),
 }
 
+/// A kind of names in requests. `Policy::unused_names` returns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NameKind {
+    /// The name of an attribute.
+    Attribute,
+    /// The unit of a cost.
+    Unit,
+}
+
 /// The part of a pattern by which the index finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key<'p> {
@@ -149,6 +158,50 @@ impl Rule {
             .map(|condition| (condition.attribute(), condition.any_of.patterns()))
     }
 
+    /// Returns the `match` that exempts the requests of this rule from another one. Returns `None`
+    /// if its own `match` is not one attribute with plain patterns.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::Policy;
+    /// let policy = Policy::from_toml(r#"
+    ///     [[rule]]
+    ///     name = "office"
+    ///     match = { ip = "10.0.0.0/8" }
+    ///     key = []
+    ///     limits = ["unlimited"]
+    /// "#)?;
+    /// let exemption = policy.rule("office").unwrap().exemption();
+    /// assert_eq!(exemption.as_deref(), Some(r#"match = { ip = { not = ["10.0.0.0/8"] } }"#));
+    /// # Ok::<(), spillgate::PolicyError>(())
+    /// ```
+    pub fn exemption(&self) -> Option<String> {
+        let [condition] = self.conditions() else { return None };
+        let plain =
+            |text: &str| !text.contains(['"', '\\', '{']) && !text.contains(char::is_control);
+        let mut written = Vec::new();
+        for pattern in condition.any_of.patterns() {
+            let text = match pattern {
+                Pattern::Exact(value) => {
+                    str::from_utf8(value).ok().filter(|text| !text.contains('*'))?.to_owned()
+                }
+                Pattern::Glob(glob) => glob.to_string(),
+                Pattern::Network(network) => network.to_string(),
+                Pattern::Absent | Pattern::Not(_) => return None,
+            };
+            written.push(format!("\"{}\"", Some(text).filter(|text| plain(text))?));
+        }
+        if written.len() > SHOWN_MAX {
+            written.truncate(SHOWN_MAX);
+            written.push("…".to_owned());
+        }
+        Some(format!(
+            "match = {{ {} = {{ not = [{}] }} }}",
+            condition.attribute(),
+            written.join(", ")
+        ))
+    }
+
     /// Returns whether the index must offer the rule to every request of its domain although it has
     /// conditions.
     pub(super) fn is_tried_always(&self) -> bool {
@@ -208,6 +261,8 @@ struct Domain {
     attributes: HashMap<Box<str>, Attribute>,
     /// The rules without a condition that can be indexed.
     always: Vec<u32>,
+    /// The attributes in a `match` or a key, and the units of limits. Both are sorted.
+    used: [Vec<Box<str>>; 2],
 }
 
 #[derive(Clone, Debug, Default)]
@@ -247,6 +302,9 @@ impl Index {
                 DEFAULT_DOMAIN => &mut index.default,
                 other => index.others.entry(other.into()).or_default(),
             };
+            let attributes = rule.conditions().iter().map(Condition::attribute).chain(rule.key());
+            domain.used[0].extend(attributes.map(Box::from));
+            domain.used[1].extend(rule.limits().map(|limit| limit.unit().into()));
             let conditions = rule.conditions().iter();
             let indexed = conditions.filter(|condition| condition.any_of.is_indexed());
             match indexed.min_by_key(shared_by) {
@@ -258,7 +316,18 @@ impl Index {
                 None => domain.always.push(place),
             }
         }
+        for domain in index.others.values_mut().chain([&mut index.default]) {
+            for names in &mut domain.used {
+                names.sort_unstable();
+                names.dedup();
+            }
+        }
         index
+    }
+
+    /// Returns the names that the rules of a domain use, sorted.
+    pub(super) fn used(&self, domain: &str, kind: NameKind) -> &[Box<str>] {
+        self.domain(domain).map_or(&[], |domain| &domain.used[kind as usize])
     }
 
     pub(super) fn has_domain(&self, domain: &str) -> bool {

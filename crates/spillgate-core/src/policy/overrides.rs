@@ -1,7 +1,7 @@
 //! Overrides: other limits for some subjects of a rule, found by value or by network. The one with
 //! most attributes wins, and of one attribute the smallest network.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use smallvec::SmallVec;
 
@@ -26,6 +26,8 @@ pub(super) struct Overrides {
     /// attributes side by side.
     by_rule: Vec<SmallVec<[Set; 1]>>,
     limits: Vec<Box<[NamedLimit]>>,
+    /// The units of these limits.
+    units: BTreeSet<Box<str>>,
 }
 
 /// The overrides of one rule that name the same attributes, and a network of the same one.
@@ -130,7 +132,17 @@ impl Overrides {
         self.by_rule.iter().flatten().map(Set::count).sum()
     }
 
+    /// Returns whether the limit of an override counts this unit.
+    pub(super) fn count_unit(&self, unit: &str) -> bool {
+        self.units.contains(unit)
+    }
+
     fn add_limits(&mut self, limits: Box<[NamedLimit]>) -> u32 {
+        for limit in &limits {
+            if !self.units.contains(limit.limit().unit()) {
+                self.units.insert(limit.limit().unit().into());
+            }
+        }
         self.limits.push(limits);
         self.places() - 1
     }

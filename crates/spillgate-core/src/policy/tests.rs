@@ -214,7 +214,7 @@ fn unset_fields_of_an_override_are_inherited() {
     let policy = api_with("['9/second', '9/month', '9']");
     let matched = policy.matched(&user_of("t"));
     let [bucket, monthly, slots] = matched[0].limits else { panic!("three limits") };
-    assert_eq!(bucket.limit(), &Limit::per_second(9), "the burst goes with the quota");
+    assert_eq!(bucket.limit(), &Limit::per_second(9).burst(18), "the burst keeps its ratio");
     assert_eq!((monthly.name(), monthly.limit().unit()), ("monthly", "tokens"));
     assert_eq!((slots.name(), slots.algorithm()), ("slots", Algorithm::Concurrency));
     for (before, after) in matched[0].rule.named_limits().iter().zip(matched[0].limits) {
@@ -223,6 +223,38 @@ fn unset_fields_of_an_override_are_inherited() {
             (after.record(), after.mix()),
             "the state stays"
         );
+    }
+}
+
+#[test]
+fn a_higher_quota_of_an_override_lowers_no_capacity() {
+    for (rule, overriding, limit) in [
+        ("{ quota = '5/second', burst = 100 }", "'10/second'", "10/1s burst 200"),
+        ("{ quota = '5/second', burst = 100 }", "'600/minute'", "600/1m burst 200"),
+        ("{ quota = '5/second', burst = 100 }", "'7/s'", "7/1s burst 140"),
+        ("{ quota = '5/second', burst = 100 }", "'1/second'", "1/1s burst 20"),
+        ("{ quota = '5/second', burst = 100 }", "'8/minute'", "8/1m burst 3"),
+        (
+            "{ quota = '5/second', burst = 100 }",
+            "{ quota = '10/second', burst = 7 }",
+            "10/1s burst 7",
+        ),
+        ("{ quota = '5/second', burst = 5 }", "'300/minute'", "300/1m burst 5"),
+        ("{ quota = '2/second', burst = 1_000_000_000 }", "'3/second'", "3/1s burst 1000000000"),
+        ("'5/second'", "'600/minute'", "600/1m"),
+        (
+            "{ quota = '5/second', burst = 100 }",
+            "{ quota = '9/second', algorithm = 'sliding-log' }",
+            "9/1s",
+        ),
+        ("{ quota = '5/second', burst = 100 }", "'unlimited'", "unlimited"),
+    ] {
+        let text = format!(
+            "[[rule]]\nname = 'a'\nkey = ['t']\nlimits = [{rule}]\n\
+             [[override]]\nrule = 'a'\nsubject = {{ t = 'x' }}\nlimits = [{overriding}]"
+        );
+        let request = Request::new().with("t", "x");
+        assert_eq!(in_force(&policy(&text), &request), [limit], "{overriding} in place of {rule}");
     }
 }
 
@@ -255,8 +287,8 @@ fn overrides_written_alike_share_their_limits() {
     let places: BTreeSet<Option<u32>> =
         tenants.iter().map(|tenant| policy.matched(&user_of(tenant))[0].overridden).collect();
     assert_eq!(places, [None, Some(0), Some(1)].into());
-    assert_eq!(in_force(&policy, &user_of("t998"))[0], "7/1s");
-    assert_eq!(in_force(&policy, &user_of("t999"))[0], "8/1s");
+    assert_eq!(in_force(&policy, &user_of("t998"))[0], "7/1s burst 14");
+    assert_eq!(in_force(&policy, &user_of("t999"))[0], "8/1s burst 16");
     assert_eq!(format!("{policy:?}"), "Policy { rules: 1, overrides: 1000, .. }");
 }
 
@@ -271,7 +303,7 @@ fn a_file_reads_the_same_in_pieces_and_with_the_overrides_first() {
         assert_eq!(policy.rules().map(|rule| rule.name()).collect::<Vec<_>>(), ["api", "b"]);
         assert_eq!(policy.overrides.count(), 50);
         let matched = policy.matched(&user_of("t49"));
-        assert_eq!(matched[0].limits[0].limit(), &Limit::per_second(8));
+        assert_eq!(matched[0].limits[0].limit(), &Limit::per_second(8).burst(16));
     }
 }
 

@@ -212,6 +212,16 @@ impl Store {
         Problem::Setting { origin, name, message }
     }
 
+    /// Returns the problem of an address to which the service would not start. Servers that are named elsewhere, such as
+    /// in the environment, are not checked.
+    pub fn wrong_address(&self) -> Option<Problem> {
+        if self.urls().is_empty() {
+            return None;
+        }
+        let checked = self.configure(spillgate::Limiter::builder()).check_addresses();
+        checked.err().map(|error| self.problem(error.to_string()))
+    }
+
     /// Returns the problems between several settings of the store, each with its origin.
     pub(super) fn contradictions(&self, given: &[Given]) -> Vec<Problem> {
         let mut problems = self.contradictions_of_topology(given);

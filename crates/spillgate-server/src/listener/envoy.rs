@@ -64,6 +64,11 @@ impl RateLimitService for Envoy {
         let known = self.app.require_domain(request::domain(request));
         known.map_err(|unknown| Status::not_found(unknown.to_string()))?;
         let requests = request::requests(request)?;
+        // The names in descriptors come from Envoy's configuration, so no client can cause this error.
+        for request in &requests {
+            let known = self.app.require_names(request);
+            known.map_err(|unknown| Status::not_found(unknown.to_string()))?;
+        }
         let combined = self.app.check_atomic(&requests, within).await;
         if self.choices.on_outage_deny == OnOutageDeny::Unavailable {
             match combined.whole().reason() {

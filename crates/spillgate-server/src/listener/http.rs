@@ -63,12 +63,12 @@ where
     let body = body::read(body).await?;
     let check: Check<'_> = json::parse(&body)?;
     let (request, wait) = (check.request()?, check.wait()?);
-    app.require_domain_of(&request)?;
+    let unused = app.require_names(&request)?;
     let decision = match wait {
         Duration::ZERO => app.check(&request).await,
         wait => app.acquire(&request, wait).await,
     };
-    Ok(answer::to_one(&decision, check.headers()))
+    Ok(answer::to_check(&decision, check.headers(), &unused))
 }
 
 async fn check_batch(
@@ -82,7 +82,7 @@ async fn check_batch(
     let mut items = Vec::new();
     for item in batch.requests() {
         let known = item.and_then(|(request, headers)| {
-            app.require_domain_of(&request)?;
+            app.require_names(&request)?;
             Ok((request, headers))
         });
         items.push(match known {

@@ -6,6 +6,7 @@ use spillgate::{Decision, LimitDecision, Policy, Reason, Rule};
 
 use super::bins::{Bins, Join};
 use super::event::{Event, Vocabulary};
+use crate::printable;
 
 mod denied;
 mod followed;
@@ -244,7 +245,7 @@ impl RuleTally {
             let text = String::from_utf8_lossy(value);
             let kept: String = text.chars().take(VALUE_MAX).collect();
             let end = if kept.len() < text.len() { "…" } else { "" };
-            let kept = kept.replace(char::is_control, "\u{FFFD}");
+            let kept = printable(&kept);
             format!("{name}={kept}{end}")
         });
         let named: Vec<String> = named.collect();

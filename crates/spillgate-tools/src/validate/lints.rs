@@ -32,7 +32,7 @@ pub(super) fn findings(checked: &Checked<'_>) -> Vec<Finding> {
 type Lint = fn(&Checked<'_>) -> Vec<Finding>;
 
 /// The lints by their codes.
-const LINTS: [(&str, Lint); 23] = [
+const LINTS: [(&str, Lint); 24] = [
     ("limit-never-binds", binding::never_binds),
     ("rule-shadowed", binding::shadowed),
     ("limits-nothing", binding::limits_nothing),
@@ -44,6 +44,7 @@ const LINTS: [(&str, Lint); 23] = [
     ("address-alone", subjects::address_alone),
     ("attribute-absent", subjects::attribute_absent),
     ("address-of-proxy", apis::address_of_proxy),
+    ("trusts-everyone", apis::trusts_everyone),
     ("auth-without-rules", apis::auth_without_rules),
     ("permits-end-at-max-hold", apis::permits_end_at_max_hold),
     ("fails-open", outage::fails_open),

@@ -8,15 +8,21 @@ pub(super) fn decides(rule: &Rule) -> bool {
     rule.mode() == Mode::Enforce
 }
 
-/// Returns whether every request that matches `narrow` matches `wide` too, even if it lacks the attribute `lacking`.
+/// Returns whether every request that matches `narrow` matches `wide` too. With `lacking`, it is about requests that
+/// lack this attribute of `narrow` and match it otherwise; they have the attributes that every request has.
 pub(super) fn covers(wide: &Rule, narrow: &Rule, lacking: Option<&str>) -> bool {
-    let has = |attribute: &str| {
-        Some(attribute) != lacking && narrow.needs().any(|needed| needed == attribute)
+    let has = |attribute: &str| match lacking {
+        Some(lacking) if attribute == lacking => false,
+        Some(_) if is_always_present(attribute) => true,
+        _ => narrow.needs().any(|needed| needed == attribute),
     };
     wide.domain() == narrow.domain()
         && wide.key().all(has)
         && wide.matches().all(|(attribute, wanted)| {
             let wanted: Vec<Pattern<'_>> = wanted.collect();
+            if lacking == Some(attribute) {
+                return wanted.iter().any(holds_if_absent);
+            }
             let any_value = wanted.iter().any(is_any);
             let narrow_patterns = narrow.matches().find(|(name, _)| *name == attribute);
             has(attribute)
@@ -25,6 +31,19 @@ pub(super) fn covers(wide: &Rule, narrow: &Rule, lacking: Option<&str>) -> bool 
                         patterns.all(|pattern| wanted.iter().any(|wanted| holds(wanted, &pattern)))
                     }))
         })
+}
+
+/// Returns whether every request at forward auth has this attribute.
+pub(super) fn is_always_present(attribute: &str) -> bool {
+    ["ip", "method", "host", "path"].contains(&attribute)
+}
+
+fn holds_if_absent(pattern: &Pattern<'_>) -> bool {
+    match pattern {
+        Pattern::Absent => true,
+        Pattern::Not(patterns) => !patterns.iter().any(holds_if_absent),
+        _ => false,
+    }
 }
 
 /// Returns whether one request can match both rules.
@@ -63,6 +82,9 @@ pub(super) fn holds(wide: &Pattern<'_>, narrow: &Pattern<'_>) -> bool {
 /// Returns whether surely no value matches both.
 fn excludes(one: &Pattern<'_>, other: &Pattern<'_>) -> bool {
     match (one, other) {
+        (Pattern::Not(not), other) | (other, Pattern::Not(not)) => {
+            not.iter().any(|not| holds(not, other))
+        }
         (Pattern::Exact(_), Pattern::Exact(_)) => one != other,
         (Pattern::Glob(one), Pattern::Glob(other)) => {
             !one.head().starts_with(other.head()) && !other.head().starts_with(one.head())
@@ -135,5 +157,29 @@ mod tests {
         let [wide, narrow] = ["0", "1"].map(|name| policy.rule(name).unwrap());
         assert!(covers(wide, narrow, Some("user")));
         assert!(!covers(wide, narrow, Some("ip")));
+    }
+
+    #[test]
+    fn requests_without_an_attribute_are_covered_by_what_they_always_have_and_by_absent() {
+        for (wide, covered) in [
+            (("", "'ip'"), true),
+            (("key = { absent = true }", "'ip'"), true),
+            (("key = { not = ['a'] }", ""), true),
+            (("key = { not = ['a', { absent = true }] }", ""), false),
+            (("path = '*'", "'host'"), true),
+            (("path = '/a'", ""), false),
+            (("", "'user'"), false),
+            (("key = '*'", ""), false),
+        ] {
+            let policy = policy(&[wide, ("", "'key'")]);
+            let [wide_rule, narrow] = ["0", "1"].map(|name| policy.rule(name).unwrap());
+            assert_eq!(covers(wide_rule, narrow, Some("key")), covered, "{wide:?}");
+        }
+    }
+
+    #[test]
+    fn a_rule_with_a_not_pattern_has_no_request_of_what_it_excludes() {
+        check(("ip = { not = ['10.0.0.0/8'] }", ""), ("ip = '10.1.0.0/16'", ""), false, false);
+        check(("ip = { not = ['10.0.0.0/8'] }", ""), ("ip = '0.0.0.0/0'", ""), false, true);
     }
 }

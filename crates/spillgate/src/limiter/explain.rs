@@ -26,6 +26,7 @@ pub struct Explanation {
     rules: Vec<ExplainedRule>,
     left_out: usize,
     domain: String,
+    elsewhere: Vec<(String, String)>,
     counters: Vec<Notes>,
 }
 
@@ -75,6 +76,8 @@ pub struct Raise {
 struct Notes {
     cost: u64,
     raise: Option<Raise>,
+    /// What a rule without any limit does not do, if another one limits the request.
+    exempts_not: Option<String>,
 }
 
 impl Limiter {
@@ -115,17 +118,21 @@ impl Limiter {
         let nothing = Cost::requests(0);
         let cost = if request.refunds() { &nothing } else { request.cost() };
         let raises = inner.raises(&plan(), cost).await;
-        let notes = decided
-            .limits()
-            .zip(raises)
-            .map(|(counter, raise)| Notes { cost: cost.of_limit(counter.definition()), raise });
+        let notes = decided.limits().zip(raises).map(|(counter, raise)| Notes {
+            cost: cost.of_limit(counter.definition()),
+            raise,
+            exempts_not: exempts_not(bound.policy(), bound.request(), counter),
+        });
         let counters = notes.collect();
         let (rules, left_out) = bound
             .policy()
             .map(|policy| explained_rules(policy, bound.request()))
             .unwrap_or_default();
         let domain = request.domain().to_owned();
-        Explanation { decision: decided, remembered, leased, rules, left_out, domain, counters }
+        let elsewhere = bound.policy().map(|policy| matched_elsewhere(policy, bound.request()));
+        let elsewhere = elsewhere.unwrap_or_default();
+        let decision = decided;
+        Explanation { decision, remembered, leased, rules, left_out, domain, elsewhere, counters }
     }
 }
 
@@ -162,6 +169,11 @@ impl Explanation {
     /// request.
     pub fn left_out(&self) -> usize {
         self.left_out
+    }
+
+    /// Returns rules of other domains, each with its domain, that would match the request there.
+    pub fn elsewhere(&self) -> &[(String, String)] {
+        &self.elsewhere
     }
 
     /// Returns every counter of the request, in the order of the policy.
@@ -300,6 +312,38 @@ impl Inner {
     }
 }
 
+/// Returns the first rules of other domains that would match the request there, each with its
+/// domain.
+fn matched_elsewhere(policy: &Policy, request: &Request<'_>) -> Vec<(String, String)> {
+    let others = policy.rules().filter(|rule| rule.domain() != request.domain());
+    let would_match = others.filter(|rule| rule.not_matched_by(request).is_none());
+    let named = would_match.map(|rule| (rule.name().to_owned(), rule.domain().to_owned()));
+    named.take(ELSEWHERE_MAX).collect()
+}
+
+/// Returns that the counter's rule, which has no limit, does not exempt the request from another
+/// rule that limits it, with the pattern that would.
+fn exempts_not(
+    policy: Option<&Policy>,
+    request: &Request<'_>,
+    counter: LimitDecision<'_>,
+) -> Option<String> {
+    let policy = policy?;
+    let rule = policy.rule(counter.rule()?)?;
+    let is_unlimited = |rule: &Rule| rule.limits().all(|limit| limit.capacity().is_none());
+    let matched = policy.matched(request);
+    let other = matched
+        .iter()
+        .map(|matched| matched.rule)
+        .find(|other| other.mode() == Mode::Enforce && !is_unlimited(other));
+    let other = other.filter(|_| is_unlimited(rule))?.name();
+    let exemption = rule.exemption();
+    let exemption = exemption.as_deref().unwrap_or("a `not` pattern in its match");
+    Some(format!(
+        " It does not exempt them from rule {other:?}: for that, write {exemption} there."
+    ))
+}
+
 /// Returns the rules to list, and the number of those left out.
 fn explained_rules(policy: &Policy, request: &Request<'_>) -> (Vec<ExplainedRule>, usize) {
     let matched = policy.matched(request).into_iter().map(|matched| {
@@ -332,5 +376,7 @@ impl ExplainedRule {
     }
 }
 
+/// The most rules of other domains that are named.
+const ELSEWHERE_MAX: usize = 8;
 /// Longer lists help no reader.
 const RULES_MAX: usize = 64;

@@ -240,3 +240,26 @@ fn without_the_store_the_explanation_names_the_local_share() {
         assert_eq!(counter.raise(), None, "unknown without the store");
     });
 }
+
+#[tokio::test]
+async fn an_unlimited_rule_says_that_it_exempts_from_no_other() {
+    let policy = r#"
+        [[rule]]
+        name = "office"
+        match = { ip = "10.0.0.0/8" }
+        key = []
+        limits = ["unlimited"]
+        [[rule]]
+        name = "all"
+        key = []
+        limits = ["20/minute"]
+    "#;
+    let policy = Policy::from_toml(policy).unwrap();
+    let limiter = Limiter::builder().policy(policy).build().await.unwrap();
+    let explained = limiter.explain(&Request::new().with("ip", "10.0.0.1")).await;
+    assert_eq!(
+        explained.limits().next().unwrap().sentence(),
+        "office/0 (unlimited) allows every request. It does not exempt them from rule \"all\": \
+         for that, write match = { ip = { not = [\"10.0.0.0/8\"] } } there."
+    );
+}

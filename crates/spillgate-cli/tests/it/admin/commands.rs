@@ -2,11 +2,11 @@
 
 use std::process::Output;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use spillgate_testkit::{Certificates, RedisServer, eventually, free_port};
 
 use super::outage::start_on;
-use super::{api_rule, decision};
+use super::{api_rule, decision, expect_ok};
 use crate::server::{Server, TempFile, on_both_engines, run, spillgate};
 
 fn url(server: &Server) -> String {
@@ -30,6 +30,21 @@ fn done(words: &[&str]) -> String {
     let (code, output, errors) = admin(words);
     assert_eq!((code, errors.as_str()), (0, ""), "{words:?}: {output}");
     output
+}
+
+#[test]
+fn a_higher_rate_without_a_burst_lowers_no_capacity() {
+    let rule = "[[rule]]\nname = \"api\"\nkey = [\"tenant\"]\nlimits = [{ quota = \"5/second\", burst = 100 }]\n";
+    let file = TempFile::new("limits.toml", rule);
+    let server = Server::start(&["--config", file.path()]);
+    let state = || {
+        let path = "/admin/v1/state?rule=api&attr.tenant=acme";
+        let state = expect_ok(&server, "GET", path, &Value::Null);
+        (state["capacity"].clone(), state["limits"][0]["quota"].clone())
+    };
+    assert_eq!(state(), (json!(100), json!("5/1s burst 100")));
+    done(&["override", "api", "tenant=acme", "--limit", "10/1s", "--url", &url(&server)]);
+    assert_eq!(state(), (json!(200), json!("10/1s burst 200")));
 }
 
 #[test]

@@ -38,6 +38,20 @@ fn each_planted_defect_is_found_and_nothing_else() {
     assert!(codes.len() >= 18, "{codes:?}");
 }
 
+#[test]
+fn an_unlimited_rule_that_is_meant_as_an_exemption_gets_the_pattern_that_exempts() {
+    let file =
+        policies().into_iter().find(|file| file.ends_with("exempt-by-an-unlimited-rule.toml"));
+    let output = run(&["validate", file.unwrap().to_str().unwrap()]);
+    let report = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "it exempts its requests from no other rule: \"all\" limits them too",
+        "write match = { ip = { not = [\"10.0.0.0/8\"] } } in rule \"all\"",
+    ] {
+        assert!(report.contains(part), "{report}");
+    }
+}
+
 /// Returns `code:line` of each finding, in the order of the file.
 fn found(file: &str) -> Vec<String> {
     let output = run(&["validate", "--json", file]);

@@ -34,7 +34,7 @@ impl<'r> Reading<'r> {
         types: &'r Types,
     ) -> Reading<'r> {
         let overrides =
-            Overrides { by_rule: vec![SmallVec::new(); rules.len()], limits: Vec::new() };
+            Overrides { by_rule: vec![SmallVec::new(); rules.len()], ..Overrides::default() };
         Reading {
             rules,
             rules_by_name,

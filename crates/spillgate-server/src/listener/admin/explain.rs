@@ -11,7 +11,7 @@ use spillgate::{Cost, Decision, Reason, Request};
 
 use super::Problem;
 use super::subject::{TWICE, attribute, once, parameters};
-use crate::app::App;
+use crate::app::{App, about_unused};
 use crate::bounds::NAME_MAX;
 use crate::listener::http::answer::{self, ms_up};
 
@@ -32,6 +32,16 @@ struct ExplainedAnswer<'e> {
     limits: Vec<LimitAnswer<'e>>,
     rules: Vec<RuleAnswer<'e>>,
     rules_left_out: usize,
+    /// Rules of other domains that would match the request there.
+    other_domains: Vec<OtherDomain<'e>>,
+    /// A sentence about each name of the request that no rule of its domain uses.
+    unused: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct OtherDomain<'e> {
+    rule: &'e str,
+    domain: &'e str,
 }
 
 #[derive(Serialize)]
@@ -97,7 +107,10 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
     let request = request_in(&uri)?;
     app.require_domain_of(&request)?;
     let explained = app.limiter().explain(&request).await;
-    let answer = ExplainedAnswer::of(&explained);
+    let policy = app.limiter().policy();
+    let unused = policy.unused_names(&request);
+    let unused = unused.map(|(kind, name)| about_unused(&policy, request.domain(), kind, name));
+    let answer = ExplainedAnswer { unused: unused.collect(), ..ExplainedAnswer::of(&explained) };
     let items = 1 + answer.limits.len() + answer.rules.len();
     Ok(answer::json(&answer, answer::ANSWER_BYTES * items))
 }
@@ -151,7 +164,15 @@ impl<'e> ExplainedAnswer<'e> {
             limits: explained.limits().map(|limit| LimitAnswer::of(&limit)).collect(),
             rules: explained.rules().iter().map(RuleAnswer::of).collect(),
             rules_left_out: explained.left_out(),
+            other_domains: explained.elsewhere().iter().map(OtherDomain::of).collect(),
+            unused: Vec::new(),
         }
+    }
+}
+
+impl<'e> OtherDomain<'e> {
+    fn of((rule, domain): &'e (String, String)) -> OtherDomain<'e> {
+        OtherDomain { rule, domain }
     }
 }
 

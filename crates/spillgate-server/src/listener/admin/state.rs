@@ -36,7 +36,7 @@ pub(super) struct ChangeFields<'a> {
 
 pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     let query = Query::of(&uri)?.without_all()?;
-    Ok(answer::to_one(&app.limiter().state(&query.rule, &query.subject).await?, None))
+    Ok(answer::with_quotas(&app.limiter().state(&query.rule, &query.subject).await?))
 }
 
 pub(super) async fn change(
@@ -56,7 +56,7 @@ pub(super) async fn change(
         (Some(_), Some(_)) => return Err(Problem::in_field("refund", ONE_OF_TWO)),
     };
     let state = changed.map_err(|error| problem_of(&error, field))?;
-    Ok(answer::to_one(&state, None))
+    Ok(answer::with_quotas(&state))
 }
 
 /// Resets one subject, or with `all=true` all subjects of a rule.

@@ -1,6 +1,7 @@
 //! Writes decisions as JSON. The fields and their order are a contract. Unknown values are null.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::Response;
@@ -22,7 +23,36 @@ pub(in crate::listener) fn to_one<B: From<Vec<u8>>>(
     headers: Option<HeaderStyle>,
 ) -> Response<B> {
     let mut bytes = Vec::with_capacity(ANSWER_BYTES);
-    write_decision(&mut bytes, decision, headers);
+    write_decision(&mut bytes, decision, headers, write_limit);
+    response(bytes)
+}
+
+/// Answers one check, with a sentence about each name of its request that no rule uses.
+pub(in crate::listener) fn to_check<B: From<Vec<u8>>>(
+    decision: &Decision,
+    headers: Option<HeaderStyle>,
+    unused: &[Arc<str>],
+) -> Response<B> {
+    let mut bytes = Vec::with_capacity(ANSWER_BYTES);
+    write_decision(&mut bytes, decision, headers, write_limit);
+    if !unused.is_empty() {
+        bytes.pop();
+        bytes.extend_from_slice(br#","unused":"#);
+        write_json(&mut bytes, &unused.iter().map(|name| &**name).collect::<Vec<&str>>());
+        bytes.push(b'}');
+    }
+    response(bytes)
+}
+
+/// Answers with each limit's quota and burst in force too, as a policy writes them.
+pub(in crate::listener) fn with_quotas(decision: &Decision) -> Response {
+    let mut bytes = Vec::with_capacity(ANSWER_BYTES);
+    write_decision(&mut bytes, decision, None, |bytes, limit| {
+        write_limit(bytes, limit);
+        bytes.pop();
+        write_word(bytes, r#","quota":"#, &limit.definition().to_string());
+        bytes.push(b'}');
+    });
     response(bytes)
 }
 
@@ -34,7 +64,7 @@ pub(in crate::listener) fn to_many(decisions: &[Decision], items: &[Item]) -> Re
     write_list(&mut bytes, r#"{"results":["#, items, |bytes, item| match item {
         Ok(headers) => {
             let decision = decisions.next().expect("each item without a problem has a decision");
-            write_decision(bytes, decision, *headers);
+            write_decision(bytes, decision, *headers, write_limit);
         }
         Err(problem) => {
             bytes.extend_from_slice(br#"{"error":"#);
@@ -53,7 +83,12 @@ pub(in crate::listener) type Item = Result<Option<HeaderStyle>, Vec<u8>>;
 // serializing it took longer than deciding. The names of rules, limits and units, and receipts, hold no character that
 // JSON escapes.
 
-fn write_decision(bytes: &mut Vec<u8>, decision: &Decision, headers: Option<HeaderStyle>) {
+fn write_decision(
+    bytes: &mut Vec<u8>,
+    decision: &Decision,
+    headers: Option<HeaderStyle>,
+    write_limit: impl FnMut(&mut Vec<u8>, LimitDecision<'_>),
+) {
     write_flag(bytes, r#"{"allowed":"#, decision.allowed());
     write_name(bytes, r#","reason":"#, decision.reason().map(Reason::as_str));
     write_name(bytes, r#","rule":"#, decision.rule());

@@ -9,7 +9,7 @@ use hyper::{Method, StatusCode};
 use serde::Serialize;
 use spillgate::Reason;
 
-use crate::app::UnknownDomain;
+use crate::app::UnknownName;
 
 /// The reason for which a request got no decision and was not charged.
 #[derive(Clone, Debug)]
@@ -151,9 +151,9 @@ impl Problem {
     }
 }
 
-impl From<UnknownDomain> for Problem {
-    fn from(unknown: UnknownDomain) -> Problem {
-        Problem::in_field("domain", &unknown.to_string())
+impl From<UnknownName> for Problem {
+    fn from(unknown: UnknownName) -> Problem {
+        Problem::in_field(unknown.field, &unknown.to_string())
     }
 }
 

@@ -37,7 +37,7 @@ async fn reserve(State(app): State<Arc<App>>, body: Body) -> Result<Response, Pr
     let body = super::body::read(body).await?;
     let check: Check<'_> = parse(&body)?;
     let (request, reserve) = check.reservation()?;
-    app.require_domain_of(&request)?;
+    app.require_names(&request)?;
     let decision = app.reserve(&request, &reserve).await?;
     if decision.reason() == Some(Reason::Overloaded) {
         return Err(Problem::overloaded(NO_ROOM.to_owned()));

@@ -129,8 +129,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handler<S> {
         while next == Next::Stay {
             let access = self.session.access();
             let refusal = |request: &Request<'_>| {
-                let unknown = self.app.require_domain_of(request).err();
-                unknown.map(|unknown| format!("ERR domain: {unknown}"))
+                let unknown = self.app.require_names(request).err();
+                unknown.map(|unknown| format!("ERR {}: {unknown}", unknown.field))
             };
             let batch = Batch::of(&self.received.bytes()[answered..], access, most, refusal);
             if !batch.entries.is_empty() {

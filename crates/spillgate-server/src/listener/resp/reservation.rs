@@ -70,8 +70,8 @@ impl Reservation<'_> {
         }
         let outcome = match self {
             Reservation::Reserve { request, reserve } => {
-                if let Err(why) = app.require_domain_of(request) {
-                    return replies.error(&format!("ERR domain: {why}"));
+                if let Err(why) = app.require_names(request) {
+                    return replies.error(&format!("ERR {}: {why}", why.field));
                 }
                 return match app.reserve(request, reserve).await {
                     Ok(decision) if decision.reason() == Some(Reason::Overloaded) => {

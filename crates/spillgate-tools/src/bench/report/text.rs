@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{Ratio, Report, TargetReport, UNKNOWN_SOURCE, time};
-use crate::counted;
 use crate::output::{grouped, table};
+use crate::{counted, printable};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,12 +108,7 @@ fn write_details(f: &mut fmt::Formatter<'_>, target: &TargetReport) -> fmt::Resu
     }
     for (why, count) in &target.failed {
         // Without control characters, so that a reply cannot steer a terminal.
-        write!(
-            f,
-            "\n  failed: {} by {}",
-            grouped(*count),
-            why.replace(char::is_control, "\u{FFFD}")
-        )?;
+        write!(f, "\n  failed: {} by {}", grouped(*count), printable(why))?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::value::{Spelling, names_of};
+use crate::printable;
 use crate::simulate::event::Vocabulary;
 
 /// The fields to read of each line. If several are for one attribute, the first one present counts.
@@ -85,8 +86,7 @@ pub(super) fn amount(text: &[u8]) -> Result<u64, Cow<'static, str>> {
 
 /// Returns the beginning of a foreign text, without control characters, for a message.
 pub(super) fn shown(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&text[..text.len().min(60)]);
-    text.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect()
+    printable(&String::from_utf8_lossy(&text[..text.len().min(60)]))
 }
 
 /// The name by which `--map` names the time.

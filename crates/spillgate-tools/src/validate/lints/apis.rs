@@ -25,6 +25,23 @@ pub(super) fn address_of_proxy(checked: &Checked<'_>) -> Vec<Finding> {
     found.collect()
 }
 
+/// A client that is trusted as a proxy names its own address, a new one for each request.
+pub(super) fn trusts_everyone(checked: &Checked<'_>) -> Vec<Finding> {
+    let line =
+        checked.line_set("server.trusted_proxies").filter(|_| checked.service.trusts_everyone);
+    let found = line.map(|line| Finding {
+        code: "",
+        level: Level::Warning,
+        line,
+        rule: None,
+        problem: "a trusted network is so wide that clients are in it, and any client could name another address, \
+                  host and path with each request"
+            .to_owned(),
+        remedy: "name the networks of the proxies alone, such as \"10.0.0.0/8\"".to_owned(),
+    });
+    found.into_iter().collect()
+}
+
 /// Forward auth checks in the domain `default`, so that domain needs rules.
 pub(super) fn auth_without_rules(checked: &Checked<'_>) -> Vec<Finding> {
     let auth = checked.line_set("server.auth");

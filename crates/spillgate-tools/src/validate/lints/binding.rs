@@ -3,7 +3,7 @@
 use spillgate::policy::RequestLimit;
 use spillgate::{Limit, Rule};
 
-use super::super::rules::{covers, decides};
+use super::super::rules::{can_match_together, covers, decides};
 use super::{Checked, Finding, Written};
 
 pub(super) fn never_binds(checked: &Checked<'_>) -> Vec<Finding> {
@@ -50,11 +50,41 @@ pub(super) fn limits_nothing(checked: &Checked<'_>) -> Vec<Finding> {
         written.rule.limits().all(|limit| limit.capacity().is_none())
             && checked.overrides_of(written.rule).next().is_none()
     };
+    let compared = checked.compared();
+    let limits_too = |written: &Written<'_>| {
+        let rule = written.rule;
+        compared.iter().map(|other| other.rule).find(|other| {
+            decides(other)
+                && other.limits().any(|limit| limit.capacity().is_some())
+                && can_match_together(rule, other)
+        })
+    };
     let rules = checked.rules().filter(|written| decides(written.rule)).filter(unlimited);
     rules
         .map(|written| {
-            let problem = "it is unlimited for every subject, and the file has no override for it";
-            let remedy = "write a limit, or leave the rule out unless operators set overrides";
+            let has_match = written.rule.matches().next().is_some();
+            let (problem, remedy) = match limits_too(&written).filter(|_| has_match) {
+                None => (
+                    "it is unlimited for every subject, and the file has no override for it"
+                        .to_owned(),
+                    "write a limit, or leave the rule out unless operators set overrides"
+                        .to_owned(),
+                ),
+                Some(other) => {
+                    let exemption = written.rule.exemption();
+                    let exemption = exemption.as_deref().unwrap_or("a `not` pattern in its match");
+                    (
+                        format!(
+                            "it exempts its requests from no other rule: {:?} limits them too",
+                            other.name()
+                        ),
+                        format!(
+                            "leave it out; to exempt them, write {exemption} in rule {:?}",
+                            other.name()
+                        ),
+                    )
+                }
+            };
             written.warning(written.entry.line_of("limits"), problem, remedy)
         })
         .collect()

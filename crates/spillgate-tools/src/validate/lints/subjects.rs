@@ -1,6 +1,6 @@
 //! Finds subjects that are too easy to change, and requests that no rule limits.
 
-use super::super::rules::{can_match_together, covers, decides};
+use super::super::rules::{can_match_together, covers, decides, is_always_present};
 use super::{Checked, Finding};
 
 /// A client with many addresses has as many quotas, unless another rule limits it too.
@@ -32,7 +32,7 @@ pub(super) fn attribute_absent(checked: &Checked<'_>) -> Vec<Finding> {
     for written in rules.iter().filter(|written| decides(written.rule)) {
         let rule = written.rule;
         let matched = |attribute: &str| rule.matches().any(|(name, _)| name == attribute);
-        for attribute in rule.key().filter(|key| !matched(key) && !ALWAYS_PRESENT.contains(key)) {
+        for attribute in rule.key().filter(|key| !matched(key) && !is_always_present(key)) {
             let covered = rules
                 .iter()
                 .any(|other| decides(other.rule) && covers(other.rule, rule, Some(attribute)));
@@ -50,8 +50,6 @@ pub(super) fn attribute_absent(checked: &Checked<'_>) -> Vec<Finding> {
 
 /// Attributes that hold the address of a client, by the names of Spillgate, the middleware and Envoy.
 const ADDRESSES: [&str; 4] = ["ip", "client_ip", "remote_address", "masked_remote_address"];
-/// The attributes of every request at forward auth.
-const ALWAYS_PRESENT: [&str; 4] = ["ip", "method", "host", "path"];
 
 fn is_address(attribute: &str) -> bool {
     ADDRESSES.contains(&attribute)

@@ -269,6 +269,24 @@ impl LimiterBuilder {
     }
 }
 
+impl LimiterBuilder {
+    /// Checks the addresses of the store, without connecting to it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`build`](Self::build) for addresses, and for the nodes of a ring.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// assert!(Limiter::builder().redis("redis://127.0.0.1:70000").check_addresses().is_err());
+    /// assert!(Limiter::builder().redis("redis://127.0.0.1:6379").check_addresses().is_ok());
+    /// ```
+    pub fn check_addresses(&self) -> Result<(), BuildError> {
+        self.store.address.as_ref().map_or(Ok(()), Redis::check_addresses)
+    }
+}
+
 impl StoreSettings {
     /// Opens the store; returns `None` if state is in memory. A given clock replaces the store's.
     pub(super) async fn open(

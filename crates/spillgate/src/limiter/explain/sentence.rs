@@ -59,7 +59,10 @@ pub(super) fn of_counter(counter: &ExplainedLimit<'_>) -> String {
         (_, None) => cost,
     };
     let mut sentence = match (decision.reason(), decision.capacity()) {
-        (_, None) => format!("{name} allows every request."),
+        (_, None) => {
+            let exempts_not = counter.notes.exempts_not.as_deref().unwrap_or_default();
+            format!("{name} allows every request.{exempts_not}")
+        }
         (_, Some(0)) => format!("{name} blocks: it allows nothing, and no wait helps."),
         (None, _) => format!("{name} has room: {left}."),
         (Some(Reason::CostExceedsLimit), Some(capacity)) => format!(
