@@ -94,7 +94,7 @@ impl Gate {
             asked = asked.with("host", normalised_host(host));
         }
         if let Some(target) = reported.target {
-            asked = asked.with("path", original::path(target));
+            asked = asked.with("path", Value::of_path(target));
             for (name, value) in original::parameters(target, &self.auth.query) {
                 asked = asked.with(name, value);
             }

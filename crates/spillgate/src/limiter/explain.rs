@@ -26,6 +26,8 @@ pub struct Explanation {
     rules: Vec<ExplainedRule>,
     left_out: usize,
     domain: String,
+    /// The attributes that are paths with two readings, each with its sentence.
+    paths: Vec<String>,
     counters: Vec<Notes>,
 }
 
@@ -125,7 +127,20 @@ impl Limiter {
             .map(|policy| explained_rules(policy, bound.request()))
             .unwrap_or_default();
         let domain = request.domain().to_owned();
-        Explanation { decision: decided, remembered, leased, rules, left_out, domain, counters }
+        let paths = bound.request().values().filter_map(|(name, value)| {
+            sentence::of_path(name, value.as_bytes(), value.kept()?).into()
+        });
+        let paths = paths.collect();
+        Explanation {
+            decision: decided,
+            remembered,
+            leased,
+            rules,
+            left_out,
+            domain,
+            paths,
+            counters,
+        }
     }
 }
 

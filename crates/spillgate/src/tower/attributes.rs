@@ -9,8 +9,8 @@ use http::header::HeaderName;
 use super::Head;
 use super::diagnostics::{Diagnostic, Diagnostics};
 use crate::identity::ByIp;
+use spillgate_core::Value;
 use spillgate_core::ip::AddressText;
-use spillgate_core::path::normalised_path;
 
 /// The source of an attribute's value: [`ByIp`], or one of the functions of this module.
 ///
@@ -40,6 +40,8 @@ pub(super) enum Found<'r> {
     Borrowed(&'r [u8]),
     Owned(Vec<u8>),
     Address(AddressText),
+    /// A path, which may have two readings.
+    Path(Value<'r>),
 }
 
 /// Takes the first header line of this name.
@@ -78,7 +80,7 @@ pub fn from_method() -> Identity {
     Identity(Kind::Method)
 }
 
-/// Takes the path in its [normal form](normalised_path). In axum it is the path that the outermost router got: nested
+/// Takes the path in its [normal form](crate::http::normalised_path). In axum it is the path that the outermost router got: nested
 /// routers do not shorten it, and a rewrite behind that router does not count. [`from_request`] can take a rewritten path.
 ///
 /// axum matches the path as it was sent: to the route `/{version}/search` it gives `/./search`, whose normal form is
@@ -184,11 +186,16 @@ impl Identity {
             Kind::Ip(by_ip) => Some(address(by_ip, head, diagnostics)),
             Kind::Header(name) => Some(Found::Borrowed(head.headers.get(name)?.as_bytes())),
             Kind::Method => Some(Found::Borrowed(head.method.as_str().as_bytes())),
-            Kind::Path => Some(Found::of_text(normalised_path(whole_path(head)))),
+            Kind::Path => Some(Found::Path(Value::of_path(whole_path(head)))),
             Kind::PathSegment(place) => {
-                let path = normalised_path(whole_path(head));
-                let segment = path[1..].split('/').nth(*place).filter(|text| !text.is_empty())?;
-                Some(Found::Owned(segment.into()))
+                let path = Value::of_path(whole_path(head));
+                let segment = |path: &[u8]| {
+                    let segment = path.get(1..)?.split(|byte| *byte == b'/').nth(*place)?;
+                    (!segment.is_empty()).then(|| segment.to_vec())
+                };
+                // A client could hide a segment by a `%2F..` that its server takes for a part of it.
+                let kept = path.kept().and_then(segment);
+                Some(Found::Owned(segment(path.as_bytes()).or(kept)?))
             }
             #[cfg(feature = "axum")]
             Kind::MatchedPath => Some(Found::Borrowed(routed::matched_path(head)?.as_bytes())),
@@ -200,19 +207,13 @@ impl Identity {
     }
 }
 
-impl<'r> Found<'r> {
-    pub(super) fn as_bytes(&self) -> &[u8] {
+impl Found<'_> {
+    pub(super) fn value(&self) -> Value<'_> {
         match self {
-            Found::Borrowed(bytes) => bytes,
-            Found::Owned(bytes) => bytes,
-            Found::Address(text) => text.as_bytes(),
-        }
-    }
-
-    fn of_text(text: std::borrow::Cow<'r, str>) -> Found<'r> {
-        match text {
-            std::borrow::Cow::Borrowed(text) => Found::Borrowed(text.as_bytes()),
-            std::borrow::Cow::Owned(text) => Found::Owned(text.into_bytes()),
+            Found::Borrowed(bytes) => Value::from(*bytes),
+            Found::Owned(bytes) => Value::from(&bytes[..]),
+            Found::Address(text) => Value::from(text.as_bytes()),
+            Found::Path(path) => path.borrowed(),
         }
     }
 }

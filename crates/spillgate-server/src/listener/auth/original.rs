@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use axum::extract::Request;
 use hyper::header::{HOST, HeaderMap};
-use spillgate::http::normalised_path;
 
 use crate::config::Original;
 
@@ -43,10 +42,6 @@ impl<'r> Reported<'r> {
 
 pub(super) fn upper_case(method: &[u8]) -> Vec<u8> {
     method.trim_ascii().to_ascii_uppercase()
-}
-
-pub(super) fn path(target: &[u8]) -> String {
-    normalised_path(target).into_owned()
 }
 
 /// Returns the wanted parameters of a target; of a repeated one the first.

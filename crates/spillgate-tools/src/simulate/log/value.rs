@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use spillgate::http::{ByIp, normalised_host, normalised_path};
+use spillgate::http::{ByIp, normalised_host};
 
 use crate::simulate::event::Event;
 
@@ -45,7 +45,7 @@ impl Spelling {
             Spelling::AsItIs => event.add(attribute, value),
             Spelling::Address => event.add(attribute, &address(value)),
             Spelling::Method => event.add(attribute, &upper_case(value)),
-            Spelling::Path => event.add(attribute, normalised_path(value).as_bytes()),
+            Spelling::Path => event.add_path(attribute, value),
             Spelling::Host => event.add(attribute, &normalised_host(value)),
         }
     }
