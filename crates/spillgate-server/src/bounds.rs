@@ -5,8 +5,15 @@ use std::time::Duration;
 /// The most attributes, or units, that a request may have.
 pub const ATTRIBUTES_MAX: usize = 32;
 
+/// The most entries of a descriptor of Envoy, which are its attributes, and the most descriptors of a request. Envoy
+/// Gateway allows 256 rules in a policy and 128 header matches in a rule.
+pub const ENTRIES_MAX: usize = 256;
+
 /// The most bytes in the name of an attribute, a unit or a domain.
 pub(crate) const NAME_MAX: usize = 64;
+
+/// The most bytes in the name of an attribute or a domain at the admin API, which shows what Envoy sends.
+pub(crate) const LONG_NAME_MAX: usize = 1024;
 
 /// The most bytes in an attribute's value or in a key: longer than the paths and tokens of real requests.
 pub(crate) const VALUE_MAX: usize = 4 * 1024;

@@ -32,11 +32,12 @@ pub(super) fn findings(checked: &Checked<'_>) -> Vec<Finding> {
 type Lint = fn(&Checked<'_>) -> Vec<Finding>;
 
 /// The lints by their codes.
-const LINTS: [(&str, Lint); 23] = [
+const LINTS: [(&str, Lint); 24] = [
     ("limit-never-binds", binding::never_binds),
     ("rule-shadowed", binding::shadowed),
     ("limits-nothing", binding::limits_nothing),
     ("never-matches", matching::never_matches),
+    ("too-many-limits", matching::too_many_limits),
     ("pattern-covered", matching::pattern_covered),
     ("pattern-as-text", texts::pattern_as_text),
     ("nothing-enforced", matching::nothing_enforced),
