@@ -30,8 +30,7 @@ pub(crate) const NO_ROOM: &str = "there is no room for another record, or the st
 pub(crate) const PART_AWAY: &str =
     "a part of the store is out of reach, and the rest is done; repeat the same call";
 
-/// The most requests in one batch: they take one call to the store. Their answer has some 400 KB if each meets one
-/// limit, and 11 MB if each meets 64.
+/// The most requests in one batch. Their answer has some 400 KB if each meets one limit, and 11 MB if each meets 64.
 pub(crate) const BATCH_MAX: usize = 1_000;
 
 /// The longest that a request may wait for its limits: proxies and clients give up at about that time.

@@ -215,3 +215,40 @@ fn many_long_bodies_at_once_are_all_answered() {
         }
     });
 }
+
+/// Returns a policy of which one check meets 1,024 limits.
+fn wide_policy() -> String {
+    let limits: Vec<String> = (1..=64).map(|n| format!("'{n}000/{n}d'")).collect();
+    let limits = limits.join(",");
+    let rule = |n| format!("[[rule]]\nname = 'rule-{n}'\nkey = ['user']\nlimits = [{limits}]\n");
+    (0..16).map(rule).collect()
+}
+
+fn batch_of(count: usize) -> Vec<u8> {
+    let body = format!("[{}]", vec![CHECK; count].join(","));
+    let length = body.len();
+    let head = "POST /v1/check/batch HTTP/1.1\r\nHost: localhost\r\n";
+    format!("{head}Content-Length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+/// Once one batch took 227 MB, and 30 clients that did not read their answers 2.5 GB.
+#[test]
+#[cfg(target_os = "linux")]
+fn clients_that_do_not_read_the_answers_to_batches_take_bounded_memory() {
+    let file = TempFile::new("limits.toml", &wide_policy());
+    let server = Server::start(&["--config", file.path()]);
+    let whole = format!("[{}]", vec![CHECK; 1_000].join(","));
+    let refused = server.post("/v1/check/batch", whole.as_bytes());
+    assert_eq!(refused.status, 413, "{:.200}", refused.body);
+    assert!(refused.body.contains("send at most"), "{}", refused.body);
+    assert_eq!(server.check(CHECK)["remaining"], 999, "the refused batch was not charged");
+    let before = resident_kib(server.pid());
+    let clients: Vec<TcpStream> =
+        (0..30).map(|_| open(server.port, &batch_of(50)).unwrap()).collect();
+    let most = peak_kib(server.pid(), Duration::from_millis(800)).saturating_sub(before);
+    println!("30 clients with 50 checks of 1,024 limits each: {} MiB", most / 1024);
+    // The budget of 64 MiB, and eight answers of at most 16 MiB.
+    assert!(most < 256 * 1024, "{most} KiB");
+    assert_eq!(server.operator().send("GET", "/livez", b"").unwrap().status, 200);
+    drop(clients);
+}

@@ -22,7 +22,7 @@ pub fn holds(body: &[u8]) {
         },
         Err(problem) => is_short(&problem),
     }
-    match Batch::parse(body) {
+    match Batch::listed(body).map(Batch::of) {
         Ok(batch) => {
             let items: Vec<_> = batch.requests().collect();
             assert!(items.len() <= BATCH_MAX);
