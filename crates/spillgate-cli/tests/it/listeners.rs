@@ -252,3 +252,44 @@ fn clients_that_do_not_read_the_answers_to_batches_take_bounded_memory() {
     assert_eq!(server.operator().send("GET", "/livez", b"").unwrap().status, 200);
     drop(clients);
 }
+
+#[test]
+fn a_client_that_closes_its_side_after_its_request_gets_the_answer() {
+    let server = Server::start(&[]);
+    let request = format!(
+        "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{CHECK}",
+        CHECK.len()
+    );
+    let answered = (0..50).filter(|_| {
+        let mut stream = open(server.port, request.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).is_ok() && answer.starts_with("HTTP/1.1 200")
+    });
+    assert_eq!(answered.count(), 50);
+}
+
+/// A client that closes its side looks like one that has left, which must not keep a place in line or take a permit.
+#[test]
+fn a_client_that_closes_its_side_while_it_waits_has_left() {
+    let file = TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = 'user'\nkey = ['user']\n\
+         limits = [{ quota = '1', algorithm = 'concurrency', max_hold = '60s' }]\n",
+    );
+    let server = Server::start(&["--config", file.path()]);
+    let held = server.check(CHECK)["receipt"].as_str().unwrap().to_owned();
+    let waiting = r#"{"attributes":{"user":"u1"},"wait_ms":50000}"#;
+    let request = format!(
+        "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{waiting}",
+        waiting.len()
+    );
+    let mut stream = open(server.port, request.as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert_eq!(answer, b"", "the server closes the connection");
+    let released = server.post("/v1/release", format!("{{\"receipt\":\"{held}\"}}").as_bytes());
+    assert_eq!(released.status, 200, "{}", released.body);
+    assert_eq!(server.check(CHECK)["allowed"], true, "no other client took the permit");
+}

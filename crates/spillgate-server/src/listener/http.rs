@@ -81,7 +81,12 @@ where
     }
     let decision = match wait {
         Duration::ZERO => app.check(&request).await,
-        wait => app.acquire(&request, wait).await,
+        wait => {
+            if let Some(connection) = connection {
+                connection.note_wait();
+            }
+            app.acquire(&request, wait).await
+        }
     };
     Ok(answer::to_one(&decision, check.headers()))
 }
