@@ -269,11 +269,11 @@ impl PathForm {
     fn respelled(self, value: &Value<'_>) -> Option<Value<'static>> {
         let path = Value::of_path(value.as_bytes());
         // A path that was read before has no `%2F` but in the kept reading.
-        let kept = value.kept().or(path.kept());
+        let kept = value.other_reading().or(path.other_reading());
         let decoded = self.folded(path.as_bytes());
         match kept.map(|kept| self.folded(kept)) {
             Some(kept) => {
-                let is_same = decoded == value.as_bytes() && value.kept() == Some(&kept);
+                let is_same = decoded == value.as_bytes() && value.other_reading() == Some(&kept);
                 (!is_same).then(|| Value::of_readings(decoded, kept))
             }
             None => (decoded != value.as_bytes()).then(|| decoded.into_owned().into()),

@@ -10,7 +10,7 @@ use crate::path::{normalised_path, path_with_slashes_decoded};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value<'a>(Readings<'a>);
 
-/// The readings of a value: two only for a path with `%2F`, so that all others stay small.
+/// The readings of a value. Two are rare, so they are kept apart and all other values stay small.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Readings<'a> {
     One(Cow<'a, [u8]>),
@@ -19,10 +19,9 @@ enum Readings<'a> {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct TwoReadings {
-    /// With `%2F` decoded. Keys use it.
-    decoded: Box<[u8]>,
-    /// With `%2F` kept.
-    kept: Box<[u8]>,
+    /// The reading by which keys name a subject.
+    subject: Box<[u8]>,
+    other: Box<[u8]>,
 }
 
 impl<'a> Value<'a> {
@@ -46,14 +45,54 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Makes a value that has another reading with `%2F` kept.
-    pub(crate) fn of_readings(decoded: impl Into<Vec<u8>>, kept: impl Into<Vec<u8>>) -> Value<'a> {
-        let (decoded, kept) = (decoded.into(), kept.into());
-        Value(match decoded == kept {
-            true => Readings::One(Cow::Owned(decoded)),
-            false => {
-                Readings::Two(Box::new(TwoReadings { decoded: decoded.into(), kept: kept.into() }))
+    /// Makes the value of a header field or parameter that a client may repeat; `None` without a value.
+    ///
+    /// Some servers take the first of several values and some the last, so a client could choose its subject by the
+    /// other ones. All requests with several values therefore share the subject `several values`. Rules match by that,
+    /// or by all values in their order, joined by commas.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::Value;
+    /// let one = Value::of_repeated([&b"a"[..], b"a"]).unwrap();
+    /// let several = Value::of_repeated([&b"a"[..], b"b"]).unwrap();
+    /// assert_eq!(one.as_bytes(), b"a");
+    /// assert_eq!(several.as_bytes(), b"several values");
+    /// assert_eq!(several.other_reading(), Some(&b"a,b"[..]));
+    /// ```
+    pub fn of_repeated(values: impl IntoIterator<Item = &'a [u8]>) -> Option<Value<'a>> {
+        let mut values = values.into_iter();
+        let first = values.next()?;
+        let mut joined: Vec<u8> = Vec::new();
+        let mut is_one = true;
+        for value in values {
+            if joined.is_empty() {
+                joined.extend_from_slice(first);
             }
+            is_one &= value == first;
+            joined.push(b',');
+            joined.extend_from_slice(value);
+        }
+        Some(if is_one { Value::from(first) } else { Value::of_readings(SEVERAL, joined) })
+    }
+
+    /// Makes a value whose subject has another name than what rules also match.
+    pub(crate) fn of_readings(subject: impl Into<Vec<u8>>, other: impl Into<Vec<u8>>) -> Value<'a> {
+        let (subject, other) = (subject.into(), other.into());
+        Value(match subject == other {
+            true => Readings::One(Cow::Owned(subject)),
+            false => Readings::Two(Box::new(TwoReadings {
+                subject: subject.into(),
+                other: other.into(),
+            })),
+        })
+    }
+
+    /// Returns the value with bytes of its own.
+    pub fn into_owned(self) -> Value<'static> {
+        Value(match self.0 {
+            Readings::One(value) => Readings::One(Cow::Owned(value.into_owned())),
+            Readings::Two(readings) => Readings::Two(readings),
         })
     }
 
@@ -66,28 +105,28 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the bytes of the value. Of a path with `%2F` it is the reading in which that is a slash.
+    /// Returns the bytes of the value. Of a value with two readings it is the one by which keys name a subject.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Readings::One(value) => value,
-            Readings::Two(readings) => &readings.decoded,
+            Readings::Two(readings) => &readings.subject,
         }
     }
 
-    /// Returns the reading with `%2F` kept, if it is another one.
+    /// Returns the other reading by which rules match, if there is one: of a path that with `%2F` kept.
     #[inline]
-    pub fn kept(&self) -> Option<&[u8]> {
+    pub fn other_reading(&self) -> Option<&[u8]> {
         match &self.0 {
             Readings::One(_) => None,
-            Readings::Two(readings) => Some(&readings.kept),
+            Readings::Two(readings) => Some(&readings.other),
         }
     }
 
     /// Returns all readings.
     #[inline]
     pub(crate) fn readings(&self) -> impl Iterator<Item = &[u8]> {
-        std::iter::once(self.as_bytes()).chain(self.kept())
+        std::iter::once(self.as_bytes()).chain(self.other_reading())
     }
 }
 
@@ -125,3 +164,6 @@ impl From<Vec<u8>> for Value<'_> {
         Value(Readings::One(Cow::Owned(value)))
     }
 }
+
+/// The subject of requests that repeat a header field or parameter with several values.
+const SEVERAL: &[u8] = b"several values";

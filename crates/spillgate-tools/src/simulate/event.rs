@@ -54,7 +54,7 @@ impl Event {
     /// Adds the path of a target in its normal form, with both readings if it has two.
     pub(super) fn add_path(&mut self, attribute: usize, target: &[u8]) {
         let path = Value::of_path(target);
-        if path.kept().is_some() && self.value(attribute).is_none() {
+        if path.other_reading().is_some() && self.value(attribute).is_none() {
             self.targets.push((attribute, target.into()));
         }
         self.add(attribute, path.as_bytes());

@@ -128,7 +128,7 @@ impl Limiter {
             .unwrap_or_default();
         let domain = request.domain().to_owned();
         let paths = bound.request().values().filter_map(|(name, value)| {
-            sentence::of_path(name, value.as_bytes(), value.kept()?).into()
+            sentence::of_path(name, value.as_bytes(), value.other_reading()?).into()
         });
         let paths = paths.collect();
         Explanation {

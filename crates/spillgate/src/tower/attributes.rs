@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use http::header::HeaderName;
+use http::header::{HeaderName, HeaderValue};
 
 use super::Head;
 use super::diagnostics::{Diagnostic, Diagnostics};
@@ -40,11 +40,11 @@ pub(super) enum Found<'r> {
     Borrowed(&'r [u8]),
     Owned(Vec<u8>),
     Address(AddressText),
-    /// A path, which may have two readings.
-    Path(Value<'r>),
+    Value(Value<'r>),
 }
 
-/// Takes the first header line of this name.
+/// Takes the header field of this name. Requests that repeat it with several values share one subject, since some
+/// handlers take the first value and some the last; see [`Value::of_repeated`].
 ///
 /// Clients choose their headers. Limit by a header only if it was authenticated before, or if
 /// clients gain nothing by changing it.
@@ -184,9 +184,12 @@ impl Identity {
     ) -> Option<Found<'r>> {
         match &self.0 {
             Kind::Ip(by_ip) => Some(address(by_ip, head, diagnostics)),
-            Kind::Header(name) => Some(Found::Borrowed(head.headers.get(name)?.as_bytes())),
+            Kind::Header(name) => {
+                let lines = head.headers.get_all(name).iter().map(HeaderValue::as_bytes);
+                Value::of_repeated(lines).map(Found::Value)
+            }
             Kind::Method => Some(Found::Borrowed(head.method.as_str().as_bytes())),
-            Kind::Path => Some(Found::Path(Value::of_path(whole_path(head)))),
+            Kind::Path => Some(Found::Value(Value::of_path(whole_path(head)))),
             Kind::PathSegment(place) => {
                 let path = Value::of_path(whole_path(head));
                 let segment = |path: &[u8]| {
@@ -194,7 +197,7 @@ impl Identity {
                     (!segment.is_empty()).then(|| segment.to_vec())
                 };
                 // A client could hide a segment by a `%2F..` that its server takes for a part of it.
-                let kept = path.kept().and_then(segment);
+                let kept = path.other_reading().and_then(segment);
                 Some(Found::Owned(segment(path.as_bytes()).or(kept)?))
             }
             #[cfg(feature = "axum")]
@@ -213,7 +216,7 @@ impl Found<'_> {
             Found::Borrowed(bytes) => Value::from(*bytes),
             Found::Owned(bytes) => Value::from(&bytes[..]),
             Found::Address(text) => Value::from(text.as_bytes()),
-            Found::Path(path) => path.borrowed(),
+            Found::Value(value) => value.borrowed(),
         }
     }
 }
