@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
-use spillgate_server::ATTRIBUTES_MAX;
+use spillgate_server::ENTRIES_MAX;
 use spillgate_server::config::{self, ConfigError, Loaded, Problem};
 use spillgate_tools::validate::{self, Report, Service};
 use spillgate_tools::{Failure, say};
@@ -47,7 +47,7 @@ fn loaded<'a>(name: &'a str, text: &'a str, file: &'a Loaded) -> validate::Loade
     let Loaded { policy, settings, set } = file;
     let store = &settings.store;
     let service = Service {
-        attributes_max: ATTRIBUTES_MAX,
+        attributes_max: ENTRIES_MAX,
         has_several_shards: store.has_several_shards(),
         expected_instances: store.expected_instances,
         trusts_everyone: settings.trusts_everyone(),

@@ -209,6 +209,11 @@ impl fmt::Display for LimitParams {
     }
 }
 
+/// Returns the use that forced charges may reach in a window of `count`: no more than its stored counts hold.
+pub fn forced_max_in_window(count: u32) -> u64 {
+    (FORCED_TIMES * u64::from(count)).min(WINDOW_COUNT_MAX.into())
+}
+
 /// Returns how far stored time may be ahead of now before the clock counts as stepped back.
 #[inline]
 pub fn tolerated_us(longest_wait_us: u64) -> u64 {
@@ -222,8 +227,10 @@ pub fn gcd(a: u64, b: u64) -> u64 {
 
 /// Numbers that Lua uses stay below this: a double holds every integer up to here.
 pub const EXACT_MAX: u64 = 1 << 53;
-/// The largest count and burst: with any period, all computations stay exact.
+/// The largest count and burst of a bucket: with any period, all computations stay exact.
 pub const COUNT_MAX: u32 = 1_000_000_000;
+/// The largest count of a fixed or sliding window: what its stored counts hold.
+pub const WINDOW_COUNT_MAX: u32 = u32::MAX;
 /// Forced charges (post-paid, deferred) may reach this multiple of the capacity.
 pub const FORCED_TIMES: u64 = 2;
 const SECOND_US: u64 = 1_000_000;

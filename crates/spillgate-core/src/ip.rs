@@ -132,9 +132,15 @@ impl SubjectPrefix {
         (v4 <= V4_BITS && v6 <= V6_BITS).then_some(SubjectPrefix { v4, v6 })
     }
 
-    /// Returns the subject of an address: the address, or the network that counts as one client.
+    /// Returns the subject of an address: the address, or the network that counts as one client. A NAT64 gateway gives
+    /// all IPv4 clients one prefix, so the IPv4 address within counts.
     pub fn subject(self, address: IpAddr) -> Network {
-        let address = address.to_canonical();
+        let address = match address.to_canonical() {
+            IpAddr::V6(v6) if v6.segments()[..6] == NAT64 => {
+                IpAddr::V4(Ipv4Addr::from_bits(v6.to_bits() as u32))
+            }
+            address => address,
+        };
         let prefix = match address {
             IpAddr::V4(_) => self.v4,
             IpAddr::V6(_) => self.v6,
@@ -223,6 +229,9 @@ impl<T> Default for Networks<T> {
 
 const V4_BITS: u8 = 32;
 const V6_BITS: u8 = 128;
+/// The first 96 bits of `64:ff9b::/96`, whose addresses stand for IPv4 addresses behind a NAT64 gateway (RFC 6052). Only
+/// subjects know them: an address of a trusted network is never recognised within another.
+const NAT64: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
 /// `::ffff:0:0/96` holds the IPv4-mapped addresses.
 const MAPPED_PREFIX: u8 = 96;
 
@@ -247,6 +256,9 @@ mod tests {
         assert_eq!(spelled(usual, "203.0.113.7"), "203.0.113.7");
         assert_eq!(spelled(usual, "203.0.113.7:4711"), "203.0.113.7");
         assert_eq!(spelled(usual, "::ffff:203.0.113.7"), "203.0.113.7");
+        assert_eq!(spelled(usual, "64:ff9b::203.0.113.7"), "203.0.113.7");
+        assert_eq!(spelled(usual, "[64:ff9b::cb00:7108]:443"), "203.0.113.8");
+        assert_eq!(spelled(usual, "64:ff9b:1::203.0.113.7"), "64:ff9b:1::/64");
         assert_eq!(spelled(usual, "2001:DB8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
         assert_eq!(spelled(usual, "fe80::1%eth0"), "fe80::/64");
         assert_eq!(spelled(cut(32, 48), "2001:db8:1:2::1"), "2001:db8:1::/48");

@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::algorithm::COUNT_MAX;
 pub use crate::algorithm::{Algorithm, LimitError};
+use crate::algorithm::{COUNT_MAX, WINDOW_COUNT_MAX};
 use crate::algorithm::{LimitParams, concurrency, token_bucket};
 
 mod binding;

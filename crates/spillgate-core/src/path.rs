@@ -1,5 +1,5 @@
 //! Normalises paths, so that a client gets no second limit by writing `//login`, `/%6Cogin` or
-//! `/a/../login`. Normalises hosts likewise.
+//! `/a/../login`. A path with `%2F` has two readings. Normalises hosts likewise.
 
 use std::borrow::Cow;
 
@@ -24,6 +24,28 @@ pub fn normalised_path<T: AsRef<[u8]> + ?Sized>(target: &T) -> Cow<'_, str> {
         _ if path == b"*" => Cow::Borrowed("*"),
         _ => Cow::Owned(resolved(path)),
     }
+}
+
+/// Returns the other reading of a path with `%2F`: as [`normalised_path`], but each `%2F` is a slash before dot
+/// segments are resolved. `None` if the path has no `%2F`.
+///
+/// Servers differ: nginx decodes `%2F` where it rewrites or serves files, most routers keep it in its segment. A client
+/// chooses the spelling, so a rule must know both readings.
+///
+/// ```
+/// use spillgate_core::path::path_with_slashes_decoded;
+/// assert_eq!(path_with_slashes_decoded("/x%2f..%2Flogin").as_deref(), Some("/login"));
+/// assert_eq!(path_with_slashes_decoded("/login%252F"), None);
+/// ```
+pub fn path_with_slashes_decoded<T: AsRef<[u8]> + ?Sized>(target: &T) -> Option<String> {
+    let mut path = path_of(target.as_ref());
+    let mut decoded = Vec::new();
+    while let Some(at) = path.windows(3).position(|triplet| triplet.eq_ignore_ascii_case(b"%2F")) {
+        decoded.extend_from_slice(&path[..at]);
+        decoded.push(b'/');
+        path = &path[at + 3..];
+    }
+    (!decoded.is_empty()).then(|| resolved(&[&decoded, path].concat()))
 }
 
 /// Returns a host in its normal form: lower-case, without its port and without a final dot.

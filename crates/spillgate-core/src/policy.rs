@@ -69,6 +69,8 @@ pub struct Policy {
     overrides: Arc<Overrides>,
     /// The overrides that are runtime changes.
     runtime: Overrides,
+    /// The number of limits of all rules.
+    limit_count: usize,
     /// Whether the file has `rules = []`.
     is_empty_on_purpose: bool,
 }
@@ -219,6 +221,11 @@ impl Policy {
         let used = self.index.used(domain, kind);
         let used: Vec<&str> = used.iter().take(COMPARED_MAX).map(|used| &**used).collect();
         problem::nearest(name, &used)
+    }
+
+    /// Returns the number of limits of all rules. No request matches more.
+    pub fn limit_count(&self) -> usize {
+        self.limit_count
     }
 
     /// Returns the number of overrides in the file.
@@ -373,6 +380,7 @@ impl Policy {
         let overrides = Arc::new(reading.finish(problems));
         let index = Arc::new(Index::of(&rules.in_order));
         let written: Arc<[Rule]> = rules.in_order.into();
+        let limit_count = written.iter().map(|rule| rule.limits().len()).sum();
         Policy {
             rules: Arc::clone(&written),
             written,
@@ -380,6 +388,7 @@ impl Policy {
             types: Arc::new(types),
             index,
             overrides,
+            limit_count,
             is_empty_on_purpose: rules.none_at.is_some(),
             runtime: Overrides::default(),
         }

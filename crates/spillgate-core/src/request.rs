@@ -8,6 +8,10 @@ use smallvec::SmallVec;
 use crate::limit::{Limit, REQUESTS};
 use crate::subject::DEFAULT_DOMAIN;
 
+mod value;
+
+pub use value::Value;
+
 /// One request: what a caller wants to do, and for which subject. Every call of the limiter takes
 /// it.
 ///
@@ -55,12 +59,6 @@ enum BroughtLimit<'a> {
     /// A limit beside or in place of those of the rules that the request matches.
     Asked(Cow<'a, Limit>),
 }
-
-/// The value of an attribute, of any bytes.
-///
-/// `Request::with` takes it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Value<'a>(Cow<'a, [u8]>);
 
 impl<'a> Request<'a> {
     /// Makes a request without attributes, with a cost of one request, in the domain `default`.
@@ -191,6 +189,26 @@ impl<'a> Request<'a> {
         self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_bytes())
     }
 
+    /// Returns every reading of an attribute's value. A rule matches by any of them.
+    pub(crate) fn readings(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        let value = self.attributes.iter().find(|(known, _)| known == name);
+        value.into_iter().flat_map(|(_, value)| value.readings())
+    }
+
+    /// Returns all attributes with their values, in the order in which they were given.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::{Request, Value};
+    /// let request = Request::new().with("path", Value::of_path("/%2Flogin"));
+    /// let (_, path) = request.values().next().unwrap();
+    /// assert_eq!(path, &Value::of_path("/%2Flogin"));
+    /// ```
+    #[inline]
+    pub fn values(&self) -> impl Iterator<Item = (&str, &Value<'a>)> {
+        self.attributes.iter().map(|(name, value)| (name.as_ref(), value))
+    }
+
     /// Returns all attributes, in the order in which they were given.
     #[inline]
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &[u8])> {
@@ -225,49 +243,6 @@ impl<'a> Request<'a> {
     #[inline]
     pub fn refunds(&self) -> bool {
         self.refunds
-    }
-}
-
-impl Value<'_> {
-    /// Returns the bytes of the value.
-    #[inline]
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl<'a> From<&'a str> for Value<'a> {
-    #[inline]
-    fn from(value: &'a str) -> Value<'a> {
-        Value(Cow::Borrowed(value.as_bytes()))
-    }
-}
-
-impl<'a> From<&'a [u8]> for Value<'a> {
-    #[inline]
-    fn from(value: &'a [u8]) -> Value<'a> {
-        Value(Cow::Borrowed(value))
-    }
-}
-
-impl<'a> From<&'a String> for Value<'a> {
-    #[inline]
-    fn from(value: &'a String) -> Value<'a> {
-        Value(Cow::Borrowed(value.as_bytes()))
-    }
-}
-
-impl From<String> for Value<'_> {
-    #[inline]
-    fn from(value: String) -> Self {
-        Value(Cow::Owned(value.into_bytes()))
-    }
-}
-
-impl From<Vec<u8>> for Value<'_> {
-    #[inline]
-    fn from(value: Vec<u8>) -> Self {
-        Value(Cow::Owned(value))
     }
 }
 

@@ -21,7 +21,7 @@ mod systemd;
 mod telemetry;
 
 pub use app::App;
-pub use bounds::ATTRIBUTES_MAX;
+pub use bounds::{ATTRIBUTES_MAX, ENTRIES_MAX};
 pub use listener::admin::{EXPLAIN, explain_routes};
 pub use listener::http::routes as http_routes;
 pub use serve::{serve, stop_on_signals};

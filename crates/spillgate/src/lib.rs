@@ -86,7 +86,7 @@ pub mod store {
 /// The module [`tower`] has layers that use it.
 #[cfg(feature = "http")]
 pub mod http {
-    pub use spillgate_core::path::{normalised_host, normalised_path};
+    pub use spillgate_core::path::{normalised_host, normalised_path, path_with_slashes_decoded};
 
     pub use crate::denial_response::DenialResponse;
     pub use crate::headers::HeaderStyle;

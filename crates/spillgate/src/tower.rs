@@ -318,7 +318,7 @@ impl Attributes {
         }
         for ((name, _), found) in self.named.iter().zip(values) {
             if let Some(found) = found {
-                request.set(&**name, found.as_bytes());
+                request.set(&**name, found.value());
             }
         }
         match &self.cost {

@@ -7,8 +7,8 @@ use actix_web::http::header::{self, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpResponse, web};
 use http::HeaderMap;
-use spillgate::http::{ByIp, DenialResponse, HeaderStyle, normalised_path};
-use spillgate::{Decision, Limiter, Request};
+use spillgate::http::{ByIp, DenialResponse, HeaderStyle};
+use spillgate::{Decision, Limiter, Request, Value};
 
 use crate::permits::{Holding, Permits};
 
@@ -49,7 +49,7 @@ impl Limits {
         let request = Request::new()
             .with("ip", self.client(request))
             .with("method", request.method().as_str())
-            .with("path", normalised_path(request.path()).into_owned())
+            .with("path", Value::of_path(request.path()))
             .with("route", route.unwrap_or_default());
         self.limiter.check(&request).await
     }

@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use http::{HeaderMap, Method};
 use pingora::http::ResponseHeader;
 use pingora::prelude::{HttpPeer, ProxyHttp, Result, Session};
-use spillgate::http::{ByIp, DenialResponse, HeaderStyle, normalised_path};
-use spillgate::{Decision, Limiter, Request};
+use spillgate::http::{ByIp, DenialResponse, HeaderStyle};
+use spillgate::{Decision, Limiter, Request, Value};
 
 pub struct Proxy {
     pub limiter: Limiter,
@@ -86,7 +86,7 @@ impl Proxy {
         let request = Request::new()
             .with("ip", ip)
             .with("method", head.method.as_str())
-            .with("path", normalised_path(head.uri.path()).into_owned());
+            .with("path", Value::of_path(head.uri.path()));
         self.limiter.check(&request).await
     }
 }

@@ -194,15 +194,19 @@ fn a_header_attribute_separates_its_clients() {
     };
     assert_eq!((status(&["a"]), status(&["a"])), (200, 429));
     assert_eq!(status(&["b"]), 200);
-    // The first of two lines counts: more keys give no more limits.
-    assert_eq!(status(&["a", "c"]), 429);
+    // All requests with several keys are one client, whichever of them the application takes.
+    assert_eq!(status(&["a", "c"]), 200);
+    for keys in [["a", "c"], ["c", "a"], ["a", "d"], ["e", "f"]] {
+        assert_eq!(status(&keys), 429, "{keys:?}");
+    }
+    assert_eq!(status(&["a", "a"]), 429);
     assert_eq!(status(&[]), 200);
 }
 
 #[test]
-fn a_header_attribute_is_the_first_of_the_lines_that_ext_authz_joins() {
+fn lines_that_ext_authz_joins_are_several_values() {
     for (original, expected) in [
-        ("request", [200, 429, 429, 200, 429]),
+        ("request", [200, 200, 429, 200, 429]),
         ("x-original", [200, 200, 200, 200, 429]),
         ("x-forwarded", [200, 200, 200, 200, 429]),
     ] {
@@ -218,6 +222,36 @@ fn a_header_attribute_is_the_first_of_the_lines_that_ext_authz_joins() {
             |key: &str| ask(&server, "GET", "/v1/auth", &[HOST, ("x-api-key", key)]).status;
         assert_eq!(["a", "a,b", "a , c", "b", "b"].map(status), expected, "{original}");
     }
+}
+
+#[test]
+fn a_repeated_parameter_gives_a_client_no_further_limit() {
+    let file = TempFile::new(
+        "auth.toml",
+        "[server]\ntrusted_proxies = [\"127.0.0.1\"]\n[server.auth]\nquery = [\"k\"]\n\
+         [[rule]]\nname = \"k\"\nkey = [\"k\"]\nlimits = [\"1/hour\"]\n",
+    );
+    let server = Server::start(&["--config", file.path()]);
+    let status =
+        |path: &str| ask(&server, "GET", "/v1/auth", &[HOST, ("X-Forwarded-Uri", path)]).status;
+    assert_eq!((status("/?k=a"), status("/?k=a")), (200, 429));
+    let admitted = (0..50).filter(|n| status(&format!("/?k={n}&k=a")) == 200).count();
+    assert_eq!(admitted, 1);
+}
+
+#[test]
+fn clients_behind_a_nat64_gateway_are_counted_by_their_ipv4_address() {
+    let file = TempFile::new(
+        "auth.toml",
+        "[server]\ntrusted_proxies = [\"127.0.0.1\"]\n\
+         [[rule]]\nname = \"ip\"\nkey = [\"ip\"]\nlimits = [\"1/hour\"]\n",
+    );
+    let server = Server::start(&["--config", file.path()]);
+    let status =
+        |ip: &str| ask(&server, "GET", "/v1/auth", &[HOST, ("X-Forwarded-For", ip)]).status;
+    assert_eq!(status("64:ff9b::203.0.113.7"), 200);
+    assert_eq!(status("203.0.113.7"), 429);
+    assert_eq!(status("64:ff9b::203.0.113.8"), 200);
 }
 
 #[test]

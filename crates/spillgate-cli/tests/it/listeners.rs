@@ -215,3 +215,81 @@ fn many_long_bodies_at_once_are_all_answered() {
         }
     });
 }
+
+/// Returns a policy of which one check meets 1,024 limits.
+fn wide_policy() -> String {
+    let limits: Vec<String> = (1..=64).map(|n| format!("'{n}000/{n}d'")).collect();
+    let limits = limits.join(",");
+    let rule = |n| format!("[[rule]]\nname = 'rule-{n}'\nkey = ['user']\nlimits = [{limits}]\n");
+    (0..16).map(rule).collect()
+}
+
+fn batch_of(count: usize) -> Vec<u8> {
+    let body = format!("[{}]", vec![CHECK; count].join(","));
+    let length = body.len();
+    let head = "POST /v1/check/batch HTTP/1.1\r\nHost: localhost\r\n";
+    format!("{head}Content-Length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+/// Once one batch took 227 MB, and 30 clients that did not read their answers 2.5 GB.
+#[test]
+#[cfg(target_os = "linux")]
+fn clients_that_do_not_read_the_answers_to_batches_take_bounded_memory() {
+    let file = TempFile::new("limits.toml", &wide_policy());
+    let server = Server::start(&["--config", file.path()]);
+    let whole = format!("[{}]", vec![CHECK; 1_000].join(","));
+    let refused = server.post("/v1/check/batch", whole.as_bytes());
+    assert_eq!(refused.status, 413, "{:.200}", refused.body);
+    assert!(refused.body.contains("send at most"), "{}", refused.body);
+    assert_eq!(server.check(CHECK)["remaining"], 999, "the refused batch was not charged");
+    let before = resident_kib(server.pid());
+    let clients: Vec<TcpStream> =
+        (0..30).map(|_| open(server.port, &batch_of(50)).unwrap()).collect();
+    let most = peak_kib(server.pid(), Duration::from_millis(800)).saturating_sub(before);
+    println!("30 clients with 50 checks of 1,024 limits each: {} MiB", most / 1024);
+    // The budget of 64 MiB, and eight answers of at most 16 MiB.
+    assert!(most < 256 * 1024, "{most} KiB");
+    assert_eq!(server.operator().send("GET", "/livez", b"").unwrap().status, 200);
+    drop(clients);
+}
+
+#[test]
+fn a_client_that_closes_its_side_after_its_request_gets_the_answer() {
+    let server = Server::start(&[]);
+    let request = format!(
+        "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{CHECK}",
+        CHECK.len()
+    );
+    let answered = (0..50).filter(|_| {
+        let mut stream = open(server.port, request.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).is_ok() && answer.starts_with("HTTP/1.1 200")
+    });
+    assert_eq!(answered.count(), 50);
+}
+
+/// A client that closes its side looks like one that has left, which must not keep a place in line or take a permit.
+#[test]
+fn a_client_that_closes_its_side_while_it_waits_has_left() {
+    let file = TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = 'user'\nkey = ['user']\n\
+         limits = [{ quota = '1', algorithm = 'concurrency', max_hold = '60s' }]\n",
+    );
+    let server = Server::start(&["--config", file.path()]);
+    let held = server.check(CHECK)["receipt"].as_str().unwrap().to_owned();
+    let waiting = r#"{"attributes":{"user":"u1"},"wait_ms":50000}"#;
+    let request = format!(
+        "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{waiting}",
+        waiting.len()
+    );
+    let mut stream = open(server.port, request.as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert_eq!(answer, b"", "the server closes the connection");
+    let released = server.post("/v1/release", format!("{{\"receipt\":\"{held}\"}}").as_bytes());
+    assert_eq!(released.status, 200, "{}", released.body);
+    assert_eq!(server.check(CHECK)["allowed"], true, "no other client took the permit");
+}

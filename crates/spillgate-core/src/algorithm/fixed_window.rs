@@ -8,7 +8,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
+use super::{Charge, Reading, Refund, forced_max_in_window, tolerated_us};
 use crate::calendar::Calendar;
 
 /// At most `count` in each window.
@@ -180,13 +180,13 @@ impl<'n> View<'n> {
         if window != (self.state.start_us..self.state.end_us) {
             self.state = State::new(window, self.state.used);
         }
-        // Fits: the use reaches at most twice the largest count.
+        // Fits: neither a count nor what is forced is larger.
         self.state.used = self.state.used.saturating_add(cost as u32);
     }
 
     /// Uses up to `cost` even without room, up to the limit of force.
     pub fn force(&mut self, cost: u64, now_us: u64) {
-        let forced_max = FORCED_TIMES * u64::from(self.params.count);
+        let forced_max = forced_max_in_window(self.params.count);
         let cost = cost.min(forced_max.saturating_sub(self.level().used));
         if cost > 0 {
             self.charge(cost, now_us);

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
+use super::{Charge, Reading, Refund, forced_max_in_window, tolerated_us};
 
 /// `count` in a sliding period, as a close approximation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,13 +114,13 @@ impl<'n> View<'n> {
             let used = self.counts().used();
             self.state = State::new(self.params, now_us.max(self.state.start_us), used);
         }
-        // Fits: the use reaches at most twice the largest count.
+        // Fits: neither a count nor what is forced is larger.
         self.state.curr = self.state.curr.saturating_add(cost as u32);
     }
 
     /// Uses up to `cost` even without room, up to the limit of force.
     pub fn force(&mut self, cost: u64, now_us: u64) {
-        let forced_max = FORCED_TIMES * u64::from(self.params.count);
+        let forced_max = forced_max_in_window(self.params.count);
         let cost = cost.min(forced_max.saturating_sub(self.counts().used()));
         if cost > 0 {
             self.charge(cost, now_us);

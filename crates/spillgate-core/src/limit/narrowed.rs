@@ -1,10 +1,10 @@
 //! Narrows a limit to one that a caller asks for, or replaces it by that.
 
-use super::{Kind, Limit};
+use super::{COUNT_MAX, Kind, Limit};
 use crate::algorithm::{LimitParams, fixed_window, sliding_log, sliding_window, token_bucket};
 
 impl Limit {
-    /// Returns this limit narrowed to `asked`, a bucket or `block`: it never allows more at once,
+    /// Returns this limit narrowed to `asked`, a bucket, a sliding window or `block`: it never allows more at once,
     /// and never more in the long run. Returns `None` if that changes nothing, or if permits and
     /// rates would be compared. Name and unit stay, and the algorithm of a limit with state.
     pub fn narrowed(&self, asked: &Limit) -> Option<Limit> {
@@ -12,24 +12,22 @@ impl Limit {
             (_, Kind::Unlimited) | (Kind::Block, _) => return None,
             (_, Kind::Block) => Kind::Block,
             (Kind::Unlimited, Kind::Counted(_)) => asked.kind,
-            (Kind::Counted(params), Kind::Counted(LimitParams::TokenBucket(asked))) => {
-                Kind::Counted(params_below(params, asked)?)
+            (Kind::Counted(params), Kind::Counted(asked)) => {
+                Kind::Counted(params_below(params, &Asked::of(asked)?)?)
             }
-            (Kind::Counted(_), Kind::Counted(_)) => return None,
         };
         Some(Limit { kind, ..self.clone() })
     }
 
-    /// Returns the limit that `asked`, a bucket, `block` or `unlimited`, makes in place of this one.
+    /// Returns the limit that `asked`, a bucket, a sliding window, `block` or `unlimited`, makes in place of this one.
     /// Name and unit stay, the algorithm of a limit with state, and a block. Returns `None` if nothing changes,
     /// because permits have no rate or because the algorithm cannot count so far.
     pub fn replaced_by(&self, asked: &Limit) -> Option<Limit> {
         let kind = match (&self.kind, &asked.kind) {
             (Kind::Block, _) => return None,
-            (Kind::Counted(params), Kind::Counted(LimitParams::TokenBucket(asked))) => {
-                Kind::Counted(params_of(params, asked)?)
+            (Kind::Counted(params), Kind::Counted(asked)) => {
+                Kind::Counted(params_of(params, &Asked::of(asked)?)?)
             }
-            (Kind::Counted(_), Kind::Counted(_)) => return None,
             (Kind::Unlimited, _) => {
                 return Some(Limit { words: self.words.clone(), ..asked.clone() });
             }
@@ -39,6 +37,12 @@ impl Limit {
     }
 }
 
+/// The numbers that a caller asks for. A window counts further than a bucket.
+struct Asked {
+    rate: Rate,
+    burst: u32,
+}
+
 /// A number of requests in a period.
 #[derive(Clone, Copy)]
 struct Rate {
@@ -46,11 +50,11 @@ struct Rate {
     period_us: u64,
 }
 
-fn params_below(params: &LimitParams, asked: &token_bucket::Params) -> Option<LimitParams> {
+fn params_below(params: &LimitParams, asked: &Asked) -> Option<LimitParams> {
     Some(match params {
         LimitParams::TokenBucket(bucket) => {
             let own = Rate { count: bucket.count, period_us: bucket.period_us };
-            let Rate { count, period_us } = own.lower(Rate::of(asked));
+            let Rate { count, period_us } = own.lower(asked.rate.of_bucket());
             let burst = bucket.burst.min(asked.burst);
             LimitParams::TokenBucket(
                 token_bucket::Params::new(count, period_us, burst.into()).ok()?,
@@ -58,19 +62,19 @@ fn params_below(params: &LimitParams, asked: &token_bucket::Params) -> Option<Li
         }
         LimitParams::FixedWindow(params) => {
             let own = Rate { count: params.count, period_us: params.window.longest_us() };
-            let window = window_of(params, asked);
+            let window = window_of(params, asked.rate);
             let period_us = window.longest_us();
-            let Rate { count, .. } = own.capped(Rate { count: asked.count, period_us })?;
+            let Rate { count, .. } = own.capped(Rate { count: asked.rate.count, period_us })?;
             LimitParams::FixedWindow(fixed_window::Params { count, window })
         }
         LimitParams::SlidingLog(params) => {
             let own = Rate { count: params.count, period_us: params.period_us };
-            let Rate { count, period_us } = own.capped(Rate::of(asked))?;
+            let Rate { count, period_us } = own.capped(asked.rate)?;
             LimitParams::SlidingLog(sliding_log::Params { count, period_us })
         }
         LimitParams::SlidingWindow(params) => {
             let own = Rate { count: params.count, period_us: params.period_us };
-            let Rate { count, period_us } = own.capped(Rate::of(asked))?;
+            let Rate { count, period_us } = own.capped(asked.rate)?;
             LimitParams::SlidingWindow(sliding_window::Params { count, period_us })
         }
         LimitParams::Concurrency(_) => return None,
@@ -78,12 +82,18 @@ fn params_below(params: &LimitParams, asked: &token_bucket::Params) -> Option<Li
 }
 
 /// Returns the numbers that `asked` makes for the algorithm of `params`.
-fn params_of(params: &LimitParams, asked: &token_bucket::Params) -> Option<LimitParams> {
-    let Rate { count, period_us } = Rate::of(asked);
+fn params_of(params: &LimitParams, asked: &Asked) -> Option<LimitParams> {
+    let Rate { count, period_us } = asked.rate;
     Some(match params {
-        LimitParams::TokenBucket(_) => LimitParams::TokenBucket(*asked),
+        LimitParams::TokenBucket(_) => {
+            let burst = asked.burst.min(COUNT_MAX);
+            let Rate { count, period_us } = asked.rate.of_bucket();
+            LimitParams::TokenBucket(
+                token_bucket::Params::new(count, period_us, burst.into()).ok()?,
+            )
+        }
         LimitParams::FixedWindow(params) => {
-            let window = window_of(params, asked);
+            let window = window_of(params, asked.rate);
             LimitParams::FixedWindow(fixed_window::Params { count, window })
         }
         LimitParams::SlidingLog(_) if count > sliding_log::COUNT_MAX => return None,
@@ -99,7 +109,7 @@ fn params_of(params: &LimitParams, asked: &token_bucket::Params) -> Option<Limit
 
 /// Returns the windows that `asked` means: the calendar's own if it asks for a day, week, month or
 /// year as the calendar has, else windows of its period.
-fn window_of(params: &fixed_window::Params, asked: &token_bucket::Params) -> fixed_window::Window {
+fn window_of(params: &fixed_window::Params, asked: Rate) -> fixed_window::Window {
     match &params.window {
         fixed_window::Window::Calendar(calendar)
             if calendar.parts().0.usual_us() == asked.period_us =>
@@ -110,9 +120,21 @@ fn window_of(params: &fixed_window::Params, asked: &token_bucket::Params) -> fix
     }
 }
 
+impl Asked {
+    fn of(params: &LimitParams) -> Option<Asked> {
+        let (count, period_us, burst) = match params {
+            LimitParams::TokenBucket(bucket) => (bucket.count, bucket.period_us, bucket.burst),
+            LimitParams::SlidingWindow(window) => (window.count, window.period_us, window.count),
+            _ => return None,
+        };
+        Some(Asked { rate: Rate { count, period_us }, burst })
+    }
+}
+
 impl Rate {
-    fn of(bucket: &token_bucket::Params) -> Rate {
-        Rate { count: bucket.count, period_us: bucket.period_us }
+    /// Returns the rate, or the highest that a bucket has.
+    fn of_bucket(self) -> Rate {
+        Rate { count: self.count.min(COUNT_MAX), ..self }
     }
 
     /// Returns the rate that is lower in the long run.
@@ -152,6 +174,25 @@ mod tests {
         check(own(), "120/hour", Some("120/1h burst 50"));
         check(own(), "block", Some("block"));
         check(own(), "unlimited", None);
+    }
+
+    #[test]
+    fn a_count_that_only_windows_have_is_never_unlimited() {
+        let of = |algorithm: &str, count: u32| {
+            LimitSpec::new(format!("{count}/month")).algorithm(algorithm).build().unwrap()
+        };
+        let asked = of("sliding-window", 3_000_000_000);
+        for algorithm in ["fixed-window", "sliding-window"] {
+            let own = of(algorithm, u32::MAX);
+            assert_eq!(own.narrowed(&asked), Some(of(algorithm, 3_000_000_000)));
+            assert_eq!(of(algorithm, 5).replaced_by(&asked), Some(of(algorithm, 3_000_000_000)));
+        }
+        let bucket = of("token-bucket", 1_000_000_000);
+        assert_eq!(bucket.narrowed(&asked), Some(bucket.clone()));
+        assert_eq!(of("token-bucket", 5).replaced_by(&asked), Some(bucket));
+        let unlimited = Limit::unlimited();
+        assert_eq!(unlimited.narrowed(&asked), Some(asked.clone()));
+        assert_eq!(unlimited.replaced_by(&asked), Some(asked));
     }
 
     #[test]

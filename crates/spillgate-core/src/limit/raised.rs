@@ -20,8 +20,9 @@ fn twice(params: &LimitParams) -> Option<LimitParams> {
         return raised.ok().map(LimitParams::TokenBucket);
     }
     let mut raised = *params;
+    let is_window = matches!(params, LimitParams::FixedWindow(_) | LimitParams::SlidingWindow(_));
     let count = raised.count_mut()?;
-    *count = twice(*count)?;
+    *count = if is_window { count.checked_mul(2)? } else { twice(*count)? };
     match raised {
         LimitParams::SlidingLog(log) if log.count > sliding_log::COUNT_MAX => None,
         _ => Some(raised),
@@ -49,6 +50,8 @@ mod tests {
         check(&LimitSpec::new("5/90s").algorithm("fixed-window"), Some("10/90s"));
         check(&LimitSpec::new("5/minute").algorithm("sliding-log"), Some("10/1m"));
         check(&LimitSpec::new("5/minute").algorithm("sliding-window"), Some("10/1m"));
+        let window = LimitSpec::new("600_000_000/minute").algorithm("sliding-window");
+        check(&window, Some("1200000000/1m"));
         check(
             &LimitSpec::new("5").algorithm("concurrency").max_hold("30s"),
             Some("10 max_hold 30s"),
@@ -59,6 +62,7 @@ mod tests {
     fn limits_that_cannot_be_doubled_are_not_raised() {
         check(&LimitSpec::new("600_000_000/minute"), None);
         check(&LimitSpec::new("600_000/minute").algorithm("sliding-log"), None);
+        check(&LimitSpec::new("3_000_000_000/minute").algorithm("sliding-window"), None);
         check(&LimitSpec::new("block"), None);
         check(&LimitSpec::new("unlimited"), None);
     }

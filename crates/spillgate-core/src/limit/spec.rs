@@ -1,7 +1,7 @@
 //! Unchecked limits, and their conversion into valid ones.
 
 use super::quota::{Length, Quota};
-use super::{Algorithm, COUNT_MAX, Kind, Limit, LimitError, checked_name};
+use super::{Algorithm, COUNT_MAX, Kind, Limit, LimitError, WINDOW_COUNT_MAX, checked_name};
 use crate::algorithm::{
     LimitParams, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
 };
@@ -158,7 +158,8 @@ impl LimitSpec {
         length: Length,
         algorithm: Algorithm,
     ) -> Result<LimitParams, LimitError> {
-        let count = checked_count(count)?;
+        let is_window = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow);
+        let count = if is_window { window_count(count)? } else { checked_count(count)? };
         let period_us = length.us();
         match algorithm {
             Algorithm::TokenBucket => {
@@ -257,15 +258,28 @@ impl From<String> for LimitSpec {
 }
 
 pub(super) fn checked_count(count: u64) -> Result<u32, LimitError> {
+    count_up_to(COUNT_MAX, count)
+}
+
+fn window_count(count: u64) -> Result<u32, LimitError> {
+    count_up_to(WINDOW_COUNT_MAX, count)
+}
+
+fn count_up_to(most: u32, count: u64) -> Result<u32, LimitError> {
     match u32::try_from(count) {
-        Ok(count @ 1..=COUNT_MAX) => Ok(count),
+        Ok(count) if (1..=most).contains(&count) => Ok(count),
         Ok(0) => Err(LimitError::new(
             "quota",
             "a count of 0 allows nothing; write \"block\" if you mean that, or \"unlimited\" for the opposite",
         )),
         _ => Err(LimitError::new(
             "quota",
-            format!("{count} is above {COUNT_MAX}, the nearest count that fits"),
+            match most {
+                COUNT_MAX => format!(
+                    "{count} is above {COUNT_MAX}, the nearest count that fits; windows count up to {WINDOW_COUNT_MAX}"
+                ),
+                _ => format!("{count} is above {most}, the nearest count that fits"),
+            },
         )),
     }
 }

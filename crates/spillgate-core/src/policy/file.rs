@@ -488,4 +488,6 @@ const HEADS: [&str; 2] = ["[[rule]]", "[[override]]"];
 /// The largest piece. An invalid one can take a thousand times its size as a tree and as errors.
 pub(super) const TREE_MAX: usize = 4 << 20;
 /// The longest name of an attribute, as at the APIs.
-const ATTRIBUTE_NAME_MAX: usize = 64;
+/// The longest name of an attribute: Envoy Gateway joins those of its descriptors from the names of namespace, route,
+/// rule and host.
+const ATTRIBUTE_NAME_MAX: usize = 1024;

@@ -77,7 +77,11 @@ impl Condition {
     }
 
     pub(super) fn holds(&self, request: &Request<'_>) -> bool {
-        self.any_of.holds(request.attribute(&self.attribute))
+        let mut readings = request.readings(&self.attribute).peekable();
+        match readings.peek() {
+            None => self.any_of.holds(None),
+            Some(_) => readings.any(|reading| self.any_of.holds(Some(reading))),
+        }
     }
 
     /// Returns whether a request needs the attribute.
@@ -346,9 +350,9 @@ impl Index {
     pub(super) fn candidates(&self, request: &Request<'_>) -> Candidates {
         let Some(domain) = self.domain(request.domain()) else { return Candidates::new() };
         let mut candidates = Candidates::from_slice(&domain.always);
-        for (name, value) in request.attributes() {
+        for (name, value) in request.values() {
             if let Some(attribute) = domain.attributes.get(name) {
-                attribute.find(value, &mut candidates);
+                value.readings().for_each(|reading| attribute.find(reading, &mut candidates));
             }
         }
         candidates.sort_unstable();

@@ -496,7 +496,7 @@ const REQUEST_LIMITS: [(&str, RequestLimit); 3] = [
     ("replace", RequestLimit::Replace),
 ];
 /// The longest domain. Proxies join domains from the names of namespace, gateway and listener.
-const DOMAIN_MAX: usize = 256;
+const DOMAIN_MAX: usize = 1024;
 /// The most key attributes: as many as the APIs allow in a request. An override's set of them has 32 bits.
 const KEY_MAX: usize = 32;
 /// The generation of a rule that was never reset.

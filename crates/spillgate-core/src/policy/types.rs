@@ -9,7 +9,7 @@ use super::glob::Glob;
 use super::problem::{Problem, Problems};
 use crate::ip::{Network, SubjectPrefix, address};
 use crate::path::normalised_path;
-use crate::request::Request;
+use crate::request::{Request, Value};
 
 /// The types of all attributes. An attribute without a type is a text.
 #[derive(Clone, Debug)]
@@ -80,10 +80,12 @@ impl<'a> Deref for TypedRequest<'_, 'a> {
 }
 
 impl Default for Types {
-    /// The attributes that hold an address at forward auth, in the layers and in Envoy.
+    /// The attributes that hold an address or a path at forward auth, in the layers and in Envoy.
     fn default() -> Types {
         let ip = AttributeType::Ip(SubjectPrefix::default());
-        Types { named: ADDRESSES.map(|name| (name.into(), ip)).into() }
+        let path = AttributeType::Path(PathForm::default());
+        let types = [("ip", ip), ("path", path), ("remote_address", ip)];
+        Types { named: types.map(|(name, of_type)| (name.into(), of_type)).into() }
     }
 }
 
@@ -120,7 +122,7 @@ impl Types {
     #[inline]
     pub(super) fn apply<'r, 'a>(&self, request: &'r Request<'a>) -> TypedRequest<'r, 'a> {
         let mut respelled: Option<Box<Request<'a>>> = None;
-        for (name, value) in request.attributes() {
+        for (name, value) in request.values() {
             if let Some(value) = self.of(name).respelled(value) {
                 let copy = respelled.get_or_insert_with(|| Box::new(request.clone()));
                 copy.set(name.to_owned(), value);
@@ -161,19 +163,16 @@ impl AttributeType {
     /// An attribute of type ip whose value is no address has the value [`UNKNOWN`]: all such
     /// requests share a subject, so that a client gets no further limit by odd values.
     #[inline]
-    pub(super) fn respelled(self, value: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn respelled(self, value: &Value<'_>) -> Option<Value<'static>> {
         match self {
             AttributeType::Text => None,
-            AttributeType::Ip(prefix) if prefix.is_own_text(value) => None,
+            AttributeType::Ip(prefix) if prefix.is_own_text(value.as_bytes()) => None,
             AttributeType::Ip(prefix) => {
-                let subject = subject_in(prefix, value).map(Network::text);
+                let subject = subject_in(prefix, value.as_bytes()).map(Network::text);
                 let text = subject.as_ref().map_or(UNKNOWN, |text| text.as_bytes());
-                (text != value).then(|| text.to_vec())
+                (text != value.as_bytes()).then(|| text.to_vec().into())
             }
-            AttributeType::Path(form) => {
-                let path = form.of(value);
-                (path.as_bytes() != value).then(|| path.into_owned().into_bytes())
-            }
+            AttributeType::Path(form) => form.respelled(value),
         }
     }
 
@@ -199,7 +198,8 @@ impl AttributeType {
     /// Returns the values that an override names.
     pub(super) fn named(self, value: &[u8]) -> Result<Named, NoAddress> {
         let AttributeType::Ip(prefix) = self else {
-            return Ok(Named::Value(self.respelled(value).unwrap_or_else(|| value.into()).into()));
+            let respelled = self.respelled(&value.into());
+            return Ok(Named::Value(respelled.as_ref().map_or(value, Value::as_bytes).into()));
         };
         if let Some(address) = address(value) {
             return Ok(Named::Value(prefix.subject(address).text().as_bytes().into()));
@@ -265,21 +265,36 @@ impl PathForm {
         Some(if self.ignore_case { glob.in_lower_case() } else { glob })
     }
 
-    fn of(self, value: &[u8]) -> Cow<'_, str> {
-        let mut path = normalised_path(value);
-        if self.ignore_case && path.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            path = Cow::Owned(path.to_ascii_lowercase());
+    /// Returns a value in its one spelling with all its readings, unless it has that.
+    fn respelled(self, value: &Value<'_>) -> Option<Value<'static>> {
+        let path = Value::of_path(value.as_bytes());
+        // A path that was read before has no `%2F` but in the kept reading.
+        let kept = value.other_reading().or(path.other_reading());
+        let decoded = self.folded(path.as_bytes());
+        match kept.map(|kept| self.folded(kept)) {
+            Some(kept) => {
+                let is_same = decoded == value.as_bytes() && value.other_reading() == Some(&kept);
+                (!is_same).then(|| Value::of_readings(decoded, kept))
+            }
+            None => (decoded != value.as_bytes()).then(|| decoded.into_owned().into()),
         }
-        if self.ignore_trailing_slash && path.len() > 1 && path.ends_with('/') {
-            path = match path {
-                Cow::Borrowed(path) => Cow::Borrowed(&path[..path.len() - 1]),
-                Cow::Owned(mut path) => {
-                    path.pop();
-                    Cow::Owned(path)
-                }
-            };
+    }
+
+    /// Returns the text of an exact pattern, spelled as values with `%2F` kept are.
+    pub(super) fn exact(self, text: &str) -> Box<[u8]> {
+        self.folded(normalised_path(text).as_bytes()).into()
+    }
+
+    /// Removes the differences without a meaning from a path in its normal form.
+    fn folded(self, path: &[u8]) -> Cow<'_, [u8]> {
+        let path = match path {
+            [cut @ .., b'/'] if self.ignore_trailing_slash && !cut.is_empty() => cut,
+            _ => path,
+        };
+        match self.ignore_case && path.iter().any(u8::is_ascii_uppercase) {
+            true => Cow::Owned(path.to_ascii_lowercase()),
+            false => Cow::Borrowed(path),
         }
-        path
     }
 }
 
@@ -309,8 +324,6 @@ fn read_prefix(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<Subject
 }
 
 pub(super) const SECTION: &str = "attribute";
-/// The attributes of type ip unless the file declares them otherwise, sorted.
-const ADDRESSES: [&str; 2] = ["ip", "remote_address"];
 /// The value of an attribute of type ip that is no address.
 pub(super) const UNKNOWN: &[u8] = b"unknown";
 const KINDS: [(&str, &str); 3] = [("string", "string"), ("ip", "ip"), ("path", "path")];

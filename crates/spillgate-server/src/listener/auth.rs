@@ -94,28 +94,26 @@ impl Gate {
             asked = asked.with("host", normalised_host(host));
         }
         if let Some(target) = reported.target {
-            asked = asked.with("path", original::path(target));
-            for (name, value) in original::parameters(target, &self.auth.query) {
-                asked = asked.with(name, value);
-            }
+            asked = asked.with("path", Value::of_path(target));
+            asked = original::with_parameters(asked, target, &self.auth.query);
         }
         asked
     }
 
-    /// Adds the configured headers as attributes. Of a repeated header the first line counts. Envoy joins the lines by
-    /// commas before it asks.
+    /// Adds the configured headers as attributes. Envoy joins the lines of a repeated header by commas before it asks.
     fn with_headers<'r>(
         &self,
         asked: spillgate::Request<'r>,
         headers: &'r HeaderMap,
     ) -> spillgate::Request<'r> {
         let are_joined = self.auth.original == Original::Request;
-        let present = self.auth.headers.iter().filter_map(|name| Some((name, headers.get(name)?)));
-        present.fold(asked, |asked, (name, lines)| {
-            let lines = lines.as_bytes();
-            let end = lines.iter().position(|&byte| are_joined && byte == b',');
-            let first = &lines[..end.unwrap_or(lines.len())];
-            asked.with(name.as_str().to_owned(), Value::from(first.trim_ascii_end()))
+        self.auth.headers.iter().fold(asked, |asked, name| {
+            let lines = headers.get_all(name).iter().map(|line| line.as_bytes());
+            let values = lines.flat_map(|line| line.split(|&byte| are_joined && byte == b','));
+            match Value::of_repeated(values.map(<[u8]>::trim_ascii)) {
+                Some(value) => asked.with(name.as_str().to_owned(), value),
+                None => asked,
+            }
         })
     }
 

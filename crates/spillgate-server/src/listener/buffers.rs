@@ -128,8 +128,8 @@ fn blocks(bytes: usize) -> usize {
 /// served even if others use up the budget. For 20,000 connections these are 160 MiB.
 pub(super) const FREE: usize = 8 * 1024;
 
-/// The bytes of the budget: 64 of the longest bodies at once. A batch also takes room for the longest answer that the
-/// policy allows, up to 19 MB, until it is decided.
+/// The bytes of the budget: 64 of the longest bodies at once. A check or batch also takes room for its decoded requests,
+/// its decisions and the longest answer that it can have, until it is decided.
 const BUFFERED_MAX: usize = 64 * 1024 * 1024;
 
 /// The unit of the budget: small enough to waste little, large enough that a connection rarely takes another.

@@ -31,8 +31,6 @@ pub(crate) struct Connection {
     metering: Metering,
     /// The wait for a larger share of the budget, while there is one.
     waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// Bytes read since the last pause.
-    turn: usize,
 }
 
 /// How reading a connection is held to the listener's budget.
@@ -79,7 +77,6 @@ impl Connection {
             state,
             metering: Metering::None,
             waiting: None,
-            turn: 0,
         })
     }
 
@@ -138,6 +135,10 @@ impl Connection {
         ready!(self.poll_room(context, buffered + 1));
         let room = self.state.buffer_share().allowance().saturating_sub(buffered);
         let read = ready!(self.poll_read_at_most(context, buffer, room.min(READ_MAX)))?;
+        if read == 0 && self.state.hides_end() {
+            self.state.wake_when_less(context.waker());
+            return Poll::Pending;
+        }
         self.state.add(read);
         Poll::Ready(Ok(()))
     }
@@ -147,10 +148,9 @@ impl Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.turn >= READ_MAX {
+        if self.state.read_in_turn() >= READ_MAX {
             // Yield, so that the calls that were read can count their bytes before more is read. Without this pause a
             // fast client could fill the buffers before any call is counted.
-            self.turn = 0;
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -161,18 +161,10 @@ impl Connection {
             return Poll::Pending;
         }
         ready!(self.poll_room(context, buffered));
-        match self.poll_read_at_most(context, buffer, READ_MAX) {
-            Poll::Ready(read) => {
-                let read = read?;
-                self.turn += read;
-                self.state.receive(read);
-                Poll::Ready(Ok(()))
-            }
-            Poll::Pending => {
-                self.turn = 0;
-                Poll::Pending
-            }
-        }
+        let read = ready!(self.poll_read_at_most(context, buffer, READ_MAX))?;
+        let filled = buffer.filled();
+        self.state.receive(&filled[filled.len() - read..]);
+        Poll::Ready(Ok(()))
     }
 
     fn poll_read_at_most(

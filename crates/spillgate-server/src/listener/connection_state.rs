@@ -27,13 +27,19 @@ pub(crate) struct ConnectionState {
     phase: AtomicU8,
     /// Whether an answer is ready and the system has not taken all its bytes. The next message may have begun already.
     unflushed: AtomicBool,
+    /// Whether the call under way waits for room, so that it ends if its client leaves.
+    waits: AtomicBool,
     messages: AtomicU32,
     received: AtomicUsize,
+    /// Whether the client began with a request of HTTP/1.
+    speaks_http1: AtomicBool,
+    /// Bytes received before the current turn of reading.
+    before_turn: AtomicUsize,
     /// Messages that were refused because they are too long.
     oversized: AtomicU32,
     /// Wakes the task that ends the connection.
     ends: Notify,
-    /// The task that reads again once less is buffered.
+    /// The task that reads again once less is buffered, or an answer is taken.
     reader: Mutex<Option<Waker>>,
 }
 
@@ -60,8 +66,11 @@ impl ConnectionState {
             buffered: AtomicUsize::new(0),
             phase: AtomicU8::new(Phase::Head as u8),
             unflushed: AtomicBool::new(false),
+            waits: AtomicBool::new(false),
             messages: AtomicU32::new(0),
             received: AtomicUsize::new(0),
+            speaks_http1: AtomicBool::new(false),
+            before_turn: AtomicUsize::new(0),
             oversized: AtomicU32::new(0),
             ends: Notify::new(),
             reader: Mutex::new(None),
@@ -134,6 +143,10 @@ impl ConnectionState {
         }
         let before = self.buffered.fetch_sub(bytes, Ordering::Relaxed);
         self.buffer_share.shrink_to(before.saturating_sub(bytes));
+        self.wake_reader();
+    }
+
+    fn wake_reader(&self) {
         if let Some(reader) = self.reader().take() {
             reader.wake();
         }
@@ -148,8 +161,26 @@ impl ConnectionState {
         self.received.load(Ordering::Relaxed)
     }
 
-    pub(super) fn receive(&self, bytes: usize) {
-        self.received.fetch_add(bytes, Ordering::Relaxed);
+    pub(super) fn receive(&self, bytes: &[u8]) {
+        let before = self.received.fetch_add(bytes.len(), Ordering::Relaxed);
+        if before == 0 && bytes.windows(HTTP1.len()).any(|part| part == HTTP1) {
+            self.speaks_http1.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the client began with a request of HTTP/1.
+    pub(crate) fn speaks_http1(&self) -> bool {
+        self.speaks_http1.load(Ordering::Relaxed)
+    }
+
+    /// Begins a turn of reading: the protocol has passed on what it read before.
+    pub(crate) fn begin_turn(&self) {
+        self.before_turn.store(self.received(), Ordering::Relaxed);
+    }
+
+    /// Returns the bytes received in this turn.
+    pub(super) fn read_in_turn(&self) -> usize {
+        self.received() - self.before_turn.load(Ordering::Relaxed)
     }
 
     /// Counts a message that was refused because it is too long.
@@ -166,7 +197,23 @@ impl ConnectionState {
 
     /// Notes that the head of a message has arrived.
     pub(crate) fn note_call(&self) {
+        self.waits.store(false, Ordering::Relaxed);
         self.phase.store(Phase::Call as u8, Ordering::Relaxed);
+    }
+
+    /// Notes that the call waits for room. If the client has closed its side of the connection, the call ends.
+    pub(crate) fn note_wait(&self) {
+        self.waits.store(true, Ordering::Relaxed);
+        self.wake_reader();
+    }
+
+    /// Returns whether the end of what the client sends may be read later, since a call is under way or its answer not
+    /// taken. A client may close its side as soon as it has sent its request, and still reads the answer. It looks like
+    /// one that has left, so a call that waits for room ends.
+    pub(super) fn hides_end(&self) -> bool {
+        let is_head = self.phase.load(Ordering::Relaxed) == Phase::Head as u8;
+        let answers = !is_head || self.unflushed.load(Ordering::Relaxed);
+        answers && !self.waits.load(Ordering::Relaxed)
     }
 
     /// Notes that the answer to the message is ready.
@@ -181,6 +228,7 @@ impl ConnectionState {
             return;
         }
         self.messages.fetch_add(1, Ordering::Relaxed);
+        self.wake_reader();
         let (answer, head) = (Phase::Answer as u8, Phase::Head as u8);
         let ended = self.phase.compare_exchange(answer, head, Ordering::Relaxed, Ordering::Relaxed);
         // If the next call has begun, its bytes are buffered until it is answered.
@@ -246,6 +294,9 @@ impl Drop for CallState {
         }
     }
 }
+
+/// In the first line of a request of HTTP/1.
+const HTTP1: &[u8] = b" HTTP/1.";
 
 /// The number of oversized messages at which a connection is closed. Refusing one is cheap, but the client sends up to
 /// a stream's window with it: without this bound one connection sends 20,000 messages and 300 MB a second. If the

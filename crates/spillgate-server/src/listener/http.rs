@@ -12,7 +12,6 @@ use axum::routing::{get, post};
 use axum::{BoxError, Router};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Uri};
-use spillgate::Policy;
 
 use crate::app::App;
 use crate::listener::ConnectionState;
@@ -27,12 +26,14 @@ pub(super) mod limit;
 pub(super) mod problem;
 pub(super) mod request;
 pub(super) mod reservation;
+mod room;
 mod ticks;
 
-use answer::Item;
+use answer::Answers;
 pub(crate) use connection::Http;
 use problem::Problem;
 use request::{Batch, Check};
+use room::Room;
 
 /// Returns the routes of the HTTP API.
 pub fn routes(app: App) -> Router {
@@ -46,8 +47,13 @@ pub fn routes(app: App) -> Router {
         .with_state(Arc::new(app))
 }
 
-async fn check(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
-    check_by(&app, body).await
+async fn check(
+    State(app): State<Arc<App>>,
+    connection: Option<Extension<Arc<ConnectionState>>>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let connection = connection.map(|Extension(connection)| connection);
+    check_by(&app, connection.as_deref(), body).await
 }
 
 /// Returns whether a request is a check, as nearly all are.
@@ -55,7 +61,12 @@ fn is_check<B>(request: &Request<B>) -> bool {
     request.uri().path() == CHECK && request.method() == Method::POST
 }
 
-async fn check_by<B, A>(app: &App, body: B) -> Result<Response<A>, Problem>
+/// Decides one check. There is no connection if a command of this program asks itself.
+async fn check_by<B, A>(
+    app: &App,
+    connection: Option<&ConnectionState>,
+    body: B,
+) -> Result<Response<A>, Problem>
 where
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin,
     A: From<Vec<u8>>,
@@ -64,9 +75,18 @@ where
     let check: Check<'_> = json::parse(&body)?;
     let (request, wait) = (check.request()?, check.wait()?);
     let unused = app.require_names(&request)?;
+    let room = Room::of(&app.limiter().policy(), [(&request, check.headers())]);
+    if let Some(connection) = connection.filter(|_| room.is_large()) {
+        body::room_for(connection, body.len() + room.decided() + room.answer()?).await?;
+    }
     let decision = match wait {
         Duration::ZERO => app.check(&request).await,
-        wait => app.acquire(&request, wait).await,
+        wait => {
+            if let Some(connection) = connection {
+                connection.note_wait();
+            }
+            app.acquire(&request, wait).await
+        }
     };
     Ok(answer::to_check(&decision, check.headers(), &unused))
 }
@@ -77,7 +97,10 @@ async fn check_batch(
     body: Body,
 ) -> Result<Response, Problem> {
     let body = body::read(body).await?;
-    let batch = Batch::parse(&body)?;
+    let listed = Batch::listed(&body)?;
+    let decoded = room::decoded(&body, listed.len());
+    body::room_for(&connection, decoded).await?;
+    let batch = Batch::of(listed);
     let mut requests = Vec::new();
     let mut items = Vec::new();
     for item in batch.requests() {
@@ -93,34 +116,33 @@ async fn check_batch(
             Err(problem) => Err(problem.json()),
         });
     }
-    let room = body.len() + answers_max(&app.limiter().policy(), &items);
-    body::room_for(&connection, room).await?;
-    let decisions = app.check_batch(&requests).await;
-    let answer = answer::to_many(&decisions, &items);
+    let styles = items.iter().filter_map(|item| item.as_ref().ok().copied());
+    let room = Room::of(&app.limiter().policy(), requests.iter().zip(styles));
+    let problems = items.iter().filter_map(|item| item.as_ref().err());
+    let problems: usize = problems.map(|problem| problem.len() + room::PROBLEM).sum();
+    body::room_for(&connection, decoded + room.decided() + room.answer()? + problems).await?;
+    let mut answers = Answers::to(items.len());
+    let mut rest = &requests[..];
+    let mut decisions = Vec::new().into_iter();
+    for item in &items {
+        match item {
+            Ok(headers) => {
+                if decisions.len() == 0 {
+                    // Not all at once: decisions over many limits take more memory than their answers.
+                    let (next, after) = rest.split_at(room.next(rest.len()));
+                    (decisions, rest) = (app.check_batch(next).await.into_iter(), after);
+                }
+                let decision = decisions.next().expect("each request has a decision");
+                answers.add(&decision, *headers);
+            }
+            Err(problem) => answers.add_problem(problem),
+        }
+    }
+    let answer = answers.response();
     // Most answers need a small part of the room. The rest is free for others before the client takes its answer.
     let length = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
     connection.buffer_share().shrink_to(connection.buffered().saturating_add(length));
     Ok(answer)
-}
-
-/// Returns the bytes that the answer to a batch may have: as if each check met all limits of the policy.
-fn answers_max(policy: &Policy, items: &[Item]) -> usize {
-    let mut limits = 0;
-    for rule in policy.rules() {
-        limits += rule.limits().len();
-        // A policy may have a million rules, and a decision has no more limits than this.
-        if limits >= LIMITS_MAX {
-            break;
-        }
-    }
-    // A check with an inline limit needs no rule.
-    let of_decision = ANSWER_OF_ONE + ANSWER_OF_LIMIT * limits.clamp(1, LIMITS_MAX);
-    let of_item = |item: &Item| match item {
-        Ok(None) => of_decision,
-        Ok(Some(_)) => of_decision + HEADERS_OF_ONE,
-        Err(problem) => problem.len() + ERROR_OF_ONE,
-    };
-    items.iter().map(of_item).sum()
 }
 
 /// Answers with the description of all HTTP paths, for generators of clients.
@@ -145,47 +167,5 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 
 const CHECK: &str = "/v1/check";
 const OPENAPI: &str = "/v1/openapi.json";
-/// The estimated bytes of one answer of a batch, its limits and headers left out.
-const ANSWER_OF_ONE: usize = 256;
-/// The bytes around the problem of an item.
-const ERROR_OF_ONE: usize = 16;
-/// The estimated bytes of one limit in an answer.
-const ANSWER_OF_LIMIT: usize = 192;
-/// The most limits in an answer: a decision has no more counters.
-const LIMITS_MAX: usize = 64;
-/// The most bytes of ready-made headers in an answer: the body and the fields that a rule sets for its denials.
-const HEADERS_OF_ONE: usize = (4 + 2) * 1024;
 /// The paths that the answer to an unknown path names.
 const PATHS: &str = "POST /v1/check, /v1/check/batch, /v1/reserve, /v1/settle, /v1/cancel, /v1/release and /v1/renew, /v1/auth for proxies and GET /v1/openapi.json";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Store;
-
-    #[tokio::test]
-    async fn the_answer_to_a_batch_has_no_more_bytes_than_are_counted() {
-        for rules in [1, 64] {
-            let rule = |number| {
-                format!(
-                    "[[rule]]\nname = \"rule-{number}\"\nkey = [\"user\"]\nlimits = [\"5/day\"]\n"
-                )
-            };
-            let policy = Policy::from_toml(&(0..rules).map(rule).collect::<String>()).unwrap();
-            let app = App::open(&Store::default(), policy).await.unwrap();
-            for check in
-                [r#"{"attributes":{"user":"u"}}"#, r#"{"key":"u","limit":{"quota":"5/day"}}"#]
-            {
-                let body = format!("[{check},{check},{check}]");
-                let batch = Batch::parse(body.as_bytes()).unwrap();
-                let requests: Vec<_> = batch.requests().map(|item| item.unwrap().0).collect();
-                let items = vec![Ok(None); requests.len()];
-                let counted = answers_max(&app.limiter().policy(), &items);
-                let decisions = app.check_batch(&requests).await;
-                let answer = answer::to_many(&decisions, &items);
-                let length = answer.body().size_hint().exact().unwrap();
-                assert!(length <= counted as u64, "{rules} rules: {length} bytes of {counted}");
-            }
-        }
-    }
-}

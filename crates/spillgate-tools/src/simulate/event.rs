@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
-use spillgate::{Cost, Request};
+use spillgate::{Cost, Request, Value};
 
 /// One request. Its values are stored one behind the other in one buffer, most without a heap allocation.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +13,8 @@ pub(super) struct Event {
     pub(super) cost: Option<u64>,
     ends: SmallVec<[(u16, u32); 6]>,
     bytes: SmallVec<[u8; 64]>,
+    /// The targets whose path has two readings.
+    targets: Vec<(usize, Box<[u8]>)>,
 }
 
 /// The attributes that rules need, by number.
@@ -37,6 +39,7 @@ impl Event {
         self.cost = None;
         self.ends.clear();
         self.bytes.clear();
+        self.targets.clear();
     }
 
     /// Adds a value, unless the attribute has one: the first value counts.
@@ -46,6 +49,15 @@ impl Event {
         }
         self.bytes.extend_from_slice(value);
         self.ends.push((attribute as u16, self.bytes.len() as u32));
+    }
+
+    /// Adds the path of a target in its normal form, with both readings if it has two.
+    pub(super) fn add_path(&mut self, attribute: usize, target: &[u8]) {
+        let path = Value::of_path(target);
+        if path.other_reading().is_some() && self.value(attribute).is_none() {
+            self.targets.push((attribute, target.into()));
+        }
+        self.add(attribute, path.as_bytes());
     }
 
     pub(super) fn value(&self, attribute: usize) -> Option<&[u8]> {
@@ -69,6 +81,9 @@ impl Event {
         }
         for (attribute, value) in self.values() {
             request = request.with(words.name(attribute), value);
+        }
+        for (attribute, target) in &self.targets {
+            request.set(words.name(*attribute), Value::of_path(target));
         }
         match (self.cost, &words.cost_unit) {
             (Some(amount), Some(unit)) => {

@@ -37,6 +37,7 @@ const LINTS: [(&str, Lint); 24] = [
     ("rule-shadowed", binding::shadowed),
     ("limits-nothing", binding::limits_nothing),
     ("never-matches", matching::never_matches),
+    ("too-many-limits", matching::too_many_limits),
     ("pattern-covered", matching::pattern_covered),
     ("pattern-as-text", texts::pattern_as_text),
     ("nothing-enforced", matching::nothing_enforced),

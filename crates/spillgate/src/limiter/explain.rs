@@ -27,6 +27,8 @@ pub struct Explanation {
     left_out: usize,
     domain: String,
     elsewhere: Vec<(String, String)>,
+    /// The attributes that are paths with two readings, each with its sentence.
+    paths: Vec<String>,
     counters: Vec<Notes>,
 }
 
@@ -131,8 +133,21 @@ impl Limiter {
         let domain = request.domain().to_owned();
         let elsewhere = bound.policy().map(|policy| matched_elsewhere(policy, bound.request()));
         let elsewhere = elsewhere.unwrap_or_default();
-        let decision = decided;
-        Explanation { decision, remembered, leased, rules, left_out, domain, elsewhere, counters }
+        let paths = bound.request().values().filter_map(|(name, value)| {
+            sentence::of_path(name, value.as_bytes(), value.other_reading()?).into()
+        });
+        let paths = paths.collect();
+        Explanation {
+            decision: decided,
+            remembered,
+            leased,
+            rules,
+            left_out,
+            domain,
+            elsewhere,
+            paths,
+            counters,
+        }
     }
 }
 

@@ -4,13 +4,13 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use http::header::HeaderName;
+use http::header::{HeaderName, HeaderValue};
 
 use super::Head;
 use super::diagnostics::{Diagnostic, Diagnostics};
 use crate::identity::ByIp;
+use spillgate_core::Value;
 use spillgate_core::ip::AddressText;
-use spillgate_core::path::normalised_path;
 
 /// The source of an attribute's value: [`ByIp`], or one of the functions of this module.
 ///
@@ -40,9 +40,11 @@ pub(super) enum Found<'r> {
     Borrowed(&'r [u8]),
     Owned(Vec<u8>),
     Address(AddressText),
+    Value(Value<'r>),
 }
 
-/// Takes the first header line of this name.
+/// Takes the header field of this name. Requests that repeat it with several values share one subject, since some
+/// handlers take the first value and some the last; see [`Value::of_repeated`].
 ///
 /// Clients choose their headers. Limit by a header only if it was authenticated before, or if
 /// clients gain nothing by changing it.
@@ -78,7 +80,7 @@ pub fn from_method() -> Identity {
     Identity(Kind::Method)
 }
 
-/// Takes the path in its [normal form](normalised_path). In axum it is the path that the outermost router got: nested
+/// Takes the path in its [normal form](crate::http::normalised_path). In axum it is the path that the outermost router got: nested
 /// routers do not shorten it, and a rewrite behind that router does not count. [`from_request`] can take a rewritten path.
 ///
 /// axum matches the path as it was sent: to the route `/{version}/search` it gives `/./search`, whose normal form is
@@ -182,13 +184,21 @@ impl Identity {
     ) -> Option<Found<'r>> {
         match &self.0 {
             Kind::Ip(by_ip) => Some(address(by_ip, head, diagnostics)),
-            Kind::Header(name) => Some(Found::Borrowed(head.headers.get(name)?.as_bytes())),
+            Kind::Header(name) => {
+                let lines = head.headers.get_all(name).iter().map(HeaderValue::as_bytes);
+                Value::of_repeated(lines).map(Found::Value)
+            }
             Kind::Method => Some(Found::Borrowed(head.method.as_str().as_bytes())),
-            Kind::Path => Some(Found::of_text(normalised_path(whole_path(head)))),
+            Kind::Path => Some(Found::Value(Value::of_path(whole_path(head)))),
             Kind::PathSegment(place) => {
-                let path = normalised_path(whole_path(head));
-                let segment = path[1..].split('/').nth(*place).filter(|text| !text.is_empty())?;
-                Some(Found::Owned(segment.into()))
+                let path = Value::of_path(whole_path(head));
+                let segment = |path: &[u8]| {
+                    let segment = path.get(1..)?.split(|byte| *byte == b'/').nth(*place)?;
+                    (!segment.is_empty()).then(|| segment.to_vec())
+                };
+                // A client could hide a segment by a `%2F..` that its server takes for a part of it.
+                let kept = path.other_reading().and_then(segment);
+                Some(Found::Owned(segment(path.as_bytes()).or(kept)?))
             }
             #[cfg(feature = "axum")]
             Kind::MatchedPath => Some(Found::Borrowed(routed::matched_path(head)?.as_bytes())),
@@ -200,19 +210,13 @@ impl Identity {
     }
 }
 
-impl<'r> Found<'r> {
-    pub(super) fn as_bytes(&self) -> &[u8] {
+impl Found<'_> {
+    pub(super) fn value(&self) -> Value<'_> {
         match self {
-            Found::Borrowed(bytes) => bytes,
-            Found::Owned(bytes) => bytes,
-            Found::Address(text) => text.as_bytes(),
-        }
-    }
-
-    fn of_text(text: std::borrow::Cow<'r, str>) -> Found<'r> {
-        match text {
-            std::borrow::Cow::Borrowed(text) => Found::Borrowed(text.as_bytes()),
-            std::borrow::Cow::Owned(text) => Found::Owned(text.into_bytes()),
+            Found::Borrowed(bytes) => Value::from(*bytes),
+            Found::Owned(bytes) => Value::from(&bytes[..]),
+            Found::Address(text) => Value::from(text.as_bytes()),
+            Found::Value(value) => value.borrowed(),
         }
     }
 }

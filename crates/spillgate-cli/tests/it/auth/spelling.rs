@@ -15,12 +15,17 @@ const PATHS: &[(&str, bool)] = &[
     ("/x/%2e%2E/login", true),
     ("/../../login", true),
     ("https://example.org/login", true),
+    ("/%2flogin", true),
+    ("/x%2f..%2Flogin", true),
+    ("/.%2flogin", true),
     ("/login/", false),
     ("/Login", false),
     ("/login%2f", false),
     ("/login;x=1", false),
     ("/x/login", false),
     ("/%256cogin", false),
+    ("/%252flogin", false),
+    ("/%5clogin", false),
 ];
 
 #[test]

@@ -263,18 +263,64 @@ fn a_call_without_descriptors_is_allowed() {
     });
 }
 
+/// Envoy Gateway allows 256 rules in a policy and 128 header matches in a rule, and Envoy admits a request on an error.
 #[test]
-fn more_than_any_configuration_needs_is_an_error() {
+fn as_many_descriptors_and_entries_as_envoy_gateway_has_are_checked_and_more_are_an_error() {
     let server = Server::start(&[]);
     let caller = Caller::of(&server);
-    let many = vec![descriptor(&[("a", "b")]); 33];
+    let many = vec![descriptor(&[("a", "b")]); 257];
     let error = caller.try_ask(Request::new(in_domain("default", &many))).unwrap_err();
     assert_eq!(error.code(), Status::InvalidArgument, "{error:?}");
-    let wide = [descriptor(&[("a", "b"); 33])];
+    let wide = [descriptor(&[("a", "b"); 257])];
     let error = caller.try_ask(Request::new(in_domain("default", &wide))).unwrap_err();
     assert_eq!(error.code(), Status::InvalidArgument, "{error:?}");
-    let full = vec![descriptor(&[("a", "b"); 32]); 32];
-    assert_eq!(caller.ask(&full).statuses.len(), 32);
+    let full = vec![descriptor(&[("a", "b"); 256]); 256];
+    assert_eq!(caller.ask(&full).statuses.len(), 256);
+}
+
+#[test]
+fn names_and_domains_of_a_thousand_bytes_have_rules() {
+    let (domain, name) = ("d".repeat(1024), "n".repeat(1024));
+    let file = TempFile::new(
+        "envoy.toml",
+        &format!(
+            "[[rule]]\nname = 'r'\ndomain = '{domain}'\nmatch = {{ {name} = 'v' }}\nkey = ['{name}']\nlimits = ['1/day']\n"
+        ),
+    );
+    let server = Server::start(&["--config", file.path()]);
+    let caller = Caller::of(&server);
+    let ask = || {
+        let request = in_domain(&domain, &[descriptor(&[(&name, "v")])]);
+        caller.try_ask(Request::new(request)).unwrap().overall_code()
+    };
+    assert_eq!((ask(), ask()), (Code::Ok, Code::OverLimit));
+    let path = format!("/admin/v1/explain?domain={domain}&attr.{name}=v");
+    let explained = server.operator().send("GET", &path, b"").unwrap();
+    assert_eq!((explained.status, &explained.json()["allowed"]), (200, &false.into()));
+}
+
+#[test]
+fn a_descriptors_limit_above_any_bucket_still_limits() {
+    let file = TempFile::new(
+        "envoy.toml",
+        &format!(
+            "{PATIENT}[[rule]]\nname = 'spend'\nkey = ['user']\nrequest_limit = 'replace'\n\
+             limits = [{{ quota = '5/month', algorithm = 'fixed-window' }}]\n"
+        ),
+    );
+    on_both_engines(&["--config", file.path()], |server| {
+        let caller = Caller::of(server);
+        // 3,000 dollars in millionths.
+        let spend = |cost| {
+            let user = descriptor(&[("user", "a")]);
+            caller.ask(&[user.limited_to(3_000_000_000, RateLimitUnit::Month).costing(cost)])
+        };
+        let first = spend(2_999_999_999);
+        assert_eq!((first.overall_code(), first.remaining()), (Code::Ok, vec![1]));
+        let limit = first.statuses[0].current_limit.clone().unwrap();
+        assert_eq!(limit.requests_per_unit, 3_000_000_000);
+        assert_eq!(spend(2).overall_code(), Code::OverLimit);
+    });
 }
 
 #[test]

@@ -247,3 +247,83 @@ fn a_silent_client_on_the_grpc_port_is_disconnected() {
         under_way.join_all().await;
     });
 }
+
+/// Returns a frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Returns the head of a check.
+fn head(stream: u32) -> Vec<u8> {
+    let field = |prefix: &[u8], value: &str| {
+        [prefix, &[u8::try_from(value.len()).unwrap()], value.as_bytes()].concat()
+    };
+    // POST, http, then :path, :authority and content-type by their numbers, and te by its name.
+    let fields = [
+        vec![0x83, 0x86],
+        field(&[0x04], CHECK),
+        field(&[0x01], "spillgate"),
+        field(&[0x0f, 0x10], "application/grpc"),
+        field(b"\0\x02te", "trailers"),
+    ];
+    frame(1, 4, stream, &fields.concat())
+}
+
+/// A proxy's connection carries the calls of many clients. When hundreds of them leave, or the calls of a stalled moment
+/// time out, the proxy resets them at once. Once the connection ended then, and Envoy admitted the requests of all others.
+#[test]
+fn a_burst_of_resets_fails_no_other_call_of_the_connection() {
+    use std::io::{Read, Write};
+    let server = Server::start(&[]);
+    let mut stream =
+        std::net::TcpStream::connect(("127.0.0.1", server.grpc_port.unwrap())).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let greeting = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, 0, 0, &[])].concat();
+    let burst = (1..4_000).flat_map(|n| [head(2 * n + 1), frame(3, 0, 2 * n + 1, &[0, 0, 0, 8])]);
+    let burst: Vec<u8> = burst.flatten().collect();
+    // A neighbour's call, whose message comes after the burst.
+    let message = frame(0, 1, 1, &[0; 5]);
+    stream.write_all(&[greeting, head(1), burst, message].concat()).unwrap();
+    loop {
+        let mut start = [0; 9];
+        stream.read_exact(&mut start).unwrap();
+        let mut payload = vec![0; u32::from_be_bytes([0, start[0], start[1], start[2]]) as usize];
+        stream.read_exact(&mut payload).unwrap();
+        let of = u32::from_be_bytes(start[5..].try_into().unwrap());
+        assert_ne!(start[3], 7, "the connection ends: {}", String::from_utf8_lossy(&payload));
+        if (start[3], of) == (1, 1) {
+            return;
+        }
+    }
+}
+
+/// Envoy passes on what its client sent for tracing, of 60 KiB at most.
+#[test]
+fn a_long_tracestate_fails_no_check() {
+    let server = Server::start(&[]);
+    let caller = Caller::of(&server);
+    let ip = [descriptor(&[("remote_address", "::1")])];
+    for length in [10_000, 20_000, 60_000] {
+        let state = format!("a={}", "x".repeat(length));
+        let answer = caller.ask_as(&[("tracestate", &state)], &ip);
+        assert_eq!(answer.unwrap().overall_code(), Code::Ok, "{length}");
+    }
+}
+
+#[test]
+fn a_client_of_the_grpc_port_that_speaks_http_1_is_logged_once_with_the_remedy() {
+    use std::io::{Read, Write};
+    let server = Server::start(&[]);
+    for _ in 0..3 {
+        let address = ("127.0.0.1", server.grpc_port.unwrap());
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream
+            .write_all(b"POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+            .unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let log = server.rest_of_log();
+    assert_eq!(log.matches("sent a request of HTTP/1").count(), 1, "{log}");
+    assert!(log.contains("http2_protocol_options"), "{log}");
+}

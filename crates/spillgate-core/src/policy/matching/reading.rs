@@ -165,6 +165,10 @@ impl<'t> Reader<'_, 't> {
     }
 
     fn named(self, value: Written<'t>, text: &str) -> Result<Named, Problem> {
+        // A rule matches by either reading of a path, so a pattern keeps its `%2F`.
+        if let AttributeType::Path(form) = self.of_type {
+            return Ok(Named::Value(form.exact(text)));
+        }
         let named = self.of_type.named(text.as_bytes());
         named.map_err(|problem| self.wrong(value, problem.message(text.as_bytes())))
     }

@@ -261,7 +261,7 @@ fn rejects_wrong_names_and_words() {
     );
     refuses_rule(
         r#"domain = """#,
-        r#"2: rule "a", field `domain`: a domain has 1 to 256 bytes, and this one has 0; leave it out for "default""#,
+        r#"2: rule "a", field `domain`: a domain has 1 to 1024 bytes, and this one has 0; leave it out for "default""#,
     );
     refuses_rule(
         r#"domain = ["web"]"#,
@@ -294,7 +294,7 @@ fn rejects_wrong_keys_and_anchors() {
     );
     refuses_rule(
         r#"key = [""]"#,
-        r#"2: rule "a", field `key`: the name of an attribute has 1 to 64 bytes, and this one has 0; write it as requests have it"#,
+        r#"2: rule "a", field `key`: the name of an attribute has 1 to 1024 bytes, and this one has 0; write it as requests have it"#,
     );
     refuses_rule(
         r#"key = ["tenant"]
@@ -368,11 +368,11 @@ fn rejects_ambiguous_conditions() {
     );
     refuses_rule(
         r#"match = { "" = "x" }"#,
-        r#"2: rule "a", field `match`: the name of an attribute has 1 to 64 bytes, and this one has 0; write it as requests have it"#,
+        r#"2: rule "a", field `match`: the name of an attribute has 1 to 1024 bytes, and this one has 0; write it as requests have it"#,
     );
     refuses_rule(
-        &format!(r#"match = {{ {} = "x" }}"#, "a".repeat(65)),
-        r#"2: rule "a", field `match`: the name of an attribute has 1 to 64 bytes, and this one has 65; write it as requests have it"#,
+        &format!(r#"match = {{ {} = "x" }}"#, "a".repeat(1025)),
+        r#"2: rule "a", field `match`: the name of an attribute has 1 to 1024 bytes, and this one has 1025; write it as requests have it"#,
     );
 }
 

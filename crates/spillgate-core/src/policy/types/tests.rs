@@ -34,6 +34,7 @@ fn addresses_and_paths_have_one_spelling_and_texts_stay() {
         ("path", "/A//b/./C/", "/a/b/c"),
         ("path", "/", "/"),
         ("target", "/A//b/./C/?x", "/A/b/C/"),
+        ("target", "/a%2F..%2fb", "/b"),
         ("remote_address", "2001:DB8::7", "2001:DB8::7"),
         ("user", "2001:DB8::7", "2001:DB8::7"),
     ] {
@@ -59,6 +60,41 @@ fn patterns_with_escapes_match_paths_in_any_case_if_case_is_ignored() {
         let matched = policy.matched(&policy.typed(&request));
         assert_eq!(!matched.is_empty(), is_matched, "{path}");
     }
+}
+
+#[test]
+fn a_rule_matches_by_either_reading_of_a_path_and_its_key_uses_the_decoded_one() {
+    let policy = types(
+        "[attribute.path]\ntype = 'path'\nignore_case = true\n\
+         [[rule]]\nname = 'login'\nmatch.path = '/login'\nkey = ['path']\nlimits = ['1/s']\n\
+         [[rule]]\nname = 'deep'\nmatch.path = '/a/login'\nkey = []\nlimits = ['1/s']\n\
+         [[rule]]\nname = 'kept'\nmatch.path = '/x%2F..%2Flogin'\nkey = []\nlimits = ['1/s']\n\
+         [[rule]]\nname = 'other'\nmatch.path = { not = '/login' }\nkey = []\nlimits = ['1/s']\n",
+    );
+    let of = |path: &str| {
+        let request = Request::new().with("path", path);
+        let typed = policy.typed(&request);
+        let matched = policy.matched(&typed);
+        let names: Vec<_> = matched.iter().map(|matched| matched.rule.name()).collect();
+        let again = policy.typed(&typed);
+        assert!(matches!(again, TypedRequest::Given(_)), "{path}: the spelling is its own");
+        let subject = matched.first().map(|matched| {
+            matched
+                .rule
+                .subject_key(&typed, &crate::subject::Secret::new(&crate::subject::SHARED_SECRET))
+                .id
+        });
+        (names.join(" "), subject)
+    };
+    let login = of("/login");
+    assert_eq!(login.0, "login");
+    for path in ["/%2flogin", "/.%2FLogin", "/y%2f%2e%2e%2flogin", "/%2F%2f/login"] {
+        assert_eq!(of(path), ("login other".to_owned(), login.1), "{path}");
+    }
+    assert_eq!(of("/X%2f..%2flogin").0, "login kept other");
+    // The two readings resolve the dots differently.
+    assert_eq!(of("/a%2fb/../login").0, "login deep other");
+    assert_eq!(of("/%252flogin").0, "other");
 }
 
 #[test]
@@ -117,11 +153,11 @@ proptest! {
         let form = PathForm { ignore_trailing_slash: slash, ignore_case: case };
         let prefix = SubjectPrefix::new(v4, v6).unwrap();
         for of_type in [AttributeType::Ip(prefix), AttributeType::Path(form)] {
-            let Some(once) = of_type.respelled(value.as_bytes()) else { continue };
+            let Some(once) = of_type.respelled(&value.as_str().into()) else { continue };
             prop_assert_eq!(of_type.respelled(&once), None, "{} {:?}", value, of_type);
             // An operator can name each subject by the text that a list of subjects shows.
-            let named = of_type.named(&once).unwrap();
-            prop_assert_eq!(named, Named::Value(once.into()));
+            let named = of_type.named(once.as_bytes()).unwrap();
+            prop_assert_eq!(named, Named::Value(once.as_bytes().into()));
         }
     }
 
@@ -130,9 +166,9 @@ proptest! {
         let address = core::net::Ipv6Addr::from_bits(bits);
         prop_assume!(address.to_ipv4_mapped().is_none());
         let of_type = AttributeType::Ip(SubjectPrefix::default());
-        let subject = of_type.respelled(address.to_string().as_bytes()).unwrap();
+        let subject = of_type.respelled(&address.to_string().into()).unwrap();
         let named = |text: String| of_type.named(text.as_bytes());
-        prop_assert_eq!(named(address.to_string()), Ok(Named::Value(subject.into())));
+        prop_assert_eq!(named(address.to_string()), Ok(Named::Value(subject.as_bytes().into())));
         let v4 = core::net::Ipv4Addr::from_bits(v4);
         let plain = Named::Value(v4.to_string().into_bytes().into());
         prop_assert_eq!(named(v4.to_ipv6_mapped().to_string()), Ok(plain));

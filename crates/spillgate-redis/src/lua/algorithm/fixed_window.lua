@@ -84,7 +84,7 @@ local function charge(self, limit, cost)
 end
 
 local function force(self, limit, cost)
-    cost = min(cost, 2 * limit.count - self.used)
+    cost = min(cost, min(2 * limit.count, 4294967295) - self.used)
     if cost > 0 then
         charge(self, limit, cost)
     end

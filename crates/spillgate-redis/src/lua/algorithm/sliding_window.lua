@@ -82,7 +82,7 @@ local function charge(self, limit, cost)
 end
 
 local function force(self, limit, cost)
-    cost = min(cost, 2 * limit.count - self.curr - self.weight)
+    cost = min(cost, min(2 * limit.count, 4294967295) - self.curr - self.weight)
     if cost > 0 then
         charge(self, limit, cost)
     end

@@ -12,7 +12,7 @@ use spillgate::{Cost, Decision, Reason, Request};
 use super::Problem;
 use super::subject::{TWICE, attribute, once, parameters};
 use crate::app::{App, about_unused};
-use crate::bounds::NAME_MAX;
+use crate::bounds::{LONG_NAME_MAX, NAME_MAX};
 use crate::listener::http::answer::{self, ms_up};
 
 #[derive(Serialize)]
@@ -122,8 +122,10 @@ pub(super) fn request_in(uri: &Uri) -> Result<Request<'_>, Problem> {
     for (name, value) in parameters(uri) {
         match name.as_ref() {
             _ if name.starts_with("attr.") => request = attribute(request, &name, value)?,
-            "domain" if (1..=NAME_MAX).contains(&value.len()) => once(&mut domain, &name, value)?,
-            "domain" => return Err(Problem::in_field("domain", "a domain has 1 to 64 bytes")),
+            "domain" if (1..=LONG_NAME_MAX).contains(&value.len()) => {
+                once(&mut domain, &name, value)?
+            }
+            "domain" => return Err(Problem::in_field("domain", "a domain has 1 to 1024 bytes")),
             "cost" => once(&mut requests, &name, amount(&name, &value)?)?,
             _ => {
                 let unit = name.strip_prefix("cost.");

@@ -12,7 +12,7 @@ use super::overrides::{LIMITS_MAX, OverrideFields};
 use super::rules::ModeFields;
 use super::state::ChangeFields;
 use super::subject::{Query, subject};
-use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
+use crate::bounds::{ENTRIES_MAX, LONG_NAME_MAX};
 use crate::listener::http::fuzzed::is_short;
 use crate::listener::http::json::{Object, parse};
 
@@ -71,8 +71,8 @@ fn query(text: &[u8]) {
 }
 
 fn is_bounded(subject: &Request<'_>) {
-    assert!(subject.attributes().count() <= ATTRIBUTES_MAX);
-    assert!(subject.attributes().all(|(name, _)| name.len() <= NAME_MAX));
+    assert!(subject.attributes().count() <= ENTRIES_MAX);
+    assert!(subject.attributes().all(|(name, _)| name.len() <= LONG_NAME_MAX));
 }
 
 fn reads_back(instant: Option<&Instant>) {

@@ -7,7 +7,7 @@ use hyper::Uri;
 use spillgate::{Request, Value};
 
 use super::Problem;
-use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
+use crate::bounds::{ENTRIES_MAX, LONG_NAME_MAX};
 use crate::listener::http::json::Named;
 use crate::listener::http::request::Attribute;
 
@@ -111,10 +111,10 @@ pub(super) fn attribute<'u>(
     value: Cow<'u, str>,
 ) -> Result<Request<'u>, Problem> {
     let attribute = name.strip_prefix("attr.").unwrap_or_default();
-    if !(1..=NAME_MAX).contains(&attribute.len()) {
+    if !(1..=LONG_NAME_MAX).contains(&attribute.len()) {
         return Err(Problem::in_field(name, NO_NAME));
     }
-    if subject.attributes().count() == ATTRIBUTES_MAX {
+    if subject.attributes().count() == ENTRIES_MAX {
         return Err(Problem::in_field(name, TOO_MANY));
     }
     if subject.attribute(attribute).is_some() {

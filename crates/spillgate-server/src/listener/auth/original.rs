@@ -1,10 +1,8 @@
 //! Reads the client's request from the fields that a proxy sends, each part in the one spelling that rules match.
 
-use std::borrow::Cow;
-
 use axum::extract::Request;
 use hyper::header::{HOST, HeaderMap};
-use spillgate::http::normalised_path;
+use spillgate::Value;
 
 use crate::config::Original;
 
@@ -45,25 +43,25 @@ pub(super) fn upper_case(method: &[u8]) -> Vec<u8> {
     method.trim_ascii().to_ascii_uppercase()
 }
 
-pub(super) fn path(target: &[u8]) -> String {
-    normalised_path(target).into_owned()
-}
-
-/// Returns the wanted parameters of a target; of a repeated one the first.
-pub(super) fn parameters(target: &[u8], wanted: &[String]) -> Vec<(String, String)> {
+/// Adds the wanted parameters of a target as attributes.
+pub(super) fn with_parameters<'r>(
+    mut asked: spillgate::Request<'r>,
+    target: &[u8],
+    wanted: &[String],
+) -> spillgate::Request<'r> {
     if wanted.is_empty() {
-        return Vec::new();
+        return asked;
     }
     let query = target.splitn(2, |byte| *byte == b'?').nth(1).unwrap_or_default();
     let query = query.split(|byte| *byte == b'#').next().unwrap_or_default();
-    let mut found: Vec<(String, String)> = Vec::new();
-    for (name, value) in form_urlencoded::parse(query) {
-        let is_wanted = wanted.iter().any(|wanted| *wanted == name);
-        if is_wanted && !found.iter().any(|(known, _)| *known == name) {
-            found.push((name.into_owned(), Cow::into_owned(value)));
+    let given: Vec<_> = form_urlencoded::parse(query).collect();
+    for name in wanted {
+        let values = given.iter().filter(|(known, _)| known == name);
+        if let Some(value) = Value::of_repeated(values.map(|(_, value)| value.as_bytes())) {
+            asked.set(name.clone(), value.into_owned());
         }
     }
-    found
+    asked
 }
 
 /// Returns the last line of a header, which the nearest proxy wrote.
@@ -81,13 +79,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_a_repeated_parameter_counts_in_any_encoding() {
+    fn a_repeated_parameter_has_all_its_values_in_any_encoding() {
         let wanted = ["key".to_owned(), "b c".to_owned()];
-        let found = |target: &str| parameters(target.as_bytes(), &wanted);
-        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(found("/x?key=1&key=2"), [pair("key", "1")]);
-        assert_eq!(found("/x?%6Bey=a+b%20c&b%20c="), [pair("key", "a b c"), pair("b c", "")]);
-        assert_eq!(found("/x?other=1#?key=2"), []);
-        assert_eq!(found("/x"), []);
+        let found = |target: &str| {
+            let asked = with_parameters(spillgate::Request::new(), target.as_bytes(), &wanted);
+            let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
+            let shown = asked.values().map(|(name, value)| {
+                let other = value.other_reading().map(|other| format!(" or {}", text(other)));
+                format!("{name}={}{}", text(value.as_bytes()), other.unwrap_or_default())
+            });
+            shown.collect::<Vec<_>>()
+        };
+        assert_eq!(found("/x?key=1&key=1"), ["key=1"]);
+        assert_eq!(found("/x?key=1&k%65y=2"), ["key=several values or 1,2"]);
+        assert_eq!(found("/x?%6Bey=a+b%20c&b%20c="), ["key=a b c", "b c="]);
+        assert_eq!(found("/x?other=1#?key=2"), [""; 0]);
+        assert_eq!(found("/x"), [""; 0]);
     }
 }

@@ -1,14 +1,17 @@
 //! Serves HTTP/2 on one connection, with a bound on everything that a peer may use, and an end that loses no call.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
-use std::pin::pin;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use hyper::body::Incoming;
+use hyper::header::{HeaderMap, HeaderName};
 use hyper::server::conn::http2;
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
@@ -31,6 +34,8 @@ pub(crate) struct Grpc {
     token: Option<Token>,
     browsers: Browsers,
     failed_logins: FailedLogins,
+    /// The warning about a client that speaks HTTP/1, logged once.
+    http1: Arc<Once>,
 }
 
 impl Grpc {
@@ -40,7 +45,8 @@ impl Grpc {
         browsers: Browsers,
         failed_logins: FailedLogins,
     ) -> Grpc {
-        Grpc { routes: TowerToHyperService::new(routes), token, browsers, failed_logins }
+        let (routes, http1) = (TowerToHyperService::new(routes), Arc::new(Once::new()));
+        Grpc { routes, token, browsers, failed_logins, http1 }
     }
 
     /// Admits or refuses a call by its head, and returns the future of its answer. No byte of a refused message is read.
@@ -70,6 +76,8 @@ impl Grpc {
                 let longest = if call.is_some() { MESSAGE_MAX } else { PROBE_MAX };
                 let kind = request_kind(path);
                 let (state, arriving) = (Arc::clone(state), call.clone());
+                let mut request = request;
+                keep_known(request.headers_mut());
                 let request =
                     request.map(|body| Messages::of(body, kind, longest, state, arriving));
                 Ok((self.routes.call(request), call))
@@ -100,11 +108,13 @@ impl Protocol for Grpc {
         let (port, state) = (connection.port(), connection.state());
         let silent = without_preface(connection.state());
         let flooded = connection.state();
-        let tries = self.failed_logins.tries(connection.peer().0, connection.stage(), None);
+        let reading = connection.state();
+        let (peer, http1) = (connection.peer().0, Arc::clone(&self.http1));
+        let tries = self.failed_logins.tries(peer, connection.stage(), None);
         let failed = tries.clone();
         // hyper drops the future of a call that its client resets, so a call that still waits charges nothing.
         let service = service_fn(move |request| self.answer(&state, port, &tries, request));
-        let mut connection = pin!(
+        let mut serving = pin!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 .initial_connection_window_size(CONNECTION_WINDOW)
@@ -120,7 +130,12 @@ impl Protocol for Grpc {
         );
         // An error ends this connection only (the client left, or a time-out), so it is ignored.
         let leaving = tokio::select! {
-            _ = connection.as_mut() => return,
+            _ = in_turns(serving.as_mut(), &reading) => {
+                if reading.speaks_http1() {
+                    http1.call_once(|| tracing::warn!(target: "spillgate", "{}", no_http2(peer)));
+                }
+                return;
+            }
             () = silent => return,
             () = sleep(age()) => LEAVING,
             () = failed.over() => LEAVING,
@@ -133,9 +148,20 @@ impl Protocol for Grpc {
             _ = closing.wait_for(|stage| *stage == Stage::Closing) => LEAVING,
         };
         // GOAWAY: the client opens another connection for later calls; calls that it has sent are answered.
-        connection.as_mut().graceful_shutdown();
-        let _ = timeout(leaving, connection).await;
+        serving.as_mut().graceful_shutdown();
+        let _ = timeout(leaving, in_turns(serving, &reading)).await;
     }
+}
+
+/// Polls the connection, and lets it read a few bytes each time. h2 reads on before it passes on each call, and ends a
+/// connection on which too many calls were reset before they were passed on. A proxy resets hundreds at once when its
+/// clients leave or its calls time out, and all its other calls would end with them.
+async fn in_turns<C: Future>(mut connection: Pin<&mut C>, reading: &ConnectionState) -> C::Output {
+    poll_fn(|context| {
+        reading.begin_turn();
+        connection.as_mut().poll(context)
+    })
+    .await
 }
 
 fn request_kind(path: &str) -> RequestKind {
@@ -148,6 +174,24 @@ async fn without_preface(state: Arc<ConnectionState>) {
     if state.received() >= PREFACE_BYTES {
         std::future::pending::<()>().await;
     }
+}
+
+fn no_http2(peer: IpAddr) -> String {
+    format!(
+        "gRPC: {peer} sent a request of HTTP/1, and this listener takes HTTP/2; in Envoy, set \
+         http2_protocol_options for the cluster of the rate limit service; send POST /v1/check and \
+         forward auth to the HTTP listener, server.http"
+    )
+}
+
+/// Drops the fields that no service reads. A call waits for its message for seconds, and a client may send 64 KiB of
+/// fields with each of many calls.
+fn keep_known(headers: &mut HeaderMap) {
+    let known = KNOWN.into_iter().filter_map(|name| {
+        let value = headers.remove(name)?;
+        Some((HeaderName::from_static(name), value))
+    });
+    *headers = known.collect();
 }
 
 fn no_token() -> Status {
@@ -164,6 +208,10 @@ fn age() -> Duration {
     let spread = AGE / 5;
     AGE - spread / 2 + spread * (random % 1_000) as u32 / 1_000
 }
+
+/// The fields that tonic and the services read.
+const KNOWN: [&str; 5] =
+    ["content-type", "te", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"];
 
 const HEALTH: &str = "/grpc.health.v1.Health/";
 const ENVOY: &str = "/envoy.service.ratelimit.v3.RateLimitService/";
@@ -200,12 +248,13 @@ const AGE: Duration = Duration::from_secs(30 * 60);
 /// The most calls at once on one connection. A proxy's worker has fewer, or opens another connection.
 const STREAMS_MAX: u32 = 256;
 
-/// The most bytes of a call's metadata, which are a dozen short lines.
-const HEADERS_MAX: u32 = 16 * 1024;
+/// The most bytes of a call's metadata: a dozen short lines, and what Envoy passes on of its client for tracing, such as
+/// a `tracestate`. Envoy takes heads of 60 KiB by default. A longer list is an error, and Envoy would admit the client.
+const HEADERS_MAX: u32 = 64 * 1024;
 
 /// The most calls that were reset by the client before a handler took them, or by this server for errors of the
-/// client. A client with more of them floods.
-const RESETS_MAX: usize = 64;
+/// client: more than fit into one turn of reading.
+const RESETS_MAX: usize = 1024;
 
 /// The most bytes that wait to be sent on one call.
 const SEND_BUFFER_MAX: usize = 64 * 1024;

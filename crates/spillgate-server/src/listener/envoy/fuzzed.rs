@@ -8,9 +8,9 @@ use std::time::Duration;
 use prost::Message;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 
-use super::request::{DESCRIPTORS_MAX, attributes, domain, requests, store_timeout};
+use super::request::{attributes, domain, requests, store_timeout};
 use super::rls::RateLimitRequest;
-use crate::bounds::ATTRIBUTES_MAX;
+use crate::bounds::ENTRIES_MAX;
 
 /// Panics if an entry is lost or gets the name of another, or if a bound does not hold.
 pub fn holds(input: &[u8]) {
@@ -27,9 +27,7 @@ pub fn holds(input: &[u8]) {
     assert!(!domain(&request).is_empty());
     let Ok(requests) = requests(&request) else {
         let entries = request.descriptors.iter().map(|descriptor| descriptor.entries.len());
-        assert!(
-            request.descriptors.len() > DESCRIPTORS_MAX || entries.max() > Some(ATTRIBUTES_MAX)
-        );
+        assert!(request.descriptors.len() > ENTRIES_MAX || entries.max() > Some(ENTRIES_MAX));
         return;
     };
     assert_eq!(requests.len(), request.descriptors.len());

@@ -1,5 +1,6 @@
 //! Decodes Envoy's request into requests to the limiter.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use spillgate::{Limit, LimitSpec, Request};
@@ -9,7 +10,7 @@ use tonic::metadata::MetadataMap;
 use super::proto::envoy::extensions::common::ratelimit::v3 as common;
 use super::proto::envoy::r#type::v3::RateLimitUnit;
 use super::rls::RateLimitRequest;
-use crate::bounds::{ATTRIBUTES_MAX, DOMAIN};
+use crate::bounds::{DOMAIN, ENTRIES_MAX};
 use common::RateLimitDescriptor;
 use common::rate_limit_descriptor::{Entry, RateLimitOverride};
 
@@ -29,12 +30,12 @@ pub(super) fn requests(request: &RateLimitRequest) -> Result<Vec<Request<'_>>, S
         Status::invalid_argument(format!("at most {max} {noun}, got {count}; leave some out"))
     };
     let descriptors = &request.descriptors;
-    if descriptors.len() > DESCRIPTORS_MAX {
-        return Err(too_many("descriptors", descriptors.len(), DESCRIPTORS_MAX));
+    if descriptors.len() > ENTRIES_MAX {
+        return Err(too_many("descriptors", descriptors.len(), ENTRIES_MAX));
     }
     let most = descriptors.iter().map(|descriptor| descriptor.entries.len()).max();
-    if let Some(count) = most.filter(|count| *count > ATTRIBUTES_MAX) {
-        return Err(too_many("entries in a descriptor", count, ATTRIBUTES_MAX));
+    if let Some(count) = most.filter(|count| *count > ENTRIES_MAX) {
+        return Err(too_many("entries in a descriptor", count, ENTRIES_MAX));
     }
     Ok(descriptors.iter().map(|descriptor| one(request, descriptor)).collect())
 }
@@ -67,18 +68,25 @@ fn one<'a>(request: &'a RateLimitRequest, descriptor: &'a RateLimitDescriptor) -
 
 /// Returns the entries of a descriptor as attributes. The second entry with the same key is named `key.2`, and so on.
 pub(super) fn attributes(entries: &[Entry]) -> Request<'_> {
+    // The last number of each repeated key. Without it, 256 equal keys would try 32,000 names.
+    let mut numbers: HashMap<&str, u32> = HashMap::new();
     entries.iter().fold(Request::new(), |request, Entry { key, value }| {
         if request.attribute(key).is_none() {
             return request.with(key, value.as_slice());
         }
-        let numbered = (2..).map(|number| format!("{key}.{number}"));
-        let mut free = numbered.filter(|name| request.attribute(name).is_none());
-        let name = free.next().expect("there are more numbers than entries");
+        let number = numbers.entry(key).or_insert(1);
+        let name = loop {
+            *number += 1;
+            let name = format!("{key}.{number}");
+            if request.attribute(&name).is_none() {
+                break name;
+            }
+        };
         request.with(name, value.as_slice())
     })
 }
 
-/// Returns the limit in a descriptor; `None` if it has no unit. A count that is larger than any rule's is unlimited.
+/// Returns the limit in a descriptor; `None` if it has no unit.
 fn limit(limit: &RateLimitOverride) -> Option<Limit> {
     let unit = match limit.unit() {
         RateLimitUnit::Unknown => return None,
@@ -92,8 +100,10 @@ fn limit(limit: &RateLimitOverride) -> Option<Limit> {
     Some(match limit.requests_per_unit {
         0 => Limit::block(),
         count => {
-            let limit = LimitSpec::new(format!("{count}/{unit}")).build();
-            limit.unwrap_or_else(|_| Limit::unlimited())
+            let spec = || LimitSpec::new(format!("{count}/{unit}"));
+            // A bucket counts less far than Envoy, and a window as far.
+            let window = || spec().algorithm("sliding-window").build();
+            spec().build().or_else(|_| window()).unwrap_or_else(|_| Limit::block())
         }
     })
 }
@@ -117,9 +127,6 @@ fn duration(text: &str) -> Option<Duration> {
 /// The attribute that lists the names of the entries, for rules that match exactly these.
 const ENTRIES: &str = "envoy.entries";
 
-/// The most descriptors of a request: more than a proxy's configuration has for one route.
-pub(super) const DESCRIPTORS_MAX: usize = 32;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,6 +149,20 @@ mod tests {
         let expected: [(&str, &[u8]); 5] =
             [("a", b"1"), ("a.2", b"2"), ("a.2.2", b"3"), ("a.3", b"\xff"), ("b", b"")];
         assert_eq!(named, expected);
+    }
+
+    #[test]
+    fn every_count_of_a_descriptor_is_a_limit() {
+        for (count, shown) in [
+            (0, "block"),
+            (1_000_000_000, "1000000000/1d"),
+            (3_000_000_000, "3000000000/1d"),
+            (u32::MAX, "4294967295/1d"),
+        ] {
+            let asked =
+                RateLimitOverride { requests_per_unit: count, unit: RateLimitUnit::Day.into() };
+            assert_eq!(limit(&asked).unwrap().to_string(), shown);
+        }
     }
 
     #[test]

@@ -56,28 +56,41 @@ pub(in crate::listener) fn with_quotas(decision: &Decision) -> Response {
     response(bytes)
 }
 
-/// Answers the items of a batch in their order: each that has a style of header fields by the next of the decisions, each
-/// other by its problem.
-pub(in crate::listener) fn to_many(decisions: &[Decision], items: &[Item]) -> Response {
-    let mut bytes = Vec::with_capacity(ANSWER_BYTES * items.len());
-    let mut decisions = decisions.iter();
-    write_list(&mut bytes, r#"{"results":["#, items, |bytes, item| match item {
-        Ok(headers) => {
-            let decision = decisions.next().expect("each item without a problem has a decision");
-            write_decision(bytes, decision, *headers, write_limit);
-        }
-        Err(problem) => {
-            bytes.extend_from_slice(br#"{"error":"#);
-            bytes.extend_from_slice(problem);
-            bytes.extend_from_slice(b"}");
-        }
-    });
-    bytes.extend_from_slice(b"}");
-    response(bytes)
-}
+/// The answer to a batch, made item by item in their order.
+pub(in crate::listener) struct Answers(Vec<u8>);
 
-/// How an item of a batch is answered: by a decision with this style of header fields, or by a problem, as JSON.
-pub(in crate::listener) type Item = Result<Option<HeaderStyle>, Vec<u8>>;
+impl Answers {
+    /// Begins the answer to some items.
+    pub(in crate::listener) fn to(items: usize) -> Answers {
+        let mut bytes = Vec::with_capacity(ANSWER_BYTES * items);
+        bytes.extend_from_slice(br#"{"results":["#);
+        Answers(bytes)
+    }
+
+    /// Answers the next item by a decision, with ready-made header fields if a style is given.
+    pub(in crate::listener) fn add(&mut self, decision: &Decision, headers: Option<HeaderStyle>) {
+        write_decision(&mut self.0, decision, headers, write_limit);
+        self.0.push(b',');
+    }
+
+    /// Answers the next item by a problem, as JSON.
+    pub(in crate::listener) fn add_problem(&mut self, problem: &[u8]) {
+        self.0.extend_from_slice(br#"{"error":"#);
+        self.0.extend_from_slice(problem);
+        self.0.extend_from_slice(b"},");
+    }
+
+    pub(in crate::listener) fn response(self) -> Response {
+        let Answers(mut bytes) = self;
+        if bytes.last() == Some(&b',') {
+            bytes.pop();
+        }
+        bytes.extend_from_slice(b"]}");
+        // A buffer that grew has up to twice the room that it needs, until the client has taken the answer.
+        bytes.shrink_to_fit();
+        response(bytes)
+    }
+}
 
 // The answer to a check is written by hand, piece by piece, each field's name together with the marks around it:
 // serializing it took longer than deciding. The names of rules, limits and units, and receipts, hold no character that

@@ -107,6 +107,7 @@ impl Http {
                 Answering::ByRoutes(self.routes.call(request))
             }
         };
+        let connection = Arc::clone(&client.state);
         async move {
             let mut answer = match answering {
                 Answering::Refusal(problem, shown) => {
@@ -115,10 +116,12 @@ impl Http {
                     }
                     problem.into_response().map(Either::Right)
                 }
-                Answering::Check(app, body) => match check_by(&app, body).await {
-                    Ok(answer) => answer.map(Either::Left),
-                    Err(problem) => problem.into_response().map(Either::Right),
-                },
+                Answering::Check(app, body) => {
+                    match check_by(&app, Some(&connection), body).await {
+                        Ok(answer) => answer.map(Either::Left),
+                        Err(problem) => problem.into_response().map(Either::Right),
+                    }
+                }
                 Answering::ByRoutes(answer) => answer.await?.map(Either::Right),
             };
             if *stage.borrow() != Stage::Open || tries.are_over() {

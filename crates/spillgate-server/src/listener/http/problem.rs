@@ -77,6 +77,14 @@ impl Problem {
         Problem::of(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
+    /// Returns the problem of checks whose answer could have too many bytes, with how many of them fit.
+    pub(in crate::listener) fn answer_too_large(bytes: usize, most: usize, fit: usize) -> Problem {
+        let message = format!(
+            "the answer could have {bytes} bytes, and one may have {most}; send at most {fit} of these checks in a batch"
+        );
+        Problem::of(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
     pub(in crate::listener) fn too_slow(bound: Duration) -> Problem {
         let message =
             format!("the body took more than {} s; send it with its head", bound.as_secs());

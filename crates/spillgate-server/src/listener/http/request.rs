@@ -154,17 +154,22 @@ impl Check<'_> {
 }
 
 impl<'a> Batch<'a> {
-    /// Parses a body.
+    /// Returns the items that a body lists, not yet decoded.
     ///
     /// # Errors
     ///
     /// If the body is not a JSON array of at most 1,000 items. A malformed item is not an error here.
-    pub(in crate::listener) fn parse(body: &'a [u8]) -> Result<Batch<'a>, Problem> {
-        // First only the bounds of each item: an error inside one would leave a parser of the whole array at a place
-        // from which it cannot find the next.
+    pub(in crate::listener) fn listed(body: &'a [u8]) -> Result<Vec<&'a RawValue>, Problem> {
+        // Only the bounds of each item: an error inside one would leave a parser of the whole array at a place from
+        // which it cannot find the next.
         let List(items) = json::parse::<List<&'a RawValue, BATCH_MAX>>(body)?;
+        Ok(items)
+    }
+
+    /// Decodes the items.
+    pub(in crate::listener) fn of(items: Vec<&'a RawValue>) -> Batch<'a> {
         let checks = items.into_iter().map(|item| json::parse(item.get().as_bytes()));
-        Ok(Batch(checks.collect()))
+        Batch(checks.collect())
     }
 
     /// Returns the request of each check in order, with the style of the ready-made header fields in its answer, or the

@@ -39,13 +39,13 @@ pub(super) fn write(tree: &Tree, notes: &mut Vec<Note>) -> String {
         }
     }
     let mut policy = String::from(HEAD);
-    for name in ADDRESSES {
+    for (name, difference, same) in TYPED {
         let node = nodes.iter().find(|node| node.entries.iter().any(|entry| entry.key == name));
         let Some(node) = node else { continue };
         policy += &format!("\n[attribute.{name}]\ntype = \"string\"\n");
         let message = format!(
-            "{name} is compared as text, and each IPv6 address has a counter of its own, as in envoyproxy/ratelimit; \
-             leave [attribute.{name}] out to count a client by its /64"
+            "{name} is compared as text, and each {difference} has a counter of its own, as in envoyproxy/ratelimit; \
+             leave [attribute.{name}] out to count {same}"
         );
         notes.push(Note::remark(node.line, message));
     }
@@ -347,8 +347,12 @@ const HEAD: &str = "\
 # The rules of a configuration of envoyproxy/ratelimit. `envoy.entries` lists the keys of a
 # descriptor, so each rule matches descriptors with exactly its entries.
 ";
-/// The attributes that are addresses unless a policy declares them otherwise.
-const ADDRESSES: [&str; 2] = ["ip", "remote_address"];
+/// The attributes that have a type unless a policy declares them otherwise, with what the type counts together.
+const TYPED: [(&str, &str, &str); 3] = [
+    ("ip", "IPv6 address", "a client by its /64"),
+    ("path", "spelling of a path", "all spellings of a path as one"),
+    ("remote_address", "IPv6 address", "a client by its /64"),
+];
 /// The attribute of the gRPC API that lists the keys of a descriptor's entries.
 const ENTRIES: &str = "envoy.entries";
 /// A name may have 64 bytes.

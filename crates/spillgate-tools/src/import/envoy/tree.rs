@@ -426,6 +426,6 @@ const UNITS: [(&str, &str); 7] = [
 ];
 
 /// The highest count of a limit in a policy.
-const COUNT_MAX: u64 = 1_000_000_000;
+const COUNT_MAX: u64 = u32::MAX as u64;
 /// The most entries that the gRPC API accepts in a descriptor.
 const DEPTH_MAX: usize = 32;

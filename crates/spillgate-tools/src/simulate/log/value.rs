@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use spillgate::http::{ByIp, normalised_host, normalised_path};
+use spillgate::http::{ByIp, normalised_host};
 
 use crate::simulate::event::Event;
 
@@ -45,7 +45,7 @@ impl Spelling {
             Spelling::AsItIs => event.add(attribute, value),
             Spelling::Address => event.add(attribute, &address(value)),
             Spelling::Method => event.add(attribute, &upper_case(value)),
-            Spelling::Path => event.add(attribute, normalised_path(value).as_bytes()),
+            Spelling::Path => event.add_path(attribute, value),
             Spelling::Host => event.add(attribute, &normalised_host(value)),
         }
     }
@@ -64,11 +64,13 @@ pub(super) fn request_line(line: &[u8]) -> Option<(&[u8], &[u8])> {
     (is_method && !target.is_empty()).then_some((method, target))
 }
 
-/// Returns a parameter of a target's query; if it is there twice, the first.
+/// Returns a parameter of a target's query. If it has several values, it is the subject that forward auth gives them.
 pub(super) fn parameter<'t>(target: &'t [u8], name: &str) -> Option<Cow<'t, str>> {
     let query = &target[memchr::memchr(b'?', target)? + 1..];
     let query = query.split(|byte| *byte == b'#').next().unwrap_or_default();
-    form_urlencoded::parse(query).find(|(known, _)| known == name).map(|(_, value)| value)
+    let mut values = form_urlencoded::parse(query).filter(|(known, _)| known == name);
+    let (_, first) = values.next()?;
+    Some(if values.all(|(_, value)| value == first) { first } else { "several values".into() })
 }
 
 /// Returns the usual names of an attribute's field; the first is the attribute's own name.
@@ -174,7 +176,9 @@ mod tests {
         for line in ["", "-", "\\x16\\x03\\x01 x", "GET ", " /a"] {
             assert_eq!(parts(line), None, "{line}");
         }
-        assert_eq!(parameter(b"/a?x=1&user=a%20b&user=c#?user=d", "user").as_deref(), Some("a b"));
+        let user = |target: &'static str| parameter(target.as_bytes(), "user");
+        assert_eq!(user("/a?x=1&user=a%20b&user=a+b#?user=d").as_deref(), Some("a b"));
+        assert_eq!(user("/a?user=a&user=b").as_deref(), Some("several values"));
         assert_eq!(parameter(b"/a", "user"), None);
     }
 }

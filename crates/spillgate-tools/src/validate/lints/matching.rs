@@ -1,11 +1,12 @@
 //! Finds rules that no request matches, and patterns without effect.
 
+use spillgate::Mode;
 use spillgate::http::normalised_path;
 use spillgate::policy::Pattern;
 
 use super::super::finding::Level;
-use super::super::rules::{decides, holds};
-use super::{COMPARED_MAX, Checked, Finding};
+use super::super::rules::{decides, holds, most_limits};
+use super::{COMPARED_MAX, Checked, Finding, Written};
 
 pub(super) fn never_matches(checked: &Checked<'_>) -> Vec<Finding> {
     let attributes_max = checked.service.attributes_max;
@@ -59,6 +60,29 @@ pub(super) fn pattern_covered(checked: &Checked<'_>) -> Vec<Finding> {
                     found.push(written.note(line, problem, "leave it out"));
                 }
             }
+        }
+    }
+    found
+}
+
+pub(super) fn too_many_limits(checked: &Checked<'_>) -> Vec<Finding> {
+    let mut by_domain: Vec<(&str, Vec<Written<'_>>)> = Vec::new();
+    for written in checked.rules().filter(|written| written.rule.mode() != Mode::Off) {
+        let domain = written.rule.domain();
+        match by_domain.iter_mut().find(|(known, _)| *known == domain) {
+            Some((_, rules)) => rules.push(written),
+            None => by_domain.push((domain, vec![written])),
+        }
+    }
+    let mut found = Vec::new();
+    for (domain, rules) in by_domain {
+        let most = most_limits(&rules.iter().map(|written| written.rule).collect::<Vec<_>>());
+        if let Some(last) = rules.last().filter(|_| most > LIMITS_MAX) {
+            let problem = format!(
+                "one request of the domain {domain:?} may meet {most} limits, and {LIMITS_MAX} is the most that is made for: each takes time and memory in every decision"
+            );
+            let remedy = "write fewer limits, or match on values of which a request has only one";
+            found.push(last.warning(last.entry.line, problem, remedy));
         }
     }
     found
@@ -138,3 +162,6 @@ fn is_path(text: &str, is_whole: bool) -> bool {
     let whole = if is_whole { text } else { &text[..text.rfind('/').map_or(0, |slash| slash + 1)] };
     text.starts_with('/') && !text.contains(['?', '#']) && normalised_path(whole) == whole
 }
+
+/// The most limits that one decision is made for.
+const LIMITS_MAX: usize = 512;

@@ -36,7 +36,16 @@ pub(super) fn of_all(explained: &Explanation) -> String {
     if answer.degraded() {
         sentence.push_str(" The store is unavailable or too slow.");
     }
+    sentence.extend(explained.paths.iter().map(|path| format!(" {path}")));
     sentence
+}
+
+/// The two readings of a path.
+pub(super) fn of_path(attribute: &str, decoded: &[u8], kept: &[u8]) -> String {
+    let [decoded, kept] = [decoded, kept].map(String::from_utf8_lossy);
+    format!(
+        "The attribute {attribute:?} is read as {kept:?}, and with its %2F decoded as {decoded:?}; rules match either, and keys use the second."
+    )
 }
 
 /// The state of one limit.

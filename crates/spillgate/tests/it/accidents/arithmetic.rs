@@ -136,7 +136,12 @@ fn a_limit_at_a_boundary_is_exact_or_rejected_with_its_field() {
     for (quota, algorithm, burst, wrong) in [
         ("0/second", "token-bucket", None, Some("quota")),
         ("1/0s", "token-bucket", None, Some("quota")),
-        ("1000000001/second", "fixed-window", None, Some("quota")),
+        ("1000000001/second", "token-bucket", None, Some("quota")),
+        ("4294967296/second", "fixed-window", None, Some("quota")),
+        ("4294967295/1ms", "fixed-window", None, None),
+        ("4294967295/month", "fixed-window", None, None),
+        ("4294967295/1ms", "sliding-window", None, None),
+        ("4294967295/366d", "sliding-window", None, None),
         ("18446744073709551616/second", "token-bucket", None, Some("quota")),
         ("1/367d", "sliding-window", None, Some("quota")),
         ("1000001/day", "sliding-log", None, Some("quota")),
@@ -172,6 +177,24 @@ fn a_limit_at_a_boundary_is_exact_or_rejected_with_its_field() {
                     [&memory, &redis].map(|world| world.after(after_us).check(ME, &limit, cost));
                 assert_eq!(reply[0], reply[1], "{} {algorithm}, cost {cost}", limit.limit());
             }
+        }
+    }
+}
+
+/// A window stores its counts in 32 bits, so what is forced ends there too.
+#[test]
+fn force_ends_at_what_a_windows_counts_hold() {
+    for algorithm in ["fixed-window", "sliding-window"] {
+        let spec = LimitSpec::new("3000000000/day").algorithm(algorithm);
+        let limit = named(spec.build().unwrap());
+        let (memory, redis) = (World::in_memory(1_000), World::on_redis(RedisServer::start()));
+        for cost in [2_000_000_000, 4_000_000_000, 1] {
+            let reply = [&memory, &redis].map(|world| world.force(ME, &limit, cost));
+            assert_eq!(reply[0], reply[1], "{algorithm}, cost {cost}");
+        }
+        for world in [&memory, &redis] {
+            let reply = world.peek(ME, &limit, 1);
+            assert!(!reply.fits && reply.reading.remaining == 0, "{algorithm} on {}", world.name());
         }
     }
 }

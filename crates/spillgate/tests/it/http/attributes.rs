@@ -55,17 +55,19 @@ fn paths_admitted(identity: impl Into<Identity>, paths: &[&str]) -> Vec<bool> {
 }
 
 #[test]
-fn a_header_names_the_caller_by_its_first_line() {
+fn callers_that_repeat_a_header_with_other_values_are_one_caller() {
     let served = limited_by(from_header("x-api-key"), 1);
     let requests = [
         ("GET", "/", &[("x-api-key", "a")][..]),
         ("GET", "/", &[("x-api-key", "b")]),
+        ("GET", "/", &[("x-api-key", "a"), ("x-api-key", "a")]),
         ("GET", "/", &[("x-api-key", "a"), ("x-api-key", "c")]),
+        ("GET", "/", &[("x-api-key", "d"), ("x-api-key", "a")]),
         // Without a header no rule matches.
         ("GET", "/", &[]),
         ("GET", "/", &[]),
     ];
-    assert_eq!(admitted(&served, &requests), [true, true, false, true, true]);
+    assert_eq!(admitted(&served, &requests), [true, true, false, true, false, true, true]);
 }
 
 #[test]

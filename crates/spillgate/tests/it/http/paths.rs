@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use proptest::prelude::*;
-use spillgate::http::{normalised_host, normalised_path};
+use spillgate::http::{normalised_host, normalised_path, path_with_slashes_decoded};
 
 #[test]
 fn each_path_has_one_spelling() {
@@ -46,6 +46,26 @@ fn each_path_has_one_spelling() {
 }
 
 #[test]
+fn an_escaped_slash_has_a_second_reading() {
+    for (written, decoded) in [
+        ("/%2flogin", Some("/login")),
+        ("/x%2F..%2Flogin", Some("/login")),
+        ("/x%2f%2e%2e%2flogin?a=%2f", Some("/login")),
+        ("/a%2fb/../login", Some("/a/login")),
+        ("/login%2f", Some("/login/")),
+        ("https://example.org/%2flogin", Some("/login")),
+        ("%2f", Some("/")),
+        ("/login", None),
+        ("/login?next=%2f", None),
+        ("/%252flogin", None),
+        ("/%%2flogin", Some("/%25/login")),
+        ("/%5clogin", None),
+    ] {
+        assert_eq!(path_with_slashes_decoded(written).as_deref(), decoded, "{written}");
+    }
+}
+
+#[test]
 fn a_normal_path_is_borrowed() {
     assert!(matches!(normalised_path("/api/v1/users/42"), Cow::Borrowed(_)));
 }
@@ -59,6 +79,8 @@ proptest! {
 
     #[test]
     fn any_bytes_make_an_absolute_ascii_path(bytes: Vec<u8>) {
+        let decoded = path_with_slashes_decoded(&bytes);
+        prop_assert!(decoded.as_ref().is_none_or(|path| normalised_path(path) == path.as_str()));
         let path = normalised_path(&bytes).into_owned();
         prop_assert!(path == "*" || path.starts_with('/'), "{path}");
         prop_assert!(path.is_ascii() && !path.contains("//"), "{path}");
