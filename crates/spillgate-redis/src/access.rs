@@ -5,6 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ::redis::RedisConnectionInfo;
 use arc_swap::ArcSwap;
 use tokio_rustls::TlsConnector;
 
@@ -53,7 +54,8 @@ impl Access {
         let connector = tls::connector(tls, store.is_secured())?;
         let addresses = match store {
             Store::Url(url) => vec![Address::parse(url)?],
-            Store::Sentinel { urls, .. } | Store::Cluster(urls) => {
+            Store::Sentinel { urls, password, .. } => of_sentinels(urls, password.as_deref())?,
+            Store::Cluster(urls) => {
                 urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>()?
             }
             Store::Ring(ring) => {
@@ -79,6 +81,20 @@ impl Access {
         self.tls.0.store(other.tls.get());
         Ok(())
     }
+}
+
+/// Returns an address with login and transport of the primary, which are those of the first sentinel, and the addresses
+/// of all sentinels.
+fn of_sentinels(urls: &[String], password: Option<&str>) -> Result<Vec<Address>, BuildError> {
+    let all = urls.first().into_iter().chain(urls);
+    let addresses: Vec<Address> = all.map(|url| Address::parse(url)).collect::<Result<_, _>>()?;
+    if let Some(password) = password {
+        for Address { login, .. } in addresses.iter().skip(1) {
+            let own = RedisConnectionInfo::default().set_password(password);
+            login.set(Arc::new(own.set_db(login.get().db())));
+        }
+    }
+    Ok(addresses)
 }
 
 impl fmt::Debug for Connector {
