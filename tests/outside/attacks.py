@@ -12,6 +12,10 @@ Attacks:
   scrapes   32 connections read /metrics of 2,000 rules without a pause
   slow      500 connections on each listener that send a byte a second
   batches   60 connections that send batches over a thousand limits and read no answer; at most 400 MiB are resident
+
+One more attack has no normal traffic beside it. It needs redis-server:
+  held      1,600 connections that send batches of 1,000 checks under 3 rules of 2 limits on Redis, half of which never
+            read. It holds if the memory is back, but for 64 MiB, ten seconds after all have left
 """
 
 import fcntl
@@ -46,7 +50,7 @@ def main():
         del arguments[at : at + 2]
     if not arguments:
         sys.exit(__doc__)
-    binary, chosen = arguments[0], arguments[1:] or list(ATTACKS)
+    binary, chosen = arguments[0], arguments[1:] or [*ATTACKS, "held"]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -54,8 +58,10 @@ def main():
     print("|---|---|---|---|---|---|---|", flush=True)
     control = measure(binary, "no attack", None, seconds, None)
     held = True
-    for name in chosen:
+    for name in [name for name in chosen if name in ATTACKS]:
         held &= measure(binary, name, ATTACKS[name], seconds, control)["holds"]
+    if "held" in chosen:
+        held &= held_after(binary, min(seconds, 60))
     sys.exit(0 if held else "attacks: one did not hold")
 
 
@@ -380,6 +386,87 @@ def send_batches(address, ends):
         ends.wait(15)
         for client in clients:
             client.close()
+
+
+# --- memory of batches ---
+
+
+def held_after(binary, seconds):
+    with tempfile.TemporaryDirectory() as folder:
+        socket_path = os.path.join(folder, "redis.sock")
+        command = ["redis-server", "--port", "0", "--unixsocket", socket_path, "--save", "", "--appendonly", "no"]
+        redis = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            with BatchService(binary, folder, socket_path) as service:
+                before = service.resident_mib()
+                peak = keep_sending_batches(service, seconds)
+                left = time.monotonic()
+                while (still := service.resident_mib() - before) > 64 and time.monotonic() < left + 10:
+                    time.sleep(0.1)
+                after = time.monotonic() - left
+        finally:
+            redis.terminate()
+            redis.wait(10)
+    print(f"held: {before:.0f} MiB before, {peak:.0f} at the peak, {still:.0f} more {after:.1f} s after all had left")
+    return still <= 64
+
+
+class BatchService(Service):
+    def __init__(self, binary, folder, redis):
+        self.redis = redis
+        super().__init__(binary, folder)
+
+    def write_policy(self, version):
+        rules = "".join(
+            f'[[rule]]\nname = "rule-{number}"\nkey = ["user"]\nlimits = ["{1000 + number}/minute", "99999/hour"]\n'
+            for number in range(3)
+        )
+        with open(self.policy, "w") as file:
+            file.write(f'[store]\nurl = "unix://{self.redis}"\n{rules}')
+
+
+def keep_sending_batches(service, seconds):
+    """Sends batches on 1,600 connections, of which every second reads its answers. Returns the peak of the memory."""
+
+    def request(caller):
+        body = json.dumps([{"attributes": {"user": f"{caller}-{user}"}} for user in range(1000)]).encode()
+        head = f"POST /v1/check/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        return head.encode() + body
+
+    requests = [request(caller) for caller in range(16)]
+    clients, peak, ends, turn = {}, 0, time.monotonic() + seconds, 0
+    with selectors.DefaultSelector() as selector:
+        while time.monotonic() < ends:
+            while len(clients) < 1600:
+                turn += 1
+                client = connect(service.addresses["HTTP"])
+                client.setblocking(False)
+                clients[client] = [requests[turn % 16], turn % 2 == 0]
+                selector.register(client, selectors.EVENT_WRITE)
+            peak = max(peak, service.resident_mib())
+            for key, _ in selector.select(0.1):
+                client, (unsent, reads) = key.fileobj, clients[key.fileobj]
+                try:
+                    if unsent:
+                        clients[client][0] = unsent[client.send(unsent) :]
+                    elif not client.recv(1 << 18):
+                        raise ConnectionError
+                    if not clients[client][0] and key.events == selectors.EVENT_WRITE:
+                        # The answer is read to its end, which a client that sends no more gets by the close.
+                        if reads:
+                            client.shutdown(socket.SHUT_WR)
+                            selector.modify(client, selectors.EVENT_READ)
+                        else:
+                            selector.unregister(client)
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    selector.unregister(client)
+                    client.close()
+                    del clients[client]
+        for client in clients:
+            client.close()
+    return peak
 
 
 def process(target, *arguments):

@@ -25,6 +25,12 @@ mod store_settings;
 mod top;
 mod validate;
 
+/// The allocator of glibc keeps what a burst of batches needed, for as long as any small allocation of that time lives.
+/// That of musl, which releases are built with, does not.
+#[cfg(target_env = "gnu")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     match Cli::try_parse() {
         Ok(cli) => run(cli.command),

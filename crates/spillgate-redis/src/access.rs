@@ -5,6 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ::redis::RedisConnectionInfo;
 use arc_swap::ArcSwap;
 use tokio_rustls::TlsConnector;
 
@@ -83,14 +84,27 @@ impl Access {
 fn addresses_of(store: &Store) -> Result<Vec<Address>, BuildError> {
     match store {
         Store::Url(url) => Ok(vec![Address::parse(url)?]),
-        Store::Sentinel { urls, .. } | Store::Cluster(urls) => {
-            urls.iter().map(|url| Address::parse(url)).collect()
-        }
+        Store::Sentinel { urls, password, .. } => of_sentinels(urls, password.as_deref()),
+        Store::Cluster(urls) => urls.iter().map(|url| Address::parse(url)).collect(),
         Store::Ring(ring) => {
             let (nodes, _) = all_nodes(ring)?;
             nodes.iter().map(|node| Address::parse(&node.url)).collect()
         }
     }
+}
+
+/// Returns an address with login and transport of the primary, which are those of the first sentinel, and the addresses
+/// of all sentinels.
+fn of_sentinels(urls: &[String], password: Option<&str>) -> Result<Vec<Address>, BuildError> {
+    let all = urls.first().into_iter().chain(urls);
+    let addresses: Vec<Address> = all.map(|url| Address::parse(url)).collect::<Result<_, _>>()?;
+    if let Some(password) = password {
+        for Address { login, .. } in addresses.iter().skip(1) {
+            let own = RedisConnectionInfo::default().set_password(password);
+            login.set(Arc::new(own.set_db(login.get().db())));
+        }
+    }
+    Ok(addresses)
 }
 
 impl fmt::Debug for Connector {

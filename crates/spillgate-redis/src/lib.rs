@@ -339,7 +339,10 @@ impl Redis {
 
     /// Returns the deadline of a decision that begins now.
     fn deadline(&self) -> Deadline {
-        Deadline::after(self.patience.wait)
+        match self.patience.admits_itself {
+            true => Deadline::of_caller(self.patience.wait),
+            false => Deadline::after(self.patience.wait),
+        }
     }
 
     /// Returns the location of a limit's state on the previous ring, as long as that state counts.

@@ -5,6 +5,7 @@
 //!
 //! Longer than 450 lines because the breaker, the connections and their task change one state together.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
@@ -272,24 +273,26 @@ impl Link {
             self.connect();
             return Err(not_connected());
         }
-        // A connection may be on its way: waits for it as long as for a reply, or until the breaker opens.
-        let patient = Deadline::after(self.timeout);
-        let found = self.until(|link| match link.any_open() {
+        // A connection may be on its way: waits for it as long as for a byte of a reply, or until the breaker opens.
+        let mut found = pin!(self.until(|link| match link.any_open() {
             None if link.is_tripped() => Some(None),
             None => None,
             open => Some(open),
-        });
-        match patient.min(deadline).bound(found).await {
-            Some(Some(open)) => return Ok(open),
-            Some(None) => return Err(not_connected()),
-            None => {}
+        }));
+        loop {
+            let began = Instant::now();
+            match Deadline::after(self.timeout).min(deadline).bound(found.as_mut()).await {
+                Some(Some(open)) => return Ok(open),
+                Some(None) => return Err(not_connected()),
+                // The caller's deadline was shorter than the timeout, so the failure is not the server's.
+                None if deadline.left().is_zero() => {
+                    return Err(Failure::Hasty(not_connected().why().to_owned()));
+                }
+                // The server answers to the attempt.
+                None if self.pulse.received_since(began) => {}
+                None => return Err(not_connected()),
+            }
         }
-        // If the caller's deadline was shorter than the timeout, the failure is not the server's.
-        let is_hasty = deadline.later(HASTE).is_some_and(|deadline| deadline < patient);
-        Err(match not_connected() {
-            Failure::NotSent(why) if is_hasty => Failure::Hasty(why),
-            failure => failure,
-        })
     }
 
     /// Returns the first result of `find`, and connects while there is none.
@@ -396,12 +399,11 @@ impl Link {
     }
 
     async fn open_line(self: &Arc<Self>, line: &ArcSwapOption<Open>) -> Result<(), Failure> {
-        let attempt = Deadline::after(CONNECT).bound(open(&self.server, self.client_clock)).await;
+        let attempt = Deadline::after(CONNECT).bound(self.open()).await;
         let late = || Err(Failure::NotSent(format!("no answer within {CONNECT:?}")));
         let opened = attempt.unwrap_or_else(late).map_err(Failure::unsent);
         match opened {
             Ok(open) => {
-                open.wire.watch(&self.pulse);
                 line.store(Some(Arc::new(open)));
                 *self.trouble.lock() = None;
                 if self.tripped.swap(false, Ordering::AcqRel) {
@@ -423,6 +425,34 @@ impl Link {
                 Err(failure)
             }
         }
+    }
+
+    /// Opens a connection, loads the script, and runs a call that charges nothing.
+    ///
+    /// The load shows which variant of the script the server accepts. The caller must bound the wait.
+    async fn open(&self) -> Result<Open, Failure> {
+        let wire = self.server.dial().await.map_err(|error| Failure::of(&error))?;
+        // From here on each byte shows that the server works, also to callers that wait for this connection.
+        wire.watch(&self.pulse);
+        let mut scripts = &script::PLAIN;
+        for candidate in [&script::MARKED, &script::PLAIN] {
+            match wire.ask(&script::load(&candidate.decides)).await {
+                Ok(_) => {
+                    scripts = candidate;
+                    break;
+                }
+                Err(failure @ (Failure::Unknown(_) | Failure::NotHere(..))) => return Err(failure),
+                // A user without the right to load may still have the right to run. The test call below shows it.
+                Err(_) => {}
+            }
+        }
+        let probe = probe(if self.client_clock { Clock::System.now_us() } else { 0 });
+        match wire.ask(&probe.command("EVAL", &scripts.decides.text, &probe.encoded())).await {
+            Err(failure) if failure.shows_work() == Some(false) => return Err(failure),
+            _ => {}
+        }
+        let (reloads, reloading) = (AtomicU64::new(0), tokio::sync::Mutex::new(()));
+        Ok(Open { wire, scripts, reloads, reloading })
     }
 
     fn drop_line(&self, broken: &Arc<Open>) {
@@ -511,32 +541,6 @@ impl std::fmt::Debug for Open {
     }
 }
 
-/// Opens a connection, loads the script, and runs a call that charges nothing.
-///
-/// The load shows which variant of the script the server accepts. The caller must bound the wait.
-async fn open(server: &Server, client_clock: bool) -> Result<Open, Failure> {
-    let wire = server.dial().await.map_err(|error| Failure::of(&error))?;
-    let mut scripts = &script::PLAIN;
-    for candidate in [&script::MARKED, &script::PLAIN] {
-        match wire.ask(&script::load(&candidate.decides)).await {
-            Ok(_) => {
-                scripts = candidate;
-                break;
-            }
-            Err(failure @ (Failure::Unknown(_) | Failure::NotHere(..))) => return Err(failure),
-            // A user without the right to load may still have the right to run. The test call below shows it.
-            Err(_) => {}
-        }
-    }
-    let probe = probe(if client_clock { Clock::System.now_us() } else { 0 });
-    match wire.ask(&probe.command("EVAL", &scripts.decides.text, &probe.encoded())).await {
-        Err(failure) if failure.shows_work() == Some(false) => return Err(failure),
-        _ => {}
-    }
-    let (reloads, reloading) = (AtomicU64::new(0), tokio::sync::Mutex::new(()));
-    Ok(Open { wire, scripts, reloads, reloading })
-}
-
 /// Returns a call that tests whether a server decides. It peeks at a counter that no limit has, and changes nothing.
 ///
 /// `given_us` is the instant to decide at; 0 means the server's own time.
@@ -556,8 +560,6 @@ fn probe(given_us: u64) -> Call<'static> {
 const CONNECT: Duration = Duration::from_secs(1);
 /// The longest delay of a start by a store that cannot be reached.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// A caller whose deadline is this much shorter than the timeout shows nothing about the server.
-const HASTE: Duration = Duration::from_millis(1);
 /// The most calls in flight on one connection: what a server of 40,000 calls a second answers within a deadline.
 const IN_FLIGHT_MAX: usize = 8_192;
 /// If the script is lost twice within one call, an operator is flushing scripts on purpose.

@@ -1,18 +1,19 @@
 //! Finds the primary that sentinels watch.
 //!
-//! A sentinel is asked before every connection, and the server must confirm its role. Sentinels are asked
-//! again while connected, because an old primary may still believe in its role.
+//! The sentinels are asked before every connection, and the server must confirm its role. They are asked again while
+//! connected, because an old primary may still believe in its role. A primary that works is left only for one that
+//! most sentinels name: a single one may be wrong.
 
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
 use ::redis::{Cmd, RedisConnectionInfo, RedisError, RedisResult, Value};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 
 use super::access::Connector;
 use super::address::{Address, At, Host, Login};
-use super::jitter::random;
 use super::wire::{self, Wire};
 use crate::error::BuildError;
 use crate::time::Deadline;
@@ -21,40 +22,62 @@ use crate::time::Deadline;
 pub(super) struct Sentinels {
     master: String,
     addresses: Vec<Address>,
-    /// The login of the primary, which is that of the first sentinel.
-    login: Login,
+    /// The login of the primary, and an address whose transport it shares.
+    primary: Address,
     tls: Connector,
     /// The host of the last connection.
     found: Mutex<Option<Host>>,
 }
 
 impl Sentinels {
-    /// Creates the sentinels from their addresses. User, password, database and TLS of the first apply to the
-    /// primary too.
+    /// Creates the sentinels from an address with the login and transport of the primary, and their own addresses.
     pub(super) fn new(
         master: &str,
-        addresses: Vec<Address>,
+        addresses: &[Address],
         tls: &Connector,
     ) -> Result<Sentinels, BuildError> {
-        let Some(first) = addresses.first() else {
+        let Some((primary, addresses)) = addresses.split_first() else {
             return Err(BuildError::StoreUrl {
                 url: String::new(),
                 why: format!("the primary {master:?} needs the address of at least one sentinel"),
             });
         };
-        let (login, found) = (first.login.clone(), Mutex::default());
-        Ok(Sentinels { master: master.to_owned(), addresses, login, tls: tls.clone(), found })
+        Ok(Sentinels {
+            master: master.to_owned(),
+            addresses: addresses.to_vec(),
+            primary: primary.clone(),
+            tls: tls.clone(),
+            found: Mutex::default(),
+        })
     }
 
     /// Connects to the primary, and checks its role.
+    ///
+    /// Without a majority, the primary of the last connection has precedence for as long as it confirms its role.
     pub(super) async fn dial(&self) -> RedisResult<Wire> {
-        let host = self.primary().await?;
-        let wire = self.dial_server(&host).await?;
+        let votes = self.ask_all().await?;
+        let found = self.found.lock().clone();
+        match votes.majority(self.addresses.len()) {
+            Some(host) => self.dial_primary(host).await,
+            None => {
+                if let Some(found) = found
+                    && let Some(Ok(wire)) =
+                        Deadline::after(ASK).bound(self.dial_primary(&found)).await
+                {
+                    return Ok(wire);
+                }
+                self.dial_primary(votes.most()?).await
+            }
+        }
+    }
+
+    async fn dial_primary(&self, host: &Host) -> RedisResult<Wire> {
+        let wire = self.dial_server(host).await?;
         // Sentinels may be late: an old primary must not get calls although they name it.
         let role = wire.send(&::redis::cmd("ROLE")).await?.value();
         match role {
             Value::Array(role) if role.first() == Some(&Value::BulkString(b"master".to_vec())) => {
-                *self.found.lock() = Some(host);
+                *self.found.lock() = Some(host.clone());
                 Ok(wire)
             }
             _ => Err(trouble(format!("{host} is not a primary, but the sentinels name it"))),
@@ -63,32 +86,39 @@ impl Sentinels {
 
     /// Connects to one of the watched servers.
     pub(super) async fn dial_server(&self, host: &Host) -> RedisResult<Wire> {
-        let secured = matches!(self.addresses[0].at, At::Tls(_));
-        wire::dial(&Address::of_host(host, secured, &self.login), &self.tls).await
+        let secured = matches!(self.primary.at, At::Tls(_));
+        wire::dial(&Address::of_host(host, secured, &self.primary.login), &self.tls).await
     }
 
-    /// Returns whether the primary is another server than that of the last connection.
+    /// Returns whether most sentinels name another server than that of the last connection.
     pub(super) async fn primary_has_moved(&self) -> bool {
-        match self.primary().await {
-            Ok(host) => self.found.lock().as_ref().is_some_and(|found| *found != host),
-            // A sentinel that does not answer proves no change.
-            Err(_) => false,
+        // Sentinels that do not answer prove no change.
+        let Ok(votes) = self.ask_all().await else { return false };
+        let found = self.found.lock();
+        match (votes.majority(self.addresses.len()), &*found) {
+            (Some(host), Some(found)) => host != found,
+            _ => false,
         }
     }
 
-    /// Returns the primary according to the first sentinel that answers, from a random one on.
-    async fn primary(&self) -> RedisResult<Host> {
-        let first = random() as usize;
-        let mut why = trouble("no sentinel answered".into());
-        for turn in 0..self.addresses.len() {
-            let sentinel = &self.addresses[first.wrapping_add(turn) % self.addresses.len()];
-            match Deadline::after(ASK).bound(self.ask(sentinel)).await {
-                Some(Ok(host)) => return Ok(host),
-                Some(Err(error)) => why = error,
-                None => {}
+    /// Asks all sentinels at once, until most have named one server.
+    async fn ask_all(&self) -> RedisResult<Votes> {
+        let (mut votes, mut why) = (Votes::default(), trouble("no sentinel answered".into()));
+        let asked = self
+            .addresses
+            .iter()
+            .map(|sentinel| async { Deadline::after(ASK).bound(self.ask(sentinel)).await });
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        while votes.majority(self.addresses.len()).is_none() {
+            match asked.next().await {
+                Some(Some(Ok(host))) => votes.add(host),
+                Some(Some(Err(error))) => why = error,
+                Some(None) => {}
+                None if votes.0.is_empty() => return Err(why),
+                None => break,
             }
         }
-        Err(why)
+        Ok(votes)
     }
 
     async fn ask(&self, sentinel: &Address) -> RedisResult<Host> {
@@ -130,6 +160,40 @@ impl Sentinels {
     }
 }
 
+/// The servers that sentinels name as the primary, with the number of sentinels that name each.
+#[derive(Debug, Default)]
+struct Votes(Vec<(Host, usize)>);
+
+impl Votes {
+    fn add(&mut self, host: Host) {
+        match self.0.iter_mut().find(|(other, _)| *other == host) {
+            Some((_, votes)) => *votes += 1,
+            None => self.0.push((host, 1)),
+        }
+    }
+
+    /// Returns the server that most of `sentinels` name, if they do.
+    fn majority(&self, sentinels: usize) -> Option<&Host> {
+        self.0.iter().find(|(_, votes)| 2 * votes > sentinels).map(|(host, _)| host)
+    }
+
+    /// Returns the server that more sentinels name than any other.
+    fn most(&self) -> RedisResult<&Host> {
+        let most = self.0.iter().map(|(_, votes)| *votes).max();
+        match &self.0.iter().filter(|(_, votes)| Some(*votes) == most).collect::<Vec<_>>()[..] {
+            [(host, _)] => Ok(host),
+            hosts => {
+                let hosts: Vec<String> = hosts.iter().map(|(host, _)| host.to_string()).collect();
+                Err(trouble(format!(
+                    "the sentinels disagree about the primary: {}; run SENTINEL \
+                     GET-MASTER-ADDR-BY-NAME on each, and reset the wrong one",
+                    hosts.join(", ")
+                )))
+            }
+        }
+    }
+}
+
 fn trouble(why: String) -> RedisError {
     io::Error::other(why).into()
 }
@@ -140,5 +204,33 @@ impl fmt::Display for Sentinels {
     }
 }
 
-/// The time limit for one sentinel. Several fit one attempt to connect.
+/// The time limit for one sentinel. It and a connection to the primary fit one attempt to connect.
 const ASK: Duration = Duration::from_millis(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_majority_is_of_all_sentinels_and_a_tie_names_both_servers() {
+        let host = |name: &str| Host { name: name.into(), port: 6379 };
+        let votes = |named: &str| {
+            let mut votes = Votes::default();
+            named.chars().for_each(|name| votes.add(host(&name.to_string())));
+            votes
+        };
+        for (named, majority, most) in [
+            ("aab", Some("a"), Some("a")),
+            ("baa", Some("a"), Some("a")),
+            ("ab", None, None),
+            ("b", None, Some("b")),
+            ("bb", Some("b"), Some("b")),
+        ] {
+            let votes = votes(named);
+            assert_eq!(votes.majority(3), majority.map(host).as_ref(), "{named}");
+            assert_eq!(votes.most().ok(), most.map(host).as_ref(), "{named}");
+        }
+        let tie = votes("ab").most().unwrap_err().to_string();
+        assert!(tie.contains("disagree about the primary: a:6379, b:6379"), "{tie}");
+    }
+}

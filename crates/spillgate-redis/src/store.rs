@@ -18,6 +18,8 @@ pub enum Store {
         master: String,
         /// The URLs of the Sentinels.
         urls: Vec<String>,
+        /// The password of the Sentinels, if it is not that of the URLs, which is the primary's.
+        password: Option<String>,
     },
     /// A Redis Cluster, found through some of its nodes.
     Cluster(Vec<String>),

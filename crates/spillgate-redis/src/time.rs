@@ -1,45 +1,77 @@
 //! Deadlines of calls, beside the clocks of the core.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use ::redis::Value;
+use tokio::time::Instant;
 
 pub use spillgate_core::time::*;
 
 /// The time until which an answer is useful to its caller.
+///
+/// A wait is counted in slices, and one that ended late counts little: time in which this process could not run shows
+/// nothing about the server. The wait ends at `latest` at any rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Deadline(tokio::time::Instant);
+pub struct Deadline {
+    at: Instant,
+    latest: Instant,
+}
 
 impl Deadline {
     /// Returns the deadline `wait` from now.
     pub fn after(wait: Duration) -> Deadline {
-        Deadline(tokio::time::Instant::now() + wait)
+        let at = Instant::now() + wait;
+        Deadline { at, latest: at + (STARVED - 1) * wait }
+    }
+
+    /// Returns the deadline `wait` from now of a caller that goes by the clock, whether or not this process could run.
+    pub fn of_caller(wait: Duration) -> Deadline {
+        let at = Instant::now() + wait;
+        Deadline { at, latest: at }
     }
 
     /// Returns a deadline that never comes in practice, for futures that end by themselves.
     pub fn none() -> Deadline {
-        Deadline::after(NEVER)
+        Deadline::of_caller(NEVER)
     }
 
     /// Waits for `future`; returns `None` if the deadline comes first.
     pub async fn bound<F: Future>(self, future: F) -> Option<F::Output> {
-        tokio::time::timeout_at(self.0, future).await.ok()
+        let (mut future, mut from) = (pin!(future), Instant::now());
+        let mut left = self.at.saturating_duration_since(from);
+        let slice = left / SLICES;
+        loop {
+            let until = self.latest.min(from + slice.min(left));
+            if let Ok(output) = tokio::time::timeout_at(until, &mut future).await {
+                return Some(output);
+            }
+            let now = Instant::now();
+            left = left.saturating_sub(counted(from, until, now));
+            if left.is_zero() || now >= self.latest {
+                return None;
+            }
+            from = now;
+        }
     }
 
     /// Returns the time left.
     pub fn left(self) -> Duration {
-        self.0.saturating_duration_since(tokio::time::Instant::now())
+        self.at.saturating_duration_since(Instant::now())
     }
 
-    /// Returns a later deadline, or `None` if it cannot be represented.
-    pub fn later(self, wait: Duration) -> Option<Deadline> {
-        self.0.checked_add(wait).map(Deadline)
-    }
-
-    /// Returns whether the deadline has passed.
+    /// Returns whether the caller has surely left: a wait until this deadline has ended.
     pub fn has_passed(self) -> bool {
-        tokio::time::Instant::now() >= self.0
+        Instant::now() >= self.latest
     }
+}
+
+/// Returns how much of a slice counts that began at `from`, was to end at `due`, and ended `now`: all of it, or a part of
+/// its own length if it ended late.
+pub(crate) fn counted(from: Instant, due: Instant, now: Instant) -> Duration {
+    let slice = due.saturating_duration_since(from);
+    let is_late = now.saturating_duration_since(due) > TICK.max(slice / 4);
+    if is_late { slice / STARVED } else { now.saturating_duration_since(from) }
 }
 
 /// Parses the reply to TIME, seconds and microseconds, into microseconds.
@@ -52,12 +84,39 @@ pub(crate) fn us_of(time: &Value) -> Option<u64> {
     number(parts.first()?)?.checked_mul(1_000_000)?.checked_add(number(parts.get(1)?)?)
 }
 
+/// The parts in which a wait is counted. If this process stalls in one of them, the others still count in full.
+pub(crate) const SLICES: u32 = 5;
+/// The resolution of the runtime's timers, by which each may end late, and as much again.
+const TICK: Duration = Duration::from_millis(2);
+/// A slice that ended late counts for this part of its own length. So a wait takes at most about this many times its
+/// length, however little this process runs.
+const STARVED: u32 = 4;
 /// Longer than any process runs, and within the range of timers.
 const NEVER: Duration = Duration::from_secs(365 * 86_400);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The clock jumps over the end of each timer: this process could not run.
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_this_process_could_not_run_counts_only_for_a_caller_that_goes_by_the_clock()
+     {
+        let (wait, jump) = (Duration::from_millis(250), Duration::from_millis(149));
+        let ends = async |deadline: Deadline, after: Duration| {
+            let began = Instant::now();
+            let waiting = tokio::spawn(deadline.bound(tokio::time::sleep(after)));
+            while !waiting.is_finished() {
+                tokio::time::advance(jump).await;
+                tokio::task::yield_now().await;
+            }
+            (waiting.await.unwrap().is_some(), began.elapsed())
+        };
+        assert!(ends(Deadline::after(wait), 2 * wait).await.0);
+        assert!(!ends(Deadline::of_caller(wait), 2 * wait).await.0);
+        let (in_time, taken) = ends(Deadline::after(wait), NEVER).await;
+        assert!(!in_time && taken <= STARVED * wait + jump, "{taken:?}");
+    }
 
     #[test]
     fn a_reply_that_is_no_time_is_none() {

@@ -73,7 +73,7 @@ impl Topology {
                 Topology::Ring { points, shards: shards.collect(), previous }
             }
             Store::Sentinel { master, .. } => {
-                let sentinels = Arc::new(Sentinels::new(master, addresses, tls)?);
+                let sentinels = Arc::new(Sentinels::new(master, &addresses, tls)?);
                 let server = Server::WatchedBy(Arc::clone(&sentinels));
                 let shard = whole(server.to_string(), server);
                 watch(&shard, sentinels);

@@ -1,6 +1,7 @@
 //! One connection to a server, over TCP, TLS or a Unix socket.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use ::redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
@@ -91,16 +92,29 @@ pub(super) async fn dial(address: &Address, tls: &Connector) -> RedisResult<Wire
         At::Tcp(host) => {
             #[cfg(feature = "simulation")]
             if let Some(dialled) = crate::simulation::dial(&host.name, host.port) {
-                return log_in(address, dialled.await?).await;
+                return log_in(address, dialled.await?, None).await;
             }
-            log_in(address, tcp(host).await?).await
+            let stream = tcp(host).await?;
+            let socket = duplicate(&stream)?;
+            log_in(address, stream, Some(socket)).await
         }
         At::Tls(host) => {
             let name = ServerName::try_from(host.name.clone()).map_err(io::Error::other)?;
-            log_in(address, tls.get().connect(name, tcp(host).await?).await?).await
+            let stream = tcp(host).await?;
+            let socket = duplicate(&stream)?;
+            log_in(address, tls.get().connect(name, stream).await?, Some(socket)).await
         }
-        At::Unix(path) => log_in(address, UnixStream::connect(path).await?).await,
+        At::Unix(path) => {
+            let stream = UnixStream::connect(path).await?;
+            let socket = duplicate(&stream)?;
+            log_in(address, stream, Some(socket)).await
+        }
     }
+}
+
+/// Duplicates the descriptor of a socket. That of a Unix socket peeks as one of TCP does.
+fn duplicate(socket: &impl AsFd) -> io::Result<std::net::TcpStream> {
+    Ok(socket.as_fd().try_clone_to_owned()?.into())
 }
 
 async fn tcp(host: &Host) -> Result<TcpStream, RedisError> {
@@ -111,11 +125,15 @@ async fn tcp(host: &Host) -> Result<TcpStream, RedisError> {
 }
 
 /// Sends user, password and database before anything else.
-async fn log_in<S>(address: &Address, stream: S) -> RedisResult<Wire>
+async fn log_in<S>(
+    address: &Address,
+    stream: S,
+    socket: Option<std::net::TcpStream>,
+) -> RedisResult<Wire>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (line, reader) = line(stream);
+    let (line, reader) = line(stream, socket);
     let reader = tokio::spawn(reader).abort_handle();
     let wire = Wire { line, reader };
     let login = address.login.get();

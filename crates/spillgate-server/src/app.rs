@@ -86,16 +86,13 @@ impl App {
     }
 
     async fn open_with(store: &Store, builder: LimiterBuilder) -> Result<App, ConfigError> {
-        let mut builder = store.configure(builder);
+        let mut builder = with_access(store, builder)?;
         if let Some(file) = &store.key_secret_file {
             builder = builder.key_secret(read_secret("store.key_secret_file", file)?);
         }
         if let Some(file) = &store.secret_previous_file {
             let secret = read_previous_secret("store.secret_previous_file", file)?;
             builder = builder.previous_key_secret(secret);
-        }
-        if let Some(tls) = tls(&store.tls)? {
-            builder = builder.tls(tls);
         }
         let limiter = builder.build().await.map_err(|error| store.problem(error.to_string()))?;
         Ok(App {
@@ -171,12 +168,9 @@ impl App {
     ///
     /// # Errors
     ///
-    /// If a certificate cannot be read, or the library refuses an address.
+    /// If a certificate or password cannot be read, or the library refuses an address.
     pub(crate) fn set_store_access(&self, store: &Store) -> Result<(), ConfigError> {
-        let mut builder = store.configure(Limiter::builder());
-        if let Some(tls) = tls(&store.tls)? {
-            builder = builder.tls(tls);
-        }
+        let builder = with_access(store, Limiter::builder())?;
         let renewed = self.limiter.set_store_access(&builder);
         Ok(renewed.map_err(|error| store.problem(error.to_string()))?)
     }
@@ -203,6 +197,19 @@ impl App {
         self.traces.record_all(&decisions);
         decisions
     }
+}
+
+/// Sets up a limiter for the servers of the store, with all that is needed to log in to them.
+fn with_access(store: &Store, builder: LimiterBuilder) -> Result<LimiterBuilder, Problem> {
+    let mut builder = store.configure(builder);
+    if let Some(file) = &store.sentinel_password_file {
+        let password = read_text("store.sentinel.password_file", file, SENTINEL_PASSWORD)?;
+        builder = builder.sentinel_password(password);
+    }
+    if let Some(tls) = tls(&store.tls)? {
+        builder = builder.tls(tls);
+    }
+    Ok(builder)
 }
 
 fn read_secret(setting: &str, file: &Path) -> Result<[u8; 16], Problem> {
@@ -258,6 +265,7 @@ fn secret(text: &str) -> Option<[u8; 16]> {
     number.map(u128::to_be_bytes)
 }
 
+const SENTINEL_PASSWORD: &str = "name a file with the password of the sentinels, or leave this out if it is that of the addresses";
 const MAKE_ONE: &str = "make one with: openssl rand -hex 16";
 const PREVIOUS: &str =
     "name the file that key_secret_file named before, or one that holds `shared` if there was none";

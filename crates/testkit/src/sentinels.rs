@@ -88,6 +88,12 @@ impl Sentinels {
         &mut self.servers[place]
     }
 
+    /// Returns one of the Sentinels, to set it up otherwise.
+    #[must_use]
+    pub fn sentinel(&self, place: usize) -> &RedisServer {
+        &self.sentinels[place]
+    }
+
     /// Returns the Sentinels, to pause or kill.
     pub fn sentinels_mut(&mut self) -> &mut [RedisServer] {
         &mut self.sentinels

@@ -1,13 +1,15 @@
 //! Every kind of store that settings can name, for real: each one answers, is checked by the doctor, and loads the
 //! script, node by node.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::Value;
 use spillgate_testkit::{ClientCertificate, Cluster, RedisServer, Sentinels, TlsServer, poll};
 
-use crate::server::{Server, TempFile, run, serve};
+use crate::server::{LISTENING, Server, TempFile, peak_kib, resident_kib, run, serve, spillgate};
 
 #[test]
 fn a_primary_under_sentinels_decides_and_its_replicas_load_the_script() {
@@ -138,6 +140,52 @@ fn an_override_set_at_one_instance_holds_at_another_on_a_cluster() {
     assert!(held.is_some(), "the override never held there");
     assert_eq!(limits(&here), 50);
 }
+
+/// glibc's allocator kept most of what such a burst needed. The allocator here returns memory after ten seconds, and in
+/// this test at once.
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn memory_of_batches_is_returned_when_their_callers_have_left() {
+    let redis = RedisServer::start();
+    let rule = |name| {
+        format!("[[rule]]\nname = \"{name}\"\nkey = [\"user\"]\nlimits = [\"9/s\", \"99/hour\"]\n")
+    };
+    let rules = ["a", "b", "c"].map(rule).concat();
+    let file = store(&format!("url = \"{}\"\n{rules}", redis.url()));
+    let mut command = spillgate(&[&["serve", "--config", file.path()], &LISTENING[..]].concat());
+    let server = Server::start_command(command.env("_RJEM_MALLOC_CONF", DECAY));
+    let batch = |caller: usize| {
+        let each =
+            (0..1_000).map(|user| format!(r#"{{"attributes": {{"user": "{caller}-{user}"}}}}"#));
+        format!("[{}]", each.collect::<Vec<_>>().join(","))
+    };
+    // The first batches fill tables that stay.
+    (0..2).for_each(|caller| drop(server.post("/v1/check/batch", batch(caller).as_bytes())));
+    let before = resident_kib(server.pid());
+    let callers: Vec<TcpStream> = (0..30)
+        .map(|caller| {
+            let body = batch(caller);
+            let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+            let length = body.len();
+            let head = format!(
+                "POST /v1/check/batch HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+            );
+            stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).unwrap();
+            stream
+        })
+        .collect();
+    // None reads its answer.
+    let peak = peak_kib(server.pid(), Duration::from_millis(500));
+    drop(callers);
+    let held = || resident_kib(server.pid()).saturating_sub(before);
+    let is_back = || (held() < 12 << 10).then_some(());
+    let back = poll(Duration::from_secs(10), is_back);
+    println!("batches: {} KiB more at their peak, {} KiB more afterwards", peak - before, held());
+    assert!(back.is_some(), "{} KiB are held, of {}", held(), peak - before);
+}
+
+/// Settings of the allocator: a tenth of a second, in place of ten seconds.
+const DECAY: &str = "dirty_decay_ms:100,muzzy_decay_ms:0";
 
 fn store(settings: &str) -> TempFile {
     TempFile::new("store.toml", &format!("[store]\ntimeout = \"10s\"\n{settings}"))

@@ -10,7 +10,6 @@
 //! is dropped later is.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -135,14 +134,13 @@ impl Batches {
         let count = queue.will_leave();
         let (share_us, mut taken_us) = (load.share_us(PERMITS as u64), 0);
         let (mut coalescer, mut indices) = (Coalescer::for_some(count), Vec::with_capacity(count));
-        let now = Deadline::after(Duration::ZERO);
         let (waiting, gone) = queue.leave(|leaving: &[Waiting], waiting| {
             // The caller at hand is not in `leaving` yet, hence the second arm.
             let find = |(waiter, transaction): (u32, u32)| match leaving.get(waiter as usize) {
                 Some(leaving) => &leaving.transactions[transaction as usize],
                 None => &waiting.transactions[transaction as usize],
             };
-            if waiting.answer.is_closed() || waiting.deadline <= now {
+            if waiting.answer.is_closed() || waiting.deadline.has_passed() {
                 return Turn::IsGone;
             }
             if taken_us >= share_us {
@@ -344,6 +342,8 @@ const PERMITS: usize = 2;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::Redis;
 

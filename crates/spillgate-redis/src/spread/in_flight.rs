@@ -1,4 +1,4 @@
-//! Runs a leg in a task of its own. If the caller is gone, the task still receives the reply, and refunds the leg's
+//! Runs a leg, or a decision that opens a record, in a task of its own. If the caller is gone, the task still receives the reply, and refunds the leg's
 //! charges, or undoes the record that it opened, but for a named reservation. The last of several legs requests no
 //! receipts: without a record its charge stays, like that of a decision on one server.
 
@@ -8,7 +8,6 @@ use tokio::sync::oneshot;
 
 use super::super::topology::Location;
 use super::super::{Redis, StoreError};
-use super::Leg;
 use crate::algorithm::Charge;
 use crate::counter::PlannedCharge;
 use crate::plan::{RecordAction, Transaction, TransactionReply};
@@ -23,17 +22,19 @@ struct Answered {
     reply: Option<Result<TransactionReply, StoreError>>,
 }
 
-/// Evaluates a leg. If this future is dropped before it completes, the leg's charges with a receipt are refunded.
+/// Evaluates a leg, or a decision at one location. If this future is dropped before it completes, its charges with a
+/// receipt are refunded, or its record is undone.
 pub(super) async fn ask(
     redis: &Redis,
-    leg: &Leg,
+    location: Location,
+    transaction: &Transaction,
     deadline: Deadline,
 ) -> Result<TransactionReply, StoreError> {
     let (sender, answer) = oneshot::channel();
     let mut answered = Answered {
         redis: redis.clone(),
-        location: leg.location,
-        transaction: Arc::new(leg.transaction.clone()),
+        location,
+        transaction: Arc::new(transaction.clone()),
         reply: None,
     };
     tokio::spawn(async move {

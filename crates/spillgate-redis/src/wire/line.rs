@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::TcpStream;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -16,6 +17,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::pulse::Pulse;
 use super::reply::{Cut, WireReply, is_pushed};
+use crate::time::{SLICES, counted};
 
 /// The sending end of a line.
 pub(super) struct Line {
@@ -25,6 +27,8 @@ pub(super) struct Line {
 struct Sending {
     /// `None` once the line is closed.
     half: Option<Box<dyn AsyncWrite + Send + Unpin>>,
+    /// The line's socket once more, to ask the kernel. `None` once the line is closed, and in a simulation.
+    socket: Option<TcpStream>,
     /// Bytes that leave together, or that the socket did not take at once. The reader sends them.
     unsent: Vec<u8>,
     /// Commands without a reply, in the order of sending.
@@ -61,7 +65,7 @@ pub(super) struct Reader<S> {
     cut: Cut,
     /// Whether callers that are about to send have had their turn.
     waited: bool,
-    silence: Silence,
+    silence: Option<Silence>,
     /// When the last byte came on this connection.
     received_at: Instant,
 }
@@ -69,42 +73,49 @@ pub(super) struct Reader<S> {
 /// Delivers the reply to a command, and the value that was held for it.
 type ReplySender = oneshot::Sender<(RedisResult<WireReply>, Held)>;
 
-/// The reader's progress in finding the shard silent.
-#[derive(Default)]
+/// The shard's silence as the reader has counted it, slice by slice.
+///
+/// A slice that ended late counts little. While this process does not run, it can neither send nor read, and a shard on
+/// the same host may not run either.
 struct Silence {
-    /// When to look next.
-    timer: Option<Pin<Box<Sleep>>>,
-    /// Since when no byte came, and how often the timer fired late since then.
-    suspected: Option<(Instant, u32)>,
+    /// Ends the slice at hand.
+    timer: Pin<Box<Sleep>>,
+    slice_from: Instant,
+    counted: Duration,
 }
 
 impl Silence {
-    /// Notes a look at a silence that began at `since`. The timer for this look fired `late` by that much.
-    ///
-    /// Silence needs a second look. A timer that fires late shows that this process was stalled, so a late look is
-    /// repeated, at most `LATE_LOOKS` times.
-    fn is_certain(&mut self, since: Instant, late: Duration) -> bool {
-        match &mut self.suspected {
-            Some((suspected, late_looks)) if *suspected == since => {
-                if late <= LATE || *late_looks >= LATE_LOOKS {
-                    return true;
-                }
-                *late_looks += 1;
-            }
-            suspected => *suspected = Some((since, 0)),
+    /// Begins to count. All that could be sent has been sent.
+    fn new(now: Instant, slice: Duration) -> Silence {
+        let timer = Box::pin(tokio::time::sleep_until(now + slice));
+        Silence { timer, slice_from: now, counted: Duration::ZERO }
+    }
+
+    /// Ends the slice at hand, and counts what it has of a silence that began at `since`. Returns what is missing of
+    /// `needed`.
+    fn end_slice(&mut self, since: Instant, now: Instant, needed: Duration) -> Duration {
+        if since > self.slice_from {
+            self.counted = Duration::ZERO;
         }
-        false
+        self.counted += counted(since.max(self.slice_from), self.timer.deadline(), now);
+        needed.saturating_sub(self.counted)
+    }
+
+    fn begin_slice(&mut self, now: Instant, slice: Duration) {
+        self.slice_from = now;
+        self.timer.as_mut().reset(now + slice);
     }
 }
 
-/// Creates a line over `stream`, and its reader.
-pub(super) fn line<S>(stream: S) -> (Arc<Line>, Reader<S>)
+/// Creates a line over `stream`, and its reader. `socket` is a duplicate of the stream's socket.
+pub(super) fn line<S>(stream: S, socket: Option<TcpStream>) -> (Arc<Line>, Reader<S>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let (read, write): (ReadHalf<S>, WriteHalf<S>) = tokio::io::split(stream);
     let sending = Sending {
         half: Some(Box::new(write)),
+        socket,
         unsent: Vec::new(),
         awaited: VecDeque::new(),
         reader: Waker::noop().clone(),
@@ -121,7 +132,7 @@ where
         to: 0,
         cut: Cut::new(),
         waited: false,
-        silence: Silence::default(),
+        silence: None,
         received_at: Instant::now(),
     };
     (line, reader)
@@ -182,6 +193,18 @@ impl Line {
         pulse.join(self);
     }
 
+    /// Asks the kernel whether the connection has bytes that the reader has not taken, or has ended.
+    ///
+    /// The runtime learns of bytes in its own time, which may be late.
+    pub(super) fn has_unread(&self) -> bool {
+        let sending = self.sending.lock();
+        let socket = sending.socket.as_ref();
+        socket.is_some_and(|socket| match socket.peek(&mut [0]) {
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+            Ok(_) => true,
+        })
+    }
+
     /// Releases all watched callers: the shard is silent. Replies that still come are dropped.
     pub(super) fn release(&self) {
         let mut released = Vec::new();
@@ -205,7 +228,7 @@ impl Line {
 
     fn end(&self, why: &RedisError) {
         let mut sending = self.sending.lock();
-        sending.half = None;
+        (sending.half, sending.socket) = (None, None);
         sending.unsent = Vec::new();
         let awaited = std::mem::take(&mut sending.awaited);
         drop(sending);
@@ -347,18 +370,14 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         }
     }
 
-    /// Looks for silence after all available bytes were read, so a byte that came with the timer counts.
+    /// Counts the shard's silence after all available bytes were read, so a byte that came with the timer counts.
     ///
     /// Ready if this connection is broken: it alone has been silent for long.
     fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<RedisError> {
         loop {
-            let due = match &mut self.silence.timer {
-                Some(timer) => {
-                    ready!(timer.as_mut().poll(context));
-                    timer.deadline()
-                }
-                None => Instant::now(),
-            };
+            if let Some(silence) = &mut self.silence {
+                ready!(silence.timer.as_mut().poll(context));
+            }
             let (pulse, owed_since, oldest) = {
                 let mut sending = self.line.sending.lock();
                 let oldest = sending.oldest();
@@ -366,28 +385,33 @@ impl<S: AsyncRead + Unpin> Reader<S> {
                 (sending.pulse.clone(), sending.owed_since(), oldest)
             };
             let (Some(pulse), Some(owed_since), Some(oldest)) = (pulse, owed_since, oldest) else {
-                self.silence = Silence::default();
+                self.silence = None;
                 return Poll::Pending;
             };
             // Other connections have received bytes meanwhile, but this one has not for too long.
             let now = Instant::now();
             let silent_since = owed_since.max(self.received_at);
             let is_long = now.saturating_duration_since(silent_since) >= pulse.broken_after();
-            if is_long && pulse.received_since(silent_since) {
+            if is_long && pulse.received_since(silent_since) && !self.line.has_unread() {
                 return Poll::Ready(broken());
             }
-            let since = oldest.max(pulse.last_received());
-            let wait = if now < since + pulse.timeout() {
-                self.silence.suspected = None;
-                since + pulse.timeout() - now
-            } else if self.silence.is_certain(since, now.saturating_duration_since(due)) {
-                self.silence = Silence::default();
-                pulse.judge_silent();
+            let slice = pulse.timeout() / SLICES;
+            let Some(silence) = &mut self.silence else {
+                self.silence = Some(Silence::new(now, slice));
                 continue;
-            } else {
-                LOOK_AGAIN
             };
-            self.silence.timer = Some(Box::pin(tokio::time::sleep(wait)));
+            let since = oldest.max(pulse.last_received());
+            let missing = silence.end_slice(since, now, pulse.timeout() + LAST_LOOK);
+            if !missing.is_zero() {
+                silence.begin_slice(now, slice.min(missing));
+            } else if pulse.has_unread() {
+                // The shard has answered, and this process has not read it yet.
+                pulse.note_byte(now);
+                silence.begin_slice(now, slice);
+            } else {
+                self.silence = None;
+                pulse.judge_silent();
+            }
         }
     }
 
@@ -431,15 +455,106 @@ fn broken() -> RedisError {
     io::Error::new(io::ErrorKind::ConnectionAborted, "only this connection is silent").into()
 }
 
-/// The pause before the second look. The shard gets it on top of its timeout.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// A timer that fires later than this was stalled with the whole process, and perhaps with the shard beside it.
-const LATE: Duration = Duration::from_millis(5);
-/// The most late looks. A process that stalls again and again must still notice a dead shard.
-const LATE_LOOKS: u32 = 3;
+/// The shard gets this time on top of its timeout.
+const LAST_LOOK: Duration = Duration::from_millis(2);
 
 /// With at least this number of commands in flight, one more waits for the next write. Batched calls alone never reach
 /// the number. A Cluster's calls do, since each slot has calls of its own, and so may corrections and leases.
 const BUFFERED_FROM: usize = 4;
 /// Fits the reply to a call of many decisions.
 const READ_MIN: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    const PONG: &[u8] = b"+PONG\r\n";
+
+    /// A stream that takes what is written, and whose bytes the runtime has not noticed yet.
+    struct Unnoticed;
+
+    impl AsyncRead for Unnoticed {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Unnoticed {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    fn watched<S>(stream: S, socket: TcpStream, timeout: Duration) -> (Arc<Line>, Arc<Pulse>)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (line, reader) = line(stream, Some(socket));
+        let pulse = Arc::new(Pulse::new(timeout, || ()));
+        line.watch(&pulse);
+        tokio::spawn(reader);
+        (line, pulse)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_that_the_runtime_has_not_noticed_are_no_silence() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(server.local_addr().unwrap()).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let (mut server, _) = server.accept().unwrap();
+        let timeout = Duration::from_millis(25);
+        let (line, _pulse) = watched(Unnoticed, socket.try_clone().unwrap(), timeout);
+        let call = || tokio::time::timeout(10 * timeout, line.call(b"PING", 1, None));
+        let (reply, _) = call().await.expect("the server was found silent");
+        assert!(reply.unwrap_err().is_timeout());
+        server.write_all(PONG).unwrap();
+        socket.set_nonblocking(false).unwrap();
+        socket.peek(&mut [0]).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        assert!(call().await.is_err(), "the server has answered");
+    }
+
+    /// A second look 2 ms after the stall found the shard silent.
+    #[tokio::test]
+    async fn a_stall_of_this_process_is_not_the_shards_silence() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = tokio::net::TcpStream::connect(server.local_addr().unwrap()).await.unwrap();
+        let (mut server, _) = server.accept().unwrap();
+        let timeout = Duration::from_millis(200);
+        std::thread::spawn(move || {
+            server.read_exact(&mut [0; 4]).unwrap();
+            std::thread::sleep(timeout * 3 / 2);
+            server.write_all(PONG).unwrap();
+            // Until the client has closed the connection.
+            let _ = server.read_exact(&mut [0]);
+        });
+        let socket = crate::wire::duplicate(&stream).unwrap();
+        let (line, _pulse) = watched(stream, socket, timeout);
+        let stall = async {
+            // The call has been sent, and its time runs.
+            tokio::time::sleep(timeout / 20).await;
+            std::thread::sleep(timeout * 5 / 4);
+        };
+        let ((reply, _), ()) = tokio::join!(line.call(b"PING", 1, None), stall);
+        assert!(reply.is_ok(), "{:?}", reply.err());
+    }
+}

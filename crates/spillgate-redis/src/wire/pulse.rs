@@ -81,12 +81,20 @@ impl Pulse {
         lines.push(Arc::downgrade(line));
     }
 
+    /// Returns whether a connection to the shard has bytes that its reader has not taken yet.
+    pub(super) fn has_unread(&self) -> bool {
+        self.lines().iter().any(|line| line.has_unread())
+    }
+
     /// Releases every caller that waits on one of the shard's connections: the shard is silent.
     pub(super) fn judge_silent(&self) {
         // First, so that a released caller finds the circuit breaker already updated.
         (self.on_silence)();
-        let lines: Vec<Arc<Line>> = self.lines.lock().iter().filter_map(Weak::upgrade).collect();
-        lines.iter().for_each(|line| line.release());
+        self.lines().iter().for_each(|line| line.release());
+    }
+
+    fn lines(&self) -> Vec<Arc<Line>> {
+        self.lines.lock().iter().filter_map(Weak::upgrade).collect()
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Store {
     /// Decide by the clock of this instance, corrected to the store's.
     pub(crate) client_clock: bool,
     on_state_loss: Option<OnStateLoss>,
+    /// The file with the password of the sentinels, if it is not the primary's.
+    pub(crate) sentinel_password_file: Option<PathBuf>,
     pub(crate) key_secret_file: Option<PathBuf>,
     pub(crate) secret_previous_file: Option<PathBuf>,
     /// How many instances share the store, which sets the local share of each during an outage.
@@ -80,6 +82,7 @@ impl Store {
             "connections" => self.connections = Some(connections(text)?),
             "clock" => self.client_clock = value::choice(text, &CLOCKS)?,
             "on_state_loss" => self.on_state_loss = Some(value::choice(text, &ON_STATE_LOSS)?),
+            "sentinel.password_file" => self.sentinel_password_file = Some(text.into()),
             "key_secret_file" => self.key_secret_file = Some(text.into()),
             "secret_previous_file" => self.secret_previous_file = Some(text.into()),
             "expected_instances" => self.expected_instances = Some(value::number(text)?),
@@ -226,6 +229,10 @@ impl Store {
     pub(super) fn contradictions(&self, given: &[Given]) -> Vec<Problem> {
         let mut problems = self.contradictions_of_topology(given);
         problems.extend(self.contradictions_of_tls(given));
+        let has_sentinels = matches!(self.topology, Topology::Sentinel { .. });
+        if self.sentinel_password_file.is_some() && !has_sentinels {
+            problems.push(wrong(given, "store.sentinel.password_file", NO_SENTINELS));
+        }
         problems
     }
 
@@ -363,10 +370,11 @@ fn without_credentials(url: &str) -> String {
 
 /// The names of all settings of the store. The fields of a ring's nodes, such as `store.ring.nodes.0.name`, are not
 /// listed.
-pub(super) const SETTINGS: [&str; 20] = [
+pub(super) const SETTINGS: [&str; 21] = [
     "store.url",
     "store.sentinel.master",
     "store.sentinel.urls",
+    "store.sentinel.password_file",
     "store.cluster",
     "store.ring.number",
     "store.ring.nodes",
@@ -400,6 +408,8 @@ const NEEDS_A_STORE: [&str; 9] = [
 ];
 const NO_STORE: &str = "no store is named, so state would be in memory; name one with url, sentinel, cluster or ring \
     under [store], or leave this out";
+const NO_SENTINELS: &str = "no sentinels are named, so the password would not be used; name them with urls under \
+    [store.sentinel], or leave this out";
 const ON_STATE_LOSS: [(&str, OnStateLoss); 2] =
     [("fresh", OnStateLoss::Fresh), ("exhausted", OnStateLoss::Exhausted)];
 const CLOCKS: [(&str, bool); 2] = [("store", false), ("client", true)];

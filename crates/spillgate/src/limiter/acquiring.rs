@@ -30,7 +30,7 @@ impl Limiter {
     ///
     /// Dropping the future gives up the place in the queue. In memory nothing has been charged
     /// then. On a store a call may be under way, and its charge stays, as with
-    /// [`check`](Self::check): one admission without a caller, or a permit until its `max_hold`.
+    /// [`check`](Self::check). But a permit that it took is released when the store has replied.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

@@ -36,8 +36,8 @@ use reply::requested_wait;
 /// An API announces a wait by `Retry-After` of a 429 or 503, or by the `RateLimit` fields of any
 /// response when no quota is left, in the IETF or older styles. It applies to all calls to that
 /// host. The limiter keeps the published rate of the API, for a whole fleet if its store is shared.
-/// Permits of concurrency limits are released when the call has its response or has failed. If a
-/// caller leaves while the limiter asks its store, its permit ends at `max_hold`.
+/// Permits of concurrency limits are released when the call has its response, has failed, or has
+/// lost its caller.
 ///
 /// ```
 /// use std::time::Duration;

@@ -21,6 +21,7 @@ mod overload;
 mod rolling_restart;
 mod sentinel;
 mod server_errors;
+mod starved;
 mod state_loss;
 mod table;
 

@@ -6,11 +6,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use spillgate::{Limit, Limiter, Mode, Policy, Reason, Request};
-use spillgate_testkit::RedisServer;
+use spillgate_testkit::{Fault, FaultProxy, RedisServer};
 use tokio::task::{JoinHandle, LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, sleep};
 
 use crate::support::clock::Clock;
+use crate::support::storm;
 use crate::support::world::runtime;
 
 /// Caller, decision, and the time in ms since the scene began.
@@ -306,6 +307,29 @@ fn processes_that_wait_on_one_store_share_its_rate() {
             "21 at 20 per second: {:?}",
             began.elapsed()
         );
+    });
+}
+
+/// The permit was held until its `max_hold`.
+#[test]
+fn a_caller_that_leaves_while_its_call_is_under_way_holds_no_permit() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::before(server.port());
+    let runtime = storm::threads();
+    runtime.block_on(async {
+        let builder = Limiter::builder().redis(proxy.url()).timeout(Duration::from_secs(10));
+        let limiter = builder.denial_cache(false).build().await.unwrap();
+        let request = Request::keyed("job", Limit::concurrent(1, HOUR));
+        proxy.set(Fault::Freeze);
+        let leaves = limiter.acquire(&request, HOUR);
+        assert!(tokio::time::timeout(Duration::from_millis(50), leaves).await.is_err());
+        proxy.set(Fault::None);
+        // It waits behind the call that was left, and may find its permit for a moment.
+        let began = Instant::now();
+        while !limiter.check(&request).await.allowed() {
+            assert!(began.elapsed() < Duration::from_secs(10), "the permit is held");
+            sleep(Duration::from_millis(5)).await;
+        }
     });
 }
 

@@ -67,7 +67,23 @@ impl LimiterBuilder {
         urls: impl IntoIterator<Item = impl Into<String>>,
     ) -> LimiterBuilder {
         let urls = urls.into_iter().map(Into::into).collect();
-        self.store.address = Some(Store::Sentinel { master: master.into(), urls });
+        self.store.address = Some(Store::Sentinel { master: master.into(), urls, password: None });
+        self
+    }
+
+    /// Sets the password of the Sentinels, where it is not that of the primary. Call it after
+    /// [`sentinel`](Self::sentinel); other stores have no Sentinels, and ignore it.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// let builder = Limiter::builder().sentinel("spillgate", ["redis://:of-the-primary@10.0.0.1:26379"]);
+    /// let builder = builder.sentinel_password("of-the-sentinels");
+    /// ```
+    pub fn sentinel_password(mut self, own: impl Into<String>) -> LimiterBuilder {
+        if let Some(Store::Sentinel { password, .. }) = &mut self.store.address {
+            *password = Some(own.into());
+        }
         self
     }
 

@@ -40,7 +40,7 @@ impl Given {
         match self.kind.as_str() {
             "cluster" => Store::Cluster(urls),
             "ring" => Store::Ring(self.ring()),
-            "sentinel" => Store::Sentinel { master: MASTER.into(), urls },
+            "sentinel" => Store::Sentinel { master: MASTER.into(), urls, password: None },
             _ => Store::Url(urls[0].clone()),
         }
     }
