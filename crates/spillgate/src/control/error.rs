@@ -50,7 +50,7 @@ impl fmt::Display for ControlError {
             ),
             ControlError::Full => write!(
                 f,
-                "there are {ENTRIES_MAX} runtime changes, including those removed in the last week, and that is the maximum; move some into the policy file"
+                "there are {ENTRIES_MAX} runtime changes in force, and that is the maximum; remove some, or move them into the policy file"
             ),
             ControlError::Store(error) => error.fmt(f),
         }

@@ -150,10 +150,9 @@ impl Control {
     fn stamped(&self, id: EntryId, entry: &impl Fn(Stamp) -> Entry) -> Result<Entry, ControlError> {
         let now_us = self.now_us();
         let mut table = self.table.lock();
-        // Entries that can be forgotten must not count against the bound.
-        table.forget(now_us);
-        match table.has_room_for(id) {
-            true => Ok(entry(table.stamp(now_us, random()))),
+        let entry = entry(table.stamp(now_us, random()));
+        match table.has_room_for(id, &entry.what, now_us) {
+            true => Ok(entry),
             false => Err(ControlError::Full),
         }
     }
