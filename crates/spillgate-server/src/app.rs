@@ -13,6 +13,7 @@ use spillgate::{
 };
 
 use crate::config::{ConfigError, Domains, Problem, Settings, Store, StoreTls};
+use crate::files;
 use crate::history::History;
 use crate::metrics::{Process, Reloads, UnsafeStore};
 use crate::telemetry::{Traces, sink};
@@ -79,16 +80,13 @@ impl App {
     }
 
     async fn open_with(store: &Store, builder: LimiterBuilder) -> Result<App, ConfigError> {
-        let mut builder = store.configure(builder);
+        let mut builder = with_access(store, builder)?;
         if let Some(file) = &store.key_secret_file {
             builder = builder.key_secret(read_secret("store.key_secret_file", file)?);
         }
         if let Some(file) = &store.secret_previous_file {
             let secret = read_previous_secret("store.secret_previous_file", file)?;
             builder = builder.previous_key_secret(secret);
-        }
-        if let Some(tls) = tls(&store.tls)? {
-            builder = builder.tls(tls);
         }
         let limiter = builder.build().await.map_err(|error| store.problem(error.to_string()))?;
         Ok(App {
@@ -166,10 +164,7 @@ impl App {
     ///
     /// If a certificate cannot be read, or the library refuses an address.
     pub(crate) fn set_store_access(&self, store: &Store) -> Result<(), ConfigError> {
-        let mut builder = store.configure(Limiter::builder());
-        if let Some(tls) = tls(&store.tls)? {
-            builder = builder.tls(tls);
-        }
+        let builder = with_access(store, Limiter::builder())?;
         let renewed = self.limiter.set_store_access(&builder);
         Ok(renewed.map_err(|error| store.problem(error.to_string()))?)
     }
@@ -198,6 +193,25 @@ impl App {
     }
 }
 
+/// Sets up a limiter for this store, with its password and certificates.
+fn with_access(store: &Store, builder: LimiterBuilder) -> Result<LimiterBuilder, Problem> {
+    let password = store.password_file.as_deref().map(read_password).transpose()?;
+    let builder = store.configure(builder, password.as_deref());
+    Ok(match tls(&store.tls)? {
+        Some(tls) => builder.tls(tls),
+        None => builder,
+    })
+}
+
+fn read_password(file: &Path) -> Result<String, Problem> {
+    let (setting, remedy) = ("store.password_file", "write the password alone, on one line");
+    let password = read_text(setting, file, remedy)?;
+    match password.lines().count() {
+        1 => Ok(password),
+        lines => Err(problem(setting, file, &format!("has {lines} lines"), remedy)),
+    }
+}
+
 fn read_secret(setting: &str, file: &Path) -> Result<[u8; 16], Problem> {
     let text = read_text(setting, file, MAKE_ONE)?;
     secret(&text).ok_or_else(|| {
@@ -217,7 +231,7 @@ fn read_previous_secret(setting: &str, file: &Path) -> Result<[u8; 16], Problem>
 }
 
 fn read_text(setting: &str, file: &Path, remedy: &str) -> Result<String, Problem> {
-    let text = std::fs::read_to_string(file);
+    let text = files::read_text(file, files::CREDENTIAL_BYTES_MAX);
     let text = text.map_err(|error| problem(setting, file, &error.to_string(), remedy))?;
     Ok(text.trim().to_owned())
 }
@@ -232,7 +246,7 @@ fn tls(files: &StoreTls) -> Result<Option<Tls>, Problem> {
             let message = format!("cannot read {}: {error}; name a file in PEM", file.display());
             Problem::of_setting(name, message)
         };
-        std::fs::read(file).map_err(unreadable)
+        files::read(file, files::CREDENTIAL_BYTES_MAX).map_err(unreadable)
     };
     let mut tls = None;
     if let Some(ca) = &files.ca {

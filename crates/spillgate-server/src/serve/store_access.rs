@@ -1,4 +1,5 @@
-//! Watches the credentials of the store: users and passwords in its addresses, and the files of `store.tls`.
+//! Watches the credentials of the store: users and passwords in its addresses, `store.password_file`, and the files of
+//! `store.tls`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ pub(super) struct StoreSettings {
 struct Found {
     /// A hash of the addresses with their credentials.
     urls: u64,
-    tls_files: Vec<PathBuf>,
+    files: Vec<PathBuf>,
 }
 
 impl StoreSettings {
@@ -38,17 +39,17 @@ impl Found {
         let store = settings.store().ok()?;
         let mut hasher = DefaultHasher::new();
         store.urls().hash(&mut hasher);
-        let tls = [&store.tls.ca, &store.tls.cert, &store.tls.key];
-        let tls_files = tls.into_iter().flatten().cloned().collect();
-        Some(Found { urls: hasher.finish(), tls_files })
+        let files = [&store.password_file, &store.tls.ca, &store.tls.cert, &store.tls.key];
+        let files = files.into_iter().flatten().cloned().collect();
+        Some(Found { urls: hasher.finish(), files })
     }
 
     fn fingerprint(&self) -> u64 {
-        self.urls ^ fingerprint(self.tls_files.iter().map(PathBuf::as_path))
+        self.urls ^ fingerprint(self.files.iter().map(PathBuf::as_path))
     }
 }
 
-/// Watches the credentials in the store's addresses, and the files of `store.tls`. The settings file is read only when
+/// Watches the credentials in the store's addresses, and the files that hold others. The settings file is read only when
 /// it has changed, because it may hold a large policy.
 pub(super) fn follow(credentials: &mut Credentials, settings: StoreSettings, app: App) {
     let settings = Arc::new(settings);
