@@ -34,9 +34,9 @@ impl Inner {
                 why: node.trouble.unwrap_or_else(|| "it does not answer".to_owned()),
             });
             let pending: Vec<PendingShard> = nodes.collect();
-            return WriteReport { shards: pending.len(), pending };
+            return WriteReport { shards: pending.len(), pending, ..WriteReport::default() };
         }
-        let mut report = WriteReport { shards: answers.len(), pending: Vec::new() };
+        let mut report = WriteReport { shards: answers.len(), ..WriteReport::default() };
         for (shard, answer) in answers {
             let now_us = self.control.now_us();
             let has = |(id, entry)| self.control.copies.has(&shard, id, entry, now_us);
