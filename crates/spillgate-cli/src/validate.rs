@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use spillgate_server::ENTRIES_MAX;
-use spillgate_server::config::{self, ConfigError, Loaded, Problem};
+use spillgate_server::config::{self, Loaded, Problem};
 use spillgate_tools::validate::{self, Report, Service};
 use spillgate_tools::{Failure, say};
 
@@ -17,7 +17,9 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     let name = file.display().to_string();
-    let text = config::read(file).map_err(ConfigError::from)?;
+    // Unlike a file that is watched, this one may be a pipe.
+    let text =
+        std::fs::read_to_string(file).map_err(|error| format!("cannot read {name}: {error}"))?;
     match config::load_text(&name, &text) {
         Ok(file) => {
             if let Some(problem) = file.settings.store.wrong_address() {

@@ -33,9 +33,11 @@ pub struct Exchange {
     pub epoch: u64,
     /// The most entries that the copy may hold.
     pub entries_max: usize,
+    /// How long an entry is kept after its end while there is room.
+    pub kept_us: u64,
     /// Entries to write.
     pub entries: Vec<StoredEntry>,
-    /// Entries to delete, if their time has come by the copy's clock.
+    /// Entries to delete, if they have ended by the copy's clock.
     pub forgotten: Vec<u128>,
 }
 
@@ -86,7 +88,7 @@ impl Exchange {
         let mut command = ::redis::cmd("EVAL");
         command.arg(SCRIPT).arg(2).arg(&keys(shard));
         command.arg(&self.seen).arg(self.epoch).arg(self.entries_max);
-        command.arg(now_us).arg(self.entries.len());
+        command.arg(now_us).arg(self.kept_us).arg(self.entries.len());
         for entry in &self.entries {
             command.arg(&entry.id.to_be_bytes()[..]).arg(entry.value());
         }

@@ -29,14 +29,14 @@ function gone(problem) {
 /** Sets the mode of a rule. */
 export function setMode(rule, mode, seconds = 0) {
   const before = rule.mode, path = pathOf(rule.name);
-  const clear = reason => ask('DELETE', `${path}?${new URLSearchParams(because(reason))}`).catch(gone);
+  const clear = (reason, seen) => ask('DELETE', `${path}?${new URLSearchParams(because(reason))}`, undefined, seen).catch(gone);
   const isWritten = mode === before.written && !seconds;
   return change({
     title: `Set ${rule.name} to ${mode}?`,
     effect: `${EFFECTS[mode]}, on every instance, ${isWritten ? 'as the policy file has it' : lasting(seconds)}.`,
     act: reason => (isWritten ? clear(reason) : ask('PUT', path, { mode, ...until(seconds), ...because(reason) })),
     done: `${rule.name} is set to ${mode}.`,
-    undo: reason => (before.runtime ? ask('PUT', path, { mode: before.runtime, ...ending(before), ...because(reason) }) : clear(reason)),
+    undo: (reason, seen) => (before.runtime ? ask('PUT', path, { mode: before.runtime, ...ending(before), ...because(reason) }, seen) : clear(reason, seen)),
   });
 }
 
@@ -44,11 +44,11 @@ export function setMode(rule, mode, seconds = 0) {
 const ending = one => (one.expires_at ? { expires_at: one.expires_at } : {});
 
 /** Writes an override as it is listed. */
-const put = (one, reason) => ask('PUT', 'admin/v1/overrides', {
+const put = (one, reason, seen) => ask('PUT', 'admin/v1/overrides', {
   rule: one.rule, subject: one.subject, limits: one.limits, ...ending(one), ...because(reason),
-});
+}, seen);
 
-const remove = (rule, subject, reason) => ask('DELETE', `admin/v1/overrides?${subjectQuery(rule, subject, because(reason))}`);
+const remove = (rule, subject, reason, seen) => ask('DELETE', `admin/v1/overrides?${subjectQuery(rule, subject, because(reason))}`, undefined, seen);
 
 /** The subjects of an override as text. */
 const named = (rule, subject) => (Object.keys(subject).length ? shown(subject) : `every subject of ${rule}`);
@@ -81,9 +81,9 @@ export function setOverride(rule, subject, limits, seconds) {
     },
     // The server answers with the subjects that the override covers: an IPv6 address becomes its /64.
     done: answer => `${named(rule, answer.subject)} is ${isBlock ? 'blocked' : `limited to ${limits.join(', ')}`} by ${rule}.`,
-    undo(reason) {
+    undo(reason, seen) {
       const replaced = overrideOf(rule, set.subject, before);
-      return replaced ? put(replaced, reason) : remove(rule, set.subject, reason).catch(gone);
+      return replaced ? put(replaced, reason, seen) : remove(rule, set.subject, reason, seen).catch(gone);
     },
   });
 }
@@ -95,7 +95,7 @@ export function removeOverride(one) {
     effect: `The limits of ${one.rule} apply again, on every instance.`,
     act: reason => remove(one.rule, one.subject, reason),
     done: `The override for ${named(one.rule, one.subject)} is removed.`,
-    undo: reason => put(one, reason),
+    undo: (reason, seen) => put(one, reason, seen),
   });
 }
 

@@ -8,12 +8,12 @@ const KEPT = 3, SHOWN_MS = 60000;
 
 /**
  * Asks with `title` and `effect`, calls `act` with the reason that the operator gave, and reports `done` with a button that
- * calls `undo`. Without `undo` the question warns that there is none.
+ * calls `undo` with the version that `act` wrote: nothing newer may be undone. Without `undo` the question warns that there is none.
  */
 export async function change({ title, effect, act, done, undo }) {
   const answer = await confirmed(title, undo ? effect : `${effect} This cannot be undone.`);
   if (!answer) return false;
-  const succeeded = await attempt(() => act(answer.reason), done, undo && (() => undo('undone')));
+  const succeeded = await attempt(() => act(answer.reason), done, undo && (written => undo('undone', written?.version)));
   await refresh().catch(() => {});
   return succeeded;
 }
@@ -21,7 +21,7 @@ export async function change({ title, effect, act, done, undo }) {
 async function attempt(act, done, undo) {
   try {
     const answer = await act();
-    report('good', `${typeof done === 'function' ? done(answer) : done} ${reach(answer)}`, undo);
+    report('good', `${typeof done === 'function' ? done(answer) : done} ${reach(answer)}`, undo && (() => undo(answer)));
     return true;
   } catch (problem) {
     report('bad', problem.message);

@@ -1,6 +1,6 @@
 // The state that all pages show: the last event of the stream, the rules and the overrides.
 
-import { ask } from './server.js';
+import { list } from './server.js';
 
 const AVERAGED = 5;
 
@@ -50,7 +50,7 @@ export function useOf(rule) {
 
 /** Loads rules and overrides. Called after each change, and every few seconds. */
 export async function refresh() {
-  const [rules, overrides] = await Promise.all([ask('GET', 'admin/v1/rules'), ask('GET', 'admin/v1/overrides')]);
+  const [rules, overrides] = await Promise.all([list('admin/v1/rules'), list('admin/v1/overrides')]);
   live.rules = rules.rules;
   live.overrides = overrides.overrides;
   live.loaded = true;

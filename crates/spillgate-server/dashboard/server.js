@@ -27,10 +27,26 @@ async function checked(response) {
   throw new Problem(response.status, problem.detail ?? `the server answered ${response.status}`);
 }
 
-/** Sends a request, and returns the JSON of the answer. */
-export async function ask(method, path, body) {
-  const response = await fetch(path, { method, headers: headers(), body: body && JSON.stringify(body) });
-  return (await checked(response)).json();
+/**
+ * Sends a request, and returns the JSON of the answer, with the `version` of a change. With `seen`, a change is refused unless it
+ * replaces this version.
+ */
+export async function ask(method, path, body, seen) {
+  const only = seen ? { 'If-Match': seen } : {};
+  const response = await checked(await fetch(path, { method, headers: { ...headers(), ...only }, body: body && JSON.stringify(body) }));
+  return { ...await response.json(), version: response.headers.get('ETag') };
+}
+
+const lists = new Map();
+
+/** Returns a list. It may be large, so the server sends it again only if it has changed. */
+export async function list(path) {
+  const known = lists.get(path), unless = known ? { 'If-None-Match': known.tag } : {};
+  const response = await fetch(path, { headers: { ...headers(), ...unless }, cache: 'no-store' });
+  if (response.status === 304) return known.list;
+  const fresh = await (await checked(response)).json();
+  lists.set(path, { tag: response.headers.get('ETag'), list: fresh });
+  return fresh;
 }
 
 /** The query of a rule's subject: `rule=api&attr.tenant=acme`, and `more` parameters. */

@@ -13,6 +13,7 @@ use spillgate::{
 };
 
 use crate::config::{ConfigError, Problem, Settings, Store, StoreTls};
+use crate::files;
 use crate::history::History;
 use crate::metrics::{Process, Reloads, UnsafeStore};
 use crate::telemetry::{Traces, sink};
@@ -201,15 +202,29 @@ impl App {
 
 /// Sets up a limiter for the servers of the store, with all that is needed to log in to them.
 fn with_access(store: &Store, builder: LimiterBuilder) -> Result<LimiterBuilder, Problem> {
-    let mut builder = store.configure(builder);
-    if let Some(file) = &store.sentinel_password_file {
-        let password = read_text("store.sentinel.password_file", file, SENTINEL_PASSWORD)?;
+    let read = |setting, file: &Option<PathBuf>| {
+        file.as_deref().map(|file| read_password(setting, file)).transpose()
+    };
+    let password = read("store.password_file", &store.password_file)?;
+    let mut builder = store.configure(builder, password.as_deref());
+    if let Some(password) =
+        read("store.sentinel.password_file", &store.sentinel_password_file)?
+    {
         builder = builder.sentinel_password(password);
     }
-    if let Some(tls) = tls(&store.tls)? {
-        builder = builder.tls(tls);
+    Ok(match tls(&store.tls)? {
+        Some(tls) => builder.tls(tls),
+        None => builder,
+    })
+}
+
+fn read_password(setting: &str, file: &Path) -> Result<String, Problem> {
+    let remedy = "write the password alone, on one line";
+    let password = read_text(setting, file, remedy)?;
+    match password.lines().count() {
+        1 => Ok(password),
+        lines => Err(problem(setting, file, &format!("has {lines} lines"), remedy)),
     }
-    Ok(builder)
 }
 
 fn read_secret(setting: &str, file: &Path) -> Result<[u8; 16], Problem> {
@@ -231,7 +246,7 @@ fn read_previous_secret(setting: &str, file: &Path) -> Result<[u8; 16], Problem>
 }
 
 fn read_text(setting: &str, file: &Path, remedy: &str) -> Result<String, Problem> {
-    let text = std::fs::read_to_string(file);
+    let text = files::read_text(file, files::CREDENTIAL_BYTES_MAX);
     let text = text.map_err(|error| problem(setting, file, &error.to_string(), remedy))?;
     Ok(text.trim().to_owned())
 }
@@ -246,7 +261,7 @@ fn tls(files: &StoreTls) -> Result<Option<Tls>, Problem> {
             let message = format!("cannot read {}: {error}; name a file in PEM", file.display());
             Problem::of_setting(name, message)
         };
-        std::fs::read(file).map_err(unreadable)
+        files::read(file, files::CREDENTIAL_BYTES_MAX).map_err(unreadable)
     };
     let mut tls = None;
     if let Some(ca) = &files.ca {

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use spillgate::{Policy, http};
 
+use crate::files;
+
 mod auth;
 mod closest;
 mod contradictions;
@@ -168,7 +170,7 @@ pub(crate) fn store_now(file: Option<&Path>, flags: Flags<'_>) -> Result<Store, 
 /// If the file cannot be read.
 pub fn read(file: &Path) -> Result<String, Problem> {
     let unreadable = |error| Problem::File(format!("cannot read {}: {error}", file.display()));
-    std::fs::read_to_string(file).map_err(unreadable)
+    files::read_text(file, files::POLICY_BYTES_MAX).map_err(unreadable)
 }
 
 /// Reads the policy of a file's text.

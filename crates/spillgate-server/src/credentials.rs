@@ -11,6 +11,8 @@ use std::time::Duration;
 use tokio::signal::unix::Signal;
 use tokio::time::interval;
 
+use crate::files;
+
 /// The credentials that the service watches.
 #[derive(Default)]
 pub(crate) struct Credentials(Vec<Watched>);
@@ -107,7 +109,7 @@ impl Watched {
 pub(crate) fn fingerprint<'f>(files: impl Iterator<Item = &'f Path>) -> u64 {
     let mut hasher = DefaultHasher::new();
     for file in files {
-        fs::read(file).ok().hash(&mut hasher);
+        files::read(file, files::CREDENTIAL_BYTES_MAX).ok().hash(&mut hasher);
     }
     hasher.finish()
 }

@@ -9,6 +9,7 @@ pub mod config;
 mod counted;
 mod credentials;
 pub mod doctor;
+mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
 mod history;

@@ -1,7 +1,7 @@
 //! Reload of the policy file: a valid file is in force from the next request on, an invalid one changes nothing.
 //!
-//! A changed file is read once two looks find the same content, so that half a file is never put in force. A file
-//! without rules is refused while rules are in force, because it was probably cut short; `rules = []` in it confirms
+//! A changed file is read once two looks find the same content, and at the third look if it has fewer rules than are in
+//! force, so that half a file is not put in force. A file without rules is refused while rules are in force, because it was probably cut short; `rules = []` in it confirms
 //! that it is meant.
 
 use std::collections::hash_map::DefaultHasher;
@@ -48,7 +48,7 @@ enum Found {
     Same,
     /// New content, which may still be half written.
     Changing,
-    /// New content that did not change between two looks.
+    /// New content that did not change between two looks, or three.
     Whole(Result<Change, ConfigError>),
 }
 
@@ -84,7 +84,8 @@ impl Followed {
                 }
                 now = ticks.tick() => now,
             };
-            let (followed, found) = self.look(asked.is_some(), now).await;
+            let in_force = app.limiter().policy().rules().len();
+            let (followed, found) = self.look(asked.is_some(), now, in_force).await;
             self = followed;
             let status = match found {
                 Found::Same => continue,
@@ -103,15 +104,16 @@ impl Followed {
     }
 
     /// Looks at the file on a blocking thread: a million overrides take seconds to read.
-    async fn look(mut self, asked: bool, now: Instant) -> (Followed, Found) {
+    async fn look(mut self, asked: bool, now: Instant, in_force: usize) -> (Followed, Found) {
         let looking = tokio::task::spawn_blocking(move || {
-            let found = self.look_now(asked, now);
+            let found = self.look_now(asked, now, in_force);
             (self, found)
         });
         looking.await.expect("reading a file returns errors and does not panic")
     }
 
-    fn look_now(&mut self, asked: bool, now: Instant) -> Found {
+    /// Looks at the file. `in_force` is the number of rules in force.
+    fn look_now(&mut self, asked: bool, now: Instant, in_force: usize) -> Found {
         // The stamp is taken before reading, so a write during the reading shows as another change.
         let stamp = Stamp::of(&self.file).filter(|stamp| stamp.length > READ_ALWAYS_MAX);
         let is_settled = !asked && self.changing.is_none();
@@ -121,6 +123,7 @@ impl Followed {
         self.stamp = stamp;
         let text = config::read(&self.file);
         let content = Content::of(&text);
+        let mut still_for = Duration::MAX;
         if content == self.handled {
             self.changing = None;
             if !asked {
@@ -128,16 +131,23 @@ impl Followed {
             }
         } else {
             let same = self.changing.as_ref().filter(|changing| changing.content == content);
-            if same.is_none_or(|changing| now - changing.since < QUIET) {
-                let since = same.map_or(now, |changing| changing.since);
-                self.changing = Some(Changing { content, since });
+            let since = same.map_or(now, |changing| changing.since);
+            self.changing = Some(Changing { content, since });
+            still_for = now - since;
+            if still_for < QUIET {
                 return Found::Changing;
             }
         }
+        let text = text.map_err(ConfigError::from);
+        let read = text.and_then(|text| self.version.next(&self.name(), &text));
+        // The rest of the rules may be yet to come: a writer may pause.
+        let is_short = read.as_ref().is_ok_and(|change| change.policy.rules().len() < in_force);
+        if is_short && still_for < 2 * QUIET {
+            return Found::Changing;
+        }
         self.changing = None;
         self.handled = content;
-        let text = text.map_err(ConfigError::from);
-        Found::Whole(text.and_then(|text| self.version.next(&self.name(), &text)))
+        Found::Whole(read)
     }
 
     /// Puts a change in force, unless it would leave no rule. Returns the status for the service's manager.
@@ -293,21 +303,34 @@ mod tests {
         let (file, mut followed) = followed(&rules(4));
         let began = Instant::now();
         let at = |looks: u32| began + LOOK * looks;
-        assert!(matches!(followed.look_now(false, at(0)), Found::Same));
+        assert!(matches!(followed.look_now(false, at(0), 0), Found::Same));
         for (look, count) in [(1, 1), (2, 2), (3, 3)] {
             file.write(&rules(count));
-            assert!(matches!(followed.look_now(false, at(look)), Found::Changing), "{count}");
+            assert!(matches!(followed.look_now(false, at(look), 0), Found::Changing), "{count}");
         }
         // A signal shortly after a look does not count as the second look.
         let soon = at(3) + LOOK / 4;
-        assert!(matches!(followed.look_now(true, soon), Found::Changing));
-        assert_eq!(rules_of(followed.look_now(false, at(4))), Some(3));
-        assert!(matches!(followed.look_now(false, at(5)), Found::Same));
+        assert!(matches!(followed.look_now(true, soon, 0), Found::Changing));
+        assert_eq!(rules_of(followed.look_now(false, at(4), 0)), Some(3));
+        assert!(matches!(followed.look_now(false, at(5), 0), Found::Same));
         assert_eq!(
-            rules_of(followed.look_now(true, at(5))),
+            rules_of(followed.look_now(true, at(5), 0)),
             Some(3),
             "a signal reads the file again"
         );
+    }
+
+    /// A writer may pause in the middle of the file.
+    #[test]
+    fn a_file_with_fewer_rules_waits_for_a_third_look() {
+        let (file, mut followed) = followed(&rules(4));
+        let began = Instant::now();
+        let mut look =
+            |looks: u32, asked| rules_of(followed.look_now(asked, began + LOOK * looks, 4));
+        file.write(&rules(2));
+        assert_eq!((look(1, true), look(2, false), look(3, false)), (None, None, Some(2)));
+        file.write(&rules(5));
+        assert_eq!((look(4, false), look(5, false)), (None, Some(5)));
     }
 
     #[test]
@@ -317,8 +340,8 @@ mod tests {
         file.write(&rules(1).replace("1/s", "9/s"));
         std::fs::File::open(&file.0).unwrap().set_modified(modified).unwrap();
         let began = Instant::now();
-        assert!(matches!(followed.look_now(false, began), Found::Changing));
-        assert!(matches!(followed.look_now(false, began + LOOK), Found::Whole(Ok(_))));
+        assert!(matches!(followed.look_now(false, began, 0), Found::Changing));
+        assert!(matches!(followed.look_now(false, began + LOOK, 0), Found::Whole(Ok(_))));
     }
 
     #[test]
@@ -327,11 +350,11 @@ mod tests {
         let (file, mut followed) = followed(&large("a"));
         let began = Instant::now();
         for look in 0..3 {
-            assert!(matches!(followed.look_now(false, began + LOOK * look), Found::Same));
+            assert!(matches!(followed.look_now(false, began + LOOK * look, 0), Found::Same));
         }
         file.write(&large("b"));
-        assert!(matches!(followed.look_now(false, began + LOOK * 3), Found::Changing));
-        assert_eq!(rules_of(followed.look_now(false, began + LOOK * 4)), Some(1));
+        assert!(matches!(followed.look_now(false, began + LOOK * 3, 0), Found::Changing));
+        assert_eq!(rules_of(followed.look_now(false, began + LOOK * 4, 0)), Some(1));
     }
 
     #[test]
@@ -339,8 +362,8 @@ mod tests {
         let (file, mut followed) = followed(&rules(1));
         let began = Instant::now();
         std::fs::remove_file(&file.0).unwrap();
-        assert!(matches!(followed.look_now(false, began), Found::Changing));
+        assert!(matches!(followed.look_now(false, began, 0), Found::Changing));
         file.write(&rules(1));
-        assert!(matches!(followed.look_now(false, began + LOOK), Found::Same));
+        assert!(matches!(followed.look_now(false, began + LOOK, 0), Found::Same));
     }
 }

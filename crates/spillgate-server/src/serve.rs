@@ -52,7 +52,11 @@ pub fn serve(
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FILES_AT_LEAST);
     let store =
         StoreSettings { file: file.map(Path::to_owned), redis: flags.redis.map(str::to_owned) };
-    Runtime::new()?.block_on(keep(config, followed, store, files, warnings))
+    let runtime = Runtime::new()?;
+    let kept = runtime.block_on(keep(config, followed, store, files, warnings));
+    // A thread that reads a file may hang, for example on a file system of the network that is gone.
+    runtime.shutdown_background();
+    kept
 }
 
 async fn keep(
@@ -72,6 +76,10 @@ async fn keep(
     let mut listeners = Listeners::open(&settings, &app, files, stop.clone()).await?;
     let mut credentials = std::mem::take(&mut listeners.credentials);
     summarise(store.file.as_deref(), &app, warnings, listeners.dashboard.as_deref());
+    for (setting, file) in settings.open_secrets() {
+        let file = file.display();
+        tracing::warn!(target: "spillgate", "every user of this machine may read {file}, the {setting}; to fix it: chmod o= {file}");
+    }
     if settings.store.is_shared() {
         store_access::follow(&mut credentials, store, app.clone());
     }

@@ -310,6 +310,19 @@ def drive(page, world):
     press(page, "form.override button")
     page.until("document.querySelector('#changes .notice.bad')?.textContent.includes('fortnight')")
 
+    step("a reason of 480 letters fits the page, and Undo overwrites no newer change")
+    block = {"rule": "api", "subject": {"tenant": "globex"}, "limits": ["block"], "reason": "x" * 480}
+    call(world, "PUT", "/admin/v1/overrides", block)
+    page.until("document.querySelector('tbody').textContent.includes('xxx')")
+    assert page.say("[...document.querySelectorAll('.scroll')].every(one => one.scrollWidth <= one.clientWidth)")
+    press(page, "tbody button")
+    page.until("document.querySelector('td.empty')")
+    call(world, "PUT", "/admin/v1/overrides", {**block, "limits": ["1/hour"]})
+    page.click("#changes .notice.good button")
+    page.until("document.querySelector('#changes').textContent.includes('another change came first, so nothing was done: there is 1/hour by drive')")
+    call(world, "DELETE", "/admin/v1/overrides?rule=api&attr.tenant=globex")
+    page.until("document.querySelector('td.empty')")
+
     step("explain: decision, sentence, what a raise would change, and a mistake")
     go(page, "#/subject")
     page.write("input[name=attributes]", "tenant=acme user=ann")

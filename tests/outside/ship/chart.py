@@ -26,7 +26,8 @@ STOPS_WITHIN_S = 16
 RECIPES = ["kubernetes", "envoy-gateway", "istio", "contour"]
 
 # Values, and the kinds of the objects that they render.
-ALWAYS = {"ConfigMap", "Deployment", "Service", "ServiceAccount"}
+ADMIN = "Service of the admin listener"
+ALWAYS = {"ConfigMap", "Deployment", "Service", ADMIN, "ServiceAccount"}
 CASES = [
     ({}, ALWAYS | {"Secret", "PodDisruptionBudget", "NetworkPolicy"}),
     (
@@ -48,7 +49,7 @@ CASES = [
                 "hostnames": ["limits.example"],
             },
             "fullnameOverride": "limits",
-            "secret": {"name": "mine", "dataToken": "data", "keySecret": "key"},
+            "secret": {"name": "mine", "dataToken": "data", "keySecret": "key", "storePassword": "password"},
             "store": {"url": "", "urlSecret": {"name": "redis", "key": "url"}},
             "listeners": {"resp": {"enabled": True}, "grpc": {"enabled": False}},
             "networkPolicy": {
@@ -90,7 +91,7 @@ CASES = [
             # A condition of a parent chart.
             "enabled": True,
         },
-        ALWAYS | {"Secret", "PodDisruptionBudget", "NetworkPolicy"},
+        (ALWAYS - {"Service"}) | {"Secret", "PodDisruptionBudget", "NetworkPolicy"},
     ),
 ]
 REFUSED = [
@@ -154,8 +155,11 @@ def fits(chart, values):
 
 
 def kind_of(one):
-    is_dashboard = one["kind"] == "ConfigMap" and one["metadata"]["name"].endswith("-dashboard")
-    return "ConfigMap of the dashboard" if is_dashboard else one["kind"]
+    kind, name = one["kind"], one["metadata"]["name"]
+    if kind == "Service" and name.endswith("-admin"):
+        return ADMIN
+    is_dashboard = kind == "ConfigMap" and name.endswith("-dashboard")
+    return "ConfigMap of the dashboard" if is_dashboard else kind
 
 
 def render(chart, release, namespace, values):
@@ -215,7 +219,7 @@ def agree(objects, values):
     labels = deployment["template"]["metadata"]["labels"]
     selectors = [
         deployment["selector"]["matchLabels"],
-        objects["Service"]["spec"]["selector"],
+        *(objects[kind]["spec"]["selector"] for kind in ("Service", ADMIN) if kind in objects),
         *(objects[kind]["spec"]["selector"]["matchLabels"] for kind in ("PodDisruptionBudget",) if kind in objects),
         *(objects[kind]["spec"]["podSelector"]["matchLabels"] for kind in ("NetworkPolicy",) if kind in objects),
     ]
@@ -224,7 +228,7 @@ def agree(objects, values):
     expected = values["fullnameOverride"] or "edge-spillgate"
     for kind, one in objects.items():
         name = one["metadata"]["name"]
-        suffix = "-dashboard" if kind == "ConfigMap of the dashboard" else ""
+        suffix = {"ConfigMap of the dashboard": "-dashboard", ADMIN: "-admin"}.get(kind, "")
         assert name == expected + suffix and len(name) < 64, name
     version = yaml.safe_load((ROOT / "deploy/helm/spillgate/Chart.yaml").read_text())["appVersion"]
     assert container["image"] == f"ghcr.io/spillgate/spillgate:{version}", container["image"]
@@ -232,8 +236,13 @@ def agree(objects, values):
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     on = {name for name, listener in values["listeners"].items() if listener.get("enabled", name == "admin")}
     assert ports.keys() == on, (ports, on)
-    served = objects["Service"]["spec"]["ports"]
-    assert {port["targetPort"] for port in served} == on and len({port["port"] for port in served}) == len(served)
+    served = objects["Service"]["spec"]["ports"] if "Service" in objects else []
+    assert {port["targetPort"] for port in served} == on - {"admin"}
+    assert len({port["port"] for port in served}) == len(served)
+    # Whatever publishes the data listeners, the admin listener stays inside the cluster.
+    assert "Service" not in objects or objects["Service"]["spec"]["type"] == values["service"]["type"]
+    admin = objects[ADMIN]["spec"]
+    assert admin["type"] == "ClusterIP" and [port["targetPort"] for port in admin["ports"]] == ["admin"]
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         asked = container[probe]["httpGet"]
         assert asked["port"] in ports and asked["scheme"] == ("HTTPS" if values["tls"] else "HTTP"), probe
@@ -284,11 +293,11 @@ def agree(objects, values):
     if "ServiceMonitor" in objects:
         monitor = objects["ServiceMonitor"]["spec"]
         [endpoint] = monitor["endpoints"]
-        assert endpoint["port"] in {port["name"] for port in served}
+        assert endpoint["port"] in {port["name"] for port in admin["ports"]}
         assert endpoint.get("scheme") == ("https" if values["tls"] else None)
         assert endpoint.get("tlsConfig", {}) == values["serviceMonitor"]["tlsConfig"]
-        assert objects["Service"]["metadata"]["labels"][monitor["jobLabel"]] == "spillgate"
-        assert monitor["selector"]["matchLabels"].items() <= objects["Service"]["metadata"]["labels"].items()
+        assert objects[ADMIN]["metadata"]["labels"][monitor["jobLabel"]] == "spillgate"
+        assert monitor["selector"]["matchLabels"].items() <= objects[ADMIN]["metadata"]["labels"].items()
     if "PrometheusRule" in objects:
         rules = objects["PrometheusRule"]
         assert rules["spec"] == yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())

@@ -1,7 +1,8 @@
 //! Certificates, tokens and passwords that change while the service runs, and clients that guess them.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -12,7 +13,7 @@ use spillgate_testkit::{
 use crate::client::Client;
 use crate::clock::monotonic_us;
 use crate::envoy::client::{Caller, descriptor};
-use crate::server::{Server, TempFile, spillgate};
+use crate::server::{Server, TempFile, run, spillgate};
 
 const OLD: &str = "0123456789abcdef0123456789abcdef";
 const NEW: &str = "fedcba9876543210fedcba9876543210";
@@ -139,6 +140,78 @@ fn new_tokens_and_passwords_take_effect_and_bad_files_change_nothing() {
     assert!(matches!(reply, Reply::Array(_)), "an open connection was shut out: {reply:?}");
     let log = server.rest_of_log();
     assert!(!log.contains(OLD) && !log.contains(NEW), "{log}");
+}
+
+#[test]
+fn a_data_token_is_rotated_without_a_gap() {
+    let file = TempFile::new("data", OLD);
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);
+    command.args(["--admin", "off"]);
+    let server =
+        Server::start_command(command.env("SPILLGATE_SERVER__DATA_TOKEN_FILE", file.path()));
+    let takes = |token: &str| {
+        let authorization = format!("Bearer {token}");
+        let headers = [("Host", "localhost"), ("Authorization", &*authorization)];
+        let mut client = server.client();
+        let reply = client.send_with("POST", "/v1/check", &headers, QUESTION.as_bytes());
+        let password = server.resp().command(&["AUTH", token]).unwrap();
+        [reply.unwrap().status == 200, password == Reply::Status("OK".into())]
+    };
+    assert_eq!((takes(OLD), takes(NEW)), ([true; 2], [false; 2]));
+    fs::write(file.path(), format!("{NEW}\n{OLD}\n")).unwrap();
+    server.hang_up();
+    eventually(|| takes(NEW) == [true; 2]);
+    assert_eq!(takes(OLD), [true; 2]);
+    fs::write(file.path(), format!("{NEW}\n")).unwrap();
+    server.hang_up();
+    eventually(|| takes(OLD) == [false; 2]);
+    assert_eq!(takes(NEW), [true; 2]);
+}
+
+#[test]
+fn the_password_of_the_store_comes_from_a_file_and_changes_with_it() {
+    let redis = RedisServer::start();
+    redis.command(&["ACL", "SETUSER", "me", "on", ">hunter/old@1", "~*", "&*", "+@all"]);
+    let password = TempFile::new("password", "hunter/old@1\n");
+    let settings = format!(
+        "[store]\nurl = \"redis://me@127.0.0.1:{}\"\ntimeout = \"10s\"\npassword_file = \"{}\"\n",
+        redis.port(),
+        password.path()
+    );
+    let file = TempFile::new("settings.toml", &settings);
+    let mut server = Server::start(&["--config", file.path()]);
+    let source = |server: &Server| server.check(QUESTION)["source"].clone();
+    assert_eq!(source(&server), "store");
+    redis.command(&["ACL", "SETUSER", "me", "<hunter/old@1", ">hunter/new"]);
+    redis.command(&["CLIENT", "KILL", "USER", "me"]);
+    fs::write(password.path(), "hunter/new\n").unwrap();
+    let mut log = server.log_until("credentials of the store: read again");
+    eventually(|| source(&server) == "store");
+    let doctor = run(&["doctor", "--config", file.path()]);
+    assert_eq!(doctor.status.code(), Some(0), "{}", String::from_utf8_lossy(&doctor.stderr));
+    log += &server.rest_of_log();
+    assert!(!log.contains("hunter"), "{log}");
+}
+
+#[test]
+fn a_secret_that_every_user_of_the_machine_may_read_is_warned_about() {
+    let redis = RedisServer::start();
+    let secret = TempFile::new("secret", "000102030405060708090a0b0c0d0e0f");
+    let settings =
+        format!("[store]\nurl = \"{}\"\nkey_secret_file = \"{}\"\n", redis.url(), secret.path());
+    let file = TempFile::new("settings.toml", &settings);
+    let warned = || {
+        let log = Server::start(&["--config", file.path()]).before_ready.clone();
+        let doctor = run(&["doctor", "--config", file.path()]);
+        let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+        [log, doctor].map(|text| {
+            text.contains("every user of this machine may read")
+                && text.contains(&format!("chmod o= {}", secret.path()))
+        })
+    };
+    assert_eq!(warned(), [false; 2]);
+    fs::set_permissions(secret.path(), Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(warned(), [true; 2]);
 }
 
 #[test]

@@ -108,6 +108,7 @@ fn the_file_of_a_new_installation_loads_as_it_is_and_with_its_examples() {
 fn docker_compose_accepts_the_compose_file() {
     let folder = folder_with_deploy();
     folder.write("deploy/compose/admin-token", "secret");
+    folder.write("deploy/compose/redis-password", "secret");
     let mut docker = Command::new("docker");
     docker.args(["compose", "-f", "deploy/compose/compose.yaml", "config", "--quiet"]);
     let output = docker.current_dir(folder.path()).output().unwrap();

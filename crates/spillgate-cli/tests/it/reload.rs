@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::Write;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use spillgate_testkit::eventually;
 
 use crate::client::Client;
-use crate::server::{Server, TempFile};
+use crate::server::{Server, TempFile, spillgate};
 
 #[test]
 fn a_changed_file_takes_effect_within_seconds_and_keeps_used_quota() {
@@ -67,6 +68,35 @@ fn a_truncated_file_leaves_the_old_rules_in_force() {
     eventually(|| reloads(&server, "applied") == 1);
     assert_eq!(check(), 6, "the file has no rules on purpose");
     assert_eq!(server.operator().send("GET", "/readyz", b"").unwrap().body, "ok\n");
+}
+
+/// To open a pipe waits for its writer: that would hang the watcher, and the end of the process with it.
+#[test]
+fn a_pipe_in_place_of_a_watched_file_is_refused_and_delays_nothing() {
+    let file = policy("5/day");
+    let tokens = TempFile::new("tokens", "ann:operator:0123456789abcdef0123456789abcdef");
+    let mut command = spillgate(&["serve", "--config", file.path()]);
+    command.args(["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let server =
+        Server::start_command(command.env("SPILLGATE_SERVER__ADMIN_TOKEN_FILE", tokens.path()));
+    let new = |path: &str, text: Option<&str>| {
+        let new = format!("{path}.new");
+        match text {
+            Some(text) => fs::write(&new, text).unwrap(),
+            None => assert!(Command::new("mkfifo").arg(&new).status().unwrap().success()),
+        }
+        fs::rename(new, path).unwrap();
+    };
+    new(file.path(), None);
+    new(tokens.path(), None);
+    eventually(|| reloads(&server, "refused") == 1);
+    new(file.path(), Some(&text("7/day")));
+    eventually(|| capacity(&server) == 7);
+    let log = server.rest_of_log();
+    for part in [file.path(), "field `server.admin_token_file`: "] {
+        let line = log.lines().find(|line| line.contains(part) && line.contains("not a regular"));
+        assert!(line.is_some(), "no line about {part}: {log}");
+    }
 }
 
 /// The file is truncated and then grows by pieces for 1.5 s: the old and the new policy deny all of the routes.

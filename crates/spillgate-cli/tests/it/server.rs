@@ -3,6 +3,7 @@
 mod log;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -237,6 +238,8 @@ impl TempFile {
         let path =
             std::env::temp_dir().join(format!("spillgate-{}-{number}-{name}", std::process::id()));
         fs::write(&path, text).unwrap();
+        // It may stand for a secret, which no other user should read.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         TempFile(path)
     }
 

@@ -181,7 +181,7 @@ impl Shard {
     /// Removes expired counters from the next `buckets` buckets. Returns the least used of the others that
     /// may be evicted.
     fn sweep(&mut self, buckets: usize, now_us: u64) -> Option<usize> {
-        let mut least: Option<(usize, u64)> = None;
+        let mut least: Option<(usize, (u64, u64))> = None;
         for bucket in self.next_buckets(buckets) {
             let Some(entry) = self.table.get_bucket_mut(bucket) else { continue };
             let slot = entry.slot;
@@ -197,11 +197,12 @@ impl Shard {
             };
             if gone {
                 self.remove_bucket(bucket);
-            } else if may_go
-                && !slot.was_exhausted()
-                && least.is_none_or(|(_, uses)| slot.uses() < uses)
-            {
-                least = Some((bucket, slot.uses()));
+            } else if may_go && !slot.was_exhausted() {
+                // Of subjects that were seen equally often, the one that loses the least by a fresh quota.
+                let uses = (slot.uses(), slot.used());
+                if least.is_none_or(|(_, known)| uses < known) {
+                    least = Some((bucket, uses));
+                }
             }
         }
         least.map(|(bucket, _)| bucket)

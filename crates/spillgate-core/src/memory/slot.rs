@@ -145,6 +145,15 @@ impl Slot {
         self.word >> USES_SHIFT & USES_MAX
     }
 
+    /// Returns the used quota when the counter was last written; the most for a large state, which does not show it.
+    pub(super) fn used(&self) -> u64 {
+        match self.tag() {
+            LARGE => u64::MAX,
+            SLIDING => u64::from(self.a) + u64::from(self.b),
+            _ => self.a.into(),
+        }
+    }
+
     /// Halves the count of uses, so that older uses weigh less.
     pub(super) fn age(&mut self) {
         let uses = self.uses() / 2;

@@ -11,14 +11,16 @@
 -- ARGV[2]: the epoch, if the copy begins now
 -- ARGV[3]: the most entries of the copy
 -- ARGV[4]: the time in us, if scripts must not read it; else 0
--- ARGV[5]: how many entries follow: id and value for each; then ids to delete if their time has come
+-- ARGV[5]: how long an entry is kept after its end while there is room, in us
+-- ARGV[6]: how many entries follow: id and value for each; then ids to delete if these entries have ended
 -- Returns: the time in us; epoch:revision, or '' if there is no copy; how many entries did not fit; then id
 --   and value of each entry that the caller has not seen.
 
 local entries, revisions = KEYS[1], KEYS[2]
 local entries_max = tonumber(ARGV[3])
 local now_us = tonumber(ARGV[4])
-local written_last = 5 + 2 * tonumber(ARGV[5])
+local kept_us = tonumber(ARGV[5])
+local written_last = 6 + 2 * tonumber(ARGV[6])
 local call = redis.call
 
 local function split(version)
@@ -46,9 +48,19 @@ elseif call('EXISTS', entries, revisions) > 0 then
     end
 end
 
+-- First, since they make room.
+for place = written_last + 1, #ARGV do
+    local known = call('HGET', entries, ARGV[place])
+    local forget_at_us = known and struct.unpack('>I8', known, 17) or 0
+    if forget_at_us > 0 and forget_at_us - kept_us <= now_us then
+        call('HDEL', entries, ARGV[place])
+        call('ZREM', revisions, ARGV[place])
+    end
+end
+
 local count = call('ZCARD', revisions)
 local refused = 0
-for place = 6, written_last, 2 do
+for place = 7, written_last, 2 do
     local id, value = ARGV[place], ARGV[place + 1]
     local time_us, random, forget_at_us = struct.unpack('>I8I8I8', value)
     local known = call('HGET', entries, id)
@@ -66,15 +78,6 @@ for place = 6, written_last, 2 do
             call('HSET', entries, id, value)
             call('ZADD', revisions, revision, id)
         end
-    end
-end
-
-for place = written_last + 1, #ARGV do
-    local known = call('HGET', entries, ARGV[place])
-    local forget_at_us = known and struct.unpack('>I8', known, 17) or 0
-    if forget_at_us > 0 and forget_at_us <= now_us then
-        call('HDEL', entries, ARGV[place])
-        call('ZREM', revisions, ARGV[place])
     end
 end
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::{Given, Listen, Problem, Settings, Tls};
+use crate::files;
 
 impl Settings {
     /// Returns the problems between several settings.
@@ -55,6 +56,22 @@ impl Settings {
     /// Returns the number of listeners that decide and are on.
     pub(crate) fn data_listeners(&self) -> usize {
         self.each_data_listener().filter(|(_, address, _)| address.is_some()).count()
+    }
+
+    /// Returns the files of secrets that every user of this machine may read: setting and file.
+    pub(crate) fn open_secrets(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+        let files = [
+            ("server.data_token_file", &self.data_token_file),
+            ("server.admin_token_file", &self.admin_token_file),
+            ("server.resp.password_file", &self.resp_password_file),
+            ("server.tls.key", &self.tls.key),
+            ("store.password_file", &self.store.password_file),
+            ("store.key_secret_file", &self.store.key_secret_file),
+            ("store.secret_previous_file", &self.store.secret_previous_file),
+            ("store.tls.key", &self.store.tls.key),
+        ];
+        let named = files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?)));
+        named.filter(|(_, file)| files::is_open_to_all(file))
     }
 
     /// Returns the data listeners that other machines reach without a token or a certificate, and without `insecure`.

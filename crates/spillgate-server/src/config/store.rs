@@ -28,6 +28,8 @@ pub struct Store {
     on_state_loss: Option<OnStateLoss>,
     /// The file with the password of the sentinels, if it is not the primary's.
     pub(crate) sentinel_password_file: Option<PathBuf>,
+    /// The file with the password of every server, in place of one in the addresses.
+    pub(crate) password_file: Option<PathBuf>,
     pub(crate) key_secret_file: Option<PathBuf>,
     pub(crate) secret_previous_file: Option<PathBuf>,
     /// How many instances share the store, which sets the local share of each during an outage.
@@ -83,6 +85,7 @@ impl Store {
             "clock" => self.client_clock = value::choice(text, &CLOCKS)?,
             "on_state_loss" => self.on_state_loss = Some(value::choice(text, &ON_STATE_LOSS)?),
             "sentinel.password_file" => self.sentinel_password_file = Some(text.into()),
+            "password_file" => self.password_file = Some(text.into()),
             "key_secret_file" => self.key_secret_file = Some(text.into()),
             "secret_previous_file" => self.secret_previous_file = Some(text.into()),
             "expected_instances" => self.expected_instances = Some(value::number(text)?),
@@ -172,14 +175,25 @@ impl Store {
         }
     }
 
-    /// Sets up a limiter for this store. Secrets and certificates, which are read from files, are left to the caller.
-    pub(crate) fn configure(&self, mut builder: LimiterBuilder) -> LimiterBuilder {
+    /// Sets up a limiter for this store. `password` is that of `password_file`; the other secrets and certificates, which
+    /// are read from files too, are left to the caller.
+    pub(crate) fn configure(
+        &self,
+        mut builder: LimiterBuilder,
+        password: Option<&str>,
+    ) -> LimiterBuilder {
+        let with_it = |url: &str| match password {
+            Some(password) => with_password(url, password),
+            None => url.to_owned(),
+        };
+        let all =
+            |urls: &[String]| -> Vec<String> { urls.iter().map(|url| with_it(url)).collect() };
         builder = match &self.topology {
             Topology::Memory => builder,
-            Topology::Url(url) => builder.redis(url),
-            Topology::Sentinel { master, urls } => builder.sentinel(master, urls),
-            Topology::Cluster(urls) => builder.cluster(urls),
-            Topology::Ring(ring) => builder.ring(ring.ring()),
+            Topology::Url(url) => builder.redis(with_it(url)),
+            Topology::Sentinel { master, urls } => builder.sentinel(master, all(urls)),
+            Topology::Cluster(urls) => builder.cluster(all(urls)),
+            Topology::Ring(ring) => builder.ring(ring.ring(with_it)),
         };
         if let Some(timeout) = self.timeout {
             builder = builder.timeout(timeout);
@@ -232,6 +246,9 @@ impl Store {
         let has_sentinels = matches!(self.topology, Topology::Sentinel { .. });
         if self.sentinel_password_file.is_some() && !has_sentinels {
             problems.push(wrong(given, "store.sentinel.password_file", NO_SENTINELS));
+        }
+        if self.password_file.is_some() && self.urls().into_iter().any(has_password) {
+            problems.push(wrong(given, "store.password_file", TWO_PASSWORDS));
         }
         problems
     }
@@ -368,6 +385,27 @@ fn without_credentials(url: &str) -> String {
     format!("{scheme}://{host}")
 }
 
+/// Returns whether an address has a password.
+fn has_password(url: &str) -> bool {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    match scheme {
+        "unix" => rest.contains("?pass=") || rest.contains("&pass="),
+        _ => rest.rsplit_once('@').is_some_and(|(login, _)| login.contains(':')),
+    }
+}
+
+/// Returns an address without a password with this one. Its user stays.
+fn with_password(url: &str, password: &str) -> String {
+    let password: String = password.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    if scheme == "unix" {
+        let sign = if rest.contains('?') { '&' } else { '?' };
+        return format!("{url}{sign}pass={password}");
+    }
+    let (user, server) = rest.rsplit_once('@').unwrap_or(("", rest));
+    format!("{scheme}://{user}:{password}@{server}")
+}
+
 /// The names of all settings of the store. The fields of a ring's nodes, such as `store.ring.nodes.0.name`, are not
 /// listed.
 pub(super) const SETTINGS: [&str; 21] = [
@@ -385,6 +423,7 @@ pub(super) const SETTINGS: [&str; 21] = [
     "store.overload_wait",
     "store.connections",
     "store.clock",
+    "store.password_file",
     "store.key_secret_file",
     "store.secret_previous_file",
     "store.expected_instances",
@@ -395,7 +434,8 @@ pub(super) const SETTINGS: [&str; 21] = [
 ];
 
 /// Settings that take effect only with a store outside of this process. Without one, the operator forgot to name it.
-const NEEDS_A_STORE: [&str; 9] = [
+const NEEDS_A_STORE: [&str; 10] = [
+    "store.password_file",
     "store.overload_wait",
     "store.on_state_loss",
     "store.connections",
@@ -410,6 +450,7 @@ const NO_STORE: &str = "no store is named, so state would be in memory; name one
     under [store], or leave this out";
 const NO_SENTINELS: &str = "no sentinels are named, so the password would not be used; name them with urls under \
     [store.sentinel], or leave this out";
+const TWO_PASSWORDS: &str = "an address of the store has a password too; leave one of the two out";
 const ON_STATE_LOSS: [(&str, OnStateLoss); 2] =
     [("fresh", OnStateLoss::Fresh), ("exhausted", OnStateLoss::Exhausted)];
 const CLOCKS: [(&str, bool); 2] = [("store", false), ("client", true)];
@@ -440,6 +481,20 @@ mod tests {
             ("user:secret@host", "://host"),
         ] {
             assert_eq!(without_credentials(url), shown);
+        }
+    }
+
+    #[test]
+    fn a_password_is_put_behind_the_user_of_an_address() {
+        for (url, expected) in [
+            ("redis://host:6379/2", "redis://:%61%2F%40@host:6379/2"),
+            ("rediss://me@[::1]", "rediss://me:%61%2F%40@[::1]"),
+            ("unix:///run/redis.sock", "unix:///run/redis.sock?pass=%61%2F%40"),
+            ("unix:///run/redis.sock?user=me", "unix:///run/redis.sock?user=me&pass=%61%2F%40"),
+        ] {
+            assert!(!has_password(url), "{url}");
+            let whole = with_password(url, "a/@");
+            assert!(has_password(&whole) && whole == expected, "{whole}");
         }
     }
 }

@@ -28,6 +28,7 @@ pub fn findings(probe: &StoreProbe, settings: &Settings) -> Vec<Finding> {
     }
     findings.extend(clocks(probe));
     findings.extend(secret(settings));
+    findings.extend(open_secrets(settings));
     findings.extend(shares(probe));
     findings.sort_by_key(|finding| finding.level);
     findings
@@ -119,6 +120,17 @@ fn secret(settings: &Settings) -> Option<Finding> {
         fix: "openssl rand -hex 16 > FILE, the same for all instances, and name FILE as \
               key_secret_file under [store]"
             .to_owned(),
+    })
+}
+
+fn open_secrets(settings: &Settings) -> impl Iterator<Item = Finding> {
+    settings.open_secrets().map(|(setting, file)| Finding {
+        level: Level::Warning,
+        check: "open-secret",
+        server: None,
+        problem: format!("every user of this machine may read {}, the {setting}", file.display()),
+        why: "any of them can use what it holds",
+        fix: format!("chmod o= {}", file.display()),
     })
 }
 

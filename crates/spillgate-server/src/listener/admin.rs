@@ -27,6 +27,7 @@ mod state;
 mod subject;
 mod tokens;
 mod top;
+mod versions;
 mod whoami;
 
 pub(crate) use audit::warn_of_unsaved;

@@ -13,6 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::config::{self, Problem};
+use crate::files;
 
 /// The TLS configuration of a listener. Clones share it, also when its files are read again.
 #[derive(Clone)]
@@ -81,8 +82,9 @@ fn acceptor(files: &config::Tls, protocols: &[Vec<u8>]) -> Result<Option<TlsAcce
         }
     };
     let chain = certificates(cert).map_err(|why| Problem::of_file("server.tls.cert", cert, why))?;
-    let private = PrivateKeyDer::from_pem_file(key)
-        .map_err(|error| Problem::of_file("server.tls.key", key, error))?;
+    let wrong = |why: String| Problem::of_file("server.tls.key", key, why);
+    let private = PrivateKeyDer::from_pem_slice(&pem(key).map_err(wrong)?)
+        .map_err(|error| wrong(error.to_string()))?;
     let mut config = builder
         .with_single_cert(chain, private)
         .map_err(|error| Problem::of_file("server.tls.cert", cert, error))?;
@@ -91,11 +93,14 @@ fn acceptor(files: &config::Tls, protocols: &[Vec<u8>]) -> Result<Option<TlsAcce
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let certificates = CertificateDer::pem_file_iter(file)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| error.to_string())?;
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem(file)?).collect();
+    let certificates = certificates.map_err(|error| error.to_string())?;
     if certificates.is_empty() {
         return Err("holds no certificate; write a PEM file, the server's own first".to_owned());
     }
     Ok(certificates)
+}
+
+fn pem(file: &Path) -> Result<Vec<u8>, String> {
+    files::read(file, files::CREDENTIAL_BYTES_MAX).map_err(|error| error.to_string())
 }

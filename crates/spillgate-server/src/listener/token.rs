@@ -11,19 +11,21 @@ use subtle::ConstantTimeEq;
 
 use super::failed_logins::Shown;
 use crate::config::Problem;
+use crate::files;
 
-/// A token, compared in constant time. Clones share it, also when it is read again.
+/// A token, or two while clients change over, compared in constant time. Clones share them, also when they are read
+/// again.
 #[derive(Clone)]
-pub(crate) struct Token(Arc<RwLock<Arc<[u8]>>>);
+pub(crate) struct Token(Arc<RwLock<Vec<Box<[u8]>>>>);
 
 impl Token {
-    /// Reads the token of a file, which holds it on one line. `setting` is the setting that an error names.
+    /// Reads the token of a file, or its two tokens, one a line. `setting` is the setting that an error names.
     ///
     /// # Errors
     ///
     /// If the file cannot be read or holds no token.
     pub(crate) fn read(setting: &str, file: &Path) -> Result<Token, Problem> {
-        Ok(Token::from(value_in(setting, file)?))
+        Ok(Token::from(values_in(setting, file)?))
     }
 
     /// Makes a token that this process alone knows, and its text for the operator.
@@ -33,7 +35,7 @@ impl Token {
     /// If the system has no random numbers.
     pub(crate) fn generate() -> Result<(Token, String), rustls::Error> {
         let text = random_token()?;
-        Ok((Token::from(Arc::from(text.as_bytes())), text))
+        Ok((Token::from(vec![text.as_bytes().into()]), text))
     }
 
     /// Reads the file again. On an error the token before stays in force.
@@ -42,15 +44,16 @@ impl Token {
     ///
     /// If the file cannot be read or holds no token.
     pub(crate) fn read_again(&self, setting: &str, file: &Path) -> Result<(), Problem> {
-        let read = value_in(setting, file)?;
+        let read = values_in(setting, file)?;
         *self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = read;
         Ok(())
     }
 
     /// Returns whether these bytes are the token.
     pub(crate) fn is(&self, shown: &[u8]) -> bool {
-        let value = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        value.ct_eq(shown).into()
+        let values = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // Each is compared, so that the time taken does not reveal which one matched.
+        values.iter().fold(false, |is, value| is | bool::from(value.ct_eq(shown)))
     }
 
     /// Compares the credentials of a request, in `Authorization: Bearer …`.
@@ -63,9 +66,9 @@ impl Token {
     }
 }
 
-impl From<Arc<[u8]>> for Token {
-    fn from(value: Arc<[u8]>) -> Token {
-        Token(Arc::new(RwLock::new(value)))
+impl From<Vec<Box<[u8]>>> for Token {
+    fn from(values: Vec<Box<[u8]>>) -> Token {
+        Token(Arc::new(RwLock::new(values)))
     }
 }
 
@@ -96,18 +99,19 @@ pub(crate) fn is_token(text: &str) -> bool {
     text.len() >= LENGTH_MIN && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-fn value_in(setting: &str, file: &Path) -> Result<Arc<[u8]>, Problem> {
+fn values_in(setting: &str, file: &Path) -> Result<Vec<Box<[u8]>>, Problem> {
     let problem = |why: String| {
         Problem::of_file(setting, file, format_args!("{why}; make one with: openssl rand -hex 32"))
     };
-    let text = std::fs::read_to_string(file).map_err(|error| problem(error.to_string()))?;
-    let token = text.trim();
-    if !is_token(token) {
+    let text = files::read_text(file, files::CREDENTIAL_BYTES_MAX)
+        .map_err(|error| problem(error.to_string()))?;
+    let tokens: Vec<&str> = text.trim().lines().map(str::trim).collect();
+    if !(1..=TOKENS_MAX).contains(&tokens.len()) || !tokens.iter().all(|token| is_token(token)) {
         return Err(problem(format!(
-            "holds no token of one line with at least {LENGTH_MIN} printable ASCII characters"
+            "holds no token of one line with at least {LENGTH_MIN} printable ASCII characters, nor two such lines"
         )));
     }
-    Ok(token.as_bytes().into())
+    Ok(tokens.into_iter().map(|token| token.as_bytes().into()).collect())
 }
 
 impl fmt::Debug for Token {
@@ -117,6 +121,9 @@ impl fmt::Debug for Token {
 }
 
 const BEARER: &[u8] = b"Bearer ";
+
+/// The most tokens in force: the new one and the old one.
+const TOKENS_MAX: usize = 2;
 
 /// The least length of a token: a shorter one could be guessed, or was meant as something else.
 const LENGTH_MIN: usize = 16;
@@ -130,7 +137,7 @@ mod tests {
 
     #[test]
     fn only_the_whole_token_behind_its_scheme_is_right() {
-        let token = Token::from(Arc::from(b"0123456789abcdef".as_slice()));
+        let token = Token::from(vec![b"0123456789abcdef".as_slice().into()]);
         let shows = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(AUTHORIZATION, value.parse().unwrap());

@@ -1,5 +1,5 @@
-//! Watches the credentials of the store: users and passwords in its addresses, the files of `store.tls`, and
-//! that with the password of the sentinels.
+//! Watches the credentials of the store: users and passwords in its addresses, `store.password_file`, the files of
+//! `store.tls`, and that with the password of the sentinels.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
@@ -40,8 +40,9 @@ impl Found {
         let mut hasher = DefaultHasher::new();
         store.urls().hash(&mut hasher);
         let tls = &store.tls;
-        let files = [&tls.ca, &tls.cert, &tls.key, &store.sentinel_password_file];
-        let files = files.into_iter().flatten().cloned().collect();
+        let passwords = [&store.password_file, &store.sentinel_password_file];
+        let files = passwords.into_iter().chain([&tls.ca, &tls.cert, &tls.key]);
+        let files = files.flatten().cloned().collect();
         Some(Found { urls: hasher.finish(), files })
     }
 
@@ -50,7 +51,7 @@ impl Found {
     }
 }
 
-/// Watches the credentials in the store's addresses, and the files beside them. The settings file is read only when
+/// Watches the credentials in the store's addresses, and the files that hold others. The settings file is read only when
 /// it has changed, because it may hold a large policy.
 pub(super) fn follow(credentials: &mut Credentials, settings: StoreSettings, app: App) {
     let settings = Arc::new(settings);

@@ -167,6 +167,19 @@ impl AuditRecord {
         }
     }
 
+    /// Returns a text of the change, for an operator whose own change it refuses.
+    pub(crate) fn text(&self) -> String {
+        let what = match &self.action {
+            AuditedAction::SetMode(mode) => format!("mode {}", mode.name()),
+            AuditedAction::SetOverride(limits) => {
+                limits.iter().map(text_of_limit).collect::<Vec<_>>().join(", ")
+            }
+            _ => "a removal".to_owned(),
+        };
+        let by = self.actor().map_or(String::new(), |actor| format!(" by {actor}"));
+        format!("{what}{by} at {}", text_of_time(self.at()))
+    }
+
     fn values(&self) -> String {
         let pair =
             |(name, value): (&str, &[u8])| format!("{name}={}", String::from_utf8_lossy(value));

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::random;
 use super::sealed::EntrySeal;
-use super::table::{ENTRIES_MAX, Entry, EntryId, Stamp, Table, id_of};
+use super::table::{COPY_MAX, Entry, EntryId, REMEMBERED_US, Stamp, Table, ended_first, id_of};
 use crate::subject::Secret;
 use spillgate_redis::control::{Exchange, Exchanged, StoredEntry};
 
@@ -63,19 +63,26 @@ impl Copies {
     ) -> Exchange {
         let mut copies = self.by_shard.lock();
         let copy = copies.entry(shard.to_owned()).or_default();
-        let lacked = table.entries().filter(|(id, entry)| copy.lacks(*id, entry));
-        let entries = match writing {
+        let lacked = table.entries().filter(|(id, entry)| copy.lacks(*id, entry, now_us));
+        let entries: Vec<StoredEntry> = match writing {
             Some((id, entry)) => vec![self.seal.sealed(id, entry)],
             None => lacked
                 .take(ENTRIES_PER_CALL)
                 .map(|(id, entry)| self.seal.sealed(id, entry))
                 .collect(),
         };
-        let forgotten = self.due(copy, now_us).take(ENTRIES_PER_CALL).collect();
-        let seen = copy.version.clone();
-        // With a previous secret the copy has each entry under two ids.
-        let entries_max = if self.previous.is_some() { 2 * ENTRIES_MAX } else { ENTRIES_MAX };
-        Exchange { seen, epoch: random(), entries_max, entries, forgotten }
+        let mut forgotten: Vec<EntryId> = self.due(copy, now_us).take(ENTRIES_PER_CALL).collect();
+        // With a previous secret the copy has each entry under two ids, and lets none go.
+        let entries_max = if self.previous.is_some() { 2 * COPY_MAX } else { COPY_MAX };
+        if self.previous.is_none() {
+            let added = entries.iter().filter(|new| !copy.holds.contains_key(&new.id)).count();
+            let excess = (copy.holds.len() + added).saturating_sub(COPY_MAX);
+            // Other instances may be filling the copy now, and let the same entries go.
+            let let_go = if excess > 0 { excess + SPARE } else { 0 };
+            forgotten.extend(ended_first(copy.ends(), let_go, now_us));
+        }
+        let (seen, kept_us) = (copy.version.clone(), REMEMBERED_US);
+        Exchange { seen, epoch: random(), entries_max, kept_us, entries, forgotten }
     }
 
     /// Notes the reply of a copy, and returns the entries that were new.
@@ -92,11 +99,16 @@ impl Copies {
             copy.holds.clear();
         }
         copy.version.clone_from(&answer.version);
-        if self.previous.is_none() {
-            copy.holds.retain(|_, held| !held.is_forgotten(now_us));
-        }
         // The copy holds these entries even if they cannot be opened here.
         answer.unseen.iter().for_each(|stored| copy.hold(stored));
+        if self.previous.is_none() {
+            copy.holds.retain(|_, held| !held.is_forgotten(now_us));
+            // The copy has no more entries than that, so the others were let go by some instance.
+            let excess = copy.holds.len().saturating_sub(COPY_MAX);
+            for id in ended_first(copy.ends(), excess, now_us) {
+                copy.holds.remove(&id);
+            }
+        }
         answer.unseen.iter().filter_map(|stored| self.open(stored)).collect()
     }
 
@@ -125,7 +137,7 @@ impl Copies {
         let copies = self.by_shard.lock();
         let Some(copy) = copies.get(shard) else { return true };
         copy.version != version
-            || table.entries().any(|(id, entry)| copy.lacks(id, entry))
+            || table.entries().any(|(id, entry)| copy.lacks(id, entry, now_us))
             || self.due(copy, now_us).next().is_some()
     }
 
@@ -138,15 +150,15 @@ impl Copies {
     }
 
     /// Returns the number of entries that a copy lacks.
-    pub(crate) fn lacked(&self, shard: &str, table: &Table) -> usize {
+    pub(crate) fn lacked(&self, shard: &str, table: &Table, now_us: u64) -> usize {
         let copies = self.by_shard.lock();
         let Some(copy) = copies.get(shard) else { return 0 };
-        table.entries().filter(|(id, entry)| copy.lacks(*id, entry)).count()
+        table.entries().filter(|(id, entry)| copy.lacks(*id, entry, now_us)).count()
     }
 
     /// Returns whether a copy has this entry or a newer one.
-    pub(crate) fn has(&self, shard: &str, id: EntryId, entry: &Entry) -> bool {
-        self.by_shard.lock().get(shard).is_some_and(|copy| !copy.lacks(id, entry))
+    pub(crate) fn has(&self, shard: &str, id: EntryId, entry: &Entry, now_us: u64) -> bool {
+        self.by_shard.lock().get(shard).is_some_and(|copy| !copy.lacks(id, entry, now_us))
     }
 
     /// Returns whether any copy was seen or called.
@@ -155,17 +167,17 @@ impl Copies {
     }
 
     /// Returns the shards that lack this entry.
-    pub(crate) fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
+    pub(crate) fn lacking(&self, id: EntryId, entry: &Entry, now_us: u64) -> Vec<String> {
         let copies = self.by_shard.lock();
-        let lacking = copies.iter().filter(|(_, copy)| copy.lacks(id, entry));
+        let lacking = copies.iter().filter(|(_, copy)| copy.lacks(id, entry, now_us));
         let mut names: Vec<String> = lacking.map(|(shard, _)| shard.clone()).collect();
         names.sort_unstable();
         names
     }
 
     /// Returns whether no shard is known to have this entry.
-    pub(crate) fn all_lack(&self, id: EntryId, entry: &Entry) -> bool {
-        self.by_shard.lock().values().all(|copy| copy.lacks(id, entry))
+    pub(crate) fn all_lack(&self, id: EntryId, entry: &Entry, now_us: u64) -> bool {
+        self.by_shard.lock().values().all(|copy| copy.lacks(id, entry, now_us))
     }
 }
 
@@ -177,8 +189,19 @@ impl Previous {
 }
 
 impl Copy {
-    fn lacks(&self, id: EntryId, entry: &Entry) -> bool {
-        self.holds.get(&id).is_none_or(|held| held.stamp < entry.stamp)
+    /// Returns whether the copy should get an entry. A full copy gets none that has ended: it would
+    /// have to let go one that ended later.
+    fn lacks(&self, id: EntryId, entry: &Entry, now_us: u64) -> bool {
+        match self.holds.get(&id) {
+            Some(held) => held.stamp < entry.stamp,
+            None => entry.is_live(now_us) || self.holds.len() < COPY_MAX,
+        }
+    }
+
+    /// Returns when each entry ends, if it does.
+    fn ends(&self) -> impl Iterator<Item = (Option<u64>, EntryId)> {
+        let end = |held: &Held| held.forget_at_us.checked_sub(REMEMBERED_US);
+        self.holds.iter().map(move |(id, held)| (end(held), *id))
     }
 
     fn hold(&mut self, stored: &StoredEntry) {
@@ -208,3 +231,5 @@ fn epoch(version: &[u8]) -> &[u8] {
 
 /// The most entries in one script call. They take less than 1 ms of the server's time.
 const ENTRIES_PER_CALL: usize = 256;
+/// How many entries more than needed leave a full copy.
+const SPARE: usize = 64;

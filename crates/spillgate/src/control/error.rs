@@ -25,6 +25,12 @@ pub enum ControlError {
         /// The problem and its remedy, such as another override that covers the subject.
         message: String,
     },
+    /// Another change came before one that names the version that it replaces, by
+    /// [`ChangeNote::replacing`](super::ChangeNote::replacing). Nothing was done.
+    Changed {
+        /// The change that is there, with its actor and time.
+        message: String,
+    },
     /// The subject and limits are too long for an entry. Nothing was done.
     TooLong,
     /// The table of runtime changes is full. Nothing was done.
@@ -43,14 +49,16 @@ impl fmt::Display for ControlError {
             ControlError::Expired => {
                 f.write_str("expires_at: this instant is past; give a later one or none")
             }
-            ControlError::NotSet { message } => f.write_str(message),
+            ControlError::NotSet { message } | ControlError::Changed { message } => {
+                f.write_str(message)
+            }
             ControlError::TooLong => write!(
                 f,
                 "subject: it and the limits take more than {SUBJECT_BYTES_MAX} bytes together; use fewer or shorter attributes"
             ),
             ControlError::Full => write!(
                 f,
-                "there are {ENTRIES_MAX} runtime changes, including those removed in the last week, and that is the maximum; move some into the policy file"
+                "there are {ENTRIES_MAX} runtime changes in force, and that is the maximum; remove some, or move them into the policy file"
             ),
             ControlError::Store(error) => error.fmt(f),
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use super::note::ChangeNote;
+use super::system_time;
 use crate::limit::LimitSpec;
 use crate::policy::{InvalidChange, Subject};
 
@@ -44,6 +45,7 @@ pub struct WriteReport {
     /// The number of shards; 0 if state is in memory.
     pub(crate) shards: usize,
     pub(crate) pending: Vec<PendingShard>,
+    pub(crate) written_at_us: u64,
 }
 
 /// A shard that a runtime change did not reach.
@@ -105,6 +107,12 @@ impl Override {
 }
 
 impl WriteReport {
+    /// Returns the time of the change, by which a later change can name it: see
+    /// [`ChangeNote::replacing`].
+    pub fn written_at(&self) -> SystemTime {
+        system_time(self.written_at_us)
+    }
+
     /// Returns the shards that the change has not reached.
     pub fn pending_shards(&self) -> &[PendingShard] {
         &self.pending

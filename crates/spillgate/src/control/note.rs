@@ -1,4 +1,6 @@
-//! The note that goes with a change: its actor and reason.
+//! The note that goes with a change: its actor, its reason, and the version that it may replace.
+
+use std::time::SystemTime;
 
 /// The note that goes with the changes of an operator: the actor, and the reason if one was given.
 ///
@@ -9,18 +11,53 @@ pub struct ChangeNote {
     actor: Option<Box<str>>,
     /// Never empty.
     reason: Option<Box<str>>,
+    /// Not kept with the change.
+    replaces: Option<SystemTime>,
 }
 
 impl ChangeNote {
     /// Makes the note of an actor, such as the name of an operator's token. Characters beyond the
     /// 64th are cut.
     pub fn by(actor: impl AsRef<str>) -> ChangeNote {
-        ChangeNote { actor: some(cut(actor.as_ref(), ACTOR_MAX)), reason: None }
+        ChangeNote { actor: some(cut(actor.as_ref(), ACTOR_MAX)), reason: None, replaces: None }
     }
 
     /// Adds the reason. Characters beyond the 500th are cut.
     pub fn because(self, reason: impl AsRef<str>) -> ChangeNote {
         ChangeNote { reason: some(cut(reason.as_ref(), REASON_MAX)), ..self }
+    }
+
+    /// Lets the change of a mode or an override replace one version only: that which was
+    /// [written at](super::WriteReport::written_at) this time. If another change came first, the
+    /// call fails with [`ControlError::Changed`](super::ControlError::Changed).
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::control::{ChangeNote, ControlError};
+    /// use spillgate::{Limiter, Mode, Policy};
+    ///
+    /// let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"10/second\"]";
+    /// let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
+    /// let first = limiter.set_mode("api", Mode::Off, None).await?;
+    /// limiter.set_mode("api", Mode::Shadow, None).await?;
+    ///
+    /// let undo = limiter.with_note(ChangeNote::default().replacing(first.written_at()));
+    /// let refused = undo.clear_mode("api").await.unwrap_err();
+    /// assert!(matches!(refused, ControlError::Changed { .. }), "{refused}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub fn replacing(self, written_at: SystemTime) -> ChangeNote {
+        ChangeNote { replaces: Some(written_at), ..self }
+    }
+
+    /// Returns the time of the only version that the change may replace.
+    pub(crate) fn replaces(&self) -> Option<SystemTime> {
+        self.replaces
+    }
+
+    /// Returns the parts that are kept with the change.
+    pub(crate) fn kept(&self) -> ChangeNote {
+        ChangeNote { replaces: None, ..self.clone() }
     }
 
     /// Returns the actor.
@@ -42,7 +79,7 @@ impl ChangeNote {
     /// Makes a note of such texts.
     #[cfg(feature = "redis")]
     pub(crate) fn of_texts([actor, reason]: [Box<str>; 2]) -> ChangeNote {
-        ChangeNote { actor: some(&actor), reason: some(&reason) }
+        ChangeNote { actor: some(&actor), reason: some(&reason), replaces: None }
     }
 }
 

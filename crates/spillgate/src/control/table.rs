@@ -63,11 +63,15 @@ impl Entry {
     /// Returns the time from which the entry can be forgotten. By then every copy of an older
     /// version has merged it.
     pub(crate) fn forget_at_us(&self) -> Option<u64> {
-        let end = match self.effect {
-            Effect::Set => self.expires_at_us?,
-            Effect::Removed => self.stamp.time_us,
-        };
-        Some(end.saturating_add(REMEMBERED_US))
+        Some(self.ends_at_us()?.saturating_add(REMEMBERED_US))
+    }
+
+    /// Returns the time from which the entry has no effect.
+    fn ends_at_us(&self) -> Option<u64> {
+        match self.effect {
+            Effect::Set => self.expires_at_us,
+            Effect::Removed => Some(self.stamp.time_us),
+        }
     }
 
     fn is_forgotten(&self, now_us: u64) -> bool {
@@ -113,14 +117,21 @@ impl Table {
         Stamp { time_us: self.newest_us, random }
     }
 
-    /// Returns whether there is room for an entry with this id.
-    pub(crate) fn has_room_for(&self, id: EntryId) -> bool {
-        self.entries.len() < ENTRIES_MAX || self.entries.contains_key(&id)
+    /// Returns whether there is room for an entry. Entries that have ended give way, and modes have
+    /// a reserve, so that no number of blocks disables the kill switch.
+    pub(crate) fn has_room_for(&self, id: EntryId, what: &RuntimeEntry, now_us: u64) -> bool {
+        let reserve = if matches!(what, RuntimeEntry::Mode { .. }) { MODES_RESERVE } else { 0 };
+        let live = self.entries.values().filter(|entry| entry.is_live(now_us)).count();
+        live < ENTRIES_MAX + reserve || self.entries.contains_key(&id)
     }
 
-    /// Removes entries that can be forgotten.
+    /// Removes entries that can be forgotten, and of too many those that ended first.
     pub(crate) fn forget(&mut self, now_us: u64) {
         self.entries.retain(|_, entry| !entry.is_forgotten(now_us));
+        let ends = self.entries.iter().map(|(id, entry)| (entry.ends_at_us(), *id));
+        for id in ended_first(ends, self.entries.len().saturating_sub(COPY_MAX), now_us) {
+            self.entries.remove(&id);
+        }
     }
 
     /// Notes which live entries are in force.
@@ -151,6 +162,21 @@ impl Table {
     }
 }
 
+/// Returns the `count` entries that ended first, fewer if fewer have ended. The order is the same at
+/// every instance, so that all let the same entries go.
+pub(super) fn ended_first(
+    ends: impl Iterator<Item = (Option<u64>, EntryId)>,
+    count: usize,
+    now_us: u64,
+) -> Vec<EntryId> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let mut ended: Vec<_> = ends.filter(|(end, _)| end.is_some_and(|end| end <= now_us)).collect();
+    ended.sort_unstable();
+    ended.into_iter().take(count).map(|(_, id)| id).collect()
+}
+
 /// Returns the id of an entry, from its rule and subject.
 pub(crate) fn id_of(what: &RuntimeEntry, secret: &Secret) -> EntryId {
     let mut encoding = Encoding::new();
@@ -179,11 +205,15 @@ const ABOUT: &[u8] = b"#control";
 pub(super) const MODE: &[u8] = b"mode";
 pub(super) const GENERATION: &[u8] = b"generation";
 pub(super) const OVERRIDE: &[u8] = b"override";
-/// The most entries. An instance reads all of them when it starts, a few megabytes.
+/// The most live entries. An instance reads all of them when it starts, a few megabytes.
 pub(crate) const ENTRIES_MAX: usize = 10_000;
-/// The time for which removed entries are kept. A shard that was away for longer may bring one
-/// back.
-const REMEMBERED_US: u64 = 7 * 24 * 60 * 60 * 1_000_000;
+/// The most modes beyond that.
+pub(crate) const MODES_RESERVE: usize = 1_000;
+/// The most entries of a table and of a copy. Those that have ended take what live ones leave.
+pub(crate) const COPY_MAX: usize = ENTRIES_MAX + MODES_RESERVE;
+/// The time for which entries are kept after they ended, while there is room. A shard that was away
+/// for longer may bring an older version back.
+pub(super) const REMEMBERED_US: u64 = 7 * 24 * 60 * 60 * 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -273,14 +303,48 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_only_known_entries() {
+    fn a_full_table_takes_known_entries_and_modes_but_no_more_overrides() {
         let mut table = Table::default();
-        let (_, entry) = writing(1, 1, 1);
-        for id in 0..ENTRIES_MAX as u128 {
-            assert!(table.has_room_for(id));
-            table.merge(id, entry.clone());
+        let block = |id: u128, expires_at_us| Entry {
+            stamp: Stamp { time_us: 1, random: 0 },
+            expires_at_us,
+            what: RuntimeEntry::Override {
+                rule: "api".into(),
+                subject: [("user".into(), id.to_be_bytes().into())].into(),
+                limits: Vec::new(),
+            },
+            effect: Effect::Set,
+            note: ChangeNote::default(),
+        };
+        let end = ENTRIES_MAX as u128;
+        let (another, (_, mode)) = (block(end, None).what, writing(1, 1, 1));
+        for id in 0..end {
+            assert!(table.entries.len() < ENTRIES_MAX && table.has_room_for(id, &another, 1_000));
+            table.merge(id, block(id, (id == 7).then_some(1_000)));
         }
-        assert!(table.has_room_for(7) && !table.has_room_for(ENTRIES_MAX as u128));
+        assert!(!table.has_room_for(end, &another, 999), "it is full");
+        assert!(table.has_room_for(8, &another, 999), "this one is known");
+        assert!(table.has_room_for(end, &mode.what, 999), "modes have a reserve");
+        assert!(table.has_room_for(end, &another, 1_000), "one has expired");
+    }
+
+    #[test]
+    fn of_too_many_entries_the_one_that_ended_first_is_forgotten() {
+        let mut table = Table::default();
+        let (_, lasting) = writing(1, 1, 1);
+        let ending = |end| Entry { expires_at_us: Some(end), ..lasting.clone() };
+        for id in 0..(ENTRIES_MAX + MODES_RESERVE - 2) as u128 {
+            table.merge(id, lasting.clone());
+        }
+        for end in 100..103 {
+            table.merge(u128::MAX - u128::from(end), ending(end));
+        }
+        let known =
+            |table: &Table| [100, 101, 102].map(|end| table.entry(u128::MAX - end).is_some());
+        table.forget(99);
+        assert_eq!(known(&table), [true; 3], "none has ended");
+        table.forget(102);
+        assert_eq!(known(&table), [false, true, true]);
     }
 
     #[test]

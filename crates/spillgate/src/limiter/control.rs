@@ -95,7 +95,7 @@ impl Limiter {
         // The copies have forgotten these too, so their absence there is no loss.
         table.forget(now_us);
         let is_unsaved = |(id, entry): &(EntryId, &Entry)| {
-            !entry.is_expired(now_us) && control.copies.all_lack(*id, entry)
+            !entry.is_expired(now_us) && control.copies.all_lack(*id, entry, now_us)
         };
         let mut unsaved: Vec<&Entry> =
             table.entries().filter(is_unsaved).map(|(_, entry)| entry).collect();

@@ -48,10 +48,15 @@ fn the_files_need_no_token_and_load_nothing_from_elsewhere() {
 
 /// Opens a stream of events, and returns the status of the answer.
 fn listen(server: &Server) -> (u16, BufReader<TcpStream>) {
+    listen_with(server, "")
+}
+
+fn listen_with(server: &Server, header: &str) -> (u16, BufReader<TcpStream>) {
     let port = server.admin_port.unwrap();
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    write!(stream, "GET /admin/v1/events HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n").unwrap();
+    let head = format!("GET /admin/v1/events HTTP/1.1\r\nHost: localhost:{port}\r\n{header}\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -67,6 +72,14 @@ fn next_event(listener: &mut BufReader<TcpStream>) -> Value {
         if let Some(data) = line.strip_prefix("data: ") {
             return serde_json::from_str(data).unwrap();
         }
+    }
+}
+
+/// Reads a stream to its end: the connection stays open for the next request.
+fn read_to_end(listener: &mut BufReader<TcpStream>) {
+    let mut line = String::new();
+    while listener.read_line(&mut line).unwrap() > 0 && line != "0\r\n" {
+        line.clear();
     }
 }
 
@@ -128,14 +141,35 @@ fn events_have_the_decisions_of_all_instances_on_the_store() {
     assert_eq!(next_event(&mut events)["fleet"], Value::Null);
 }
 
+/// 32 dashboards that no longer read must not keep an operator out.
 #[test]
-fn event_streams_are_few_and_end_with_their_client() {
+fn of_too_many_event_streams_the_oldest_ends() {
     let server = Server::start(&[]);
-    let listeners: Vec<_> = (0..32).map(|_| listen(&server)).collect();
-    assert!(listeners.iter().all(|(status, _)| *status == 200));
-    assert_eq!(listen(&server).0, 503);
-    drop(listeners);
-    eventually(|| listen(&server).0 == 200);
+    let mut listeners: Vec<_> = (0..32).map(|_| listen(&server)).collect();
+    let newest = listen(&server);
+    let statuses: Vec<u16> = listeners.iter().chain([&newest]).map(|(status, _)| *status).collect();
+    assert_eq!(statuses, [200; 33]);
+    read_to_end(&mut listeners[0].1);
+    for _ in 0..2 {
+        next_event(&mut listeners[1].1);
+    }
+}
+
+#[test]
+fn a_revoked_token_ends_its_event_stream() {
+    let [ann, bob] = ["0123456789abcdef", "fedcba9876543210"];
+    let tokens = TempFile::new("tokens", &format!("ann:operator:{ann}\nbob:viewer:{bob}\n"));
+    let config = format!("[server]\nadmin_token_file = \"{}\"\n", tokens.path());
+    let config = TempFile::new("limits.toml", &config);
+    let server = Server::start(&["--config", config.path()]);
+    let listen = |token: &str| listen_with(&server, &format!("Authorization: Bearer {token}\r\n"));
+    let [mut of_ann, mut of_bob] = [ann, bob].map(listen);
+    assert_eq!((of_ann.0, of_bob.0), (200, 200));
+    next_event(&mut of_bob.1);
+    std::fs::write(tokens.path(), format!("ann:operator:{ann}\n")).unwrap();
+    server.hang_up();
+    read_to_end(&mut of_bob.1);
+    next_event(&mut of_ann.1);
 }
 
 #[test]

@@ -6,9 +6,49 @@ use serde_json::{Value, json};
 use spillgate_testkit::eventually;
 
 use super::{ann, api_rule, decision, expect_ok, refused};
+use crate::client::Reply;
 use crate::server::{Server, on_both_engines};
 
 const PATH: &str = "/admin/v1/overrides";
+
+/// As the dashboard's Undo does: it must not overwrite what another operator has set since.
+#[test]
+fn a_change_that_names_the_version_it_replaces_overwrites_no_newer_one() {
+    let file = api_rule();
+    on_both_engines(&["--config", file.path()], |server| {
+        let send = |method: &str, path: &str, body: &str, seen: Option<&str>| {
+            let mut headers = vec![("Host", "localhost")];
+            headers.extend(seen.map(|seen| ("If-Match", seen)));
+            server.operator().send_with(method, path, &headers, body.as_bytes()).unwrap()
+        };
+        let version = |reply: &Reply| {
+            assert_eq!(reply.status, 200, "{}", reply.body);
+            reply.header("etag").unwrap().to_owned()
+        };
+        let mode = "/admin/v1/rules/api/mode";
+        let subject = "/admin/v1/overrides?rule=api&attr.tenant=acme";
+        let limit = |quota: &str| {
+            format!(r#"{{"rule":"api","subject":{{"tenant":"acme"}},"limits":["{quota}"]}}"#)
+        };
+        for (set, unset, one, other) in [
+            (PATH, subject, limit("block"), limit("9/hour")),
+            (mode, mode, r#"{"mode":"off"}"#.to_owned(), r#"{"mode":"shadow"}"#.to_owned()),
+        ] {
+            let first = version(&send("PUT", set, &one, None));
+            let second = version(&send("PUT", set, &other, None));
+            for (method, path, body) in [("DELETE", unset, ""), ("PUT", set, &*one)] {
+                let reply = send(method, path, body, Some(&first));
+                let detail = reply.json()["detail"].to_string();
+                assert_eq!(reply.status, 409, "{detail}");
+                assert!(detail.contains("9/hour") || detail.contains("shadow"), "{detail}");
+            }
+            let removal = version(&send("DELETE", unset, "", Some(&second)));
+            version(&send("PUT", set, &one, Some(&removal)));
+            assert_eq!(send("PUT", set, &other, Some(&removal)).status, 409);
+            assert_eq!(send("DELETE", unset, "", Some("\"no instant\"")).status, 400);
+        }
+    });
+}
 
 #[test]
 fn a_subject_is_blocked_raised_listed_and_unblocked() {

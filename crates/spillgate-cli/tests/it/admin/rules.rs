@@ -5,6 +5,31 @@ use serde_json::{Value, json};
 use super::{api_rule, decision, expect_ok, refused};
 use crate::server::{Server, TempFile, on_both_engines};
 
+/// A dashboard asks every few seconds, and thousands of rules and overrides are megabytes.
+#[test]
+fn a_list_that_did_not_change_is_not_sent_again() {
+    let file = api_rule();
+    let server = Server::start(&["--config", file.path()]);
+    let get = |path: &str, known: &str| {
+        let headers = [("Host", "localhost"), ("If-None-Match", known)];
+        server.operator().send_with("GET", path, &headers, b"").unwrap()
+    };
+    let lists = ["/admin/v1/rules", "/admin/v1/overrides"];
+    let first = lists.map(|path| get(path, "").header("etag").unwrap().to_owned());
+    for (path, known) in lists.iter().zip(&first) {
+        let again = get(path, known);
+        assert_eq!((again.status, again.body.len()), (304, 0), "{path}");
+    }
+    expect_ok(&server, "PUT", "/admin/v1/rules/api/mode", &json!({"mode": "off"}));
+    let block = json!({"rule": "api", "subject": {"tenant": "acme"}, "limits": ["block"]});
+    expect_ok(&server, "PUT", "/admin/v1/overrides", &block);
+    for (path, known) in lists.iter().zip(&first) {
+        let changed = get(path, known);
+        assert_eq!(changed.status, 200, "{path}");
+        assert_ne!(changed.header("etag"), Some(&**known), "{path}");
+    }
+}
+
 #[test]
 fn rules_are_listed_with_limits_and_modes() {
     let file = TempFile::new(

@@ -181,8 +181,8 @@ fn described() -> Vec<Call> {
                 continue;
             }
             let parameters = operation["parameters"].as_array().into_iter().flatten();
-            let in_query = parameters.filter(|parameter| parameter["in"] == "query");
-            let mut inputs: Vec<String> = in_query
+            let named = parameters.filter(|parameter| parameter["in"] != "path");
+            let mut inputs: Vec<String> = named
                 .map(|parameter| match parameter["name"].as_str().unwrap() {
                     "attributes" => "attr.NAME".to_owned(),
                     name => name.to_owned(),

@@ -55,11 +55,11 @@ impl NumberedNodes {
         Ok(true)
     }
 
-    /// Returns the ring in the library's form. The library checks it.
-    pub(super) fn ring(&self) -> Ring {
+    /// Returns the ring in the library's form, with each address as `login` changes it. The library checks it.
+    pub(super) fn ring(&self, login: impl Fn(&str) -> String) -> Ring {
         let of = |number: u32, nodes: &[Node]| {
             nodes.iter().fold(Ring::numbered(number), |ring, node| {
-                ring.weighted_node(&node.name, &node.url, node.weight)
+                ring.weighted_node(&node.name, login(&node.url), node.weight)
             })
         };
         let ring = of(self.number, &self.nodes);

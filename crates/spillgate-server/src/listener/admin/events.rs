@@ -1,6 +1,7 @@
 //! Server-sent events for the dashboard: once a second, the values that change by themselves. All dashboards get the
 //! same event.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,15 +9,14 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use http_body_util::channel::{Channel, Sender};
-use hyper::StatusCode;
 use hyper::body::Bytes;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Serialize;
 use spillgate::store::{FleetLoad, ShardStatus};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Mutex;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::Problem;
 use super::health::Health;
 use super::history::Points;
 use super::top::TopAnswer;
@@ -29,8 +29,8 @@ use crate::status::{Facts, Status};
 pub(crate) struct Events {
     health: Health,
     began: Instant,
-    /// Permits to receive events.
-    listeners: Arc<Semaphore>,
+    /// The tasks that send events, the oldest first.
+    streams: Arc<std::sync::Mutex<VecDeque<AbortHandle>>>,
     last: Arc<Mutex<Option<(Instant, Bytes)>>>,
 }
 
@@ -97,8 +97,7 @@ struct RateAnswer<'e> {
 
 impl Events {
     pub(crate) fn new(health: Health) -> Events {
-        let listeners = Arc::new(Semaphore::new(LISTENERS_MAX));
-        Events { health, began: Instant::now(), listeners, last: Arc::default() }
+        Events { health, began: Instant::now(), streams: Arc::default(), last: Arc::default() }
     }
 
     /// Returns the current event. It is made at most twice a second, for any number of dashboards.
@@ -151,8 +150,22 @@ impl Events {
         bytes.into()
     }
 
-    /// Sends events until the dashboard leaves or the service stops.
-    async fn send_all(self, mut to: Sender<Bytes>, _listener: OwnedSemaphorePermit) {
+    /// Keeps a stream, and ends the oldest of too many. One that no longer reads may not be told from others, but those
+    /// that read begin again, and so become the newest.
+    fn keep(&self, stream: AbortHandle) {
+        let mut streams = self.streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        streams.retain(|stream| !stream.is_finished());
+        if streams.len() >= LISTENERS_MAX
+            && let Some(oldest) = streams.pop_front()
+        {
+            oldest.abort();
+        }
+        streams.push_back(stream);
+    }
+
+    /// Sends events until the dashboard leaves, its token is removed or the service stops. `headers` are those of its
+    /// request.
+    async fn send_all(self, mut to: Sender<Bytes>, headers: HeaderMap) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stop = self.health.stop.clone();
@@ -160,6 +173,9 @@ impl Events {
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
                 _ = ticks.tick() => {}
+            }
+            if !self.health.guard.still_admits(&headers) {
+                return;
             }
             // Each dashboard has a task of its own, so one that does not read delays no other. The time-out of its
             // connection's writes ends it.
@@ -170,17 +186,14 @@ impl Events {
     }
 }
 
-pub(super) async fn listen(State(events): State<Events>) -> Result<Response, Problem> {
-    let Ok(listener) = Arc::clone(&events.listeners).try_acquire_owned() else {
-        return Err(Problem::of(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY.to_owned()));
-    };
+pub(super) async fn listen(State(events): State<Events>, headers: HeaderMap) -> Response {
     let (sender, channel) = Channel::<Bytes>::new(1);
-    tokio::spawn(events.send_all(sender, listener));
+    events.keep(tokio::spawn(events.clone().send_all(sender, headers)).abort_handle());
     let mut response = Response::new(Body::new(channel));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
+    response
 }
 
 impl<'e> ShardAnswer<'e> {
@@ -225,4 +238,3 @@ const EVERY: Duration = Duration::from_secs(1);
 const TOP: usize = 8;
 /// The most dashboards that listen at once: more than operators have open.
 const LISTENERS_MAX: usize = 32;
-const TOO_MANY: &str = "32 dashboards receive events already; close one of them";

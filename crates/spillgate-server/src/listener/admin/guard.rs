@@ -23,6 +23,16 @@ pub(crate) enum Guard {
 }
 
 impl Guard {
+    /// Returns whether a client that was admitted with these headers still is: its token may have been removed.
+    pub(super) fn still_admits(&self, headers: &HeaderMap) -> bool {
+        match self {
+            Guard::Tokens(tokens) => {
+                bearer_in(headers).is_some_and(|token| tokens.holder_of(token).is_some())
+            }
+            Guard::SameOrigin => true,
+        }
+    }
+
     /// Returns the holder of the token that a request with these headers shows. A wrong token counts as a failure of
     /// its connection.
     pub(super) async fn holder(&self, headers: &HeaderMap, tries: &Tries) -> Option<Holder> {

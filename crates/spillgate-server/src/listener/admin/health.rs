@@ -23,7 +23,7 @@ pub(crate) struct Health {
     /// Becomes true when the service stops.
     pub(crate) stop: watch::Receiver<bool>,
     /// Recognises operators.
-    guard: Guard,
+    pub(super) guard: Guard,
     pub(super) scrapes: Scrapes,
 }
 

@@ -1,5 +1,6 @@
 //! Instants in the text form of RFC 3339, such as `2027-01-31T18:00:00Z`.
 
+use std::fmt;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
@@ -24,9 +25,14 @@ impl<'de> Deserialize<'de> for Instant {
 
 impl Serialize for Instant {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl fmt::Display for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // An instant after the year 9999 has no text. Only the library can set one, since it cannot be parsed either.
-        let instant = Timestamp::try_from(self.0).unwrap_or(Timestamp::MAX);
-        serializer.collect_str(&instant)
+        Timestamp::try_from(self.0).unwrap_or(Timestamp::MAX).fmt(f)
     }
 }
 

@@ -8,18 +8,18 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use hyper::Uri;
+use hyper::{HeaderMap, Uri};
 use serde::Serialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use spillgate::LimitSpec;
 use spillgate::control::Override;
 
-use super::Problem;
 use super::instant::Instant;
 use super::rules::{written, written_for};
 use super::subject::{Query, shown, subject};
 use super::tokens::Holder;
+use super::{Problem, versions};
 use crate::app::App;
 use crate::listener::http::json::{List, Named, Object, Text};
 use crate::listener::http::limit::LimitFields;
@@ -85,15 +85,16 @@ pub(super) struct LimitAnswer<'o> {
     max_hold: Option<&'o str>,
 }
 
-pub(super) async fn list(State(app): State<App>) -> Response {
+pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
     let overrides = app.limiter().overrides();
     let answer = Overrides { overrides: overrides.iter().map(OverrideAnswer::of).collect() };
-    answer::json(&answer, answer::ANSWER_BYTES * (1 + overrides.len()))
+    versions::unless_known(&headers, &answer, answer::ANSWER_BYTES * (1 + overrides.len()))
 }
 
 pub(super) async fn set(
     State(app): State<App>,
     Extension(holder): Extension<Holder>,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
     let body = body::read(body).await?;
@@ -102,7 +103,7 @@ pub(super) async fn set(
     let expires_at = fields.expires_at.map(|Instant(instant)| instant);
     let subject = subject(&fields.subject);
     let note = holder.note(fields.reason.as_ref().map(|Text(reason)| &**reason))?;
-    let limiter = app.limiter().with_note(note);
+    let limiter = app.limiter().with_note(versions::replacing(note, &headers)?);
     let set = limiter.set_override(&fields.rule.0, &subject, limits, expires_at).await?;
     Ok(written_for(&set, Some(&limiter.policy().named_subject(&subject))))
 }
@@ -110,10 +111,12 @@ pub(super) async fn set(
 pub(super) async fn remove(
     State(app): State<App>,
     Extension(holder): Extension<Holder>,
+    headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let query = Query::of(&uri)?.without_all()?;
-    let limiter = app.limiter().with_note(holder.note(query.reason.as_deref())?);
+    let note = holder.note(query.reason.as_deref())?;
+    let limiter = app.limiter().with_note(versions::replacing(note, &headers)?);
     Ok(written(&limiter.remove_override(&query.rule, &query.subject).await?))
 }
 

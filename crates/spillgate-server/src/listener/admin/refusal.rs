@@ -25,7 +25,7 @@ pub(super) fn problem_of(error: &ControlError, cost: &'static str) -> Problem {
         }
         ControlError::Expired => (StatusCode::BAD_REQUEST, "expires_at"),
         ControlError::NotSet { .. } => (StatusCode::NOT_FOUND, ""),
-        ControlError::Full => (StatusCode::CONFLICT, ""),
+        ControlError::Full | ControlError::Changed { .. } => (StatusCode::CONFLICT, ""),
         // The request is valid: the client can send it again once the store is back.
         _ => (StatusCode::SERVICE_UNAVAILABLE, ""),
     };

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
-use hyper::{StatusCode, Uri};
+use hyper::{HeaderMap, StatusCode, Uri};
 use serde::Serialize;
 use spillgate::control::{RuleMode, WriteReport};
 use spillgate::policy::Subject;
@@ -17,7 +17,7 @@ use spillgate::{Limit, Mode, Rule};
 use super::instant::Instant;
 use super::subject::{reason_in, shown};
 use super::tokens::Holder;
-use super::{PATHS, Problem};
+use super::{PATHS, Problem, versions};
 use crate::app::App;
 use crate::listener::http::json::{Object, Text};
 use crate::listener::http::{answer, body, json};
@@ -93,7 +93,7 @@ pub(super) struct ModeFields<'a> {
     reason: Option<Text<'a>>,
 }
 
-pub(super) async fn list(State(app): State<App>) -> Response {
+pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
     let policy = app.limiter().policy();
     let modes = app.limiter().modes();
     let by_rule: HashMap<&str, &RuleMode> = modes.iter().map(|mode| (mode.rule(), mode)).collect();
@@ -102,7 +102,7 @@ pub(super) async fn list(State(app): State<App>) -> Response {
         .filter_map(|rule| Some(RuleAnswer::of(rule, by_rule.get(rule.name()).copied()?)));
     let gone = modes.iter().filter(|mode| mode.written().is_none());
     let answer = Rules { rules: rules.collect(), without_rule: gone.map(ModeAnswer::of).collect() };
-    answer::json(&answer, answer::ANSWER_BYTES * (1 + answer.rules.len()))
+    versions::unless_known(&headers, &answer, answer::ANSWER_BYTES * (1 + answer.rules.len()))
 }
 
 pub(super) async fn set_mode(
@@ -110,6 +110,7 @@ pub(super) async fn set_mode(
     Extension(holder): Extension<Holder>,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
     let rule = rule_in(path, &uri)?;
@@ -120,6 +121,7 @@ pub(super) async fn set_mode(
     let mode = Mode::named(mode).ok_or_else(|| Problem::in_field("mode", &no_mode()))?;
     let expires_at = fields.expires_at.map(|Instant(instant)| instant);
     let note = holder.note(fields.reason.as_ref().map(|Text(reason)| &**reason))?;
+    let note = versions::replacing(note, &headers)?;
     Ok(written(&app.limiter().with_note(note).set_mode(&rule, mode, expires_at).await?))
 }
 
@@ -129,9 +131,10 @@ pub(super) async fn clear_mode(
     Extension(holder): Extension<Holder>,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let rule = rule_in(path, &uri)?;
-    let note = holder.note(reason_in(&uri)?.as_deref())?;
+    let note = versions::replacing(holder.note(reason_in(&uri)?.as_deref())?, &headers)?;
     Ok(written(&app.limiter().with_note(note).clear_mode(&rule).await?))
 }
 
@@ -151,7 +154,7 @@ pub(super) fn written_for(report: &WriteReport, subject: Option<&Subject>) -> Re
     if !report.is_everywhere() {
         *response.status_mut() = StatusCode::ACCEPTED;
     }
-    response
+    versions::written_at(response, report.written_at())
 }
 
 /// Returns the rule that a path names. Names may hold slashes, so the name is all before the last `/mode`.

@@ -1,7 +1,6 @@
 //! The tokens of operators: a file with a line `name:role:token` for each.
 
 use std::fmt;
-use std::fs;
 use std::path::Path;
 use std::sync::{Arc, RwLock};
 
@@ -9,8 +8,8 @@ use spillgate::control::ChangeNote;
 use subtle::ConstantTimeEq;
 
 use super::Problem;
-use crate::config;
 use crate::listener::token::{is_token, random_token};
+use crate::{config, files};
 
 /// The tokens of a file, compared in constant time. Clones share them, also when they are read again.
 #[derive(Clone)]
@@ -125,7 +124,8 @@ impl Role {
 }
 
 fn tokens_of(setting: &str, file: &Path) -> Result<Vec<Token>, config::Problem> {
-    let read = fs::read_to_string(file).map_err(|error| error.to_string());
+    let read =
+        files::read_text(file, files::CREDENTIAL_BYTES_MAX).map_err(|error| error.to_string());
     let tokens = read.and_then(|text| tokens_in(&text));
     tokens.map_err(|why| config::Problem::of_file(setting, file, format_args!("{why}; {REMEDY}")))
 }

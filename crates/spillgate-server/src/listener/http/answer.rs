@@ -211,9 +211,14 @@ pub(in crate::listener) fn ms_up(duration: Duration) -> u64 {
 
 /// Returns any answer as JSON. `capacity` is the estimated number of its bytes.
 pub(in crate::listener) fn json(answer: &impl Serialize, capacity: usize) -> Response {
+    response(json_bytes(answer, capacity))
+}
+
+/// Returns the bytes of any answer as JSON.
+pub(in crate::listener) fn json_bytes(answer: &impl Serialize, capacity: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(capacity);
     write_json(&mut bytes, answer);
-    response(bytes)
+    bytes
 }
 
 fn write_json(bytes: &mut Vec<u8>, value: &impl Serialize) {
@@ -221,7 +226,8 @@ fn write_json(bytes: &mut Vec<u8>, value: &impl Serialize) {
         .expect("strings and numbers always make JSON, and memory takes them");
 }
 
-fn response<B: From<Vec<u8>>>(json: Vec<u8>) -> Response<B> {
+/// Returns the answer with this JSON.
+pub(in crate::listener) fn response<B: From<Vec<u8>>>(json: Vec<u8>) -> Response<B> {
     let mut response = Response::new(B::from(json));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

@@ -34,11 +34,12 @@ impl Inner {
                 why: node.trouble.unwrap_or_else(|| "it does not answer".to_owned()),
             });
             let pending: Vec<PendingShard> = nodes.collect();
-            return WriteReport { shards: pending.len(), pending };
+            return WriteReport { shards: pending.len(), pending, ..WriteReport::default() };
         }
-        let mut report = WriteReport { shards: answers.len(), pending: Vec::new() };
+        let mut report = WriteReport { shards: answers.len(), ..WriteReport::default() };
         for (shard, answer) in answers {
-            let has = |(id, entry)| self.control.copies.has(&shard, id, entry);
+            let now_us = self.control.now_us();
+            let has = |(id, entry)| self.control.copies.has(&shard, id, entry, now_us);
             let why = match answer {
                 Err(error) => error.to_string(),
                 Ok(()) if writing.is_none_or(has) => continue,
@@ -53,7 +54,7 @@ impl Inner {
     pub(super) fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
         let Engine::Redis(redis) = &self.engine else { return Vec::new() };
         match self.control.copies.are_known() {
-            true => self.control.copies.lacking(id, entry),
+            true => self.control.copies.lacking(id, entry, self.control.now_us()),
             false => redis.shards().into_iter().map(|shard| shard.name).collect(),
         }
     }
@@ -87,7 +88,9 @@ impl Inner {
                 self.exchange_with(redis, None, |shard| wanting.iter().any(|w| w == shard)).await;
             let table = control.table.lock();
             let answered = answers.into_iter().filter(|(_, answer)| answer.is_ok());
-            let lacked = answered.map(|(shard, _)| (control.copies.lacked(&shard, &table), shard));
+            let now_us = control.now_us();
+            let lacked =
+                answered.map(|(shard, _)| (control.copies.lacked(&shard, &table, now_us), shard));
             let lacked: Vec<(usize, String)> = lacked.filter(|(lacked, _)| *lacked > 0).collect();
             // A full copy takes nothing more. The next look tries again.
             let sum = lacked.iter().map(|(lacked, _)| lacked).sum();

@@ -15,7 +15,7 @@ use super::watch::Watch;
 use crate::control::Copies;
 use crate::control::{
     Audit, AuditRecord, ChangeNote, ControlError, Effect, Entry, EntryId, Stamp, SubjectsInLog,
-    Table, WriteReport, id_of, random,
+    Table, WriteReport, id_of, random, system_time,
 };
 use crate::policy::RuntimeEntry;
 use crate::subject::Secret;
@@ -67,9 +67,9 @@ impl Inner {
             expires_at_us,
             what: what(stamp.time_us),
             effect: Effect::Set,
-            note: note.clone(),
+            note: note.kept(),
         };
-        self.write(id, entry).await
+        self.write(id, entry, note.replaces()).await
     }
 
     /// Removes the change to the same rule and subject. Returns `None` if there is none.
@@ -93,9 +93,9 @@ impl Inner {
             expires_at_us: None,
             what: about.clone(),
             effect: Effect::Removed,
-            note: note.clone(),
+            note: note.kept(),
         };
-        self.write(id, entry).await.map(Some)
+        self.write(id, entry, note.replaces()).await.map(Some)
     }
 
     /// Puts an entry in force here at once, then passes it on to the shards. A shard that is out of
@@ -104,13 +104,19 @@ impl Inner {
         self: &Arc<Self>,
         id: EntryId,
         entry: impl Fn(Stamp) -> Entry,
+        replaces: Option<SystemTime>,
     ) -> Result<WriteReport, ControlError> {
+        if replaces.is_some() {
+            // Another instance may have made a change a moment ago.
+            self.exchange(None).await;
+        }
         let mut report = WriteReport::default();
         for _ in 0..STAMPS {
-            let entry = self.control.stamped(id, &entry)?;
+            let entry = self.control.stamped(id, &entry, replaces)?;
             self.learn([(id, entry.clone())]);
             self.watch();
             report = self.exchange(Some((id, &entry))).await;
+            report.written_at_us = entry.stamp.time_us;
             if !self.control.table.lock().has_newer(id, &entry) {
                 break;
             }
@@ -146,14 +152,28 @@ impl Control {
         self.publish(&mut self.table.lock(), new, in_force);
     }
 
-    /// Stamps an entry that is written now.
-    fn stamped(&self, id: EntryId, entry: &impl Fn(Stamp) -> Entry) -> Result<Entry, ControlError> {
+    /// Stamps an entry that is written now. It is refused unless it replaces the version that it must.
+    fn stamped(
+        &self,
+        id: EntryId,
+        entry: &impl Fn(Stamp) -> Entry,
+        replaces: Option<SystemTime>,
+    ) -> Result<Entry, ControlError> {
         let now_us = self.now_us();
         let mut table = self.table.lock();
-        // Entries that can be forgotten must not count against the bound.
-        table.forget(now_us);
-        match table.has_room_for(id) {
-            true => Ok(entry(table.stamp(now_us, random()))),
+        let known = table.entry(id);
+        if replaces.is_some_and(|replaces| {
+            known.is_none_or(|known| system_time(known.stamp.time_us) != replaces)
+        }) {
+            let there =
+                known.map_or("nothing".to_owned(), |known| AuditRecord::of_entry(known).text());
+            let message =
+                format!("another change came first, so nothing was done: there is {there}");
+            return Err(ControlError::Changed { message });
+        }
+        let entry = entry(table.stamp(now_us, random()));
+        match table.has_room_for(id, &entry.what, now_us) {
+            true => Ok(entry),
             false => Err(ControlError::Full),
         }
     }

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use spillgate_testkit::RedisServer;
 
 use super::Look;
-use crate::Limiter;
 use crate::control::{
-    ChangeNote, Copies, Effect, Entry, EntryId, EntrySeal, Stamp, Table, id_of, random as drawn,
+    ChangeNote, Copies, Effect, Entry, EntryId, EntrySeal, Stamp, Table, WriteReport, id_of,
+    random as drawn,
 };
 use crate::policy::{Mode, RuntimeEntry};
 use crate::subject::{SHARED_SECRET, Secret};
+use crate::{Limiter, Policy};
 use spillgate_redis::ShardTag;
 use spillgate_redis::control::{Exchange, Exchanged, StoredEntry};
 
@@ -39,13 +40,12 @@ impl Copy {
         forgotten: &[EntryId],
     ) -> Exchanged {
         let entries = entries.iter().map(|(id, entry)| self.seal.sealed(*id, entry)).collect();
-        let exchange = Exchange {
-            seen: seen.into(),
-            epoch: drawn(),
-            entries_max: ENTRIES,
-            entries,
-            forgotten: forgotten.into(),
-        };
+        let (seen, forgotten) = (seen.into(), forgotten.into());
+        let (epoch, entries_max, kept_us) = (drawn(), ENTRIES, WEEK_US);
+        self.take(Exchange { seen, epoch, entries_max, kept_us, entries, forgotten })
+    }
+
+    fn take(&mut self, exchange: Exchange) -> Exchanged {
         let answer = exchange.command(&self.place, 0).query(&mut self.connection).unwrap();
         Exchanged::of(answer).unwrap()
     }
@@ -162,24 +162,27 @@ fn a_copy_equals_the_model_and_a_follower_misses_nothing() {
 }
 
 #[test]
-fn a_copy_forgets_entries_only_when_due_by_its_own_clock() {
+fn a_copy_lets_go_only_entries_that_have_ended_by_its_own_clock() {
     let server = RedisServer::start();
     let mut copy = Copy::new(&server);
     let now_us = copy.exchange(b"", &[], &[]).now_us;
-    let entry = |time_us| about_api(Stamp { time_us, random: 0 }, Mode::Off, Effect::Removed);
-    let (fresh, old) = (entry(now_us), entry(now_us - WEEK_US + 300_000));
-    let entries = [(1, fresh.clone()), (2, old)];
+    let entry = |ends_us| Entry {
+        expires_at_us: Some(ends_us),
+        ..about_api(Stamp { time_us: now_us, random: 0 }, Mode::Off, Effect::Set)
+    };
+    let (lasting, short) = (entry(now_us + WEEK_US), entry(now_us + 300_000));
+    let entries = [(1, lasting.clone()), (2, short)];
     assert_eq!(copy.exchange(b"", &entries, &[]).unseen.len(), 2);
     assert_eq!(copy.exchange(b"", &[], &[1, 2, 3]).unseen.len(), 2, "it is not time");
-    let only_fresh: Known = [(1, fresh)].into();
+    let only_lasting: Known = [(1, lasting)].into();
     for _ in 0..1_000 {
         let unseen = copy.exchange(b"", &[], &[1, 2, 3]).unseen;
-        if copy.opened(&unseen) == only_fresh {
+        if copy.opened(&unseen) == only_lasting {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    panic!("ten seconds on, the old entry is still there");
+    panic!("ten seconds on, the entry that ended is still there");
 }
 
 /// The part of an instance that exchanges entries.
@@ -278,6 +281,51 @@ fn an_idle_instance_forgets_a_removal_when_the_copies_do() {
     });
 }
 
+/// 10,000 blocks that have expired must not stop an operator from switching a rule off.
+#[test]
+fn expired_changes_leave_room_for_new_ones_on_every_instance() {
+    let server = RedisServer::start();
+    let mut copy = Copy::new(&server);
+    let now_us = copy.exchange(b"", &[], &[]).now_us;
+    // Their content does not matter here, so they have none: to seal and open them takes seconds.
+    let expired = |number: u64| StoredEntry {
+        id: number.into(),
+        time_us: now_us - 10_000_000,
+        random: 0,
+        forget_at_us: now_us + WEEK_US - 5_000_000 + number,
+        sealed: Vec::new(),
+    };
+    let entries = (0..ROOM as u64).map(expired).collect();
+    assert_eq!(
+        copy.take(Exchange { entries, entries_max: ROOM, ..Exchange::default() }).refused,
+        0
+    );
+    let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"1/day\"]";
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let limiter = || async {
+            let policy = Policy::from_toml(policy).unwrap();
+            Limiter::builder().policy(policy).redis(server.url()).build().await.unwrap()
+        };
+        let first = limiter().await;
+        first.inner.follow(Look::Quick).await;
+        let report = first.set_mode("api", Mode::Off, None).await;
+        assert!(report.as_ref().is_ok_and(WriteReport::is_everywhere), "{report:?}");
+        let second = limiter().await;
+        second.inner.follow(Look::Quick).await;
+        assert_eq!(second.modes()[0].in_force(), Mode::Off);
+        let report = second.reset_rule("api").await;
+        assert!(report.as_ref().is_ok_and(WriteReport::is_everywhere), "{report:?}");
+        // Now both rest: neither sends again what the other let go.
+        first.inner.follow(Look::Quick).await;
+        let version = copy.exchange(b"", &[], &[]).version;
+        for limiter in [&first, &second] {
+            let control = &limiter.inner.control;
+            let (table, now_us) = (control.table.lock(), control.now_us());
+            assert!(!control.copies.wants_exchange(&server.url(), &version, &table, now_us));
+        }
+    });
+}
+
 /// Instances and shards exchange in random order, write while no shard is in reach, restart and are
 /// flushed. No entry that any of them still has is lost, and in the end all have the same.
 #[test]
@@ -336,7 +384,7 @@ fn all_instances_and_shards_end_with_the_same_entries() {
         }
         for (node, number) in nodes.iter().zip(0..) {
             assert_eq!(known(&node.table), known(&all), "round {round}, node {number}");
-            let lacking = all.entries().flat_map(|(id, entry)| node.copies.lacking(id, entry));
+            let lacking = all.entries().flat_map(|(id, entry)| node.copies.lacking(id, entry, 0));
             assert_eq!(lacking.collect::<Vec<_>>(), Vec::<String>::new(), "round {round}");
         }
         for shard in &mut shards {
@@ -351,4 +399,6 @@ fn epoch(version: &[u8]) -> &[u8] {
 }
 
 const ENTRIES: usize = 5;
+/// The most entries of a copy in use.
+const ROOM: usize = 11_000;
 const WEEK_US: u64 = 7 * 86_400_000_000;

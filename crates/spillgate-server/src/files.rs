@@ -1,0 +1,71 @@
+//! Reads the files that settings name: policy, tokens, secrets, passwords, certificates.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Reads a regular file, also through links, of at most `bytes_max` bytes.
+///
+/// # Errors
+///
+/// If the file cannot be read, is longer, or is a pipe or a device: these may block the reader, or never end.
+pub(crate) fn read(file: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    // Before opening, since to open a pipe waits for its writer; and after, since the file may have been replaced.
+    check_regular(&fs::metadata(file)?)?;
+    let opened = File::open(file)?;
+    check_regular(&opened.metadata()?)?;
+    let mut bytes = Vec::new();
+    opened.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > bytes_max {
+        true => Err(io::Error::other(format!("is longer than {bytes_max} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+/// Reads a regular file as text. See [`read`].
+///
+/// # Errors
+///
+/// As [`read`], and if the file is not UTF-8.
+pub(crate) fn read_text(file: &Path, bytes_max: u64) -> io::Result<String> {
+    let bytes = read(file, bytes_max)?;
+    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "is not UTF-8"))
+}
+
+/// Returns whether every user of this machine may read a file.
+pub(crate) fn is_open_to_all(file: &Path) -> bool {
+    fs::metadata(file).is_ok_and(|metadata| metadata.permissions().mode() & 0o004 != 0)
+}
+
+fn check_regular(metadata: &Metadata) -> io::Result<()> {
+    match metadata.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::other("is not a regular file")),
+    }
+}
+
+/// The longest policy file. A million overrides take about 100 MiB.
+pub(crate) const POLICY_BYTES_MAX: u64 = 512 << 20;
+/// The longest file of tokens, secrets, passwords or certificates.
+pub(crate) const CREDENTIAL_BYTES_MAX: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_up_to_the_bound_are_read_also_through_links() {
+        let folder = std::env::temp_dir().join(format!("spillgate-files-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (file, link) = (folder.join("file"), folder.join("link"));
+        fs::write(&file, "12345678").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(read_text(&link, 8).unwrap(), "12345678");
+        let why = |file: &Path, bytes_max| read(file, bytes_max).unwrap_err().to_string();
+        assert_eq!(why(&file, 7), "is longer than 7 bytes");
+        assert_eq!(why(Path::new("/dev/zero"), 7), "is not a regular file");
+        assert_eq!(why(&folder, 7), "is not a regular file");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
