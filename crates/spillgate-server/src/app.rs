@@ -207,9 +207,7 @@ fn with_access(store: &Store, builder: LimiterBuilder) -> Result<LimiterBuilder,
     };
     let password = read("store.password_file", &store.password_file)?;
     let mut builder = store.configure(builder, password.as_deref());
-    if let Some(password) =
-        read("store.sentinel.password_file", &store.sentinel_password_file)?
-    {
+    if let Some(password) = read("store.sentinel.password_file", &store.sentinel_password_file)? {
         builder = builder.sentinel_password(password);
     }
     Ok(match tls(&store.tls)? {
@@ -280,7 +278,6 @@ fn secret(text: &str) -> Option<[u8; 16]> {
     number.map(u128::to_be_bytes)
 }
 
-const SENTINEL_PASSWORD: &str = "name a file with the password of the sentinels, or leave this out if it is that of the addresses";
 const MAKE_ONE: &str = "make one with: openssl rand -hex 16";
 const PREVIOUS: &str =
     "name the file that key_secret_file named before, or one that holds `shared` if there was none";

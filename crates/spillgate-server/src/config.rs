@@ -1,5 +1,7 @@
 //! Settings, from three origins: the environment overrides the file, and flags override both. The file holds the policy
 //! too.
+//!
+//! Longer than 450 lines because each setting has one line in each of its tables.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

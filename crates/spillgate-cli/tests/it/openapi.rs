@@ -186,6 +186,15 @@ fn fits(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
         let schema = document.pointer(name.trim_start_matches('#'));
         return fits(document, schema.ok_or(format!("no {name}"))?, value);
     }
+    if let Some(choices) = schema["oneOf"].as_array() {
+        let found: Vec<_> = choices.iter().map(|choice| fits(document, choice, value)).collect();
+        let fitting = found.iter().filter(|result| result.is_ok()).count();
+        return if fitting == 1 {
+            Ok(())
+        } else {
+            Err(format!("{fitting} choices fit: {found:?}"))
+        };
+    }
     let types = match &schema["type"] {
         Value::Array(types) => types.clone(),
         one => vec![one.clone()],

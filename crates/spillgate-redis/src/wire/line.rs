@@ -1,5 +1,7 @@
 //! A line that many callers send on. A caller writes its own command, or adds it to a common buffer if many
 //! are in flight. One task reads the replies, which come in the order of sending.
+//!
+//! Longer than 450 lines because whether a line is silent depends on its writers and on its reader.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +19,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::pulse::Pulse;
 use super::reply::{Cut, WireReply, is_pushed};
-use crate::time::{SLICES, counted};
+use crate::time::{SLICES, STARVED, TICK};
 
 /// The sending end of a line.
 pub(super) struct Line {
@@ -75,8 +77,8 @@ type ReplySender = oneshot::Sender<(RedisResult<WireReply>, Held)>;
 
 /// The shard's silence as the reader has counted it, slice by slice.
 ///
-/// A slice that ended late counts little. While this process does not run, it can neither send nor read, and a shard on
-/// the same host may not run either.
+/// A slice that ended late counts only a part of its own length. While this process does not run, it can neither send
+/// nor read, and a shard on the same host may not run either.
 struct Silence {
     /// Ends the slice at hand.
     timer: Pin<Box<Sleep>>,
@@ -97,7 +99,11 @@ impl Silence {
         if since > self.slice_from {
             self.counted = Duration::ZERO;
         }
-        self.counted += counted(since.max(self.slice_from), self.timer.deadline(), now);
+        let (from, due) = (since.max(self.slice_from), self.timer.deadline());
+        self.counted += match now <= due + TICK {
+            true => now.saturating_duration_since(from),
+            false => due.saturating_duration_since(from) / STARVED,
+        };
         needed.saturating_sub(self.counted)
     }
 

@@ -1,4 +1,6 @@
 //! `[store]`: the servers that hold the counters, and how the service connects to them.
+//!
+//! Longer than 450 lines because the settings of the store contradict each other in many ways, and each has its remedy here.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -235,7 +237,7 @@ impl Store {
         if self.urls().is_empty() {
             return None;
         }
-        let checked = self.configure(spillgate::Limiter::builder()).check_addresses();
+        let checked = self.configure(spillgate::Limiter::builder(), None).check_addresses();
         checked.err().map(|error| self.problem(error.to_string()))
     }
 
@@ -408,7 +410,7 @@ fn with_password(url: &str, password: &str) -> String {
 
 /// The names of all settings of the store. The fields of a ring's nodes, such as `store.ring.nodes.0.name`, are not
 /// listed.
-pub(super) const SETTINGS: [&str; 21] = [
+pub(super) const SETTINGS: [&str; 22] = [
     "store.url",
     "store.sentinel.master",
     "store.sentinel.urls",

@@ -32,7 +32,7 @@ pub(super) fn findings(checked: &Checked<'_>) -> Vec<Finding> {
 type Lint = fn(&Checked<'_>) -> Vec<Finding>;
 
 /// The lints by their codes.
-const LINTS: [(&str, Lint); 24] = [
+const LINTS: [(&str, Lint); 25] = [
     ("limit-never-binds", binding::never_binds),
     ("rule-shadowed", binding::shadowed),
     ("limits-nothing", binding::limits_nothing),

@@ -15,7 +15,7 @@ use super::evidence;
 
 /// All decisions used to count their deadlines, and the connections the server's silence, while they could not run.
 ///
-/// Busy threads leave the limiter's threads a small part of two cores. The server runs as it likes.
+/// Busy threads leave the limiter's threads some hundredths of two cores. The server runs as it likes.
 #[test]
 fn a_starved_process_makes_no_decision_without_its_healthy_store() {
     // In the gate other tests may stop the server for longer than the default allows.
@@ -25,7 +25,7 @@ fn a_starved_process_makes_no_decision_without_its_healthy_store() {
     };
     let server = RedisServer::start();
     let mut runtime = Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).on_thread_start(|| yield_to_others(12)).enable_all();
+    let runtime = runtime.worker_threads(2).on_thread_start(|| yield_to_others(19)).enable_all();
     let runtime = runtime.build().unwrap();
     let builder = Limiter::builder().redis(server.url()).timeout(timeout).denial_cache(false);
     let limiter = runtime.block_on(builder.build()).unwrap();
@@ -34,7 +34,7 @@ fn a_starved_process_makes_no_decision_without_its_healthy_store() {
     let busy = (0..4).map(|_| {
         let is_over = Arc::clone(&is_over);
         std::thread::spawn(move || {
-            yield_to_others(8);
+            yield_to_others(10);
             while !is_over.load(Ordering::Relaxed) {}
         })
     });
