@@ -105,7 +105,7 @@ const (
 	// The server closes a connection that is idle for 75 s.
 	idle = 60 * time.Second
 	// Dialling goes on when its call has ended, so it needs a bound of its own.
-	dialing    = 5 * time.Second
+	dialing    = time.Minute
 	headMax    = 64 << 10
 	bufferSize = 32 << 10
 )
