@@ -27,11 +27,14 @@ pub(crate) struct NameRules {
     pub(super) logged: Logged,
 }
 
+/// A name, by its hash, with the sentence about it.
+type Place = OnceLock<(u64, Arc<str>)>;
+
 /// The hash of each name, its kind and domain, and the sentence about it. Reading them takes no lock, since requests with
 /// an unused name may be most of all.
 pub(super) struct Logged {
     hasher: RandomState,
-    places: Box<[OnceLock<(u64, Arc<str>)>]>,
+    places: Box<[Place]>,
 }
 
 impl App {
