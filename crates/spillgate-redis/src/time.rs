@@ -11,7 +11,7 @@ pub use spillgate_core::time::*;
 /// The time until which an answer is useful to its caller.
 ///
 /// A wait is counted in slices, and a slice counts no more than its own length, however late it ended: time in which
-/// this process could not run shows nothing about the server. The wait ends at [`Deadline::latest`] at any rate.
+/// this process could not run shows nothing about the server. The wait ends at `latest` at any rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline {
     at: Instant,
