@@ -150,7 +150,7 @@ impl Events {
         bytes.into()
     }
 
-    /// Keeps a stream, and ends the oldest of too many. One that no longer reads may not be told from others, but those
+    /// Keeps a stream, and ends the oldest of too many. One that no longer reads may look like any other, but those
     /// that read begin again, and so become the newest.
     fn keep(&self, stream: AbortHandle) {
         let mut streams = self.streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
