@@ -26,7 +26,7 @@ func NewClientAddress(trustedProxies ...string) (*ClientAddress, error) {
 		}
 		network, err := parseNetwork(text)
 		if err != nil {
-			return nil, fmt.Errorf("spillgate: %q is no network; write one such as 10.0.0.0/8 or 2001:db8::/32, or an address", text)
+			return nil, fmt.Errorf("spillgate: %q is not a valid network; write one such as 10.0.0.0/8 or 2001:db8::/32, or an address", text)
 		}
 		address.trusted = append(address.trusted, network)
 	}

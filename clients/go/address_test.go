@@ -37,7 +37,7 @@ func TestClientAddress(t *testing.T) {
 func TestRefusesWhatIsNoNetwork(t *testing.T) {
 	for _, text := range []string{"10.0.0.0/33", "::/129", "10.0.0.0/", "local", ""} {
 		_, err := NewClientAddress(text)
-		if err == nil || !strings.Contains(err.Error(), "is no network; write one such as 10.0.0.0/8") {
+		if err == nil || !strings.Contains(err.Error(), "is not a valid network; write one such as 10.0.0.0/8") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -18,7 +18,7 @@ type Client struct {
 	url        string
 	http       *http.Client
 	dispatcher *dispatcher
-	log        healthLog
+	log        *healthLog
 }
 
 // A Call is one call, for metrics.
@@ -36,7 +36,7 @@ func New(options Options) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{options: options, url: options.URL, http: newHTTPClient(options.Transport)}
-	c.log = healthLog{logger: options.Logger, decides: options.OnFailure}
+	c.log = newHealthLog(options.Logger, options.OnFailure)
 	c.dispatcher = newDispatcher(options.Timeout, c.sendBatch)
 	return c, nil
 }

@@ -178,9 +178,9 @@ func (d *dispatcher) leave(f *flight, e ending) change {
 	}
 	d.dispatch()
 	return change{
-		hasFailed: d.breaker.failures > failuresBefore,
-		opens:     d.breaker.isOpen() && !wasOpen,
-		recovers:  failuresBefore > 0 && d.breaker.failures == 0,
+		hasFailed:   d.breaker.failures > failuresBefore,
+		hasAnswered: e == answered,
+		opens:       d.breaker.isOpen() && !wasOpen,
 	}
 }
 
@@ -319,8 +319,9 @@ const (
 	abandoned
 )
 
-// A change is what a call changed about the health of the server.
-type change struct{ hasFailed, opens, recovers bool }
+// A change is what the end of a call says about the health of the server: whether its failure counts, whether the server
+// answered, and whether the breaker opens.
+type change struct{ hasFailed, hasAnswered, opens bool }
 
 func always(int64) bool { return true }
 

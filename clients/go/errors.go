@@ -17,8 +17,9 @@ var (
 	ErrInvalidToken = errors.New("spillgate: the token has a character that is not visible ASCII")
 )
 
-// A ProblemError is the server's refusal of a request: bad input (400), a wrong token (401), an ended id (409). The request
-// was not charged. The client itself refuses a check above 512 KiB (413).
+// A ProblemError is the server's refusal of a request: bad input (400), a wrong token (401), an ended id (409), or a
+// reservation while it listens beyond loopback without store.key_secret_file (403). The request was not charged. The client
+// itself refuses a check above 512 KiB (413).
 type ProblemError struct {
 	Status int    `json:"status"`
 	Title  string `json:"title"`

@@ -31,7 +31,7 @@ func TestExample(t *testing.T) {
 	address := listener.Addr().String()
 	listener.Close()
 	source := strings.NewReplacer("http://127.0.0.1:8080", server.url, "127.0.0.1:8000", address, "5/minute", "2/day").Replace(string(example[1]))
-	program := build(t, source)
+	program := build(t, source, "package main\n")
 	run(t, exec.Command(program))
 	until(t, func() bool { _, err := net.Dial("tcp", address); return err == nil }, func() string { return "the example does not listen" })
 	for _, expected := range []struct {
@@ -57,48 +57,62 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// TestSnippets builds the other Go code of README.md, each in a function of its own.
+// TestSnippets builds the example of README.md with all its other Go code in its function main, in this order.
 func TestSnippets(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := `package main
+	// What the snippets take from their reader.
+	readers := `package main
 
 import (
 	"context"
-	"log"
 	"net/http"
-	"time"
-
-	spillgate "github.com/spillgate/spillgate/clients/go"
 )
 
 var (
-	ctx                   = context.Background()
-	client                *spillgate.Client
-	mux                   = http.NewServeMux()
-	orders, search, login http.Handler
+	ctx            = context.Background()
+	orders, search http.Handler
 )
 
 type modelAnswer struct{ Tokens int64 }
 
 func userOf(*http.Request) string                        { return "" }
 func callTheModel(context.Context) (modelAnswer, error) { return modelAnswer{}, nil }
-func main()                                              { log.Print(time.Minute) }
 `
+	example := regexp.MustCompile("(?s)```go example\n(.*?)}\n```").FindSubmatch(readme)
 	snippets := regexp.MustCompile("(?s)```go\n(.*?)\n```").FindAllSubmatch(readme, -1)
-	if len(snippets) == 0 {
-		t.Fatal("README.md has no snippets")
+	if example == nil || len(snippets) == 0 {
+		t.Fatal("README.md has no example or no snippets")
 	}
+	source := strings.Replace(string(example[1]), "\"net/http\"\n", "\"net/http\"\n\t\"time\"\n", 1)
 	for _, snippet := range snippets {
-		source += "\nfunc _() error {\n" + string(snippet[1]) + "\nreturn nil\n}\n"
+		source += string(snippet[1]) + "\n"
 	}
-	build(t, source)
+	build(t, source+"}\n", readers)
 }
 
-// build builds a program with this module.
-func build(t *testing.T, source string) string {
+// TestRule decides by the rule of README.md.
+func TestRule(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := regexp.MustCompile("(?s)```toml\n(.*?)\n```").FindSubmatch(readme)
+	if policy == nil {
+		t.Fatal("README.md has no rule")
+	}
+	client := newClient(t, Options{URL: startServer(t, string(policy[1]), false, "").url, Timeout: patience})
+	handler := newRateLimit(t, client, RateLimitOptions{}).Handler(answering(200))
+	login := requestFrom("192.0.2.1", "GET", "/login")
+	if got := statuses(handler, login, login, login, login, login, login); got != "200 200 200 200 200 429" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// build builds a program of two files with this module.
+func build(t *testing.T, source, more string) string {
 	t.Helper()
 	here, err := os.Getwd()
 	if err != nil {
@@ -107,7 +121,7 @@ func build(t *testing.T, source string) string {
 	folder := t.TempDir()
 	module := "module example\n\ngo 1.23\n\nrequire github.com/spillgate/spillgate/clients/go v0.0.0\n\n" +
 		"replace github.com/spillgate/spillgate/clients/go => " + here + "\n"
-	for name, text := range map[string]string{"main.go": source, "go.mod": module} {
+	for name, text := range map[string]string{"main.go": source, "more.go": more, "go.mod": module} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

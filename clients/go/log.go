@@ -1,50 +1,83 @@
 package spillgate
 
 import (
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 )
 
-// A healthLog writes when the server ceases to answer and when it answers again. A flood of failures is a few lines.
+// A healthLog writes when the server stops answering and when it answers again, and which routes it refuses. A flood of
+// failures is a few lines.
 type healthLog struct {
 	logger  *slog.Logger
 	decides OnFailure
+	now     func() time.Time
 
-	lock      sync.Mutex
-	isDown    bool
-	refusedAt time.Time
+	lock sync.Mutex
+	// isDown: the log has the beginning of an outage and not yet its end.
+	isDown bool
+	downAt time.Time
+	// refusedAt has the time of the last line about each counter.
+	refusedAt map[string]time.Time
 }
 
+func newHealthLog(logger *slog.Logger, decides OnFailure) *healthLog {
+	return &healthLog{logger: logger, decides: decides, now: time.Now, refusedAt: map[string]time.Time{}}
+}
+
+// changed writes about an outage. A server that answers every second call must not fill the log, so an outage that begins
+// within the pause is written with its first failure after the pause, if it lasts until then.
 func (l *healthLog) changed(c change, err error) {
-	if !c.hasFailed && !c.recovers {
-		return
-	}
 	l.lock.Lock()
-	wasDown := l.isDown
-	l.isDown = (wasDown || c.hasFailed) && !c.recovers
-	isDown := l.isDown
-	l.lock.Unlock()
-	if isDown && !wasDown {
-		l.logger.Warn("Spillgate does not answer", "error", err, "on_failure", l.decides.String())
+	begins := c.hasFailed && !l.isDown && l.isDue(l.downAt)
+	ends := c.hasAnswered && l.isDown
+	if begins {
+		l.isDown, l.downAt = true, l.now()
 	}
-	if wasDown && !isDown {
-		l.logger.Info("Spillgate answers again")
+	if ends {
+		l.isDown = false
+	}
+	l.lock.Unlock()
+	if begins {
+		l.warn("Spillgate does not answer", err)
+	}
+	if ends {
+		l.logger.Warn("Spillgate answers again")
 	}
 }
 
-// refused writes that a request of the middleware had no decision because of an error of the application.
-func (l *healthLog) refused(err error) {
+// refused writes that a request of the middleware had no decision because of an error of the application. The counter is
+// named as its route; it may be empty.
+func (l *healthLog) refused(counter string, err error) {
 	l.lock.Lock()
-	now := time.Now()
-	isDue := l.refusedAt.IsZero() || now.Sub(l.refusedAt) >= refusalsEvery
+	if len(l.refusedAt) >= refusedMax {
+		for name, at := range l.refusedAt {
+			if l.isDue(at) {
+				delete(l.refusedAt, name)
+			}
+		}
+	}
+	at, isKnown := l.refusedAt[counter]
+	isDue := l.isDue(at) && (isKnown || len(l.refusedAt) < refusedMax)
 	if isDue {
-		l.refusedAt = now
+		l.refusedAt[counter] = l.now()
 	}
 	l.lock.Unlock()
 	if isDue {
-		l.logger.Warn("Spillgate refuses a request", "error", err, "on_failure", l.decides.String())
+		l.warn("Spillgate refuses a request", err, "counter", counter)
 	}
 }
 
-const refusalsEvery = 10 * time.Second
+func (l *healthLog) isDue(last time.Time) bool { return last.IsZero() || l.now().Sub(last) >= logPause }
+
+func (l *healthLog) warn(event string, err error, attributes ...any) {
+	reason := strings.TrimPrefix(err.Error(), "spillgate: ")
+	l.logger.Warn(fmt.Sprintf("%s (%s)", event, reason), append(attributes, "on_failure", l.decides.String())...)
+}
+
+const (
+	logPause   = 10 * time.Second
+	refusedMax = 64
+)

@@ -30,8 +30,9 @@ type RateLimitOptions struct {
 	Cost func(*http.Request) Cost
 	// CountIf lets only some outcomes count, by the status of the response, such as failed logins. The cost is reserved
 	// before the handler runs, so attempts at the same time cannot exceed the limit, and refunded if it does not count.
+	// A server that listens beyond loopback takes reservations only with store.key_secret_file; else OnFailure decides.
 	CountIf func(status int) bool
-	// Domain of the rules.
+	// Domain is that of the rules, and of the counters of Route.
 	Domain string
 	// Headers is the style of the header fields: "ietf" (if empty), "draft-7", "draft-6", "legacy", "none".
 	Headers string
@@ -41,7 +42,8 @@ type RateLimitOptions struct {
 	// Key returns the subject that Route limits, such as a user: the client's address if nil. False leaves the request
 	// unlimited.
 	Key func(*http.Request) (string, bool)
-	// Name is that of the counters of Route. By default each pattern of an http.ServeMux has counters of its own.
+	// Name is that of the counters of Route: the pattern of the http.ServeMux, such as "POST /login", if empty. Equal names
+	// in one Domain share their counters, even in two services.
 	Name string
 }
 
@@ -82,13 +84,19 @@ func (l *RateLimit) Handler(next http.Handler) http.Handler {
 	return l.handler(next, l.requestByRules)
 }
 
-// Route limits the requests for a handler, such as 5/minute for each subject.
+// Route limits the requests for a handler, such as 5/minute for each subject. It panics if the quota is not a valid one, as
+// an http.ServeMux does with a pattern.
 func (l *RateLimit) Route(quota string, next http.Handler) http.Handler {
 	return l.RouteWith(InlineLimit{Quota: quota}, next)
 }
 
-// RouteWith is Route with all that a limit may have.
+// RouteWith limits the requests for a handler as Route does, by a limit with more than a quota.
 func (l *RateLimit) RouteWith(limit InlineLimit, next http.Handler) http.Handler {
+	if !limit.isQuota() {
+		// The server would refuse every request, and OnFailure would let them all pass.
+		panic(fmt.Sprintf("spillgate: %q is not a valid limit; write a count, a slash and a period, without spaces, "+
+			`such as "5/minute" or "1_000/30s", or write "unlimited" or "block"`, limit.Quota))
+	}
 	return l.handler(next, func(r *http.Request) (Request, bool) { return l.requestByLimit(&limit, r) })
 }
 
@@ -111,7 +119,7 @@ func (l *RateLimit) handler(next http.Handler, requestOf func(*http.Request) (Re
 		ctx := context.WithoutCancel(r.Context())
 		decision, err := l.decide(ctx, request)
 		if err != nil {
-			l.client.log.refused(err)
+			l.client.log.refused(l.counter(r), err)
 			decision = l.client.withoutServer(err)
 		}
 		if !decision.Allowed {
@@ -177,10 +185,7 @@ func (l *RateLimit) requestByRules(r *http.Request) (Request, bool) {
 }
 
 func (l *RateLimit) requestByLimit(limit *InlineLimit, r *http.Request) (Request, bool) {
-	name, subject := l.options.Name, ""
-	if name == "" {
-		name = r.Pattern
-	}
+	var subject string
 	if l.options.Key == nil {
 		subject = l.ip(r)
 	} else {
@@ -191,7 +196,7 @@ func (l *RateLimit) requestByLimit(limit *InlineLimit, r *http.Request) (Request
 		// A long subject must not push the name out of the key.
 		subject = bounded(key)
 	}
-	return l.withCost(Request{Key: routeKey(name, subject), Limit: limit}, r), true
+	return l.withCost(Request{Key: routeKey(l.counter(r), subject), Limit: limit}, r), true
 }
 
 func (l *RateLimit) withCost(request Request, r *http.Request) Request {
@@ -200,6 +205,14 @@ func (l *RateLimit) withCost(request Request, r *http.Request) Request {
 		request.Cost = l.options.Cost(r)
 	}
 	return request
+}
+
+// counter returns the name of the counters of a route. Nothing of it comes from the request.
+func (l *RateLimit) counter(r *http.Request) string {
+	if l.options.Name != "" {
+		return l.options.Name
+	}
+	return r.Pattern
 }
 
 func (l *RateLimit) ip(r *http.Request) string {

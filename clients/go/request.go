@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -28,14 +29,15 @@ type Request struct {
 	Limit      *InlineLimit      `json:"limit,omitempty"`
 
 	// Wait is how long to wait for room, at most a minute. It adds to the time-out. The server waits, after the client has
-	// a connection for the call. At most 32 calls of a client wait at once; one that finds no place is decided without a
-	// wait.
+	// a connection for the call. At most 32 calls of a client wait at once. If all of these are taken until
+	// its wait is over, a request is decided without one.
 	Wait time.Duration `json:"-"`
 	// Headers is the style of the header fields in the answer, such as "ietf"; none if empty.
 	Headers string `json:"headers,omitempty"`
 }
 
-// An InlineLimit comes with a request.
+// An InlineLimit comes with a request. Its Quota is such as "5/minute" or "1_000/30s", "unlimited" or "block", or a number
+// of permits.
 type InlineLimit struct {
 	Quota     string `json:"quota"`
 	Burst     int64  `json:"burst,omitempty"`
@@ -43,6 +45,19 @@ type InlineLimit struct {
 	TimeZone  string `json:"time_zone,omitempty"`
 	MaxHold   string `json:"max_hold,omitempty"`
 }
+
+// isQuota reports whether the server can read a quota. It does not check the numbers, which the server bounds. Only a
+// limit of another algorithm, such as concurrency, may have no period.
+func (l *InlineLimit) isQuota() bool {
+	return quotas.MatchString(l.Quota) && (l.Algorithm != "" || !isCount.MatchString(l.Quota))
+}
+
+var isCount = regexp.MustCompile(`^[\d_]+$`)
+
+// quotas has the grammar of the server: a count with single underscores, and a period that is a word, or a unit with or
+// without a number.
+var quotas = regexp.MustCompile(
+	`^(unlimited|block|(\d+_)*\d+(/(second|minute|hour|day|week|month|year|((\d+_)*\d+)?(ms|[smhd])))?)$`)
 
 // A checkBody is a check as the server reads it.
 type checkBody struct {

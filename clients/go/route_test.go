@@ -78,6 +78,32 @@ func TestTheKeyOfARouteIsItsNameAndItsSubject(t *testing.T) {
 	}
 }
 
+func TestEqualRoutesShareTheirCountersUnlessADomainOrANameDiffers(t *testing.T) {
+	client := newRealRateLimit(t, RateLimitOptions{}).client
+	for i, want := range []string{"200 429", "429 429", "200 429", "200 429"} {
+		options := []RateLimitOptions{{}, {}, {Domain: "shop"}, {Name: "search"}}[i]
+		mux := http.NewServeMux()
+		mux.Handle("GET /search", newRateLimit(t, client, options).Route("1/day", answering(200)))
+		search := requestFrom("192.0.2.1", "GET", "/search")
+		if got := statuses(mux, search, search); got != want {
+			t.Errorf("service %d: got %s", i, got)
+		}
+	}
+}
+
+func TestTheHeaderFieldsOfAnAllowedRequestAreThoseOfTheRoute(t *testing.T) {
+	limit := newRealRateLimit(t, RateLimitOptions{})
+	mux := http.NewServeMux()
+	mux.Handle("GET /users/{id}", limit.Route("5/day", answering(200)))
+	for _, policy := range []string{`"default";q=5`, `"login";q=1`} {
+		recorder := httptest.NewRecorder()
+		limit.Handler(mux).ServeHTTP(recorder, requestFrom("192.0.2.1", "GET", "/users/7"))
+		if got := strings.Join(recorder.Header()["Ratelimit-Policy"], "\n"); !strings.HasPrefix(got, policy) {
+			t.Errorf("got %s", got)
+		}
+	}
+}
+
 func TestAKeyFunctionThatReturnsFalseLeavesTheRequestUnlimited(t *testing.T) {
 	limit := newRealRateLimit(t, RateLimitOptions{Name: "a", Key: func(r *http.Request) (string, bool) {
 		user := r.Header.Get("User")
@@ -206,9 +232,38 @@ func TestThePathIsThatOfTheRouteIfTheOptionSaysSo(t *testing.T) {
 	}
 }
 
+func TestALimitThatTheServerCannotReadPanicsAtTheStart(t *testing.T) {
+	limit := newRateLimit(t, newClient(t, Options{}), RateLimitOptions{})
+	panics := func(quota string) (message string) {
+		defer func() {
+			if reason := recover(); reason != nil {
+				message = fmt.Sprint(reason)
+			}
+		}()
+		limit.Route(quota, answering(200))
+		return ""
+	}
+	for _, quota := range []string{
+		"unlimited", "block", "5/minute", "1_000_000/month", "5/30s", "5/s", "5/1_000ms", "5/second", "5/hour", "5/day",
+		"5/week", "5/year", "5/m", "5/2h", "5/366d",
+	} {
+		if got := panics(quota); got != "" {
+			t.Errorf("%q: %s", quota, got)
+		}
+	}
+	for _, quota := range []string{
+		"", "20", "none", "Block", "5/minut", "5/minutes", "5 per minute", "5 / minute", " 5/minute", "5/minute\n", "5/", "/minute", "5/30",
+		"5/1w", "5/2minute", "5/-1s", "-5/s", "1.5/s", "1,000/s", "_5/s", "5_/s", "5__0/s", "5/_3s", "5/s/s", "٥/s", "unlimited/s",
+	} {
+		if got := panics(quota); !strings.Contains(got, fmt.Sprintf("%q", quota)) || !strings.Contains(got, `"5/minute"`) {
+			t.Errorf("%q: %s", quota, got)
+		}
+	}
+}
+
 func TestALimitThatTheServerRefusesLetsOnFailureDecide(t *testing.T) {
 	limit := newRealRateLimit(t, RateLimitOptions{Name: "a"})
-	if got := statuses(limit.Route("5/fortnight", answering(200)), requestFrom("192.0.2.1", "GET", "/")); got != "503" {
+	if got := statuses(limit.Route("5/400d", answering(200)), requestFrom("192.0.2.1", "GET", "/")); got != "503" {
 		t.Errorf("got %s", got)
 	}
 	d, err := limit.client.Check(context.Background(), Request{})

@@ -296,6 +296,77 @@ class Connecting(Quiet):
         listener.accept()[0].close()
 
 
+class Log(unittest.TestCase):
+    """What the logger `spillgate` shows: few lines, and none is lost for good."""
+
+    def setUp(self) -> None:
+        self.now = 100.0
+        patch = mock.patch("time.monotonic", lambda: self.now)
+        patch.start()
+        self.addCleanup(patch.stop)
+        # At the default level of the root logger, below which most applications show nothing.
+        watch = self.assertLogs("spillgate", "WARNING")
+        self.lines = watch.__enter__().output
+        self.addCleanup(watch.__exit__, None, None, None)
+
+    def test_an_outage_is_logged_when_it_begins_and_when_it_ends(self) -> None:
+        health = Health("allow")
+        for _ in range(5):
+            self.fail_once(health)
+        health.answered()
+        health.answered()
+        self.assertEqual(self.lines, [DOWN, BACK])
+
+    def test_an_outage_within_the_pause_is_logged_once_the_pause_is_over_if_it_lasts(self) -> None:
+        health = Health("allow")
+        self.fail_once(health)
+        health.answered()
+        self.now += 9
+        self.fail_once(health)
+        self.assertEqual(self.lines, [DOWN, BACK])
+        self.now += 2
+        self.fail_once(health)
+        self.fail_once(health)
+        health.answered()
+        self.assertEqual(self.lines, [DOWN, BACK] * 2)
+
+    def test_a_server_that_answers_every_second_call_does_not_fill_the_log(self) -> None:
+        health = Health("allow")
+        for _ in range(190):
+            self.fail_once(health)
+            health.answered()
+            self.now += 0.1
+        self.assertEqual(self.lines, [DOWN, BACK] * 2)
+
+    def fail_once(self, health: Health) -> None:
+        health.failed(Unavailable("silence"), health.answers)
+
+    def test_each_counter_whose_requests_are_refused_is_logged(self) -> None:
+        core, error = Client("http://127.0.0.1:1")._core, ProblemError(403, {"detail": "reservations are off"})
+        for _ in range(3):
+            for counter in ("POST /login", "GET /search"):
+                self.assertEqual(core.decide_refused(error, counter).source, "client")
+            self.now += 4
+        self.assertEqual(self.lines, [refused("POST /login"), refused("GET /search")])
+        core.decide_refused(error, "GET /search")
+        self.assertEqual(self.lines[2:], [refused("GET /search")])
+
+    def test_at_most_64_counters_are_logged(self) -> None:
+        core, error = Client("http://127.0.0.1:1")._core, ProblemError(403, {"detail": "reservations are off"})
+        for number in range(100):
+            core.decide_refused(error, f"GET /{number}")
+        self.assertEqual(len(self.lines), 64)
+
+
+DOWN = "WARNING:spillgate:Spillgate does not answer (silence): on_failure='allow' decides"
+BACK = "WARNING:spillgate:Spillgate answers again"
+
+
+def refused(counter: str) -> str:
+    line = f"Spillgate refuses a request (403: reservations are off) of '{counter}': on_failure='allow' decides"
+    return f"WARNING:spillgate:{line}"
+
+
 class Breaker(Quiet):
     def test_three_failures_in_a_row_open_it_and_one_answer_closes_it(self) -> None:
         now = 100.0

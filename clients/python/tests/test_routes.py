@@ -9,6 +9,7 @@ from typing import Any
 
 from server import Server
 from spillgate import AsyncClient, Client
+from spillgate._limiter import Seen
 from spillgate.asgi import RateLimit as AsgiRateLimit
 from spillgate.wsgi import RateLimit as WsgiRateLimit
 from test_frameworks import Answer, needs, over_asgi, over_wsgi, start_django
@@ -20,6 +21,15 @@ match = { path = "/items/{id}" }
 key = ["ip"]
 limits = ["2/day"]
 """
+
+
+# A request to an application without routes.
+SEEN = Seen("GET", "/", None, None, ())
+
+
+async def over_nothing(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok"})
 
 
 def failed(status: int) -> bool:
@@ -332,6 +342,99 @@ class Routes(unittest.TestCase):
 
         self.loop.run_until_complete(attempts())
         self.assertEqual(reached, 5)
+
+    @needs("fastapi")
+    def test_a_response_has_the_header_fields_of_the_limit_at_its_route(self) -> None:
+        from fastapi import Depends, FastAPI
+
+        from spillgate.fastapi import RouteLimit, RouteLimits
+
+        client = self.async_client()
+        app = FastAPI()
+        app.add_middleware(RouteLimits)
+        app.add_middleware(AsgiRateLimit, client=client)
+
+        @app.get("/items/{id}", dependencies=[Depends(RouteLimit(client, "9/day"))])
+        def item(id: str) -> str:
+            return id
+
+        self.assertIn('"items";r=1', self.asgi(AsgiRateLimit(over_nothing, client))("/items/1")[1]["ratelimit"])
+        status, headers, _ = self.asgi(app)("/items/1")
+        self.assertEqual(status, 200)
+        self.assertIn('"default";r=8', headers["ratelimit"])
+
+    @needs("fastapi")
+    @needs("flask")
+    @needs("django")
+    def test_the_log_names_the_route_whose_limit_the_server_refuses(self) -> None:
+        from django.core.wsgi import get_wsgi_application
+        from django.http import HttpResponse
+        from django.urls import path
+        from fastapi import Depends, FastAPI
+        from flask import Flask
+
+        from spillgate import django, fastapi, flask
+
+        # The grammar accepts it, but a period lasts at most a year.
+        limit = "5/400d"
+        api = FastAPI()
+        api.add_middleware(fastapi.RouteLimits)
+        api.get("/fastapi/{id}", dependencies=[Depends(fastapi.RouteLimit(self.async_client(), limit))])(lambda id: id)
+        web = Flask("web")
+        web.get("/flask/<id>")(flask.RouteLimit(self.client(), limit)(lambda id: id))
+        view = django.RouteLimit(self.client(), limit)(lambda request, id: HttpResponse(id))
+        start_django([path("django/<id>", view)])
+        asgi = AsgiRateLimit(over_nothing, self.async_client(), limit)
+        wsgi = WsgiRateLimit(web.wsgi_app, self.client(), limit, name="all")
+        for send, at, name in (
+            (self.asgi(api), "/fastapi/1", "GET /fastapi/{id}"),
+            (self.wsgi(web), "/flask/1", "GET /flask/<id>"),
+            (self.wsgi(get_wsgi_application()), "/django/1", "/django/<id>"),
+            (self.asgi(asgi), "/", "*"),
+            (self.wsgi(wsgi), "/", "all"),
+        ):
+            with self.assertLogs("spillgate", "WARNING") as watch:
+                # Their clients fail closed.
+                self.assertEqual(send(at)[0], 503)
+            self.assertEqual(len(watch.output), 1)
+            self.assertIn("refuses a request (400: ", watch.output[0])
+            self.assertIn(f" of '{name}': on_failure='deny' decides", watch.output[0])
+
+    def test_bytes_are_read_as_latin_1(self) -> None:
+        limited = AsgiRateLimit(over_nothing, self.async_client(), attributes=lambda _: {"user": b"ad\xe4", "plan": 7})
+        check = limited.request({}, SEEN)
+        assert check is not None
+        self.assertEqual(check["attributes"], {"ip": "unknown", "method": "GET", "path": "/", "user": "ad\xe4", "plan": "7"})
+        check = AsgiRateLimit(over_nothing, self.async_client(), "5/minute", key=lambda _: bytearray(b"ada")).request({}, SEEN)
+        assert check is not None
+        self.assertEqual(check["key"], '["*","ada"]')
+
+    def test_a_limit_that_is_misspelt_is_an_error_at_start(self) -> None:
+        for limit in ("unlimited", "block", "5/minute", "1_000/30s", "5/s", "5/1_500ms", "1/year"):
+            WsgiRateLimit(lambda *_: [], self.client(), limit)
+        for limit in ("", "20", "5/minut", "5 per minute", "5/minutes", "5/", "/s", "5/2w", "1__0/s", "_1/s", "5/_s", "+5/s", "5/s\n", "٥/s", "none"):
+            with self.subTest(limit), self.assertRaisesRegex(ValueError, 'such as "5/minute"'):
+                WsgiRateLimit(lambda *_: [], self.client(), limit)
+        with self.assertRaisesRegex(TypeError, "got 5"):
+            WsgiRateLimit(lambda *_: [], self.client(), 5)  # type: ignore[arg-type]
+
+    def test_a_client_of_the_other_kind_is_an_error_at_start(self) -> None:
+        with self.assertRaisesRegex(TypeError, r"must be a spillgate\.Client here, got AsyncClient"):
+            WsgiRateLimit(lambda *_: [], self.async_client())  # type: ignore[arg-type]
+        with self.assertRaisesRegex(TypeError, r"must be a spillgate\.AsyncClient here, got Client"):
+            AsgiRateLimit(over_nothing, self.client())  # type: ignore[arg-type]
+        with self.assertRaisesRegex(TypeError, "got str: '5/minute'"):
+            WsgiRateLimit(lambda *_: [], "5/minute")  # type: ignore[arg-type]
+
+    @needs("fastapi")
+    @needs("flask")
+    def test_a_client_of_the_other_kind_is_an_error_at_a_route_too(self) -> None:
+        from spillgate import fastapi, flask
+
+        with self.assertRaisesRegex(TypeError, "got Client"):
+            fastapi.RouteLimit(self.client(), "5/minute")  # type: ignore[arg-type]
+        with self.assertRaisesRegex(TypeError, "got AsyncClient"):
+            flask.RouteLimit(self.async_client(), "5/minute")  # type: ignore[arg-type]
 
     def test_options_that_contradict_each_other_are_errors(self) -> None:
         for options in (

@@ -9,7 +9,8 @@ export class Breaker {
   #triedAt = 0;
   #isTrying = false;
   #loggedAt = Number.NEGATIVE_INFINITY;
-  #hasLogged = false;
+  /** Whether the log shows that the server is down, so that its return is logged, too. */
+  #isLogged = false;
   /** How many answers have arrived: a failure counts only if this has not changed since its call was sent. */
   answers = 0;
 
@@ -37,8 +38,9 @@ export class Breaker {
   }
 
   answered(): void {
-    if (this.#hasLogged) this.#logger.info("Spillgate answers again");
-    this.#hasLogged = false;
+    // A warning as well, because many loggers do not show less than that.
+    if (this.#isLogged) this.#logger.warn("Spillgate answers again");
+    this.#isLogged = false;
     this.#failures = 0;
     this.answers += 1;
   }
@@ -49,10 +51,11 @@ export class Breaker {
     this.#failures += 1;
     const now = performance.now();
     if (this.#failures === OPENS_AFTER) this.#triedAt = now;
-    // A server that answers every second call must not fill the log.
-    if (this.#failures > 1 || now - this.#loggedAt < LOG_PAUSE_MS) return;
+    // A server that answers every second call must not fill the log. So an outage that begins within the pause is logged
+    // by its first failure after the pause.
+    if (this.#isLogged || now - this.#loggedAt < LOG_PAUSE_MS) return;
     this.#loggedAt = now;
-    this.#hasLogged = true;
+    this.#isLogged = true;
     this.#logger.warn(`Spillgate does not answer (${error.message}): onFailure "${this.#onFailure}" decides`);
   }
 }

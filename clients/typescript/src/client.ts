@@ -2,7 +2,7 @@ import { Batches } from "./batches.js";
 import { Breaker, LOG_PAUSE_MS } from "./breaker.js";
 import { Calls } from "./calls.js";
 import { Clock } from "./clock.js";
-import { Denied, Overloaded, ProblemError, Unavailable } from "./errors.js";
+import { Denied, Overloaded, ProblemError, type TokenError, Unavailable } from "./errors.js";
 import { NoPlace, Queue } from "./queue.js";
 import { Reservation } from "./reservation.js";
 import { Transport } from "./transport.js";
@@ -25,8 +25,8 @@ export class Spillgate {
   readonly #queue: Queue;
   readonly #calls: Calls;
   readonly #batches: Batches;
-  /** When the log got its last line of a request that cannot be checked. */
-  #loggedAt = Number.NEGATIVE_INFINITY;
+  /** When the log last named each counter whose request the server refused. */
+  readonly #refusedAt = new Map<string, number>();
 
   constructor(options: Options = {}) {
     const url = options.url ?? "http://127.0.0.1:8080";
@@ -152,13 +152,23 @@ export class Spillgate {
     return this.#end("renew", { receipt, ttl_ms: ttlMs });
   }
 
-  /** What `onFailure` decides over a request whose check rejected. For middlewares, which must decide each request. */
-  withoutServer(error: Error): Decision {
+  /**
+   * What `onFailure` decides over a request whose check rejected. For middlewares, which must decide each request. The log
+   * names each `counter` once in a while.
+   */
+  decideRefused(error: ProblemError | TokenError, counter: string): Decision {
     const now = performance.now();
-    if (!(error instanceof Unavailable) && now - this.#loggedAt >= LOG_PAUSE_MS) {
-      this.#loggedAt = now;
-      this.#logger.warn(`a request cannot be checked, and onFailure "${this.#onFailure}" decides: ${error.message}`);
+    const loggedAt = this.#refusedAt.get(counter);
+    const isDue = loggedAt === undefined ? this.#refusedAt.size < REFUSED_MAX : now - loggedAt >= LOG_PAUSE_MS;
+    if (isDue) {
+      this.#refusedAt.set(counter, now);
+      const decides = `onFailure "${this.#onFailure}" decides`;
+      this.#logger.warn(`Spillgate refuses a request (${error.message}) of ${JSON.stringify(counter)}: ${decides}`);
     }
+    return this.#decideAlone(error);
+  }
+
+  #decideAlone(error: Error): Decision {
     const allowed = this.#onFailure === "allow";
     const reason = allowed ? null : "store-unavailable";
     return { ...WITHOUT_LIMIT, allowed, reason, source: "client", limits: [], error };
@@ -243,7 +253,7 @@ export class Spillgate {
       // A flood of calls is not an outage, and must not switch the limits off.
       return { ...WITHOUT_LIMIT, allowed: false, reason: "overloaded", source: "client", limits: [], error };
     }
-    if (error instanceof Unavailable) return this.withoutServer(error);
+    if (error instanceof Unavailable) return this.#decideAlone(error);
     throw error;
   }
 
@@ -297,14 +307,15 @@ function throwAt(index: number): (error: unknown) => never {
 
 /** The same logger, whose own errors reach no caller. */
 function careful(logger: Logger): Logger {
-  const guarded = (method: "info" | "warn") => (message: string) => {
-    try {
-      logger[method](message);
-    } catch {
-      // There is no other place to report it.
-    }
+  return {
+    warn(message) {
+      try {
+        logger.warn(message);
+      } catch {
+        // There is no other place to report it.
+      }
+    },
   };
-  return { info: guarded("info"), warn: guarded("warn") };
 }
 
 function pause(ms: number): Promise<void> {
@@ -327,6 +338,8 @@ const WITHOUT_LIMIT = {
 const TIMEOUT_MS = 300;
 const RESERVE_MS = 60_000;
 const TRIES = 3;
+// How many counters the log names whose requests the server refuses.
+const REFUSED_MAX = 64;
 const PAUSE_MS = 20;
 // The server refuses waits above 60 s. This bounds the time-out until then.
 const WAIT_MAX_MS = 120_000;

@@ -11,7 +11,10 @@ export class Retryable extends Unavailable {}
 /** The server answered that it has no room for a reservation. */
 export class Overloaded extends Unavailable {}
 
-/** The server refused the request itself: bad input (400), a wrong token (401), an ended id (409). Nothing was charged. */
+/**
+ * The server refused the request itself: bad input (400), a wrong token (401), a reservation while these
+ * are off (403), an ended id (409). Nothing was charged.
+ */
 export class ProblemError extends Error {
   override readonly name = "ProblemError";
   readonly status: number;

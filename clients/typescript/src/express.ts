@@ -2,8 +2,9 @@ import { parse } from "node:url";
 
 import type { Spillgate } from "./client.js";
 import { denial, fieldsOf } from "./denial.js";
-import { Gate, methodsOf, type RateLimitOptions, type Route } from "./gate.js";
+import { Gate, methodsOf, type Route } from "./gate.js";
 import { addBeforeHead, type Connection, forwardedFor, type NodeResponse, whenEnded } from "./node-http.js";
+import type { RateLimitOptions } from "./options.js";
 import type { Decision } from "./types.js";
 
 /** What the middleware needs of Express's request; Connect's and Node's own have it too. */

@@ -1,7 +1,8 @@
 import type { Spillgate } from "./client.js";
 import { denial, fieldsOf } from "./denial.js";
-import { Gate, methodsOf, type RateLimitOptions, type Route } from "./gate.js";
+import { Gate, methodsOf, type Route } from "./gate.js";
 import { addBeforeHead, type Connection, forwardedFor, type NodeResponse, whenEnded } from "./node-http.js";
+import type { RateLimitOptions } from "./options.js";
 import type { Decision } from "./types.js";
 
 /**
@@ -13,7 +14,8 @@ export interface FastifyRequestLike {
   url: string;
   originalUrl: string;
   headers: Record<string, string | string[] | undefined>;
-  body: unknown;
+  // biome-ignore lint/suspicious/noExplicitAny: the application knows it, and Express has no other type for it either.
+  body: any;
   params: unknown;
   query: unknown;
   ip: string;

@@ -1,40 +1,10 @@
 import { ClientAddress } from "./address.js";
 import type { Spillgate } from "./client.js";
 import { ProblemError, TokenError } from "./errors.js";
+import { checkOptions, type RateLimitOptions } from "./options.js";
 import { pathOf } from "./target.js";
-import type { CheckRequest, Cost, Decision, InlineLimit } from "./types.js";
+import type { CheckRequest, Decision, InlineLimit } from "./types.js";
 import { acceptable } from "./values.js";
-
-/**
- * Settings of a middleware; `R` is the framework's request.
- *
- * The functions have the types of methods, so that they may take a type with more than `R`, such as `FastifyRequest`.
- */
-export interface RateLimitOptions<R> {
-  /**
-   * More attributes of a request than `ip`, `method` and `path`; `null` leaves the request unlimited. An attribute that is
-   * `undefined` or `null` is left out; another value that is not a string becomes JSON.
-   */
-  attributes?(request: R): Record<string, unknown> | null;
-  /** `route` makes the attribute `path` the framework's template of the route, such as `/users/:id`, where it is known. */
-  path?: "request" | "route";
-  /** A limit of the middleware's own, such as `5/minute`, instead of the rules of the policy. */
-  limit?: string | InlineLimit;
-  /** With `limit`: who is limited, by default the client's address. `undefined` and `null` leave the request unlimited. */
-  key?(request: R): string | number | null | undefined;
-  /** With `limit`: the name of its counter, by default the methods and the template of the route: `POST /users/:id`. */
-  name?: string;
-  /** Whether a response with this status counts, for limits of failed logins: `(status) => status === 401`. */
-  countIf?(status: number): boolean;
-  /** The cost of a request, 1 if absent. */
-  cost?: Cost | { of(request: R): Cost }["of"];
-  /** The domain of the rules. */
-  domain?: string;
-  /** The style of the header fields: `ietf` (default), `draft-7`, `draft-6`, `legacy`, `none`. */
-  headers?: string;
-  /** Networks of proxies that may set `X-Forwarded-For`. */
-  trustedProxies?: readonly string[];
-}
 
 /** What a framework knows of a request. */
 export interface Seen {
@@ -72,13 +42,8 @@ export class Gate<R> {
   #hasWarned = false;
 
   constructor(client: Spillgate, options: RateLimitOptions<R>) {
-    const { limit, key, name, attributes } = options;
-    if (limit === undefined && (key !== undefined || name !== undefined)) {
-      throw new TypeError('key and name belong to a limit: add one, such as limit: "5/minute"');
-    }
-    if (limit !== undefined && attributes !== undefined) {
-      throw new TypeError("attributes are for the rules of the policy: with limit, name the subject by key");
-    }
+    checkOptions(client, options);
+    const { limit } = options;
     this.#client = client;
     this.#options = options;
     this.#address = new ClientAddress(options.trustedProxies);
@@ -99,7 +64,9 @@ export class Gate<R> {
       if (countIf === undefined) return await this.#client.check(check);
       return (await this.#client.reserve({ ...check, ttlMs: RESERVED_MS })).decision;
     } catch (error) {
-      if (error instanceof ProblemError || error instanceof TokenError) return this.#client.withoutServer(error);
+      if (error instanceof ProblemError || error instanceof TokenError) {
+        return this.#client.decideRefused(error, this.#counter(seen));
+      }
       throw error;
     }
   }
@@ -141,20 +108,36 @@ export class Gate<R> {
   }
 
   async #byLimit(request: R, seen: Seen, limit: InlineLimit): Promise<CheckRequest | undefined> {
-    const { key, name } = this.#options;
+    const { key } = this.#options;
     const subject = key === undefined ? this.#address.attribute(seen.peer, seen.forwardedFor) : key(request);
     if (subject === undefined || subject === null) return undefined;
-    const { methods, template, counted = template } = seen.route ?? { methods: "ALL", template: "*" };
     // A long subject must not push the name out of the key, and has one key in all languages.
-    const bounded = await acceptable(`${subject}`);
-    return { key: JSON.stringify([name ?? `${methods} ${counted}`, bounded]), limit };
+    const bounded = await acceptable(stringOf(subject));
+    return { key: JSON.stringify([this.#counter(seen), bounded]), limit };
+  }
+
+  /** The name of the counter of `limit`, and of the request in the log. */
+  #counter({ route }: Seen): string {
+    const { methods, template, counted = template } = route ?? { methods: "ALL", template: "*" };
+    return this.#options.name ?? `${methods} ${counted}`;
   }
 }
 
 /** How long a response may take whose status decides whether it counts. Then it stays charged. */
 const RESERVED_MS = 300_000;
 
-/** Makes any value a string: a query such as `?key=a&key=b` gives an array, which the server would refuse. */
+/** Makes a value a string: a query such as `?key=a&key=b` gives an array, which the server would refuse. */
 function stringOf(value: unknown): string {
-  return typeof value === "object" ? JSON.stringify(value) : String(value);
+  if (typeof value === "string") return value;
+  if (value instanceof Uint8Array) return Array.from(value, (byte) => String.fromCharCode(byte)).join("");
+  if (typeof value === "number" || typeof value === "bigint") return String(value);
+  const json = JSON.stringify(value);
+  const kind = Object.prototype.toString.call(value);
+  // A promise or a map is `{}` as JSON, so all requests would have one subject. No request can contain one.
+  if (json === undefined || (json === "{}" && kind !== "[object Object]")) {
+    throw new TypeError(
+      `a key or an attribute must be a string or a value that JSON can have, got ${kind.slice(8, -1)}`,
+    );
+  }
+  return json;
 }

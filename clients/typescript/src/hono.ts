@@ -1,7 +1,8 @@
 import type { Spillgate } from "./client.js";
 import { denial, fieldsOf } from "./denial.js";
-import { Gate, type RateLimitOptions, type Route } from "./gate.js";
+import { Gate, type Route } from "./gate.js";
 import { type Connection, type NodeResponse, whenEnded } from "./node-http.js";
+import type { RateLimitOptions } from "./options.js";
 
 /** What the middleware needs of Hono's context. */
 export interface HonoContext {
@@ -27,8 +28,8 @@ export function rateLimit<C extends HonoContext = HonoContext>(
   client: Spillgate,
   options: HonoRateLimitOptions<C> = {},
 ) {
-  const gate = new Gate(client, options);
-  const peer = options.peer ?? peerOf;
+  const { peer = peerOf, ...others } = options;
+  const gate = new Gate<C>(client, others);
   // biome-ignore lint/suspicious/noConfusingVoidType: Hono's own type of middlewares.
   return async (context: C, next: () => Promise<void>): Promise<Response | void> => {
     const url = context.req.url;

@@ -91,9 +91,8 @@ export interface Call {
   error?: Error;
 }
 
-/** Where the client writes its few lines: `console`, or a logger with the same methods. */
+/** Where the client writes its few lines, all of them as warnings: `console`, or a logger with the same method. */
 export interface Logger {
-  info(message: string): void;
   warn(message: string): void;
 }
 

@@ -12,7 +12,7 @@ import { Spillgate } from "spillgate";
 import { burst, startApp } from "./burst.js";
 import { pause, Server } from "./server.js";
 
-const quiet = { info() {}, warn() {} };
+const quiet = { warn() {} };
 const LIMIT = 150;
 const POLICY = `[[rule]]\nname = "api"\nkey = ["ip"]\nlimits = ["${LIMIT}/day"]\n`;
 

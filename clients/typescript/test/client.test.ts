@@ -8,7 +8,7 @@ import { type Decision, type Options, ProblemError, Spillgate, TokenError, Unava
 import { pause } from "./server.js";
 
 type Fetch = NonNullable<Options["fetch"]>;
-const quiet = { info() {}, warn() {} };
+const quiet = { warn() {} };
 
 interface Sent {
   operation: string;
@@ -210,7 +210,7 @@ test("the breaker closes with the first answer", async () => {
   let isUp = false;
   const server = new Simulated((sent) => (isUp ? results(sent) : new Response("", { status: 500 })));
   const lines: string[] = [];
-  const logger = { info: (line: string) => lines.push(line), warn: (line: string) => lines.push(line) };
+  const logger = { warn: (line: string) => lines.push(line) };
   const client = server.client({ logger });
   for (let check = 0; check < 4; check += 1) await client.check({});
   assert.equal(server.sent.length, 3);
@@ -306,7 +306,7 @@ test("a logger or a hook that throws reaches no caller", async () => {
     throw new Error("no disk");
   };
   const server = new Simulated(() => new Response("", { status: 500 }));
-  const client = server.client({ logger: { info: fails, warn: fails }, observe: fails });
+  const client = server.client({ logger: { warn: fails }, observe: fails });
   const { error } = await client.check({});
   assert.ok(error instanceof Unavailable);
 });

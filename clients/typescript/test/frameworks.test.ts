@@ -25,9 +25,9 @@ before(async () => {
 });
 after(() => server.close());
 
-/** Compiled from README.md by `extract.mjs`. */
+/** Taken from README.md by `extract.mjs`. */
 async function example<T>(name: string): Promise<T> {
-  return (await import(`./examples/${name}.js`)).app as T;
+  return (await import(`./examples/${name}.mjs`)).app as T;
 }
 
 /** Five logins pass, the sixth is denied, and so much is in the header fields. */
@@ -79,6 +79,10 @@ test("the example fastify limits logins by address, and resets by email", async 
   const statuses = [];
   for (const email of emails) statuses.push(await reset(email));
   assert.deepEqual(statuses, [200, 200, 200, 429, 200]);
+  for (const payload of [{}, { email: {} }, undefined]) {
+    const response = await app.inject({ method: "POST", url: "/reset", ...(payload && { payload }) });
+    assert.equal(response.statusCode, 400, JSON.stringify(payload));
+  }
 });
 
 test("the example hono limits logins", async () => {

@@ -16,7 +16,7 @@ import { rateLimit as honoLimit } from "spillgate/hono";
 
 import { pause } from "./server.js";
 
-const quiet = { info() {}, warn() {} };
+const quiet = { warn() {} };
 // Far above the time-out and far below the 300 s of the runtime, for a machine that is busy with something else.
 const BOUND_MS = 20_000;
 

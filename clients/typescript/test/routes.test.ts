@@ -341,6 +341,22 @@ test("a response that never began counts, since leaving early must not be free",
   assert.equal((await fetch(url)).status, 429);
 });
 
+test("a limit that only the server can find wrong is logged once for each route", async () => {
+  const lines: string[] = [];
+  const refused = new Spillgate({ url: server.url, logger: { warn: (line: string) => lines.push(line) } });
+  const limit = honoLimit(refused, { limit: "5/0s" });
+  const app = new Hono();
+  for (const path of ["/a", "/b/:id"]) app.get(path, limit, (context) => context.text("ok"));
+  for (const path of ["/a", "/b/1", "/a", "/b/2"]) assert.equal((await app.request(path)).status, 200);
+  assert.deepEqual(
+    lines.map((line) => line.replace(/\(400: .*\)/, "(400)")),
+    [
+      'Spillgate refuses a request (400) of "GET /a": onFailure "allow" decides',
+      'Spillgate refuses a request (400) of "GET /b/:id": onFailure "allow" decides',
+    ],
+  );
+});
+
 test("options that contradict each other are refused at once", () => {
   assert.throws(() => expressLimit(client, { key: () => "a" }), /key and name belong to a limit/);
   assert.throws(() => expressLimit(client, { limit: "1/day", attributes: () => ({}) }), /attributes are for the rules/);
@@ -348,7 +364,7 @@ test("options that contradict each other are refused at once", () => {
 
 test("a token that cannot be sent lets onFailure decide in a middleware, and is logged", async () => {
   const lines: string[] = [];
-  const logger = { info() {}, warn: (line: string) => lines.push(line) };
+  const logger = { warn: (line: string) => lines.push(line) };
   const app = new Hono();
   app.use(
     honoLimit(new Spillgate({ url: server.url, token: () => "a\r\nb", onFailure: "deny", logger }), {
@@ -356,5 +372,8 @@ test("a token that cannot be sent lets onFailure decide in a middleware, and is 
     }),
   );
   assert.equal((await app.request("/")).status, 503);
-  assert.match(lines.join(), /onFailure "deny" decides: the token must have visible ASCII/);
+  assert.match(
+    lines.join(),
+    /refuses a request \(the token must have visible ASCII .*\) of "ALL \/\*": onFailure "deny" decides/,
+  );
 });

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from ._answer import Outcome, read_decision, read_outcome, read_results
 from ._call import Call, Check, CheckWithWait, Exchange
-from ._health import Health
+from ._health import LOG_PAUSE_SECONDS, Health
 from ._http import Response, Target
 from ._patience import TimedOut
 from ._queue import Queue
@@ -41,7 +41,8 @@ TRIES = 3
 PAUSE_SECONDS = 0.02
 # The server refuses a wait above 60 s. One that is much longer would overflow the client's timers.
 _WAIT_MAX = 120.0
-_REFUSAL_LOG_SECONDS = 60.0
+# How many counters the log names whose requests the server refuses.
+_REFUSED_MAX = 64
 
 
 @dataclass(slots=True)
@@ -83,7 +84,8 @@ class Core:
         self._authorization = authorization(token) if isinstance(token, str) else None
         self._observe = observe
         self.health = Health(on_failure)
-        self._refusal_logged_at = -_REFUSAL_LOG_SECONDS
+        # When the log last named a counter.
+        self._refused: dict[str, float] = {}
 
     def check_call(self, request: CheckRequest, wait: float = 0) -> Call[Decision]:
         # A caller that is late gives a negative wait, which is none.
@@ -191,12 +193,13 @@ class Core:
             error=error,
         )
 
-    def decide_refused(self, error: ProblemError | TokenError) -> Decision:
-        """Decides for a middleware, which cannot raise, what the server refuses. Strangers must not fill the log."""
-        now = time.monotonic()
-        if now - self._refusal_logged_at >= _REFUSAL_LOG_SECONDS:
-            self._refusal_logged_at = now
-            logger.warning("Spillgate refuses a request (%s): on_failure=%r decides", error, self.on_failure)
+    def decide_refused(self, error: ProblemError | TokenError, counter: str) -> Decision:
+        """Decides for a middleware, which cannot raise, what the server refuses. Logs each counter once in a while."""
+        now, logged_at = time.monotonic(), self._refused.get(counter)
+        is_due = len(self._refused) < _REFUSED_MAX if logged_at is None else now - logged_at >= LOG_PAUSE_SECONDS
+        if is_due:
+            self._refused[counter] = now
+            logger.warning("Spillgate refuses a request (%s) of %r: on_failure=%r decides", error, counter, self.on_failure)
         return self._decide_alone(error)
 
     def note_refused_end(self, error: ProblemError | TokenError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 
@@ -12,6 +13,8 @@ logger = logging.getLogger("spillgate")
 
 _OPENS_AFTER = 3
 _PROBE_SECONDS = 0.1
+# A line about the same thing is logged at most once in so many seconds: strangers must not fill the log.
+LOG_PAUSE_SECONDS = 10.0
 
 
 class Health:
@@ -24,6 +27,9 @@ class Health:
         self._on_failure = on_failure
         self._failures = 0
         self._probe_at = 0.0
+        self._outage_logged_at = -math.inf
+        # Whether the log shows that the server is down, so that its return is logged too.
+        self._is_logged = False
         # How many answers have arrived: a failure counts only if none came after its call had been sent.
         self.answers = 0
         self.start()
@@ -57,9 +63,11 @@ class Health:
     def answered(self) -> None:
         with self._lock:
             self.answers += 1
-            had_failed, self._failures = self._failures, 0
-        if had_failed:
-            logger.info("Spillgate answers again")
+            self._failures = 0
+            was_logged, self._is_logged = self._is_logged, False
+        if was_logged:
+            # A warning as well, because most applications do not show less than that.
+            logger.warning("Spillgate answers again")
 
     def failed(self, error: Unavailable, answers: int) -> None:
         """Counts a failure, unless an answer came since there were so many `answers`."""
@@ -67,8 +75,12 @@ class Health:
             if self.answers != answers:
                 return
             self._failures += 1
-            is_first = self._failures == 1
+            now = time.monotonic()
             if self._failures == _OPENS_AFTER:
-                self._probe_at = time.monotonic() + _PROBE_SECONDS
-        if is_first:
+                self._probe_at = now + _PROBE_SECONDS
+            # An outage that begins within the pause is logged by its first failure after the pause.
+            is_due = not self._is_logged and now - self._outage_logged_at >= LOG_PAUSE_SECONDS
+            if is_due:
+                self._is_logged, self._outage_logged_at = True, now
+        if is_due:
             logger.warning("Spillgate does not answer (%s): on_failure=%r decides", error, self._on_failure)

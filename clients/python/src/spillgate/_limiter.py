@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -16,7 +17,13 @@ STYLES = ("ietf", "draft-7", "draft-6", "legacy", "none")
 # How long a response may take until its cost can no longer be refunded.
 OUTCOME_SECONDS = 300.0
 
+# A limit as a string, as the server reads it: `20`, `5/minute`, `1_000/30s`. With a misspelt one each request would fail.
+_COUNT = "[0-9]+(?:_[0-9]+)*"
+_PERIOD = f"second|minute|hour|day|week|month|year|(?:{_COUNT})?(?:ms|s|m|h|d)"
+_LIMIT = re.compile(f"unlimited|block|{_COUNT}/(?:{_PERIOD})")
+
 Source = TypeVar("Source")
+AnyClient = TypeVar("AnyClient")
 
 
 @dataclass(slots=True)
@@ -59,6 +66,13 @@ if TYPE_CHECKING:
         path: str
 
 
+def checked_client(given: AnyClient, expected: type[AnyClient]) -> AnyClient:
+    """Returns the client of a limit. One of the other kind, or none at all, would fail at each request."""
+    if not isinstance(given, expected):
+        raise TypeError(f"client must be a spillgate.{expected.__name__} here, got {type(given).__name__}: {given!r}")
+    return given
+
+
 class Limiter(Generic[Source]):
     """Makes the check of a request: by the rules of the policy, or by a ``limit`` of its own.
 
@@ -72,9 +86,9 @@ class Limiter(Generic[Source]):
         count_if: whether a response with this status counts, for example only failed logins. The cost is reserved
             meanwhile, and refunded before the response is sent if it does not count.
         attributes: more attributes of a request, such as a user; ``None`` leaves the request unlimited. An attribute that is
-            ``None`` is left out, any other value that is not a string becomes ``str(value)``.
+            ``None`` is left out, bytes are read as Latin-1, and any other value becomes ``str(value)``.
         cost: of each request, or a function that returns it.
-        domain: of the rules.
+        domain: of the rules, and of the counters of ``limit``.
         headers: the style of the header fields: ``"ietf"``, ``"draft-7"``, ``"draft-6"``, ``"legacy"``, ``"none"``.
         trusted_proxies: networks of proxies that may set ``X-Forwarded-For``.
         path: ``"route"`` makes the attribute ``path`` the template of the route, where it is known.
@@ -94,6 +108,11 @@ class Limiter(Generic[Source]):
         trusted_proxies: Iterable[str] = (),
         path: str = "request",
     ) -> None:
+        if isinstance(limit, str):
+            if not _LIMIT.fullmatch(limit):
+                raise ValueError(f'limit must be such as "5/minute", "1_000/30s", "unlimited" or "block", got {limit!r}')
+        elif limit is not None and not isinstance(limit, Mapping):
+            raise TypeError(f'limit must be a string such as "5/minute", or a mapping, got {limit!r}')
         if limit is None and (key is not None or name is not None):
             raise ValueError("key and name belong to a limit; give one such as limit=\"5/minute\", or leave them out")
         if limit is not None and attributes is not None:
@@ -121,6 +140,10 @@ class Limiter(Generic[Source]):
     def counts(self, status: int) -> bool:
         return self._count_if is None or self._count_if(status)
 
+    def counter(self, seen: Seen) -> str:
+        """The name of the counter of ``limit``, and of the request in the log."""
+        return self._name or seen.registered or "*"
+
     def request(self, source: Source, seen: Seen) -> CheckRequest | None:
         """The check of a request, or ``None`` if it is unlimited."""
         cost: Any = self._cost(source) if callable(self._cost) else self._cost
@@ -128,9 +151,8 @@ class Limiter(Generic[Source]):
             subject = self._ip(seen) if self._key is None else self._key(source)
             if subject is None:
                 return None
-            name = self._name or seen.registered or "*"
             # A name has no end of its own: the array keeps names and subjects apart.
-            key = json.dumps([name, bounded(str(subject))], ensure_ascii=False, separators=(",", ":"))
+            key = json.dumps([self.counter(seen), bounded(_string(subject))], ensure_ascii=False, separators=(",", ":"))
             return check_request(None, cost, self._domain, key, self._limit, self._headers)
         path = seen.route if self._takes_route and seen.route is not None else escaped(seen.path)
         attributes: dict[str, str | int] = {"ip": self._ip(seen), "method": seen.method, "path": path}
@@ -140,7 +162,7 @@ class Limiter(Generic[Source]):
                 return None
             for name, value in more.items():
                 if value is not None:
-                    attributes[name] = value if isinstance(value, str) else str(value)
+                    attributes[name] = _string(value)
         return check_request(attributes, cost, self._domain, None, None, self._headers)
 
     def _ip(self, seen: Seen) -> str:
@@ -180,6 +202,13 @@ def missing_fields(decision: Decision, present: Iterable[str]) -> list[tuple[str
 def escaped(path: str) -> str:
     """Escapes again, in a decoded path, the characters by which the server would take another path."""
     return path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+
+
+def _string(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    # Frameworks hand out parts of a request as bytes, and `str` would add the quotes of a literal to them.
+    return value.decode("latin-1") if isinstance(value, bytes | bytearray) else str(value)
 
 
 def _status_of(decision: Decision) -> int:

@@ -131,14 +131,14 @@ class AsyncClient:
         """Lets a reservation and its permits last for ``ttl`` seconds from now."""
         return await self._end("renew", receipt, ttl_ms=round(ttl * 1000))
 
-    async def decide(self, request: CheckRequest, *, ttl: float | None = None) -> Decision:
+    async def decide(self, request: CheckRequest, *, ttl: float | None = None, counter: str = "*") -> Decision:
         """Decides a request for a middleware; see `Client.decide`."""
         try:
             if ttl is None:
                 return await self._perform(self._core.check_call(request))
             return await self._perform(self._core.reserve_call(request, ttl))
         except (ProblemError, TokenError) as error:
-            return self._core.decide_refused(error)
+            return self._core.decide_refused(error, counter)
 
     async def finish(self, receipt: str | None, *, refund: bool = False) -> None:
         """Ends the permits of a decision for a middleware, or refunds it; see `Client.finish`.

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ._limiter import Limiter, Seen, denial, missing_fields, registration
+from ._limiter import Limiter, Seen, checked_client, denial, missing_fields, registration
 from ._request import InlineLimit
 from .aio import AsyncClient
 from .decision import Decision
@@ -39,17 +39,18 @@ class RateLimit(Limiter[Scope]):
     ) -> None:
         super().__init__(limit, **options)
         self.app = app
-        self._client = client
+        self._client = checked_client(client, AsyncClient)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request = self.request(scope, seen(scope))
+        facts = seen(scope)
+        request = self.request(scope, facts)
         if request is None:
             await self.app(scope, receive, send)
             return
-        decision = await self._client.decide(request, ttl=self.ttl)
+        decision = await self._client.decide(request, ttl=self.ttl, counter=self.counter(facts))
         scope["spillgate"] = decision
         if decision.allowed:
             await serve(self.app, scope, receive, send, [Applied(self, self._client, decision)])

@@ -29,16 +29,16 @@ from .decision import Decision, NotSent, ProblemError, TokenError
 class Client:
     """Asks a Spillgate server. One client serves all threads; make it once.
 
-    A call never raises because the server is slow or away: ``on_failure`` decides then. It raises `ProblemError`
+    A call never raises because the server is slow or down: ``on_failure`` decides then. It raises `ProblemError`
     for a request that the server refuses, such as a wrong token.
 
     Args:
         url: where the server listens, ``http://127.0.0.1:8080``.
         token: the bearer token, or a function that returns it.
-        timeout: seconds until ``on_failure`` decides.
+        timeout: how many seconds the server may be silent until ``on_failure`` decides.
         on_failure: ``"allow"`` (fail open) or ``"deny"`` (fail closed).
         connections: the most connections, and so calls at once. Calls with a wait use at most half of them, at least one.
-        observe: called with a `Call` after each call, for metrics.
+        observe: called with a `CallReport` after each call, for metrics.
         ssl_context: for ``https``; by default the system's certificates are trusted.
     """
 
@@ -145,17 +145,18 @@ class Client:
         """Lets a reservation and its permits last for ``ttl`` seconds from now."""
         return self._end("renew", receipt, ttl_ms=round(ttl * 1000))
 
-    def decide(self, request: CheckRequest, *, ttl: float | None = None) -> Decision:
+    def decide(self, request: CheckRequest, *, ttl: float | None = None, counter: str = "*") -> Decision:
         """Decides a request for a middleware: ``on_failure`` also decides if the server refuses the request or the token.
 
-        With ``ttl`` the cost is reserved for so many seconds. `finish` ends the receipt of the decision, if there is one.
+        With ``ttl`` the cost is reserved for that many seconds. `finish` ends the receipt of the decision, if there is one.
+        The log names a refused request by ``counter``.
         """
         try:
             if ttl is None:
                 return self._perform(self._core.check_call(request))
             return self._perform(self._core.reserve_call(request, ttl))
         except (ProblemError, TokenError) as error:
-            return self._core.decide_refused(error)
+            return self._core.decide_refused(error, counter)
 
     def finish(self, receipt: str | None, *, refund: bool = False) -> None:
         """Ends the permits of a decision for a middleware, or refunds it. Never raises: the server ends what this leaves."""

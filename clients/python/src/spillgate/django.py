@@ -53,10 +53,11 @@ class RouteLimit(Limiter[Any]):
     def _limited(self, view: Callable[..., Any], client: Client) -> Callable[..., Any]:
         @wraps(view)
         def limited(request: HttpRequest, *arguments: Any, **named: Any) -> Any:
-            check = self.request(request, _seen(request))
+            seen = _seen(request)
+            check = self.request(request, seen)
             if check is None:
                 return view(request, *arguments, **named)
-            decision = client.decide(check, ttl=self.ttl)
+            decision = client.decide(check, ttl=self.ttl, counter=self.counter(seen))
             request.spillgate = decision
             if not decision.allowed:
                 return _denied(decision, request)
@@ -73,10 +74,11 @@ class RouteLimit(Limiter[Any]):
     def _limited_coroutine(self, view: Callable[..., Any], client: AsyncClient) -> Callable[..., Any]:
         @wraps(view)
         async def limited(request: HttpRequest, *arguments: Any, **named: Any) -> Any:
-            check = self.request(request, _seen(request))
+            seen = _seen(request)
+            check = self.request(request, seen)
             if check is None:
                 return await view(request, *arguments, **named)
-            decision = await client.decide(check, ttl=self.ttl)
+            decision = await client.decide(check, ttl=self.ttl, counter=self.counter(seen))
             request.spillgate = decision
             if not decision.allowed:
                 return _denied(decision, request)

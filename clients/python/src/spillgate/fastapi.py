@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
-from ._limiter import Limiter
+from ._limiter import Limiter, checked_client
 from ._request import InlineLimit
 from .aio import AsyncClient
 from .asgi import App, Applied, Receive, Scope, Send, seen, send_denial, serve
@@ -63,16 +63,17 @@ class RouteLimit(Limiter[Request]):
         **options: Unpack[Options[Request]],
     ) -> None:
         super().__init__(limit, **options)
-        self._client = client
+        self._client = checked_client(client, AsyncClient)
 
     async def __call__(self, request: Request) -> None:
         limits = request.scope.get(_LIMITS)
         if limits is None:
             raise RuntimeError("RouteLimit needs the middleware of spillgate.fastapi: app.add_middleware(RouteLimits)")
-        check = self.request(request, seen(request.scope))
+        facts = seen(request.scope)
+        check = self.request(request, facts)
         if check is None:
             return
-        decision = await self._client.decide(check, ttl=self.ttl)
+        decision = await self._client.decide(check, ttl=self.ttl, counter=self.counter(facts))
         request.scope["spillgate"] = decision
         if not decision.allowed:
             raise _RouteDenied(decision)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from flask import Request, Response, after_this_request, current_app, g, request
 
-from ._limiter import Limiter, Seen, denial, missing_fields, registration
+from ._limiter import Limiter, Seen, checked_client, denial, missing_fields, registration
 from ._request import InlineLimit
 from .client import Client
 from .decision import Decision
@@ -30,14 +30,15 @@ class RouteLimit(Limiter[Request]):
 
     def __init__(self, client: Client, limit: str | InlineLimit | None = None, **options: Unpack[Options[Request]]) -> None:
         super().__init__(limit, **options)
-        self._client = client
+        self._client = checked_client(client, Client)
 
     def __call__(self, view: View) -> View:
         @wraps(view)
         def limited(*arguments: Any, **named: Any) -> Any:
-            check = self.request(request, _seen())
+            seen = _seen()
+            check = self.request(request, seen)
             if check is not None:
-                decision = self._client.decide(check, ttl=self.ttl)
+                decision = self._client.decide(check, ttl=self.ttl, counter=self.counter(seen))
                 g.spillgate = decision
                 if not decision.allowed:
                     status, headers, body = denial(decision, request.method)

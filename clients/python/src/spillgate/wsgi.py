@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from http.client import responses
 from typing import TYPE_CHECKING, Any
 
-from ._limiter import Limiter, Seen, denial, missing_fields
+from ._limiter import Limiter, Seen, checked_client, denial, missing_fields
 from ._request import InlineLimit
 from .client import Client
 from .decision import Decision
@@ -38,13 +38,14 @@ class RateLimit(Base):
     ) -> None:
         super().__init__(limit, **options)
         self.app = app
-        self._client = client
+        self._client = checked_client(client, Client)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        request = self.request(environ, _seen(environ))
+        seen = _seen(environ)
+        request = self.request(environ, seen)
         if request is None:
             return self.app(environ, start_response)
-        decision = self._client.decide(request, ttl=self.ttl)
+        decision = self._client.decide(request, ttl=self.ttl, counter=self.counter(seen))
         environ["spillgate"] = decision
         if decision.allowed:
             return _Response(self, self._client, decision).start(self.app, environ, start_response)

@@ -1,0 +1,150 @@
+package spillgate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// newTestLog makes a log with a clock that stands still, and returns its lines since the last call, and what moves the clock.
+func newTestLog() (log *healthLog, lines func() string, pass func(time.Duration)) {
+	var written bytes.Buffer
+	withoutTime := func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}
+	now := time.Now()
+	log = newHealthLog(slog.New(slog.NewTextHandler(&written, &slog.HandlerOptions{ReplaceAttr: withoutTime})), OnFailureAllow)
+	log.now = func() time.Time { return now }
+	lines = func() string {
+		defer written.Reset()
+		return written.String()
+	}
+	return log, lines, func(d time.Duration) { now = now.Add(d) }
+}
+
+func TestAnOutageIsLoggedOnceWhenItBeginsAndOnceWhenItEnds(t *testing.T) {
+	log, lines, _ := newTestLog()
+	fails, answers := change{hasFailed: true}, change{hasAnswered: true}
+	log.changed(answers, nil)
+	for range 5 {
+		log.changed(fails, errTimeout)
+	}
+	for range 5 {
+		log.changed(answers, nil)
+	}
+	want := "level=WARN msg=\"Spillgate does not answer (the server did not answer in time)\" on_failure=allow\n" +
+		"level=WARN msg=\"Spillgate answers again\"\n"
+	if got := lines(); got != want {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestAnOutageThatBeginsWithinThePauseIsLoggedWhenThePauseIsOver(t *testing.T) {
+	log, lines, pass := newTestLog()
+	fails, answers := change{hasFailed: true}, change{hasAnswered: true}
+	log.changed(fails, errTimeout)
+	log.changed(answers, nil)
+	lines()
+	for range 3 {
+		// It comes and goes within the pause.
+		log.changed(fails, errTimeout)
+		log.changed(answers, nil)
+	}
+	log.changed(fails, errTimeout)
+	pass(logPause - time.Millisecond)
+	log.changed(fails, errTimeout)
+	if got := lines(); got != "" {
+		t.Errorf("within the pause: %s", got)
+	}
+	pass(time.Millisecond)
+	log.changed(fails, errTimeout)
+	log.changed(fails, errTimeout)
+	log.changed(answers, nil)
+	if got := lines(); strings.Count(got, "does not answer") != 1 || strings.Count(got, "answers again") != 1 {
+		t.Errorf("after the pause: %s", got)
+	}
+}
+
+func TestARefusedRequestIsLoggedOnceForEachCounterInTenSeconds(t *testing.T) {
+	_, client := startAnswering(t, 200, `{"error":{"title":"Bad Request","status":400,"detail":"a count of 0 allows nothing"}}`)
+	var lines func() string
+	var pass func(time.Duration)
+	client.log, lines, pass = newTestLog()
+	limit := newRateLimit(t, client, RateLimitOptions{})
+	mux := http.NewServeMux()
+	mux.Handle("GET /users/{id}", limit.Route("0/minute", answering(200)))
+	mux.Handle("POST /login", limit.Route("0/minute", answering(200)))
+	request := func() {
+		get, post := requestFrom("192.0.2.1", "GET", "/users/7"), requestFrom("192.0.2.1", "POST", "/login")
+		if got := statuses(mux, get, get, post, post); got != "200 200 200 200" {
+			t.Errorf("got %s", got)
+		}
+	}
+	request()
+	message := `level=WARN msg="Spillgate refuses a request (400: a count of 0 allows nothing)" counter="%s" on_failure=allow` + "\n"
+	want := fmt.Sprintf(message, "GET /users/{id}") + fmt.Sprintf(message, "POST /login")
+	if got := lines(); got != want {
+		t.Errorf("got %s", got)
+	}
+	pass(logPause)
+	request()
+	if got := lines(); got != want {
+		t.Errorf("after the pause: %s", got)
+	}
+}
+
+func TestTheLogRemembersABoundedNumberOfCounters(t *testing.T) {
+	log, lines, pass := newTestLog()
+	flood := func() int {
+		for i := range 10 * refusedMax {
+			log.refused(fmt.Sprint(i), errors.New("refused"))
+		}
+		return strings.Count(lines(), "\n")
+	}
+	if got := flood(); got != refusedMax || len(log.refusedAt) != refusedMax {
+		t.Errorf("%d lines, %d counters", got, len(log.refusedAt))
+	}
+	pass(logPause)
+	if got := flood(); got != refusedMax || len(log.refusedAt) != refusedMax {
+		t.Errorf("after the pause: %d lines, %d counters", got, len(log.refusedAt))
+	}
+}
+
+func TestAClientLogsAnOutageOfItsServer(t *testing.T) {
+	var isBack atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !isBack.Load() {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		fmt.Fprint(w, resultsOf(1, allows))
+	}))
+	defer server.Close()
+	client := newClient(t, Options{URL: server.URL, Timeout: patience})
+	var lines func() string
+	client.log, lines, _ = newTestLog()
+	for range 3 {
+		_, _ = client.Check(context.Background(), Request{})
+	}
+	if got := lines(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "Spillgate does not answer (the answer is not one of Spillgate") {
+		t.Errorf("got %s", got)
+	}
+	isBack.Store(true)
+	until(t, func() bool {
+		d, _ := client.Check(context.Background(), Request{})
+		return d.Source == "store"
+	}, func() string { return "the server does not decide" })
+	if got := lines(); got != "level=WARN msg=\"Spillgate answers again\"\n" {
+		t.Errorf("got %s", got)
+	}
+}
