@@ -183,6 +183,14 @@ def kill(process):
 
 def hang(process):
     process.send_signal(signal.SIGSTOP)
+    # Until then a thread may still answer.
+    while any(state_of(f"/proc/{process.pid}/task/{task}/stat") != "T" for task in os.listdir(f"/proc/{process.pid}/task")):
+        time.sleep(0.001)
+
+
+def state_of(path):
+    with open(path) as file:
+        return file.read().rpartition(") ")[2][0]
 
 
 def slow(milliseconds):
