@@ -1,7 +1,5 @@
 //! A line that many callers send on. A caller writes its own command, or adds it to a common buffer if many
 //! are in flight. One task reads the replies, which come in the order of sending.
-//!
-//! Longer than 450 lines because whether a line is silent depends on its writers and on its reader.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,11 +13,11 @@ use ::redis::{RedisError, RedisResult};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
-use super::pulse::Pulse;
+use super::pulse::{Pulse, Silence};
 use super::reply::{Cut, WireReply, is_pushed};
-use crate::time::{SLICES, STARVED, TICK};
+use crate::time::SLICES;
 
 /// The sending end of a line.
 pub(super) struct Line {
@@ -74,44 +72,6 @@ pub(super) struct Reader<S> {
 
 /// Delivers the reply to a command, and the value that was held for it.
 type ReplySender = oneshot::Sender<(RedisResult<WireReply>, Held)>;
-
-/// The shard's silence as the reader has counted it, slice by slice.
-///
-/// A slice that ended late counts only a part of its own length. While this process does not run, it can neither send
-/// nor read, and a shard on the same host may not run either.
-struct Silence {
-    /// Ends the slice at hand.
-    timer: Pin<Box<Sleep>>,
-    slice_from: Instant,
-    counted: Duration,
-}
-
-impl Silence {
-    /// Begins to count. All that could be sent has been sent.
-    fn new(now: Instant, slice: Duration) -> Silence {
-        let timer = Box::pin(tokio::time::sleep_until(now + slice));
-        Silence { timer, slice_from: now, counted: Duration::ZERO }
-    }
-
-    /// Ends the slice at hand, and counts what it has of a silence that began at `since`. Returns what is missing of
-    /// `needed`.
-    fn end_slice(&mut self, since: Instant, now: Instant, needed: Duration) -> Duration {
-        if since > self.slice_from {
-            self.counted = Duration::ZERO;
-        }
-        let (from, due) = (since.max(self.slice_from), self.timer.deadline());
-        self.counted += match now <= due + TICK {
-            true => now.saturating_duration_since(from),
-            false => due.saturating_duration_since(from) / STARVED,
-        };
-        needed.saturating_sub(self.counted)
-    }
-
-    fn begin_slice(&mut self, now: Instant, slice: Duration) {
-        self.slice_from = now;
-        self.timer.as_mut().reset(now + slice);
-    }
-}
 
 /// Creates a line over `stream`, and its reader. `socket` is a duplicate of the stream's socket.
 pub(super) fn line<S>(stream: S, socket: Option<TcpStream>) -> (Arc<Line>, Reader<S>)
@@ -382,7 +342,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
     fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<RedisError> {
         loop {
             if let Some(silence) = &mut self.silence {
-                ready!(silence.timer.as_mut().poll(context));
+                ready!(silence.poll_slice(context));
             }
             let (pulse, owed_since, oldest) = {
                 let mut sending = self.line.sending.lock();

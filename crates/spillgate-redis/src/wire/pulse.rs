@@ -1,14 +1,17 @@
-//! Detects silence of a shard: the last byte over all connections to it, and the release of callers when it
-//! stays silent.
+//! Detects silence of a shard: the last byte over all connections to it, the count of a silence, and the release of
+//! callers when it stays silent.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use super::line::Line;
+use crate::time::counted;
 
 /// The state that all connections to one shard share.
 ///
@@ -95,6 +98,45 @@ impl Pulse {
 
     fn lines(&self) -> Vec<Arc<Line>> {
         self.lines.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// The shard's silence as the reader has counted it, slice by slice.
+///
+/// A slice that ended late counts little. While this process does not run, it can neither send nor read, and a shard on
+/// the same host may not run either.
+pub(super) struct Silence {
+    /// Ends the slice at hand.
+    timer: Pin<Box<Sleep>>,
+    slice_from: Instant,
+    counted: Duration,
+}
+
+impl Silence {
+    /// Begins to count. All that could be sent has been sent.
+    pub(super) fn new(now: Instant, slice: Duration) -> Silence {
+        let timer = Box::pin(tokio::time::sleep_until(now + slice));
+        Silence { timer, slice_from: now, counted: Duration::ZERO }
+    }
+
+    /// Waits for the end of the slice at hand.
+    pub(super) fn poll_slice(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.timer.as_mut().poll(context)
+    }
+
+    /// Ends the slice at hand, and counts what it has of a silence that began at `since`. Returns what is missing of
+    /// `needed`.
+    pub(super) fn end_slice(&mut self, since: Instant, now: Instant, needed: Duration) -> Duration {
+        if since > self.slice_from {
+            self.counted = Duration::ZERO;
+        }
+        self.counted += counted(since.max(self.slice_from), self.timer.deadline(), now);
+        needed.saturating_sub(self.counted)
+    }
+
+    pub(super) fn begin_slice(&mut self, now: Instant, slice: Duration) {
+        self.slice_from = now;
+        self.timer.as_mut().reset(now + slice);
     }
 }
 
