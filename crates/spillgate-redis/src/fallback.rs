@@ -14,11 +14,12 @@ use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::error::StoreError;
 use crate::limit::{Algorithm, NamedLimit};
 use crate::memory::Memory;
-use crate::plan::{ChargeOutcome, ChargeOutcomes, Order, Plan, Transaction};
+use crate::plan::{ChargeOutcome, ChargeOutcomes, Order, Plan, RecordAction, Transaction};
 use crate::policy::{OnOutage, Policy, Rule, Share};
 use crate::time::{Clock, monotonic_us};
 
 mod deferred_charges;
+mod given_back;
 mod known;
 mod live;
 mod outage;
@@ -29,6 +30,7 @@ pub use outage::Outage;
 pub use reserved::{Alone, ChargedHere};
 
 use deferred_charges::{DeferredCharge, DeferredCharges};
+use given_back::GivenBack;
 use known::Known;
 use live::LiveInstances;
 
@@ -40,6 +42,7 @@ pub struct Fallback {
     clock: Clock,
     known: Known,
     deferred_charges: DeferredCharges,
+    given_back: GivenBack,
     /// The largest count of recent heartbeats; 0 before the first.
     live_instances: AtomicU32,
     live: Mutex<LiveInstances>,
@@ -70,6 +73,7 @@ impl Fallback {
             clock,
             known: Known::new(),
             deferred_charges: DeferredCharges::default(),
+            given_back: GivenBack::default(),
             live_instances: AtomicU32::new(0),
             live: Mutex::new(LiveInstances::new(monotonic_us())),
             expected_instances,
@@ -108,28 +112,30 @@ impl Fallback {
             // may have been executed is never sent twice.
             match outcomes[index] {
                 ChargeOutcome::NotAsked => self.deferred_charges.put_back(deferred),
+                ChargeOutcome::Store(_) => {
+                    self.note_paid(&deferred, call.transaction.charges[index].deferred);
+                }
                 _ => self.end_share(&deferred),
             }
         }
+        let is_reserved = matches!(call.transaction.record, RecordAction::Open(_));
         for (index, share) in call.outage.incurred.lock().drain(..) {
             let counter = &call.transaction.charges[index];
-            self.deferred_charges.add(counter, &share, counter.cost);
+            self.deferred_charges.add(counter, &share, counter.cost, is_reserved);
         }
     }
 
-    /// Charges some of the deferred charges, for subjects whose requests do not take them along.
+    /// Charges some of the deferred charges, for subjects whose requests do not take them along, and gives back what
+    /// reservations did not use of those that were charged.
     pub async fn repay(&self, redis: &Redis) {
+        let until_us = monotonic_us() + REPAYING_US;
+        self.give_back(redis, until_us).await;
         if self.deferred_charges.are_none() {
             return;
         }
         let payable = |deferred: &DeferredCharge| redis.is_asked(deferred.counter.key.tag);
-        let began_us = monotonic_us();
         for name in self.deferred_charges.some(REPAID_IN_A_ROUND, payable) {
-            // The next heartbeat waits for the end of the round.
-            let left_us = REPAYING_US.saturating_sub(monotonic_us().saturating_sub(began_us));
-            if left_us == 0 {
-                return;
-            }
+            let Some(redis) = redis_until(redis, until_us) else { return };
             // Each is taken out only when its turn comes. Until then it stays deferred, so that no
             // local share begins afresh over it.
             let Some(deferred) = self.deferred_charges.take_named(name) else { continue };
@@ -139,13 +145,12 @@ impl Fallback {
                 continue;
             }
             let counter = &deferred.counter;
-            let redis = redis.left_with(Duration::from_micros(left_us));
             match redis.change(counter, Change::Force(occupied)).await {
                 Ok((_, reply)) => {
                     // The share begins from the current state. Otherwise each such charge would
                     // renew the share while the store works but is too slow for some callers.
                     self.known.note(counter.name(), &reply.reading, self.clock.now_us());
-                    self.end_share(&deferred);
+                    self.note_paid(&deferred, occupied);
                 }
                 Err(error) if error.is_uncharged() => self.deferred_charges.put_back(deferred),
                 // Unknown means charged.
@@ -321,6 +326,12 @@ impl Fallback {
     }
 }
 
+/// Returns the store with the time that a round has left; `None` if it has none. The next heartbeat waits for its end.
+fn redis_until(redis: &Redis, until_us: u64) -> Option<Redis> {
+    let left_us = until_us.saturating_sub(monotonic_us());
+    (left_us > 0).then(|| redis.left_with(Duration::from_micros(left_us)))
+}
+
 /// The number of instances to assume if neither heartbeats nor settings give one. Most fleets are
 /// no larger.
 pub const INSTANCES_UNKNOWN: u32 = 16;
@@ -354,7 +365,7 @@ mod tests {
         let key = SubjectKey { tag: 1, id: 1, rule: 1 };
         let counter = PlannedCharge { cost: 1, ..PlannedCharge::new(key, limit) };
         fallback.memory.decide_one(&counter, Intent::Charge);
-        fallback.deferred_charges.add(&counter, counter.params(), 1);
+        fallback.deferred_charges.add(&counter, counter.params(), 1, false);
         let round = tokio::time::Instant::now() + Duration::from_micros(2 * REPAYING_US);
         fallback.repay(&redis).await;
         assert!(tokio::time::Instant::now() < round, "the round went on");

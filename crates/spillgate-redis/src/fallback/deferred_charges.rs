@@ -27,33 +27,47 @@ pub(super) struct DeferredCharge {
     pub(super) share: LimitParams,
     /// The amount admitted since the last charge to the store.
     pub(super) admitted: u64,
+    /// Whether a part of it may still be refunded, since it belongs to reservations or permits.
+    pub(super) is_reserved: bool,
 }
 
 impl DeferredCharges {
     /// Adds an admission. Above the bound it is dropped; the local share has enforced the limit all
     /// the same.
-    pub(super) fn add(&self, counter: &PlannedCharge, share: &LimitParams, cost: u64) {
+    pub(super) fn add(
+        &self,
+        counter: &PlannedCharge,
+        share: &LimitParams,
+        cost: u64,
+        is_reserved: bool,
+    ) {
         let mut deferred_charges = self.by_counter.lock();
         // A known counter is always updated, even at the bound.
         let full = deferred_charges.len() >= COUNTERS_MAX;
         match deferred_charges.get_mut(&counter.name()) {
-            Some(deferred) => deferred.admitted = deferred.admitted.saturating_add(cost),
+            Some(deferred) => {
+                deferred.admitted = deferred.admitted.saturating_add(cost);
+                deferred.is_reserved |= is_reserved;
+            }
             None if full => {}
             None => {
                 let counter = PlannedCharge::new(counter.key, counter.limit.clone());
                 let name = counter.name();
-                let deferred = DeferredCharge { counter, share: *share, admitted: cost };
+                let deferred =
+                    DeferredCharge { counter, share: *share, admitted: cost, is_reserved };
                 deferred_charges.insert(name, deferred);
             }
         }
         self.count.store(deferred_charges.len(), Ordering::Release);
     }
 
-    /// Subtracts a refunded admission.
-    pub(super) fn lower<L: LimitHandle>(&self, counter: &PlannedCharge<L>, cost: u64) {
-        if let Some(deferred) = self.by_counter.lock().get_mut(&counter.name()) {
-            deferred.admitted = deferred.admitted.saturating_sub(cost);
-        }
+    /// Subtracts a refunded admission. Returns what is left of it: the store has been charged for that.
+    pub(super) fn lower<L: LimitHandle>(&self, counter: &PlannedCharge<L>, cost: u64) -> u64 {
+        let mut deferred_charges = self.by_counter.lock();
+        let Some(deferred) = deferred_charges.get_mut(&counter.name()) else { return cost };
+        let lowered = cost.min(deferred.admitted);
+        deferred.admitted -= lowered;
+        cost - lowered
     }
 
     /// Returns whether a counter has a deferred charge.
@@ -86,7 +100,8 @@ impl DeferredCharges {
 
     /// Puts back a deferred charge that was not sent or not executed.
     pub(super) fn put_back(&self, deferred: DeferredCharge) {
-        self.add(&deferred.counter, &deferred.share, deferred.admitted);
+        let DeferredCharge { counter, share, admitted, is_reserved } = deferred;
+        self.add(&counter, &share, admitted, is_reserved);
     }
 
     pub(super) fn are_none(&self) -> bool {
@@ -112,7 +127,7 @@ mod tests {
             PlannedCharge { cost: 2, attributes: 1, ..PlannedCharge::new(key, limit.clone()) }
         };
         let (deferred_charges, one, other) = (DeferredCharges::default(), counter(7), counter(8));
-        [&one, &other].iter().for_each(|counter| deferred_charges.add(counter, params, 2));
+        [&one, &other].iter().for_each(|counter| deferred_charges.add(counter, params, 2, false));
         let names = deferred_charges.some(9, |deferred| deferred.counter.key.id == 7);
         assert_eq!(
             (names.len(), deferred_charges.is_deferred(&one), deferred_charges.is_deferred(&other)),

@@ -95,11 +95,8 @@ impl Fallback {
             // Usage beyond the estimate is deferred to the store like any other local admission.
             Corrected::Forced(amount) => {
                 if let (Some(limit), Some(share)) = (&counter.share_of, counter.limit.params()) {
-                    self.deferred_charges.add(
-                        &PlannedCharge::new(counter.key, (**limit).clone()),
-                        share,
-                        amount,
-                    );
+                    let counter = PlannedCharge::new(counter.key, (**limit).clone());
+                    self.deferred_charges.add(&counter, share, amount, false);
                 }
             }
         })
@@ -112,10 +109,13 @@ impl Fallback {
         self.lower_deferred(counter, returned);
     }
 
-    /// Subtracts a refund from the deferred charge, if the refunded charge is a part of it.
+    /// Subtracts a refund from the deferred charge, if the refunded charge is a part of it. What the store has been
+    /// charged for already is given back there.
     fn lower_deferred(&self, counter: &RecordedCharge, returned: u64) {
-        if counter.share_of.is_some() {
-            self.deferred_charges.lower(&counter.planned(0), returned);
+        if let Some(limit) = &counter.share_of {
+            let counter = PlannedCharge::new(counter.key, (**limit).clone());
+            let charged = self.deferred_charges.lower(&counter, returned);
+            self.given_back.add(&counter, charged, self.clock.now_us());
         }
     }
 }

@@ -1,4 +1,6 @@
 //! Reservations while the store fails.
+//!
+//! Longer than 450 lines because its tests share the ways to lose a reply and to count what the store has charged.
 
 use std::time::Duration;
 
@@ -282,6 +284,36 @@ fn local_refunds_reduce_the_deferred_charge() {
         assert!(patient.limiter.check(&Request::keyed("me", limit())).await.allowed());
         assert_eq!(left(&patient.limiter).await, 1_596, "three were used locally, and one since");
     });
+}
+
+/// The store was charged for a reservation of the outage, and kept the charge although the reservation was cancelled,
+/// or the permit released.
+#[test]
+fn what_an_outage_charged_is_given_back_after_the_catch_up() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let patient = Patient::on(&server.url());
+    let permits = Limit::concurrent(ALL_PERMITS, Duration::from_secs(3_600));
+    let held = Request::keyed("held", &permits);
+    let (reserved, permit) = patient.run(async {
+        let decision = patient.limiter.check(&held).await;
+        assert_eq!((decision.allowed(), decision.source()), (true, Source::Fallback));
+        (reserved(&patient.limiter, "job").await, decision)
+    });
+    server.restart();
+    patient.heals();
+    let counted = |subject: &str, limit: &Limit| counted_by(&server, subject, limit);
+    eventually(|| counted("me", &limit()) == 10);
+    eventually(|| counted("held", &permits) == 1);
+    patient.run(async {
+        // What others use in the meantime stays charged.
+        assert!(patient.limiter.check(&Request::keyed("me", limit()).costing(5)).await.allowed());
+        let settled = patient.limiter.settle(reserved.receipt().unwrap(), &Usage::from(3)).await;
+        assert_eq!(settled, Ok(EndResult::Done));
+        assert_eq!(patient.limiter.release(permit.receipt().unwrap()).await, Ok(EndResult::Done));
+    });
+    eventually(|| counted("me", &limit()) == 8);
+    eventually(|| counted("held", &permits) == 0);
 }
 
 /// The store has the charge of the reservation. Its local refund once lowered the deferred charge of another
