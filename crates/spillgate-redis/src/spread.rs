@@ -38,12 +38,10 @@ pub async fn decide(redis: &Redis, call: &StoreCall<'_>) -> ChargeOutcomes {
     let deadline = redis.deadline();
     match redis.only_location(transaction) {
         Some(location) => {
-            let reply = match &transaction.record {
-                // A caller that leaves has no receipt, so no other could end the record, and release its permits.
-                RecordAction::Open(opening) if !opening.is_named => {
-                    Box::pin(in_flight::ask(redis, location, transaction, deadline)).await
-                }
-                _ => redis.decide_one_at(location, transaction, deadline).await,
+            let reply = if ends_with_caller(transaction) {
+                Box::pin(in_flight::ask(redis, location, transaction, deadline)).await
+            } else {
+                redis.decide_one_at(location, transaction, deadline).await
             };
             outcomes_of(reply, call)
         }
@@ -79,7 +77,11 @@ pub async fn decide_each(redis: &Redis, calls: &[StoreCall<'_>]) -> Vec<ChargeOu
     let turns = &Semaphore::new(LOCATIONS_AT_ONCE);
     let together = together.into_iter().map(|(location, (numbers, transactions))| async move {
         let _turn = turns.acquire().await;
-        let replies = redis.decide_at(location, &transactions).await;
+        let replies = if transactions.iter().any(ends_with_caller) {
+            in_flight::ask_each(redis, location, &transactions).await
+        } else {
+            redis.decide_at(location, &transactions).await
+        };
         let outcomes = |(number, reply)| (number, outcomes_of(reply, &calls[number]));
         numbers.into_iter().zip(replies).map(outcomes).collect::<Vec<_>>()
     });
@@ -118,6 +120,12 @@ pub(super) async fn read(
         _ => None,
     });
     Ok(reply_from(transaction, replies.collect()))
+}
+
+/// Returns whether a transaction opens a record that ends if its caller leaves: without the receipt, no other could end
+/// it and release its permits.
+fn ends_with_caller(transaction: &Transaction) -> bool {
+    matches!(&transaction.record, RecordAction::Open(opening) if !opening.is_named)
 }
 
 fn outcomes_of(

@@ -310,7 +310,7 @@ fn processes_that_wait_on_one_store_share_its_rate() {
     });
 }
 
-/// The permit was held until its `max_hold`.
+/// The permit was held until its `max_hold`, also that of a check in a batch.
 #[test]
 fn a_caller_that_leaves_while_its_call_is_under_way_holds_no_permit() {
     let server = RedisServer::start();
@@ -319,16 +319,23 @@ fn a_caller_that_leaves_while_its_call_is_under_way_holds_no_permit() {
     runtime.block_on(async {
         let builder = Limiter::builder().redis(proxy.url()).timeout(Duration::from_secs(10));
         let limiter = builder.denial_cache(false).build().await.unwrap();
-        let request = Request::keyed("job", Limit::concurrent(1, HOUR));
-        proxy.set(Fault::Freeze);
-        let leaves = limiter.acquire(&request, HOUR);
-        assert!(tokio::time::timeout(Duration::from_millis(50), leaves).await.is_err());
-        proxy.set(Fault::None);
-        // It waits behind the call that was left, and may find its permit for a moment.
-        let began = Instant::now();
-        while !limiter.check(&request).await.allowed() {
-            assert!(began.elapsed() < Duration::from_secs(10), "the permit is held");
-            sleep(Duration::from_millis(5)).await;
+        for (job, is_batch) in [("job", false), ("batch", true)] {
+            let request = Request::keyed(job, Limit::concurrent(1, HOUR));
+            proxy.set(Fault::Freeze);
+            let leaves = async {
+                match is_batch {
+                    true => drop(limiter.check_batch(&[request.clone(), request.clone()]).await),
+                    false => drop(limiter.acquire(&request, HOUR).await),
+                }
+            };
+            assert!(tokio::time::timeout(Duration::from_millis(50), leaves).await.is_err());
+            proxy.set(Fault::None);
+            // It waits behind the call that was left, and may find its permit for a moment.
+            let began = Instant::now();
+            while !limiter.check(&request).await.allowed() {
+                assert!(began.elapsed() < Duration::from_secs(10), "the permit of {job} is held");
+                sleep(Duration::from_millis(5)).await;
+            }
         }
     });
 }
