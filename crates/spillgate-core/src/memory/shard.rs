@@ -159,53 +159,67 @@ impl Shard {
 
     /// Sweeps a few buckets, and returns whether one more counter may be added.
     ///
-    /// If the shard is full, evicts the least used counter of a sample, in up to `SAMPLES_MAX` samples.
+    /// If the shard is full, evicts the counter of a sample with the least used quota.
     pub(super) fn make_room(&mut self, now_us: u64, evicted: &AtomicU64) -> bool {
-        let mut samples = 0;
         self.sweep(SWEEP, now_us);
         // A loop, because the overflow counter is added even without room: the table can exceed `max_keys`.
         while self.table.len() >= self.max_keys {
-            if samples == SAMPLES_MAX {
-                return false;
+            let least = self.least_of_sample(now_us);
+            if self.table.len() < self.max_keys {
+                break;
             }
-            samples += 1;
-            let least = self.sweep(SAMPLE, now_us);
-            if let Some(bucket) = least.filter(|_| self.table.len() >= self.max_keys) {
-                self.remove_bucket(bucket);
-                evicted.fetch_add(1, Ordering::Relaxed);
-            }
+            let Some(bucket) = least else { return false };
+            self.remove_bucket(bucket);
+            evicted.fetch_add(1, Ordering::Relaxed);
         }
         true
     }
 
-    /// Removes expired counters from the next `buckets` buckets. Returns the least used of the others that
-    /// may be evicted.
-    fn sweep(&mut self, buckets: usize, now_us: u64) -> Option<usize> {
-        let mut least: Option<(usize, (u64, u64))> = None;
+    /// Sweeps until enough counters were seen to choose from, and returns the one that loses the least by its eviction.
+    fn least_of_sample(&mut self, now_us: u64) -> Option<usize> {
+        let (mut least, mut seen) = (None, 0);
+        for _ in 0..SAMPLES_MAX {
+            let (found, count) = self.sweep(SAMPLE, now_us);
+            let candidates = [least, found].into_iter().flatten();
+            least = candidates.min_by_key(|(_, loss): &(usize, Loss)| *loss);
+            seen += count;
+            if seen >= CHOICES {
+                break;
+            }
+        }
+        least.map(|(bucket, _)| bucket)
+    }
+
+    /// Removes expired counters from the next `buckets` buckets. Returns that of the others that may be evicted and loses
+    /// the least by it, and how many may be evicted.
+    fn sweep(&mut self, buckets: usize, now_us: u64) -> (Option<(usize, Loss)>, usize) {
+        let (mut least, mut count): (Option<(usize, Loss)>, usize) = (None, 0);
         for bucket in self.next_buckets(buckets) {
             let Some(entry) = self.table.get_bucket_mut(bucket) else { continue };
             let slot = entry.slot;
             // Halved at each sweep, so that recent uses count more than old ones.
             entry.slot.age();
-            let (gone, may_go) = match slot.unpack() {
-                Unpacked::State(state) => (state.gone_us() <= now_us, true),
+            let (gone, used) = match slot.unpack() {
+                Unpacked::State(state) => (state.gone_us() <= now_us, Some(slot.used())),
                 Unpacked::Large(index) => match &self.large[index as usize] {
-                    Some(state) => (state.gone_us() <= now_us, !is_held(state)),
+                    Some(state) => (state.gone_us() <= now_us, used_of_log(state)),
                     // The decision under way has taken it.
-                    None => (false, false),
+                    None => (false, None),
                 },
             };
             if gone {
                 self.remove_bucket(bucket);
-            } else if may_go && !slot.was_exhausted() {
-                // Of subjects that were seen equally often, the one that loses the least by a fresh quota.
-                let uses = (slot.uses(), slot.used());
-                if least.is_none_or(|(_, known)| uses < known) {
-                    least = Some((bucket, uses));
+            } else if let Some(used) = used.filter(|_| !slot.was_exhausted()) {
+                // By the quota that a fresh counter would give its subject. So a flood of new subjects, which use little
+                // each, replaces its own counters. How often each was used decides among equals.
+                let loss = (used, slot.uses());
+                count += 1;
+                if least.is_none_or(|(_, known)| loss < known) {
+                    least = Some((bucket, loss));
                 }
             }
         }
-        least.map(|(bucket, _)| bucket)
+        (least, count)
     }
 
     fn next_buckets(
@@ -257,11 +271,16 @@ impl Shard {
     }
 }
 
-/// Returns whether a large state has permits or receipts, which an eviction would lose. A log without
-/// receipts has none.
-fn is_held(state: &State) -> bool {
-    !matches!(state, State::SlidingLog(log) if !log.has_receipts())
+/// Returns the use of a log without receipts; `None` for a state with permits or receipts, which an eviction would lose.
+fn used_of_log(state: &State) -> Option<u64> {
+    match state {
+        State::SlidingLog(log) if !log.has_receipts() => Some(log.used()),
+        _ => None,
+    }
 }
+
+/// What the subject of a counter gains by its eviction: its used quota. Among equals, the recent uses.
+type Loss = (u64, u64);
 
 fn halves(key: u128) -> [u64; 2] {
     [key as u64, (key >> 64) as u64]
@@ -269,8 +288,10 @@ fn halves(key: u128) -> [u64; 2] {
 
 /// Buckets swept for each new counter. Two, so that the sweep is faster than the growth.
 const SWEEP: usize = 2;
-/// Buckets in one eviction sample.
+/// Buckets swept at once for an eviction.
 const SAMPLE: usize = 16;
-/// Samples taken before new subjects share the overflow counter. A table that was full for long has many
-/// empty buckets.
+/// How often that is done before new subjects share the overflow counter.
 const SAMPLES_MAX: usize = 4;
+/// Counters to choose from, unless there are fewer. A table that was full for long has many empty buckets, and a counter
+/// that is alone among them would be evicted however much it has used.
+const CHOICES: usize = 8;

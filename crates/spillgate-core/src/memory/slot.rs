@@ -145,10 +145,9 @@ impl Slot {
         self.word >> USES_SHIFT & USES_MAX
     }
 
-    /// Returns the used quota when the counter was last written; the most for a large state, which does not show it.
+    /// Returns the used quota when the counter was last written. A large state has it elsewhere.
     pub(super) fn used(&self) -> u64 {
         match self.tag() {
-            LARGE => u64::MAX,
             SLIDING => u64::from(self.a) + u64::from(self.b),
             _ => self.a.into(),
         }

@@ -191,22 +191,23 @@ fn memory_stays_flat_over_many_subjects_and_keeps_exhausted_and_reserved_ones() 
     }
 }
 
-/// Of 100 subjects that had used 60 of 100, a flood of random ones reset every second one.
+/// Of 100 subjects that had used 60 of 100, a flood of random ones reset most.
 #[test]
-fn a_flood_of_new_subjects_resets_hardly_any_limit_in_use() {
+fn a_flood_of_new_subjects_resets_no_limit_in_use() {
     let world = World::in_memory(20_000);
     let Engine::Memory(memory) = &*world.engine else { panic!("in memory") };
     let limit = named(Limit::per_day(100));
     let used = 1_000_000_000..1_000_000_100_u128;
     for subject in used.clone() {
-        assert!(world.check(subject, &limit, 60).fits);
+        assert!((0..20).all(|_| world.check(subject, &limit, 3).fits));
     }
-    for subject in 0..60_000 {
+    // Each counter is swept many times, so that none counts as used recently.
+    for subject in 0..300_000 {
         memory.decide(&transaction(Intent::Charge, &[(subject, &limit, 1)]));
     }
-    assert!(memory.evictions().live > 30_000, "{:?}", memory.evictions());
+    assert!(memory.evictions().live > 250_000, "{:?}", memory.evictions());
     let kept = used.filter(|subject| world.remaining(*subject, &limit) == 40).count();
-    assert!(kept >= 95, "{kept} of 100 are kept");
+    assert_eq!(kept, 100);
 }
 
 /// ACCIDENTS 25. A map full of exhausted subjects either grew or admitted all of them again.
