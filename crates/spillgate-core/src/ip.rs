@@ -1,7 +1,7 @@
 //! Addresses and networks: parsed from every spelling that proxies and logs use, cut to the prefix
 //! that identifies a client, and written as text.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::fmt;
 
 use ipnet::{IpNet, Ipv4Net};
@@ -68,18 +68,29 @@ impl Network {
             true => text.parse::<IpNet>().ok()?,
             false => IpNet::from(address(text.as_bytes())?),
         };
-        let IpNet::V6(mapped) = network else { return Some(Network(network.trunc())) };
-        match (mapped.addr().to_ipv4_mapped(), mapped.prefix_len().checked_sub(MAPPED_PREFIX)) {
-            (Some(address), Some(prefix)) => {
-                Ipv4Net::new(address, prefix).ok().map(|network| Network(network.trunc().into()))
-            }
-            _ => Some(Network(network.trunc())),
-        }
+        let network = Network(network.trunc());
+        Some(network.embedded(|address| address.to_ipv4_mapped()).unwrap_or(network))
     }
 
-    /// Parses the value of an attribute, as [`Network::parse`] does.
+    /// Parses the value of an attribute of type ip, as [`Network::parse`] does. A network within `64:ff9b::/96` becomes
+    /// the IPv4 network, because subjects behind a NAT64 gateway are IPv4 addresses.
+    ///
+    /// ```
+    /// use spillgate_core::ip::Network;
+    /// assert_eq!(Network::of_value(b"64:ff9b::10.0.0.0/104"), Network::parse("10.0.0.0/8"));
+    /// ```
     pub fn of_value(value: &[u8]) -> Option<Network> {
-        Network::parse(std::str::from_utf8(value).ok()?)
+        let network = Network::parse(std::str::from_utf8(value).ok()?)?;
+        Some(network.embedded(behind_nat64).unwrap_or(network))
+    }
+
+    /// Returns the IPv4 network that is embedded in an IPv6 one of at least 96 bits. `ipv4_in` returns the IPv4 address
+    /// that is embedded in an address.
+    fn embedded(self, ipv4_in: fn(Ipv6Addr) -> Option<Ipv4Addr>) -> Option<Network> {
+        let IpNet::V6(network) = self.0 else { return None };
+        let prefix = network.prefix_len().checked_sub(EMBEDDING_PREFIX)?;
+        let network = Ipv4Net::new(ipv4_in(network.addr())?, prefix).ok()?;
+        Some(Network(network.trunc().into()))
     }
 
     /// Returns whether this network has all addresses of the other.
@@ -136,11 +147,14 @@ impl SubjectPrefix {
     /// all IPv4 clients one prefix, so the IPv4 address within counts.
     pub fn subject(self, address: IpAddr) -> Network {
         let address = match address.to_canonical() {
-            IpAddr::V6(v6) if v6.segments()[..6] == NAT64 => {
-                IpAddr::V4(Ipv4Addr::from_bits(v6.to_bits() as u32))
-            }
+            IpAddr::V6(v6) => behind_nat64(v6).map_or(IpAddr::V6(v6), IpAddr::V4),
             address => address,
         };
+        self.cut(address)
+    }
+
+    /// Returns the network of an address that has the bits of this prefix.
+    fn cut(self, address: IpAddr) -> Network {
         let prefix = match address {
             IpAddr::V4(_) => self.v4,
             IpAddr::V6(_) => self.v6,
@@ -159,7 +173,8 @@ impl SubjectPrefix {
     /// Returns the subject that has a network, which may be a part of it. Returns `None` if the
     /// network has several subjects.
     pub fn subject_with(self, network: Network) -> Option<Network> {
-        let subject = self.subject(network.0.addr());
+        // Not `subject`: the first address of `64:ff9b::/64` is also that of the NAT64 prefix, which is a part of it.
+        let subject = self.cut(network.0.addr());
         subject.contains(network).then_some(subject)
     }
 }
@@ -227,18 +242,22 @@ impl<T> Default for Networks<T> {
     }
 }
 
+/// Returns the IPv4 address that an address in [`NAT64`] stands for.
+fn behind_nat64(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    (address.segments()[..6] == NAT64).then(|| Ipv4Addr::from_bits(address.to_bits() as u32))
+}
+
 const V4_BITS: u8 = 32;
 const V6_BITS: u8 = 128;
 /// The first 96 bits of `64:ff9b::/96`, whose addresses stand for IPv4 addresses behind a NAT64 gateway (RFC 6052). Only
-/// subjects know them: an address of a trusted network is never recognised within another.
+/// subjects and values of attributes are mapped to IPv4. The networks of trusted proxies are not: one in this prefix
+/// would make proxies of IPv4 clients.
 const NAT64: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
-/// `::ffff:0:0/96` holds the IPv4-mapped addresses.
-const MAPPED_PREFIX: u8 = 96;
+/// The bits before an embedded IPv4 address, in `::ffff:0:0/96` and in `64:ff9b::/96`.
+const EMBEDDING_PREFIX: u8 = 96;
 
 #[cfg(test)]
 mod tests {
-    use core::net::Ipv6Addr;
-
     use super::*;
     use proptest::prelude::*;
 
@@ -276,6 +295,22 @@ mod tests {
         for wrong in ["", "10.0.0.0/33", "10.0.0", "localhost", "10.0.0.1/8/8", "::/129"] {
             assert_eq!(Network::parse(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_network_behind_nat64_is_ipv4_as_a_value_and_ipv6_as_a_proxy() {
+        let value = |text: &str| Network::of_value(text.as_bytes()).unwrap().to_string();
+        assert_eq!(value("64:ff9b::203.0.113.9/120"), "203.0.113.0/24");
+        assert_eq!(value("64:ff9b::203.0.113.7"), "203.0.113.7");
+        assert_eq!(value("64:ff9b::/96"), "0.0.0.0/0");
+        assert_eq!(value("64:ff9b::/95"), "64:ff9b::/95");
+        assert_eq!(value("64:ff9b:1::203.0.113.0/120"), "64:ff9b:1::cb00:7100/120");
+        assert!(!parse("64:ff9b::/96").has("203.0.113.7".parse().unwrap()));
+        // A subject is its own, also beside the NAT64 prefix.
+        let usual = SubjectPrefix::default();
+        let beside = usual.subject("64:ff9b::1:0:0:1".parse().unwrap());
+        assert_eq!(beside.to_string(), "64:ff9b::/64");
+        assert_eq!(usual.subject_with(beside), Some(beside));
     }
 
     fn network() -> impl Strategy<Value = Network> {

@@ -1,5 +1,5 @@
 //! Normalises paths, so that a client gets no second limit by writing `//login`, `/%6Cogin` or
-//! `/a/../login`. A path with `%2F` has two readings. Normalises hosts likewise.
+//! `/a/../login`. A path with `%2F` or dot segments has several readings. Normalises hosts likewise.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub fn normalised_path<T: AsRef<[u8]> + ?Sized>(target: &T) -> Cow<'_, str> {
     match std::str::from_utf8(path) {
         Ok(text) if is_normal(path) => Cow::Borrowed(text),
         _ if path == b"*" => Cow::Borrowed("*"),
-        _ => Cow::Owned(resolved(path)),
+        _ => Cow::Owned(spelled(path, Dots::Resolved)),
     }
 }
 
@@ -38,14 +38,17 @@ pub fn normalised_path<T: AsRef<[u8]> + ?Sized>(target: &T) -> Cow<'_, str> {
 /// assert_eq!(path_with_slashes_decoded("/login%252F"), None);
 /// ```
 pub fn path_with_slashes_decoded<T: AsRef<[u8]> + ?Sized>(target: &T) -> Option<String> {
-    let mut path = path_of(target.as_ref());
-    let mut decoded = Vec::new();
-    while let Some(at) = path.windows(3).position(|triplet| triplet.eq_ignore_ascii_case(b"%2F")) {
-        decoded.extend_from_slice(&path[..at]);
-        decoded.push(b'/');
-        path = &path[at + 3..];
-    }
-    (!decoded.is_empty()).then(|| resolved(&[&decoded, path].concat()))
+    with_slashes(path_of(target.as_ref())).map(|path| spelled(&path, Dots::Resolved))
+}
+
+/// Returns the readings of a path with dot segments by servers that do not resolve them, such as Express and Starlette:
+/// as [`normalised_path`] and [`path_with_slashes_decoded`], but for these segments. Empty without any.
+pub(crate) fn paths_with_dots_kept(target: &[u8]) -> impl Iterator<Item = String> {
+    let path = path_of(target);
+    let readings = [Some(path.to_vec()), with_slashes(path)].into_iter().flatten();
+    let has_dots =
+        |path: &Vec<u8>| path.split(|byte| *byte == b'/').any(|one| is_dots(&respelled(one)));
+    readings.filter(has_dots).map(|path| spelled(&path, Dots::Kept))
 }
 
 /// Returns a host in its normal form: lower-case, without its port and without a final dot.
@@ -90,14 +93,38 @@ fn is_normal(path: &[u8]) -> bool {
         && path.windows(2).all(|pair| pair != b"//" && pair != b"/.")
 }
 
-fn resolved(path: &[u8]) -> String {
+/// Returns a path in which each `%2F` is a slash; `None` if there is none.
+fn with_slashes(mut path: &[u8]) -> Option<Vec<u8>> {
+    let mut decoded = Vec::new();
+    while let Some(at) = path.windows(3).position(|triplet| triplet.eq_ignore_ascii_case(b"%2F")) {
+        decoded.extend_from_slice(&path[..at]);
+        decoded.push(b'/');
+        path = &path[at + 3..];
+    }
+    (!decoded.is_empty()).then(|| [&decoded, path].concat())
+}
+
+/// What becomes of the segments `.` and `..`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dots {
+    Resolved,
+    Kept,
+}
+
+fn is_dots(segment: &str) -> bool {
+    matches!(segment, "." | "..")
+}
+
+fn spelled(path: &[u8], dots: Dots) -> String {
     let mut segments: Vec<String> = Vec::new();
     let mut ends_open = false;
     for segment in path.split(|byte| *byte == b'/').map(respelled) {
-        ends_open = matches!(segment.as_str(), "" | "." | "..");
+        let is_resolved = dots == Dots::Resolved && is_dots(&segment);
+        ends_open = segment.is_empty() || is_resolved;
         match segment.as_str() {
-            "" | "." => {}
-            ".." => drop(segments.pop()),
+            "" => {}
+            ".." if is_resolved => drop(segments.pop()),
+            _ if is_resolved => {}
             _ => segments.push(segment),
         }
     }

@@ -31,11 +31,11 @@ ignore_trailing_slash = true
     f"""
 [[rule]]
 name = "{name}"
-match = {{ path = "{path}" }}
+match = {{ path = {path} }}
 key = ["ip"]
 limits = ["2/hour"]
 """
-    for name, path in [("login", "/login"), ("deep", "/a/login")]
+    for name, path in [("login", '"/login"'), ("deep", '"/a/login"'), ("under", '["/under", "/under/*"]')]
 )
 # Behind a slash: what a client may write for "login".
 SPELLINGS = """
@@ -45,6 +45,11 @@ x%2fy/../../login %2f%2f%2flogin login/ login/. login/x/.. login%2f login%2f. lo
 %252flogin %25%32%66login x%252f..%252flogin \\login %5clogin x\\..\\login x%5c..%5clogin
 login;x=1 ;x/login x;y/../login %c0%aflogin %e0%80%aflogin %ef%bc%8flogin log%69n%00 login%20 login%09 login. login%2e
 """.split()
+# Routers that do not resolve dots take all of these for paths below a prefix.
+UNDER = """
+under/x under/../z under/%2e%2e/z under/./../z under%2f../z under/..%2fz under/x%2f..%2f..%2fz under/%2e%2e%2fz
+//under/../z x/../under/../z %75nder/../z under//../z under/x/../../z under/. under/.. under/../../under/../z
+""".split()
 TARGETS = [
     *[(path, "/" + spelling) for path in ["/login"] for spelling in SPELLINGS],
     *[("/a/login", "/a/" + spelling) for spelling in SPELLINGS],
@@ -52,6 +57,7 @@ TARGETS = [
     ("/a/login", "/a%2fx/../login"),
     ("/a/login", "/%61%2flogin"),
     ("/a/login", "/x%2f../a/login"),
+    *[("/under/x", "/" + spelling) for spelling in UNDER],
 ]
 
 
@@ -114,7 +120,7 @@ def evasions(binary, content):
         processes = [started(serve, spillgate)]
         try:
             processes.append(started(nginx(folder, content, port, spillgate), port))
-            for path in ["/login", "/a/login"]:
+            for path in ["/login", "/a/login", "/under/x"]:
                 first = [get(port, path) for _ in range(3)]
                 assert [status for status, _ in first] == [200, 200, 429], (content, path, first, ports)
             return [target for path, target in TARGETS if get(port, target)[1] == b"login"]
@@ -130,8 +136,9 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         files = pathlib.Path(name)
         files.chmod(0o755)
-        (files / "a").mkdir(mode=0o755)
-        for file in [files / "login", files / "a/login"]:
+        for folder in ["a", "under"]:
+            (files / folder).mkdir(mode=0o755)
+        for file in [files / "login", files / "a/login", files / "under/x"]:
             file.write_text("login")
             file.chmod(0o644)
         trials = {"nginx, root": (f"root {files};", None)}

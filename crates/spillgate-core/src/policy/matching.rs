@@ -334,6 +334,15 @@ impl Index {
         self.domain(domain).map_or(&[], |domain| &domain.used[kind as usize])
     }
 
+    /// Returns whether a limit of any rule counts this unit.
+    pub(super) fn counts_unit(&self, unit: &str) -> bool {
+        let counts = |domain: &Domain| {
+            let used = &domain.used[NameKind::Unit as usize];
+            used.binary_search_by(|used| (**used).cmp(unit)).is_ok()
+        };
+        counts(&self.default) || self.others.values().any(counts)
+    }
+
     pub(super) fn has_domain(&self, domain: &str) -> bool {
         let is_empty = |found: &Domain| found.attributes.is_empty() && found.always.is_empty();
         self.domain(domain).is_some_and(|found| !is_empty(found))

@@ -268,16 +268,14 @@ impl PathForm {
     /// Returns a value in its one spelling with all its readings, unless it has that.
     fn respelled(self, value: &Value<'_>) -> Option<Value<'static>> {
         let path = Value::of_path(value.as_bytes());
-        // A path that was read before has no `%2F` but in the kept reading.
-        let kept = value.other_reading().or(path.other_reading());
-        let decoded = self.folded(path.as_bytes());
-        match kept.map(|kept| self.folded(kept)) {
-            Some(kept) => {
-                let is_same = decoded == value.as_bytes() && value.other_reading() == Some(&kept);
-                (!is_same).then(|| Value::of_readings(decoded, kept))
-            }
-            None => (decoded != value.as_bytes()).then(|| decoded.into_owned().into()),
-        }
+        // A path that was read before has neither `%2F` nor dot segments but in its other readings.
+        let read = if value.other_readings().next().is_some() { value } else { &path };
+        let subject = self.folded(path.as_bytes());
+        let others: Vec<Cow<'_, [u8]>> =
+            read.other_readings().map(|one| self.folded(one)).collect();
+        let is_same = subject == value.as_bytes()
+            && value.other_readings().eq(others.iter().map(|one| &**one));
+        (!is_same).then(|| Value::of_readings(subject, others.into_iter().map(Cow::into_owned)))
     }
 
     /// Returns the text of an exact pattern, spelled as values with `%2F` kept are.

@@ -51,10 +51,10 @@ impl Event {
         self.ends.push((attribute as u16, self.bytes.len() as u32));
     }
 
-    /// Adds the path of a target in its normal form, with both readings if it has two.
+    /// Adds the path of a target in its normal form, with all its readings.
     pub(super) fn add_path(&mut self, attribute: usize, target: &[u8]) {
         let path = Value::of_path(target);
-        if path.other_reading().is_some() && self.value(attribute).is_none() {
+        if path.other_readings().next().is_some() && self.value(attribute).is_none() {
             self.targets.push((attribute, target.into()));
         }
         self.add(attribute, path.as_bytes());

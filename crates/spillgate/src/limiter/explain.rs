@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::limit::NamedLimit;
 use crate::plan::{Plan, PlanMode, RecordAction, Transaction};
 use crate::policy::{Mode, NotMatched, Policy, Rule};
-use crate::request::{Cost, Request};
+use crate::request::{Cost, Request, Value};
 
 mod sentence;
 pub(crate) mod wait;
@@ -133,9 +133,9 @@ impl Limiter {
         let domain = request.domain().to_owned();
         let elsewhere = bound.policy().map(|policy| matched_elsewhere(policy, bound.request()));
         let elsewhere = elsewhere.unwrap_or_default();
-        let paths = bound.request().values().filter_map(|(name, value)| {
-            sentence::of_path(name, value.as_bytes(), value.other_reading()?).into()
-        });
+        let several = |value: &Value<'_>| value.other_readings().next().is_some();
+        let paths = bound.request().values().filter(|(_, value)| several(value));
+        let paths = paths.map(|(name, value)| sentence::of_readings(name, value));
         let paths = paths.collect();
         Explanation {
             decision: decided,

@@ -197,8 +197,9 @@ impl Identity {
                     (!segment.is_empty()).then(|| segment.to_vec())
                 };
                 // A client could hide a segment by a `%2F..` that its server takes for a part of it.
-                let kept = path.other_reading().and_then(segment);
-                Some(Found::Owned(segment(path.as_bytes()).or(kept)?))
+                let segment =
+                    segment(path.as_bytes()).or_else(|| path.other_readings().find_map(segment));
+                Some(Found::Owned(segment?))
             }
             #[cfg(feature = "axum")]
             Kind::MatchedPath => Some(Found::Borrowed(routed::matched_path(head)?.as_bytes())),

@@ -107,6 +107,29 @@ fn odd_values_are_one_subject_so_that_no_client_gets_another_limit_by_them() {
     assert_eq!(Policy::default().typed(&request).attribute("ip"), Some(UNKNOWN));
 }
 
+// Found by an operator: the block of a network behind NAT64 answered "done", and blocked no client.
+#[test]
+fn a_network_behind_nat64_matches_and_covers_ipv4_addresses() {
+    let policy = types(
+        "[[rule]]\nname = 'r'\nkey = ['ip']\nlimits = ['1/s']\n\
+         match.ip.cidr = ['64:ff9b::203.0.113.0/120']\n\
+         [[override]]\nrule = 'r'\nsubject.ip = '64:ff9b::203.0.113.128/121'\nlimits = ['block']\n",
+    );
+    for (ip, is_blocked) in [
+        ("64:ff9b::203.0.113.7", Some(false)),
+        ("203.0.113.7", Some(false)),
+        ("64:ff9b::203.0.113.200", Some(true)),
+        ("203.0.113.200", Some(true)),
+        ("64:ff9b::203.0.114.7", None),
+        ("203.0.114.7", None),
+    ] {
+        let request = Request::new().with("ip", ip);
+        let matched = policy.matched(&policy.typed(&request));
+        let found = matched.first().map(|rule| rule.limits[0].limit().capacity() == Some(0));
+        assert_eq!(found, is_blocked, "{ip}");
+    }
+}
+
 #[test]
 fn a_request_in_the_one_spelling_is_not_copied() {
     let policy = Policy::default();

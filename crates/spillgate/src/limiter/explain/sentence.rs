@@ -4,6 +4,7 @@ use super::wait::Wait;
 use super::{ExplainedLimit, Explanation, Raise};
 use crate::decision::{Reason, Source};
 use crate::limit::Algorithm;
+use crate::request::Value;
 
 /// The answer that the request would get.
 pub(super) fn of_all(explained: &Explanation) -> String {
@@ -13,6 +14,9 @@ pub(super) fn of_all(explained: &Explanation) -> String {
     let mut sentence = match answer.reason() {
         _ if answer.is_unmatched() => {
             format!("Allowed: no rule of the domain {:?} matches.", explained.domain)
+        }
+        None if answer.limits().all(|limit| limit.shadow()) => {
+            "Allowed: only rules in shadow mode match, and these deny nothing.".to_owned()
         }
         None => format!("Allowed: every limit has room; {by} has the least left."),
         Some(Reason::Blocked) => format!("Denied by {by}, which blocks."),
@@ -40,11 +44,14 @@ pub(super) fn of_all(explained: &Explanation) -> String {
     sentence
 }
 
-/// The two readings of a path.
-pub(super) fn of_path(attribute: &str, decoded: &[u8], kept: &[u8]) -> String {
-    let [decoded, kept] = [decoded, kept].map(String::from_utf8_lossy);
+/// The readings of a value that has several.
+pub(super) fn of_readings(attribute: &str, value: &Value<'_>) -> String {
+    let quoted = |one: &[u8]| format!("{:?}", String::from_utf8_lossy(one));
+    let others: Vec<String> = value.other_readings().map(quoted).collect();
     format!(
-        "The attribute {attribute:?} is read as {kept:?}, and with its %2F decoded as {decoded:?}; rules match either, and keys use the second."
+        "The attribute {attribute:?} has several readings, since servers differ: {}, by which keys name the subject, and {}. Rules match any of them.",
+        quoted(value.as_bytes()),
+        others.join(", ")
     )
 }
 
