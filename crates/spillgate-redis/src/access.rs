@@ -9,7 +9,7 @@ use ::redis::RedisConnectionInfo;
 use arc_swap::ArcSwap;
 use tokio_rustls::TlsConnector;
 
-use super::address::Address;
+use super::address::{Address, At};
 use super::ring::all_nodes;
 use super::{Redis, tls};
 use crate::error::BuildError;
@@ -94,10 +94,18 @@ fn addresses_of(store: &Store) -> Result<Vec<Address>, BuildError> {
 }
 
 /// Returns an address with login and transport of the primary, which are those of the first sentinel, and the addresses
-/// of all sentinels.
+/// of all sentinels. A sentinel that is listed twice is refused, because its answer would count as two of a majority.
 fn of_sentinels(urls: &[String], password: Option<&str>) -> Result<Vec<Address>, BuildError> {
     let all = urls.first().into_iter().chain(urls);
     let addresses: Vec<Address> = all.map(|url| Address::parse(url)).collect::<Result<_, _>>()?;
+    let mut sentinels = addresses.iter().skip(1);
+    while let Some(sentinel) = sentinels.next() {
+        if sentinels.clone().any(|other| is_one_server(&sentinel.at, &other.at)) {
+            let why =
+                "this sentinel is listed twice and would count as two; list each sentinel once";
+            return Err(BuildError::StoreUrl { url: sentinel.at.to_string(), why: why.into() });
+        }
+    }
     if let Some(password) = password {
         for Address { login, .. } in addresses.iter().skip(1) {
             let own = RedisConnectionInfo::default().set_password(password);
@@ -105,6 +113,16 @@ fn of_sentinels(urls: &[String], password: Option<&str>) -> Result<Vec<Address>,
         }
     }
     Ok(addresses)
+}
+
+/// Returns whether two addresses are surely those of one server, with TLS or without it.
+fn is_one_server(one: &At, other: &At) -> bool {
+    match (one, other) {
+        (At::Tcp(one) | At::Tls(one), At::Tcp(other) | At::Tls(other)) => {
+            one.port == other.port && one.name.eq_ignore_ascii_case(&other.name)
+        }
+        _ => one == other,
+    }
 }
 
 impl fmt::Debug for Connector {
@@ -144,5 +162,22 @@ mod tests {
             assert!(matches!(access.take_over(&of(&other)), Err(BuildError::OtherStore)));
         }
         assert_eq!(access.addresses[0].login.get().password(), Some("old"));
+    }
+
+    #[test]
+    fn a_sentinel_that_is_listed_twice_is_refused() {
+        let check = |urls: &[&str]| {
+            let urls = urls.iter().map(|url| (*url).to_owned()).collect();
+            Redis::check_addresses(&Store::Sentinel { master: "m".into(), urls, password: None })
+        };
+        check(&["redis://a:1", "redis://a:2", "redis://b:1"]).unwrap();
+        for again in ["redis://a:1", "redis://A:1", "redis://me:hunter2@a:1/3", "rediss://a:1"] {
+            let error = check(&["redis://a:1", "redis://b:1", again]).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                "store address \"redis://a:1\": this sentinel is listed twice and would count as two; \
+                 list each sentinel once"
+            );
+        }
     }
 }

@@ -49,6 +49,10 @@ impl Address {
             "unix" => url.to_owned(),
             _ => return Err(wrong(REMEDY.into())),
         };
+        // The library would ignore such a parameter, and take what precedes it for the host.
+        if scheme != "unix" && splits_login(rest) {
+            return Err(wrong(format!("{ESCAPE}; {REMEDY}")));
+        }
         let info = plain
             .as_str()
             .into_connection_info()
@@ -146,24 +150,51 @@ fn wrong_part(scheme: &str, rest: &str) -> &'static str {
             "the database must be a number"
         }
         _ if rest.contains("protocol=") => "the protocol must be resp2 or resp3",
-        _ => {
-            "the host, the user or the password has a character that must be escaped, such as %2F for /"
-        }
+        _ => ESCAPE,
     }
 }
 
-/// Replaces the credentials in a URL, wherever it has some.
-fn redacted(url: &str) -> String {
-    let scheme = url.find("://").map_or(0, |at| at + 3);
-    let (location, query) = url[scheme..].split_once('?').unwrap_or((&url[scheme..], ""));
-    let location = match location.rfind('@') {
-        Some(at) => format!("***{}", &location[at..]),
-        None => location.to_owned(),
-    };
-    let query = if query.is_empty() { "" } else { "?***" };
-    format!("{}{location}{query}", &url[..scheme])
+/// Returns whether the first `?` is before an `@`, so that it belongs to a user or a password and begins no parameters.
+fn splits_login(rest: &str) -> bool {
+    rest.split_once('?').is_some_and(|(_, query)| query.contains('@'))
 }
 
+/// Replaces the credentials in a URL that cannot be parsed. Where it is unclear whether a part belongs to a password,
+/// that part is replaced too.
+fn redacted(url: &str) -> String {
+    // A password may have `://` too, but then a character before it is not that of a scheme.
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+            (&url[..scheme.len() + "://".len()], rest)
+        }
+        _ => ("", url),
+    };
+    let location = match rest.rsplit_once('@') {
+        // The parameters of a socket may have a password with an @, but its path has no login.
+        _ if scheme == "unix://" && rest.starts_with('/') => without_parameters(rest),
+        // The last @ belongs to a password in the parameters or to one that should be escaped.
+        Some((login, _)) if login.split_once('?').is_some_and(|(_, query)| query.contains('=')) => {
+            "***".to_owned()
+        }
+        Some((_, server)) => format!("***@{}", without_parameters(server)),
+        None if rest.starts_with('[') => without_parameters(rest),
+        // Without an @, a password may follow the colon.
+        None => match rest.find([':', '?']) {
+            Some(sign) => format!("{}***", &rest[..=sign]),
+            None => rest.to_owned(),
+        },
+    };
+    format!("{scheme}{location}")
+}
+
+fn without_parameters(location: &str) -> String {
+    match location.split_once('?') {
+        Some((location, _)) => format!("{location}?***"),
+        None => location.to_owned(),
+    }
+}
+
+const ESCAPE: &str = "the host, the user or the password has a character that must be escaped, such as %2F for / and %3F for ?";
 const REMEDY: &str =
     "write redis://user:password@host:port/database, rediss:// for TLS, or unix:///path?db=0";
 
@@ -199,11 +230,35 @@ mod tests {
             ("redis://0.0.0.0", "the host must be that of one server"),
             ("redis://store.example?protocol=9", "the protocol must be resp2 or resp3"),
             ("redis://me:hunt/er2@store.example", "the host, the user or the password has"),
+            ("redis://me:hunt?er2@store.example", "the host, the user or the password has"),
+            ("redis://me:1234?er2@store.example", "the host, the user or the password has"),
         ] {
             let BuildError::StoreUrl { why, .. } = Address::parse(url).unwrap_err() else {
                 panic!("{url}");
             };
             assert!(why.starts_with(part) && why.ends_with(REMEDY), "{url}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_password_that_is_not_escaped_is_never_quoted() {
+        for (url, quoted) in [
+            ("redis://me:hunter2?x@store.example:6379", "redis://***@store.example:6379"),
+            ("redis://me:1234?hunter2@store.example/3?x", "redis://***@store.example/3?***"),
+            ("redis://me:hunter2?x=y@store.example", "redis://***"),
+            ("redis://store.example?pass=x@hunter2", "redis://***"),
+            ("redis://me:hunter2", "redis://me:***"),
+            ("redis://:hunter2?x", "redis://:***"),
+            ("redis://me:hunter2/x?y", "redis://me:***"),
+            ("me:hunter2://x", "me:***"),
+            ("unix:///run/a.sock?pass=x@hunter2&db=x", "unix:///run/a.sock?***"),
+            ("unix://:hunter2?x@/run/a.sock", "unix://***@/run/a.sock"),
+            ("redis://[::1]:6379/x?protocol=resp3", "redis://[::1]:6379/x?***"),
+        ] {
+            let BuildError::StoreUrl { url: found, .. } = Address::parse(url).unwrap_err() else {
+                panic!("{url}");
+            };
+            assert_eq!(found, quoted, "{url}");
         }
     }
 

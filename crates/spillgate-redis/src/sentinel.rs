@@ -2,7 +2,8 @@
 //!
 //! The sentinels are asked before every connection, and the server must confirm its role. They are asked again while
 //! connected, because an old primary may still believe in its role. A primary that works is left only for one that
-//! most sentinels name: a single one may be wrong.
+//! most sentinels name: a single one may be wrong. At a start without a majority there is no such primary, so the one
+//! that more sentinels name than any other is used, with a warning.
 
 use std::fmt;
 use std::io;
@@ -57,18 +58,30 @@ impl Sentinels {
     pub(super) async fn dial(&self) -> RedisResult<Wire> {
         let votes = self.ask_all().await?;
         let found = self.found.lock().clone();
-        match votes.majority(self.addresses.len()) {
-            Some(host) => self.dial_primary(host).await,
-            None => {
-                if let Some(found) = found
-                    && let Some(Ok(wire)) =
-                        Deadline::after(ASK).bound(self.dial_primary(&found)).await
-                {
-                    return Ok(wire);
-                }
-                self.dial_primary(votes.most()?).await
-            }
+        if let Some(host) = votes.majority(self.addresses.len()) {
+            let wire = self.dial_primary(host).await?;
+            self.remember(host);
+            return Ok(wire);
         }
+        if let Some(found) = found
+            && let Some(Ok(wire)) = Deadline::after(ASK).bound(self.dial_primary(&found)).await
+        {
+            self.remember(&found);
+            return Ok(wire);
+        }
+        let host = votes.most()?;
+        let wire = self.dial_primary(host).await?;
+        // Only once for each primary: connections and attempts are many.
+        if self.remember(host).as_ref() != Some(host) {
+            let doubt = votes.doubt(host, self.addresses.len());
+            tracing::warn!(target: "spillgate", master = %self.master, primary = %host, "{doubt}");
+        }
+        Ok(wire)
+    }
+
+    /// Notes the primary of the last connection, and returns the one before.
+    fn remember(&self, primary: &Host) -> Option<Host> {
+        self.found.lock().replace(primary.clone())
     }
 
     async fn dial_primary(&self, host: &Host) -> RedisResult<Wire> {
@@ -77,7 +90,6 @@ impl Sentinels {
         let role = wire.send(&::redis::cmd("ROLE")).await?.value();
         match role {
             Value::Array(role) if role.first() == Some(&Value::BulkString(b"master".to_vec())) => {
-                *self.found.lock() = Some(host.clone());
                 Ok(wire)
             }
             _ => Err(trouble(format!("{host} is not a primary, but the sentinels name it"))),
@@ -177,6 +189,16 @@ impl Votes {
         self.0.iter().find(|(_, votes)| 2 * votes > sentinels).map(|(host, _)| host)
     }
 
+    /// Returns the warning that too few of `sentinels` name `primary`.
+    fn doubt(&self, primary: &Host, sentinels: usize) -> String {
+        let answered: usize = self.0.iter().map(|(_, votes)| votes).sum();
+        let named = self.0.iter().find(|(host, _)| host == primary).map_or(0, |(_, votes)| *votes);
+        format!(
+            "no majority of the sentinels: {answered} of {sentinels} answered, and {named} named this primary, which \
+             is used; it may be the wrong one until a majority answers, so check that the others run"
+        )
+    }
+
     /// Returns the server that more sentinels name than any other.
     fn most(&self) -> RedisResult<&Host> {
         let most = self.0.iter().map(|(_, votes)| *votes).max();
@@ -230,6 +252,9 @@ mod tests {
             assert_eq!(votes.majority(3), majority.map(host).as_ref(), "{named}");
             assert_eq!(votes.most().ok(), most.map(host).as_ref(), "{named}");
         }
+        let doubt = |named: &str, sentinels| votes(named).doubt(&host("a"), sentinels);
+        assert!(doubt("a", 3).contains("1 of 3 answered, and 1 named this primary"));
+        assert!(doubt("aab", 5).contains("3 of 5 answered, and 2 named this primary"));
         let tie = votes("ab").most().unwrap_err().to_string();
         assert!(tie.contains("disagree about the primary: a:6379, b:6379"), "{tie}");
     }

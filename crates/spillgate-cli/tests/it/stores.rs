@@ -22,6 +22,24 @@ fn a_primary_under_sentinels_decides_and_its_replicas_load_the_script() {
     assert_eq!(loaded(&file), 2);
 }
 
+/// One wrong sentinel of three was believed at a start, without a word in the log.
+#[test]
+fn a_primary_without_a_majority_of_the_sentinels_is_used_with_a_warning() {
+    let watched = Sentinels::start(0, 1);
+    // No server listens on these ports.
+    let down = ["redis://127.0.0.1:1".to_owned(), "redis://127.0.0.1:2".to_owned()];
+    let urls = [&watched.urls()[..], &down].concat();
+    let name = Sentinels::NAME;
+    let file = store(&format!("sentinel = {{ master = \"{name}\", urls = {urls:?} }}\n"));
+    let mut server = serve(&file);
+    let warning = "no majority of the sentinels: 1 of 3 answered, and 1 named this primary";
+    if !server.before_ready.contains(warning) {
+        server.log_until(warning);
+    }
+    let decision = server.check(r#"{"key": "u1", "limit": {"quota": "1/day"}}"#);
+    assert_eq!(decision["degraded"], false, "{decision}");
+}
+
 #[test]
 fn a_cluster_decides_and_every_node_is_checked() {
     let cluster = Cluster::start(3, 1);

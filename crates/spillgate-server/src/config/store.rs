@@ -379,12 +379,13 @@ fn connections(text: &str) -> Result<usize, String> {
 /// Returns an address without user, password and parameters.
 fn without_credentials(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let shown = rest.split(['?', '#']).next().unwrap_or_default();
-    // The host begins after the last @: a password may hold every one of these characters, even unescaped.
-    let host = rest
-        .rsplit_once('@')
-        .map_or(shown, |(_, host)| host.split(['?', '#']).next().unwrap_or_default());
-    format!("{scheme}://{host}")
+    let place = match rest.rsplit_once('@') {
+        // The host begins after the last @: a password may hold every one of these characters, even unescaped. That of a
+        // socket is a parameter.
+        Some((_, host)) if scheme != "unix" => host,
+        _ => rest,
+    };
+    format!("{scheme}://{}", place.split(['?', '#']).next().unwrap_or_default())
 }
 
 /// Returns whether an address has a password.
@@ -480,6 +481,7 @@ mod tests {
             ("redis://:se/c?re#t@host/0", "redis://host/0"),
             ("redis://:s@cret@host", "redis://host"),
             ("unix:///run/redis.sock?pass=secret", "unix:///run/redis.sock"),
+            ("unix:///run/redis.sock?pass=s@cret", "unix:///run/redis.sock"),
             ("user:secret@host", "://host"),
         ] {
             assert_eq!(without_credentials(url), shown);

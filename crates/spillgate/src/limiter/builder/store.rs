@@ -53,7 +53,8 @@ impl LimiterBuilder {
 
     /// Keeps state on the current primary of a master name that these Sentinels watch.
     ///
-    /// User, password, database and TLS of the first URL apply to the primary too.
+    /// User, password, database and TLS of the first URL apply to the primary too. `build` returns an error if two URLs
+    /// have the same host and port, because one Sentinel would count as two of a majority.
     ///
     /// ```
     /// use spillgate::Limiter;

@@ -47,8 +47,8 @@ fn an_unknown_primary_name_is_an_outage_with_a_message() {
 /// One random sentinel used to be asked, so each connection and each look followed the wrong one by chance.
 #[test]
 fn a_wrong_sentinel_of_three_moves_no_instance_off_a_healthy_primary() {
-    let [right, wrong] = [(); 2].map(|()| Sentinels::start(0, 1));
-    let urls = [right.urls(), right.urls(), wrong.urls()].concat();
+    let (right, wrong) = (Sentinels::start(0, 2), Sentinels::start(0, 1));
+    let urls = [right.urls(), wrong.urls()].concat();
     let runtime = storm::threads();
     let mut opened = JoinSet::new();
     for _ in 0..10 {
