@@ -207,6 +207,9 @@ impl fmt::Display for Answer<'_> {
                 write!(f, " {name}={}", printable(value.as_str().unwrap_or_default()))?;
             }
         }
+        if let Some(note) = answer["note"].as_str() {
+            write!(f, "\n  note: {}", printable(note))?;
+        }
         let limits = answer["limits"].as_array();
         for limit in limits.into_iter().flatten() {
             let text = |name: &str| limit[name].as_str().unwrap_or_default();
@@ -366,6 +369,10 @@ mod tests {
         assert_eq!(
             shown(json!({"result": "done", "subject": {"ip": "2001:db8::/64"}})),
             "http://h: done\n  it applies to ip=2001:db8::/64"
+        );
+        assert_eq!(
+            shown(json!({"result": "done", "note": "rule \"api\" is off"})),
+            "http://h: done\n  note: rule \"api\" is off"
         );
         let limit = json!({"rule": "api", "limit": "0", "remaining": 7, "capacity": 10, "unit": "requests"});
         assert_eq!(

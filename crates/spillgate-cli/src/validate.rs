@@ -17,9 +17,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     let name = file.display().to_string();
-    // Unlike a file that is watched, this one may be a pipe.
-    let text =
-        std::fs::read_to_string(file).map_err(|error| format!("cannot read {name}: {error}"))?;
+    let text = config::read_once(file)?;
     match config::load_text(&name, &text) {
         Ok(file) => {
             if let Some(problem) = file.settings.store.wrong_address() {
@@ -27,7 +25,9 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
             }
             // If the old file does not load, there is nothing to compare with, which is an error.
             let old = args.against.as_deref().map(config::policy_of).transpose()?;
-            let report = Report::new(loaded(&name, &text, &file), old.as_ref(), args.subjects);
+            let unreadable = file.settings.unreadable_files();
+            let loaded = loaded(&name, &text, &file, &unreadable);
+            let report = Report::new(loaded, old.as_ref(), args.subjects);
             if args.json {
                 say(&serde_json::to_string(&report)?)?
             } else {
@@ -40,12 +40,18 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Returns the warnings about a file that loads, one line each.
+/// Returns the warnings about a file that loads, one line each. Files that cannot be read are left out, since the
+/// service reports them when it opens them.
 pub(crate) fn warnings(name: &str, text: &str, file: &Loaded) -> Vec<String> {
-    Report::new(loaded(name, text, file), None, None).warnings().collect()
+    Report::new(loaded(name, text, file, &[]), None, None).warnings().collect()
 }
 
-fn loaded<'a>(name: &'a str, text: &'a str, file: &'a Loaded) -> validate::Loaded<'a> {
+fn loaded<'a>(
+    name: &'a str,
+    text: &'a str,
+    file: &'a Loaded,
+    unreadable: &'a [(&'static str, String)],
+) -> validate::Loaded<'a> {
     let Loaded { policy, settings, set } = file;
     let store = &settings.store;
     let service = Service {
@@ -54,7 +60,7 @@ fn loaded<'a>(name: &'a str, text: &'a str, file: &'a Loaded) -> validate::Loade
         expected_instances: store.expected_instances,
         trusts_everyone: settings.trusts_everyone(),
     };
-    validate::Loaded { name, text, policy, settings: set, service }
+    validate::Loaded { name, text, policy, settings: set, unreadable, service }
 }
 
 fn print_problems(problems: &[Problem], json: bool) -> Result<ExitCode, Failure> {

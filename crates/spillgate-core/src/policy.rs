@@ -185,7 +185,8 @@ impl Policy {
     }
 
     /// Returns the attributes and units of a request that no rule of its domain uses. There are none
-    /// for a domain without rules, nor for an inline limit.
+    /// for a domain without rules, nor for an inline limit. Middleware sends `ip`, `method`, `host` and `path` whether a
+    /// rule uses them or not, so they are not among them.
     ///
     /// ```
     /// # use spillgate_core as spillgate;
@@ -203,6 +204,7 @@ impl Policy {
         let domain = request.domain();
         let checks = request.inline_limit().is_none() && self.has_domain(domain);
         let attributes = request.attributes().map(|(name, _)| (NameKind::Attribute, name));
+        let attributes = attributes.filter(|(_, name)| !SENT_UNASKED.contains(name));
         // Requests are charged one if no unit is named, so that unit is no mistake.
         let units = request.cost().amounts().map(|(unit, _)| (NameKind::Unit, unit));
         let units = units.filter(|(_, unit)| *unit != REQUESTS);
@@ -226,6 +228,13 @@ impl Policy {
     /// Returns the number of limits of all rules. No request matches more.
     pub fn limit_count(&self) -> usize {
         self.limit_count
+    }
+
+    /// Returns whether any rule or override counts this unit, in whatever domain.
+    pub fn counts_unit(&self, unit: &str) -> bool {
+        self.index.counts_unit(unit)
+            || self.overrides.count_unit(unit)
+            || self.runtime.count_unit(unit)
     }
 
     /// Returns the number of overrides in the file.
@@ -500,6 +509,8 @@ fn too_many_tried_always() -> String {
 
 /// The most names that a misspelt one is compared with.
 const COMPARED_MAX: usize = 256;
+/// The attributes that middleware sends with each request, and the one that Envoy's listener adds.
+const SENT_UNASKED: [&str; 5] = ["envoy.entries", "host", "ip", "method", "path"];
 /// The tables of a file: the policy's and the service's.
 const SECTIONS: [&str; 7] =
     ["attribute", "rule", NO_RULES, "override", "server", "store", "telemetry"];

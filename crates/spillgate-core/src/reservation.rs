@@ -72,6 +72,18 @@ impl<'a> Usage<'a> {
         Usage(self.0.into_iter().map(|(unit, amount)| (unit.into_owned().into(), amount)).collect())
     }
 
+    /// Returns the units that it names.
+    ///
+    /// ```
+    /// use spillgate::reservation::Usage;
+    ///
+    /// let usage = Usage::of("tokens", 512).and("bytes", 90_000);
+    /// assert!(usage.units().eq(["tokens", "bytes"]));
+    /// ```
+    pub fn units(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(unit, _)| unit.as_ref())
+    }
+
     fn of_counter(&self, counter: &RecordedCharge) -> Option<u64> {
         self.0.iter().find(|(unit, _)| kept::unit(unit) == counter.unit).map(|(_, amount)| *amount)
     }

@@ -80,7 +80,7 @@ export function setOverride(rule, subject, limits, seconds) {
       return set;
     },
     // The server answers with the subjects that the override covers: an IPv6 address becomes its /64.
-    done: answer => `${named(rule, answer.subject)} is ${isBlock ? 'blocked' : `limited to ${limits.join(', ')}`} by ${rule}.`,
+    done: answer => `${named(rule, answer.subject)} is ${isBlock ? 'blocked' : `limited to ${limits.join(', ')}`} by ${rule}.${answer.note ? ` Note: ${answer.note}.` : ''}`,
     undo(reason, seen) {
       const replaced = overrideOf(rule, set.subject, before);
       return replaced ? put(replaced, reason, seen) : remove(rule, set.subject, reason, seen).catch(gone);

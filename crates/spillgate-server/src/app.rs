@@ -21,7 +21,7 @@ use crate::telemetry::{Traces, sink};
 mod names;
 
 use names::NameRules;
-pub(crate) use names::{UnknownName, sentence as about_unused};
+pub(crate) use names::UnknownName;
 
 /// The limiter behind every listener. Clones share it.
 #[derive(Clone)]

@@ -175,6 +175,16 @@ pub fn read(file: &Path) -> Result<String, Problem> {
     files::read_text(file, files::POLICY_BYTES_MAX).map_err(unreadable)
 }
 
+/// Reads the text of a settings file once, which may come from a pipe.
+///
+/// # Errors
+///
+/// If the file cannot be read.
+pub fn read_once(file: &Path) -> Result<String, Problem> {
+    let unreadable = |error| Problem::File(format!("cannot read {}: {error}", file.display()));
+    files::read_text_or_pipe(file, files::POLICY_BYTES_MAX).map_err(unreadable)
+}
+
 /// Reads the policy of a file's text.
 ///
 /// # Errors

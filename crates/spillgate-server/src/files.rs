@@ -15,12 +15,16 @@ pub(crate) fn read(file: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     check_regular(&fs::metadata(file)?)?;
     let opened = File::open(file)?;
     check_regular(&opened.metadata()?)?;
-    let mut bytes = Vec::new();
-    opened.take(bytes_max + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > bytes_max {
-        true => Err(io::Error::other(format!("is longer than {bytes_max} bytes"))),
-        false => Ok(bytes),
-    }
+    bounded(opened, bytes_max)
+}
+
+/// Reads a file of at most `bytes_max` bytes of text, which may be a pipe. Waits for its writer.
+///
+/// # Errors
+///
+/// If the file cannot be read, is longer, or is not UTF-8.
+pub(crate) fn read_text_or_pipe(file: &Path, bytes_max: u64) -> io::Result<String> {
+    text(bounded(File::open(file)?, bytes_max)?)
 }
 
 /// Reads a regular file as text. See [`read`].
@@ -29,13 +33,25 @@ pub(crate) fn read(file: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 ///
 /// As [`read`], and if the file is not UTF-8.
 pub(crate) fn read_text(file: &Path, bytes_max: u64) -> io::Result<String> {
-    let bytes = read(file, bytes_max)?;
-    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "is not UTF-8"))
+    text(read(file, bytes_max)?)
 }
 
 /// Returns whether every user of this machine may read a file.
 pub(crate) fn is_open_to_all(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|metadata| metadata.permissions().mode() & 0o004 != 0)
+}
+
+fn bounded(opened: File, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    opened.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > bytes_max {
+        true => Err(io::Error::other(format!("is longer than {bytes_max} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "is not UTF-8"))
 }
 
 fn check_regular(metadata: &Metadata) -> io::Result<()> {

@@ -1,8 +1,8 @@
 //! Reload of the policy file: a valid file is in force from the next request on, an invalid one changes nothing.
 //!
-//! A changed file is read once two looks find the same content, and at the third look if it has fewer rules than are in
-//! force, so that half a file is not put in force. A file without rules is refused while rules are in force, because it was probably cut short; `rules = []` in it confirms
-//! that it is meant.
+//! A changed file is read once two looks find the same content, and at the third look if it has fewer rules or fewer
+//! overrides than are in force, so that half a file is not put in force. A file without rules is refused while rules
+//! are in force, because it was probably cut short; `rules = []` in it confirms that it is meant.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
@@ -40,6 +40,25 @@ pub(crate) struct Followed {
 struct Changing {
     content: Content,
     since: Instant,
+}
+
+/// The number of entries of a policy. Half a file has fewer of one kind.
+#[derive(Clone, Copy)]
+struct Size {
+    rules: usize,
+    overrides: usize,
+}
+
+impl Size {
+    fn of(policy: &Policy) -> Size {
+        Size { rules: policy.rules().len(), overrides: policy.override_count() }
+    }
+
+    /// Returns whether it has fewer entries of one kind than `other`, even if it has more of the other kind. A file
+    /// often ends with its overrides, and some of these are blocks.
+    fn is_short_of(self, other: Size) -> bool {
+        self.rules < other.rules || self.overrides < other.overrides
+    }
 }
 
 /// The result of one look at the file.
@@ -84,7 +103,7 @@ impl Followed {
                 }
                 now = ticks.tick() => now,
             };
-            let in_force = app.limiter().policy().rules().len();
+            let in_force = Size::of(&app.limiter().policy());
             let (followed, found) = self.look(asked.is_some(), now, in_force).await;
             self = followed;
             let status = match found {
@@ -104,7 +123,7 @@ impl Followed {
     }
 
     /// Looks at the file on a blocking thread: a million overrides take seconds to read.
-    async fn look(mut self, asked: bool, now: Instant, in_force: usize) -> (Followed, Found) {
+    async fn look(mut self, asked: bool, now: Instant, in_force: Size) -> (Followed, Found) {
         let looking = tokio::task::spawn_blocking(move || {
             let found = self.look_now(asked, now, in_force);
             (self, found)
@@ -112,8 +131,8 @@ impl Followed {
         looking.await.expect("reading a file returns errors and does not panic")
     }
 
-    /// Looks at the file. `in_force` is the number of rules in force.
-    fn look_now(&mut self, asked: bool, now: Instant, in_force: usize) -> Found {
+    /// Looks at the file. `in_force` is the size of the policy in force.
+    fn look_now(&mut self, asked: bool, now: Instant, in_force: Size) -> Found {
         // The stamp is taken before reading, so a write during the reading shows as another change.
         let stamp = Stamp::of(&self.file).filter(|stamp| stamp.length > READ_ALWAYS_MAX);
         let is_settled = !asked && self.changing.is_none();
@@ -140,8 +159,9 @@ impl Followed {
         }
         let text = text.map_err(ConfigError::from);
         let read = text.and_then(|text| self.version.next(&self.name(), &text));
-        // The rest of the rules may be yet to come: a writer may pause.
-        let is_short = read.as_ref().is_ok_and(|change| change.policy.rules().len() < in_force);
+        // The rest of the file may be yet to come: a writer may pause.
+        let is_short =
+            read.as_ref().is_ok_and(|change| Size::of(&change.policy).is_short_of(in_force));
         if is_short && still_for < 2 * QUIET {
             return Found::Changing;
         }
@@ -259,6 +279,8 @@ mod tests {
 
     use super::*;
 
+    const EMPTY: Size = Size { rules: 0, overrides: 0 };
+
     /// A file that is removed at the end of the test.
     struct HeldFile(PathBuf);
 
@@ -303,18 +325,21 @@ mod tests {
         let (file, mut followed) = followed(&rules(4));
         let began = Instant::now();
         let at = |looks: u32| began + LOOK * looks;
-        assert!(matches!(followed.look_now(false, at(0), 0), Found::Same));
+        assert!(matches!(followed.look_now(false, at(0), EMPTY), Found::Same));
         for (look, count) in [(1, 1), (2, 2), (3, 3)] {
             file.write(&rules(count));
-            assert!(matches!(followed.look_now(false, at(look), 0), Found::Changing), "{count}");
+            assert!(
+                matches!(followed.look_now(false, at(look), EMPTY), Found::Changing),
+                "{count}"
+            );
         }
         // A signal shortly after a look does not count as the second look.
         let soon = at(3) + LOOK / 4;
-        assert!(matches!(followed.look_now(true, soon, 0), Found::Changing));
-        assert_eq!(rules_of(followed.look_now(false, at(4), 0)), Some(3));
-        assert!(matches!(followed.look_now(false, at(5), 0), Found::Same));
+        assert!(matches!(followed.look_now(true, soon, EMPTY), Found::Changing));
+        assert_eq!(rules_of(followed.look_now(false, at(4), EMPTY)), Some(3));
+        assert!(matches!(followed.look_now(false, at(5), EMPTY), Found::Same));
         assert_eq!(
-            rules_of(followed.look_now(true, at(5), 0)),
+            rules_of(followed.look_now(true, at(5), EMPTY)),
             Some(3),
             "a signal reads the file again"
         );
@@ -325,12 +350,38 @@ mod tests {
     fn a_file_with_fewer_rules_waits_for_a_third_look() {
         let (file, mut followed) = followed(&rules(4));
         let began = Instant::now();
+        let in_force = Size { rules: 4, overrides: 0 };
         let mut look =
-            |looks: u32, asked| rules_of(followed.look_now(asked, began + LOOK * looks, 4));
+            |looks: u32, asked| rules_of(followed.look_now(asked, began + LOOK * looks, in_force));
         file.write(&rules(2));
         assert_eq!((look(1, true), look(2, false), look(3, false)), (None, None, Some(2)));
         file.write(&rules(5));
         assert_eq!((look(4, false), look(5, false)), (None, Some(5)));
+    }
+
+    /// The overrides are often at the end of the file, and without them blocks are lifted.
+    #[test]
+    fn a_file_with_fewer_overrides_waits_for_a_third_look() {
+        let with_overrides = |count: usize| {
+            let entry = |n: usize| {
+                format!(
+                    "[[override]]\nrule = \"by_user\"\nsubject = {{ user = \"u{n}\" }}\nlimits = [\"block\"]\n"
+                )
+            };
+            let rule = "[[rule]]\nname = \"by_user\"\nkey = [\"user\"]\nlimits = [\"1/s\"]\n";
+            rule.to_owned() + &(0..count).map(entry).collect::<String>()
+        };
+        let (file, mut followed) = followed(&with_overrides(2));
+        let began = Instant::now();
+        let in_force = Size { rules: 1, overrides: 2 };
+        let mut look =
+            |looks: u32| rules_of(followed.look_now(false, began + LOOK * looks, in_force));
+        file.write(&with_overrides(0));
+        assert_eq!((look(1), look(2)), (None, None));
+        file.write(&with_overrides(3));
+        assert_eq!((look(3), look(4)), (None, Some(1)));
+        file.write(&with_overrides(1));
+        assert_eq!((look(5), look(6), look(7)), (None, None, Some(1)));
     }
 
     #[test]
@@ -340,8 +391,8 @@ mod tests {
         file.write(&rules(1).replace("1/s", "9/s"));
         std::fs::File::open(&file.0).unwrap().set_modified(modified).unwrap();
         let began = Instant::now();
-        assert!(matches!(followed.look_now(false, began, 0), Found::Changing));
-        assert!(matches!(followed.look_now(false, began + LOOK, 0), Found::Whole(Ok(_))));
+        assert!(matches!(followed.look_now(false, began, EMPTY), Found::Changing));
+        assert!(matches!(followed.look_now(false, began + LOOK, EMPTY), Found::Whole(Ok(_))));
     }
 
     #[test]
@@ -350,11 +401,11 @@ mod tests {
         let (file, mut followed) = followed(&large("a"));
         let began = Instant::now();
         for look in 0..3 {
-            assert!(matches!(followed.look_now(false, began + LOOK * look, 0), Found::Same));
+            assert!(matches!(followed.look_now(false, began + LOOK * look, EMPTY), Found::Same));
         }
         file.write(&large("b"));
-        assert!(matches!(followed.look_now(false, began + LOOK * 3, 0), Found::Changing));
-        assert_eq!(rules_of(followed.look_now(false, began + LOOK * 4, 0)), Some(1));
+        assert!(matches!(followed.look_now(false, began + LOOK * 3, EMPTY), Found::Changing));
+        assert_eq!(rules_of(followed.look_now(false, began + LOOK * 4, EMPTY)), Some(1));
     }
 
     #[test]
@@ -362,8 +413,8 @@ mod tests {
         let (file, mut followed) = followed(&rules(1));
         let began = Instant::now();
         std::fs::remove_file(&file.0).unwrap();
-        assert!(matches!(followed.look_now(false, began, 0), Found::Changing));
+        assert!(matches!(followed.look_now(false, began, EMPTY), Found::Changing));
         file.write(&rules(1));
-        assert!(matches!(followed.look_now(false, began + LOOK, 0), Found::Same));
+        assert!(matches!(followed.look_now(false, began + LOOK, EMPTY), Found::Same));
     }
 }

@@ -31,6 +31,8 @@ pub struct Loaded<'a> {
     pub policy: &'a Policy,
     /// The settings that the file sets, each with its line.
     pub settings: &'a [(String, usize)],
+    /// The settings that name a file that cannot be read here, each with the file and the reason.
+    pub unreadable: &'a [(&'static str, String)],
     /// The parts of the service that lints depend on.
     pub service: Service,
 }
@@ -86,9 +88,10 @@ impl<'a> Report<'a> {
     /// Reports on a file. `old` is the policy in force now: with it, the report describes the effect on its state.
     /// With `subjects`, it estimates the bytes that the state of that many subjects takes, rule by rule.
     pub fn new(file: Loaded<'a>, old: Option<&Policy>, subjects: Option<u64>) -> Report<'a> {
-        let Loaded { name, text, policy, settings, service } = file;
+        let Loaded { name, text, policy, settings, unreadable, service } = file;
         let source = Source::of(text);
-        let checked = lints::Checked { policy, service, set: settings, source: &source };
+        let checked =
+            lints::Checked { policy, service, set: settings, unreadable, source: &source };
         let findings = lints::findings(&checked);
         let names = |is_one: &dyn Fn(&Rule) -> bool| -> Vec<&'a str> {
             policy.rules().filter(|rule| is_one(rule)).map(Rule::name).collect()

@@ -1,7 +1,7 @@
 //! Names that no rule uses: `server.domains`, `server.attributes` and `server.units`, the same at every API.
 
 use crate::envoy::client::{Caller, descriptor, in_domain};
-use crate::server::{Server, TempFile};
+use crate::server::{Server, TempFile, on_both_engines};
 
 const RULES: &str =
     "[[rule]]\nname = \"web\"\ndomain = \"web\"\nkey = [\"ip\"]\nlimits = [\"5/day\"]\n";
@@ -94,7 +94,9 @@ fn a_misspelt_attribute_or_unit_is_named_in_the_answer_and_once_in_the_log() {
         assert_eq!(server.check(MISSPELT)["unused"], serde_json::json!([USR]));
         assert_eq!(server.check(OTHER_UNIT)["unused"], serde_json::json!([TOKEN]));
     }
-    assert!(server.check(r#"{"attributes": {"user": "ann"}}"#)["unused"].is_null());
+    // Middleware sends the other attributes unasked.
+    let sent = r#"{"attributes": {"user": "ann", "ip": "192.0.2.1", "method": "GET", "host": "h", "path": "/"}}"#;
+    assert!(server.check(sent)["unused"].is_null());
     let named = |log: &str| log.matches("a request names what no rule uses").count();
     // The log is written by a thread of its own, in order.
     let log = server.log_until("token");
@@ -161,4 +163,61 @@ fn check_and_explain_print_unused_names_and_rules_of_other_domains() {
     assert!(explained.contains("would match with --domain web: web"), "{explained}");
     let explained = print(&["explain", "--url", &admin, "--domain", "web", "usr=ann"]);
     assert!(explained.contains("did you mean \"user\"?"), "{explained}");
+}
+
+#[test]
+fn units_that_an_inline_limit_does_not_count_are_named_or_refused() {
+    const WRONG: &str = r#"{"key": "a", "limit": {"quota": "5/hour"}, "cost": {"toknes": 3}}"#;
+    const RIGHT: &str = r#"{"key": "b", "limit": {"quota": "5/hour"}, "cost": {"requests": 3}}"#;
+    const SENTENCE: &str = r#"the inline limit counts "requests", not the unit "toknes""#;
+    let server = with("");
+    assert_eq!(server.check(WRONG)["unused"], serde_json::json!([SENTENCE]));
+    assert!(server.check(RIGHT)["unused"].is_null());
+    let server = with("units = \"known\"");
+    let refused = server.post("/v1/check", WRONG.as_bytes());
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &"cost".into()));
+    let batch = server.post("/v1/check/batch", format!("[{WRONG}]").as_bytes()).json();
+    assert_eq!(batch["results"][0]["error"]["field"], "cost", "{batch}");
+    assert_eq!(server.check(RIGHT)["remaining"], 2);
+}
+
+#[test]
+fn a_settlement_names_or_refuses_units_that_nothing_counts() {
+    let rules = "[[rule]]\nname = \"user\"\nkey = [\"user\"]\nlimits = [{ quota = \"90/day\", unit = \"tokens\" }]\n";
+    let sentence = "no rule uses the unit \"tokns\"";
+    for units in ["open", "known"] {
+        let text = format!("[server]\nunits = \"{units}\"\n{rules}");
+        let file = TempFile::new("names.toml", &text);
+        on_both_engines(&["--config", file.path()], |server| {
+            let receipt = |body: &str| {
+                let answer = server.post("/v1/reserve", body.as_bytes()).json();
+                answer["receipt"].as_str().unwrap().to_owned()
+            };
+            let settle = |receipt: &str, unit: &str| {
+                let body = format!(r#"{{"receipt": "{receipt}", "cost": {{"{unit}": 10}}}}"#);
+                server.post("/v1/settle", body.as_bytes())
+            };
+            let of_rule = receipt(r#"{"attributes": {"user": "ann"}, "cost": {"tokens": 20}}"#);
+            let wrong = settle(&of_rule, "tokns");
+            if units == "open" {
+                let expected = serde_json::json!({"result": "done", "unused": [sentence]});
+                assert_eq!((wrong.status, wrong.json()), (200, expected));
+            } else {
+                assert_eq!((wrong.status, &wrong.json()["field"]), (400, &"cost".into()));
+                assert!(wrong.body.contains("server.units"), "{}", wrong.body);
+                let refused = server.resp().command(&["SG.SETTLE", &of_rule, "tokns=10"]);
+                let refused = format!("{refused:?}");
+                assert!(refused.contains("ERR cost: "), "{refused}");
+                assert_eq!(settle(&of_rule, "tokens").json()["result"], "done");
+            }
+        });
+    }
+}
+
+#[test]
+fn an_explanation_of_a_refused_request_is_refused_alike() {
+    let server = with("attributes = \"known\"");
+    let reply = server.operator().send("GET", "/admin/v1/explain?attr.usr=ann", b"").unwrap();
+    assert_eq!((reply.status, &reply.json()["field"]), (400, &"attributes".into()));
+    assert!(reply.body.contains("did you mean"), "{}", reply.body);
 }

@@ -55,6 +55,11 @@ fn an_address_to_which_the_service_does_not_start_does_not_load() {
         ("url = \"redis://127.0.0.1:70000\"", "the port must be a number up to 65535"),
         ("cluster = [\"redis://a\", \"redis://b/x\"]", "field `store.cluster`"),
         ("ring = { nodes = [{ name = \"a\", url = \"redis://a:x\" }] }", "field `store.ring`"),
+        (
+            "sentinel = { master = \"m\", urls = [\"redis://a\", \"redis://:x@a:6379\"] }",
+            "field `store.sentinel.urls`: store address \"redis://a:6379\": this sentinel is listed twice",
+        ),
+        ("url = \"redis://me:hunter2?x@a:6379\"", "store address \"redis://***@a:6379\": "),
     ] {
         let text = format!("{GOOD}\n[store]\n{store}\n");
         let (code, printed) = validate(&[], &text);
@@ -157,6 +162,39 @@ fn a_file_that_cannot_be_read_is_exit_code_2() {
     assert_eq!(output.status.code(), Some(2));
     let printed = String::from_utf8(output.stderr).unwrap();
     assert!(printed.starts_with("spillgate: cannot read /nowhere/limits.toml: "), "{printed}");
+}
+
+/// A pipe without a writer would hang the command, and a device such as `/dev/zero` would fill the memory.
+#[test]
+fn a_pipe_is_read_and_a_device_without_an_end_is_not() {
+    let output = std::process::Command::new("sh")
+        .args([
+            "-c",
+            "cat \"$2\" | \"$1\" validate /dev/stdin",
+            "sh",
+            env!("CARGO_BIN_EXE_spillgate"),
+        ])
+        .arg(TempFile::new("limits.toml", GOOD).path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = run(&["validate", "/dev/zero"]);
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("/dev/zero: is longer than"), "{printed}");
+}
+
+#[test]
+fn a_file_of_a_secret_that_cannot_be_read_is_a_note_that_names_the_setting() {
+    let secret = TempFile::new("secret", "000102030405060708090a0b0c0d0e0f");
+    let of = |file: &str| format!("{GOOD}\n[store]\nkey_secret_file = \"{file}\"\n");
+    let (code, printed) = validate(&["--deny", "warnings"], &of(secret.path()));
+    assert_eq!(code, Some(0), "{printed}");
+    let (code, printed) = validate(&[], &of("/nowhere/secret"));
+    assert_eq!(code, Some(0), "{printed}");
+    let problem = "note file-unreadable: store.key_secret_file cannot be read here";
+    assert!(printed.contains(problem) && printed.contains("/nowhere/secret: "), "{printed}");
+    assert_eq!(validate(&["--deny", "warnings"], &of("/nowhere/secret")).0, Some(0));
 }
 
 fn validate(flags: &[&str], text: &str) -> (Option<i32>, String) {

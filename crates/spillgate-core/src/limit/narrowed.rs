@@ -20,8 +20,8 @@ impl Limit {
     }
 
     /// Returns the limit that `asked`, a bucket, a sliding window, `block` or `unlimited`, makes in place of this one.
-    /// Name and unit stay, the algorithm of a limit with state, and a block. Returns `None` if nothing changes,
-    /// because permits have no rate or because the algorithm cannot count so far.
+    /// Name and unit stay, the algorithm of a limit with state, and a block. A count above the algorithm's maximum
+    /// becomes that maximum. Returns `None` if nothing changes: a block stays, and permits have no rate.
     pub fn replaced_by(&self, asked: &Limit) -> Option<Limit> {
         let kind = match (&self.kind, &asked.kind) {
             (Kind::Block, _) => return None,
@@ -96,8 +96,9 @@ fn params_of(params: &LimitParams, asked: &Asked) -> Option<LimitParams> {
             let window = window_of(params, asked.rate);
             LimitParams::FixedWindow(fixed_window::Params { count, window })
         }
-        LimitParams::SlidingLog(_) if count > sliding_log::COUNT_MAX => return None,
         LimitParams::SlidingLog(_) => {
+            // The largest count is nearest to the one asked for. The rule's own may be far lower.
+            let count = count.min(sliding_log::COUNT_MAX);
             LimitParams::SlidingLog(sliding_log::Params { count, period_us })
         }
         LimitParams::SlidingWindow(_) => {
@@ -196,6 +197,16 @@ mod tests {
     }
 
     #[test]
+    fn a_count_above_the_maximum_of_a_log_becomes_the_maximum() {
+        let of = |count: u32| {
+            LimitSpec::new(format!("{count}/minute")).algorithm("sliding-log").build().unwrap()
+        };
+        for asked in [1_000_000, 1_000_001, 2_000_000] {
+            assert_eq!(of(2).replaced_by(&Limit::per_minute(asked)), Some(of(1_000_000)));
+        }
+    }
+
+    #[test]
     fn windows_hold_no_more_than_either_limit() {
         for algorithm in ["fixed-window", "sliding-log", "sliding-window"] {
             let own = || LimitSpec::new("100/minute").algorithm(algorithm);
@@ -250,7 +261,6 @@ mod tests {
         );
         let unlimited = || LimitSpec::new("unlimited");
         assert_eq!(replaced(unlimited(), Limit::per_minute(5)).as_deref(), Some("5/1m"));
-        assert_eq!(replaced(own("sliding-log"), Limit::per_minute(1_000_001)), None);
         assert_eq!(replaced(LimitSpec::new("block"), Limit::unlimited()), None);
         let permits = LimitSpec::new("20").algorithm("concurrency").max_hold("30s");
         assert_eq!(replaced(permits, Limit::per_minute(5)), None);

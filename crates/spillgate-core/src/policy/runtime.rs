@@ -9,6 +9,7 @@ use super::overrides::{Overrides, subject_of};
 use super::rule::{Mode, Rule};
 use super::types::Named;
 use super::{Policy, problem::nearest};
+use crate::algorithm::LimitParams;
 use crate::limit::{LimitError, LimitSpec, NamedLimit};
 use crate::request::Request;
 
@@ -147,6 +148,48 @@ impl Policy {
         let rule = &self.written[rule_index as usize];
         paired(rule, limits)?;
         self.runtime.has_room_for(rule_index, rule, &self.types, subject)
+    }
+
+    /// Returns a sentence for each limit of a subject whose capacity an override would lower: below that of the override
+    /// in force, if there is one. A block lowers nothing by mistake, so it is not among them.
+    ///
+    /// ```
+    /// # use spillgate_core as spillgate;
+    /// use spillgate::{Policy, Request};
+    /// let policy = Policy::from_toml(r#"
+    ///     [[rule]]
+    ///     name = "api"
+    ///     key = ["tenant"]
+    ///     limits = [{ quota = "5/second", burst = 100 }]
+    ///     [[override]]
+    ///     rule = "api"
+    ///     subject = { tenant = "acme" }
+    ///     limits = [{ quota = "50/second", burst = 5000 }]
+    /// "#)?;
+    /// let acme = policy.named_subject(&Request::new().with("tenant", "acme"));
+    /// let lowered = policy.lowered("api", &acme, &["60/second".into()]);
+    /// assert_eq!(lowered, ["the capacity of the limit \"0\" falls from 5000 to 1200"]);
+    /// # Ok::<(), spillgate::PolicyError>(())
+    /// ```
+    pub fn lowered(&self, rule: &str, subject: &Subject, limits: &[LimitSpec]) -> Vec<String> {
+        let Ok(rule_index) = self.index_of(rule) else { return Vec::new() };
+        let rule = &self.written[rule_index as usize];
+        let Ok(new) = paired(rule, limits) else { return Vec::new() };
+        let request = subject
+            .iter()
+            .fold(Request::new(), |request, (name, value)| request.with(&**name, &**value));
+        let overridden = self.override_of(rule_index, rule, &request);
+        let capacities = self.limits_in_force(rule, overridden).iter().zip(new.iter()).filter_map(
+            |(old, new)| {
+                let capacity = |limit: &NamedLimit| limit.params().map(LimitParams::capacity);
+                Some((new.name(), capacity(old)?, capacity(new)?))
+            },
+        );
+        let lowered = capacities.filter(|(_, old, new)| new < old && *new > 0);
+        let sentence = |(name, old, new)| {
+            format!("the capacity of the limit {name:?} falls from {old} to {new}")
+        };
+        lowered.map(sentence).collect()
     }
 
     /// Checks whether an override of the rule can name these subjects.

@@ -74,6 +74,33 @@ impl Settings {
         named.filter(|(_, file)| files::is_open_to_all(file))
     }
 
+    /// Returns the settings that name a file that this process cannot read, so that the service would not start, each
+    /// with the reason.
+    pub fn unreadable_files(&self) -> Vec<(&'static str, String)> {
+        let (tls, store) = (&self.tls, &self.store);
+        let files = [
+            ("server.data_token_file", &self.data_token_file),
+            ("server.admin_token_file", &self.admin_token_file),
+            ("server.resp.password_file", &self.resp_password_file),
+            ("server.tls.cert", &tls.cert),
+            ("server.tls.key", &tls.key),
+            ("server.tls.client_ca", &tls.client_ca),
+            ("store.password_file", &store.password_file),
+            ("store.sentinel.password_file", &store.sentinel_password_file),
+            ("store.key_secret_file", &store.key_secret_file),
+            ("store.secret_previous_file", &store.secret_previous_file),
+            ("store.tls.ca", &store.tls.ca),
+            ("store.tls.cert", &store.tls.cert),
+            ("store.tls.key", &store.tls.key),
+        ];
+        let unreadable = files.into_iter().filter_map(|(name, file)| {
+            let file = file.as_ref()?;
+            let why = files::read(file, files::CREDENTIAL_BYTES_MAX).err()?;
+            Some((name, format!("{}: {why}", file.display())))
+        });
+        unreadable.collect()
+    }
+
     /// Returns the data listeners that other machines reach without a token or a certificate, and without `insecure`.
     pub(super) fn unguarded_data_listeners(
         &self,

@@ -9,6 +9,7 @@ use super::source::{Entry, Source};
 mod apis;
 mod binding;
 mod calendar;
+mod files;
 mod leases;
 mod matching;
 mod memory;
@@ -32,7 +33,7 @@ pub(super) fn findings(checked: &Checked<'_>) -> Vec<Finding> {
 type Lint = fn(&Checked<'_>) -> Vec<Finding>;
 
 /// The lints by their codes.
-const LINTS: [(&str, Lint); 25] = [
+const LINTS: [(&str, Lint); 26] = [
     ("limit-never-binds", binding::never_binds),
     ("rule-shadowed", binding::shadowed),
     ("limits-nothing", binding::limits_nothing),
@@ -48,6 +49,7 @@ const LINTS: [(&str, Lint); 25] = [
     ("trusts-everyone", apis::trusts_everyone),
     ("auth-without-rules", apis::auth_without_rules),
     ("permits-end-at-max-hold", apis::permits_end_at_max_hold),
+    ("file-unreadable", files::unreadable),
     ("fails-open", outage::fails_open),
     ("shares-above-limit", outage::shares_above_limit),
     ("spans-shards", shards::spans_shards),
@@ -66,6 +68,8 @@ pub(super) struct Checked<'a> {
     pub(super) service: Service,
     /// The settings of the file, with their lines.
     pub(super) set: &'a [(String, usize)],
+    /// The settings that name a file that cannot be read here, each with the file and the reason.
+    pub(super) unreadable: &'a [(&'static str, String)],
     pub(super) source: &'a Source,
 }
 

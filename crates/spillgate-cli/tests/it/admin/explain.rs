@@ -145,3 +145,20 @@ fn the_command_line_sends_the_token() {
         assert!(error.contains("several lines; name a file with one token"), "{error}");
     }
 }
+
+#[test]
+fn a_request_that_only_a_shadow_rule_matches_is_allowed_by_no_inline_limit() {
+    let rule =
+        "[[rule]]\nname = \"api\"\nkey = [\"tenant\"]\nmode = \"shadow\"\nlimits = [\"1/day\"]\n";
+    let file = TempFile::new("limits.toml", rule);
+    let server = Server::start(&["--config", file.path()]);
+    for _ in 0..2 {
+        let path = "/admin/v1/explain?attr.tenant=acme";
+        let explained = expect_ok(&server, "GET", path, &Value::Null);
+        assert_eq!(
+            explained["sentence"],
+            "Allowed: only rules in shadow mode match, and these deny nothing."
+        );
+        assert_eq!(decision(&server), "allowed");
+    }
+}

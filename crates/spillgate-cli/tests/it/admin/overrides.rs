@@ -7,7 +7,7 @@ use spillgate_testkit::eventually;
 
 use super::{ann, api_rule, decision, expect_ok, refused};
 use crate::client::Reply;
-use crate::server::{Server, on_both_engines};
+use crate::server::{Server, on_both_engines, run};
 
 const PATH: &str = "/admin/v1/overrides";
 
@@ -45,7 +45,15 @@ fn a_change_that_names_the_version_it_replaces_overwrites_no_newer_one() {
             let removal = version(&send("DELETE", unset, "", Some(&second)));
             version(&send("PUT", set, &one, Some(&removal)));
             assert_eq!(send("PUT", set, &other, Some(&removal)).status, 409);
-            assert_eq!(send("DELETE", unset, "", Some("\"no instant\"")).status, 400);
+            for wrong in ["\"no instant\"".to_owned(), format!("{first}, {second}")] {
+                let refused = send("DELETE", unset, "", Some(&wrong));
+                assert_eq!(refused.status, 400, "{wrong}");
+                assert!(refused.body.contains("or * for any version"), "{}", refused.body);
+            }
+            let third = version(&send("PUT", set, &other, Some("*")));
+            let weak = format!("W/{first}");
+            assert_eq!(send("PUT", set, &one, Some(&weak)).status, 409);
+            version(&send("PUT", set, &one, Some(&format!("W/{third}"))));
         }
     });
 }
@@ -180,4 +188,22 @@ fn a_removal_that_finds_no_override_names_the_mistake() {
         assert!(detail.contains(part), "{query}: {detail}");
     }
     assert_eq!(decision(&server), "blocked");
+}
+
+#[test]
+fn a_block_on_a_rule_that_is_not_enforced_is_noted() {
+    let file = api_rule();
+    let server = Server::start(&["--config", file.path()]);
+    let url = format!("http://127.0.0.1:{}", server.admin_port.unwrap());
+    let block = json!({"rule": "api", "subject": {"tenant": "acme"}, "limits": ["block"]});
+    assert!(expect_ok(&server, "PUT", PATH, &block)["note"].is_null());
+    for (mode, part) in [("shadow", "is in shadow mode, so it denies nothing"), ("off", "is off")] {
+        expect_ok(&server, "PUT", "/admin/v1/rules/api/mode", &json!({"mode": mode}));
+        let set = expect_ok(&server, "PUT", PATH, &block);
+        assert!(set["note"].as_str().is_some_and(|note| note.contains(part)), "{set}");
+        let output = run(&["admin", "block", "api", "tenant=acme", "--url", &url]);
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{printed}");
+        assert!(printed.contains("\n  note: rule \"api\" ") && printed.contains(part), "{printed}");
+    }
 }

@@ -111,3 +111,19 @@ fn an_unavailable_store_is_reported_and_no_numbers_are_invented() {
     let server = Server::start(&["--config", file.path(), "--redis", &url]);
     assert_eq!(refused(&server, "GET", OF_ANN, "").0, 503);
 }
+
+#[test]
+fn a_change_of_counters_refuses_a_version_to_replace() {
+    let file = api_rule();
+    let server = Server::start(&["--config", file.path()]);
+    let body = json!({"rule": "api", "subject": ann(), "charge": 1}).to_string();
+    for (method, path, body) in [("DELETE", OF_ANN, ""), ("POST", "/admin/v1/state", &*body)] {
+        for (seen, status) in [("\"2030-01-31T18:00:00Z\"", 400), ("*", 200)] {
+            let headers = [("Host", "localhost"), ("If-Match", seen)];
+            let reply =
+                server.operator().send_with(method, path, &headers, body.as_bytes()).unwrap();
+            assert_eq!(reply.status, status, "{method} {seen}: {}", reply.body);
+            assert!(status == 200 || reply.body.contains("no versions"), "{}", reply.body);
+        }
+    }
+}

@@ -11,7 +11,7 @@ use spillgate::{Cost, Decision, Reason, Request};
 
 use super::Problem;
 use super::subject::{TWICE, attribute, once, parameters};
-use crate::app::{App, about_unused};
+use crate::app::App;
 use crate::bounds::{LONG_NAME_MAX, NAME_MAX};
 use crate::listener::http::answer::{self, ms_up};
 
@@ -105,12 +105,10 @@ struct RuleAnswer<'e> {
 
 pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     let request = request_in(&uri)?;
-    app.require_domain_of(&request)?;
+    let unused = app.require_names(&request)?;
     let explained = app.limiter().explain(&request).await;
-    let policy = app.limiter().policy();
-    let unused = policy.unused_names(&request);
-    let unused = unused.map(|(kind, name)| about_unused(&policy, request.domain(), kind, name));
-    let answer = ExplainedAnswer { unused: unused.collect(), ..ExplainedAnswer::of(&explained) };
+    let unused = unused.iter().map(|sentence| sentence.to_string()).collect();
+    let answer = ExplainedAnswer { unused, ..ExplainedAnswer::of(&explained) };
     let items = 1 + answer.limits.len() + answer.rules.len();
     Ok(answer::json(&answer, answer::ANSWER_BYTES * items))
 }

@@ -99,13 +99,16 @@ pub(super) async fn set(
 ) -> Result<Response, Problem> {
     let body = body::read(body).await?;
     let Object(fields): Object<OverrideFields<'_>> = json::parse(&body)?;
-    let limits = fields.limits.0.into_iter().map(|LimitField(limit)| limit);
+    let limits: Vec<_> = fields.limits.0.into_iter().map(|LimitField(limit)| limit).collect();
     let expires_at = fields.expires_at.map(|Instant(instant)| instant);
     let subject = subject(&fields.subject);
     let note = holder.note(fields.reason.as_ref().map(|Text(reason)| &**reason))?;
     let limiter = app.limiter().with_note(versions::replacing(note, &headers)?);
-    let set = limiter.set_override(&fields.rule.0, &subject, limits, expires_at).await?;
-    Ok(written_for(&set, Some(&limiter.policy().named_subject(&subject))))
+    let (policy, rule) = (limiter.policy(), &*fields.rule.0);
+    let named = policy.named_subject(&subject);
+    let lowered = policy.lowered(rule, &named, &limits);
+    let set = limiter.set_override(rule, &subject, limits, expires_at).await?;
+    Ok(written_for(&set, &named, policy.rule(rule), lowered))
 }
 
 pub(super) async fn remove(

@@ -74,6 +74,9 @@ struct WriteAnswer<'w> {
     /// The subjects that an override covers, each value in the spelling by which it is listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     subject: Option<BTreeMap<&'w str, Cow<'w, str>>>,
+    /// What an override does that its author may not expect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
     pending_shards: Vec<PendingAnswer<'w>>,
 }
 
@@ -140,16 +143,36 @@ pub(super) async fn clear_mode(
 
 /// Answers a runtime change, which is in force here. The status is 202 if some shards get it later.
 pub(super) fn written(report: &WriteReport) -> Response {
-    written_for(report, None)
+    written_as(report, None, None)
 }
 
-/// Answers a runtime change of the limits of some subjects.
-pub(super) fn written_for(report: &WriteReport, subject: Option<&Subject>) -> Response {
+/// Answers a runtime change of the limits of some subjects of a rule. The answer notes capacities that it lowers, and
+/// that it has no effect if the rule is not enforced.
+pub(super) fn written_for(
+    report: &WriteReport,
+    subject: &Subject,
+    rule: Option<&Rule>,
+    mut notes: Vec<String>,
+) -> Response {
+    let why = rule.and_then(|rule| match rule.mode() {
+        Mode::Enforce => None,
+        Mode::Shadow => Some("is in shadow mode, so it denies nothing"),
+        Mode::Off => Some("is off, so it decides nothing"),
+    });
+    notes.extend(rule.zip(why).map(|(rule, why)| {
+        let name = rule.name();
+        format!("rule {name:?} {why}; set its mode to enforce for this change to take effect")
+    }));
+    let note = (!notes.is_empty()).then(|| notes.join("; "));
+    written_as(report, Some(subject), note)
+}
+
+fn written_as(report: &WriteReport, subject: Option<&Subject>, note: Option<String>) -> Response {
     let pending = report.pending_shards().iter();
     let pending = pending.map(|shard| PendingAnswer { shard: shard.shard(), why: shard.why() });
     let subject = subject
         .map(|subject| shown(subject.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))));
-    let answer = WriteAnswer { result: "done", subject, pending_shards: pending.collect() };
+    let answer = WriteAnswer { result: "done", subject, note, pending_shards: pending.collect() };
     let mut response = answer::json(&answer, answer::ANSWER_BYTES);
     if !report.is_everywhere() {
         *response.status_mut() = StatusCode::ACCEPTED;

@@ -4,13 +4,13 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use hyper::Uri;
+use hyper::{HeaderMap, Uri};
 
-use super::Problem;
 use super::refusal::problem_of;
 use super::rules::written;
 use super::subject::{Query, subject};
 use super::tokens::Holder;
+use super::{Problem, versions};
 use crate::app::App;
 use crate::listener::http::json::{Named, Object, Text};
 use crate::listener::http::request::{Attribute, CostField};
@@ -42,8 +42,10 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
 pub(super) async fn change(
     State(app): State<App>,
     Extension(holder): Extension<Holder>,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
+    versions::refuse_any(&headers)?;
     let body = body::read(body).await?;
     let Object(fields): Object<ChangeFields<'_>> = json::parse(&body)?;
     let (rule, subject) = (&fields.rule.0, subject(&fields.subject));
@@ -63,8 +65,10 @@ pub(super) async fn change(
 pub(super) async fn forget(
     State(app): State<App>,
     Extension(holder): Extension<Holder>,
+    headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
+    versions::refuse_any(&headers)?;
     let query = Query::of(&uri)?;
     let limiter = app.limiter().with_note(holder.note(query.reason.as_deref())?);
     if query.all {

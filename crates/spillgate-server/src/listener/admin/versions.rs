@@ -34,16 +34,31 @@ pub(super) fn written_at(response: Response, written_at: SystemTime) -> Response
     with_version(response, version_of(format_args!("{}", Instant(written_at))))
 }
 
-/// Returns the note of a change that may only replace the version in `If-Match`, if there is one.
+/// Returns the note of a change that may only replace the version in `If-Match`, if there is one. `*` is any version.
 ///
 /// # Errors
 ///
-/// If the field has no version of a change.
+/// If the field has no version of a change, or several.
 pub(super) fn replacing(note: ChangeNote, headers: &HeaderMap) -> Result<ChangeNote, Problem> {
-    let Some(seen) = headers.get(IF_MATCH) else { return Ok(note) };
-    let seen = seen.to_str().ok().and_then(|seen| seen.trim_matches('"').parse::<Timestamp>().ok());
-    let seen = seen.ok_or_else(|| Problem::in_field("If-Match", NO_VERSION))?;
+    let mut fields = headers.get_all(IF_MATCH).iter();
+    let Some(seen) = fields.next() else { return Ok(note) };
+    let no_version = || Problem::in_field("If-Match", NO_VERSION);
+    let seen = seen.to_str().ok().filter(|_| fields.next().is_none()).ok_or_else(no_version)?;
+    if seen.trim() == ANY {
+        return Ok(note);
+    }
+    // A proxy that compresses answers marks their versions as weak.
+    let seen = seen.trim().trim_start_matches("W/").trim_matches('"');
+    let seen = seen.parse::<Timestamp>().map_err(|_| no_version())?;
     Ok(note.replacing(seen.into()))
+}
+
+/// Refuses a change of counters that names the version to replace: counters have no versions.
+pub(super) fn refuse_any(headers: &HeaderMap) -> Result<(), Problem> {
+    match headers.get_all(IF_MATCH).iter().all(|seen| *seen == ANY) {
+        true => Ok(()),
+        false => Err(Problem::in_field("If-Match", NO_VERSIONS)),
+    }
 }
 
 fn version_of(text: impl std::fmt::Display) -> HeaderValue {
@@ -56,5 +71,8 @@ fn with_version(mut response: Response, version: HeaderValue) -> Response {
     response
 }
 
-const NO_VERSION: &str =
-    "this is not a version of a change; send the ETag of the answer to the change that you replace";
+/// The `If-Match` that every version matches.
+const ANY: &str = "*";
+const NO_VERSION: &str = "this is not a version of a change; send one ETag, of the answer to the change that you \
+     replace, or * for any version; a list is not accepted";
+const NO_VERSIONS: &str = "counters have no versions to compare with; leave the field out";

@@ -49,7 +49,11 @@ async fn settle(State(app): State<Arc<App>>, body: Body) -> Result<Response, Pro
     app.takes_reservations().map_err(Problem::forbidden)?;
     let body = super::body::read(body).await?;
     let Object(SettleFields { receipt, cost }) = parse(&body)?;
-    answer_end(app.limiter().settle(&receipt.0, &cost.usage()).await)
+    let usage = cost.usage();
+    let unused = app.require_units(&usage)?;
+    let result = app.limiter().settle(&receipt.0, &usage).await?.name();
+    let unused = unused.iter().map(|sentence| &**sentence).collect();
+    Ok(json(&EndAnswer { result, unused }, answer::ANSWER_BYTES))
 }
 
 async fn cancel(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
@@ -76,12 +80,15 @@ async fn receipt_of(app: &App, body: Body) -> Result<Receipt, Problem> {
 
 fn answer_end(outcome: Result<EndResult, ReservationError>) -> Result<Response, Problem> {
     let result = outcome?.name();
-    Ok(json(&EndAnswer { result }, answer::ANSWER_BYTES))
+    Ok(json(&EndAnswer { result, unused: Vec::new() }, answer::ANSWER_BYTES))
 }
 
 #[derive(Serialize)]
-struct EndAnswer {
+struct EndAnswer<'a> {
     result: &'static str,
+    /// A sentence about each unit of a settlement that nothing counts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unused: Vec<&'a str>,
 }
 
 #[derive(serde::Deserialize)]

@@ -81,7 +81,12 @@ impl Reservation<'_> {
                     Err(error) => replies.error(&in_reply(&error)),
                 };
             }
-            Reservation::Settle { receipt, usage } => app.limiter().settle(receipt, usage).await,
+            Reservation::Settle { receipt, usage } => {
+                if let Err(why) = app.require_units(usage) {
+                    return replies.error(&format!("ERR {}: {why}", why.field));
+                }
+                app.limiter().settle(receipt, usage).await
+            }
             Reservation::Cancel(receipt) => app.limiter().cancel(receipt).await,
             Reservation::Release(receipt) => app.limiter().release(receipt).await,
             Reservation::Renew { receipt, lasting } => app.limiter().renew(receipt, *lasting).await,
