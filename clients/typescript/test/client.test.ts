@@ -241,10 +241,10 @@ test("the breaker never opens while answers arrive", async () => {
 
 test("a flood that waits for ten time-outs while the server answers is denied, also where onFailure allows", async () => {
   const server = new Simulated(async () => {
-    await pause(40);
+    await pause(50);
     return Response.json({ allowed: true });
   });
-  const client = server.client({ timeoutMs: 50, onFailure: "allow" });
+  const client = server.client({ timeoutMs: 100, onFailure: "allow" });
   const flood = Array.from({ length: 2_000 }, () => client.reserve({ attributes: { ip: "a" } }));
   const decisions = (await Promise.all(flood)).map(({ decision }) => decision);
   const late = decisions.filter(({ source }) => source === "client");
