@@ -106,11 +106,6 @@ impl State {
         }
     }
 
-    /// Returns the units that were in the period when the log was written.
-    pub fn used(&self) -> u64 {
-        self.used
-    }
-
     /// Returns whether receipts can refund units of this life.
     pub fn has_receipts(&self) -> bool {
         self.incarnation != 0

@@ -111,10 +111,12 @@ impl Shard {
     /// Stores the new state of a counter that was taken. Does nothing for an unchanged small state, which is
     /// still there.
     pub(super) fn put(&mut self, place: Place, counter: &mut StepCounter<'_>) {
-        self.store(place, counter.state.take(), counter.changed, counter.reading.remaining == 0);
+        let left = (counter.params.capacity(), counter.reading.remaining);
+        self.store(place, counter.state.take(), counter.changed, left);
     }
 
-    fn store(&mut self, place: Place, state: Option<State>, changed: bool, exhausted: bool) {
+    /// `left` is the limit's capacity, and what is left of it.
+    fn store(&mut self, place: Place, state: Option<State>, changed: bool, left: (u64, u64)) {
         let place = self.still_or_again(place);
         let before = place.bucket.and_then(|bucket| self.table.get_bucket(bucket)).map(|e| e.slot);
         let large = before.and_then(|slot| slot.large_index());
@@ -139,7 +141,7 @@ impl Shard {
             }
             (None, None) => Slot::large(self.add_large(state)),
         };
-        self.write(place, slot.after(before, exhausted));
+        self.write(place, slot.with_use(left.0, left.1));
     }
 
     /// Returns the place, or finds it again if a counter added since then made the table grow and move its entries.
@@ -154,12 +156,12 @@ impl Shard {
     pub(super) fn forget(&mut self, key: u128) {
         let place = self.find(key);
         let taken = self.take(&place);
-        self.store(place, None, taken.is_some(), false);
+        self.store(place, None, taken.is_some(), (0, 0));
     }
 
     /// Sweeps a few buckets, and returns whether one more counter may be added.
     ///
-    /// If the shard is full, evicts the counter of a sample with the least used quota.
+    /// If the shard is full, evicts the counter of a sample that has used the smallest part of its limit.
     pub(super) fn make_room(&mut self, now_us: u64, evicted: &AtomicU64) -> bool {
         self.sweep(SWEEP, now_us);
         // A loop, because the overflow counter is added even without room: the table can exceed `max_keys`.
@@ -195,25 +197,22 @@ impl Shard {
     fn sweep(&mut self, buckets: usize, now_us: u64) -> (Option<(usize, Loss)>, usize) {
         let (mut least, mut count): (Option<(usize, Loss)>, usize) = (None, 0);
         for bucket in self.next_buckets(buckets) {
-            let Some(entry) = self.table.get_bucket_mut(bucket) else { continue };
-            let slot = entry.slot;
-            // Halved at each sweep, so that recent uses count more than old ones.
-            entry.slot.age();
-            let (gone, used) = match slot.unpack() {
-                Unpacked::State(state) => (state.gone_us() <= now_us, Some(slot.used())),
+            let Some(slot) = self.table.get_bucket(bucket).map(|entry| entry.slot) else {
+                continue;
+            };
+            let (gone, can_go) = match slot.unpack() {
+                Unpacked::State(state) => (state.gone_us() <= now_us, true),
                 Unpacked::Large(index) => match &self.large[index as usize] {
-                    Some(state) => (state.gone_us() <= now_us, used_of_log(state)),
+                    Some(state) => (state.gone_us() <= now_us, is_log_without_receipts(state)),
                     // The decision under way has taken it.
-                    None => (false, None),
+                    None => (false, false),
                 },
             };
             if gone {
                 self.remove_bucket(bucket);
-            } else if let Some(used) = used.filter(|_| !slot.was_exhausted()) {
-                // By the quota that a fresh counter would give its subject. So a flood of new subjects, which use little
-                // each, replaces its own counters. How often each was used decides among equals.
-                let loss = (used, slot.uses());
+            } else if can_go && !slot.was_exhausted() {
                 count += 1;
+                let loss = slot.part_used();
                 if least.is_none_or(|(_, known)| loss < known) {
                     least = Some((bucket, loss));
                 }
@@ -271,16 +270,14 @@ impl Shard {
     }
 }
 
-/// Returns the use of a log without receipts; `None` for a state with permits or receipts, which an eviction would lose.
-fn used_of_log(state: &State) -> Option<u64> {
-    match state {
-        State::SlidingLog(log) if !log.has_receipts() => Some(log.used()),
-        _ => None,
-    }
+/// Returns whether a large state has neither permits nor receipts, which an eviction would lose.
+fn is_log_without_receipts(state: &State) -> bool {
+    matches!(state, State::SlidingLog(log) if !log.has_receipts())
 }
 
-/// What the subject of a counter gains by its eviction: its used quota. Among equals, the recent uses.
-type Loss = (u64, u64);
+/// What the subject of a counter gains by its eviction, as a part of its limit. So a flood of new subjects, which use
+/// little of theirs, replaces its own counters, and no subject of a large limit outweighs one of a small limit.
+type Loss = u64;
 
 fn halves(key: u128) -> [u64; 2] {
     [key as u64, (key >> 64) as u64]

@@ -13,7 +13,7 @@ use crate::time::CoarseTime;
 /// | 3 | the tag |
 /// | 3 | the period's high bits |
 /// | 1 | whether the counter was exhausted when last written |
-/// | 5 | how often it was used recently |
+/// | 5 | the part of its limit that was used when it was last written |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     word: u64,
@@ -104,7 +104,7 @@ impl Slot {
         view.charge(cost, now.at_us);
         // A charge that had room waits for nothing.
         let reading = view.reading(0);
-        *self = Slot::of_bucket(&view.state()?)?.after(Some(*self), reading.remaining == 0);
+        *self = Slot::of_bucket(&view.state()?)?.with_use(params.burst.into(), reading.remaining);
         Some(reading)
     }
 
@@ -131,32 +131,24 @@ impl Slot {
         })
     }
 
-    /// Returns the slot with one more use than `before` has, and the mark for an exhausted counter.
+    /// Returns the slot with the use of a limit that has `remaining` left of its capacity.
     #[inline]
-    pub(super) fn after(self, before: Option<Slot>, exhausted: bool) -> Slot {
-        let uses = (before.map_or(0, |slot| slot.uses()) + 1).min(USES_MAX);
-        let kept = self.word & !(EXHAUSTED | USES_MAX << USES_SHIFT);
-        let word = kept | uses << USES_SHIFT | if exhausted { EXHAUSTED } else { 0 };
-        Slot { word, ..self }
+    pub(super) fn with_use(self, capacity: u64, remaining: u64) -> Slot {
+        let used = capacity.saturating_sub(remaining);
+        // Of the next power of two, since a division would take longer than the rest of a charge.
+        let bits = u64::BITS - capacity.leading_zeros();
+        let part = match bits.checked_sub(PART_BITS) {
+            Some(surplus) => used >> surplus,
+            None => used << (PART_BITS - bits),
+        };
+        let kept = self.word & !(EXHAUSTED | PART_MAX << PART_SHIFT);
+        let exhausted = if remaining == 0 { EXHAUSTED } else { 0 };
+        Slot { word: kept | part.min(PART_MAX) << PART_SHIFT | exhausted, ..self }
     }
 
-    /// Returns how often the counter was used recently, at most 31.
-    pub(super) fn uses(&self) -> u64 {
-        self.word >> USES_SHIFT & USES_MAX
-    }
-
-    /// Returns the used quota when the counter was last written. A large state has it elsewhere.
-    pub(super) fn used(&self) -> u64 {
-        match self.tag() {
-            SLIDING => u64::from(self.a) + u64::from(self.b),
-            _ => self.a.into(),
-        }
-    }
-
-    /// Halves the count of uses, so that older uses weigh less.
-    pub(super) fn age(&mut self) {
-        let uses = self.uses() / 2;
-        self.word = self.word & !(USES_MAX << USES_SHIFT) | uses << USES_SHIFT;
+    /// Returns the part of the limit that was used when the counter was last written: 0 is little, 31 is all.
+    pub(super) fn part_used(&self) -> u64 {
+        self.word >> PART_SHIFT & PART_MAX
     }
 
     /// Returns whether the counter was exhausted when last written. Its eviction would admit a subject that
@@ -189,8 +181,9 @@ const INSTANT: u64 = (1 << 52) - 1;
 const TAG_SHIFT: u64 = 52;
 const LENGTH_SHIFT: u64 = 55;
 const EXHAUSTED: u64 = 1 << 58;
-const USES_SHIFT: u64 = 59;
-const USES_MAX: u64 = 31;
+const PART_SHIFT: u64 = 59;
+const PART_BITS: u32 = 5;
+const PART_MAX: u64 = 31;
 const BUCKET: u64 = 0;
 const FIXED: u64 = 1;
 const SLIDING: u64 = 2;
@@ -219,8 +212,7 @@ mod tests {
                     start_us: instant_us, period_us, prev: used, curr: count, incarnation: 0,
                 }),
             ] {
-                let mut slot = Slot::pack(&state).unwrap().after(None, used % 2 == 0);
-                slot.age();
+                let slot = Slot::pack(&state).unwrap().with_use(count.into(), used.into());
                 prop_assert_eq!(slot.unpack(), Unpacked::State(state));
             }
         }

@@ -210,6 +210,24 @@ fn a_flood_of_new_subjects_resets_no_limit_in_use() {
     assert_eq!(kept, 100);
 }
 
+/// A login that had used 3 of 5 was reset again and again by counters that had used 5 of 1,000 each.
+#[test]
+fn counters_of_a_large_limit_reset_no_small_one_in_use() {
+    let world = World::in_memory(6_400);
+    let Engine::Memory(memory) = &*world.engine else { panic!("in memory") };
+    let (large, small) = (named(Limit::per_day(1_000)), named(Limit::per_day(5)));
+    let logins = 1_000_000_000..1_000_000_050_u128;
+    for subject in logins.clone() {
+        assert!(world.check(subject, &small, 3).fits);
+    }
+    for subject in 0..100_000 {
+        memory.decide(&transaction(Intent::Charge, &[(subject, &large, 5)]));
+    }
+    assert!(memory.evictions().live > 80_000, "{:?}", memory.evictions());
+    let kept = logins.filter(|subject| world.remaining(*subject, &small) == 2).count();
+    assert_eq!(kept, 50);
+}
+
 /// ACCIDENTS 25. A map full of exhausted subjects either grew or admitted all of them again.
 #[test]
 fn new_subjects_share_a_limit_when_memory_is_full_of_exhausted_ones() {
