@@ -53,6 +53,10 @@ impl Address {
         if scheme != "unix" && splits_login(rest) {
             return Err(wrong(format!("{ESCAPE}; {REMEDY}")));
         }
+        let path = rest.split_once('?').map_or(rest, |(path, _)| path);
+        if scheme == "unix" && path.contains(['&', ';']) {
+            return Err(wrong(format!("parameters begin with a ?; {REMEDY}")));
+        }
         let info = plain
             .as_str()
             .into_connection_info()
@@ -188,8 +192,9 @@ fn redacted(url: &str) -> String {
 }
 
 fn without_parameters(location: &str) -> String {
-    match location.split_once('?') {
-        Some((location, _)) => format!("{location}?***"),
+    // Parameters may begin with another sign by mistake.
+    match location.find(['?', '&', ';', '#']) {
+        Some(sign) => format!("{}***", &location[..=sign]),
         None => location.to_owned(),
     }
 }
@@ -252,6 +257,8 @@ mod tests {
             ("redis://me:hunter2/x?y", "redis://me:***"),
             ("me:hunter2://x", "me:***"),
             ("unix:///run/a.sock?pass=x@hunter2&db=x", "unix:///run/a.sock?***"),
+            ("unix:///run/a.sock&pass=hunter2", "unix:///run/a.sock&***"),
+            ("unix:///run/a.sock#hunter2", "unix:///run/a.sock#***"),
             ("unix://:hunter2?x@/run/a.sock", "unix://***@/run/a.sock"),
             ("redis://[::1]:6379/x?protocol=resp3", "redis://[::1]:6379/x?***"),
         ] {

@@ -141,19 +141,27 @@ where
         let mut auth = redis::cmd("AUTH");
         auth.arg(login.username()).arg(password);
         let answer = wire.send(&auth).await;
-        refused(answer, ErrorKind::AuthenticationFailed, "the server refuses the password")?;
+        // Only the code of the error, since a server that does not know the command quotes the password.
+        let code = |error: &RedisError| error.code().unwrap_or_default().to_owned();
+        refused(answer, ErrorKind::AuthenticationFailed, "the server refuses the password", code)?;
     }
     if login.db() != 0 {
         let answer = wire.send(redis::cmd("SELECT").arg(login.db())).await;
-        refused(answer, ErrorKind::InvalidClientConfig, "the server refuses the database")?;
+        let text = RedisError::to_string;
+        refused(answer, ErrorKind::InvalidClientConfig, "the server refuses the database", text)?;
     }
     Ok(wire)
 }
 
 /// Replaces an error that the server returned, since at login it has another meaning than in a call.
-fn refused(answer: RedisResult<WireReply>, kind: ErrorKind, what: &'static str) -> RedisResult<()> {
+fn refused(
+    answer: RedisResult<WireReply>,
+    kind: ErrorKind,
+    what: &'static str,
+    why: impl Fn(&RedisError) -> String,
+) -> RedisResult<()> {
     answer.map(drop).map_err(|error| match error.code() {
-        Some(_) => (kind, what, error.to_string()).into(),
+        Some(_) => (kind, what, why(&error)).into(),
         None => error,
     })
 }
