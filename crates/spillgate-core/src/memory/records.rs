@@ -1,5 +1,7 @@
 //! The records of reservations in this process, in a bounded number of bytes.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::{Locked, Memory};
@@ -255,6 +257,12 @@ impl Memory {
         records.forget_gone(now_us);
         let held = records.get(opening.id)?;
         Some((self.opened_again(held, transaction, opening.body, now_us), held.elsewhere.clone()))
+    }
+
+    /// Returns the counters of an open record; none if there is no such record.
+    pub fn counters_of(&self, id: u128) -> RecordedCharges {
+        let records = self.records.lock();
+        records.get(id).map(|held| Arc::clone(&held.counters)).unwrap_or_default()
     }
 
     /// Returns whether there is room for the record of a transaction.

@@ -1,6 +1,8 @@
-//! What reservations and permits of an outage did not use, although the store was charged for them in the meantime.
+//! What reservations of an outage did not use, although the store was charged for them in the meantime.
 //!
 //! The local share of such a counter outlives the catch-up, since it knows how much of a charge may still be refunded.
+//! Only buckets and windows get anything back. The entries of a log end at times of their own, and a permit is that of
+//! its holder: there, a plain number would take from others.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,6 +50,12 @@ impl GivenBack {
         }
     }
 
+    /// Returns whether a part of a counter's use may still be given back.
+    fn knows(&self, counter: &PlannedCharge, now_us: u64) -> bool {
+        let by_counter = self.by_counter.lock();
+        by_counter.get(&counter.name()).is_some_and(|paid| paid.certain(now_us) > 0)
+    }
+
     /// Notes that `unused` units are to be given back, or as many as the store certainly still counts.
     pub(super) fn add(&self, counter: &PlannedCharge, unused: u64, now_us: u64) {
         if unused == 0 {
@@ -86,25 +94,34 @@ impl GivenBack {
 impl Paid {
     /// Returns how much of the amount the store certainly still counts.
     fn certain(&self, now_us: u64) -> u64 {
-        let (params, age_us) = (self.counter.params(), now_us.saturating_sub(self.at_us));
-        match params {
+        let window = match self.counter.params() {
             LimitParams::TokenBucket(bucket) => {
+                let age_us = now_us.saturating_sub(self.at_us);
                 let drained = u128::from(bucket.burst) * u128::from(age_us);
                 let drained = drained.div_ceil(u128::from(bucket.refill_us().max(1)));
-                self.amount.saturating_sub(drained.try_into().unwrap_or(u64::MAX))
+                return self.amount.saturating_sub(drained.try_into().unwrap_or(u64::MAX));
             }
-            _ if age_us < params.longest_wait_us() => self.amount,
-            _ => 0,
-        }
+            LimitParams::FixedWindow(params) => params.window.at(now_us),
+            LimitParams::SlidingWindow(params) => {
+                let start_us = now_us - now_us % params.period_us;
+                start_us..start_us + params.period_us
+            }
+            LimitParams::SlidingLog(_) | LimitParams::Concurrency(_) => return 0,
+        };
+        // A refund lowers the window that it arrives in, so that must be the one that was charged.
+        let surely_inside = window.start + MARGIN_US..window.end.saturating_sub(MARGIN_US);
+        let is_charged = surely_inside.contains(&self.at_us) && surely_inside.contains(&now_us);
+        if is_charged { self.amount } else { 0 }
     }
 }
 
 impl Fallback {
     /// Notes that the store was charged `amount` for a deferred charge.
     pub(super) fn note_paid(&self, deferred: &DeferredCharge, amount: u64) {
+        let now_us = self.clock.now_us();
         if deferred.is_reserved {
-            self.given_back.note_paid(&deferred.counter, amount, self.clock.now_us());
-        } else {
+            self.given_back.note_paid(&deferred.counter, amount, now_us);
+        } else if !self.given_back.knows(&deferred.counter, now_us) {
             self.end_share(deferred);
         }
     }
@@ -133,5 +150,34 @@ impl Fallback {
     }
 }
 
+/// Longer than a refund is under way, and than clocks differ in a fleet that is well kept.
+const MARGIN_US: u64 = 1_000_000;
 /// About 30 MB.
 const COUNTERS_MAX: usize = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{LimitSpec, NamedLimit};
+    use crate::subject::SubjectKey;
+
+    /// A refund once came off the window after the one that was charged, which then admitted 15 of 10.
+    #[test]
+    fn a_window_gets_back_only_while_it_is_surely_the_one_that_was_charged() {
+        let certain = |algorithm: &str, at_us: u64, now_us: u64| {
+            let limit = LimitSpec::new("10/10s").algorithm(algorithm).build().unwrap();
+            let key = SubjectKey { tag: 1, id: 1, rule: 1 };
+            let counter = PlannedCharge::new(key, NamedLimit::new(limit, 0));
+            let at_us = at_us * 1_000_000;
+            Paid { counter, at_us, amount: 5, unused: 0 }.certain(now_us * 1_000_000)
+        };
+        for algorithm in ["fixed-window", "sliding-window"] {
+            assert_eq!(certain(algorithm, 102, 107), 5, "{algorithm}");
+            for (at, now) in [(100, 107), (102, 109), (102, 110), (102, 113), (98, 103)] {
+                assert_eq!(certain(algorithm, at, now), 0, "{algorithm} {at} {now}");
+            }
+        }
+        assert_eq!(certain("sliding-log", 102, 103), 0);
+        assert_eq!(certain("token-bucket", 102, 104), 3, "two have drained");
+    }
+}

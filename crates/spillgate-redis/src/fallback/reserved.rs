@@ -6,11 +6,12 @@ use smallvec::SmallVec;
 use super::{Fallback, StoreCall};
 use crate::algorithm::Refund;
 use crate::counter::{Change, PlannedCharge};
+use crate::limit::{Algorithm, NamedLimit};
 use crate::memory::{Corrected, Kept, RecordsHeld, subject_of};
 use crate::plan::{ChargeOutcome, ChargeOutcomes, RecordAction, Transaction};
 use crate::reservation::kept::RecordedCharge;
 use crate::reservation::record::RecordedCost;
-use crate::reservation::{Answer, Ending, Group, Noted, Opened, Opening};
+use crate::reservation::{Answer, EndResult, Ending, Group, Noted, Opened, Opening};
 
 /// A reservation that was partly charged by local shares of this instance.
 pub struct Alone {
@@ -89,17 +90,33 @@ impl Fallback {
 
     /// Ends or renews a reservation that was charged here. Refunded amounts are no longer deferred.
     /// Deferred charges stay as they are if the store may have the charge.
+    ///
+    /// A permit that the store has been charged for cannot be renewed: the store would end it all the same, and let
+    /// another caller in.
     pub fn close(&self, id: u128, ending: &Ending<'_>) -> Answer {
+        if matches!(ending, Ending::Renew { .. })
+            && self.memory.counters_of(id).iter().any(|counter| self.is_permit_of_store(counter))
+        {
+            return Answer::EndResult(EndResult::Expired);
+        }
         self.memory.close(id, ending, |counter, corrected| match corrected {
             Corrected::Refunded(amount) => self.lower_deferred(counter, amount),
             // Usage beyond the estimate is deferred to the store like any other local admission.
             Corrected::Forced(amount) => {
                 if let (Some(limit), Some(share)) = (&counter.share_of, counter.limit.params()) {
                     let counter = PlannedCharge::new(counter.key, (**limit).clone());
-                    self.deferred_charges.add(&counter, share, amount, false);
+                    self.deferred_charges.add(&counter, share, amount, true);
                 }
             }
         })
+    }
+
+    fn is_permit_of_store(&self, counter: &RecordedCharge) -> bool {
+        let limit = counter.share_of.as_ref().filter(|it| it.algorithm() == Algorithm::Concurrency);
+        let is_deferred = |limit: &NamedLimit| {
+            self.deferred_charges.is_deferred(&PlannedCharge::new(counter.key, limit.clone()))
+        };
+        limit.is_some_and(|limit| !is_deferred(limit))
     }
 
     fn refund_here(&self, counter: &RecordedCharge, charged: &RecordedCost) {
