@@ -21,6 +21,11 @@ find_mdbook() {
   command -v mdbook || { [ -x $tools/python/bin/mdbook ] && echo "$PWD/$tools/python/bin/mdbook"; }
 }
 
+# tests/outside/k6.sh and load.sh install it.
+find_k6() {
+  command -v k6 || { [ -x $tools/python/bin/k6 ] && echo "$PWD/$tools/python/bin/k6"; }
+}
+
 have() {
   command -v "$1" > /dev/null
 }

@@ -3,8 +3,8 @@
 
 Usage: attacks.py PATH-OF-THE-SPILLGATE-BINARY [--seconds N] [ATTACK...]
 
-Normal traffic is 5,000 checks a second over 100 HTTP connections, made by `spillgate bench`. A check counts from the
-time it was due. An attack holds if p99 stays within three times the control's and every check is answered.
+Normal traffic is 5,000 checks a second over at most 100 HTTP connections, made by `spillgate bench`. A check counts
+from the time it was due. An attack holds if p99 stays within three times the control's and every check is answered.
 
 Attacks:
   grpc      4 connections, each with 250 unfinished 4 MiB messages on the health and rate-limit services
@@ -97,7 +97,7 @@ def measure(binary, name, attack, seconds, control):
 
 def traffic(binary, address, seconds):
     command = [binary, "bench", "steady", "--url", f"http://{address}", "--rate", str(RATE)]
-    command += ["--connections", str(CONNECTIONS), "--callers", str(CONNECTIONS), "--duration", f"{seconds}s"]
+    command += ["--callers", str(CONNECTIONS), "--duration", f"{seconds}s"]
     command += ["--by", "user", "--timeout", "5s", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     return json.loads(done.stdout)

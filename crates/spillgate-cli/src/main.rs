@@ -17,6 +17,7 @@ mod client;
 mod completions;
 mod doctor;
 mod explain;
+mod gone;
 mod man;
 mod scripts;
 mod serve;
@@ -71,6 +72,10 @@ fn run(command: Command) -> ExitCode {
 fn explain_usage(usage: &clap::Error) -> ExitCode {
     // If this fails, there is no other output to report it on.
     let _ = usage.print();
+    let command = std::env::args().nth(1).unwrap_or_default();
+    if let Some(instead) = gone::instead(&command, usage) {
+        complain(&instead);
+    }
     match usage.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
         _ => ExitCode::from(ERROR),

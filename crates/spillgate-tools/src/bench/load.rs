@@ -8,16 +8,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::schedule::{Arrival, Subjects};
-use super::tally::{Answer, Recorder, Times};
+use super::args::Pace;
+use super::subjects::Subjects;
+use super::tally::{Answer, Recorder};
+use super::target::Target;
+use crate::Failure;
 
-/// The settings of both loops.
+/// The calls of one run.
 #[derive(Clone)]
-pub(super) struct Terms {
+pub(super) struct Load {
+    pub(super) pace: Pace,
+    pub(super) subjects: Subjects,
     /// The most calls that wait for answers at once.
     pub(super) callers: usize,
     /// No call is made after this time.
@@ -28,11 +34,37 @@ pub(super) struct Terms {
     pub(super) stop: watch::Receiver<bool>,
 }
 
+/// Starts the loop that fits the pace; the receiver returns when the last answer has arrived.
+pub(super) fn start(
+    target: &Arc<Target>,
+    load: Load,
+    recorder: &Arc<Recorder>,
+) -> Result<oneshot::Receiver<()>, Failure> {
+    let (done, over) = oneshot::channel();
+    let (target, recorder) = (Arc::clone(target), Arc::clone(recorder));
+    let ask = move |subject| {
+        let target = Arc::clone(&target);
+        async move { target.ask(subject).await }
+    };
+    let runtime = Handle::current();
+    // A thread of its own wakes in time, however busy the runtime is.
+    std::thread::Builder::new().name("bench-pace".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            match load.pace {
+                Pace::PerSecond(rate) => open_loop(load, rate, &recorder, ask, sleep_exactly).await,
+                Pace::Max => closed_loop(load, &recorder, ask).await,
+            }
+        });
+        drop(done);
+    })?;
+    Ok(over)
+}
+
 /// Makes each call when it is due or, while all callers wait, as soon as one is free. Calls that are still unsent at
 /// the end count as waiting until then. `sleep_until` waits for an instant.
-pub(super) async fn open_loop<A, F>(
-    terms: Terms,
-    mut arrivals: impl Iterator<Item = Arrival>,
+async fn open_loop<A, F>(
+    load: Load,
+    rate: u64,
     recorder: &Arc<Recorder>,
     ask: A,
     mut sleep_until: impl AsyncFnMut(Instant),
@@ -40,17 +72,18 @@ pub(super) async fn open_loop<A, F>(
     A: Fn(u64) -> F,
     F: Future<Output = Answer> + Send + 'static,
 {
+    let Load { mut subjects, callers, length, patience, mut stop, .. } = load;
     let start = Instant::now();
-    let end = start + terms.length;
-    let free = Arc::new(Semaphore::new(terms.callers));
-    let mut stop = terms.stop.clone();
+    let end = start + length;
+    let due_at = |number: u64| start + Duration::from_nanos(scaled(number, SECOND_NS, rate));
+    let calls = scaled(length.as_nanos() as u64, rate, SECOND_NS).max(1);
+    let free = Arc::new(Semaphore::new(callers));
     let mut number = 0;
-    let waiting = loop {
-        let Some(arrival) = arrivals.next() else { break None };
-        let due = start + Duration::from_nanos(arrival.at_ns);
+    while number < calls {
+        let due = due_at(number);
         let caller = tokio::select! {
             biased;
-            () = stopped(&mut stop) => break Some(arrival),
+            () = stopped(&mut stop) => break,
             caller = async {
                 sleep_until(due).await;
                 Arc::clone(&free).acquire_owned().await.expect("the semaphore is never closed")
@@ -58,71 +91,62 @@ pub(super) async fn open_loop<A, F>(
         };
         let sent = Instant::now();
         if sent >= end.max(due + GRACE) {
-            break Some(arrival);
+            break;
         }
-        let (recorder, call, patience) =
-            (Arc::clone(recorder), ask(arrival.subject), terms.patience);
-        number += 1;
+        let (recorder, call) = (Arc::clone(recorder), ask(subjects.draw()));
         tokio::spawn(async move {
             let answer = timeout(patience, call).await.unwrap_or(Answer::TimedOut);
-            let times = Times {
-                due_ns: arrival.at_ns,
-                sent_ns: since(start, sent),
-                answered_ns: since(start, Instant::now()),
-            };
-            recorder.add(number, times, answer);
+            recorder.add(number, sent - due, Instant::now() - due, answer);
             drop(caller);
         });
-    };
-    let over_ns = since(start, Instant::now().min(end));
-    for arrival in waiting.into_iter().chain(arrivals).take_while(|it| it.at_ns < over_ns) {
-        recorder.add_unsent(over_ns - arrival.at_ns);
+        number += 1;
     }
+    let over = Instant::now().min(end);
+    (number..calls)
+        .map(due_at)
+        .take_while(|due| *due < over)
+        .for_each(|due| recorder.add_unsent(over - due));
     // Waits for all callers: each gives up at the end of its patience.
-    let _ = free.acquire_many(terms.callers as u32).await;
+    let _ = free.acquire_many(callers as u32).await;
 }
 
 /// Runs callers that each call again as soon as they are answered.
-pub(super) async fn closed_loop<A, F>(
-    terms: Terms,
-    subjects: impl Fn(u64) -> Subjects,
-    recorder: &Arc<Recorder>,
-    ask: A,
-) where
+async fn closed_loop<A, F>(load: Load, recorder: &Arc<Recorder>, ask: A)
+where
     A: Fn(u64) -> F + Clone + Send + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
-    let start = Instant::now();
-    let length_ns = terms.length.as_nanos() as u64;
-    let mut callers = JoinSet::new();
-    for caller in 0..terms.callers as u64 {
-        let (mut subjects, recorder, ask) = (subjects(caller), Arc::clone(recorder), ask.clone());
-        let (patience, stop) = (terms.patience, terms.stop.clone());
-        callers.spawn(async move {
-            let mut sent_ns = since(start, Instant::now());
+    let Load { callers, patience, .. } = load;
+    let end = Instant::now() + load.length;
+    let mut running = JoinSet::new();
+    for caller in 0..callers as u64 {
+        let mut subjects = load.subjects.seeded(caller);
+        let (recorder, ask, stop) = (Arc::clone(recorder), ask.clone(), load.stop.clone());
+        running.spawn(async move {
+            let mut sent = Instant::now();
             let mut calls: u32 = 0;
-            while sent_ns < length_ns && !*stop.borrow() {
+            while sent < end && !*stop.borrow() {
                 let answer = timeout(patience, ask(subjects.draw())).await;
                 // One reading of the clock serves two calls: in memory a reading is a good part of a call.
-                let answered_ns = since(start, Instant::now());
-                let times = Times { due_ns: sent_ns, sent_ns, answered_ns };
-                recorder.add(caller, times, answer.unwrap_or(Answer::TimedOut));
-                sent_ns = answered_ns;
+                let answered = Instant::now();
+                let answer = answer.unwrap_or(Answer::TimedOut);
+                recorder.add(caller, Duration::ZERO, answered - sent, answer);
+                sent = answered;
                 calls = calls.wrapping_add(1);
                 if calls.is_multiple_of(TURN) {
                     // Calls in memory never wait, so the task would not let others run.
                     tokio::task::yield_now().await;
-                    sent_ns = since(start, Instant::now());
+                    sent = Instant::now();
                 }
             }
         });
     }
-    while callers.join_next().await.is_some() {}
+    while running.join_next().await.is_some() {}
 }
 
 /// Waits for an instant more exactly than the runtime's timer, whose tick is a millisecond. It blocks the thread for
 /// the last part, so it needs a thread that does nothing else.
-pub(super) async fn sleep_exactly(until: Instant) {
+async fn sleep_exactly(until: Instant) {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -135,17 +159,18 @@ pub(super) async fn sleep_exactly(until: Instant) {
     }
 }
 
-pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
+async fn stopped(stop: &mut watch::Receiver<bool>) {
     if stop.wait_for(|stop| *stop).await.is_err() {
         // The sender was dropped, so a stop can no longer come.
         std::future::pending::<()>().await;
     }
 }
 
-fn since(start: Instant, now: Instant) -> u64 {
-    now.saturating_duration_since(start).as_nanos() as u64
+fn scaled(number: u64, by: u64, of: u64) -> u64 {
+    (u128::from(number) * u128::from(by) / u128::from(of)) as u64
 }
 
+const SECOND_NS: u64 = 1_000_000_000;
 /// Twice the tick of the runtime's timer: one until it fires, one until the task runs.
 const TICK: Duration = Duration::from_millis(2);
 /// How late the last call may be sent, since the sending thread wakes a little late.
@@ -156,17 +181,18 @@ const TURN: u32 = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::schedule::{Pace, Scenario, Schedule};
+    use crate::bench::subjects::Scenario;
     use crate::bench::tally::Tally;
-    use crate::simulate::Rate;
 
-    fn schedule(pace: Pace) -> Schedule {
-        Schedule::new(Scenario::Steady, pace, 2_000_000, None, 1).unwrap()
-    }
-
-    fn terms(callers: usize, stop: watch::Receiver<bool>) -> Terms {
-        let patience = Duration::from_secs(10);
-        Terms { callers, length: Duration::from_secs(2), patience, stop }
+    fn load(callers: usize, stop: watch::Receiver<bool>) -> Load {
+        Load {
+            pace: Pace::Max,
+            subjects: Subjects::new(Scenario::Steady, 1_000),
+            callers,
+            length: Duration::from_secs(2),
+            patience: Duration::from_secs(10),
+            stop,
+        }
     }
 
     /// Makes a thousand calls a second for two seconds of virtual time to a target that answers at once, except
@@ -181,12 +207,10 @@ mod tests {
             if now >= from && now < to {
                 tokio::time::sleep_until(start + to).await;
             }
-            Answer::Allowed(None)
+            Answer::Allowed("store")
         };
-        let rate = Rate { count: 1_000, period_us: 1_000_000 };
-        let arrivals = schedule(Pace::At(rate)).arrivals();
-        open_loop(terms(callers, stop), arrivals, &recorder, ask, tokio::time::sleep_until).await;
-        recorder.collect()
+        open_loop(load(callers, stop), 1_000, &recorder, ask, tokio::time::sleep_until).await;
+        recorder.total()
     }
 
     fn ms(tally: &Tally, quantile: f64) -> u64 {
@@ -199,7 +223,7 @@ mod tests {
     async fn a_stalled_target_makes_every_call_due_meanwhile_late() {
         for callers in [1, 10, 2_000] {
             let tally = calls_to_a_stalling_target(callers, (1_000, 1_500)).await;
-            assert_eq!((tally.sent, tally.allowed, tally.unsent), (2_000, 2_000, 0));
+            assert_eq!((tally.allowed, tally.unsent), (2_000, 0));
             let (p50, p80, p99) = (ms(&tally, 0.5), ms(&tally, 0.8), ms(&tally, 0.99));
             assert!(p50 <= 1, "{callers} callers: {p50} ms");
             assert!((90..=110).contains(&p80), "{callers} callers: {p80} ms");
@@ -210,7 +234,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn calls_that_are_never_sent_count_as_waiting_until_the_end() {
         let tally = calls_to_a_stalling_target(4, (1_000, 3_000)).await;
-        assert_eq!((tally.sent, tally.unsent), (1_004, 996));
+        assert_eq!((tally.allowed, tally.unsent), (1_004, 996));
         assert_eq!(tally.latency.len(), 2_000);
         let p75 = ms(&tally, 0.75);
         assert!((480..=520).contains(&p75), "{p75} ms");
@@ -219,15 +243,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_without_an_answer_times_out_at_its_patience() {
         let (_keep, stop) = watch::channel(false);
-        let terms = Terms { patience: Duration::from_millis(100), ..terms(1_000, stop) };
+        let load = Load { patience: Duration::from_millis(100), ..load(1_000, stop) };
         let recorder = Arc::new(Recorder::new());
-        let rate = Rate { count: 50, period_us: 1_000_000 };
-        let arrivals = schedule(Pace::At(rate)).arrivals();
-        let ask = |_| std::future::pending();
         let begun = Instant::now();
-        open_loop(terms, arrivals, &recorder, ask, tokio::time::sleep_until).await;
-        let tally = recorder.collect();
-        assert_eq!((tally.timed_out, tally.answered()), (100, 0));
+        open_loop(load, 50, &recorder, |_| std::future::pending(), tokio::time::sleep_until).await;
+        let tally = recorder.total();
+        assert_eq!((tally.timed_out, tally.decisions()), (100, 0));
         assert!((99..=101).contains(&ms(&tally, 0.5)));
         assert!(Instant::now() - begun < Duration::from_millis(2_200));
     }
@@ -236,15 +257,13 @@ mod tests {
     async fn a_stopped_run_keeps_the_answers_so_far() {
         let (stopper, stop) = watch::channel(false);
         let recorder = Arc::new(Recorder::new());
-        let rate = Rate { count: 1_000, period_us: 1_000_000 };
-        let arrivals = schedule(Pace::At(rate)).arrivals();
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(500)).await;
             stopper.send_replace(true);
         });
-        let ask = |_| async { Answer::Denied(None) };
-        open_loop(terms(8, stop), arrivals, &recorder, ask, tokio::time::sleep_until).await;
-        let tally = recorder.collect();
+        let ask = |_| async { Answer::Denied("store") };
+        open_loop(load(8, stop), 1_000, &recorder, ask, tokio::time::sleep_until).await;
+        let tally = recorder.total();
         assert!((499..=502).contains(&tally.denied), "{}", tally.denied);
         assert!(tally.unsent <= 1, "calls that were not due yet are not missing: {}", tally.unsent);
     }
@@ -253,14 +272,12 @@ mod tests {
     async fn callers_of_a_closed_loop_call_again_when_they_are_answered() {
         let (_keep, stop) = watch::channel(false);
         let recorder = Arc::new(Recorder::new());
-        let schedule = schedule(Pace::Max);
         let ask = |_| async {
             tokio::time::sleep(Duration::from_millis(10)).await;
-            Answer::Allowed(None)
+            Answer::Allowed("store")
         };
-        let subjects = move |caller| schedule.subjects_of_caller(caller);
-        closed_loop(terms(5, stop), subjects, &recorder, ask).await;
-        let tally = recorder.collect();
+        closed_loop(load(5, stop), &recorder, ask).await;
+        let tally = recorder.total();
         // The timer's tick turns 10 ms into up to 11.
         assert!((900..=1_000).contains(&tally.allowed), "{}", tally.allowed);
         assert!((9..=11).contains(&ms(&tally, 0.99)));

@@ -1,279 +1,232 @@
-//! The results of a bench: as text, as JSON, as charts.
+//! The results of a bench, as text and as JSON.
 
 use std::fmt;
+use std::time::Duration;
 
-use hdrhistogram::Histogram;
-use serde::{Serialize, Serializer};
-use serde_json::value::RawValue;
+use serde::Serialize;
 
-use super::run::{Slice, per_second};
-use super::tally::{SOURCES, Tally};
-use crate::output::grouped;
-
-pub(super) mod charts;
-mod text;
+use super::args::Pace;
+use super::subjects::Scenario;
+use super::tally::{Tally, quantiles};
+use crate::output::{grouped, table};
+use crate::{counted, printable};
 
 /// The whole report; its fields are those of `--json`.
 #[derive(Serialize)]
 pub(super) struct Report {
-    pub(super) scenario: String,
+    pub(super) scenario: Scenario,
     pub(super) subjects: u64,
-    pub(super) seed: u64,
-    /// `open`: calls are made at their due times even while answers are late. `closed`: each caller calls again when
-    /// it is answered, so that a slow target gets fewer calls.
-    #[serde(rename = "loop")]
-    pub(super) kind: &'static str,
-    /// The rate as the flag gave it.
-    pub(super) rate: String,
+    pub(super) rate: Pace,
     pub(super) duration_ms: u64,
-    pub(super) callers: usize,
+    pub(super) callers: u32,
     /// The limit or the rules that were checked.
     pub(super) checks: String,
     /// Whether the run ended early.
     pub(super) stopped: bool,
-    /// The faults of the store, and when they happened.
-    pub(super) events: Vec<Fault>,
-    /// The limiter or service first, then the baseline.
+    /// The limiter or server first, then the baseline.
     #[serde(rename = "contenders")]
     pub(super) targets: Vec<TargetReport>,
-    /// The limiter or service divided by the baseline.
-    pub(super) ratios: Vec<Ratio>,
-}
-
-/// A fault of the store.
-#[derive(Clone, Serialize)]
-pub(super) struct Fault {
-    pub(super) at_ms: u64,
-    pub(super) event: &'static str,
+    /// The limiter divided by the baseline.
+    pub(super) ratio: Option<Ratio>,
 }
 
 /// The results of one target.
 #[derive(Serialize)]
 pub(super) struct TargetReport {
-    pub(super) name: &'static str,
-    pub(super) place: String,
-    pub(super) sent: u64,
-    pub(super) allowed: u64,
-    pub(super) denied: u64,
-    pub(super) by_source: BySource,
-    pub(super) errors: u64,
-    pub(super) timed_out: u64,
-    pub(super) failed: std::collections::BTreeMap<String, u64>,
-    pub(super) unsent: u64,
+    name: &'static str,
+    place: String,
+    sent: u64,
+    errors: u64,
     /// Decisions a second.
-    pub(super) per_second: u64,
-    pub(super) latency: Quantiles,
-    pub(super) sent_late: Quantiles,
-    pub(super) over_time: Vec<Slice>,
+    per_second: u64,
+    #[serde(flatten)]
+    tally: Tally,
 }
 
-/// Decisions by source.
-pub(super) struct BySource([u64; SOURCES.len() + 1]);
-
-/// Quantiles in nanoseconds.
-#[derive(Clone, Copy, Serialize)]
-pub(super) struct Quantiles {
-    pub(super) p50_ns: u64,
-    pub(super) p90_ns: u64,
-    pub(super) p99_ns: u64,
-    #[serde(rename = "p99.9_ns")]
-    pub(super) p999_ns: u64,
-    pub(super) max_ns: u64,
-}
-
-/// The limiter or service divided by a baseline in each pair of runs: the median and the range.
+/// The limiter divided by the baseline in each pair of runs.
 #[derive(Serialize)]
 pub(super) struct Ratio {
-    pub(super) to: &'static str,
-    pub(super) rounds: usize,
-    pub(super) rate: Option<MedianAndRange>,
-    pub(super) p50: Option<MedianAndRange>,
-    pub(super) p99: Option<MedianAndRange>,
+    rounds: usize,
+    rate: Option<MedianAndRange>,
+    p50: Option<MedianAndRange>,
+    p99: Option<MedianAndRange>,
 }
 
-/// Ratios in thousandths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct MedianAndRange {
-    median: u64,
-    min: u64,
-    max: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct MedianAndRange {
+    median: f64,
+    min: f64,
+    max: f64,
 }
 
-/// The figures of one run.
-#[derive(Clone, Copy)]
-pub(super) struct Figures {
-    pub(super) per_second: u64,
-    pub(super) p50_ns: u64,
-    pub(super) p99_ns: u64,
+/// The results of one run.
+pub(super) struct Run {
+    pub(super) tally: Tally,
+    pub(super) length: Duration,
+}
+
+impl Run {
+    fn per_second(&self) -> u64 {
+        let us = self.length.as_micros().max(1);
+        u64::try_from(u128::from(self.tally.decisions()) * 1_000_000 / us).unwrap_or(u64::MAX)
+    }
 }
 
 impl TargetReport {
-    pub(super) fn new(
-        name: &'static str,
-        place: String,
-        tally: &Tally,
-        length_us: u64,
-        over_time: Vec<Slice>,
-    ) -> TargetReport {
-        TargetReport {
-            name,
-            place,
-            sent: tally.sent,
-            allowed: tally.allowed,
-            denied: tally.denied,
-            by_source: BySource(tally.by_source),
-            errors: tally.errors(),
-            timed_out: tally.timed_out,
-            failed: tally.failed.clone(),
-            unsent: tally.unsent,
-            per_second: per_second(tally.answered(), length_us),
-            latency: Quantiles::of(&tally.latency),
-            sent_late: Quantiles::of(&tally.late),
-            over_time,
+    pub(super) fn new(name: &'static str, place: String, runs: &[Run]) -> TargetReport {
+        let mut whole = Run { tally: Tally::new(), length: Duration::ZERO };
+        for run in runs {
+            whole.tally.merge(&run.tally);
+            whole.length += run.length;
         }
-    }
-}
-
-impl Figures {
-    pub(super) fn of(tally: &Tally, length_us: u64) -> Figures {
-        Figures {
-            per_second: per_second(tally.answered(), length_us),
-            p50_ns: tally.latency.value_at_quantile(0.5),
-            p99_ns: tally.latency.value_at_quantile(0.99),
-        }
-    }
-}
-
-impl Quantiles {
-    fn of(histogram: &Histogram<u64>) -> Quantiles {
-        Quantiles {
-            p50_ns: histogram.value_at_quantile(0.5),
-            p90_ns: histogram.value_at_quantile(0.9),
-            p99_ns: histogram.value_at_quantile(0.99),
-            p999_ns: histogram.value_at_quantile(0.999),
-            max_ns: histogram.max(),
-        }
-    }
-}
-
-impl BySource {
-    /// Returns the sources with at least one decision, each with its name.
-    fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let words = SOURCES.iter().map(|source| source.name()).chain([UNKNOWN_SOURCE]);
-        words.zip(self.0).filter(|(_, count)| *count > 0)
-    }
-}
-
-impl Serialize for BySource {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.all())
+        let (per_second, tally) = (whole.per_second(), whole.tally);
+        let errors = tally.errors();
+        TargetReport { name, place, sent: tally.decisions() + errors, errors, per_second, tally }
     }
 }
 
 impl Ratio {
     /// Divides the figures of runs that took turns.
-    pub(super) fn new(to: &'static str, ours: &[Figures], theirs: &[Figures]) -> Ratio {
-        let ratio = |of: fn(&Figures) -> u64| {
-            MedianAndRange::of(ours.iter().zip(theirs).map(|(ours, theirs)| (of(ours), of(theirs))))
+    pub(super) fn new(ours: &[Run], theirs: &[Run]) -> Ratio {
+        let ratio = |figure: fn(&Run) -> u64| {
+            let pairs = ours.iter().zip(theirs);
+            MedianAndRange::new(pairs.map(|(ours, theirs)| (figure(ours), figure(theirs))))
         };
         Ratio {
-            to,
             rounds: ours.len().min(theirs.len()),
-            rate: ratio(|figures| figures.per_second),
-            p50: ratio(|figures| figures.p50_ns),
-            p99: ratio(|figures| figures.p99_ns),
+            rate: ratio(Run::per_second),
+            p50: ratio(|run| run.tally.latency.value_at_quantile(0.5)),
+            p99: ratio(|run| run.tally.latency.value_at_quantile(0.99)),
         }
     }
 }
 
 impl MedianAndRange {
     /// Returns `None` if every divisor is 0.
-    fn of(pairs: impl Iterator<Item = (u64, u64)>) -> Option<MedianAndRange> {
-        let ratio = |(ours, theirs): (u64, u64)| {
-            let thousandths = (u128::from(ours) * 1_000).checked_div(u128::from(theirs))?;
-            u64::try_from(thousandths).ok()
-        };
-        let mut sorted: Vec<u64> = pairs.filter_map(ratio).collect();
-        sorted.sort_unstable();
-        let (min, max) = (*sorted.first()?, *sorted.last()?);
-        Some(MedianAndRange { median: sorted[sorted.len() / 2], min, max })
+    #[expect(clippy::float_arithmetic, reason = "a ratio for people, on which nothing depends")]
+    fn new(pairs: impl Iterator<Item = (u64, u64)>) -> Option<MedianAndRange> {
+        let divided = pairs.filter(|(_, theirs)| *theirs > 0);
+        let mut all: Vec<f64> = divided.map(|(ours, theirs)| ours as f64 / theirs as f64).collect();
+        all.sort_by(f64::total_cmp);
+        Some(MedianAndRange {
+            median: *all.get(all.len() / 2)?,
+            min: *all.first()?,
+            max: *all.last()?,
+        })
     }
 }
 
-impl Serialize for MedianAndRange {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let number = |thousandths| {
-            RawValue::from_string(decimal(thousandths, 3)).map_err(serde::ser::Error::custom)
-        };
-        let all = [("median", self.median), ("min", self.min), ("max", self.max)];
-        let all: Vec<_> = all
-            .into_iter()
-            .map(|(name, thousandths)| Ok((name, number(thousandths)?)))
-            .collect::<Result<_, S::Error>>()?;
-        serializer.collect_map(all)
-    }
-}
-
-impl fmt::Display for MedianAndRange {
+impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = |thousandths: u64| decimal(thousandths.div_ceil(10), 2);
-        write!(f, "{} ({}-{})", digits(self.median), digits(self.min), digits(self.max))
+        let Report { scenario, checks, .. } = self;
+        let subjects = match self.subjects {
+            1 => "1 subject".to_owned(),
+            subjects => format!("{} subjects", grouped(subjects)),
+        };
+        let (rate, kind) = match self.rate {
+            Pace::PerSecond(rate) => (format!("{}/second", grouped(rate)), OPEN_LOOP),
+            Pace::Max => ("as fast as answers come".to_owned(), CLOSED_LOOP),
+        };
+        let (callers, length) =
+            (counted(self.callers as usize, "caller"), Duration::from_millis(self.duration_ms));
+        writeln!(f, "{scenario}: {subjects}, {checks}, {rate} for {length:?}, {callers} at most")?;
+        writeln!(f, "  {kind}")?;
+        if self.stopped {
+            writeln!(f, "  stopped before its end: these are the answers so far")?;
+        }
+        writeln!(f, "{}", table(&rows(&self.targets), 1))?;
+        self.targets.iter().try_for_each(|target| write_details(f, target))?;
+        let Some(ratio) = &self.ratio else { return Ok(()) };
+        write!(f, "\nto the baseline, median (range) of {}:", counted(ratio.rounds, "pair"))?;
+        for (name, it) in [("rate", ratio.rate), ("p50", ratio.p50), ("p99", ratio.p99)] {
+            match it {
+                Some(MedianAndRange { median, min, max }) => {
+                    write!(f, "  {name} {median:.2} ({min:.2}-{max:.2})")?;
+                }
+                None => write!(f, "  {name} -")?,
+            }
+        }
+        Ok(())
     }
 }
 
-/// Returns a number with `digits` digits behind the point.
-fn decimal(number: u64, digits: u32) -> String {
-    let one = 10_u64.pow(digits);
-    format!("{}.{:0width$}", number / one, number % one, width = digits as usize)
+fn rows(targets: &[TargetReport]) -> Vec<Vec<String>> {
+    let heads =
+        ["", "sent", "allowed", "denied", "errors", "rate", "p50", "p90", "p99", "p99.9", "max"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    rows.extend(targets.iter().map(|it| {
+        let counts = [it.sent, it.tally.allowed, it.tally.denied, it.errors];
+        let mut row = vec![it.name.to_owned()];
+        row.extend(counts.map(grouped));
+        row.push(format!("{}/s", grouped(it.per_second)));
+        row.extend(quantiles(&it.tally.latency).map(|(_, ns)| time(ns)));
+        row
+    }));
+    rows
 }
 
-/// Returns nanoseconds in the unit that fits, with three digits.
+fn write_details(f: &mut fmt::Formatter<'_>, target: &TargetReport) -> fmt::Result {
+    let tally = &target.tally;
+    write!(f, "\n{}: {}", target.name, target.place)?;
+    let sources = tally.by_source.iter().map(|(name, count)| format!("{name} {}", grouped(*count)));
+    write!(f, "\n  decided by: {}", sources.collect::<Vec<_>>().join(", "))?;
+    if tally.sent_late.max() > 0 {
+        let [(_, p50), _, (_, p99), _, (_, max)] = quantiles(&tally.sent_late);
+        let [p50, p99, max] = [p50, p99, max].map(time);
+        write!(
+            f,
+            "\n  sent late by: p50 {p50}, p99 {p99}, at most {max} (within the times above)"
+        )?;
+    }
+    if tally.unsent > 0 {
+        write!(
+            f,
+            "\n  never sent: {}, since all callers waited for answers; counted as waiting until the end. \
+             Lower --rate, or raise --callers",
+            grouped(tally.unsent)
+        )?;
+    }
+    if tally.timed_out > 0 {
+        write!(f, "\n  no answer in time: {}", grouped(tally.timed_out))?;
+    }
+    for (why, count) in &tally.failed {
+        // Without control characters, so that a reply cannot steer a terminal.
+        write!(f, "\n  failed: {} by {}", grouped(*count), printable(why))?;
+    }
+    Ok(())
+}
+
+/// Returns nanoseconds in the unit that fits: `67.34µs`, `1.23ms`.
 pub(super) fn time(ns: u64) -> String {
-    let (unit, word) = match ns {
-        0..1_000 => return format!("{ns} ns"),
-        1_000..1_000_000 => (1_000, "µs"),
-        1_000_000..1_000_000_000 => (1_000_000, "ms"),
-        _ => (1_000_000_000, "s"),
-    };
-    match ns / unit {
-        0..10 => format!("{} {word}", decimal(ns / (unit / 100), 2)),
-        10..100 => format!("{} {word}", decimal(ns / (unit / 10), 1)),
-        whole => format!("{} {word}", grouped(whole)),
+    match ns {
+        0..1_000 => format!("{ns}ns"),
+        _ => format!("{:.2?}", Duration::from_nanos(ns)),
     }
 }
 
-/// The source of decisions whose answer does not name one.
-pub(super) const UNKNOWN_SOURCE: &str = "unknown";
+const OPEN_LOOP: &str =
+    "open loop: calls are made on time even while answers are late, and times count from then";
+const CLOSED_LOOP: &str = "closed loop: each caller calls again when it is answered, so a slow target gets fewer \
+                           calls, and its times look better than users would see them";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn times_have_three_digits_and_a_unit() {
-        for (ns, expected) in [
-            (0, "0 ns"),
-            (999, "999 ns"),
-            (1_000, "1.00 µs"),
-            (67_340, "67.3 µs"),
-            (999_999, "999 µs"),
-            (1_234_567, "1.23 ms"),
-            (12_000_000_000, "12.0 s"),
-            (3_600_000_000_000, "3,600 s"),
-        ] {
-            assert_eq!(time(ns), expected);
-        }
+    fn times_have_a_unit() {
+        let times = [0, 999, 67_340, 1_234_567, 12_000_000_000].map(time);
+        assert_eq!(times, ["0ns", "999ns", "67.34µs", "1.23ms", "12.00s"]);
     }
 
     #[test]
     fn a_ratio_is_the_median_of_pairs_with_its_range() {
-        let figures = |per_second| Figures { per_second, p50_ns: 100, p99_ns: 0 };
-        let (ours, theirs) = ([300, 100, 220].map(figures), [100, 100, 110].map(figures));
-        let ratio = Ratio::new("evalsha", &ours, &theirs);
-        assert_eq!(ratio.rate, Some(MedianAndRange { median: 2_000, min: 1_000, max: 3_000 }));
-        assert_eq!(ratio.rate.unwrap().to_string(), "2.00 (1.00-3.00)");
+        let run = |allowed| {
+            let tally = Tally { allowed, ..Tally::new() };
+            Run { tally, length: Duration::from_secs(1) }
+        };
+        let ratio = Ratio::new(&[300, 100, 220].map(run), &[100, 100, 110].map(run));
+        assert_eq!(ratio.rate, Some(MedianAndRange { median: 2.0, min: 1.0, max: 3.0 }));
         assert_eq!(ratio.p99, None, "a baseline of 0 has no ratio");
-        let json = serde_json::to_value(&ratio).unwrap();
-        assert_eq!(json["rate"]["median"], 2.0);
     }
 }

@@ -2,39 +2,30 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use spillgate::Source;
+use serde::{Serialize, Serializer};
 
 /// The result of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Allowed, and the source of the decision if the answer names it.
-    Allowed(Option<Source>),
-    /// Denied, and the source of the decision if the answer names it.
-    Denied(Option<Source>),
+    /// Allowed, and the name of the part that decided.
+    Allowed(&'static str),
+    /// Denied, and the name of the part that decided.
+    Denied(&'static str),
     /// No decision, and the reason.
     Failed(String),
     /// No answer within the time that a call may take.
     TimedOut,
 }
 
-/// When a call was due, was sent, and was answered, in nanoseconds since the start.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
-    pub(super) due_ns: u64,
-    pub(super) sent_ns: u64,
-    pub(super) answered_ns: u64,
-}
-
 /// The counts and times of calls.
-#[derive(Clone)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Tally {
-    pub(super) sent: u64,
     pub(super) allowed: u64,
     pub(super) denied: u64,
-    /// In the order of [`SOURCES`], then the decisions whose answer names no source.
-    pub(super) by_source: [u64; SOURCES.len() + 1],
+    pub(super) by_source: BTreeMap<&'static str, u64>,
     pub(super) timed_out: u64,
     /// Calls without a decision by reason: the first few reasons, then [`OTHER_REASONS`].
     pub(super) failed: BTreeMap<String, u64>,
@@ -42,9 +33,11 @@ pub(super) struct Tally {
     pub(super) unsent: u64,
     /// From when a call was due until its answer, in nanoseconds. Calls that were never sent count until the end.
     /// Calls that failed at once are not in it.
+    #[serde(serialize_with = "as_quantiles")]
     pub(super) latency: Histogram<u64>,
     /// How much later than due a call was sent, in nanoseconds.
-    pub(super) late: Histogram<u64>,
+    #[serde(serialize_with = "as_quantiles")]
+    pub(super) sent_late: Histogram<u64>,
 }
 
 impl Tally {
@@ -54,15 +47,14 @@ impl Tally {
                 .expect("a range of more than two and a digit or more make a histogram")
         };
         Tally {
-            sent: 0,
             allowed: 0,
             denied: 0,
-            by_source: [0; SOURCES.len() + 1],
+            by_source: BTreeMap::new(),
             timed_out: 0,
             failed: BTreeMap::new(),
             unsent: 0,
             latency: histogram(3),
-            late: histogram(2),
+            sent_late: histogram(2),
         }
     }
 
@@ -71,93 +63,94 @@ impl Tally {
     }
 
     /// Returns the number of decisions, allowed or denied.
-    pub(super) fn answered(&self) -> u64 {
+    pub(super) fn decisions(&self) -> u64 {
         self.allowed + self.denied
     }
 
-    fn add(&mut self, times: Times, answer: Answer) {
-        self.sent += 1;
-        self.late.saturating_record(times.sent_ns.saturating_sub(times.due_ns));
-        let source = match answer {
+    fn add(&mut self, late: Duration, latency: Duration, answer: Answer) {
+        self.sent_late.saturating_record(late.as_nanos() as u64);
+        match answer {
             Answer::Allowed(source) => {
                 self.allowed += 1;
-                Some(source)
+                *self.by_source.entry(source).or_default() += 1;
             }
             Answer::Denied(source) => {
                 self.denied += 1;
-                Some(source)
+                *self.by_source.entry(source).or_default() += 1;
             }
-            Answer::TimedOut => {
-                self.timed_out += 1;
-                None
-            }
-            Answer::Failed(why) => {
-                self.fail(why, 1);
-                // Failures are fast; in the histogram they would make the target look fast.
-                return;
-            }
-        };
-        if let Some(source) = source {
-            let known = SOURCES.iter().position(|known| Some(*known) == source);
-            self.by_source[known.unwrap_or(SOURCES.len())] += 1;
+            Answer::TimedOut => self.timed_out += 1,
+            // Failures are fast; in the histogram they would make the target look fast.
+            Answer::Failed(why) => return self.fail(why, 1),
         }
-        self.latency.saturating_record(times.answered_ns.saturating_sub(times.due_ns));
+        self.latency.saturating_record(latency.as_nanos() as u64);
     }
 
     fn fail(&mut self, why: String, times: u64) {
         let known = self.failed.contains_key(&why) || self.failed.len() < REASONS_MAX;
-        *self.failed.entry(if known { why } else { OTHER_REASONS.to_owned() }).or_default() +=
-            times;
+        let why = if known { why } else { OTHER_REASONS.to_owned() };
+        *self.failed.entry(why).or_default() += times;
     }
 
-    /// Adds all counts of another tally, and empties that one.
-    pub(super) fn take(&mut self, other: &mut Tally) {
-        self.sent += std::mem::take(&mut other.sent);
-        self.allowed += std::mem::take(&mut other.allowed);
-        self.denied += std::mem::take(&mut other.denied);
-        for (mine, theirs) in self.by_source.iter_mut().zip(&mut other.by_source) {
-            *mine += std::mem::take(theirs);
+    /// Adds all counts of another tally.
+    pub(super) fn merge(&mut self, other: &Tally) {
+        self.allowed += other.allowed;
+        self.denied += other.denied;
+        for (source, count) in &other.by_source {
+            *self.by_source.entry(source).or_default() += count;
         }
-        self.timed_out += std::mem::take(&mut other.timed_out);
-        for (why, times) in std::mem::take(&mut other.failed) {
-            self.fail(why, times);
+        self.timed_out += other.timed_out;
+        for (why, times) in &other.failed {
+            self.fail(why.clone(), *times);
         }
-        self.unsent += std::mem::take(&mut other.unsent);
-        for (mine, theirs) in
-            [(&mut self.latency, &mut other.latency), (&mut self.late, &mut other.late)]
-        {
-            mine.add(&*theirs).expect("all have the same range");
-            theirs.reset();
-        }
+        self.unsent += other.unsent;
+        self.latency.add(&other.latency).expect("all have the same range");
+        self.sent_late.add(&other.sent_late).expect("all have the same range");
     }
+}
+
+/// Returns the quantiles of a report, in nanoseconds.
+pub(super) fn quantiles(times: &Histogram<u64>) -> [(&'static str, u64); 5] {
+    let quantile = |name, quantile| (name, times.value_at_quantile(quantile));
+    [
+        quantile("p50_ns", 0.5),
+        quantile("p90_ns", 0.9),
+        quantile("p99_ns", 0.99),
+        quantile("p99.9_ns", 0.999),
+        ("max_ns", times.max()),
+    ]
+}
+
+fn as_quantiles<S: Serializer>(times: &Histogram<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(quantiles(times))
 }
 
 /// Counts the calls of all callers, in parts with a lock each, so that callers seldom wait for each other.
 pub(super) struct Recorder {
-    parts: Vec<Mutex<Tally>>,
+    parts: [Mutex<Tally>; PARTS],
 }
 
 impl Recorder {
     pub(super) fn new() -> Recorder {
-        Recorder { parts: (0..PARTS).map(|_| Mutex::new(Tally::new())).collect() }
+        Recorder { parts: std::array::from_fn(|_| Mutex::new(Tally::new())) }
     }
 
-    /// Adds a call. `number`, the caller's or the call's, chooses the part.
-    pub(super) fn add(&self, number: u64, times: Times, answer: Answer) {
-        held(&self.parts[number as usize % PARTS]).add(times, answer);
+    /// Adds a call that was sent this late and answered this long after it was due. `number`, the caller's or the
+    /// call's, chooses the part.
+    pub(super) fn add(&self, number: u64, late: Duration, latency: Duration, answer: Answer) {
+        held(&self.parts[number as usize % PARTS]).add(late, latency, answer);
     }
 
-    /// Adds a call that was due `waited_ns` ago and will not be made.
-    pub(super) fn add_unsent(&self, waited_ns: u64) {
+    /// Adds a call that has been due for this long and will not be made.
+    pub(super) fn add_unsent(&self, waited: Duration) {
         let mut part = held(&self.parts[0]);
         part.unsent += 1;
-        part.latency.saturating_record(waited_ns);
+        part.latency.saturating_record(waited.as_nanos() as u64);
     }
 
-    /// Takes all counts since the last call of this function.
-    pub(super) fn collect(&self) -> Tally {
+    /// Returns all counts so far.
+    pub(super) fn total(&self) -> Tally {
         let mut all = Tally::new();
-        self.parts.iter().for_each(|part| all.take(&mut held(part)));
+        self.parts.iter().for_each(|part| all.merge(&held(part)));
         all
     }
 }
@@ -165,10 +158,6 @@ impl Recorder {
 fn held(part: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
     part.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// The sources, best first.
-pub(super) const SOURCES: [Source; 5] =
-    [Source::Store, Source::Lease, Source::DenialCache, Source::Fallback, Source::OutagePolicy];
 
 /// The last entry of the list of reasons.
 const OTHER_REASONS: &str = "others";
@@ -183,28 +172,27 @@ const LONGEST_NS: u64 = 3_600_000_000_000;
 mod tests {
     use super::*;
 
-    const TIMES: Times = Times { due_ns: 0, sent_ns: 10, answered_ns: 1_000 };
+    const MS: Duration = Duration::from_millis(1);
 
     #[test]
     fn a_fast_failure_is_counted_but_not_timed() {
         let recorder = Recorder::new();
-        recorder.add(1, Times { answered_ns: 20, ..TIMES }, Answer::Failed("refused".into()));
-        recorder.add(2, TIMES, Answer::Denied(None));
-        recorder.add(3, TIMES, Answer::Allowed(Some(Source::Lease)));
-        recorder.add(4, TIMES, Answer::TimedOut);
-        let tally = recorder.collect();
-        assert_eq!((tally.sent, tally.answered(), tally.errors()), (4, 2, 2));
-        assert_eq!(tally.by_source, [0, 1, 0, 0, 0, 1]);
-        assert_eq!((tally.latency.len(), tally.latency.min()), (3, 1_000));
-        assert_eq!(recorder.collect().sent, 0, "each call is collected once");
+        recorder.add(1, Duration::ZERO, Duration::ZERO, Answer::Failed("refused".into()));
+        recorder.add(2, Duration::ZERO, MS, Answer::Denied("store"));
+        recorder.add(3, Duration::ZERO, MS, Answer::Allowed("lease"));
+        recorder.add(4, Duration::ZERO, MS, Answer::TimedOut);
+        let tally = recorder.total();
+        assert_eq!((tally.decisions(), tally.errors()), (2, 2));
+        assert_eq!(tally.by_source, [("lease", 1), ("store", 1)].into());
+        assert_eq!(tally.latency.len(), 3);
+        assert!(tally.latency.min() > 990_000, "{}", tally.latency.min());
     }
 
     #[test]
     fn reasons_are_bounded() {
         let recorder = Recorder::new();
-        (0..100).for_each(|n| recorder.add(n, TIMES, Answer::Failed(format!("reason {n}"))));
-        let mut whole = Tally::new();
-        whole.take(&mut recorder.collect());
+        (0..100).for_each(|n| recorder.add(n, MS, MS, Answer::Failed(format!("reason {n}"))));
+        let whole = recorder.total();
         assert!(whole.failed.len() <= REASONS_MAX + 1, "{:?}", whole.failed);
         assert_eq!((whole.errors(), whole.failed.contains_key(OTHER_REASONS)), (100, true));
     }

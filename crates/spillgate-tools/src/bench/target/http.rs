@@ -1,28 +1,29 @@
 //! `POST /v1/check` over HTTP/1.1: one check at a time on each connection.
 
-use std::sync::{Mutex, PoisonError};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::error::Error;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{AUTHORIZATION, HOST};
-use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::{Request, StatusCode, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
-use serde_json::json;
-use tokio::sync::Semaphore;
+use serde_json::{Value, json};
+use spillgate::Source;
 
-use super::{Answer, Checks, Endpoint, connect, host_and_port, key, no_token, source, unreachable};
-use crate::Failure;
+use super::{Answer, BenchArgs};
+use crate::{Failure, token};
 
 pub(in crate::bench) struct Http {
-    pub(super) endpoint: Endpoint,
-    host: String,
-    port: u16,
-    /// A request body without the subject, which goes in between.
-    body: (String, String),
-    free: Semaphore,
-    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    client: Client<HttpConnector, Full<Bytes>>,
+    url: Uri,
+    token: Option<HeaderValue>,
+    /// A request body with [`SUBJECT`] in place of the subject.
+    body: String,
 }
 
 /// The fields of the answer that are counted.
@@ -30,121 +31,102 @@ pub(in crate::bench) struct Http {
 struct CheckAnswer<'a> {
     allowed: bool,
     #[serde(borrow)]
-    source: std::borrow::Cow<'a, str>,
+    source: Cow<'a, str>,
 }
 
 impl Http {
-    pub(super) async fn connect(endpoint: Endpoint, checks: &Checks) -> Result<Http, Failure> {
-        let (host, port) = host_and_port(&endpoint.url)?;
-        let free = Semaphore::new(endpoint.connections);
-        let http = Http { body: body(checks), host, port, free, idle: Mutex::default(), endpoint };
-        for _ in 0..http.endpoint.connections {
-            let connection =
-                http.open().await.map_err(|why| unreachable(&http.endpoint.url, &why))?;
-            http.put_back(connection);
-        }
-        Ok(http)
+    pub(super) fn new(args: &BenchArgs) -> Result<Http, Failure> {
+        let url = args.url.as_deref().unwrap_or_default();
+        let url: Option<Uri> = format!("{}/v1/check", url.trim_end_matches('/')).parse().ok();
+        // An answer in a URL with a password would show it.
+        let url = url.filter(|url| {
+            url.scheme_str() == Some("http")
+                && url.authority().is_some_and(|it| !it.as_str().contains('@'))
+        });
+        let url = url.ok_or(NOT_HTTP)?;
+        let token = token(args.token_file.as_deref())?.map(HeaderValue::try_from).transpose()?;
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(args.timeout));
+        let client = Client::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(args.callers as usize)
+            .build(connector);
+        Ok(Http { client, url, token, body: body(args).to_string() })
     }
 
-    pub(super) async fn ask(&self, subject: u64) -> Answer {
-        let Ok(_free) = self.free.acquire().await else { return failed("no connection") };
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        if let Some(mut connection) = idle {
-            // The last caller may have read its whole answer before the connection notices that it ended.
-            if connection.ready().await.is_ok() {
-                return self.ask_on(connection, subject).await;
-            }
-        }
-        match self.open().await {
-            Ok(connection) => self.ask_on(connection, subject).await,
-            Err(_) => failed("cannot connect"),
-        }
+    pub(super) fn url(&self) -> String {
+        self.url.to_string()
     }
 
-    async fn ask_on(&self, mut connection: SendRequest<Full<Bytes>>, subject: u64) -> Answer {
-        let body = format!("{}{}{}", self.body.0, key(subject), self.body.1);
-        let request = Request::post("/v1/check").header(HOST, &self.host);
-        let request = match &self.endpoint.token {
-            Some(token) => request.header(AUTHORIZATION, token),
-            None => request,
-        };
-        let Ok(request) = request.body(Full::new(Bytes::from(body))) else {
-            return failed("the host does not fit into a header field");
-        };
-        let Ok(response) = connection.send_request(request).await else {
-            return failed("the connection broke");
+    pub(super) async fn ask(&self, subject: &str) -> Answer {
+        let body = self.body.replacen(SUBJECT, subject, 1);
+        let mut request = Request::new(Full::new(Bytes::from(body)));
+        *request.method_mut() = hyper::Method::POST;
+        *request.uri_mut() = self.url.clone();
+        if let Some(token) = &self.token {
+            request.headers_mut().insert(AUTHORIZATION, token.clone());
+        }
+        let response = match self.client.request(request).await {
+            Ok(response) => response,
+            Err(error) if error.is_connect() => return Answer::Failed(cause(&error)),
+            Err(_) => return failed("the connection broke"),
         };
         let status = response.status();
         let Ok(reply) = Limited::new(response.into_body(), REPLY_MAX).collect().await else {
             return failed("the answer broke off");
         };
-        self.put_back(connection);
         let reply = reply.to_bytes();
         if status == StatusCode::UNAUTHORIZED {
-            return no_token();
+            return failed("no token or a wrong one; name its file with --token-file");
         }
         if !status.is_success() {
-            return Answer::Failed(problem(status.as_u16(), &reply));
+            let problem: Value = serde_json::from_slice(&reply).unwrap_or_default();
+            let detail = problem["detail"].as_str().unwrap_or("no answer of Spillgate");
+            return Answer::Failed(format!("{}: {detail}", status.as_u16()));
         }
-        match serde_json::from_slice::<CheckAnswer<'_>>(&reply) {
-            Ok(answer) if answer.allowed => Answer::Allowed(source(&answer.source)),
-            Ok(answer) => Answer::Denied(source(&answer.source)),
-            Err(_) => failed("not an answer of Spillgate"),
+        let answer: Option<CheckAnswer<'_>> = serde_json::from_slice(&reply).ok();
+        let known = answer.and_then(|it| Some((it.allowed, source(&it.source)?)));
+        match known {
+            Some((true, source)) => Answer::Allowed(source),
+            Some((false, source)) => Answer::Denied(source),
+            None => failed("not an answer of Spillgate"),
         }
     }
+}
 
-    fn put_back(&self, connection: SendRequest<Full<Bytes>>) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+/// Returns the innermost cause of an error, which has no address in it, so that equal failures are counted together.
+fn cause(error: &dyn Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
     }
-
-    async fn open(&self) -> Result<SendRequest<Full<Bytes>>, String> {
-        let stream = connect(&self.host, self.port, self.endpoint.patience).await?;
-        let shaken = http1::handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = shaken.map_err(|error| error.to_string())?;
-        tokio::spawn(connection);
-        Ok(sender)
-    }
+    format!("{cause}; start a server with `spillgate serve`, or name another with --url")
 }
 
 fn failed(why: &str) -> Answer {
     Answer::Failed(why.to_owned())
 }
 
-/// Returns the status, and the detail of a problem document.
-fn problem(status: u16, reply: &[u8]) -> String {
-    let problem: serde_json::Value = serde_json::from_slice(reply).unwrap_or_default();
-    match problem["detail"].as_str() {
-        Some(detail) => format!("{status}: {detail}"),
-        None => format!("{status}"),
-    }
+/// Returns the source of a decision by its name.
+fn source(name: &str) -> Option<&'static str> {
+    let known =
+        [Source::Store, Source::Lease, Source::DenialCache, Source::Fallback, Source::OutagePolicy];
+    known.map(Source::name).into_iter().find(|known| *known == name)
 }
 
-fn body(checks: &Checks) -> (String, String) {
-    let body = match checks {
-        Checks::InlineLimit(inline) => {
-            let mut limit = json!({ "quota": inline.quota });
-            if let Some(burst) = inline.burst {
-                limit["burst"] = burst.into();
-            }
-            if let Some(algorithm) = &inline.algorithm {
-                limit["algorithm"] = algorithm.as_str().into();
-            }
-            json!({ "key": SUBJECT, "limit": limit })
-        }
-        Checks::ByRules(rules) => {
-            let mut attributes = serde_json::Map::new();
-            for (name, value) in &rules.with {
-                attributes.insert(name.clone(), value.as_str().into());
-            }
-            attributes.insert(rules.by.clone(), SUBJECT.into());
-            json!({ "domain": rules.domain, "attributes": attributes })
-        }
+fn body(args: &BenchArgs) -> Value {
+    let BenchArgs { quota, burst, algorithm, domain, with, .. } = args;
+    let Some(by) = &args.by else {
+        let limit = json!({ "quota": quota, "burst": burst, "algorithm": algorithm });
+        return json!({ "key": SUBJECT, "limit": limit });
     };
-    let body = body.to_string();
-    let (before, after) = body.split_once(SUBJECT).unwrap_or((&body, ""));
-    (before.to_owned(), after.to_owned())
+    let subject = (by.clone(), SUBJECT.to_owned());
+    let attributes: BTreeMap<_, _> = with.iter().cloned().chain([subject]).collect();
+    json!({ "domain": domain, "attributes": attributes })
 }
 
+const NOT_HTTP: &str = "--url: write the HTTP API of a server, such as http://127.0.0.1:8080, without TLS or a \
+                        password; for a store write --redis, and load gRPC and RESP with k6 and redis-benchmark";
 /// Stands where the subject goes. No flag contains it by accident.
 const SUBJECT: &str = "@the subject@";
 /// A decision has at most 64 limits, far less than this.
@@ -152,25 +134,39 @@ const REPLY_MAX: usize = 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args, FromArgMatches};
+
     use super::*;
-    use crate::bench::target::{ByRules, InlineLimit};
+
+    fn http(url: &str, flags: &[&str]) -> Result<Http, Failure> {
+        let command = BenchArgs::augment_args(clap::Command::new("bench"));
+        let matches = command.get_matches_from([&["bench", "--url", url], flags].concat());
+        Http::new(&BenchArgs::from_arg_matches(&matches).unwrap())
+    }
 
     #[test]
     fn a_body_holds_the_subject_where_it_belongs() {
-        let whole = |checks: &Checks| {
-            let (before, after) = body(checks);
-            serde_json::from_str::<serde_json::Value>(&format!("{before}user-7{after}")).unwrap()
+        let whole = |flags: &[&str]| {
+            let body = http("http://a", flags).unwrap().body.replacen(SUBJECT, "240.0.0.7", 1);
+            serde_json::from_str::<Value>(&body).unwrap()
         };
-        let inline = InlineLimit::new("5/minute", Some(9), None).unwrap();
         assert_eq!(
-            whole(&Checks::InlineLimit(inline)),
-            json!({ "key": "user-7", "limit": { "quota": "5/minute", "burst": 9 } })
+            whole(&["--quota", "5/minute", "--burst", "9"]),
+            json!({ "key": "240.0.0.7", "limit": { "quota": "5/minute", "burst": 9, "algorithm": null } })
         );
-        let with = vec![("route".to_owned(), "/a\"b".to_owned())];
-        let rules = ByRules { domain: "web".into(), by: "ip".into(), with };
         assert_eq!(
-            whole(&Checks::ByRules(rules)),
-            json!({ "domain": "web", "attributes": { "ip": "user-7", "route": "/a\"b" } })
+            whole(&["--by", "ip", "--with", "route=/a\"b", "--domain", "web"]),
+            json!({ "domain": "web", "attributes": { "ip": "240.0.0.7", "route": "/a\"b" } })
         );
+    }
+
+    #[test]
+    fn only_a_plain_http_address_without_a_password_is_taken() {
+        let url = |url| http(url, &[]).map(|http| http.url());
+        assert_eq!(url("http://[::1]:80/").unwrap(), "http://[::1]:80/v1/check");
+        for other in ["https://a", "grpc://a:1", "redis://a", "a", "", "http://u:hush@a"] {
+            let error = url(other).unwrap_err().to_string();
+            assert!(error.contains("--redis") && !error.contains("hush"), "{other}: {error}");
+        }
     }
 }

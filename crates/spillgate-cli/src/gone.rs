@@ -1,0 +1,25 @@
+//! Flags that are gone, and what to use instead.
+
+use clap::error::{ContextKind, ContextValue};
+
+/// Returns what to use instead of a flag of this command, if the error is about one that is gone.
+pub(crate) fn instead(command: &str, usage: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(flag)) = usage.get(ContextKind::InvalidArg) else { return None };
+    let mut gone = GONE.iter().filter(|(of, name, _)| *of == command && name == flag);
+    gone.next().map(|(_, _, instead)| format!("{flag} is gone: {instead}"))
+}
+
+/// Command, flag, and what to use instead.
+const GONE: [(&str, &str, &str); 3] = [
+    (
+        "bench",
+        "--connections",
+        "set store.connections in the file of --config; to a server each of --callers has a connection",
+    ),
+    ("bench", "--seed", "leave it out; every run makes the same calls"),
+    (
+        "bench",
+        "--svg",
+        "leave it out; the report is a table, and --json has its figures for other programs",
+    ),
+];
