@@ -10,13 +10,14 @@ pub(crate) fn instead(command: &str, usage: &clap::Error) -> Option<String> {
 }
 
 /// Command, flag, and what to use instead.
-const GONE: [(&str, &str, &str); 3] = [
+const GONE: [(&str, &str, &str); 4] = [
     (
         "bench",
         "--connections",
         "set store.connections in the file of --config; to a server each of --callers has a connection",
     ),
     ("bench", "--seed", "leave it out; every run makes the same calls"),
+    ("simulate", "--svg", "leave it out; the report lists the times with the most denials"),
     (
         "bench",
         "--svg",

@@ -11,7 +11,6 @@ mod flag;
 pub mod fuzzed;
 pub mod import;
 mod output;
-mod plot;
 pub mod simulate;
 mod token;
 pub mod validate;

@@ -2,9 +2,8 @@
 //!
 //! One thread reads lines into events ([`log`], [`order`]) or makes them ([`pattern`]). Another passes each event, at
 //! its own instant, to a limiter of each policy ([`replay`]) and counts the decisions ([`tally`]). The [`report`]
-//! shows them as text, JSON or charts.
+//! shows them as text or JSON.
 
-use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -37,14 +36,14 @@ use order::Spread;
 use pattern::{Options, Pattern, Reference, value_of};
 pub(crate) use pattern::{Rate, SUBJECTS_MAX, Shape};
 use replay::{Contender, Outcome, replay};
-use report::{ConditionReport, Input, Report, charts};
+use report::{ConditionReport, Input, Report};
 
 /// Replays the traffic that the flags name, and reports which requests each policy would deny. `load` reads the
 /// policy of a file.
 ///
 /// # Errors
 ///
-/// If a policy does not load, a log cannot be read, or a file cannot be written.
+/// If a policy does not load, or a log cannot be read.
 pub fn run(
     args: &SimulateArgs,
     load: &dyn Fn(&Path) -> Result<Policy, Failure>,
@@ -68,9 +67,6 @@ pub fn run(
     });
     report.conditions = conditions.collect();
 
-    if let Some(file) = &args.svg {
-        write(file, &charts::figure(&report).to_string())?;
-    }
     match args.json {
         true => say(&serde_json::to_string(&report)?)?,
         false => say(&report)?,
@@ -121,7 +117,7 @@ fn replay_pattern(
     let (input, mut outcome) = replay(contenders, &follow, words, |emit| {
         pattern.make(words, emit);
         let (source, span_us) = (pattern.for_people(), Some(span_us));
-        Ok(Input { source, span_us, is_made_up: true, ..Input::default() })
+        Ok(Input { source, span_us, ..Input::default() })
     })?;
     outcome.policies.iter_mut().for_each(|policy| policy.tally.finish(span_us.1));
     Ok((input, outcome))
@@ -248,11 +244,6 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
         Some(count @ 1..) if period_us > 0 => Ok(Rate { count, period_us }),
         _ => Err("write a count and a period: 50/second".to_owned()),
     }
-}
-
-fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(file, text)
-        .map_err(|error| format!("cannot write {}: {error}", file.display()).into())
 }
 
 /// The exit code if a condition of --fail-if holds, so that a pipeline stops.

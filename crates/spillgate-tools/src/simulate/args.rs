@@ -120,10 +120,6 @@ pub struct SimulateArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Draw charts into this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) svg: Option<PathBuf>,
-
     /// Exit 1 if this holds for the first policy; may be repeated
     #[arg(long, value_name = "CONDITION", value_parser = condition)]
     pub(crate) fail_if: Vec<Condition>,
@@ -134,8 +130,8 @@ Examples:
   spillgate simulate --config limits.toml access.log.1.gz access.log
   spillgate simulate --config limits.toml --against today.toml --fail-if 'newly-denied>0' a.log
   spillgate simulate --config limits.toml --map tenant=org.id --cost-from tokens=usage app.json
-  spillgate simulate --quota 100/minute --key user access.log --svg report.svg
-  spillgate simulate --quota 9/s --algorithm fixed-window,sliding-log --pattern boundary --svg a.svg
+  spillgate simulate --quota 100/minute --key user access.log
+  spillgate simulate --quota 9/s --algorithm fixed-window,sliding-log --pattern boundary
   kubectl logs deploy/web | spillgate simulate --config limits.toml -
 
 Fields: by name, a.b.c within JSON, #3 for the third column of CSV, query:NAME for a parameter of

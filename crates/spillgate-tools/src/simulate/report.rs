@@ -9,7 +9,6 @@ use super::event::Vocabulary;
 use super::replay::{Outcome, PolicyReplay};
 use super::tally::{Followed, LimitTally, Place, RuleTally};
 
-pub(super) mod charts;
 mod text;
 
 /// The whole report; its fields are those of `--json`.
@@ -39,8 +38,6 @@ pub(super) struct Input {
     /// The span of a pattern, or of a log's events.
     #[serde(skip)]
     pub(super) span_us: Option<(u64, u64)>,
-    #[serde(skip)]
-    pub(super) is_made_up: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -61,9 +58,6 @@ pub(super) struct PolicyReport {
     pub(super) worst_times: Vec<WorstTime>,
     pub(super) followed: Vec<FollowedReport>,
     pub(super) against_first: Option<DifferenceReport>,
-    /// Requests and denials over time.
-    #[serde(skip)]
-    pub(super) over_time: Bins,
 }
 
 #[derive(Debug, Serialize)]
@@ -126,8 +120,6 @@ pub(super) struct FollowedReport {
     pub(super) lost_count: bool,
     #[serde(skip)]
     pub(super) unit: String,
-    #[serde(skip)]
-    pub(super) bins: Bins,
 }
 
 #[derive(Debug, Serialize)]
@@ -221,7 +213,6 @@ impl PolicyReport {
                 only_this_denies: difference.only_this_denies,
                 subjects: subjects(difference.subjects.most(top), |number| names[number].clone()),
             }),
-            over_time: tally.over_time,
         }
     }
 }
@@ -259,7 +250,6 @@ fn followed(one: &Followed, policy: &Policy) -> Option<FollowedReport> {
         at: instant(one.peak.1),
         lost_count: one.lost_count,
         unit: limit.unit().to_owned(),
-        bins: one.bins.clone(),
     })
 }
 

@@ -269,7 +269,7 @@ impl LimitTally {
 
 /// A fill is counted in hundredths.
 const FILL_STEPS: usize = 100;
-/// As many charts as a figure shows well.
+/// As many windows as a person compares.
 const FOLLOWED_MAX: usize = 8;
 /// The most characters of a value in a subject's name.
 const VALUE_MAX: usize = 80;
