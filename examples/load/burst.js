@@ -2,7 +2,7 @@
 // it refilled meanwhile is allowed, however the checks arrive.
 import { SECONDS, atRate, request, send } from "./check.js";
 
-const most = 100 + 100 * (SECONDS + 2);
+const most = 100 + 100 * (SECONDS + 1);
 
 export const options = atRate(1, {
   allowed: [`count>=${100 * (SECONDS - 1)}`, `count<=${most}`],

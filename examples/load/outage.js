@@ -3,7 +3,7 @@
 // Redis is back without its data.
 import { SECONDS, atRate, request, send } from "./check.js";
 
-const most = 3 * 100 + 100 * (SECONDS + 2);
+const most = 3 * 100 + 100 * (SECONDS + 1);
 
 export const options = atRate(500, {
   allowed: [`count>=${50 * SECONDS}`, `count<=${most}`],

@@ -169,7 +169,10 @@ fn write_details(f: &mut fmt::Formatter<'_>, target: &TargetReport) -> fmt::Resu
     let tally = &target.tally;
     write!(f, "\n{}: {}", target.name, target.place)?;
     let sources = tally.by_source.iter().map(|(name, count)| format!("{name} {}", grouped(*count)));
-    write!(f, "\n  decided by: {}", sources.collect::<Vec<_>>().join(", "))?;
+    match sources.collect::<Vec<_>>().join(", ").as_str() {
+        "" => {}
+        sources => write!(f, "\n  decided by: {sources}")?,
+    }
     if tally.sent_late.max() > 0 {
         let [(_, p50), _, (_, p99), _, (_, max)] = quantiles(&tally.sent_late);
         let [p50, p99, max] = [p50, p99, max].map(time);

@@ -132,7 +132,7 @@ impl Target {
             .set_pipeline_buffer_size(PIPELINE);
         let client = Client::open(url).map_err(failed)?;
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-        // A bucket of a burst refills its tokens in the window of its capacity.
+        // An empty bucket is full again after the window.
         let interval_ns = (window.as_nanos() as u64 / capacity.max(1)).max(1);
         let us = |ns: u64| format!("{}.{:03}", ns / 1_000, ns % 1_000);
         Ok(Target::Evalsha(Evalsha {

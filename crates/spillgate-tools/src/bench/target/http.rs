@@ -38,7 +38,7 @@ impl Http {
     pub(super) fn new(args: &BenchArgs) -> Result<Http, Failure> {
         let url = args.url.as_deref().unwrap_or_default();
         let url: Option<Uri> = format!("{}/v1/check", url.trim_end_matches('/')).parse().ok();
-        // An answer in a URL with a password would show it.
+        // The report shows the URL, so it may have no password.
         let url = url.filter(|url| {
             url.scheme_str() == Some("http")
                 && url.authority().is_some_and(|it| !it.as_str().contains('@'))
