@@ -2,13 +2,12 @@
 //! check fails. The fuzz targets call them with generated input, the tests with the corpora.
 
 pub use crate::import::fuzzed::holds as import;
-pub use crate::simulate::log::fuzzed::holds as log;
 
 /// The name of a corpus, and the check of its inputs.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The targets, by the names of their corpora.
-pub const TARGETS: [Target; 2] = [("import", import), ("log", log)];
+pub const TARGETS: [Target; 1] = [("import", import)];
 
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]

@@ -6,11 +6,14 @@
 //! passes a function that loads them, or the loaded values.
 
 pub mod bench;
+mod duration;
 mod flag;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
 pub mod import;
 mod output;
+#[cfg(test)]
+mod random;
 pub mod simulate;
 mod token;
 pub mod validate;

@@ -29,7 +29,6 @@ mod pair;
 mod resp;
 #[path = "../../../spillgate/benches/speed/rounds.rs"]
 mod rounds;
-mod simulate;
 mod store;
 #[path = "../../../spillgate/benches/speed/table.rs"]
 mod table;
@@ -54,12 +53,11 @@ fn main() -> ExitCode {
     let (quick, words): (Vec<String>, Vec<String>) =
         arguments.into_iter().partition(|word| word == "--quick");
     let effort = if quick.is_empty() { Effort::FULL } else { Effort::QUICK };
-    let sections: [(&str, Section); 6] = [
+    let sections: [(&str, Section); 5] = [
         ("resp", resp::against_baselines),
         ("crowd", crowd::against_a_quiet_server),
         ("http", http::against_baselines),
         ("grpc", grpc::against_a_baseline),
-        ("simulate", simulate::against_the_engine),
         ("store", store::against_the_articles),
     ];
     if let Some(word) = words.iter().find(|word| sections.iter().all(|(name, _)| name != word)) {

@@ -1,285 +1,220 @@
-//! Reads access logs: lines in one of several formats become events in the order of their instants.
+//! Reads access logs: each line, in one of three formats, becomes the instant and the request of an [`Event`].
 
 use std::borrow::Cow;
-use std::io;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 
 use clap::ValueEnum;
+use flate2::bufread::MultiGzDecoder;
+use serde_json::Value;
+use spillgate::Request;
 
-use super::event::{Event, Vocabulary};
-use super::order::{Order, Spread};
-use super::report::Input;
-use crate::Failure;
+use crate::printable;
 
 mod clf;
-mod csv;
 mod fields;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
 mod instant;
-mod json;
-mod lines;
-mod value;
 
-use self::csv::{Csv, Quotes};
-pub(crate) use fields::{Mapping, TIME};
-use fields::{QUERY, Wanted, shown};
-use json::Json;
-use lines::{LINE_MAX, Line, Lines};
+use clf::Clf;
+pub(crate) use fields::{Mapping, Wanted};
+use fields::{QUERY, TIME};
 
-/// The format of a log's lines. Common and Combined, the formats of Apache and nginx, have one reader.
+/// A request and when it was made, or the place and the problem of a line that cannot be read.
+pub(super) type Event<'w> = Result<(u64, Request<'w>), String>;
+
+/// The format of a log's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
+    /// The Common and the Combined Log Format of Apache and nginx.
+    #[value(alias = "combined")]
     Common,
-    Combined,
     Json,
     Csv,
 }
 
-/// The logs to read, and how to read them.
-pub(super) struct Logs {
-    /// Files in the order in which they are read; `-` is the standard input.
-    pub(super) files: Vec<String>,
-    /// The format, if a flag names it; else it is detected.
-    pub(super) format: Option<Format>,
-    pub(super) mappings: Vec<Mapping>,
-    pub(super) cost_field: Option<String>,
-    pub(super) delay_us: u64,
-    pub(super) spread: Spread,
-    pub(super) unreadable: Unreadable,
-}
-
-/// How to treat a line that cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unreadable {
-    Count,
-    /// `--strict`
-    Refuse,
-}
-
-impl Logs {
-    /// Passes every event of the logs to `emit`, in order, and returns the facts about the logs. `emit` may swap an
-    /// event for one that is no longer needed.
-    pub(super) fn read(
-        &self,
-        words: &Vocabulary,
-        emit: &mut dyn FnMut(&mut Event),
-    ) -> Result<Input, Failure> {
-        let wanted = Wanted::new(words, &self.mappings, self.cost_field.as_deref());
-        let mut order = Order::new(self.delay_us, self.spread);
-        let names: Vec<&str> = self.files.iter().map(|file| name_of(file)).collect();
-        let mut input = Input { source: names.join(", "), whole_seconds: true, ..Input::default() };
-        for file in &self.files {
-            self.read_file(file, &wanted, &mut order, &mut input, emit)?;
+impl Format {
+    /// Returns its name in reports.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Format::Common => "common log format",
+            Format::Json => "JSON lines",
+            Format::Csv => "CSV",
         }
-        order.finish(emit);
-        (input.out_of_order, input.late) = (order.sorted, order.late);
-        input.whole_seconds &= input.lines > 0;
-        Ok(input)
-    }
-
-    fn read_file(
-        &self,
-        file: &str,
-        wanted: &Wanted,
-        order: &mut Order,
-        input: &mut Input,
-        emit: &mut dyn FnMut(&mut Event),
-    ) -> Result<(), Failure> {
-        let name = name_of(file);
-        let unreadable = |error: io::Error| format!("cannot read {name}: {error}");
-        let mut lines = Lines::open(file).map_err(unreadable)?;
-        let first = lines.peek().map_err(unreadable)?;
-        if first.is_empty() {
-            return Ok(());
-        }
-        let format = self
-            .format
-            .or_else(|| recognise(&first, wanted))
-            .ok_or_else(|| unknown(name, &first))?;
-        let reader = Reader::new(format, &mut lines, wanted, name)?;
-        let kind = reader.name(&first);
-        if !input.formats.contains(&kind) {
-            input.formats.push(kind);
-        }
-        let mut event = Event::default();
-        while let Some(read) =
-            next_record(&mut lines, &reader, wanted, &mut event).map_err(unreadable)?
-        {
-            input.lines += 1;
-            let Err((problem, text)) = read else {
-                input.whole_seconds &= event.at_us.is_multiple_of(1_000_000);
-                order.take(&mut event, &mut *emit);
-                continue;
-            };
-            let malformed = format!("{name}:{}: {problem}: {text}", lines.number);
-            if self.unreadable == Unreadable::Refuse {
-                return Err(format!("{malformed}; leave out --strict to skip such lines").into());
-            }
-            input.malformed += 1;
-            if input.malformed_examples.len() < EXAMPLES_MAX {
-                input.malformed_examples.push(malformed);
-            }
-        }
-        Ok(())
     }
 }
 
-/// The problem of a record that cannot be read, and the beginning of its text.
-type Problem = (Cow<'static, str>, String);
-
-/// Reads the next record that is not empty into an event. Returns `None` after the last.
-fn next_record(
-    lines: &mut Lines,
-    reader: &Reader,
-    wanted: &Wanted,
-    event: &mut Event,
-) -> io::Result<Option<Result<(), Problem>>> {
-    event.clear();
-    loop {
-        match lines.next()? {
-            None => return Ok(None),
-            Some(Line::Whole(line)) if line.trim_ascii().is_empty() => {}
-            Some(Line::Whole(line)) => {
-                let first;
-                let record = if reader.is_open(line) {
-                    first = line.to_vec();
-                    lines.join(|record| reader.is_whole(record))?.unwrap_or(&first)
-                } else {
-                    line
-                };
-                let read = reader.read(record, wanted, event);
-                return Ok(Some(read.map_err(|problem| (problem, shown(record)))));
+/// Passes every line of a log to `each`, and returns the log's format, or `None` if it has no lines. The name `-` is the
+/// standard input.
+pub(super) fn read<'w>(
+    file: &str,
+    format: Option<Format>,
+    wanted: &Wanted<'w>,
+    each: impl FnMut(Event<'w>),
+) -> Result<Option<Format>, String> {
+    let name = name_of(file);
+    let unreadable = |error: io::Error| format!("cannot read {name}: {error}");
+    let mut input = open(file).map_err(unreadable)?;
+    // The format shows in the first line that is not empty.
+    let mut head = Vec::new();
+    while head.trim_ascii().is_empty() && head.len() < LINE_MAX {
+        match line_into(&mut input, &mut head).map_err(unreadable)? {
+            0 => break,
+            _ => head.drain(..if head.starts_with(BYTE_ORDER_MARK) { 3 } else { 0 }),
+        };
+    }
+    let first = head.trim_ascii().to_vec();
+    if first.is_empty() {
+        return Ok(None);
+    }
+    let input = Cursor::new(head).chain(input);
+    let format = format.unwrap_or_else(|| recognise(&first));
+    match format {
+        Format::Csv => read_csv(input, name, wanted, each)?,
+        Format::Common | Format::Json => {
+            if format == Format::Common {
+                wanted.check(&clf::FIELDS).map_err(|problem| format!("{name}: {problem}"))?;
             }
-            Some(Line::TooLong) => {
-                let problem = format!("longer than {LINE_MAX} bytes").into();
-                return Ok(Some(Err((problem, String::new()))));
-            }
+            read_lines(input, name, format, wanted, each).map_err(unreadable)?;
         }
     }
+    Ok(Some(format))
 }
 
 /// Returns the name of a log in messages.
-fn name_of(file: &str) -> &str {
+pub(super) fn name_of(file: &str) -> &str {
     if file == "-" { "standard input" } else { file }
 }
 
-/// Reads lines of one format.
-#[derive(Debug)]
-enum Reader {
-    Clf,
-    Json(Json),
-    Csv(Csv),
-}
-
-impl Reader {
-    /// Returns a reader of the lines from here on. For CSV it reads the line with the columns now.
-    fn new(
-        format: Format,
-        lines: &mut Lines,
-        wanted: &Wanted,
-        file: &str,
-    ) -> Result<Reader, String> {
-        match format {
-            Format::Common | Format::Combined => {
-                let unknown = wanted
-                    .fields
-                    .iter()
-                    .find(|field| field.is_mapped && !clf::FIELDS.contains(&field.name.as_str()));
-                match unknown {
-                    None => Ok(Reader::Clf),
-                    Some(field) => Err(format!(
-                        "{file}: --map: this format has no field {:?}; it has {}, and {QUERY}NAME",
-                        field.name,
-                        clf::FIELDS.join(", ")
-                    )),
-                }
-            }
-            Format::Json => Ok(Reader::Json(Json::new(wanted))),
-            Format::Csv => {
-                let header = loop {
-                    match lines.next().map_err(|error| format!("cannot read {file}: {error}"))? {
-                        Some(Line::Whole(line)) if line.trim_ascii().is_empty() => {}
-                        Some(Line::Whole(line)) => break line.to_vec(),
-                        _ => {
-                            return Err(format!(
-                                "{file}: the first line, which names the columns, is longer than {LINE_MAX} bytes"
-                            ));
-                        }
-                    }
-                };
-                let csv = Csv::from_header(&header, wanted);
-                csv.map(Reader::Csv)
-                    .map_err(|problem| format!("{file}:{}: {problem}", lines.number))
-            }
-        }
-    }
-
-    /// Returns whether a record goes on in the next line.
-    #[inline]
-    fn is_open(&self, line: &[u8]) -> bool {
-        // Nearly every line has an even number of quotes. Counting them is much faster than splitting the line twice.
-        let is_odd = || memchr::memchr_iter(b'"', line).count() % 2 == 1;
-        matches!(self, Reader::Csv(csv) if is_odd() && csv.quotes(line) == Quotes::Open)
-    }
-
-    /// Returns whether lines that were joined are a whole record; `None` if no line can make them one.
-    fn is_whole(&self, record: &[u8]) -> Option<bool> {
-        match self {
-            Reader::Clf | Reader::Json(_) => None,
-            Reader::Csv(csv) => match csv.quotes(record) {
-                Quotes::Closed => Some(true),
-                Quotes::Open => Some(false),
-                Quotes::Broken => None,
-            },
-        }
-    }
-
-    #[inline]
-    fn read(
-        &self,
-        line: &[u8],
-        wanted: &Wanted,
-        event: &mut Event,
-    ) -> Result<(), Cow<'static, str>> {
-        match self {
-            Reader::Clf => clf::read(line, wanted, event),
-            Reader::Json(json) => json.read(line, wanted, event),
-            Reader::Csv(csv) => csv.read(line, wanted, event),
-        }
-    }
-
-    fn name(&self, first: &[Vec<u8>]) -> &'static str {
-        match self {
-            Reader::Clf => {
-                first.iter().find_map(|line| clf::recognise(line)).unwrap_or("common log")
-            }
-            Reader::Json(_) => "JSON lines",
-            Reader::Csv(_) => "CSV",
-        }
-    }
-}
-
-/// Detects the format from the first lines.
-fn recognise(first: &[Vec<u8>], wanted: &Wanted) -> Option<Format> {
-    if first.iter().any(|line| clf::recognise(line).is_some()) {
-        return Some(Format::Common);
-    }
-    if first.iter().any(|line| line.trim_ascii_start().starts_with(b"{")) {
-        return Some(Format::Json);
-    }
-    first.first().is_some_and(|line| csv::is_header(line, wanted)).then_some(Format::Csv)
-}
-
-fn unknown(file: &str, first: &[Vec<u8>]) -> String {
-    let line = shown(first.first().map(Vec::as_slice).unwrap_or_default());
-    let remedy = match line.as_bytes() {
-        [b'[', ..] => "if it is one JSON array, write one object a line: jq -c '.[]'",
-        _ => {
-            "name the format with --format common, combined, json or csv; a CSV file names its \
-             columns on its first line, that of the time as time or by --map time=COLUMN"
-        }
+/// Opens a log, plain or packed by gzip.
+fn open(file: &str) -> io::Result<Box<dyn BufRead>> {
+    let source: Box<dyn Read> = match file {
+        "-" => Box::new(io::stdin()),
+        file => Box::new(File::open(file)?),
     };
-    format!("{file} is in no known format, its first line is {line:?}; {remedy}")
+    let mut source = BufReader::new(source);
+    // No line of text begins with this byte.
+    let is_packed = source.fill_buf()?.first() == Some(&0x1f);
+    Ok(match is_packed {
+        true => Box::new(BufReader::new(MultiGzDecoder::new(source))),
+        false => Box::new(source),
+    })
+}
+
+/// Detects the format from the first line.
+fn recognise(first: &[u8]) -> Format {
+    match first {
+        [b'{', ..] => Format::Json,
+        _ if Clf::parse(first).is_ok() => Format::Common,
+        _ => Format::Csv,
+    }
+}
+
+fn read_lines<'w>(
+    mut input: impl BufRead,
+    name: &str,
+    format: Format,
+    wanted: &Wanted<'w>,
+    mut each: impl FnMut(Event<'w>),
+) -> io::Result<()> {
+    let mut line = Vec::new();
+    for number in 1_u64.. {
+        line.clear();
+        if line_into(&mut input, &mut line)? == 0 {
+            break;
+        }
+        let is_too_long = line.len() > LINE_MAX;
+        if is_too_long && line.last() != Some(&b'\n') {
+            input.skip_until(b'\n')?;
+        }
+        let text = line.trim_ascii();
+        if text.is_empty() {
+            continue;
+        }
+        let read = match format {
+            _ if is_too_long => Err(format!("longer than {LINE_MAX} bytes")),
+            Format::Json => from_json(text, wanted),
+            Format::Common | Format::Csv => Clf::parse(text)
+                .map_err(str::to_owned)
+                .and_then(|line| wanted.event(|name| line.field(name))),
+        };
+        each(read.map_err(|problem| format!("{name}:{number}: {problem}: {}", shown(text))));
+    }
+    Ok(())
+}
+
+/// Appends the next line, or the part of it up to [`LINE_MAX`], and returns the number of bytes.
+fn line_into(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<usize> {
+    input.take(LINE_MAX as u64 + 1).read_until(b'\n', line)
+}
+
+fn from_json<'w>(line: &[u8], wanted: &Wanted<'w>) -> Event<'w> {
+    let object: Value = serde_json::from_slice(line).map_err(|error| {
+        // The line in the error is always the first; only the column helps.
+        let problem = error.to_string();
+        let problem = problem.split(" at line ").next().unwrap_or_default();
+        format!("not a JSON object: {problem} at column {}", error.column())
+    })?;
+    if !object.is_object() {
+        return Err("not a JSON object".to_owned());
+    }
+    wanted.event(|name| json_field(&object, name))
+}
+
+/// Returns a field. A name with points is a path; it may also be one key as a whole.
+fn json_field<'v>(object: &'v Value, name: &str) -> Option<Cow<'v, [u8]>> {
+    let value_of = |value: &'v Value| match value {
+        Value::String(text) => Some(Cow::Borrowed(text.as_bytes())),
+        Value::Number(_) | Value::Bool(_) => Some(Cow::Owned(value.to_string().into_bytes())),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    };
+    let path = || name.split('.').try_fold(object, |value, key| value.get(key));
+    object.get(name).and_then(value_of).or_else(|| path().and_then(value_of))
+}
+
+fn read_csv<'w>(
+    input: impl Read,
+    name: &str,
+    wanted: &Wanted<'w>,
+    mut each: impl FnMut(Event<'w>),
+) -> Result<(), String> {
+    let unreadable = |error: csv::Error| format!("cannot read {name}: {error}");
+    // A quote that is never closed would take the rest of the log into one value, so a record has a bound too.
+    let bounded = input.take(RECORD_MAX);
+    let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(bounded);
+    let columns = reader.byte_headers().map_err(unreadable)?.clone();
+    let columns: Vec<_> = columns
+        .iter()
+        .map(|column| String::from_utf8_lossy(column.trim_ascii()).into_owned())
+        .collect();
+    let names: Vec<&str> = columns.iter().map(String::as_str).collect();
+    wanted.check(&names).map_err(|problem| {
+        format!("{name}: read as CSV with commas, {problem}; --format names another format")
+    })?;
+    let mut record = csv::ByteRecord::new();
+    loop {
+        let is_there = reader.read_byte_record(&mut record).map_err(unreadable)?;
+        let line = record.position().map_or(0, csv::Position::line);
+        if reader.get_ref().limit() == 0 {
+            return Err(format!("{name}:{line}: this record does not end; close its last quote"));
+        }
+        if !is_there {
+            return Ok(());
+        }
+        reader.get_mut().set_limit(RECORD_MAX);
+        let value = |name: &str| {
+            let column = names.iter().position(|column| column.eq_ignore_ascii_case(name))?;
+            record.get(column).map(Cow::Borrowed)
+        };
+        let read = match record.len() == names.len() {
+            true => wanted.event(value),
+            false => Err(format!("{} values for {} columns", record.len(), names.len())),
+        };
+        each(
+            read.map_err(|problem| {
+                format!("{name}:{line}: {problem}: {}", shown(record.as_slice()))
+            }),
+        );
+    }
 }
 
 /// Reads `--map`: an attribute, or `time`, and the field that holds it.
@@ -299,5 +234,13 @@ pub(crate) fn mapping(text: &str) -> Result<Mapping, String> {
     Ok(Mapping { attribute: attribute.to_owned(), field: field.to_owned() })
 }
 
-/// A few examples show the problem.
-const EXAMPLES_MAX: usize = 5;
+/// Returns the beginning of a foreign text, without control characters, for a message.
+fn shown(text: &[u8]) -> String {
+    printable(&String::from_utf8_lossy(&text[..text.len().min(60)]))
+}
+
+/// More than any server accepts as the head of a request.
+const LINE_MAX: usize = 64 * 1024;
+/// The most that is read for one record of CSV: a line, and the reader's buffer.
+const RECORD_MAX: u64 = 2 * LINE_MAX as u64;
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";

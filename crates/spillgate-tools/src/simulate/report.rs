@@ -1,13 +1,14 @@
 //! The results as numbers for programs; [`text`] writes them for people.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::Serialize;
-use spillgate::Policy;
+use spillgate::{Limit, Policy, Rule};
 
-use super::bins::Bins;
-use super::event::Vocabulary;
-use super::replay::{Outcome, PolicyReplay};
-use super::tally::{Followed, LimitTally, Place, RuleTally};
+use super::replay::{PolicyReplay, Replay};
+use super::tally::{DeniedSubject, LimitTally, MINUTE_US, RuleTally};
 
 mod text;
 
@@ -23,7 +24,7 @@ pub(super) struct Report {
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Input {
     pub(super) source: String,
-    /// The formats of the logs, each once: `combined log`.
+    /// The formats of the logs, each once.
     pub(super) formats: Vec<&'static str>,
     pub(super) lines: u64,
     /// Lines that could not be read: their number, and the first few.
@@ -35,7 +36,7 @@ pub(super) struct Input {
     pub(super) whole_seconds: bool,
     pub(super) from: Option<String>,
     pub(super) to: Option<String>,
-    /// The span of a pattern, or of a log's events.
+    /// The instants of the first and the last request.
     #[serde(skip)]
     pub(super) span_us: Option<(u64, u64)>,
 }
@@ -55,8 +56,7 @@ pub(super) struct PolicyReport {
     pub(super) evicted: u64,
     pub(super) rules: Vec<RuleReport>,
     pub(super) denied_most: Vec<SubjectReport>,
-    pub(super) worst_times: Vec<WorstTime>,
-    pub(super) followed: Vec<FollowedReport>,
+    pub(super) worst_minutes: Vec<WorstMinute>,
     pub(super) against_first: Option<DifferenceReport>,
 }
 
@@ -90,36 +90,14 @@ pub(super) struct LimitReport {
 pub(super) struct SubjectReport {
     pub(super) rule: String,
     pub(super) subject: String,
-    /// How often it was denied for certain, and how often at most.
     pub(super) denied: u64,
-    pub(super) denied_at_most: u64,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct WorstTime {
+pub(super) struct WorstMinute {
     pub(super) from: String,
-    pub(super) seconds: u64,
     pub(super) requests: u64,
     pub(super) denied: u64,
-    #[serde(skip)]
-    pub(super) width_us: u64,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct FollowedReport {
-    pub(super) rule: String,
-    pub(super) limit: String,
-    pub(super) algorithm: &'static str,
-    pub(super) subject: String,
-    pub(super) capacity: u64,
-    pub(super) window_ms: u64,
-    /// The most that was admitted in any window of this length, and when such a window ended.
-    pub(super) admitted_most: u64,
-    pub(super) at: String,
-    /// Whether a window had more entries than are counted.
-    pub(super) lost_count: bool,
-    #[serde(skip)]
-    pub(super) unit: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -137,55 +115,51 @@ pub(super) struct ConditionReport {
 }
 
 impl Report {
-    /// Returns the report on policies, in their order, with at most `top` subjects.
+    /// Returns the report on policies with these names, with at most `top` subjects.
     pub(super) fn new(
         mut input: Input,
-        outcome: Outcome,
+        replay: Replay,
         policies: &[Policy],
-        words: &Vocabulary,
+        names: &[String],
         top: usize,
     ) -> Report {
-        input.span_us = input.span_us.or(outcome.span_us);
-        input.from = input.span_us.map(|(from_us, _)| instant(from_us));
-        input.to = input.span_us.map(|(_, to_us)| instant(to_us));
-        let present = words.names().iter().zip(&outcome.present);
-        let unknown: Vec<&str> =
-            present.filter(|(_, present)| !**present).map(|(name, _)| name.as_str()).collect();
+        let Replay { policies: replayed, span_us, seen, .. } = replay;
+        input.span_us = span_us;
+        input.from = span_us.map(|(from_us, _)| instant(from_us));
+        input.to = span_us.map(|(_, to_us)| instant(to_us));
+        let unknown = |rule: &Rule| -> Vec<String> {
+            let needed = rule.needs().filter(|name| !seen.contains(*name));
+            needed.map(str::to_owned).collect()
+        };
         let first_rules: Vec<String> = policies
             .iter()
             .take(1)
             .flat_map(Policy::rules)
             .map(|rule| rule.name().to_owned())
             .collect();
-        let policies = outcome.policies.into_iter().zip(policies).enumerate().map(
-            |(number, (replayed, policy))| {
-                let first = (number > 0).then_some(first_rules.as_slice());
-                PolicyReport::new(replayed, policy, &unknown, first, top)
-            },
-        );
-        Report { input, policies: policies.collect(), conditions: Vec::new() }
+        let mut reports: Vec<PolicyReport> = Vec::new();
+        for ((replayed, policy), name) in replayed.into_iter().zip(policies).zip(names) {
+            let first = (!reports.is_empty()).then_some(first_rules.as_slice());
+            reports.push(PolicyReport::new(name, replayed, policy, &unknown, first, top));
+        }
+        Report { input, policies: reports, conditions: Vec::new() }
     }
 }
 
 impl PolicyReport {
     fn new(
+        name: &str,
         replayed: PolicyReplay,
         policy: &Policy,
-        unknown: &[&str],
+        unknown: &dyn Fn(&Rule) -> Vec<String>,
         first_rules: Option<&[String]>,
         top: usize,
     ) -> PolicyReport {
         let evicted = replayed.evicted();
-        let PolicyReplay { name, tally, difference, .. } = replayed;
-        let rule_name = |number: usize| tally.rules[number].name.clone();
+        let PolicyReplay { tally, difference, .. } = replayed;
         let rules = policy.rules().zip(&tally.rules).enumerate();
         let rules = rules.map(|(number, (rule, counts))| RuleReport {
-            unknown_attributes: match counts.matched {
-                0 => {
-                    rule.needs().filter(|name| unknown.contains(name)).map(str::to_owned).collect()
-                }
-                _ => Vec::new(),
-            },
+            unknown_attributes: if counts.matched == 0 { unknown(rule) } else { Vec::new() },
             limits: limits(rule, counts),
             rule: counts.name.clone(),
             matched: counts.matched,
@@ -195,7 +169,7 @@ impl PolicyReport {
             subjects_denied: tally.subjects.subjects_of(number),
         });
         PolicyReport {
-            policy: name,
+            policy: name.to_owned(),
             requests: tally.requests,
             allowed: tally.requests - tally.denied,
             denied: tally.denied,
@@ -205,76 +179,51 @@ impl PolicyReport {
             subjects_denied_at_least: tally.subjects.is_full(),
             evicted,
             rules: rules.collect(),
-            denied_most: subjects(tally.subjects.most(top), rule_name),
-            worst_times: worst_times(&tally.over_time, top.min(WORST_TIMES_MAX)),
-            followed: tally.followed.iter().filter_map(|one| followed(one, policy)).collect(),
+            denied_most: subjects(tally.subjects.most(top), |number| &tally.rules[number].name),
+            worst_minutes: worst_minutes(&tally.minutes, top.min(WORST_MINUTES_MAX)),
             against_first: first_rules.map(|names| DifferenceReport {
                 only_first_denies: difference.only_first_denies,
                 only_this_denies: difference.only_this_denies,
-                subjects: subjects(difference.subjects.most(top), |number| names[number].clone()),
+                subjects: subjects(difference.subjects.most(top), |number| &names[number]),
             }),
         }
     }
 }
 
-fn limits(rule: &spillgate::Rule, counts: &RuleTally) -> Vec<LimitReport> {
-    let report = |(number, limit): (usize, &spillgate::Limit)| {
-        let counted = counts.limits.get(number);
-        let fill =
-            |percentile| counted.and_then(|counted: &LimitTally| counted.fill_at(percentile));
-        LimitReport {
-            limit: limit.name().map_or_else(|| limit.to_string(), |name| format!("{name} {limit}")),
-            algorithm: limit.algorithm().name(),
-            unit: limit.unit().to_owned(),
-            denied: counted.map_or(0, |counted| counted.denied),
-            charged: counted.map_or(0, |counted| counted.charged),
-            fill_median: fill(50),
-            fill_p99: fill(99),
-            fill_most: fill(100),
-        }
-    };
-    rule.limits().enumerate().map(report).collect()
-}
-
-fn followed(one: &Followed, policy: &Policy) -> Option<FollowedReport> {
-    let rule = policy.rules().nth(one.rule)?;
-    let limit = rule.limits().nth(one.limit)?;
-    Some(FollowedReport {
-        rule: rule.name().to_owned(),
-        limit: limit.to_string(),
+fn limits(rule: &Rule, counts: &RuleTally) -> Vec<LimitReport> {
+    let report = |(limit, counted): (&Limit, &LimitTally)| LimitReport {
+        limit: limit.name().map_or_else(|| limit.to_string(), |name| format!("{name} {limit}")),
         algorithm: limit.algorithm().name(),
-        subject: one.subject.clone(),
-        capacity: one.capacity,
-        window_ms: one.window_us() / 1_000,
-        admitted_most: one.peak.0,
-        at: instant(one.peak.1),
-        lost_count: one.lost_count,
         unit: limit.unit().to_owned(),
-    })
-}
-
-fn subjects(places: Vec<Place>, rule: impl Fn(usize) -> String) -> Vec<SubjectReport> {
-    let report = |place: Place| SubjectReport {
-        rule: rule(place.rule),
-        subject: place.name.into(),
-        denied: place.count - place.error,
-        denied_at_most: place.count,
+        denied: counted.denied,
+        charged: counted.charged,
+        fill_median: counted.fill_at(50),
+        fill_p99: counted.fill_at(99),
+        fill_most: counted.fill_at(100),
     };
-    places.into_iter().map(report).collect()
+    rule.limits().zip(&counts.limits).map(report).collect()
 }
 
-/// Returns the spans of time with the most denials.
-fn worst_times(over_time: &Bins, number: usize) -> Vec<WorstTime> {
-    let over_time = over_time.joined(WORST_OF);
-    let width_us = over_time.width_us();
-    let mut denying: Vec<_> = over_time.all().filter(|(_, [_, denied])| *denied > 0).collect();
-    denying.sort_by_key(|(from_us, [_, denied])| (std::cmp::Reverse(*denied), *from_us));
-    let report = |(from_us, [requests, denied]): (u64, [u64; 2])| WorstTime {
-        from: instant(from_us),
-        seconds: width_us.div_ceil(1_000_000),
-        requests,
-        denied,
-        width_us,
+fn subjects<'n>(
+    denied: Vec<(usize, &DeniedSubject)>,
+    rule: impl Fn(usize) -> &'n String,
+) -> Vec<SubjectReport> {
+    let report = |(number, subject): (usize, &DeniedSubject)| SubjectReport {
+        rule: rule(number).clone(),
+        subject: subject.name.to_string(),
+        denied: subject.count,
+    };
+    denied.into_iter().map(report).collect()
+}
+
+/// Returns the minutes with the most denials.
+fn worst_minutes(minutes: &BTreeMap<u64, [u64; 2]>, number: usize) -> Vec<WorstMinute> {
+    let mut denying: Vec<_> = minutes.iter().filter(|(_, [_, denied])| *denied > 0).collect();
+    denying.sort_by_key(|(minute, [_, denied])| (Reverse(*denied), **minute));
+    let report = |(minute, [requests, denied]): (&u64, &[u64; 2])| WorstMinute {
+        from: instant(minute * MINUTE_US),
+        requests: *requests,
+        denied: *denied,
     };
     denying.into_iter().take(number).map(report).collect()
 }
@@ -301,10 +250,8 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// The most spans that are compared; shorter ones differ by chance.
-const WORST_OF: usize = 150;
 /// More would not help.
-const WORST_TIMES_MAX: usize = 5;
+const WORST_MINUTES_MAX: usize = 5;
 
 #[cfg(test)]
 mod tests {

@@ -1,21 +1,15 @@
-//! Counts the decisions of one policy: by rule, by limit, by subject, over time.
+//! Counts the decisions of one policy: by rule, by limit, by subject, by minute.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use spillgate::{Decision, LimitDecision, Policy, Reason, Rule};
+use spillgate::{Decision, LimitDecision, Policy, Reason, Request, Rule};
 
-use super::bins::{Bins, Join};
-use super::event::{Event, Vocabulary};
 use crate::printable;
 
-mod denied;
-mod followed;
-
-pub(super) use denied::{Denied, Place};
-pub(super) use followed::Followed;
-
 /// The counts of one policy.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) requests: u64,
     pub(super) denied: u64,
@@ -26,11 +20,9 @@ pub(super) struct Tally {
     pub(super) rules: Vec<RuleTally>,
     /// The denied subjects.
     pub(super) subjects: Denied,
-    /// Requests over time, and those of them that were denied.
-    pub(super) over_time: Bins,
-    pub(super) followed: Vec<Followed>,
-    follow: Vec<(String, String)>,
-    /// The answer to each event.
+    /// The requests of each minute since 1970, and those of them that were denied.
+    pub(super) minutes: BTreeMap<u64, [u64; 2]>,
+    /// The answer to each request.
     #[cfg(test)]
     pub(super) answers: Vec<super::tests::Answer>,
 }
@@ -41,8 +33,6 @@ pub(super) struct RuleTally {
     pub(super) name: String,
     /// The attributes that name the subject.
     key: Vec<String>,
-    /// The key's numbers in the vocabulary; `None` if an attribute is not in it.
-    key_numbers: Option<Vec<usize>>,
     /// Requests that matched it.
     pub(super) matched: u64,
     pub(super) denied: u64,
@@ -50,7 +40,6 @@ pub(super) struct RuleTally {
     pub(super) cost_exceeds_limit: u64,
     /// Requests that a shadow or post-paid limit had no room for.
     pub(super) would_deny: u64,
-    /// Empty until a request matches the rule.
     pub(super) limits: Vec<LimitTally>,
 }
 
@@ -61,7 +50,18 @@ pub(super) struct LimitTally {
     /// The sum of the charges, in the limit's unit.
     pub(super) charged: u64,
     /// How often it had each fill after a decision, in hundredths of its capacity.
-    fill: Vec<u64>,
+    fill: [u64; FILL_STEPS + 1],
+}
+
+/// How often each subject of each rule was denied, for the first million subjects.
+#[derive(Debug, Default)]
+pub(super) struct Denied(HashMap<(usize, u64), DeniedSubject>);
+
+/// A denied subject of a rule.
+#[derive(Clone, Debug)]
+pub(super) struct DeniedSubject {
+    pub(super) name: Box<str>,
+    pub(super) count: u64,
 }
 
 /// The result of one decision for one rule.
@@ -73,35 +73,21 @@ struct RuleResult {
 }
 
 impl Tally {
-    /// Returns a tally for a policy. It follows the subjects with all values of `follow`, and the subject of each
-    /// rule without key attributes.
-    pub(super) fn new(policy: &Policy, words: &Vocabulary, follow: &[(String, String)]) -> Tally {
-        let rules: Vec<RuleTally> =
-            policy.rules().map(|rule| RuleTally::new(rule, words)).collect();
-        Tally {
-            requests: 0,
-            denied: 0,
-            cost_exceeds_limit: 0,
-            unmatched: 0,
-            subjects: Denied::new(rules.len()),
-            rules,
-            over_time: Bins::new(Join::Sum),
-            followed: Vec::new(),
-            follow: follow.to_vec(),
-            #[cfg(test)]
-            answers: Vec::new(),
-        }
+    pub(super) fn new(policy: &Policy) -> Tally {
+        Tally { rules: policy.rules().map(RuleTally::new).collect(), ..Tally::default() }
     }
 
     /// Counts a decision.
-    pub(super) fn note(&mut self, event: &Event, decision: &Decision, words: &Vocabulary) {
+    pub(super) fn note(&mut self, at_us: u64, request: &Request<'_>, decision: &Decision) {
         let allowed = decision.allowed();
         #[cfg(test)]
-        self.answers.push(super::tests::answer(event.at_us, decision));
+        self.answers.push(super::tests::answer(at_us, decision));
         self.requests += 1;
         self.denied += u64::from(!allowed);
         self.cost_exceeds_limit += u64::from(decision.reason() == Some(Reason::CostExceedsLimit));
-        self.over_time.add(event.at_us, [1, u64::from(!allowed)]);
+        let minute = self.minutes.entry(at_us / MINUTE_US).or_default();
+        minute[0] += 1;
+        minute[1] += u64::from(!allowed);
         let mut counters = decision.limits().peekable();
         if counters.peek().is_none() {
             self.unmatched += 1;
@@ -110,38 +96,54 @@ impl Tally {
             let number = counter.rule_index();
             let mut result = RuleResult::default();
             while let Some(counter) = counters.next_if(|counter| counter.rule_index() == number) {
-                self.note_counter(event, &counter, allowed, words, &mut result);
+                self.rules[number].note_counter(request, &counter, allowed, &mut result);
             }
-            self.note_rule(number, event, result);
+            self.note_rule(number, request, result);
         }
     }
 
     /// Counts a denied subject elsewhere, under the name that this tally gives it.
-    pub(super) fn name_denied(&self, rule: usize, event: &Event, denied: &mut Denied) {
+    pub(super) fn name_denied(&self, rule: usize, request: &Request<'_>, denied: &mut Denied) {
         let named = &self.rules[rule];
-        denied.add(rule, named.hash(rule, event), || named.subject(event));
+        denied.add((rule, named.hash(request)), || named.subject(request));
     }
 
-    /// Ends the traffic at this instant.
-    pub(super) fn finish(&mut self, at_us: u64) {
-        self.followed.iter_mut().for_each(|followed| followed.advance(at_us));
+    fn note_rule(&mut self, number: usize, request: &Request<'_>, result: RuleResult) {
+        let rule = &mut self.rules[number];
+        rule.matched += 1;
+        rule.denied += u64::from(result.denies);
+        rule.cost_exceeds_limit += u64::from(result.cost_exceeds_limit);
+        rule.would_deny += u64::from(result.would_deny);
+        if result.denies {
+            self.subjects.add((number, rule.hash(request)), || rule.subject(request));
+        }
+    }
+}
+
+impl RuleTally {
+    fn new(rule: &Rule) -> RuleTally {
+        RuleTally {
+            name: rule.name().to_owned(),
+            key: rule.key().map(str::to_owned).collect(),
+            matched: 0,
+            denied: 0,
+            cost_exceeds_limit: 0,
+            would_deny: 0,
+            limits: vec![LimitTally::EMPTY; rule.limits().len()],
+        }
     }
 
     fn note_counter(
         &mut self,
-        event: &Event,
+        request: &Request<'_>,
         counter: &LimitDecision<'_>,
         allowed: bool,
-        words: &Vocabulary,
         result: &mut RuleResult,
     ) {
-        let (number, place) = (counter.rule_index(), counter.limit_index());
-        let cost = event.cost_in(counter.unit(), words);
-        let rule = &mut self.rules[number];
-        while rule.limits.len() <= place {
-            rule.limits.push(LimitTally { denied: 0, charged: 0, fill: vec![0; FILL_STEPS + 1] });
-        }
-        let limit = &mut rule.limits[place];
+        // An override may have more limits than its rule.
+        let place = counter.limit_index();
+        self.limits.resize(self.limits.len().max(place + 1), LimitTally::EMPTY);
+        let limit = &mut self.limits[place];
         let denies = !counter.allowed();
         // Shadow and post-paid rules count only if the enforced decision is allowed.
         if counter.shadow() || counter.advisory() {
@@ -151,97 +153,30 @@ impl Tally {
             result.cost_exceeds_limit |= counter.reason() == Some(Reason::CostExceedsLimit);
             limit.denied += u64::from(denies);
         }
-        let charged = allowed && (!denies || counter.advisory());
-        if charged {
-            limit.charged = limit.charged.saturating_add(cost);
+        if allowed && (!denies || counter.advisory()) {
+            limit.charged = limit.charged.saturating_add(request.cost().of(counter.unit()));
         }
         if let (Some(capacity @ 1..), Some(remaining)) = (counter.capacity(), counter.remaining()) {
             let used = u128::from(capacity.saturating_sub(remaining)) * FILL_STEPS as u128;
             limit.fill[(used / u128::from(capacity)) as usize] += 1;
         }
-        if cost > 0 && self.is_followed(number, event) {
-            self.note_followed(event, counter, cost, charged);
-        }
     }
 
-    fn note_rule(&mut self, number: usize, event: &Event, result: RuleResult) {
-        let rule = &mut self.rules[number];
-        rule.matched += 1;
-        rule.denied += u64::from(result.denies);
-        rule.cost_exceeds_limit += u64::from(result.cost_exceeds_limit);
-        rule.would_deny += u64::from(result.would_deny);
-        if result.denies {
-            let hash = rule.hash(number, event);
-            self.subjects.add(number, hash, || rule.subject(event));
-        }
-    }
-
-    fn is_followed(&self, number: usize, event: &Event) -> bool {
-        let rule = &self.rules[number];
-        let Some(key) = &rule.key_numbers else { return false };
-        rule.key.iter().zip(key).all(|(name, number)| {
-            let given = self.follow.iter().find(|(known, _)| known == name);
-            given.is_some_and(|(_, value)| event.value(*number) == Some(value.as_bytes()))
-        })
-    }
-
-    fn note_followed(
-        &mut self,
-        event: &Event,
-        counter: &LimitDecision<'_>,
-        cost: u64,
-        charged: bool,
-    ) {
-        let place = (counter.rule_index(), counter.limit_index());
-        let known = self.followed.iter().position(|known| (known.rule, known.limit) == place);
-        let known = known.or_else(|| {
-            let (window, capacity) = (counter.definition().window()?, counter.capacity()?);
-            let window_us = u64::try_from(window.as_micros()).ok()?;
-            let subject = self.rules[place.0].subject(event);
-            let followed = Followed::new(place, subject, capacity, window_us);
-            (self.followed.len() < FOLLOWED_MAX).then(|| {
-                self.followed.push(followed);
-                self.followed.len() - 1
-            })
-        });
-        if let Some(known) = known {
-            self.followed[known].note(event.at_us, cost, charged);
-        }
-    }
-}
-
-impl RuleTally {
-    fn new(rule: &Rule, words: &Vocabulary) -> RuleTally {
-        let key: Vec<String> = rule.key().map(str::to_owned).collect();
-        RuleTally {
-            name: rule.name().to_owned(),
-            key_numbers: key.iter().map(|name| words.number(name)).collect(),
-            key,
-            matched: 0,
-            denied: 0,
-            cost_exceeds_limit: 0,
-            would_deny: 0,
-            limits: Vec::new(),
-        }
-    }
-
-    fn values<'e>(&'e self, event: &'e Event) -> impl Iterator<Item = (&'e str, &'e [u8])> {
-        let numbers = self.key_numbers.iter().flatten();
+    fn values<'r>(&'r self, request: &'r Request<'_>) -> impl Iterator<Item = (&'r str, &'r [u8])> {
         let names = self.key.iter().map(String::as_str);
-        names.zip(numbers.map(|number| event.value(*number).unwrap_or_default()))
+        names.map(move |name| (name, request.attribute(name).unwrap_or_default()))
     }
 
-    fn hash(&self, number: usize, event: &Event) -> u64 {
+    fn hash(&self, request: &Request<'_>) -> u64 {
         // A fixed key, so that a run can be repeated.
         let mut hasher = DefaultHasher::new();
-        number.hash(&mut hasher);
-        self.values(event).for_each(|(_, value)| value.hash(&mut hasher));
+        self.values(request).for_each(|(_, value)| value.hash(&mut hasher));
         hasher.finish()
     }
 
     /// Returns the subject's name, `ip=203.0.113.7 user=ann`, with long values cut.
-    fn subject(&self, event: &Event) -> String {
-        let named = self.values(event).map(|(name, value)| {
+    fn subject(&self, request: &Request<'_>) -> String {
+        let named = self.values(request).map(|(name, value)| {
             let text = String::from_utf8_lossy(value);
             let kept: String = text.chars().take(VALUE_MAX).collect();
             let end = if kept.len() < text.len() { "…" } else { "" };
@@ -254,6 +189,8 @@ impl RuleTally {
 }
 
 impl LimitTally {
+    const EMPTY: LimitTally = LimitTally { denied: 0, charged: 0, fill: [0; FILL_STEPS + 1] };
+
     /// Returns the fill, in hundredths, that `percentile` of a hundred decisions did not exceed; `None` if no
     /// decision had a fill.
     pub(super) fn fill_at(&self, percentile: u64) -> Option<usize> {
@@ -267,10 +204,45 @@ impl LimitTally {
     }
 }
 
+impl Denied {
+    /// Counts a denial of the subject with this rule and hash. `name` is called only if the subject is new.
+    fn add(&mut self, subject: (usize, u64), name: impl FnOnce() -> String) {
+        if let Some(known) = self.0.get_mut(&subject) {
+            known.count += 1;
+        } else if !self.is_full() {
+            self.0.insert(subject, DeniedSubject { name: name().into(), count: 1 });
+        }
+    }
+
+    /// Returns how many subjects a rule denied.
+    pub(super) fn subjects_of(&self, rule: usize) -> u64 {
+        self.0.keys().filter(|(known, _)| *known == rule).count() as u64
+    }
+
+    /// Returns how many subjects were denied by any rule, each counted once for each rule.
+    pub(super) fn subjects(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// Returns whether there may be more subjects than are counted.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.len() == SUBJECTS_MAX
+    }
+
+    /// Returns the subjects that were denied most often, each with its rule.
+    pub(super) fn most(&self, number: usize) -> Vec<(usize, &DeniedSubject)> {
+        let mut all: Vec<_> = self.0.iter().map(|((rule, _), subject)| (*rule, subject)).collect();
+        all.sort_by_key(|&(rule, subject)| (Reverse(subject.count), rule, &subject.name));
+        all.truncate(number);
+        all
+    }
+}
+
 /// A fill is counted in hundredths.
 const FILL_STEPS: usize = 100;
-/// As many windows as a person compares.
-const FOLLOWED_MAX: usize = 8;
+pub(super) const MINUTE_US: u64 = 60_000_000;
+/// Some 100 MB.
+const SUBJECTS_MAX: usize = 1_000_000;
 /// The most characters of a value in a subject's name.
 const VALUE_MAX: usize = 80;
 /// The name of the subject of a rule without key attributes.
@@ -282,12 +254,30 @@ mod tests {
 
     #[test]
     fn a_percentile_is_the_fill_that_the_given_share_of_decisions_did_not_exceed() {
-        let mut limit = LimitTally { denied: 0, charged: 0, fill: vec![0; 101] };
+        let mut limit = LimitTally::EMPTY;
         assert_eq!(limit.fill_at(50), None);
         limit.fill[10] = 98;
         limit.fill[70] = 1;
         limit.fill[100] = 1;
         let fills = [50, 98, 99, 100].map(|percentile| limit.fill_at(percentile));
         assert_eq!(fills, [Some(10), Some(10), Some(70), Some(100)]);
+    }
+
+    #[test]
+    fn the_subjects_denied_most_come_first_and_each_rule_has_its_own() {
+        let mut denied = Denied::default();
+        for subject in 1..=300 {
+            for _ in 0..subject {
+                denied.add((subject as usize % 2, subject), || subject.to_string());
+            }
+        }
+        assert_eq!(
+            (denied.subjects_of(0), denied.subjects_of(1), denied.subjects()),
+            (150, 150, 300)
+        );
+        let most = denied.most(3);
+        let most: Vec<_> =
+            most.iter().map(|(rule, subject)| (*rule, &*subject.name, subject.count)).collect();
+        assert_eq!(most, [(0, "300", 300), (1, "299", 299), (0, "298", 298)]);
     }
 }

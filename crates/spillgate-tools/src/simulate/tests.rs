@@ -3,14 +3,13 @@
 use std::io::Write;
 use std::time::Duration;
 
+use clap::Parser;
 use spillgate::testing::ManualClock;
-use spillgate::{Cost, Decision, Limiter, Policy, Reason, Request};
+use spillgate::{Cost, Decision, Limiter, Policy, Reason, Request, Rule};
 
-use super::event::Vocabulary;
-use super::log::{Logs, Unreadable, mapping};
-use super::order::Spread;
-use super::random::Random;
-use super::replay::{Contender, PolicyReplay, replay};
+use super::replay::PolicyReplay;
+use super::{SimulateArgs, replay_logs};
+use crate::random::Random;
 
 /// The instant, reason, rule of the deciding limit, remaining quota and wait of a decision.
 pub(super) type Answer = (u64, Option<Reason>, Option<usize>, Option<u64>, Option<u64>);
@@ -154,29 +153,30 @@ async fn one_by_one(policy: &str, requests: &[MadeUp]) -> Vec<Answer> {
     all
 }
 
+/// The flags of a replay.
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    args: SimulateArgs,
+}
+
 fn replayed(policy: &str, text: &str, delay_us: u64) -> PolicyReplay {
     let mut file = tempfile(text);
     let policy = Policy::from_toml(policy).unwrap();
-    let mut words = Vocabulary::new(None, Some("tokens"));
-    for name in policy.rules().flat_map(spillgate::Rule::needs) {
-        words.learn(name);
+    let needs = |name| policy.rules().flat_map(Rule::needs).any(|needed| needed == name);
+    let (name, delay) = (file.name(), format!("{delay_us}us"));
+    let mut flags = vec!["simulate", "--config", "unused", "--map", "time=at", "--delay", &delay];
+    for (attribute, map) in [("ip", "ip=client.addr"), ("user", "user=client.name")] {
+        if needs(attribute) {
+            flags.extend(["--map", map]);
+        }
     }
-    let maps = ["time=at", "ip=client.addr", "user=client.name"].map(|text| mapping(text).unwrap());
-    let logs = Logs {
-        files: vec![file.name()],
-        format: None,
-        mappings: maps.to_vec(),
-        cost_field: Some("used".to_owned()),
-        delay_us,
-        spread: Spread::No,
-        unreadable: Unreadable::Refuse,
-    };
-    let contender = Contender { name: "it".to_owned(), policy };
-    let (input, mut outcome) =
-        replay(vec![contender], &[], &words, |emit| logs.read(&words, emit)).unwrap();
+    flags.extend(["--cost-from", "tokens=used", &name]);
+    let flags = Flags::parse_from(flags);
+    let (input, mut replay) = replay_logs(&flags.args, &[policy]).unwrap();
     assert_eq!((input.malformed, input.late), (0, 0));
     file.remove();
-    outcome.policies.remove(0)
+    replay.policies.remove(0)
 }
 
 /// A temporary file, which `remove` deletes.

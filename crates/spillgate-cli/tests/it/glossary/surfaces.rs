@@ -79,7 +79,9 @@ pub(super) fn json_of_commands() -> Vec<Seen> {
     }
     let old = TempFile::new("old.toml", &RULES.replace("login", "sign-in"));
     add(&["validate", "--against", old.path(), file.path()]);
-    let simulated = ["--pattern", "bursty", "--with", "ip=192.0.2.1", "--fail-if", "malformed>1"];
+    let requests = "1,192.0.2.1,free\n".repeat(9);
+    let log = TempFile::new("access.csv", &format!("time,ip,plan\nsoon,,\n{requests}"));
+    let simulated = [log.path(), "--fail-if", "malformed>1"];
     add(&[&["simulate", "--config", file.path(), "--against", old.path()], &simulated[..]].concat());
     add(&["bench", "--rate", "500", "--duration", "200ms", "--timeout", "30s"]);
     seen

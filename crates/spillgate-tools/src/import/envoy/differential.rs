@@ -9,7 +9,7 @@ use spillgate::testing::ManualClock;
 use spillgate::{Cost, Limiter, Policy, Request};
 
 use super::import;
-use crate::simulate::random::Random;
+use crate::random::Random;
 
 /// A descriptor of a configuration.
 struct Descriptor {

@@ -2,12 +2,9 @@
 
 use std::fmt;
 
-use super::{
-    DifferenceReport, FollowedReport, Input, LimitReport, PolicyReport, Report, RuleReport, percent,
-};
-use crate::counted;
+use super::{DifferenceReport, Input, LimitReport, PolicyReport, Report, RuleReport, percent};
 use crate::output::{grouped, table};
-use crate::simulate::duration;
+use crate::{counted, duration};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -92,8 +89,7 @@ impl fmt::Display for PolicyReport {
             )?;
         }
         write_denied_most(f, self)?;
-        write_worst_times(f, self)?;
-        self.followed.iter().try_for_each(|followed| write_followed(f, followed))?;
+        write_worst_minutes(f, self)?;
         if self.evicted > 0 {
             write!(
                 f,
@@ -112,34 +108,19 @@ fn write_denied_most(f: &mut fmt::Formatter<'_>, policy: &PolicyReport) -> fmt::
         write!(f, "\n\n  Denied most, of {at_least}{all}")?;
     }
     for subject in &policy.denied_most {
-        let about = if subject.denied_at_most > subject.denied { " or more" } else { "" };
         let denied = grouped(subject.denied);
-        write!(f, "\n  {denied:>12}  {}  {}{about}", subject.rule, subject.subject)?;
+        write!(f, "\n  {denied:>12}  {}  {}", subject.rule, subject.subject)?;
     }
     Ok(())
 }
 
-fn write_worst_times(f: &mut fmt::Formatter<'_>, policy: &PolicyReport) -> fmt::Result {
-    if let Some(worst) = policy.worst_times.first() {
-        write!(f, "\n\n  Most denials in {}", duration::shown(worst.width_us))?;
+fn write_worst_minutes(f: &mut fmt::Formatter<'_>, policy: &PolicyReport) -> fmt::Result {
+    if !policy.worst_minutes.is_empty() {
+        f.write_str("\n\n  Most denials in one minute")?;
     }
-    for worst in &policy.worst_times {
+    for worst in &policy.worst_minutes {
         let (denied, requests) = (grouped(worst.denied), grouped(worst.requests));
         write!(f, "\n  {denied:>12}  from {}, of {requests}", worst.from)?;
-    }
-    Ok(())
-}
-
-fn write_followed(f: &mut fmt::Formatter<'_>, followed: &FollowedReport) -> fmt::Result {
-    let window = duration::shown(followed.window_ms * 1_000);
-    let (most, capacity) = (grouped(followed.admitted_most), grouped(followed.capacity));
-    let FollowedReport { subject, rule, algorithm, unit, at, .. } = followed;
-    write!(
-        f,
-        "\n\n  {subject} by {rule} ({algorithm}): at most {most} {unit} in any {window}, at {at}; the limit is {capacity}"
-    )?;
-    if followed.lost_count {
-        f.write_str("; a window had more than a million entries, so this may be too few")?;
     }
     Ok(())
 }
