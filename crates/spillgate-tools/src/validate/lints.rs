@@ -33,13 +33,11 @@ pub(super) fn findings(checked: &Checked<'_>) -> Vec<Finding> {
 type Lint = fn(&Checked<'_>) -> Vec<Finding>;
 
 /// The lints by their codes.
-const LINTS: [(&str, Lint); 26] = [
+const LINTS: [(&str, Lint); 23] = [
     ("limit-never-binds", binding::never_binds),
     ("rule-shadowed", binding::shadowed),
     ("limits-nothing", binding::limits_nothing),
     ("never-matches", matching::never_matches),
-    ("too-many-limits", matching::too_many_limits),
-    ("pattern-covered", matching::pattern_covered),
     ("pattern-as-text", texts::pattern_as_text),
     ("nothing-enforced", matching::nothing_enforced),
     ("no-rules", matching::no_rules),
@@ -58,7 +56,6 @@ const LINTS: [(&str, Lint); 26] = [
     ("month-of-30-days", calendar::nominal_months),
     ("year-of-365-days", calendar::nominal_years),
     ("override-never-matches", overrides::never_matches),
-    ("override-changes-nothing", overrides::changes_nothing),
     ("rules-not-compared", matching::not_compared),
 ];
 

@@ -1,7 +1,5 @@
 //! Relations between rules: which one matches the requests of another, and which ones share a call.
 
-use std::collections::HashMap;
-
 use spillgate::policy::{Network, Pattern};
 use spillgate::{Mode, Rule};
 
@@ -58,34 +56,6 @@ pub(super) fn can_match_together(one: &Rule, other: &Rule) -> bool {
     };
     one.domain() == other.domain()
         && !one.matches().map(|(attribute, patterns)| (attribute, patterns.collect())).any(apart)
-}
-
-/// Returns the most limits that one request meets, as far as exact values show it: a request has one value of an
-/// attribute, or two readings of a path. Some rules count although no request matches them together.
-pub(super) fn most_limits(rules: &[&Rule]) -> usize {
-    let all: usize = rules.iter().map(|rule| rule.limits().len()).sum();
-    // The limits of each exact value of an attribute, and those of rules with such values only.
-    let mut by_attribute: HashMap<&str, (usize, HashMap<&[u8], usize>)> = HashMap::new();
-    for rule in rules {
-        for (attribute, patterns) in rule.matches() {
-            let exact = patterns.map(|pattern| match pattern {
-                Pattern::Exact(value) => Some(value),
-                _ => None,
-            });
-            let Some(values) = exact.collect::<Option<Vec<_>>>() else { continue };
-            let (of_all, of_value) = by_attribute.entry(attribute).or_default();
-            *of_all += rule.limits().len();
-            for value in values {
-                *of_value.entry(value).or_default() += rule.limits().len();
-            }
-        }
-    }
-    let with_one_value = by_attribute.into_values().map(|(of_all, of_value)| {
-        let mut limits: Vec<usize> = of_value.into_values().collect();
-        limits.sort_unstable_by_key(|count| std::cmp::Reverse(*count));
-        all - of_all + limits.iter().take(2).sum::<usize>()
-    });
-    with_one_value.min().unwrap_or(all).min(all)
 }
 
 /// Returns whether every value matches.

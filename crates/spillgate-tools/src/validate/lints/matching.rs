@@ -1,12 +1,11 @@
-//! Finds rules that no request matches, and patterns without effect.
+//! Finds rules that no request matches, and files that limit nothing.
 
-use spillgate::Mode;
 use spillgate::http::normalised_path;
 use spillgate::policy::Pattern;
 
 use super::super::finding::Level;
-use super::super::rules::{decides, holds, most_limits};
-use super::{COMPARED_MAX, Checked, Finding, Written};
+use super::super::rules::decides;
+use super::{COMPARED_MAX, Checked, Finding};
 
 pub(super) fn never_matches(checked: &Checked<'_>) -> Vec<Finding> {
     let attributes_max = checked.service.attributes_max;
@@ -35,54 +34,6 @@ pub(super) fn never_matches(checked: &Checked<'_>) -> Vec<Finding> {
                 );
                 found.push(written.warning(written.entry.line_of("match"), problem, spelling));
             }
-        }
-    }
-    found
-}
-
-pub(super) fn pattern_covered(checked: &Checked<'_>) -> Vec<Finding> {
-    let mut found = Vec::new();
-    for written in checked.rules() {
-        for (attribute, patterns) in written.rule.matches() {
-            let patterns: Vec<Pattern<'_>> = patterns.take(COMPARED_MAX).collect();
-            for (at, pattern) in patterns.iter().enumerate() {
-                let wider = patterns.iter().enumerate().find(|(other_at, other)| {
-                    let same = *other == pattern;
-                    holds(other, pattern) && if same { *other_at < at } else { true }
-                });
-                if let Some((_, wider)) = wider {
-                    let problem = format!(
-                        "{} of {attribute} is part of {} already",
-                        pattern.describe(),
-                        wider.describe()
-                    );
-                    let line = written.entry.line_of("match");
-                    found.push(written.note(line, problem, "leave it out"));
-                }
-            }
-        }
-    }
-    found
-}
-
-pub(super) fn too_many_limits(checked: &Checked<'_>) -> Vec<Finding> {
-    let mut by_domain: Vec<(&str, Vec<Written<'_>>)> = Vec::new();
-    for written in checked.rules().filter(|written| written.rule.mode() != Mode::Off) {
-        let domain = written.rule.domain();
-        match by_domain.iter_mut().find(|(known, _)| *known == domain) {
-            Some((_, rules)) => rules.push(written),
-            None => by_domain.push((domain, vec![written])),
-        }
-    }
-    let mut found = Vec::new();
-    for (domain, rules) in by_domain {
-        let most = most_limits(&rules.iter().map(|written| written.rule).collect::<Vec<_>>());
-        if let Some(last) = rules.last().filter(|_| most > LIMITS_MAX) {
-            let problem = format!(
-                "one request of the domain {domain:?} may meet {most} limits, and {LIMITS_MAX} is the most that is made for: each takes time and memory in every decision"
-            );
-            let remedy = "write fewer limits, or match on values of which a request has only one";
-            found.push(last.warning(last.entry.line, problem, remedy));
         }
     }
     found
@@ -162,6 +113,3 @@ fn is_path(text: &str, is_whole: bool) -> bool {
     let whole = if is_whole { text } else { &text[..text.rfind('/').map_or(0, |slash| slash + 1)] };
     text.starts_with('/') && !text.contains(['?', '#']) && normalised_path(whole) == whole
 }
-
-/// The most limits that one decision is made for.
-const LIMITS_MAX: usize = 512;

@@ -43,28 +43,3 @@ fn can_hold(pattern: &Pattern<'_>, named: &[u8]) -> bool {
         _ => holds(pattern, &Pattern::Exact(named)),
     }
 }
-
-pub(super) fn changes_nothing(checked: &Checked<'_>) -> Vec<Finding> {
-    let mut found = Vec::new();
-    for written in checked.rules() {
-        // An override beside others may still have an effect: for some subjects it precedes one with fewer
-        // attributes.
-        let mut overrides = checked.overrides_of(written.rule);
-        let (Some(entry), None) = (overrides.next(), overrides.next()) else { continue };
-        let limits = written.rule.named_limits();
-        let same = entry.limits.iter().enumerate().all(|(at, wording)| {
-            let replaced = match wording.name.as_deref() {
-                None => Some(at),
-                Some(name) => limits.iter().position(|limit| limit.name() == name),
-            };
-            let replaced = replaced.and_then(|place| written.entry.limits.get(place));
-            replaced.is_some_and(|replaced| replaced.equals(wording))
-        });
-        if same {
-            let problem = "this override has the same limits as the rule";
-            let line = entry.line_of("limits");
-            found.push(written.warning(line, problem, "write other limits, or leave it out"));
-        }
-    }
-    found
-}
