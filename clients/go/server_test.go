@@ -39,7 +39,7 @@ func startServer(t testing.TB, policy string, onRedis bool, token string) *testS
 		return path
 	}
 	arguments := []string{"serve", "--config", file("limits.toml", policy), "--http", "127.0.0.1:0"}
-	environment := []string{"SPILLGATE_SERVER__GRPC=off", "SPILLGATE_SERVER__RESP=off", "SPILLGATE_SERVER__ADMIN=off"}
+	environment := []string{"SPILLGATE_SERVER__GRPC__ADDRESS=off", "SPILLGATE_SERVER__RESP__ADDRESS=off", "SPILLGATE_SERVER__ADMIN=off"}
 	// A machine that is busy with something else is no outage of the store.
 	environment = append(environment, "SPILLGATE_STORE__TIMEOUT=10s")
 	for _, variable := range os.Environ() {

@@ -33,7 +33,7 @@ start() {
   local name=$1
   shift
   : > "$scratch/$name"
-  env SPILLGATE_SERVER__HTTP=off SPILLGATE_SERVER__GRPC=off SPILLGATE_SERVER__ADMIN=off "$@" serve --resp 127.0.0.1:0 2> "$scratch/$name" &
+  env SPILLGATE_SERVER__HTTP=off SPILLGATE_SERVER__GRPC__ADDRESS=off SPILLGATE_SERVER__ADMIN=off "$@" serve --resp 127.0.0.1:0 2> "$scratch/$name" &
   servers+=($!)
   local deadline=$((SECONDS + 10))
   until [ -n "$(port "$name")" ]; do

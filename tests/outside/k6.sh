@@ -14,7 +14,7 @@ main() {
   scratch=$(mktemp -d)
   trap end EXIT
   printf '[[rule]]\nname = "api"\ndomain = "web"\nkey = ["user"]\nlimits = ["50/day"]\n' > "$scratch/rules.toml"
-  SPILLGATE_SERVER__RESP=off SPILLGATE_SERVER__ADMIN=off "$binary" serve --config "$scratch/rules.toml" \
+  SPILLGATE_SERVER__RESP__ADDRESS=off SPILLGATE_SERVER__ADMIN=off "$binary" serve --config "$scratch/rules.toml" \
     --http 127.0.0.1:0 --grpc 127.0.0.1:0 2> "$scratch/log" &
   server=$!
   local deadline=$((SECONDS + 10))

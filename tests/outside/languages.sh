@@ -23,7 +23,7 @@ key = ["ip"]
 limits = ["1/hour"]
 TOML
   : > "$scratch/log"
-  env SPILLGATE_SERVER__GRPC=off SPILLGATE_SERVER__RESP=off SPILLGATE_SERVER__ADMIN=off \
+  env SPILLGATE_SERVER__GRPC__ADDRESS=off SPILLGATE_SERVER__RESP__ADDRESS=off SPILLGATE_SERVER__ADMIN=off \
     "$binary" serve --config "$scratch/limits.toml" --http 127.0.0.1:0 2> "$scratch/log" &
   server=$!
   local deadline=$((SECONDS + 10))

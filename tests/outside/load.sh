@@ -18,7 +18,7 @@ main() {
   until redis-cli -p $port ping > /dev/null 2>&1; do sleep 0.05; done
   # Long time-outs, so that a busy machine shows slow answers and no outages.
   printf '[store]\nurl = "redis://127.0.0.1:%s"\ntimeout = "5s"\n' $port > "$scratch/settings.toml"
-  SPILLGATE_SERVER__RESP=off SPILLGATE_SERVER__GRPC=off SPILLGATE_SERVER__ADMIN=off \
+  SPILLGATE_SERVER__RESP__ADDRESS=off SPILLGATE_SERVER__GRPC__ADDRESS=off SPILLGATE_SERVER__ADMIN=off \
     "$binary" serve --config "$scratch/settings.toml" --http 127.0.0.1:0 2> "$scratch/log" &
   server=$!
   local deadline=$((SECONDS + 10))

@@ -14,7 +14,7 @@ main() {
   scratch=$(mktemp -d)
   trap end EXIT
   printf '[[rule]]\nname = "api"\nkey = ["user"]\nlimits = ["3/day"]\n' > "$scratch/rules.toml"
-  SPILLGATE_SERVER__RESP=off SPILLGATE_SERVER__GRPC=off "$binary" serve --config "$scratch/rules.toml" \
+  SPILLGATE_SERVER__RESP__ADDRESS=off SPILLGATE_SERVER__GRPC__ADDRESS=off "$binary" serve --config "$scratch/rules.toml" \
     --http 127.0.0.1:0 --admin 127.0.0.1:0 2> "$scratch/log" &
   server=$!
   until_true 10 "the server does not start" logged_admin

@@ -59,7 +59,7 @@ alone() {
   redis=$!
   until redis-cli -p $store ping > /dev/null 2>&1; do sleep 0.1; done
 
-  SPILLGATE_SERVER__GRPC=off SPILLGATE_SERVER__RESP=off \
+  SPILLGATE_SERVER__GRPC__ADDRESS=off SPILLGATE_SERVER__RESP__ADDRESS=off \
     chroot --userspec=$nobody:$nobody --groups= "$root" /spillgate serve --redis "redis://127.0.0.1:$store" \
     --http "127.0.0.1:$http" --admin "127.0.0.1:$admin" 2> "$scratch/log" &
   server=$!

@@ -72,10 +72,9 @@ impl App {
         policy: Policy,
         traces: Traces,
     ) -> Result<App, ConfigError> {
-        let builder = Limiter::builder().policy(policy).top(settings.top);
+        let builder = Limiter::builder().policy(policy);
         let builder = builder.log_subjects(settings.log.audit_subjects);
-        let counted = if settings.metrics { builder } else { builder.without_metrics() };
-        let app = App::open_with(&settings.store, counted).await?;
+        let app = App::open_with(&settings.store, builder).await?;
         let no_reservations = settings.remote_clients_can_forge_receipts();
         let names = NameRules {
             domains: settings.domains,
@@ -158,7 +157,6 @@ impl App {
             self.limiter.metrics_text(),
             self.reloads.text(),
             self.unsafe_store.text(self.limiter.instance_mismatch()),
-            self.traces.text(),
             sink::metrics_text(),
             self.process.text(),
         ];

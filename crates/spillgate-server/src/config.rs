@@ -71,10 +71,6 @@ pub struct Settings {
     pub store: Store,
     pub(crate) log: Log,
     pub(crate) otlp: Otlp,
-    /// Whether the subjects with the most use are recorded.
-    pub(crate) top: bool,
-    /// Whether decisions are counted.
-    pub(crate) metrics: bool,
 }
 
 /// The address of a listener; `None` if it is off.
@@ -305,8 +301,8 @@ struct Given {
 fn from_flags(flags: Flags<'_>) -> impl Iterator<Item = Given> {
     let flags = [
         ("server.http", "--http", flags.http),
-        ("server.grpc", "--grpc", flags.grpc),
-        ("server.resp", "--resp", flags.resp),
+        ("server.grpc.address", "--grpc", flags.grpc),
+        ("server.resp.address", "--resp", flags.resp),
         ("server.admin", "--admin", flags.admin),
         ("store.url", "--redis", flags.redis),
     ];
@@ -341,8 +337,6 @@ impl Default for Settings {
             store: Store::default(),
             log: Log::default(),
             otlp: Otlp::default(),
-            top: true,
-            metrics: true,
         }
     }
 }
@@ -371,7 +365,7 @@ impl Settings {
         let text = given.value.as_deref().ok_or("takes a string, a whole number, true or false")?;
         match given.name.as_str() {
             "server.http" => self.http = value::address(text)?,
-            "server.grpc" | "server.grpc.address" => self.grpc = value::address(text)?,
+            "server.grpc.address" => self.grpc = value::address(text)?,
             "server.grpc.timeout" => self.envoy.timeout = value::duration(text)?,
             "server.grpc.on_outage_deny" => {
                 self.envoy.on_outage_deny = value::choice(text, &ON_OUTAGE_DENY)?;
@@ -381,7 +375,7 @@ impl Settings {
             "server.domains" => self.domains = value::choice(text, &NAMES)?,
             "server.attributes" => self.attributes = value::choice(text, &NAMES)?,
             "server.units" => self.units = value::choice(text, &NAMES)?,
-            "server.resp" | "server.resp.address" => self.resp = value::address(text)?,
+            "server.resp.address" => self.resp = value::address(text)?,
             "server.resp.password_file" => self.resp_password_file = Some(text.into()),
             "server.admin" => self.admin = value::address(text)?,
             "server.insecure" => self.insecure = value::boolean(text)?,
@@ -395,18 +389,11 @@ impl Settings {
             "server.tls.cert" => self.tls.cert = Some(text.into()),
             "server.tls.key" => self.tls.key = Some(text.into()),
             "server.tls.client_ca" => self.tls.client_ca = Some(text.into()),
-            "telemetry.log" | "telemetry.log.level" => {
-                self.log.level = value::choice(text, &LEVELS)?;
-            }
+            "telemetry.log.level" => self.log.level = value::choice(text, &LEVELS)?,
             "telemetry.log.format" => self.log.format = value::choice(text, &FORMATS)?,
-            "telemetry.otlp" | "telemetry.otlp.collector" => {
-                self.otlp.collector = value::collector(text)?;
-            }
+            "telemetry.otlp.collector" => self.otlp.collector = value::collector(text)?,
             "telemetry.otlp.sample" => self.otlp.sample = value::sample(text)?,
-            "telemetry.otlp.metrics_every" => self.otlp.metrics_every = value::interval(text)?,
             "telemetry.audit_subjects" => self.log.audit_subjects = value::boolean(text)?,
-            "telemetry.top" => self.top = value::boolean(text)?,
-            "telemetry.metrics" => self.metrics = value::boolean(text)?,
             name => match name.strip_prefix("store.") {
                 Some(field) if self.store.set(field, text, &given.origin)? => {}
                 _ => return Err(unknown(name)),
@@ -416,8 +403,16 @@ impl Settings {
     }
 }
 
+/// Returns what replaces a setting that is gone.
+fn replacement_of(name: &str) -> Option<&'static str> {
+    GONE.iter().find(|(gone, _)| *gone == name).map(|(_, remedy)| *remedy)
+}
+
 /// Returns the problem of a name that no setting has.
 fn unknown(name: &str) -> String {
+    if let Some(remedy) = replacement_of(name) {
+        return format!("no such setting; {remedy}");
+    }
     match closest_setting(name) {
         Some(closest) => format!("no such setting; did you mean `{closest}`?"),
         None => "no such setting; `spillgate validate --schema` lists all settings".to_owned(),
@@ -440,7 +435,6 @@ fn settings() -> Vec<&'static str> {
 
 const SETTINGS: &[&str] = &[
     "server.http",
-    "server.grpc",
     "server.grpc.address",
     "server.grpc.timeout",
     "server.grpc.on_outage_deny",
@@ -449,7 +443,6 @@ const SETTINGS: &[&str] = &[
     "server.domains",
     "server.attributes",
     "server.units",
-    "server.resp",
     "server.resp.address",
     "server.resp.password_file",
     "server.admin",
@@ -464,16 +457,25 @@ const SETTINGS: &[&str] = &[
     "server.tls.cert",
     "server.tls.key",
     "server.tls.client_ca",
-    "telemetry.log",
     "telemetry.log.level",
     "telemetry.log.format",
-    "telemetry.otlp",
     "telemetry.otlp.collector",
     "telemetry.otlp.sample",
-    "telemetry.otlp.metrics_every",
     "telemetry.audit_subjects",
-    "telemetry.top",
-    "telemetry.metrics",
+];
+
+/// Names that other rate limiters, or earlier versions, have for what works in another way here: what to do instead.
+const GONE: &[(&str, &str)] = &[
+    ("server.grpc", "write its address as server.grpc.address"),
+    ("server.resp", "write its address as server.resp.address"),
+    ("telemetry.log", "write its level as telemetry.log.level"),
+    ("telemetry.metrics", "decisions are always counted, so leave this out"),
+    ("telemetry.otlp", "write the collector's address as telemetry.otlp.collector"),
+    (
+        "telemetry.otlp.metrics_every",
+        "let the collector scrape /metrics of the admin listener, with its Prometheus receiver",
+    ),
+    ("telemetry.top", "subjects are always sampled, so leave this out"),
 ];
 
 const NAMES: [(&str, Names); 2] = [("open", Names::Open), ("known", Names::Known)];

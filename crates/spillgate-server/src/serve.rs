@@ -67,7 +67,7 @@ async fn keep(
     warnings: &[String],
 ) -> Result<(), Failure> {
     let Config { settings, policy } = config;
-    let mut telemetry = Telemetry::begin(settings.log, &settings.otlp)?;
+    let telemetry = Telemetry::begin(settings.log, &settings.otlp)?;
     // From here on signals stop or reload the service; before, they just end the process.
     let stop = stop_on_signals()?;
     let hangup = signal(SignalKind::hangup())?;
@@ -95,9 +95,7 @@ async fn keep(
     if let Err(why) = app.takes_reservations() {
         sink::announce("WARN", why);
     }
-    let measured = app.clone();
     let log = settings.log;
-    telemetry.push(&settings.otlp, move || measured.metrics_text())?;
     tokio::spawn(warn_of_store(app.clone(), settings));
     tokio::spawn(history::keep(app.history.clone(), app.limiter().clone()));
     let reload = match followed {

@@ -1,9 +1,7 @@
-//! The log, on the error output, as text or as JSON, and traces and metrics if the settings name a collector. Lines of
-//! text have no time: journald and container runtimes add it.
+//! The log, on the error output, as text or as JSON, and traces if the settings name a collector. Lines of text have no
+//! time: journald and container runtimes add it.
 
 use std::fmt;
-#[cfg(feature = "otlp")]
-use std::sync::Arc;
 
 #[cfg(feature = "otlp")]
 use tracing::Metadata;
@@ -29,13 +27,11 @@ mod traces;
 
 pub(crate) use traces::Traces;
 
-/// The log, the traces and the sent metrics of this process, until it is closed.
+/// The log and the traces of this process, until it is closed.
 pub(crate) struct Telemetry {
     pub(crate) traces: Traces,
     #[cfg(feature = "otlp")]
     exporting: Option<otlp::Exporting>,
-    #[cfg(feature = "otlp")]
-    pushing: Option<otlp::Pushing>,
 }
 
 impl Telemetry {
@@ -48,70 +44,30 @@ impl Telemetry {
     #[cfg(feature = "otlp")]
     pub(crate) fn begin(log: Log, otlp: &Otlp) -> Result<Telemetry, Problem> {
         let Some(collector) = &otlp.collector else {
-            if otlp.metrics_every.is_some() {
-                let message = "there is no collector to send metrics to; write its address into telemetry.otlp.collector";
-                return Err(Problem::of_setting(
-                    "telemetry.otlp.metrics_every",
-                    message.to_owned(),
-                ));
-            }
             begin_log(log, None::<Identity>);
-            return Ok(Telemetry { traces: Traces::default(), exporting: None, pushing: None });
+            return Ok(Telemetry { traces: Traces::default(), exporting: None });
         };
-        let counts = Arc::default();
-        let exporting = otlp::Exporting::to(collector, &counts)
-            .map_err(|error| Problem::of_setting("telemetry.otlp", error))?;
+        let exporting = otlp::Exporting::to(collector)
+            .map_err(|error| Problem::of_setting("telemetry.otlp.collector", error))?;
         let spans = tracing_opentelemetry::layer().with_tracer(exporting.tracer());
         let spans = spans.with_location(false).with_threads(false).with_target(false);
         begin_log(log, Some(spans.with_filter(dynamic_filter_fn(is_traced))));
-        let traces = Traces::sampling(otlp.sample, counts);
-        Ok(Telemetry { traces, exporting: Some(exporting), pushing: None })
-    }
-
-    /// Sends the metrics that `text` returns, if the settings say how often.
-    ///
-    /// # Errors
-    ///
-    /// If the collector's address is invalid.
-    #[cfg(feature = "otlp")]
-    pub(crate) fn push(
-        &mut self,
-        otlp: &Otlp,
-        text: impl Fn() -> String + Send + 'static,
-    ) -> Result<(), Problem> {
-        if let (Some(collector), Some(every)) = (&otlp.collector, otlp.metrics_every) {
-            let pushing = otlp::Pushing::start(collector, every, text)
-                .map_err(|error| Problem::of_setting("telemetry.otlp", error))?;
-            self.pushing = Some(pushing);
-        }
-        Ok(())
+        let traces = Traces::sampling(otlp.sample);
+        Ok(Telemetry { traces, exporting: Some(exporting) })
     }
 
     #[cfg(not(feature = "otlp"))]
     pub(crate) fn begin(log: Log, otlp: &Otlp) -> Result<Telemetry, Problem> {
-        if otlp.collector.is_some() || otlp.metrics_every.is_some() {
+        if otlp.collector.is_some() {
             let message = "this program was built without traces; build it with --features otlp, or leave the setting out";
-            return Err(Problem::of_setting("telemetry.otlp", message.to_owned()));
+            return Err(Problem::of_setting("telemetry.otlp.collector", message.to_owned()));
         }
         begin_log(log, None::<Identity>);
         Ok(Telemetry { traces: Traces::default() })
     }
 
-    #[cfg(not(feature = "otlp"))]
-    pub(crate) fn push(
-        &mut self,
-        _otlp: &Otlp,
-        _text: impl Fn() -> String + Send + 'static,
-    ) -> Result<(), Problem> {
-        Ok(())
-    }
-
-    /// Sends the last counts and the spans that still wait, within a bound.
+    /// Sends the spans that still wait, within a bound.
     pub(crate) async fn close(self) {
-        #[cfg(feature = "otlp")]
-        if let Some(pushing) = self.pushing {
-            pushing.close().await;
-        }
         #[cfg(feature = "otlp")]
         if let Some(exporting) = self.exporting {
             // Closing blocks, so it runs on a blocking thread. The task fails only when the process ends anyway.

@@ -99,7 +99,7 @@ class World:
     def start_server(self):
         """Returns an instance on the store, and the ports of its HTTP and admin APIs."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPILLGATE_")}
-        environment |= {"SPILLGATE_SERVER__GRPC": "off", "SPILLGATE_SERVER__RESP": "off", "SPILLGATE_STORE__TIMEOUT": "250ms"}
+        environment |= {"SPILLGATE_SERVER__GRPC__ADDRESS": "off", "SPILLGATE_SERVER__RESP__ADDRESS": "off", "SPILLGATE_STORE__TIMEOUT": "250ms"}
         server = subprocess.Popen(
             [self.binary, "serve", "--config", f"{self.folder}/rules.toml", "--redis", f"redis://127.0.0.1:{self.redis_port}",
              "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"],

@@ -174,7 +174,7 @@ def try_variant(binary, program, proxy, variant):
 def start_spillgate(binary, settings, port, folder):
     # Without SPILLGATE_TRAEFIK and its like, which are no settings.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPILLGATE_")}
-    environment |= {"SPILLGATE_SERVER__RESP": "off", "SPILLGATE_SERVER__GRPC": "off"}
+    environment |= {"SPILLGATE_SERVER__RESP__ADDRESS": "off", "SPILLGATE_SERVER__GRPC__ADDRESS": "off"}
     command = [binary, "serve", "--config", settings, "--http", f"127.0.0.1:{port}", "--admin", "127.0.0.1:0"]
     process = subprocess.Popen(command, env=environment, stderr=open(folder / "spillgate.log", "w"))
 

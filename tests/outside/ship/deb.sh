@@ -60,7 +60,7 @@ echo "${COMPREPLY[*]}"'
 serves() {
   local http=$((30000 + RANDOM % 1000)) admin=$((31000 + RANDOM % 1000)) command call waited=0
   command=$(sed -n 's/^ExecStart=//p' deploy/systemd/spillgate.service)
-  SPILLGATE_SERVER__HTTP=127.0.0.1:$http SPILLGATE_SERVER__GRPC=off SPILLGATE_SERVER__RESP=off SPILLGATE_SERVER__ADMIN=127.0.0.1:$admin \
+  SPILLGATE_SERVER__HTTP=127.0.0.1:$http SPILLGATE_SERVER__GRPC__ADDRESS=off SPILLGATE_SERVER__RESP__ADDRESS=off SPILLGATE_SERVER__ADMIN=127.0.0.1:$admin \
     chroot --userspec=65534:65534 --groups= "$root" $command 2> "$scratch/log" &
   server=$!
   until asked health unlimited > /dev/null 2>&1; do

@@ -13,12 +13,6 @@ use crate::table::{Floor, Table};
 
 pub fn against_baselines(effort: Effort) -> Outcome {
     let (ours, redis) = (Contender::spillgate("--resp")?, Contender::redis());
-    let settings =
-        std::env::temp_dir().join(format!("spillgate-bench-{}.toml", std::process::id()));
-    std::fs::write(&settings, "[telemetry]\nmetrics = false\n")?;
-    let uncounted = Contender::spillgate_with("--resp", &["--config".as_ref(), settings.as_ref()]);
-    std::fs::remove_file(&settings)?;
-    let uncounted = uncounted?;
     let crab = Contender::throttlecrab("redis")?;
     let pipelined = Load { pipeline: 64, calls: 1_000_000 };
     let unpipelined = Load { pipeline: 1, calls: 60_000 };
@@ -28,12 +22,11 @@ pub fn against_baselines(effort: Effort) -> Outcome {
         ("unpipelined", unpipelined, Floor::AtLeast(0.95), Floor::AtLeast(1.2)),
     ] {
         let load = load.scaled_to(effort);
-        let (ours, redis, uncounted) = (&ours, &redis, &uncounted);
+        let (ours, redis) = (&ours, &redis);
         let mut contenders: Vec<Box<dyn FnMut() -> Run>> = vec![
             Box::new(|| load.run(ours, &["CL.THROTTLE", KEY, "1000000", "1000000", "1"])),
             Box::new(|| load.run(redis, &["INCR", KEY])),
             Box::new(|| load.run(ours, &["SG.CHECK", "web", "1", "ip", KEY])),
-            Box::new(|| load.run(uncounted, &["CL.THROTTLE", KEY, "1000000", "1000000", "1"])),
         ];
         if let Some(crab) = &crab {
             let ask = &["THROTTLE", KEY, "1000000", "1000000", "1"];
@@ -46,9 +39,8 @@ pub fn against_baselines(effort: Effort) -> Outcome {
         };
         row("CL.THROTTLE, against Redis's INCR", 0, 1, of_redis);
         row("SG.CHECK without rules, against INCR", 2, 1, Floor::Nothing);
-        row("CL.THROTTLE, metrics and top against neither", 0, 3, Floor::AtLeast(0.95));
         if crab.is_some() {
-            row("CL.THROTTLE, against throttlecrab's THROTTLE", 0, 4, of_crab);
+            row("CL.THROTTLE, against throttlecrab's THROTTLE", 0, 3, of_crab);
         }
     }
     let title = "RESP on memory, 50 clients, 100000 keys, by redis-benchmark".to_owned();

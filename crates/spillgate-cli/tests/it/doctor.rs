@@ -185,13 +185,13 @@ fn a_clock_far_off_has_a_warning() {
 #[test]
 fn a_public_secret_is_unsafe_at_a_public_listener() {
     let redis = RedisServer::start();
-    for server in ["http = \"0.0.0.0:8080\"", "http = \"off\"\nresp = \"0.0.0.0:6380\""] {
+    for server in ["http = \"0.0.0.0:8080\"", "http = \"off\"\nresp.address = \"0.0.0.0:6380\""] {
         let config = TempFile::new(
             "doctor.toml",
             &format!("[server]\n{server}\ninsecure = true\n[store]\nurl = \"{}\"\n", redis.url()),
         );
         let mut doctor = spillgate(&["doctor", "--json", "--config", config.path()]);
-        let output = doctor.env_remove("SPILLGATE_SERVER__RESP").output().unwrap();
+        let output = doctor.env_remove("SPILLGATE_SERVER__RESP__ADDRESS").output().unwrap();
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(output.status.code(), Some(1), "{server}");
         assert_eq!(checks(&report, "unsafe"), ["key-secret"], "{server}");

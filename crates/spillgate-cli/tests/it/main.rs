@@ -28,7 +28,6 @@ mod man;
 mod openapi;
 mod packages;
 mod protection;
-mod pushed;
 mod reload;
 mod reservations;
 mod resp;

@@ -62,7 +62,7 @@ fn the_command_of_the_image_requires_its_tokens_and_denies_the_sixth_call() {
     let file = root().join("deploy/spillgate.toml").display().to_string();
     let words = words.join(" ").replace("/etc/spillgate/spillgate.toml", &file);
     let mut command = spillgate(&words.split(' ').collect::<Vec<_>>());
-    for listener in ["HTTP", "GRPC", "RESP", "ADMIN"] {
+    for listener in ["HTTP", "GRPC__ADDRESS", "RESP__ADDRESS", "ADMIN"] {
         command.env(format!("SPILLGATE_SERVER__{listener}"), "0.0.0.0:0");
     }
     let server = Server::start_command(&mut command);

@@ -21,9 +21,9 @@ pub(crate) fn spillgate(arguments: &[&str]) -> Command {
     command.args(arguments);
     without_settings(&mut command);
     // Several servers run at once: none on the usual port unless a test asks for it.
-    command.env("SPILLGATE_SERVER__GRPC", "127.0.0.1:0");
+    command.env("SPILLGATE_SERVER__GRPC__ADDRESS", "127.0.0.1:0");
     // Listeners that a test does not need would collide with those of the next test.
-    command.env("SPILLGATE_SERVER__RESP", "off");
+    command.env("SPILLGATE_SERVER__RESP__ADDRESS", "off");
     command.env("SPILLGATE_SERVER__ADMIN", "off");
     command
 }

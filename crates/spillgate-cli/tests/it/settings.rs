@@ -82,16 +82,30 @@ const BAD_FILES: &[(&str, &str)] = &[
         "[store]\nurl = [1]\n",
         ":2: field `store.url`: takes a string, a whole number, true or false",
     ),
-    ("[server]\ngrpc = \"8081\"\n", ":2: field `server.grpc`: \"8081\" is no address to listen on"),
     (
-        "[telemetry]\notlp = \"x\"\n",
-        ":2: field `telemetry.otlp`: \"x\" is no address of a collector; write its address for OTLP over gRPC",
+        "[server]\ngrpc = \"127.0.0.1:8081\"\n",
+        ":2: field `server.grpc`: no such setting; write its address as server.grpc.address",
+    ),
+    (
+        "[server.grpc]\naddress = \"8081\"\n",
+        ":2: field `server.grpc.address`: \"8081\" is no address",
+    ),
+    (
+        "[telemetry]\notlp.collector = \"x\"\n",
+        ":2: field `telemetry.otlp.collector`: \"x\" is no address of a collector; write its address for OTLP over gRPC",
+    ),
+    (
+        "[telemetry.otlp]\nmetrics_every = \"15s\"\n",
+        ":2: field `telemetry.otlp.metrics_every`: no such setting; let the collector scrape /metrics",
+    ),
+    (
+        "[telemetry]\nmetrics = false\n",
+        ":2: field `telemetry.metrics`: no such setting; decisions are always counted",
     ),
     (
         "[telemetry.otlp]\nsample = \"101%\"\n",
         ":2: field `telemetry.otlp.sample`: \"101%\" is no share of requests; write a percentage",
     ),
-    ("[server]\nresp = \"6380\"\n", ":2: field `server.resp`: \"6380\" is no address to listen on"),
     (
         "[server.resp]\naddress = \"6380\"\n",
         ":2: field `server.resp.address`: \"6380\" is no address",
@@ -114,7 +128,10 @@ const BAD_FILES: &[(&str, &str)] = &[
         "[server.auth]\ndeny_status = 200\n",
         ":2: field `server.auth.deny_status`: \"200\" is no status of a denial",
     ),
-    ("[telemetry]\nlog = \"loud\"\n", ":2: field `telemetry.log`: \"loud\" is none of \"off\""),
+    (
+        "[telemetry]\nlog.level = \"loud\"\n",
+        ":2: field `telemetry.log.level`: \"loud\" is none of \"off\"",
+    ),
     (
         "[telemetry]\nlog = { format = \"xml\" }\n",
         ":2: field `telemetry.log.format`: \"xml\" is none of \"text\", \"json\"",
@@ -204,9 +221,14 @@ fn a_bad_variable_is_reported_with_the_closest_name_and_kubernetes_variables_are
     assert!(complain("SPILLGATE_STORE__TIMEOUT", "soon").starts_with(
         "spillgate: environment, SPILLGATE_STORE__TIMEOUT: field `store.timeout`: \"soon\" is no time"
     ));
+    assert!(
+        complain("SPILLGATE_SERVER__GRPC", "off")
+            .contains("write its address as server.grpc.address")
+    );
     assert!(complain("SPILLGATE_STORE__ULR", "x").contains("field `store.ulr`: no such setting"));
     assert!(
-        complain("SPILLGATE_TELEMETRY__OTLP", "x").contains("is no address of a collector; write")
+        complain("SPILLGATE_TELEMETRY__OTLP__COLLECTOR", "x")
+            .contains("is no address of a collector; write")
     );
     let errors = complain("SPILLGATE_STORE_URL", "redis://user:hunter2@127.0.0.1");
     let expected = "spillgate: environment, SPILLGATE_STORE_URL: field `store_url`: no such setting; did \
@@ -253,7 +275,9 @@ fn a_public_address_is_refused_unless_insecure_is_set() {
 fn exposed_listeners_require_the_generated_tokens_that_are_printed() {
     let mut command =
         spillgate(&["serve", "--expose", "--http", "0.0.0.0:0", "--resp", "0.0.0.0:0"]);
-    command.env("SPILLGATE_SERVER__ADMIN", "0.0.0.0:0").env("SPILLGATE_SERVER__GRPC", "off");
+    command
+        .env("SPILLGATE_SERVER__ADMIN", "0.0.0.0:0")
+        .env("SPILLGATE_SERVER__GRPC__ADDRESS", "off");
     let server = Server::start_command(&mut command);
     let data = server.generated_token("server.data_token_file");
     let admin = server.generated_token("server.admin_token_file");
@@ -280,7 +304,9 @@ fn exposed_listeners_that_are_guarded_get_no_token() {
     let token = TempFile::new("token", "0123456789abcdef0123456789abcdef");
     let mut command =
         spillgate(&["serve", "--expose", "--http", "0.0.0.0:0", "--resp", "0.0.0.0:0"]);
-    command.env("SPILLGATE_SERVER__ADMIN", "127.0.0.1:0").env("SPILLGATE_SERVER__GRPC", "off");
+    command
+        .env("SPILLGATE_SERVER__ADMIN", "127.0.0.1:0")
+        .env("SPILLGATE_SERVER__GRPC__ADDRESS", "off");
     let server =
         Server::start_command(command.env("SPILLGATE_SERVER__DATA_TOKEN_FILE", token.path()));
     assert!(!server.before_ready.contains("generated"), "{}", server.before_ready);

@@ -26,7 +26,7 @@ impl Stalled {
         let store = format!("redis://127.0.0.1:{}", free_port());
         let arguments = ["serve", "--config", policy.path(), "--redis", &store];
         let mut command = spillgate(&[&arguments, &LISTENING[..]].concat());
-        command.env("SPILLGATE_TELEMETRY__LOG", "debug");
+        command.env("SPILLGATE_TELEMETRY__LOG__LEVEL", "debug");
         let mut process = Process::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
         let mut log = BufReader::new(process.stderr().unwrap());
         let mut ready = String::new();

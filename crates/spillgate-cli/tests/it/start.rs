@@ -70,7 +70,7 @@ fn a_json_log_has_the_summary_as_objects_and_a_quiet_log_has_none() {
         .collect();
     assert!(messages.iter().any(|message| message.starts_with("1 rule in ")), "{messages:?}");
     assert!(messages.iter().any(|message| message.starts_with("dashboard: ")), "{messages:?}");
-    assert_eq!(start("SPILLGATE_TELEMETRY__LOG", "off").before_ready, "");
+    assert_eq!(start("SPILLGATE_TELEMETRY__LOG__LEVEL", "off").before_ready, "");
 }
 
 #[test]

@@ -189,7 +189,7 @@ fn the_log_is_written_as_the_settings_choose() {
     };
     let (json, off) = std::thread::scope(|scope| {
         let json = scope.spawn(|| log_of("SPILLGATE_TELEMETRY__LOG__FORMAT", "json"));
-        let off = log_of("SPILLGATE_TELEMETRY__LOG", "off");
+        let off = log_of("SPILLGATE_TELEMETRY__LOG__LEVEL", "off");
         (json.join().unwrap(), off)
     });
     let lines: Vec<Value> = json

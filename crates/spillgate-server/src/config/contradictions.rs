@@ -119,8 +119,8 @@ impl Settings {
     ) -> impl Iterator<Item = (&'static str, Listen, Option<&PathBuf>)> {
         [
             ("server.http", self.http, None),
-            ("server.grpc", self.grpc, None),
-            ("server.resp", self.resp, self.resp_password_file.as_ref()),
+            ("server.grpc.address", self.grpc, None),
+            ("server.resp.address", self.resp, self.resp_password_file.as_ref()),
         ]
         .into_iter()
     }

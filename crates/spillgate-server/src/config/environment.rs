@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use super::closest::closest_setting;
 use super::problem::{Origin, Problem};
-use super::{Given, SECTIONS, settings};
+use super::{Given, SECTIONS, replacement_of, settings};
 
 /// Returns the settings, ordered by name and the nodes of a ring by number, and the problems of the variables.
 pub(super) fn settings_in(
@@ -81,6 +81,9 @@ fn is_of_kubernetes(rest: &str, value: &str) -> bool {
 
 /// Returns the message about a variable that names no setting, with the variable or flag that it most likely means.
 fn no_setting(name: &str) -> String {
+    if let Some(remedy) = replacement_of(name) {
+        return format!("no such setting; {remedy}");
+    }
     let remedy = match meant_setting(name) {
         _ if name == "config" => "name the file with the flag --config, and ".to_owned(),
         Some(setting) => format!("did you mean {}? ", variable_of(&setting)),

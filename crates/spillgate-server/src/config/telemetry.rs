@@ -1,7 +1,6 @@
-//! `[telemetry]`: level and format of the log, and what a collector gets.
+//! `[telemetry]`: level and format of the log, and the traces that a collector gets.
 
 use std::path::Path;
-use std::time::Duration;
 
 use tracing_subscriber::filter::LevelFilter;
 
@@ -45,15 +44,13 @@ pub(crate) fn log_format(file: Option<&Path>) -> Format {
     settings.log.format
 }
 
-/// The collector of traces and metrics, and how much of both it gets.
+/// The collector of traces, and how many of them it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Otlp {
     /// The address of a collector that takes OTLP over gRPC. Without one nothing is traced.
     pub(crate) collector: Option<String>,
     /// The share of requests that are traced, of those whose caller does not decide that.
     pub(crate) sample: Sample,
-    /// The time from one export of the metrics to the next; `None` if they are not sent.
-    pub(crate) metrics_every: Option<Duration>,
 }
 
 /// The share of requests that are traced, in millionths.
@@ -62,7 +59,7 @@ pub(crate) struct Sample(pub(crate) u32);
 
 impl Default for Otlp {
     fn default() -> Otlp {
-        Otlp { collector: None, sample: Sample(10_000), metrics_every: None }
+        Otlp { collector: None, sample: Sample(10_000) }
     }
 }
 

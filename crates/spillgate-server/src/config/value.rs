@@ -118,11 +118,6 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is no time from 1ms to 60s; write for example \"25ms\""))
 }
 
-/// Parses the time between two actions; `off` is `None`.
-pub(super) fn interval(text: &str) -> Result<Option<Duration>, String> {
-    if text == "off" { Ok(None) } else { duration(text).map(Some) }
-}
-
 /// The longest time that a setting may name: no caller waits longer for a decision.
 const DURATION_MAX_MS: u64 = 60_000;
 

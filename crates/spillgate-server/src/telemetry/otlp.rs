@@ -1,7 +1,6 @@
-//! Sends traces and metrics to a collector, by OTLP over gRPC. A thread of the SDK gathers and sends spans. A slow or lost
-//! collector delays no request: spans that do not fit into the queue are dropped. Sent and lost spans are counted.
+//! Sends traces to a collector, by OTLP over gRPC. A thread of the SDK gathers and sends spans. A slow or lost collector
+//! delays no request: spans that do not fit into the queue are dropped.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -13,16 +12,12 @@ use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
-    BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, Span as SdkSpan,
-    SpanData, SpanExporter, SpanProcessor,
+    BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, SpanData,
+    SpanExporter,
 };
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-use super::traces::{Caller, SpanCounts};
-
-mod metrics;
-
-pub(super) use metrics::Pushing;
+use super::traces::Caller;
 
 /// The export of spans, until it is closed.
 pub(super) struct Exporting {
@@ -35,23 +30,24 @@ impl Exporting {
     /// # Errors
     ///
     /// If the collector's address is invalid.
-    pub(super) fn to(collector: &str, counts: &Arc<SpanCounts>) -> Result<Exporting, String> {
+    pub(super) fn to(collector: &str) -> Result<Exporting, String> {
         let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_tonic()
             .with_endpoint(collector)
             .with_timeout(PATIENCE)
             .build()
             .map_err(|error| error.to_string())?;
-        let exporter =
-            Reported { exporter, counts: Arc::clone(counts), failing: AtomicBool::new(false) };
-        // The SDK's queue has room for every span that `Bounded` passes on, so it drops none uncounted.
-        let batches = BatchConfigBuilder::default().with_max_queue_size(SPANS_MAX as usize);
-        let next = BatchSpanProcessor::builder(exporter).with_batch_config(batches.build()).build();
+        let exporter = Reported { exporter, failing: AtomicBool::new(false) };
+        let batches = BatchConfigBuilder::default().with_max_queue_size(SPANS_MAX);
+        let spans =
+            BatchSpanProcessor::builder(exporter).with_batch_config(batches.build()).build();
+        let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+        let resource = Resource::builder().with_service_name("spillgate").with_attribute(version);
         let provider = SdkTracerProvider::builder()
-            .with_resource(resource())
+            .with_resource(resource.build())
             // Spans are opened only for requests that were sampled, so the SDK samples no second time.
             .with_sampler(Sampler::AlwaysOn)
-            .with_span_processor(Bounded { next, counts: Arc::clone(counts) })
+            .with_span_processor(spans)
             .build();
         Ok(Exporting { provider })
     }
@@ -68,12 +64,6 @@ impl Exporting {
     }
 }
 
-/// Returns the attributes of this process, with those of OpenTelemetry's variables.
-fn resource() -> Resource {
-    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
-    Resource::builder().with_service_name("spillgate").with_attribute(version).build()
-}
-
 /// Makes a span part of its caller's trace.
 pub(super) fn follow(span: &tracing::Span, caller: Caller) {
     let context = SpanContext::new(
@@ -87,71 +77,26 @@ pub(super) fn follow(span: &tracing::Span, caller: Caller) {
     let _ = span.set_parent(Context::new().with_remote_span_context(context));
 }
 
-/// Counts the spans that end, and drops those for which there is no room: the SDK's own queue drops them uncounted.
-#[derive(Debug)]
-struct Bounded {
-    next: BatchSpanProcessor,
-    counts: Arc<SpanCounts>,
-}
-
-impl SpanProcessor for Bounded {
-    fn on_start(&self, span: &mut SdkSpan, context: &Context) {
-        self.next.on_start(span, context);
-    }
-
-    fn on_end(&self, span: SpanData) {
-        let counts = &self.counts;
-        counts.ended.fetch_add(1, Ordering::Relaxed);
-        if counts.waiting.fetch_add(1, Ordering::Relaxed) < SPANS_MAX {
-            self.next.on_end(span);
-        } else {
-            counts.waiting.fetch_sub(1, Ordering::Relaxed);
-            counts.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn force_flush(&self) -> OTelSdkResult {
-        self.next.force_flush()
-    }
-
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.next.shutdown_with_timeout(timeout)
-    }
-
-    fn set_resource(&mut self, resource: &Resource) {
-        self.next.set_resource(resource);
-    }
-}
-
-/// Counts the spans that are sent, and logs once when the collector begins to fail and once when it takes spans again.
+/// Logs once when the collector begins to fail and once when it takes spans again.
 #[derive(Debug)]
 struct Reported<E> {
     exporter: E,
-    counts: Arc<SpanCounts>,
     /// Whether the collector did not take the last batch.
     failing: AtomicBool,
 }
 
 impl<E: SpanExporter> SpanExporter for Reported<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        let spans = batch.len() as u64;
         let result = self.exporter.export(batch).await;
-        let counts = &self.counts;
-        counts.waiting.fetch_sub(spans, Ordering::Relaxed);
         let was_failing = self.failing.swap(result.is_err(), Ordering::Relaxed);
         match &result {
-            Ok(()) => {
-                counts.sent.fetch_add(spans, Ordering::Relaxed);
-                if was_failing {
-                    tracing::info!(target: "spillgate", "the collector takes traces again");
-                }
+            Ok(()) if was_failing => {
+                tracing::info!(target: "spillgate", "the collector takes traces again");
             }
-            Err(error) => {
-                counts.failed.fetch_add(spans, Ordering::Relaxed);
-                if !was_failing {
-                    tracing::warn!(target: "spillgate", %error, "the collector takes no traces: they are lost");
-                }
+            Err(error) if !was_failing => {
+                tracing::warn!(target: "spillgate", %error, "the collector takes no traces: they are lost");
             }
+            _ => {}
         }
         result
     }
@@ -169,8 +114,8 @@ impl<E: SpanExporter> SpanExporter for Reported<E> {
     }
 }
 
-/// The most spans that wait for the collector or are on their way to it: some 2 MiB.
-const SPANS_MAX: u64 = 2_048;
+/// The most spans that wait for the collector: some 2 MiB.
+const SPANS_MAX: usize = 2_048;
 
 /// The longest that one batch may take, and the last ones together when the service stops.
 const PATIENCE: Duration = Duration::from_secs(2);

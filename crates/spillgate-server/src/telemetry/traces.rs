@@ -17,7 +17,6 @@ use tracing::field::Empty;
 use tracing::{Instrument, Span, info_span};
 
 use crate::config::Sample;
-use crate::metrics::{self, Kind};
 
 /// Samples requests, and opens their spans. Clones share one sequence of samples.
 #[derive(Clone, Debug, Default)]
@@ -31,27 +30,13 @@ struct Sampler {
     /// The number of the next request. Its hash under `seed` is the random number, so no two processes sample alike.
     requests: AtomicU64,
     seed: RandomState,
-    counts: Arc<SpanCounts>,
-}
-
-/// Counts the spans that ended. An ended span that is neither sent, failed nor dropped still waits.
-#[derive(Debug, Default)]
-pub(super) struct SpanCounts {
-    pub(super) ended: AtomicU64,
-    pub(super) sent: AtomicU64,
-    pub(super) failed: AtomicU64,
-    /// Spans that found the queue full.
-    pub(super) dropped: AtomicU64,
-    /// Spans that wait, or are on their way.
-    #[cfg(feature = "otlp")]
-    pub(super) waiting: AtomicU64,
 }
 
 impl Traces {
     #[cfg(any(feature = "otlp", test))]
-    pub(super) fn sampling(sample: Sample, counts: Arc<SpanCounts>) -> Traces {
+    pub(super) fn sampling(sample: Sample) -> Traces {
         let (requests, seed) = (AtomicU64::new(0), RandomState::new());
-        Traces { sampler: Some(Arc::new(Sampler { sample, requests, seed, counts })) }
+        Traces { sampler: Some(Arc::new(Sampler { sample, requests, seed })) }
     }
 
     pub(crate) fn are_made(&self) -> bool {
@@ -89,20 +74,6 @@ impl Traces {
         if let Some(rule) = decision.rule() {
             span.record("spillgate.rule", rule);
         }
-    }
-
-    /// Returns the counts of spans, in the text format of Prometheus; empty if traces are off.
-    pub(crate) fn text(&self) -> String {
-        let Some(sampler) = &self.sampler else { return String::new() };
-        let mut text = String::new();
-        metrics::family(&mut text, Kind::Counter, "spillgate_spans_total", SPANS);
-        let SpanCounts { ended, sent, failed, dropped, .. } = &*sampler.counts;
-        let results = [("ended", ended), ("sent", sent), ("failed", failed), ("dropped", dropped)];
-        for (result, count) in results {
-            let count = count.load(Ordering::Relaxed);
-            metrics::sample(&mut text, "spillgate_spans_total", &[("result", result)], count);
-        }
-        text
     }
 
     /// Records the decisions of a batch in the span of the current request.
@@ -199,9 +170,6 @@ fn follow(span: Span, _caller: Caller) -> Span {
 /// The target of spans that begin a trace here. Spans within have the target of the log.
 pub(super) const REQUEST: &str = "spillgate::request";
 
-const SPANS: &str = "Trace spans that ended, and of these: sent to the collector, failed to send, or dropped because \
-    too many waited.";
-
 /// The paths whose requests are traced. Of two that begin alike the longer comes first.
 const TRACED: [&str; 9] = [
     "/v1/check/batch",
@@ -252,7 +220,7 @@ mod tests {
     #[test]
     fn samples_the_share_of_requests_that_the_settings_name() {
         let sampled = |sample| {
-            let traces = Traces::sampling(Sample(sample), Arc::default());
+            let traces = Traces::sampling(Sample(sample));
             let sampler = traces.sampler.unwrap();
             (0..1_000_000).filter(|_| sampler.samples()).count()
         };

@@ -115,8 +115,8 @@ fn prelude(ports: &Ports) -> String {
     format!(
         r#"set -euo pipefail
 trap 'set +e; kill $(jobs -p) 2> /dev/null; wait' EXIT
-export SPILLGATE_SERVER__HTTP=127.0.0.1:{http} SPILLGATE_SERVER__GRPC=127.0.0.1:{grpc}
-export SPILLGATE_SERVER__RESP=127.0.0.1:{resp} SPILLGATE_SERVER__ADMIN=127.0.0.1:{admin}
+export SPILLGATE_SERVER__HTTP=127.0.0.1:{http} SPILLGATE_SERVER__GRPC__ADDRESS=127.0.0.1:{grpc}
+export SPILLGATE_SERVER__RESP__ADDRESS=127.0.0.1:{resp} SPILLGATE_SERVER__ADMIN=127.0.0.1:{admin}
 # A machine busy with something else is no outage.
 export SPILLGATE_STORE__TIMEOUT=5s
 curl() {{ command curl --noproxy '*' --max-time 30 "$@"; }}

@@ -144,7 +144,7 @@ fn many_calls_share_one_connection() {
 fn the_address_may_be_in_the_grpc_table() {
     let file = TempFile::new("table.toml", "[server.grpc]\naddress = \"off\"\n");
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--config", file.path()]);
-    let server = Server::start_command(command.env_remove("SPILLGATE_SERVER__GRPC"));
+    let server = Server::start_command(command.env_remove("SPILLGATE_SERVER__GRPC__ADDRESS"));
     assert_eq!(server.grpc_port, None, "{}", server.ready);
 }
 

@@ -64,7 +64,7 @@ fn a_public_resp_address_needs_a_password() {
     let output = serve(None).output().unwrap();
     let answers = String::from_utf8(output.stderr).unwrap();
     assert!(
-        answers.contains("field `server.resp`: 0.0.0.0:0 is open to other machines"),
+        answers.contains("field `server.resp.address`: 0.0.0.0:0 is open to other machines"),
         "{answers}"
     );
     let file = TempFile::new("password", PASSWORD);
