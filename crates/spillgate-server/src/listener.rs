@@ -30,9 +30,9 @@ use connection_limit::{ConnectionLimit, ConnectionPermit};
 pub(crate) use connection_state::{Call, ConnectionState};
 pub(crate) use cores::Cores;
 pub(crate) use failed_logins::FailedLogins;
-use failed_logins::{Shown, Tries};
 pub(crate) use shares::Shares;
 pub(crate) use tls::Tls;
+use token::Shown;
 pub(crate) use token::Token;
 
 /// The protocol of a listener.
@@ -186,7 +186,7 @@ impl<P: Protocol> Listening<P> {
     }
 }
 
-/// The pause between tries while the system refuses to accept.
+/// The pause between attempts while the system refuses to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The most connections that are accepted once the service stops: more than the system's queue has, for which

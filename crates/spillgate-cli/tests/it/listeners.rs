@@ -119,7 +119,7 @@ fn clients_with_wrong_tokens_keep_out_no_client_with_the_right_one() {
     command.env("SPILLGATE_SERVER__DATA_TOKEN_FILE", token.path());
     command.env("SPILLGATE_SERVER__ADMIN_TOKEN_FILE", tokens.path());
     let server = Server::start_command(&mut command);
-    // More than each listener has places for. The answers to four failures take almost four seconds.
+    // More than each listener has places for.
     let strangers = |port: u16, wrong: &str| -> Vec<TcpStream> {
         let sent = wrong.repeat(4);
         (0..60).filter_map(|_| open(port, sent.as_bytes()).ok()).collect()

@@ -1,7 +1,7 @@
 //! The state of one connection: the bytes that it buffers, and the calls under way on it. From these the listener
 //! decides whether it may close the connection for another.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
@@ -18,13 +18,12 @@ pub(crate) struct ConnectionState {
     served: AtomicBool,
     /// Whether a call has been answered since the listener last searched for a connection to close.
     used: AtomicBool,
-    /// Whether the connection's only call has wrong credentials, and its answer is delayed.
-    delayed: AtomicBool,
     task: OnceLock<AbortHandle>,
     buffer_share: BufferShare,
     /// Bytes of messages that are incomplete or not answered.
     buffered: AtomicUsize,
-    phase: AtomicU8,
+    /// On a connection with one message at a time: whether a handler reads the body and makes the answer.
+    answers: AtomicBool,
     /// Whether an answer is ready and the system has not taken all its bytes. The next message may have begun already.
     unflushed: AtomicBool,
     /// Whether the call under way waits for room, so that it ends if its client leaves.
@@ -43,28 +42,16 @@ pub(crate) struct ConnectionState {
     reader: Mutex<Option<Waker>>,
 }
 
-/// The phase of a connection with one message at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// The connection waits for a message or receives its head.
-    Head,
-    /// A handler reads the body and makes the answer.
-    Call,
-    /// The client receives the answer.
-    Answer,
-}
-
 impl ConnectionState {
     pub(super) fn new(budget: &Arc<Budget>) -> ConnectionState {
         ConnectionState {
             calls: AtomicU32::new(0),
             served: AtomicBool::new(false),
             used: AtomicBool::new(false),
-            delayed: AtomicBool::new(false),
             task: OnceLock::new(),
             buffer_share: BufferShare::of(budget),
             buffered: AtomicUsize::new(0),
-            phase: AtomicU8::new(Phase::Head as u8),
+            answers: AtomicBool::new(false),
             unflushed: AtomicBool::new(false),
             waits: AtomicBool::new(false),
             messages: AtomicU32::new(0),
@@ -88,26 +75,14 @@ impl ConnectionState {
         let _ = self.task.set(task);
     }
 
-    /// Returns whether closing the connection loses no answer: no whole call is under way, or only one with wrong
-    /// credentials.
+    /// Returns whether closing the connection loses no answer: no whole call is under way.
     pub(super) fn is_idle(&self) -> bool {
-        self.delayed.load(Ordering::Relaxed) || self.calls.load(Ordering::Relaxed) == 0
+        self.calls.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns whether a call has been answered. It returns false while the answer to wrong credentials is delayed.
+    /// Returns whether a call has been answered.
     pub(crate) fn has_been_served(&self) -> bool {
-        self.served.load(Ordering::Relaxed) && !self.delayed.load(Ordering::Relaxed)
-    }
-
-    /// Notes that the answer to wrong credentials is delayed. Until [`ConnectionState::end_delay`] the connection may
-    /// be closed for another. Only for protocols with one call at a time: other calls would be dropped too.
-    pub(super) fn begin_delay(&self) {
-        self.delayed.store(true, Ordering::Relaxed);
-    }
-
-    /// Notes that the answer to wrong credentials is no longer delayed.
-    pub(super) fn end_delay(&self) {
-        self.delayed.store(false, Ordering::Relaxed);
+        self.served.load(Ordering::Relaxed)
     }
 
     /// Returns whether a call was answered since the last call of this function.
@@ -198,7 +173,7 @@ impl ConnectionState {
     /// Notes that the head of a message has arrived.
     pub(crate) fn note_call(&self) {
         self.waits.store(false, Ordering::Relaxed);
-        self.phase.store(Phase::Call as u8, Ordering::Relaxed);
+        self.answers.store(true, Ordering::Relaxed);
     }
 
     /// Notes that the call waits for room. If the client has closed its side of the connection, the call ends.
@@ -211,14 +186,13 @@ impl ConnectionState {
     /// taken. A client may close its side as soon as it has sent its request, and still reads the answer. It looks like
     /// one that has left, so a call that waits for room ends.
     pub(super) fn hides_end(&self) -> bool {
-        let is_head = self.phase.load(Ordering::Relaxed) == Phase::Head as u8;
-        let answers = !is_head || self.unflushed.load(Ordering::Relaxed);
-        answers && !self.waits.load(Ordering::Relaxed)
+        let owes = self.answers.load(Ordering::Relaxed) || self.unflushed.load(Ordering::Relaxed);
+        owes && !self.waits.load(Ordering::Relaxed)
     }
 
     /// Notes that the answer to the message is ready.
     pub(crate) fn note_answer(&self) {
-        self.phase.store(Phase::Answer as u8, Ordering::Relaxed);
+        self.answers.store(false, Ordering::Relaxed);
         self.unflushed.store(true, Ordering::Relaxed);
     }
 
@@ -229,26 +203,17 @@ impl ConnectionState {
         }
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.wake_reader();
-        let (answer, head) = (Phase::Answer as u8, Phase::Head as u8);
-        let ended = self.phase.compare_exchange(answer, head, Ordering::Relaxed, Ordering::Relaxed);
         // If the next call has begun, its bytes are buffered until it is answered.
-        if ended.is_ok() {
+        if !self.answers.load(Ordering::Relaxed) {
             self.buffered.store(0, Ordering::Relaxed);
             self.buffer_share.shrink_to(0);
         }
     }
 
-    /// Returns the phase and the number of the current message; `None` while the connection waits for a first byte.
-    /// A client that sends its next request early stays in the phase of the answer until it has taken the answer.
-    pub(crate) fn progress(&self) -> Option<(Phase, u32)> {
-        let phase = match self.phase.load(Ordering::Relaxed) {
-            _ if self.unflushed.load(Ordering::Relaxed) => Phase::Answer,
-            phase if phase == Phase::Call as u8 => Phase::Call,
-            phase if phase == Phase::Answer as u8 => Phase::Answer,
-            _ if self.buffered() == 0 => return None,
-            _ => Phase::Head,
-        };
-        Some((phase, self.messages.load(Ordering::Relaxed)))
+    /// Returns the number of the message whose answer is ready and not taken; `None` if there is none.
+    pub(crate) fn untaken_answer(&self) -> Option<u32> {
+        let is_ready = self.unflushed.load(Ordering::Relaxed);
+        is_ready.then(|| self.messages.load(Ordering::Relaxed))
     }
 
     fn reader(&self) -> MutexGuard<'_, Option<Waker>> {

@@ -9,7 +9,6 @@ use hyper::header::AUTHORIZATION;
 use rustls::crypto::ring;
 use subtle::ConstantTimeEq;
 
-use super::failed_logins::Shown;
 use crate::config::Problem;
 use crate::files;
 
@@ -17,6 +16,15 @@ use crate::files;
 /// again.
 #[derive(Clone)]
 pub(crate) struct Token(Arc<RwLock<Vec<Box<[u8]>>>>);
+
+/// The credentials that a client sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Right,
+    /// No credentials: the client may not know that it needs some.
+    Nothing,
+    Wrong,
+}
 
 impl Token {
     /// Reads the token of a file, or its two tokens, one a line. `setting` is the setting that an error names.

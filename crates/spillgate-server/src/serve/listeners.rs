@@ -155,11 +155,12 @@ impl Listeners {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let name = format!("admin on {scheme}://");
         let cores = Cores::start_for_admin()?;
-        let guard = self.admin_guard(settings)?;
+        let failed_logins = FailedLogins::at("admin");
+        let guard = self.admin_guard(settings, failed_logins.clone())?;
         let health = admin::Health::new(app.clone(), guard.clone(), self.stop.clone());
         let routes = admin::routes(app.clone(), guard, health);
         let capacity = Capacity { cores, share: self.shares.admin };
-        let http = Http::new(routes, None, FailedLogins::at("admin"));
+        let http = Http::new(routes, None, failed_logins);
         let address = self.add(&name, address, "--admin", http, tls, capacity).await?;
         self.dashboard = Some(format!("{scheme}://{}/", reachable(address)));
         Ok(())
@@ -187,19 +188,23 @@ impl Listeners {
     }
 
     /// Reads the tokens of operators, and watches their file from here on.
-    fn admin_guard(&mut self, settings: &Settings) -> Result<Guard, Failure> {
+    fn admin_guard(
+        &mut self,
+        settings: &Settings,
+        failed_logins: FailedLogins,
+    ) -> Result<Guard, Failure> {
         let setting = "server.admin_token_file";
         if settings.generates_admin_token() {
             let (tokens, text) = Tokens::generate()?;
             self.print_generated("admin token", setting, &text);
-            return Ok(Guard::Tokens(tokens));
+            return Ok(Guard::Tokens(tokens, failed_logins));
         }
         let Some(file) = settings.admin_token_file.clone() else { return Ok(Guard::SameOrigin) };
         let tokens = Tokens::read(setting, &file)?;
         let followed = tokens.clone();
         self.credentials
             .follow_files(setting, [file.clone()], move || followed.read_again(setting, &file));
-        Ok(Guard::Tokens(tokens))
+        Ok(Guard::Tokens(tokens, failed_logins))
     }
 
     /// Shows the operator a token that lasts as long as this process, in place of the setting's file.

@@ -12,12 +12,12 @@ use super::Problem;
 use super::tokens::{Holder, Tokens};
 use crate::listener::browser::is_local;
 use crate::listener::token::bearer_in;
-use crate::listener::{Shown, Tries};
+use crate::listener::{FailedLogins, Peer};
 
 /// The way to recognise an operator.
 #[derive(Clone)]
 pub(crate) enum Guard {
-    Tokens(Tokens),
+    Tokens(Tokens, FailedLogins),
     /// A loopback `Host`, and an `Origin` only if it is the same.
     SameOrigin,
 }
@@ -26,25 +26,21 @@ impl Guard {
     /// Returns whether a client that was admitted with these headers still is: its token may have been removed.
     pub(super) fn still_admits(&self, headers: &HeaderMap) -> bool {
         match self {
-            Guard::Tokens(tokens) => {
+            Guard::Tokens(tokens, _) => {
                 bearer_in(headers).is_some_and(|token| tokens.holder_of(token).is_some())
             }
             Guard::SameOrigin => true,
         }
     }
 
-    /// Returns the holder of the token that a request with these headers shows. A wrong token counts as a failure of
-    /// its connection.
-    pub(super) async fn holder(&self, headers: &HeaderMap, tries: &Tries) -> Option<Holder> {
-        let Guard::Tokens(tokens) = self else { return is_local(headers).then(Holder::local) };
-        let mut holder = None;
-        let shown = tries.judge(|| {
-            let Some(token) = bearer_in(headers) else { return Shown::Nothing };
-            holder = tokens.holder_of(token);
-            if holder.is_some() { Shown::Right } else { Shown::Wrong }
-        });
-        if shown == Shown::Wrong {
-            tries.fail().await;
+    /// Returns the holder of the token that a request with these headers shows. Logs a wrong token.
+    pub(super) fn holder(&self, headers: &HeaderMap, peer: Peer) -> Option<Holder> {
+        let Guard::Tokens(tokens, failed_logins) = self else {
+            return is_local(headers).then(Holder::local);
+        };
+        let holder = tokens.holder_of(bearer_in(headers)?);
+        if holder.is_none() {
+            failed_logins.report(peer.0);
         }
         holder
     }
@@ -53,13 +49,13 @@ impl Guard {
 /// Passes on a request that the holder of its token may make, with the holder. Refuses any other request.
 pub(super) async fn admit(
     State(guard): State<Guard>,
-    Extension(tries): Extension<Tries>,
+    Extension(peer): Extension<Peer>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    let Some(holder) = guard.holder(request.headers(), &tries).await else {
+    let Some(holder) = guard.holder(request.headers(), peer) else {
         return Err(match guard {
-            Guard::Tokens(_) => Problem::no_token(),
+            Guard::Tokens(..) => Problem::no_token(),
             Guard::SameOrigin => not_local(),
         });
     };

@@ -13,7 +13,7 @@ use super::guard::Guard;
 use super::scrapes::Scrapes;
 use crate::app::App;
 use crate::counted::counted;
-use crate::listener::Tries;
+use crate::listener::Peer;
 use crate::status::Facts;
 
 /// The state behind the probes.
@@ -43,7 +43,7 @@ pub(super) async fn live() -> Response {
 /// store. Only operators see the names of rules and shards, and the troubles of shards, which hold addresses.
 pub(super) async fn ready(
     State(health): State<Health>,
-    Extension(tries): Extension<Tries>,
+    Extension(peer): Extension<Peer>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
@@ -57,7 +57,7 @@ pub(super) async fn ready(
             text.push_str(&format!("warning: {warning}\n"));
         }
     } else {
-        let is_operator = health.guard.holder(&headers, &tries).await.is_some();
+        let is_operator = health.guard.holder(&headers, peer).is_some();
         let facts = Facts::of(&health.app);
         text.push_str(&format!("policy: {}\n{}", counted(facts.rules, "rule"), store(&facts)));
         for (number, shard) in (1_u32..).zip(&facts.shards) {

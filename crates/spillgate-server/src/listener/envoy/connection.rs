@@ -23,7 +23,7 @@ use tonic::Status;
 use super::MESSAGE_MAX;
 use super::message::{Messages, RequestKind};
 use crate::listener::{
-    Browsers, Call, Connection, ConnectionState, FailedLogins, Protocol, Shown, Stage, Token, Tries,
+    Browsers, Call, Connection, ConnectionState, FailedLogins, Protocol, Shown, Stage, Token,
 };
 
 /// gRPC, answered by routes, for clients with the token if one is set. The health service is open to every client,
@@ -54,16 +54,17 @@ impl Grpc {
         &self,
         state: &Arc<ConnectionState>,
         port: u16,
-        tries: &Tries,
+        peer: IpAddr,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Body>, Infallible>> + use<> {
         let path = request.uri().path();
         let shown = match &self.token {
-            Some(token) if !path.starts_with(HEALTH) => {
-                tries.judge(|| token.shown_in(request.headers()))
-            }
+            Some(token) if !path.starts_with(HEALTH) => token.shown_in(request.headers()),
             Some(_) | None => Shown::Right,
         };
+        if shown == Shown::Wrong {
+            self.failed_logins.report(peer);
+        }
         let refusal = match self.browsers.admit(&request, port) {
             _ if shown != Shown::Right => Some(no_token()),
             Err(page) => Some(Status::permission_denied(page.message())),
@@ -83,7 +84,6 @@ impl Grpc {
                 Ok((self.routes.call(request), call))
             }
         };
-        let tries = tries.clone();
         async move {
             match answer {
                 Ok((answer, call)) => {
@@ -91,12 +91,7 @@ impl Grpc {
                     drop(call);
                     answer
                 }
-                Err(status) => {
-                    if shown == Shown::Wrong {
-                        tries.fail().await;
-                    }
-                    Ok(status.into_http())
-                }
+                Err(status) => Ok(status.into_http()),
             }
         }
     }
@@ -110,10 +105,8 @@ impl Protocol for Grpc {
         let flooded = connection.state();
         let reading = connection.state();
         let (peer, http1) = (connection.peer().0, Arc::clone(&self.http1));
-        let tries = self.failed_logins.tries(peer, connection.stage(), None);
-        let failed = tries.clone();
         // hyper drops the future of a call that its client resets, so a call that still waits charges nothing.
-        let service = service_fn(move |request| self.answer(&state, port, &tries, request));
+        let service = service_fn(move |request| self.answer(&state, port, peer, request));
         let mut serving = pin!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
@@ -138,7 +131,6 @@ impl Protocol for Grpc {
             }
             () = silent => return,
             () = sleep(age()) => LEAVING,
-            () = failed.over() => LEAVING,
             () = flooded.until_flooded() => {
                 if !flooded.has_been_served() {
                     return;

@@ -23,10 +23,8 @@ use super::problem::Problem;
 use super::ticks::Ticks;
 use super::{check_by, is_check};
 use crate::app::App;
-use crate::listener::connection_state::Phase;
 use crate::listener::{
     Browsers, Call, Connection, ConnectionState, FailedLogins, Peer, Protocol, Shown, Stage, Token,
-    Tries,
 };
 
 /// HTTP/1, answered by routes, for clients with the token if one is set.
@@ -46,12 +44,11 @@ struct Client {
     port: u16,
     state: Arc<ConnectionState>,
     stage: watch::Receiver<Stage>,
-    tries: Tries,
 }
 
 /// The way in which a request is answered.
 enum Answering<F> {
-    Refusal(Problem, Shown),
+    Refusal(Problem),
     Check(Arc<App>, CountedBody),
     ByRoutes(F),
 }
@@ -85,37 +82,36 @@ impl Http {
         client: &Client,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Either<Full<Bytes>, Body>>, Infallible>> + use<> {
-        let (stage, tries) = (client.stage.clone(), client.tries.clone());
+        let stage = client.stage.clone();
         client.state.note_call();
         let call = Call::on(&client.state);
         let mut request = request.map(|body| CountedBody::of(&call, body));
-        let shown = shown(self.token.as_ref(), &tries, request.headers());
+        // Without a token every request is right.
+        let token = self.token.as_ref();
+        let shown = token.map_or(Shown::Right, |token| token.shown_in(request.headers()));
+        if shown == Shown::Wrong {
+            self.failed_logins.report(client.peer.0);
+        }
         let refusal = match self.browsers.admit(&request, client.port) {
             _ if shown != Shown::Right => Some(Problem::no_token()),
             Err(page) => Some(Problem::forbidden(&page.message())),
             Ok(()) => None,
         };
         let answering = match (refusal, &self.checks) {
-            (Some(problem), _) => Answering::Refusal(problem, shown),
+            (Some(problem), _) => Answering::Refusal(problem),
             (None, Some(app)) if is_check(&request) => {
                 Answering::Check(Arc::clone(app), request.into_body())
             }
             (None, _) => {
                 request.extensions_mut().insert(client.peer);
                 request.extensions_mut().insert(Arc::clone(&client.state));
-                request.extensions_mut().insert(tries.clone());
                 Answering::ByRoutes(self.routes.call(request))
             }
         };
         let connection = Arc::clone(&client.state);
         async move {
             let mut answer = match answering {
-                Answering::Refusal(problem, shown) => {
-                    if shown == Shown::Wrong {
-                        tries.fail().await;
-                    }
-                    problem.into_response().map(Either::Right)
-                }
+                Answering::Refusal(problem) => problem.into_response().map(Either::Right),
                 Answering::Check(app, body) => {
                     match check_by(&app, Some(&connection), body).await {
                         Ok(answer) => answer.map(Either::Left),
@@ -124,7 +120,7 @@ impl Http {
                 }
                 Answering::ByRoutes(answer) => answer.await?.map(Either::Right),
             };
-            if *stage.borrow() != Stage::Open || tries.are_over() {
+            if *stage.borrow() != Stage::Open {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             call.note_whole();
@@ -139,8 +135,7 @@ impl Protocol for Http {
         let mut closing = connection.stage();
         let (peer, port, state) = (connection.peer(), connection.port(), connection.state());
         let watched = Arc::clone(&state);
-        let tries = self.failed_logins.tries(peer.0, connection.stage(), Some(connection.state()));
-        let client = Client { peer, port, state, stage: connection.stage(), tries };
+        let client = Client { peer, port, state, stage: connection.stage() };
         let service = service_fn(move |request| self.answer(&client, request));
         let ticks = Ticks::new();
         let mut clock = ticks.clock();
@@ -152,7 +147,7 @@ impl Protocol for Http {
                 .max_buf_size(BUFFER_MAX)
                 .serve_connection(TokioIo::new(connection.metered_by_bytes()), service)
         );
-        let mut phase_ticks = PhaseTicks::default();
+        let mut answer_ticks = AnswerTicks::default();
         // An error ends this connection only (the client left, or a time-out), so the loop just returns.
         let mut is_closing = false;
         loop {
@@ -165,7 +160,7 @@ impl Protocol for Http {
                 }
                 _ = clock.tick() => {
                     ticks.note();
-                    if phase_ticks.is_too_slow(&watched) {
+                    if answer_ticks.is_too_slow(&watched) {
                         return;
                     }
                 }
@@ -213,39 +208,27 @@ impl HttpBody for CountedBody {
     }
 }
 
-/// Counts the ticks that one phase of one message takes.
+/// Counts the ticks in which a client has not taken an answer.
 #[derive(Default)]
-struct PhaseTicks {
-    last: Option<(Phase, u32)>,
+struct AnswerTicks {
+    last: Option<u32>,
     ticks: u32,
 }
 
-impl PhaseTicks {
-    /// Returns whether the client has been in one phase for too long. Call it at every tick.
+impl AnswerTicks {
+    /// Returns whether the client takes too long for one answer. Call it at every tick. A body has a deadline of its
+    /// own, and hyper's time-out for heads ends a connection that sends none.
     fn is_too_slow(&mut self, state: &ConnectionState) -> bool {
-        let now = state.progress();
+        let now = state.untaken_answer();
         self.ticks = if now == self.last { self.ticks + 1 } else { 0 };
         self.last = now;
-        match now {
-            Some((Phase::Head, _)) => self.ticks >= HEAD_TICKS,
-            Some((Phase::Answer, _)) => self.ticks >= ANSWER_TICKS,
-            // The body has a deadline of its own, and hyper's header time-out ends a silent connection.
-            Some((Phase::Call, _)) | None => false,
-        }
+        now.is_some() && self.ticks >= ANSWER_TICKS
     }
 }
 
-/// Compares the token of a request. Without a token every request is right.
-fn shown(token: Option<&Token>, tries: &Tries, headers: &HeaderMap) -> Shown {
-    token.map_or(Shown::Right, |token| tries.judge(|| token.shown_in(headers)))
-}
-
-/// The longest time from the end of an answer to the next request's head: longer than the idle time of common client
-/// pools, and short enough that silent connections make room for others. The next tick ends the connection.
+/// The longest time from the end of an answer to the end of the next request's head: longer than the idle time of common
+/// client pools, and short enough that silent connections make room for others. The next tick ends the connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-
-/// The ticks for a head, which clients send at once: ten to fifteen seconds from its first byte.
-const HEAD_TICKS: u32 = 2;
 
 /// The ticks in which a client must take its whole answer: a minute and a tick. The answer to the largest batch has
 /// some 400 KB, and with 64 limits for each check 11 MB.
@@ -296,9 +279,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_connection_is_closed_after_the_idle_timeout_and_a_tick() {
+    async fn a_connection_without_a_whole_head_is_closed_after_the_idle_timeout_and_a_tick() {
         let whole = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
-        for sent in [&b""[..], whole] {
+        let second = [&whole[..], b"POST /v1/che"].concat();
+        for sent in [&b""[..], b"POST /v1/check HTTP/1.1\r\nhost:", whole, &second] {
             let open = kept_open(sent).await;
             let most = IDLE_TIMEOUT + Duration::from_secs(10);
             assert!((IDLE_TIMEOUT..=most).contains(&open), "{open:?} after {sent:?}");
@@ -306,16 +290,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_with_half_a_request_is_closed_after_ten_seconds_and_a_tick() {
+    async fn a_connection_with_half_a_body_is_closed_after_ten_seconds_and_a_tick() {
         let whole = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
-        let second = [&whole[..], b"POST /v1/che"].concat();
-        for sent in [&b"POST /v1/check HTTP/1.1\r\nhost:"[..], &whole[..whole.len() - 1]] {
-            let open = kept_open(sent).await;
-            let range = Duration::from_secs(10)..=Duration::from_secs(20);
-            assert!(range.contains(&open), "{open:?} after {sent:?}");
-        }
-        let open = kept_open(&second).await;
-        assert!(open <= IDLE_TIMEOUT + Duration::from_secs(10), "{open:?} after {second:?}");
+        let open = kept_open(&whole[..whole.len() - 1]).await;
+        let range = Duration::from_secs(10)..=Duration::from_secs(20);
+        assert!(range.contains(&open), "{open:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -347,20 +326,19 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_in_the_phase_of_the_answer_until_the_client_has_taken_it() {
+    fn an_answer_is_untaken_until_it_is_flushed_even_if_the_next_call_has_begun() {
         let state = ConnectionState::alone();
-        let mut phase_ticks = PhaseTicks::default();
+        let mut answer_ticks = AnswerTicks::default();
         state.note_call();
         state.note_answer();
         state.note_call();
-        let ticks = (0..=ANSWER_TICKS).find(|_| phase_ticks.is_too_slow(&state));
+        let ticks = (0..=ANSWER_TICKS).find(|_| answer_ticks.is_too_slow(&state));
         assert_eq!(ticks, Some(ANSWER_TICKS));
         state.flushed();
-        assert_eq!(state.progress(), Some((Phase::Call, 1)));
-        state.flushed();
-        assert_eq!(state.progress(), Some((Phase::Call, 1)), "no answer was flushed");
+        assert_eq!(state.untaken_answer(), None);
         state.note_answer();
+        assert_eq!(state.untaken_answer(), Some(1), "the second message");
         state.flushed();
-        assert_eq!(state.progress(), None);
+        assert_eq!(state.untaken_answer(), None);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::future::ready;
 use std::io;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::slice;
 use std::sync::Arc;
@@ -21,9 +22,7 @@ use super::reply::Replies;
 use super::session::{NOT_AUTHENTICATED, Next, Session};
 use crate::app::App;
 use crate::bounds::BATCH_MAX;
-use crate::listener::{
-    Call, Connection, ConnectionState, FailedLogins, Protocol, Stage, Token, Tries,
-};
+use crate::listener::{Call, Connection, ConnectionState, FailedLogins, Protocol, Stage, Token};
 
 /// The protocol of Redis, for clients with the password if one is set.
 #[derive(Clone)]
@@ -39,14 +38,15 @@ impl Resp {
         Resp { app, password, failed_logins, connections: Arc::default() }
     }
 
-    fn handler<S>(self, stream: S, state: Arc<ConnectionState>, tries: Tries) -> Handler<S> {
+    fn handler<S>(self, stream: S, state: Arc<ConnectionState>, peer: IpAddr) -> Handler<S> {
         let id = 1 + self.connections.fetch_add(1, Ordering::Relaxed);
         Handler {
             app: self.app,
             stream,
             state,
             session: Session::new(id, self.password),
-            tries,
+            failed_logins: self.failed_logins,
+            peer,
             received: Received::new(),
             replies: Replies::default(),
             idle: Idle::new(),
@@ -58,9 +58,8 @@ impl Protocol for Resp {
     async fn serve(self, connection: Connection) {
         let (stage, state) = (connection.stage(), connection.state());
         let peer = connection.peer().0;
-        let tries = self.failed_logins.tries(peer, connection.stage(), Some(connection.state()));
         // An error ends this connection only (the client left, or does not take its answers), so it is ignored.
-        let _ = self.handler(connection, state, tries).run(stage).await;
+        let _ = self.handler(connection, state, peer).run(stage).await;
     }
 }
 
@@ -70,7 +69,8 @@ struct Handler<S> {
     stream: S,
     state: Arc<ConnectionState>,
     session: Session,
-    tries: Tries,
+    failed_logins: FailedLogins,
+    peer: IpAddr,
     received: Received,
     replies: Replies,
     idle: Idle,
@@ -145,9 +145,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handler<S> {
             };
             let mut decisions = decisions.iter();
             for entry in &batch.entries {
-                let Handler { app, session, tries, replies, .. } = self;
-                if reply(entry, &mut decisions, app, session, tries, replies).await == Next::Leave {
+                let Handler { app, session, replies, .. } = self;
+                if reply(entry, &mut decisions, app, session, replies).await == Next::Leave {
                     next = Next::Leave;
+                }
+                if self.session.take_failure() {
+                    self.failed_logins.report(self.peer);
                 }
                 if self.replies.bytes().len() >= replies_max {
                     send(&mut self.stream, &mut self.replies).await?;
@@ -203,7 +206,6 @@ async fn reply(
     decisions: &mut slice::Iter<'_, Decision>,
     app: &App,
     session: &mut Session,
-    tries: &Tries,
     replies: &mut Replies,
 ) -> Next {
     match entry {
@@ -211,13 +213,7 @@ async fn reply(
             let decision = decisions.next().expect("each check has a decision");
             answer.write(decision, replies);
         }
-        Entry::Control(control) => {
-            let next = session.run(control, replies);
-            if session.has_failed() {
-                tries.fail().await;
-            }
-            return if tries.are_over() { Next::Leave } else { next };
-        }
+        Entry::Control(control) => return session.run(control, replies),
         Entry::Reservation(reservation) => reservation.run(app, replies).await,
         Entry::Barred => replies.error(NOT_AUTHENTICATED),
     }
@@ -310,12 +306,9 @@ mod tests {
         let (client, server) = duplex(1024);
         let (stage, stages) = watch::channel(Stage::Open);
         let held = async move {
-            let failed_logins = FailedLogins::at("RESP");
-            let state = ConnectionState::alone();
-            let own = Some(Arc::clone(&state));
-            let tries = failed_logins.tries(Ipv4Addr::LOCALHOST.into(), stages.clone(), own);
-            let resp = Resp::new(app, None, failed_logins);
-            let held = resp.handler(server, state, tries).run(stages).await;
+            let resp = Resp::new(app, None, FailedLogins::at("RESP"));
+            let (state, peer) = (ConnectionState::alone(), Ipv4Addr::LOCALHOST.into());
+            let held = resp.handler(server, state, peer).run(stages).await;
             drop(stage);
             held
         };

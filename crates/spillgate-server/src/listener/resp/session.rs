@@ -15,7 +15,7 @@ pub(super) struct Session {
     /// The password that the client must send before it may check limits.
     password: Option<Token>,
     authenticated: bool,
-    /// Whether the last command had a wrong password.
+    /// Whether a command had a wrong password since [`Session::take_failure`].
     failed: bool,
 }
 
@@ -36,14 +36,13 @@ impl Session {
         if self.authenticated || self.password.is_none() { Access::Open } else { Access::Barred }
     }
 
-    /// Returns whether the last command had a wrong password.
-    pub(super) fn has_failed(&self) -> bool {
-        self.failed
+    /// Returns whether a command had a wrong password since the last call of this function.
+    pub(super) fn take_failure(&mut self) -> bool {
+        std::mem::take(&mut self.failed)
     }
 
     /// Runs a command, and writes its reply.
     pub(super) fn run(&mut self, control: &Control<'_>, replies: &mut Replies) -> Next {
-        self.failed = false;
         match control {
             Control::Auth(credentials) => match self.authenticate(*credentials) {
                 Ok(()) => replies.status("OK"),
