@@ -32,28 +32,14 @@ fn cl_throttle_of_0_is_never_limited_and_above_capacity_never_allowed() {
 }
 
 #[test]
-fn throttle_answers_in_throttlecrabs_order() {
-    let server = Server::start(&[]);
-    let mut client = server.resp();
-    let mut ask = |quantity: &str| {
-        numbers(client.command(&["THROTTLE", "u1", "2", "1", "60", quantity]).unwrap())
-    };
-    assert_answer(&ask("1"), [1, 2, 1, 60, 0]);
-    assert_answer(&ask("1"), [1, 2, 0, 120, 0]);
-    assert_answer(&ask("1"), [0, 2, 0, 120, 60]);
-    assert_answer(&ask("0"), [1, 2, 0, 120, 0]);
-    assert_answer(&ask("3"), [0, 2, 0, 120, -1]);
-}
-
-#[test]
 fn a_key_is_the_same_counter_at_every_api() {
     on_both_engines(&[], |server| {
         let mut client = server.resp();
         client.command(&["CL.THROTTLE", "u1", "4", "5", "60", "2"]).unwrap();
         let answer = server.check(r#"{"key":"u1","limit":{"quota":"5/minute"}}"#);
         assert_eq!(answer["remaining"], 2);
-        let reply = client.command(&["THROTTLE", "u1", "5", "5", "60"]).unwrap();
-        assert_eq!(numbers(reply)[..3], [1, 5, 1]);
+        let reply = client.command(&["CL.THROTTLE", "u1", "4", "5", "60"]).unwrap();
+        assert_eq!(numbers(reply)[..3], [0, 5, 1]);
     });
 }
 
@@ -114,14 +100,14 @@ fn a_pipeline_of_any_commands_is_answered_in_order() {
         for call in 0..3_000 {
             commands.push(words("CL.THROTTLE hot 2499 1 86400"));
             if call % 1_000 == 10 {
-                commands.extend(["ECHO x", "CL.THROTTLE hot x 1 1", "SELECT 0"].map(words));
+                commands.extend(["PING x", "CL.THROTTLE hot x 1 1", "SELECT 0"].map(words));
             }
         }
         let replies = server.resp().pipeline(&commands).unwrap();
         let mut remaining = 2_500;
         for (command, reply) in commands.iter().zip(replies) {
             match (command[0].as_slice(), reply) {
-                (b"ECHO", reply) => assert_eq!(reply.text(), "x"),
+                (b"PING", reply) => assert_eq!(reply.text(), "x"),
                 (b"SELECT", reply) => assert_eq!(reply.text(), "OK"),
                 (_, Reply::Error(why)) => {
                     assert!(why.starts_with("ERR CL.THROTTLE max_burst: 'x'"))
@@ -138,17 +124,13 @@ fn a_pipeline_of_any_commands_is_answered_in_order() {
 }
 
 #[test]
-fn hello_chooses_the_version_and_reset_returns_to_the_second() {
+fn hello_chooses_the_version() {
     let server = Server::start(&[]);
-    let answers = exchange(
-        &server,
-        b"HELLO 3 SETNAME worker\r\nCLIENT GETNAME\r\nSG.CHECK d 1\r\nRESET\r\nCLIENT GETNAME\r\nHELLO\r\nHELLO 4\r\n",
-    );
+    let answers =
+        exchange(&server, b"HELLO 3 SETNAME worker\r\nSG.CHECK d 1\r\nHELLO 2\r\nHELLO 4\r\n");
     assert!(answers.starts_with("%7\r\n$6\r\nserver\r\n$9\r\nspillgate\r\n"), "{answers}");
     assert!(answers.contains("$5\r\nproto\r\n:3\r\n"), "{answers}");
-    assert!(answers.contains(
-        "$6\r\nworker\r\n*6\r\n:1\r\n:-1\r\n:0\r\n:-1\r\n_\r\n_\r\n+RESET\r\n$-1\r\n*14\r\n"
-    ));
+    assert!(answers.contains("*6\r\n:1\r\n:-1\r\n:0\r\n:-1\r\n_\r\n_\r\n*14\r\n"), "{answers}");
     assert!(answers.contains("$5\r\nproto\r\n:2\r\n"), "{answers}");
     assert!(answers.ends_with("-NOPROTO unsupported protocol version '4'; there are 2 and 3\r\n"));
 }
@@ -158,28 +140,20 @@ fn connection_commands_are_answered_as_by_redis() {
     let server = Server::start(&[]);
     for (line, answers) in [
         ("ping", "+PONG\r\n"),
-        ("PING \"a b\"", "$3\r\na b\r\n"),
-        ("ECHO a", "$1\r\na\r\n"),
+        ("PING a", "$1\r\na\r\n"),
         ("SELECT 0", "+OK\r\n"),
         ("SELECT 1", "-ERR SELECT index: there is one database, 0; "),
         ("CLIENT SETNAME a", "+OK\r\n"),
         ("CLIENT SETINFO lib-name x", "+OK\r\n"),
-        ("CLIENT ID", ":"),
-        ("CLIENT KILL x", "-ERR CLIENT 'KILL': there are ID, "),
-        ("COMMAND COUNT", ":18\r\n"),
+        ("CLIENT KILL x", "-ERR CLIENT 'KILL': there are SETNAME name and SETINFO attribute value"),
+        ("COMMAND", "*0\r\n"),
         ("COMMAND DOCS", "*0\r\n"),
-        (
-            "COMMAND INFO cl.throttle get",
-            "*2\r\n*6\r\n$11\r\ncl.throttle\r\n:-5\r\n*1\r\n+fast\r\n:1\r\n:1\r\n:1\r\n$-1\r\n",
-        ),
-        ("COMMAND", "*18\r\n*6\r\n$11\r\ncl.throttle\r\n"),
         ("INFO", "$"),
         ("QUIT", "+OK\r\n"),
-        ("RESET", "+RESET\r\n"),
         ("AUTH x", "-ERR AUTH without a password set: "),
         (
             "GET a",
-            "-ERR unknown command 'GET'; there are CL.THROTTLE, THROTTLE, SG.CHECK, SG.RESERVE, SG.SETTLE, \
+            "-ERR unknown command 'GET'; there are CL.THROTTLE, SG.CHECK, SG.RESERVE, SG.SETTLE, \
              SG.CANCEL, SG.RELEASE, SG.RENEW, and commands about the connection such as PING\r\n",
         ),
         (

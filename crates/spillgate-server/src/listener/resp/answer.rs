@@ -13,15 +13,13 @@ use crate::listener::http::answer::ms_up;
 pub(super) enum Answer {
     /// `[limited, limit, remaining, retry_after, reset_after]`, as redis-cell.
     Cell(Throttled),
-    /// `[allowed, limit, remaining, reset_after, retry_after]`, as throttlecrab.
-    Crab(Throttled),
     /// `[allowed, remaining, retry_after_ms, reset_after_ms, rule, reason]`, and the receipt if there is one.
     Check,
     /// As `Check`, with a receipt that is nil if there is none.
     Reserved,
 }
 
-/// The numbers of a command with an inline limit.
+/// The numbers of `CL.THROTTLE`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Throttled {
     pub(super) capacity: u64,
@@ -35,33 +33,25 @@ impl Answer {
         }
         let receipt = decision.receipt().map(Receipt::as_str);
         let has_receipt = match self {
-            Answer::Cell(_) | Answer::Crab(_) => false,
+            Answer::Cell(_) => false,
             Answer::Check => receipt.is_some(),
             Answer::Reserved => true,
         };
         let fields = match self {
-            Answer::Cell(_) | Answer::Crab(_) => 5,
+            Answer::Cell(_) => 5,
             Answer::Check | Answer::Reserved => 6,
         };
         replies.array(fields + usize::from(has_receipt));
         match self {
             Answer::Cell(throttled) => {
-                let passes = throttled.passes(decision);
+                // A quantity of 0 always passes: its decision holds the answer that one more request would get.
+                let passes = decision.allowed() || throttled.quantity == 0;
                 let wait = decision.retry_after().filter(|_| !passes);
                 replies.number(u64::from(!passes));
                 replies.number(throttled.capacity);
                 replies.number_or_unknown(decision.remaining());
                 replies.number_or_unknown(wait.map(seconds_up));
                 replies.number_or_unknown(decision.reset_after().map(seconds_up));
-            }
-            Answer::Crab(throttled) => {
-                let passes = throttled.passes(decision);
-                let wait = if passes { Some(Duration::ZERO) } else { decision.retry_after() };
-                replies.number(u64::from(passes));
-                replies.number(throttled.capacity);
-                replies.number_or_unknown(decision.remaining());
-                replies.number_or_unknown(decision.reset_after().map(seconds_up));
-                replies.number_or_unknown(wait.map(seconds_up));
             }
             Answer::Check | Answer::Reserved => {
                 replies.number(u64::from(decision.allowed()));
@@ -75,14 +65,6 @@ impl Answer {
         if has_receipt {
             string_or_nothing(receipt, replies);
         }
-    }
-}
-
-impl Throttled {
-    /// Returns whether the command passes. A quantity of 0 always does: its decision holds the answer that one more
-    /// request would get.
-    fn passes(self, decision: &Decision) -> bool {
-        decision.allowed() || self.quantity == 0
     }
 }
 

@@ -8,7 +8,7 @@ use super::answer::Answer;
 use super::reply::Version;
 use super::request::{self, ParsedCheck, quoted};
 use super::reservation::{self, ParsedReservation, Reservation};
-use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
+use crate::bounds::ATTRIBUTES_MAX;
 
 /// A parsed command.
 #[expect(
@@ -26,15 +26,13 @@ pub(super) enum Command<'a> {
 #[derive(Debug)]
 pub(super) enum Control<'a> {
     Auth(Credentials<'a>),
-    Client(Client<'a>),
-    Commands(Commands<'a>),
-    Echo(&'a [u8]),
+    Commands,
     Hello(Hello<'a>),
     Info,
+    /// A setting that has no effect here, which is answered with `OK`.
+    Noted,
     Ping(Option<&'a [u8]>),
     Quit,
-    Reset,
-    Select,
     /// An invalid command, with its error reply, which begins with its code.
     Refused(String),
     /// A line of HTTP. A web page can make a browser send it here, so it ends the connection.
@@ -47,31 +45,11 @@ pub(super) struct Credentials<'a> {
     pub(super) password: &'a [u8],
 }
 
-/// `CLIENT …`
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Client<'a> {
-    Id,
-    Name,
-    SetName(&'a [u8]),
-    /// A setting that has no effect here, which is answered with `OK`.
-    Noted,
-}
-
-/// `COMMAND …`
-#[derive(Debug)]
-pub(super) enum Commands<'a> {
-    All,
-    Count,
-    Docs,
-    Named(Vec<&'a [u8]>),
-}
-
-/// `HELLO [version [AUTH user password] [SETNAME name]]`
+/// `HELLO [version [AUTH user password] [SETNAME name]]`. The name has no effect.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Hello<'a> {
     pub(super) version: Option<Version>,
     pub(super) credentials: Option<Credentials<'a>>,
-    pub(super) name: Option<&'a [u8]>,
 }
 
 impl<'a> Command<'a> {
@@ -101,26 +79,18 @@ impl<'a> Command<'a> {
 impl Control<'_> {
     /// Returns whether the command may change the meaning of the commands after it.
     pub(super) fn ends_batch(&self) -> bool {
-        matches!(
-            self,
-            Control::Auth(_)
-                | Control::Hello(_)
-                | Control::Http
-                | Control::Quit
-                | Control::Reset
-                | Control::Select
-        )
+        matches!(self, Control::Auth(_) | Control::Hello(_) | Control::Http | Control::Quit)
     }
 
     /// Returns whether a client may send the command before the password.
     pub(super) fn is_for_all(&self) -> bool {
-        self.ends_batch() && !matches!(self, Control::Select) || matches!(self, Control::Ping(_))
+        self.ends_batch() || matches!(self, Control::Ping(_))
     }
 }
 
-/// The description of a command, which `COMMAND` lists.
-pub(super) struct CommandInfo {
-    pub(super) name: &'static str,
+/// A command, and how its arguments are parsed.
+struct CommandInfo {
+    name: &'static str,
     usage: &'static str,
     /// The number of its arguments.
     takes: RangeInclusive<usize>,
@@ -133,21 +103,8 @@ enum Read {
     Control(for<'a> fn(&[&'a [u8]]) -> Result<Control<'a>, String>),
 }
 
-impl CommandInfo {
-    /// Returns the number of arguments with the name, as Redis counts them; negative if more may follow.
-    pub(super) fn arity(&self) -> i64 {
-        let least = *self.takes.start() as i64 + 1;
-        if self.takes.start() == self.takes.end() { least } else { -least }
-    }
-
-    /// Returns whether the first argument is a key.
-    pub(super) fn has_key(&self) -> bool {
-        self.usage.starts_with("key ")
-    }
-}
-
 /// Returns the command of this name.
-pub(super) fn command_named(name: &[u8]) -> Option<&'static CommandInfo> {
+fn command_named(name: &[u8]) -> Option<&'static CommandInfo> {
     COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
@@ -200,10 +157,7 @@ fn hello<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
                 hello.credentials = Some(Credentials { user, password });
                 rest
             }
-            [name, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
-                hello.name = Some(printable(name)?);
-                rest
-            }
+            [_, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => rest,
             _ => {
                 let option = quoted(option);
                 return Err(format!("option {option}: write AUTH user password or SETNAME name"));
@@ -215,63 +169,31 @@ fn hello<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
 
 fn client<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
     let (subcommand, rest) = (arguments[0].to_ascii_uppercase(), &arguments[1..]);
-    Ok(Control::Client(match (subcommand.as_slice(), rest) {
-        (b"ID", []) => Client::Id,
-        (b"GETNAME", []) => Client::Name,
-        (b"SETNAME", [name]) => Client::SetName(printable(name)?),
-        (b"SETINFO", [_, _]) | (b"NO-EVICT" | b"NO-TOUCH", [_]) => Client::Noted,
+    match (subcommand.as_slice(), rest) {
+        (b"SETNAME", [_]) | (b"SETINFO", [_, _]) => Ok(Control::Noted),
         _ => {
             let subcommand = quoted(arguments[0]);
-            return Err(format!(
-                "{subcommand}: there are ID, GETNAME, SETNAME name, SETINFO attribute value"
-            ));
+            Err(format!("{subcommand}: there are SETNAME name and SETINFO attribute value"))
         }
-    }))
-}
-
-fn commands<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
-    let Some((subcommand, names)) = arguments.split_first() else {
-        return Ok(Control::Commands(Commands::All));
-    };
-    Ok(Control::Commands(match (subcommand.to_ascii_uppercase().as_slice(), names) {
-        (b"COUNT", []) => Commands::Count,
-        (b"DOCS", _) => Commands::Docs,
-        (b"INFO", []) => Commands::All,
-        (b"INFO", names) => Commands::Named(names.to_vec()),
-        _ => return Err(format!("{}: there are COUNT, DOCS, INFO name …", quoted(subcommand))),
-    }))
+    }
 }
 
 fn select<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
     match arguments {
-        [b"0"] => Ok(Control::Select),
+        [b"0"] => Ok(Control::Noted),
         _ => {
             Err("index: there is one database, 0; distinguish clients by key or domain".to_owned())
         }
     }
 }
 
-/// Checks the name of a connection: one printable word.
-fn printable(name: &[u8]) -> Result<&[u8], String> {
-    let plain = name.len() <= NAME_MAX && name.iter().all(u8::is_ascii_graphic);
-    plain.then_some(name).ok_or_else(|| {
-        format!("name: {} has spaces, or more than {NAME_MAX} bytes; write one word", quoted(name))
-    })
-}
-
 /// All commands, the most frequent first, because a name is searched from the top.
-pub(super) const COMMANDS: &[CommandInfo] = &[
+const COMMANDS: &[CommandInfo] = &[
     CommandInfo {
         name: "CL.THROTTLE",
         usage: "key max_burst count period [quantity]",
         takes: 4..=5,
         read: Read::Check(request::cl_throttle),
-    },
-    CommandInfo {
-        name: "THROTTLE",
-        usage: "key max_burst count period [quantity]",
-        takes: 4..=5,
-        read: Read::Check(request::throttle_crab),
     },
     CommandInfo {
         name: "SG.CHECK",
@@ -316,12 +238,6 @@ pub(super) const COMMANDS: &[CommandInfo] = &[
         read: Read::Control(|arguments| Ok(Control::Ping(arguments.first().copied()))),
     },
     CommandInfo {
-        name: "ECHO",
-        usage: "message",
-        takes: 1..=1,
-        read: Read::Control(|arguments| Ok(Control::Echo(arguments[0]))),
-    },
-    CommandInfo {
         name: "HELLO",
         usage: "[version [AUTH user password] [SETNAME name]]",
         takes: 0..=6,
@@ -330,15 +246,15 @@ pub(super) const COMMANDS: &[CommandInfo] = &[
     CommandInfo { name: "AUTH", usage: "[user] password", takes: 1..=2, read: Read::Control(auth) },
     CommandInfo {
         name: "CLIENT",
-        usage: "ID | GETNAME | SETNAME name | SETINFO attribute value",
-        takes: 1..=3,
+        usage: "SETNAME name | SETINFO attribute value",
+        takes: 2..=3,
         read: Read::Control(client),
     },
     CommandInfo {
         name: "COMMAND",
-        usage: "[COUNT | DOCS | INFO name …]",
+        usage: "[subcommand …]",
         takes: 0..=64,
-        read: Read::Control(commands),
+        read: Read::Control(|_| Ok(Control::Commands)),
     },
     CommandInfo { name: "SELECT", usage: "index", takes: 1..=1, read: Read::Control(select) },
     CommandInfo {
@@ -352,12 +268,6 @@ pub(super) const COMMANDS: &[CommandInfo] = &[
         usage: "",
         takes: 0..=0,
         read: Read::Control(|_| Ok(Control::Quit)),
-    },
-    CommandInfo {
-        name: "RESET",
-        usage: "",
-        takes: 0..=0,
-        read: Read::Control(|_| Ok(Control::Reset)),
     },
 ];
 

@@ -271,8 +271,8 @@ const BATCH_FREE: usize = 16;
 /// The estimated memory to answer one command: request, decision and reply.
 const ANSWERING: usize = 640;
 
-/// The bytes of the shortest check, `THROTTLE u 1 1 1`.
-const SHORTEST: usize = 18;
+/// The bytes of the shortest check, `SG.CHECK d 1` and a line feed.
+const SHORTEST: usize = 13;
 
 /// The longest time in which a client must take the replies of one write.
 const SENDING: Duration = Duration::from_secs(60);

@@ -69,10 +69,6 @@ impl Replies {
         }
     }
 
-    pub(super) fn signed(&mut self, number: i64) {
-        self.header(b':', number);
-    }
-
     pub(super) fn string(&mut self, bytes: &[u8]) {
         self.header(b'$', bytes.len());
         self.bytes.extend_from_slice(bytes);

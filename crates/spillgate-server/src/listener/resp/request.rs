@@ -14,19 +14,7 @@ pub(super) type ParsedCheck<'a> = Result<(Request<'a>, Answer), String>;
 
 /// Parses `CL.THROTTLE key max_burst count period [quantity]` of redis-cell: the capacity is one more than the burst.
 pub(super) fn cl_throttle<'a>(arguments: &[&'a [u8]]) -> ParsedCheck<'a> {
-    let burst = number("max_burst", arguments[1], 0..=COUNT_MAX - 1)?;
-    let (request, throttled) = throttle(arguments, burst + 1)?;
-    Ok((request, Answer::Cell(throttled)))
-}
-
-/// Parses `THROTTLE key max_burst count period [quantity]` of throttlecrab: the capacity is the burst.
-pub(super) fn throttle_crab<'a>(arguments: &[&'a [u8]]) -> ParsedCheck<'a> {
-    let burst = number("max_burst", arguments[1], 1..=COUNT_MAX)?;
-    let (request, throttled) = throttle(arguments, burst)?;
-    Ok((request, Answer::Crab(throttled)))
-}
-
-fn throttle<'a>(arguments: &[&'a [u8]], capacity: u64) -> Result<(Request<'a>, Throttled), String> {
+    let capacity = 1 + number("max_burst", arguments[1], 0..=COUNT_MAX - 1)?;
     let count = number("count", arguments[2], 1..=COUNT_MAX)?;
     let period = number("period", arguments[3], 1..=PERIOD_MAX)?;
     let quantity = match arguments.get(4) {
@@ -36,7 +24,7 @@ fn throttle<'a>(arguments: &[&'a [u8]], capacity: u64) -> Result<(Request<'a>, T
     let limit = Limit::bucket(count, Duration::from_secs(period), capacity)
         .map_err(|error| format!("max_burst: {}", error.message()))?;
     let request = Request::keyed(key(arguments[0])?, limit).costing(quantity);
-    Ok((request, Throttled { capacity, quantity }))
+    Ok((request, Answer::Cell(Throttled { capacity, quantity })))
 }
 
 /// Parses `SG.CHECK domain cost [attribute value …]`, a check by the rules of the policy.
@@ -163,14 +151,11 @@ mod tests {
     }
 
     #[test]
-    fn the_capacity_is_the_burst_of_throttle_and_one_more_for_cl_throttle() {
-        for (parser, line, capacity) in [
-            (cl_throttle as Parser, "u1 0 30 60", 1),
-            (cl_throttle, "u1 15 30 60", 16),
-            (cl_throttle, "u1 999999999 1000000000 1", 1_000_000_000),
-            (throttle_crab, "u1 15 30 60", 15),
-        ] {
-            let (request, _) = parse(parser, line).unwrap();
+    fn the_capacity_of_cl_throttle_is_one_more_than_the_burst() {
+        for (line, capacity) in
+            [("u1 0 30 60", 1), ("u1 15 30 60", 16), ("u1 999999999 1000000000 1", 1_000_000_000)]
+        {
+            let (request, _) = parse(cl_throttle, line).unwrap();
             let (key, limit) = request.inline_limit().unwrap();
             assert_eq!((key, limit.capacity()), ("u1", Some(capacity)));
             assert_eq!((request.domain(), request.cost()), ("default", &Cost::requests(1)));
@@ -196,7 +181,6 @@ mod tests {
             let error = refusal(cl_throttle, line);
             assert!(error.starts_with(complaint), "{line}: {error}");
         }
-        assert!(refusal(throttle_crab, "u 0 1 1").starts_with("max_burst: '0' is no whole number"));
         let key = "k".repeat(VALUE_MAX + 1);
         let error = refusal(cl_throttle, &format!("{key} 1 1 1"));
         assert!(error.starts_with("key: must have at most 4096 bytes, got 4097"), "{error}");

@@ -1,9 +1,7 @@
-//! The state of one RESP connection (name, protocol version, authentication), and the commands that change it.
+//! The state of one RESP connection (protocol version, authentication), and the commands that change it.
 
 use super::batch::Access;
-use super::command::{
-    COMMANDS, Client, CommandInfo, Commands, Control, Credentials, Hello, USER, command_named,
-};
+use super::command::{Control, Credentials, Hello, USER};
 use super::reply::{Replies, Version};
 use crate::listener::Token;
 
@@ -11,7 +9,6 @@ use crate::listener::Token;
 #[derive(Debug)]
 pub(super) struct Session {
     id: u64,
-    name: Vec<u8>,
     /// The password that the client must send before it may check limits.
     password: Option<Token>,
     authenticated: bool,
@@ -28,7 +25,7 @@ pub(super) enum Next {
 
 impl Session {
     pub(super) fn new(id: u64, password: Option<Token>) -> Session {
-        Session { id, name: Vec::new(), password, authenticated: false, failed: false }
+        Session { id, password, authenticated: false, failed: false }
     }
 
     /// Returns whether the client may check limits.
@@ -48,21 +45,14 @@ impl Session {
                 Ok(()) => replies.status("OK"),
                 Err(why) => replies.error(why),
             },
-            Control::Client(client) => self.client(*client, replies),
-            Control::Commands(commands) => describe(commands, replies),
-            Control::Echo(message) => replies.string(message),
+            // Clients that show help for commands get none.
+            Control::Commands => replies.array(0),
             Control::Hello(hello) => self.hello(hello, replies),
             Control::Info => replies.string(INFO.as_bytes()),
             Control::Ping(None) => replies.status("PONG"),
             Control::Ping(Some(message)) => replies.string(message),
-            Control::Select => replies.status("OK"),
+            Control::Noted => replies.status("OK"),
             Control::Refused(why) => replies.error(why),
-            Control::Reset => {
-                self.name.clear();
-                self.authenticated = false;
-                replies.set_version(Version::Two);
-                replies.status("RESET");
-            }
             Control::Quit => {
                 replies.status("OK");
                 return Next::Leave;
@@ -88,27 +78,11 @@ impl Session {
         Err(WRONG_PASSWORD)
     }
 
-    fn client(&mut self, client: Client<'_>, replies: &mut Replies) {
-        match client {
-            Client::Id => replies.number(self.id),
-            Client::Name if self.name.is_empty() => replies.nothing(),
-            Client::Name => replies.string(&self.name),
-            Client::SetName(name) => {
-                self.name = name.to_vec();
-                replies.status("OK");
-            }
-            Client::Noted => replies.status("OK"),
-        }
-    }
-
     fn hello(&mut self, hello: &Hello<'_>, replies: &mut Replies) {
         if let Some(credentials) = hello.credentials
             && let Err(why) = self.authenticate(credentials)
         {
             return replies.error(why);
-        }
-        if let Some(name) = hello.name {
-            self.name = name.to_vec();
         }
         if let Some(version) = hello.version {
             replies.set_version(version);
@@ -132,37 +106,6 @@ impl Session {
         replies.string(b"modules");
         replies.array(0);
     }
-}
-
-fn describe(commands: &Commands<'_>, replies: &mut Replies) {
-    match commands {
-        Commands::Count => replies.number(COMMANDS.len() as u64),
-        Commands::Docs => replies.map(0),
-        Commands::All => {
-            replies.array(COMMANDS.len());
-            COMMANDS.iter().for_each(|command| describe_one(command, replies));
-        }
-        Commands::Named(names) => {
-            replies.array(names.len());
-            for name in names {
-                match command_named(name) {
-                    Some(command) => describe_one(command, replies),
-                    None => replies.nothing(),
-                }
-            }
-        }
-    }
-}
-
-/// Writes the description of a command: name, arity, flags, and the positions of its keys (first, last, step).
-fn describe_one(command: &CommandInfo, replies: &mut Replies) {
-    replies.array(6);
-    replies.string(command.name.to_ascii_lowercase().as_bytes());
-    replies.signed(command.arity());
-    replies.array(1);
-    replies.status("fast");
-    let key = u64::from(command.has_key());
-    (0..3).for_each(|_| replies.number(key));
 }
 
 /// The reply to `INFO`. Some clients choose their commands by the version, and wait while `loading` is 1.
