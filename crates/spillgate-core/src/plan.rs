@@ -22,7 +22,7 @@ mod together;
 mod transaction;
 
 pub use follow_up::FollowUp;
-pub use outcomes::{Cause, ChargeOutcome, ChargeOutcomes, Order};
+pub use outcomes::{Cause, ChargeOutcome, ChargeOutcomes};
 pub use pending::PendingOutcomes;
 pub use together::SharedMatch;
 pub use transaction::{RecordAction, Transaction, TransactionReply};
@@ -205,18 +205,6 @@ impl<L: LimitHandle> Plan<L> {
     /// Returns whether the store must evaluate anything.
     pub fn asks(&self) -> bool {
         !self.transaction.charges.is_empty()
-    }
-
-    /// Returns the order in which the legs of the plan are sent. They go at once only if every rule is `parallel`.
-    /// `policy` is `None` for an inline limit.
-    pub fn order(&self, policy: Option<&Policy>) -> Order {
-        let is_parallel = |counter: &PlannedCharge<L>| {
-            self.rule_of(policy, counter).is_some_and(Rule::is_parallel)
-        };
-        match self.transaction.charges.iter().all(is_parallel) {
-            true => Order::AtOnce,
-            false => Order::OneByOne,
-        }
     }
 
     /// Returns the rule that a charge belongs to; `None` for an inline limit.

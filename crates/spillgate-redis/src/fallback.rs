@@ -14,7 +14,7 @@ use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::error::StoreError;
 use crate::limit::{Algorithm, NamedLimit};
 use crate::memory::Memory;
-use crate::plan::{ChargeOutcome, ChargeOutcomes, Order, Plan, RecordAction, Transaction};
+use crate::plan::{ChargeOutcome, ChargeOutcomes, Plan, RecordAction, Transaction};
 use crate::policy::{OnOutage, Policy, Rule, Share};
 use crate::time::{Clock, monotonic_us};
 
@@ -55,12 +55,10 @@ pub struct Fallback {
     most_used: Mutex<BTreeMap<String, u64>>,
 }
 
-/// A transaction, the order of its legs, and what to do for shards that fail.
+/// A transaction, and what to do for shards that fail.
 pub struct StoreCall<'q> {
     /// The charges.
     pub transaction: &'q Transaction,
-    /// The order of its legs.
-    pub order: Order,
     /// Decides for shards that fail.
     pub outage: Outage<'q>,
 }
@@ -95,7 +93,7 @@ impl Fallback {
         let rules = plan.transaction.charges.iter().map(rule).collect();
         let (incurred, uncharged) = (Mutex::default(), Mutex::default());
         let outage = Outage { fallback: self, rules, deferred, incurred, uncharged };
-        StoreCall { transaction: &plan.transaction, order: plan.order(policy), outage }
+        StoreCall { transaction: &plan.transaction, outage }
     }
 
     /// Stores the result of a call: last known state, deferred charges that were charged, and those

@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::Semaphore;
@@ -18,7 +17,7 @@ use super::{Redis, StoreError};
 use crate::algorithm::Intent;
 use crate::fallback::{Outage, StoreCall};
 use crate::plan::{
-    Cause, ChargeOutcome, ChargeOutcomes, Order, RecordAction, Transaction, TransactionReply,
+    Cause, ChargeOutcome, ChargeOutcomes, RecordAction, Transaction, TransactionReply,
 };
 use crate::program::reply_from;
 use crate::time::Deadline;
@@ -50,7 +49,7 @@ pub async fn decide(redis: &Redis, call: &StoreCall<'_>) -> ChargeOutcomes {
             let unanswered = Mutex::default();
             let runner = LegRunner { redis, outage, deadline, old_owners: &old_owners, unanswered };
             // Boxed, since a decision at one location would otherwise be as large as this future.
-            let outcomes = Box::pin(runner.run(transaction, call.order)).await;
+            let outcomes = Box::pin(runner.run(transaction)).await;
             old_owners.level(redis, transaction, &outcomes);
             old_owners.joined(outcomes)
         }
@@ -168,7 +167,7 @@ enum Charging {
 
 impl LegRunner<'_, '_> {
     /// Decides a transaction leg by leg.
-    async fn run(&self, transaction: &Transaction, order: Order) -> ChargeOutcomes {
+    async fn run(&self, transaction: &Transaction) -> ChargeOutcomes {
         let mut outcomes = smallvec![ChargeOutcome::NotAsked; self.old_owners.count()];
         let Legs { mut enforced, mut unenforced } =
             Legs::of(self.redis, transaction, self.old_owners);
@@ -179,26 +178,16 @@ impl LegRunner<'_, '_> {
         if !charges {
             // Nothing to refund, so the order does not matter: all legs run at once.
             enforced.append(&mut unenforced);
-            self.all_at_once(&enforced, &mut outcomes, None).await;
+            self.all_at_once(&enforced, &mut outcomes).await;
             return outcomes;
         }
         let mut provisional = ProvisionalCharges::new(self.redis, self.outage, self.old_owners);
-        let allowed = match order {
-            Order::OneByOne => {
-                if let Some((last, earlier)) = enforced.split_last_mut() {
-                    // The last leg needs no receipt: if it denies, it charged nothing, and if it allows, all did.
-                    earlier.iter_mut().for_each(|leg| leg.ask_for_receipts(self.redis));
-                    last.take_along(&mut unenforced);
-                }
-                self.one_by_one(&enforced, &mut outcomes, &mut provisional).await
-            }
-            Order::AtOnce => {
-                enforced.iter_mut().for_each(|leg| leg.ask_for_receipts(self.redis));
-                self.all_at_once(&enforced, &mut outcomes, Some(&mut provisional)).await;
-                enforced.iter().all(|leg| leg.passes(&outcomes))
-            }
-        };
-        if !allowed {
+        if let Some((last, earlier)) = enforced.split_last_mut() {
+            // The last leg needs no receipt: if it denies, it charged nothing, and if it allows, all did.
+            earlier.iter_mut().for_each(|leg| leg.ask_for_receipts(self.redis));
+            last.take_along(&mut unenforced);
+        }
+        if !self.one_by_one(&enforced, &mut outcomes, &mut provisional).await {
             provisional.refund(self.leg_deadline(), &mut outcomes).await;
             return outcomes;
         }
@@ -210,7 +199,7 @@ impl LegRunner<'_, '_> {
             // An id that was opened before has been charged already; the others only estimate.
             unenforced.iter_mut().for_each(|leg| leg.transaction.intent = Intent::Peek);
         }
-        self.all_at_once(&unenforced, &mut outcomes, None).await;
+        self.all_at_once(&unenforced, &mut outcomes).await;
         outcomes
     }
 
@@ -231,39 +220,20 @@ impl LegRunner<'_, '_> {
         true
     }
 
-    /// Evaluates all legs concurrently, and records each reply as it arrives.
-    ///
-    /// Recording at once matters: if the caller is dropped while other legs run, the charges known so far are
-    /// refunded.
-    async fn all_at_once(
-        &self,
-        legs: &[Leg],
-        outcomes: &mut ChargeOutcomes,
-        mut provisional: Option<&mut ProvisionalCharges<'_, '_>>,
-    ) {
-        let charging = match provisional {
-            Some(_) => Charging::UntilAllAgree,
-            None => Charging::ForGood,
-        };
-        let mut note_reply = |leg: &Leg, reply: ChargeOutcomes, outcomes: &mut ChargeOutcomes| {
-            note(leg, reply, outcomes);
-            if let Some(provisional) = &mut provisional {
-                provisional.note(leg, outcomes);
-            }
-        };
+    /// Evaluates all legs concurrently. What they charge is never refunded.
+    async fn all_at_once(&self, legs: &[Leg], outcomes: &mut ChargeOutcomes) {
         if self.old_owners.is_none() {
             let before = outcomes.clone();
-            let ask = async |leg| (leg, self.ask(leg, &before, charging).await);
-            let mut asked: FuturesUnordered<_> = legs.iter().map(ask).collect();
-            while let Some((leg, reply)) = asked.next().await {
-                note_reply(leg, reply, outcomes);
+            let replies = legs.iter().map(|leg| self.ask(leg, &before, Charging::ForGood));
+            for (leg, reply) in legs.iter().zip(join_all(replies).await) {
+                note(leg, reply, outcomes);
             }
         } else {
             // During a ring change two legs may charge the same counter at both owners. In sequence, the fallback for
             // the second owner sees whether the first was charged, and then defers no second charge.
             for leg in legs {
-                let reply = self.ask(leg, outcomes, charging).await;
-                note_reply(leg, reply, outcomes);
+                let reply = self.ask(leg, outcomes, Charging::ForGood).await;
+                note(leg, reply, outcomes);
             }
         }
     }
@@ -414,22 +384,21 @@ mod tests {
             let key = SubjectKey { tag, id, rule: 1 };
             PlannedCharge { cost: 1, group, ..PlannedCharge::new(key, limit.clone()) }
         };
-        // A shadow rule on the server of an enforced one has a leg of its own, after all enforced legs.
-        let charges = [charge(0, 1, 0), charge(other, 2, 0), charge(0, 3, 1)];
+        // A shadow rule on the server of an earlier enforced one has a leg of its own, after all enforced legs.
+        let charges = [charge(0, 1, 0), charge(other, 2, 0), charge(0, 3, 1), charge(other, 4, 1)];
         let key = SubjectKey { tag: 0, id: 0, rule: 0 };
         let mut plan: Plan = Plan::inline([key], &limit, &Cost::requests(0));
         plan.transaction.charges = charges.into_iter().collect();
         let fallback = Fallback::new(1_000, Clock::System, 1);
-        let mut call = fallback.store_call(&mut plan, None);
-        call.order = Order::AtOnce;
-        let soon = tokio::time::Instant::now() + WAIT * 3 / 2;
+        let call = fallback.store_call(&mut plan, None);
+        let soon = tokio::time::Instant::now() + WAIT * 5 / 2;
         let outcomes = decide(&redis, &call).await;
         assert!(tokio::time::Instant::now() < soon, "a leg waited again");
         let is_local = |outcome: &ChargeOutcome| match outcome {
             ChargeOutcome::Fallback(reply, Cause::Outage) => reply.fits,
             _ => false,
         };
-        assert!(outcomes.len() == 3 && outcomes.iter().all(is_local), "{outcomes:?}");
+        assert!(outcomes.len() == 4 && outcomes.iter().all(is_local), "{outcomes:?}");
     }
 
     /// Two of them fit into the time of a decision.

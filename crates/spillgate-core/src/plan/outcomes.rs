@@ -97,16 +97,6 @@ impl ChargeOutcome {
 /// The outcome of each charge, in the order of the transaction.
 pub type ChargeOutcomes = SmallVec<[ChargeOutcome; 1]>;
 
-/// The order in which the legs of a plan are sent to their shards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// One after the other, the widest subject last.
-    OneByOne,
-    /// All at once. This takes less time, but a denied request holds quota of shared counters for
-    /// one round trip.
-    AtOnce,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

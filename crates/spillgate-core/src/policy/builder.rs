@@ -216,19 +216,6 @@ impl RuleSpec {
         self.with("denial", denial.to_toml())
     }
 
-    /// Sends the rule's leg at the same time as those of the request's other rules, if all of them
-    /// say so.
-    ///
-    /// ```
-    /// # use spillgate_core as spillgate;
-    /// use spillgate::{Limit, Rule};
-    ///
-    /// let rule = Rule::new("api").key(["user"]).limit(Limit::per_minute(5)).parallel();
-    /// ```
-    pub fn parallel(self) -> RuleSpec {
-        self.with("parallel", true.to_toml_value())
-    }
-
     /// Makes the rule post-paid: it is charged whether it has room or not, and whatever other rules
     /// decide. Only peeks are denied.
     ///
@@ -472,7 +459,6 @@ mod tests {
                     .json([("error", "\"quota\""), ("plan", "free")])
                     .header("X-Plan", "free"),
             )
-            .parallel()
             .negative_hits()
             .request_limit(RequestLimit::Lower);
         let paid = Rule::new("paid").key([] as [&str; 0]).limit("5/minute").postpaid();
@@ -498,7 +484,6 @@ mod tests {
             local_share = 0.25
             mode = "shadow"
             denial = { status = 402, json = { error = '"quota"', plan = "free" }, headers = { x-plan = "free" } }
-            parallel = true
             negative_hits = true
             request_limit = "lower"
 

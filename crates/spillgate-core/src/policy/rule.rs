@@ -106,7 +106,6 @@ pub struct Rule {
     postpaid: bool,
     negative_hits: bool,
     request_limit: RequestLimit,
-    parallel: bool,
     local_share: Option<Share>,
     pub(super) lease: Option<(LeaseTerms, HotSubjects)>,
     denial: Option<Arc<RuleDenial>>,
@@ -180,11 +179,6 @@ impl Rule {
     /// Returns its behaviour while the store is out of reach.
     pub fn on_outage(&self) -> OnOutage {
         self.on_outage
-    }
-
-    /// Returns whether its leg need not wait for those of the request's other rules.
-    pub fn is_parallel(&self) -> bool {
-        self.parallel
     }
 
     /// Returns the part of its limits that one instance enforces while the store is out of reach. `None` if it
@@ -290,7 +284,6 @@ impl Rule {
         let anchor = read_anchor(table, key.as_deref(), problems);
         let mode = table.choice("mode", &MODES, problems).unwrap_or_default();
         let on_outage = table.choice("on_outage", &ON_OUTAGE, problems).unwrap_or_default();
-        let parallel = table.truth("parallel", problems).unwrap_or_default();
         let local_share = Share::read(table, "local_share", problems);
         let truth = |field, problems: &mut _| table.truth(field, problems).unwrap_or_default();
         let postpaid = truth("postpaid", problems);
@@ -324,7 +317,6 @@ impl Rule {
             postpaid,
             negative_hits,
             request_limit,
-            parallel,
             local_share,
             lease,
             denial,
@@ -473,7 +465,6 @@ const FIELDS: [&str; 15] = [
     "on_outage",
     "mode",
     "anchor",
-    "parallel",
     "local_share",
     "postpaid",
     "negative_hits",

@@ -262,8 +262,7 @@ impl Ledger {
         let [(one, _), (other, _)] = costs else { return };
         let places = self.places.borrow();
         if places.get(one) != places.get(other) {
-            let at_once = RULES[one.rule].is_parallel();
-            self.sometimes(if at_once { "two shards in parallel" } else { "two shards in order" });
+            self.sometimes("two shards in order");
         }
     }
 

@@ -158,7 +158,6 @@ const SOMETIMES: [&str; 30] = [
     "a deferred charge sent",
     "a refund",
     "two shards in order",
-    "two shards in parallel",
     "a cancelled caller",
     "decisions sharing a call",
     "a call cut off before it ran",

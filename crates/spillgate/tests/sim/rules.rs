@@ -63,23 +63,13 @@ impl Rule {
         Rule { on_outage, ..self }
     }
 
-    const fn of_pair(self, keys: &'static str) -> Rule {
-        Rule { pair: Some(PAIR), keys, ..self }
-    }
-
-    /// Like [`Rule::of_pair`], with both rules charged in parallel.
-    const fn of_parallel_pair(self, keys: &'static str) -> Rule {
-        Rule { pair: Some(PARALLEL), keys, more: "parallel = true\n", ..self }
+    const fn of_pair(self, pair: &'static str, keys: &'static str) -> Rule {
+        Rule { pair: Some(pair), keys, ..self }
     }
 
     /// All users are placed with their tenant.
     const fn anchored(self) -> Rule {
         Rule { keys: "\"tenant\", \"user\"", more: "anchor = [\"tenant\"]\n", ..self }
-    }
-
-    /// Returns whether its counters are charged in parallel with those of another rule, on any shard.
-    pub(crate) fn is_parallel(&self) -> bool {
-        self.pair == Some(PARALLEL)
     }
 
     /// The most that any interval of one period may hold.
@@ -164,8 +154,8 @@ impl Case {
 }
 
 /// The routes on which several rules match.
-const PAIR: &str = "pair";
-const PARALLEL: &str = "at-once";
+const BUCKETS: &str = "buckets";
+const OTHERS: &str = "others";
 /// The rule that operators change during the run. It is the last, and callers do not use it.
 pub(crate) const SWITCHED: &str = "switched";
 const MOMENT: Period = Period::Short(2_000_000);
@@ -183,11 +173,10 @@ pub(crate) const RULES: [Rule; 18] = [
     Rule::new("permits", Algorithm::Concurrency, 9, MOMENT),
     Rule::new("strict", Algorithm::TokenBucket, 9, MOMENT).on_outage("deny"),
     Rule::new("lax", Algorithm::SlidingLog, 9, MOMENT).on_outage("allow"),
-    Rule::new("narrow", Algorithm::TokenBucket, 60, Period::Ages).of_pair("\"user\""),
-    Rule::new("wide", Algorithm::TokenBucket, 9, MOMENT).of_pair(""),
-    Rule::new("narrow-at-once", Algorithm::SlidingLog, 60, Period::Ages)
-        .of_parallel_pair("\"user\""),
-    Rule::new("wide-at-once", Algorithm::FixedWindow, 9, MOMENT).of_parallel_pair(""),
+    Rule::new("narrow", Algorithm::TokenBucket, 60, Period::Ages).of_pair(BUCKETS, "\"user\""),
+    Rule::new("wide", Algorithm::TokenBucket, 9, MOMENT).of_pair(BUCKETS, ""),
+    Rule::new("narrow-log", Algorithm::SlidingLog, 60, Period::Ages).of_pair(OTHERS, "\"user\""),
+    Rule::new("wide-fixed", Algorithm::FixedWindow, 9, MOMENT).of_pair(OTHERS, ""),
     Rule::new("anchored", Algorithm::TokenBucket, 24, Period::Ages).anchored(),
     Rule::new(SWITCHED, Algorithm::TokenBucket, 9, Period::Ages),
 ];

@@ -189,7 +189,7 @@ fn rejects_unknown_and_wrong_fields_of_rules() {
     );
     refuses_rule(
         r#"colour = "red""#,
-        r#"2: rule "a", field `colour`: there is no such field; those that exist here are name, domain, match, key, limits, on_outage, mode, anchor, parallel, local_share, postpaid, negative_hits, request_limit, lease, denial"#,
+        r#"2: rule "a", field `colour`: there is no such field; those that exist here are name, domain, match, key, limits, on_outage, mode, anchor, local_share, postpaid, negative_hits, request_limit, lease, denial"#,
     );
     refuses_rule(
         r#"leases = { share = 0.05, ttl = "1s" }"#,
@@ -200,8 +200,8 @@ fn rejects_unknown_and_wrong_fields_of_rules() {
         r#"2: rule "a", field `postpaid`: this is a text; write true or false"#,
     );
     refuses_rule(
-        r#"parallel = "yes""#,
-        r#"2: rule "a", field `parallel`: this is a text; write true or false"#,
+        r#"postpaid = "yes""#,
+        r#"2: rule "a", field `postpaid`: this is a text; write true or false"#,
     );
     for share in ["0", "0.0", "1.5", "-0.25", "1e-3", "inf"] {
         refuses_rule(

@@ -27,7 +27,7 @@ pub(super) fn spans_shards(checked: &Checked<'_>) -> Vec<Finding> {
                 "its counters are sharded {}, and those of rule {first:?}{others} otherwise, so such a request takes one round trip after the other",
                 each_of(&tag(rule))
             );
-            let remedy = "give both rules the same anchor, or set parallel = true if latency matters more than a short provisional charge";
+            let remedy = "give both rules the same anchor";
             found.push(written.note(written.entry.line, problem, remedy));
         }
     }

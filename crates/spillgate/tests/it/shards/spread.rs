@@ -39,17 +39,6 @@ fn the_narrow_counter_is_refunded_when_the_shared_one_denies() {
 }
 
 #[test]
-fn parallel_rules_are_still_charged_all_or_none() {
-    let fleet = Fleet::with(&policy("parallel = true"));
-    let users: Vec<String> = (0..6).map(|_| fleet.user_apart_from_all()).collect();
-    let admitted = users.iter().flat_map(|user| (0..4).map(|_| fleet.check(user).0.is_none()));
-    assert_eq!(admitted.filter(|allowed| *allowed).count(), 10);
-    let left: Vec<u64> = users.iter().map(|user| fleet.own_left(user)).collect();
-    assert_eq!(left, [0, 0, 0, 2, 3, 3]);
-    assert_eq!(fleet.shared_left(&users[0]), 0);
-}
-
-#[test]
 fn a_denial_by_one_server_shows_no_numbers_of_unchecked_counters() {
     let fleet = Fleet::with(&policy(""));
     let user = fleet.user_apart_from_all();
@@ -229,35 +218,33 @@ fn a_caller_cancelled_while_a_leg_is_in_flight_leaves_no_charge_on_a_cluster() {
 }
 
 fn cancelling_leaves_no_charge(fleet: impl Fn(&str) -> Fleet) {
-    for field in ["", "parallel = true"] {
-        let fleet = fleet(&policy(field).replace("3/day", "1000/day"));
-        let user = fleet.user_apart_from_all();
-        assert_eq!(fleet.check(&user), (None, Source::Store));
-        let (own, shared) = (fleet.own_left(&user), fleet.shared_left(&user));
-        let home = fleet.home_of(&Request::new().with("user", &user).costing(0));
-        fleet.server(home).pause();
-        fleet.server(fleet.home_of_all).pause();
-        let mut callers = tokio::task::JoinSet::new();
-        for _ in 0..200 {
-            let (limiter, user) = (fleet.limiter.clone(), user.clone());
-            let check = async move {
-                let request = of(&user);
-                let check = limiter.check(&request);
-                tokio::time::timeout(Duration::from_millis(50), check).await.is_err()
-            };
-            callers.spawn_on(check, fleet.runtime.handle());
-        }
-        let left = fleet.runtime.block_on(callers.join_all()).into_iter().filter(|left| *left);
-        assert_eq!(left.count(), 200, "all were cancelled before any reply");
-        fleet.server(home).resume();
-        fleet.server(fleet.home_of_all).resume();
-        let mut seen = (0, 0);
-        let refunded = poll(Duration::from_secs(15), || {
-            seen = (fleet.own_left(&user), fleet.shared_left(&user));
-            (seen == (own, shared)).then_some(())
-        });
-        assert!(refunded.is_some(), "{seen:?} left of {:?}: {field:?}", (own, shared));
+    let fleet = fleet(&policy("").replace("3/day", "1000/day"));
+    let user = fleet.user_apart_from_all();
+    assert_eq!(fleet.check(&user), (None, Source::Store));
+    let (own, shared) = (fleet.own_left(&user), fleet.shared_left(&user));
+    let home = fleet.home_of(&Request::new().with("user", &user).costing(0));
+    fleet.server(home).pause();
+    fleet.server(fleet.home_of_all).pause();
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let (limiter, user) = (fleet.limiter.clone(), user.clone());
+        let check = async move {
+            let request = of(&user);
+            let check = limiter.check(&request);
+            tokio::time::timeout(Duration::from_millis(50), check).await.is_err()
+        };
+        callers.spawn_on(check, fleet.runtime.handle());
     }
+    let left = fleet.runtime.block_on(callers.join_all()).into_iter().filter(|left| *left);
+    assert_eq!(left.count(), 200, "all were cancelled before any reply");
+    fleet.server(home).resume();
+    fleet.server(fleet.home_of_all).resume();
+    let mut seen = (0, 0);
+    let refunded = poll(Duration::from_secs(15), || {
+        seen = (fleet.own_left(&user), fleet.shared_left(&user));
+        (seen == (own, shared)).then_some(())
+    });
+    assert!(refunded.is_some(), "{seen:?} left of {:?}", (own, shared));
 }
 
 /// A limiter on three servers.

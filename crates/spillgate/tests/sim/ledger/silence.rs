@@ -78,8 +78,7 @@ impl Ledger {
     ) {
         let servers = self.servers_of(costs);
         let Some(since_ms) = self.all_silent_since_ms(process, &servers) else { return };
-        let at_once = costs.iter().all(|(subject, _)| RULES[subject.rule].is_parallel());
-        let legs = if at_once { 1 } else { servers.len().min(costs.len()) as u64 };
+        let legs = servers.len().min(costs.len()) as u64;
         let is_permit =
             |(subject, _): &(Subject, u64)| RULES[subject.rule].algorithm == Algorithm::Concurrency;
         let attempts = if costs.iter().any(is_permit) { 2 } else { 1 };
