@@ -34,7 +34,6 @@ pub(crate) enum Command {
     Bench(Box<BenchArgs>),
     Doctor(DoctorArgs),
     Import(ImportArgs),
-    Scripts(ScriptsArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }
@@ -51,11 +50,9 @@ impl Command {
             Command::Simulate(args) => args.json,
             Command::Bench(args) => args.json,
             Command::Doctor(args) => args.json,
-            Command::Serve(_)
-            | Command::Import(_)
-            | Command::Scripts(_)
-            | Command::Completions(_)
-            | Command::Man(_) => false,
+            Command::Serve(_) | Command::Import(_) | Command::Completions(_) | Command::Man(_) => {
+                false
+            }
         }
     }
 }
@@ -280,40 +277,6 @@ pub(crate) struct DoctorArgs {
     pub(crate) acl: bool,
 }
 
-/// Prints the scripts for the store, or loads them before the first call.
-///
-/// One script decides; the other takes the tokens of leases.
-#[derive(Args, Debug)]
-#[command(after_help = SCRIPTS_EXAMPLES, verbatim_doc_comment)]
-pub(crate) struct ScriptsArgs {
-    #[command(subcommand)]
-    pub(crate) command: Scripts,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Scripts {
-    /// Prints the script that decides, and its SHA1 on the error output
-    Print {
-        /// Print the script for servers before Redis 7.0
-        #[arg(long)]
-        plain: bool,
-
-        /// Print the script that takes the tokens of leases
-        #[arg(long)]
-        leases: bool,
-    },
-    /// Loads both scripts into every server, and checks the SHA1s that the servers return
-    Load {
-        /// A Redis or Valkey; repeat the flag for each server
-        #[arg(long, value_name = "URL")]
-        redis: Vec<String>,
-
-        /// A settings file, as for `spillgate serve`; loads every server of its store
-        #[arg(long, value_name = "FILE")]
-        config: Option<PathBuf>,
-    },
-}
-
 /// Prints a script that completes commands and flags in a shell.
 #[derive(Args, Debug)]
 #[command(after_help = COMPLETIONS_EXAMPLES)]
@@ -419,15 +382,6 @@ Examples:
   spillgate doctor --acl
 
 Exit codes: 0 safe, 1 at least one finding is unsafe, 2 error.";
-
-const SCRIPTS_EXAMPLES: &str = "\
-Examples:
-  spillgate scripts print > check.lua
-  spillgate scripts print --leases > lease.lua
-  spillgate scripts load --redis redis://10.0.0.1:6379 --redis redis://10.0.0.2:6379
-  spillgate scripts load --config limits.toml
-
-Exit codes: 0 done, 2 error.";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

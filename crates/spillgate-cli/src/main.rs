@@ -19,7 +19,6 @@ mod doctor;
 mod explain;
 mod gone;
 mod man;
-mod scripts;
 mod serve;
 mod simulate;
 mod store_settings;
@@ -54,7 +53,6 @@ fn run(command: Command) -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Import(args) => import::run(&args, |remark| complain(&remark)),
-        Command::Scripts(args) => scripts::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     };

@@ -33,7 +33,6 @@ mod breaker;
 mod cluster;
 pub mod control;
 pub mod denial_cache;
-mod deploy;
 mod failure;
 pub mod fallback;
 mod fingerprint;
@@ -78,7 +77,7 @@ use link::Redirect;
 use nonces::Nonces;
 use program::{Call, Header, Reply};
 pub use records::IdUse;
-pub use script::{of_server as script_of_server, text as script_text};
+pub use script::text as script_text;
 use shard::{Route, Shard, together};
 use topology::{Location, Topology};
 

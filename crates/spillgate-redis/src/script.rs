@@ -84,14 +84,6 @@ pub(super) fn located(error: String) -> String {
     }
 }
 
-/// Returns both scripts as a server gets them, each with its SHA1: the one that decides, and the one of leases.
-///
-/// `marked` selects the variant for servers since 7.0.
-pub fn of_server(marked: bool) -> [(&'static str, &'static str); 2] {
-    let scripts = if marked { &MARKED } else { &PLAIN };
-    scripts.both().map(|script| (&script.text[..], &script.sha[..]))
-}
-
 /// Returns the text of the script that decides, without the mark.
 pub fn text() -> String {
     PLAIN.decides.text.clone()

@@ -26,17 +26,6 @@ impl Server {
         }
     }
 
-    /// Opens a connection to a replica, with the same login.
-    pub(super) async fn dial_replica(&self, host: &Host) -> RedisResult<Wire> {
-        match self {
-            Server::At { address: Address { at, login }, tls } => {
-                let secured = matches!(at, At::Tls(_));
-                wire::dial(&Address::of_host(host, secured, login), tls).await
-            }
-            Server::WatchedBy(sentinels) => sentinels.dial_server(host).await,
-        }
-    }
-
     /// Returns the host and port, if the server is identified by them.
     pub(super) fn host(&self) -> Option<&Host> {
         match self {

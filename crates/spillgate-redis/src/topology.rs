@@ -133,15 +133,6 @@ impl Topology {
         (old != points.node_of(tag)).then_some(Location(old))
     }
 
-    /// Returns whether calls follow a replica that takes over.
-    pub(super) fn follows_successors(&self) -> bool {
-        match self {
-            Topology::One(shard) => matches!(shard.link.server, Server::WatchedBy(_)),
-            Topology::Ring { .. } => false,
-            Topology::Cluster(_) => true,
-        }
-    }
-
     /// Returns how often a shard lost its data. Every decision calls this.
     pub(super) fn losses(&self) -> u64 {
         match self {

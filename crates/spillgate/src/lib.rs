@@ -77,8 +77,6 @@ pub mod store {
         FleetLoad, InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls,
     };
     pub(crate) use spillgate_redis::store::{Presence, Store, StoreOptions};
-
-    pub use crate::limiter::{Script, Scripts};
 }
 
 /// For HTTP services without a framework: the client's address, header fields and denials.

@@ -48,7 +48,6 @@ mod memory_stats;
 mod metrics_text;
 mod reserving;
 #[cfg(feature = "redis")]
-mod scripts;
 mod stats;
 #[cfg(feature = "redis")]
 mod store;
@@ -62,7 +61,6 @@ pub use explain::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Rais
 pub(crate) use in_force::InForce;
 pub use memory_stats::MemoryStats;
 #[cfg(feature = "redis")]
-pub use scripts::{Script, Scripts};
 use stats::DecisionCounts;
 pub use stats::Stats;
 

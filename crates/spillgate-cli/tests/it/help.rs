@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::server::run;
 
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 21] = [
     "",
     "serve",
     "check",
@@ -24,9 +24,6 @@ const COMMANDS: [&str; 24] = [
     "doctor",
     "import",
     "import envoy",
-    "scripts",
-    "scripts print",
-    "scripts load",
     "completions",
     "man",
 ];

@@ -31,7 +31,6 @@ mod protection;
 mod reload;
 mod reservations;
 mod resp;
-mod scripts;
 mod server;
 mod settings;
 mod simulate;
