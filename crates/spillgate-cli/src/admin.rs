@@ -1,6 +1,5 @@
-//! `spillgate admin`: changes rules and subjects through the admin API of one or several servers.
+//! `spillgate admin`: changes rules and subjects through the admin API of a server.
 
-use std::cmp::Reverse;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -8,50 +7,28 @@ use form_urlencoded::{Serializer, byte_serialize};
 use hyper::{Method, Request};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use spillgate_server::complain;
 use spillgate_tools::{Failure, printable, say};
 use tokio::runtime::Runtime;
 
-use crate::ERROR;
 use crate::cli::{
     Action, AdminArgs, AuditArgs, Cost, Expiry, ModeArgs, NewMode, Note, RefundArgs, Subject,
 };
 use crate::client::{self, Server};
 
 pub(crate) fn run(args: &AdminArgs) -> Result<ExitCode, Failure> {
-    let default = [URL.to_owned()];
-    let servers = if args.url.is_empty() { &default[..] } else { &args.url[..] };
-    if matches!(args.action, Action::Refund(_)) && servers.len() > 1 {
-        return Err(ONE_REFUND.into());
-    }
     let call = Call::of(&args.action, Timestamp::now());
-    let answers = Runtime::new()?.block_on(async {
-        let mut answers = Vec::with_capacity(servers.len());
-        for server in servers {
-            let result = call.send(server, args).await.map_err(|error| error.to_string());
-            answers.push(Answer { server, asked: &call.body["subject"], result });
-        }
-        answers
-    });
-    // The error of a single server is that of the command.
-    if let [Answer { result: Err(error), .. }] = &answers[..] {
-        return Err(error.as_str().into());
-    }
+    let answer: Value = Runtime::new()?.block_on(call.send(args))?;
+    let shown = Answer { server: &args.url, asked: &call.body["subject"], answer: &answer };
     match &args.action {
-        Action::Audit(wanted) => show_audit(wanted, &answers, args.json)?,
-        _ if args.json => say(&results(&answers))?,
-        _ => answers.iter().filter(|answer| answer.result.is_ok()).try_for_each(say)?,
+        _ if args.json => say(&answer)?,
+        Action::Audit(_) => show_audit(&answer)?,
+        _ => say(&shown)?,
     }
-    let failures: Vec<String> = answers.iter().filter_map(Answer::failure).collect();
-    failures.iter().for_each(complain);
-    Ok(match answers.iter().any(Answer::is_pending) {
-        _ if !failures.is_empty() => ExitCode::from(ERROR),
-        true => ExitCode::from(PENDING),
-        false => ExitCode::SUCCESS,
-    })
+    let is_pending = !shown.pending_shards().is_empty();
+    Ok(if is_pending { ExitCode::from(PENDING) } else { ExitCode::SUCCESS })
 }
 
-/// One call of the admin API, the same for each server.
+/// One call of the admin API.
 struct Call {
     method: Method,
     path: String,
@@ -59,12 +36,12 @@ struct Call {
     body: Value,
 }
 
-/// The answer of one server.
+/// The answer to a change.
 struct Answer<'s> {
     server: &'s str,
     /// The subject of the call, if it names one.
     asked: &'s Value,
-    result: Result<Value, String>,
+    answer: &'s Value,
 }
 
 impl Call {
@@ -153,8 +130,8 @@ impl Call {
         Call { method: Method::PUT, path: "/admin/v1/overrides".to_owned(), body }
     }
 
-    async fn send(&self, url: &str, args: &AdminArgs) -> Result<Value, Failure> {
-        let server = Server { url, ca: args.ca.as_deref() };
+    async fn send(&self, args: &AdminArgs) -> Result<Value, Failure> {
+        let server = Server { url: &args.url, ca: args.ca.as_deref() };
         let request = Request::builder().method(&self.method).uri(&self.path);
         let body = if self.body.is_null() { String::new() } else { self.body.to_string() };
         let token_file = args.token_file.as_deref();
@@ -164,24 +141,10 @@ impl Call {
 }
 
 impl Answer<'_> {
-    /// Returns the error, with the server that it is about.
-    fn failure(&self) -> Option<String> {
-        let error = self.result.as_ref().err()?;
-        match error.starts_with(self.server) {
-            true => Some(error.clone()),
-            false => Some(format!("{}: {error}", self.server)),
-        }
-    }
-
     /// Returns the shards that get the change later.
     fn pending_shards(&self) -> Vec<&str> {
-        let answer = self.result.as_ref().ok();
-        let shards = answer.and_then(|answer| answer["pending_shards"].as_array());
+        let shards = self.answer["pending_shards"].as_array();
         shards.into_iter().flatten().filter_map(|pending| pending["shard"].as_str()).collect()
-    }
-
-    fn is_pending(&self) -> bool {
-        !self.pending_shards().is_empty()
     }
 }
 
@@ -197,7 +160,7 @@ impl fmt::Display for Answer<'_> {
                 pending.join(", ")
             )?,
         }
-        let Ok(answer) = &self.result else { return Ok(()) };
+        let answer = self.answer;
         // The address of an IPv6 client stands for its whole network.
         if let Some(subject) = answer["subject"].as_object()
             && answer["subject"] != *self.asked
@@ -225,42 +188,15 @@ impl fmt::Display for Answer<'_> {
     }
 }
 
-/// Returns the answers of all servers, for programs.
-fn results(answers: &[Answer<'_>]) -> Value {
-    let result = |answer: &Answer<'_>| match &answer.result {
-        Ok(value) => json!({"url": answer.server, "answer": value}),
-        Err(error) => json!({"url": answer.server, "error": error}),
-    };
-    json!({"results": answers.iter().map(result).collect::<Vec<Value>>()})
-}
-
-/// Prints the changes that any server lists, each once.
-fn show_audit(wanted: &AuditArgs, answers: &[Answer<'_>], as_json: bool) -> Result<(), Failure> {
-    let mut changes = Vec::new();
-    for change in answers.iter().filter_map(|it| it.result.as_ref().ok()?["changes"].as_array()) {
-        for change in change {
-            let at = change["at"].as_str().unwrap_or_default().parse::<Timestamp>();
-            let at = at.map_err(|error| format!("the answer is not from Spillgate: {error}"))?;
-            changes.push((at, change));
-        }
-    }
-    changes.sort_by_key(|(at, _)| Reverse(*at));
-    // Servers that share a store list the same changes.
-    changes.dedup();
-    changes.truncate(wanted.number.into());
-    if as_json {
-        let changes: Vec<&Value> = changes.into_iter().map(|(_, change)| change).collect();
-        let failed = |answer: &Answer<'_>| {
-            let error = answer.result.as_ref().err()?;
-            Some(json!({"url": answer.server, "error": error}))
-        };
-        let errors: Vec<Value> = answers.iter().filter_map(failed).collect();
-        return Ok(say(&json!({"changes": changes, "errors": errors}))?);
-    }
+/// Prints the changes that a server lists.
+fn show_audit(answer: &Value) -> Result<(), Failure> {
+    let changes = answer["changes"].as_array().map_or(&[][..], Vec::as_slice);
     if changes.is_empty() {
         say(&"no changes")?;
     }
-    for (at, change) in changes {
+    for change in changes {
+        let at = change["at"].as_str().unwrap_or_default().parse::<Timestamp>();
+        let at = at.map_err(|error| format!("the answer is not from Spillgate: {error}"))?;
         say(&printable(&line(at, change)))?;
     }
     Ok(())
@@ -327,10 +263,6 @@ fn with_reason(mut query: Serializer<'_, String>, note: &Note) -> String {
     query.finish()
 }
 
-const URL: &str = "http://127.0.0.1:8082";
-const ONE_REFUND: &str =
-    "--url: name one server; servers that share a store would each refund the same subject";
-
 /// The exit code if a shard gets the change later.
 const PENDING: u8 = 1;
 
@@ -356,7 +288,7 @@ mod tests {
     fn an_answer_names_pending_shards_a_wider_subject_and_limits() {
         let asked = json!({"ip": "2001:db8::7"});
         let shown = |answer: Value| {
-            Answer { server: "http://h", asked: &asked, result: Ok(answer) }.to_string()
+            Answer { server: "http://h", asked: &asked, answer: &answer }.to_string()
         };
         assert_eq!(shown(json!({"result": "done", "pending_shards": []})), "http://h: done");
         let pending =

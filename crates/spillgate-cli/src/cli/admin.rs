@@ -11,17 +11,17 @@ use super::{Cost, cost};
 /// Changes rules and subjects of running servers, and lists who changed what.
 ///
 /// A change reaches every server on the same store within a second. While the store is down it is
-/// in force at once at the servers asked, and everywhere after the store is back: then name each
-/// server with --url. The audit lists each change with its actor, which is the name of the token.
+/// in force at once at the server asked, and everywhere after the store is back: then ask each
+/// server. The audit lists each change with its actor, which is the name of the token.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment, arg_required_else_help = true)]
 pub(crate) struct AdminArgs {
     #[command(subcommand)]
     pub(crate) action: Action,
 
-    /// The admin API of a server; repeatable [default: http://127.0.0.1:8082]
-    #[arg(long, value_name = "URL", global = true)]
-    pub(crate) url: Vec<String>,
+    /// The admin API of the server to use
+    #[arg(long, value_name = "URL", global = true, default_value = "http://127.0.0.1:8082")]
+    pub(crate) url: String,
 
     /// PEM file of the server's authority [default: those of the machine]
     #[arg(long, value_name = "FILE", global = true)]
@@ -230,7 +230,7 @@ Examples:
   spillgate admin refund api tenant=acme --cost tokens=900
   spillgate admin reset api tenant=acme
   spillgate admin audit -n 5
-  spillgate admin mode api off --url http://10.0.0.7:8082 --url http://10.0.0.8:8082
+  spillgate admin mode api off --url http://10.0.0.7:8082
 
 Exit codes: 0 done everywhere, 1 in force where asked but a shard gets it later, 2 error.";
 

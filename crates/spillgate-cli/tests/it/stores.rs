@@ -1,5 +1,4 @@
-//! Every kind of store that settings can name, for real: each one answers, is checked by the doctor, and loads the
-//! script, node by node.
+//! Every kind of store that settings can name, for real: each one decides, and is checked by the doctor, node by node.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,7 +11,7 @@ use spillgate_testkit::{ClientCertificate, Cluster, RedisServer, Sentinels, TlsS
 use crate::server::{LISTENING, Server, TempFile, peak_kib, resident_kib, run, serve, spillgate};
 
 #[test]
-fn a_primary_under_sentinels_decides_and_its_replicas_load_the_script() {
+fn a_primary_under_sentinels_decides_and_is_checked() {
     let watched = Sentinels::start(1, 2);
     let name = Sentinels::NAME;
     let file =
