@@ -4,10 +4,11 @@
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
-use std::{mem, panic, thread};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+use std::{panic, thread};
 
 use serde::Serialize;
 use tracing_subscriber::fmt::format;
@@ -20,35 +21,25 @@ use crate::metrics::{self, Kind};
 static SINK: OnceLock<Sink> = OnceLock::new();
 
 /// The lines that wait for the error output.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Sink {
-    queue: Mutex<Queue>,
-    /// Notified when lines arrive, and when all lines are written.
-    changed: Condvar,
+    lines: Sender<Vec<u8>>,
+    /// Bytes of the lines that are not written yet.
+    waiting: AtomicUsize,
     /// Lines that were dropped since the start.
     dropped: AtomicU64,
     format: Format,
 }
 
-#[derive(Debug, Default)]
-struct Queue {
-    bytes: Vec<u8>,
-    lines: u64,
-    /// Lines that were dropped since the writer last took the queue.
-    dropped: u64,
-    /// Whether the writer is writing lines.
-    is_writing: bool,
-}
-
 /// Starts the writer of a log in this format. From here on [`line`] returns at once, and panics are lines of the log.
 pub(crate) fn start(format: Format) -> io::Result<()> {
-    if SINK.set(Sink { format, ..Sink::default() }).is_err() {
+    let (sink, lines) = Sink::new(format);
+    if SINK.set(sink).is_err() {
         return Ok(());
     }
     let sink = SINK.get().expect("it was set a line above");
-    thread::Builder::new()
-        .name("log".to_owned())
-        .spawn(|| sink.write_for_ever(&mut io::stderr()))?;
+    let writer = thread::Builder::new().name("log".to_owned());
+    writer.spawn(|| sink.write_all_of(lines, &mut io::stderr()))?;
     // The standard hook writes to the error output in the thread that panicked.
     panic::set_hook(Box::new(|panic| {
         let trace = Backtrace::capture();
@@ -126,65 +117,46 @@ impl Write for Lines {
 }
 
 impl Sink {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn new(format: Format) -> (Sink, Receiver<Vec<u8>>) {
+        let (lines, received) = mpsc::channel();
+        let (waiting, dropped) = (AtomicUsize::new(0), AtomicU64::new(0));
+        (Sink { lines, waiting, dropped, format }, received)
     }
 
-    /// Adds a line, or drops it if there is no room. After the first dropped line all are dropped until the writer
-    /// takes the queue, so that the note about them stands where the lines are missing.
+    /// Adds a line, or drops it if there is no room.
     fn push(&self, line: &[u8]) {
-        let mut queue = self.lock();
+        let waiting = self.waiting.fetch_add(line.len(), Ordering::Relaxed);
         // An empty queue takes a line of any length: the line is in memory anyway.
-        let has_room = queue.bytes.is_empty() || queue.bytes.len() + line.len() <= WAITING_MAX;
-        if queue.dropped > 0 || !has_room {
-            queue.dropped += 1;
+        let has_room = waiting == 0 || waiting + line.len() <= WAITING_MAX;
+        if !has_room || self.lines.send(line.to_vec()).is_err() {
+            self.waiting.fetch_sub(line.len(), Ordering::Relaxed);
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
         }
-        queue.bytes.extend_from_slice(line);
-        queue.lines += 1;
-        drop(queue);
-        self.changed.notify_all();
     }
 
     fn flush(&self, bound: Duration) {
-        let is_busy = |queue: &mut Queue| queue.is_writing || !queue.bytes.is_empty();
         // The wait is bounded, so that a stalled reader does not keep the process from ending.
-        drop(self.changed.wait_timeout_while(self.lock(), bound, is_busy));
+        let end = Instant::now() + bound;
+        while self.waiting.load(Ordering::Relaxed) > 0 && Instant::now() < end {
+            thread::sleep(FLUSH_PAUSE);
+        }
     }
 
-    fn write_for_ever(&self, output: &mut impl Write) {
-        let mut bytes = Vec::new();
-        // Dropped lines that no note has reported yet.
-        let mut unreported = 0;
-        loop {
-            let (lines, dropped) = self.take(&mut bytes);
-            unreported += dropped;
-            let written = write_all(output, &bytes);
-            if written.is_err() {
-                self.dropped.fetch_add(lines, Ordering::Relaxed);
-                unreported += lines;
-            } else if unreported > 0
-                && write_all(output, note(unreported, self.format).as_bytes()).is_ok()
+    /// Writes lines as they arrive. After one that was written it reports those that were dropped before.
+    fn write_all_of(&self, lines: Receiver<Vec<u8>>, output: &mut impl Write) {
+        let mut reported = 0;
+        for line in lines {
+            let written = write_all(output, &line);
+            let refused = u64::from(written.is_err());
+            let dropped = self.dropped.fetch_add(refused, Ordering::Relaxed) + refused;
+            if written.is_ok()
+                && dropped > reported
+                && write_all(output, note(dropped - reported, self.format).as_bytes()).is_ok()
             {
-                unreported = 0;
+                reported = dropped;
             }
+            self.waiting.fetch_sub(line.len(), Ordering::Relaxed);
         }
-    }
-
-    /// Waits for lines, and swaps them for the writer's empty buffer.
-    fn take(&self, bytes: &mut Vec<u8>) -> (u64, u64) {
-        bytes.clear();
-        bytes.shrink_to(WAITING_MAX);
-        let mut queue = self.lock();
-        queue.is_writing = false;
-        self.changed.notify_all();
-        while queue.bytes.is_empty() {
-            queue = self.changed.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
-        }
-        mem::swap(&mut queue.bytes, bytes);
-        queue.is_writing = true;
-        (mem::take(&mut queue.lines), mem::take(&mut queue.dropped))
     }
 }
 
@@ -234,12 +206,14 @@ fn object(level: &str, message: &str, dropped: Option<u64>) -> String {
 
 const LINES_DROPPED: &str = "Log lines that were dropped because the error output took no bytes.";
 
-/// The most bytes that wait: some ten thousand lines, more than a healthy process logs at once. The writer may hold as
-/// many again.
+/// The most bytes that wait: some ten thousand lines, more than a healthy process logs at once.
 const WAITING_MAX: usize = 1024 * 1024;
 
 /// The longest wait for the last lines when the process ends. A working reader takes a pipe's 64 KiB in milliseconds.
 const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// The pause between two looks at the lines that wait when the process ends.
+const FLUSH_PAUSE: Duration = Duration::from_millis(1);
 
 /// The pause between two writes to a full pipe that does not block.
 const FULL_PIPE_PAUSE: Duration = Duration::from_millis(50);
@@ -247,7 +221,7 @@ const FULL_PIPE_PAUSE: Duration = Duration::from_millis(50);
 #[cfg(test)]
 mod tests {
     use std::process::Command;
-    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+    use std::sync::mpsc::{SyncSender, sync_channel};
 
     use super::*;
 
@@ -270,28 +244,24 @@ mod tests {
     }
 
     fn start() -> (&'static Sink, SyncSender<()>, Receiver<Vec<u8>>) {
-        let sink: &'static Sink = Box::leak(Box::default());
+        let (sink, lines) = Sink::new(Format::Text);
+        let sink: &'static Sink = Box::leak(Box::new(sink));
         let ((allow, allowed), (written, reads)) = (sync_channel(16), sync_channel(16));
-        thread::spawn(move || sink.write_for_ever(&mut Gate { allowed, written }));
+        thread::spawn(move || sink.write_all_of(lines, &mut Gate { allowed, written }));
         (sink, allow, reads)
     }
 
     #[test]
     fn a_stalled_output_drops_lines_and_reports_them_once_when_it_takes_bytes_again() {
         let (sink, allow, reads) = start();
-        sink.push(b"first\n");
-        // The writer holds the first line, and these fill the queue.
-        while !sink.lock().is_writing {
-            thread::yield_now();
-        }
+        // A line of any length finds room while none waits.
         let long = vec![b'x'; WAITING_MAX];
         sink.push(&long);
         for _ in 0..7 {
             sink.push(b"dropped\n");
         }
         assert_eq!(sink.dropped.load(Ordering::Relaxed), 7);
-        (0..3).for_each(|_| allow.send(()).unwrap());
-        assert_eq!(reads.recv().unwrap(), b"first\n");
+        (0..2).for_each(|_| allow.send(()).unwrap());
         assert_eq!(reads.recv().unwrap(), long);
         let note = String::from_utf8(reads.recv().unwrap()).unwrap();
         assert!(note.starts_with("spillgate: warning: 7 log lines were dropped"), "{note}");
