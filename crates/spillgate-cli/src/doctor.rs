@@ -47,7 +47,6 @@ fn acl() -> String {
 fn print(probe: &StoreProbe, findings: &[Finding]) -> Result<(), Failure> {
     for (name, facts) in probe.reached() {
         say(&format!("{name}: {}", introduction(facts)))?;
-        say(&format!("  PING    {}", Latency::of(&facts.ping_us)))?;
         say(&format!("  script  {}", Latency::of(&facts.script_us)))?;
         let ahead = ms(facts.ahead_us.unsigned_abs());
         let way = if facts.ahead_us < 0 { "behind" } else { "ahead of" };
@@ -71,19 +70,15 @@ fn print(probe: &StoreProbe, findings: &[Finding]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Describes a server: version, mode, replicas, and whether it refuses undeclared keys.
+/// Describes a server: version, mode and replicas.
 fn introduction(facts: &ServerFacts) -> String {
     let kind = if facts.info.get("cluster_enabled").is_some_and(|enabled| enabled == "1") {
         "in a cluster"
     } else {
         "standalone"
     };
-    let keys = if facts.knows_marked_scripts { "refuses" } else { "cannot refuse" };
     let replicas = facts.info.get("connected_slaves").map_or("0", String::as_str);
-    format!(
-        "{}, {kind}, replicas: {replicas}; {keys} keys that a script does not name",
-        version(facts)
-    )
+    format!("{}, {kind}, replicas: {replicas}", version(facts))
 }
 
 fn version(facts: &ServerFacts) -> String {
@@ -108,9 +103,7 @@ struct Report<'a> {
 struct Server<'a> {
     name: &'a str,
     version: String,
-    knows_marked_scripts: bool,
     ahead_us: i64,
-    ping: Latency,
     script: Latency,
 }
 
@@ -127,9 +120,7 @@ impl<'a> Report<'a> {
         let server = |(name, facts): (&'a str, &'a ServerFacts)| Server {
             name,
             version: version(facts),
-            knows_marked_scripts: facts.knows_marked_scripts,
             ahead_us: facts.ahead_us,
-            ping: Latency::of(&facts.ping_us),
             script: Latency::of(&facts.script_us),
         };
         Report {

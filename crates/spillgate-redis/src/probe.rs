@@ -50,12 +50,8 @@ pub struct ServerFacts {
     pub info: BTreeMap<String, String>,
     /// The settings that matter to Spillgate; empty if our user may not read them.
     pub settings: BTreeMap<String, String>,
-    /// Whether it supports `#!lua`, and so rejects undeclared keys.
-    pub knows_marked_scripts: bool,
     /// Its clock minus ours, in microseconds.
     pub ahead_us: i64,
-    /// How long each PING took, in µs, shortest first.
-    pub ping_us: Vec<u64>,
     /// How long each script call took, in µs, shortest first.
     pub script_us: Vec<u64>,
     /// Whether the script decided correctly on a key of its own: charged all or none, counted

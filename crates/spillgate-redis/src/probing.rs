@@ -98,23 +98,12 @@ impl Examination {
             }
         }
         let ahead_us = self.ahead_us().await?;
-        let knows_marked_scripts = self.knows_marked_scripts().await;
-        let scripts = if knows_marked_scripts { &script::MARKED } else { &script::PLAIN };
-        let script = &scripts.decides;
+        let knows_marked = self.knows_marked_scripts().await;
+        let script = if knows_marked { &script::MARKED.decides } else { &script::PLAIN.decides };
         let worked = self.try_script(script).await;
-        let ping = ::redis::cmd("PING");
-        let ping_us = durations_us(samples, || async { self.ask(&ping).await.is_ok() }).await;
         let peeks = || async { self.decide(Intent::Peek, "EVALSHA", &script.sha).await.is_ok() };
         let script_us = durations_us(samples, peeks).await;
-        Ok(ServerFacts {
-            info,
-            settings,
-            knows_marked_scripts,
-            ahead_us,
-            ping_us,
-            script_us,
-            script: worked,
-        })
+        Ok(ServerFacts { info, settings, ahead_us, script_us, script: worked })
     }
 
     /// Returns whether the server accepts scripts with `#!lua`. The test fails where `#` is a syntax error,
@@ -254,12 +243,11 @@ fn text(value: &Value) -> String {
 }
 
 /// Settings that decide whether counters survive, and whether the server stops writing.
-const SETTINGS: [&str; 5] = [
+const SETTINGS: [&str; 4] = [
     "save",
     "stop-writes-on-bgsave-error",
     "min-replicas-to-write",
     "cluster-require-full-coverage",
-    "tcp-keepalive",
 ];
 /// A server that takes longer for simple commands cannot decide within a deadline either.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -25,7 +25,7 @@ pub const CHECKS_OF_SERVER: usize = CHECKS.len();
 
 type Check = fn(&Server<'_>) -> Option<FailedCheck>;
 
-const CHECKS: [(&str, Check); 15] = [
+const CHECKS: [(&str, Check); 14] = [
     ("version", version),
     ("role", role),
     ("script", script),
@@ -39,7 +39,6 @@ const CHECKS: [(&str, Check); 15] = [
     ("replicas-missing", replicas_missing),
     ("replicas-not-demanded", replicas_not_demanded),
     ("full-coverage", full_coverage),
-    ("keepalive", keepalive),
     ("settings-hidden", settings_hidden),
 ];
 
@@ -233,15 +232,6 @@ fn full_coverage(server: &Server<'_>) -> Option<FailedCheck> {
         problem: "cluster-require-full-coverage is yes".to_owned(),
         why: "if one primary without a replica fails, all primaries refuse writes",
         fix: server.redis_cli("CONFIG SET cluster-require-full-coverage no"),
-    })
-}
-
-fn keepalive(server: &Server<'_>) -> Option<FailedCheck> {
-    (server.setting("tcp-keepalive") == Some("0")).then(|| FailedCheck {
-        level: Level::Note,
-        problem: "tcp-keepalive is 0".to_owned(),
-        why: "connections of lost clients stay open, up to maxclients",
-        fix: server.redis_cli("CONFIG SET tcp-keepalive 300"),
     })
 }
 

@@ -45,12 +45,9 @@ fn an_explanation_shows_leased_tokens() {
     };
     let hot = of("acme");
     assert_eq!((&hot["source"], &hot["allowed"]), (&json!("lease"), &json!(true)), "{hot}");
-    let limit = &hot["leased"]["limits"][0];
-    assert_eq!((&limit["rule"], &limit["limit"]), (&json!("api"), &json!("0")), "{hot}");
-    assert_eq!(limit["remaining"], 1_000_000, "{hot}");
     // The store counts leased tokens as used.
     assert!(hot["limits"][0]["remaining"].as_u64().unwrap() < 1_000_000, "{hot}");
-    assert_eq!(of("cold")["leased"], Value::Null);
+    assert_eq!(of("cold")["source"], "store");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use axum::response::Response;
 use hyper::Uri;
 use serde::Serialize;
 use spillgate::explain::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
-use spillgate::{Cost, Decision, Reason, Request};
+use spillgate::{Cost, Reason, Request};
 
 use super::Problem;
 use super::subject::{TWICE, attribute, once, parameters};
@@ -25,10 +25,6 @@ struct ExplainedAnswer<'e> {
     retry_after_ms: Option<u64>,
     source: &'static str,
     degraded: bool,
-    /// The denial in the denial cache, if one applies.
-    remembered: Option<Remembered>,
-    /// The leases that would pay for the whole request, if they can.
-    leased: Option<Leased<'e>>,
     limits: Vec<LimitAnswer<'e>>,
     rules: Vec<RuleAnswer<'e>>,
     rules_left_out: usize,
@@ -42,26 +38,6 @@ struct ExplainedAnswer<'e> {
 struct OtherDomain<'e> {
     rule: &'e str,
     domain: &'e str,
-}
-
-#[derive(Serialize)]
-struct Remembered {
-    allowed: bool,
-    reason: Option<&'static str>,
-    retry_after_ms: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct Leased<'e> {
-    limits: Vec<LeasedLimit<'e>>,
-}
-
-#[derive(Serialize)]
-struct LeasedLimit<'e> {
-    rule: Option<&'e str>,
-    limit: &'e str,
-    /// The last known remaining amount: the leased tokens of this instance and the rest at the store.
-    remaining: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -159,8 +135,6 @@ impl<'e> ExplainedAnswer<'e> {
             retry_after_ms: answer.retry_after().map(ms_up),
             source: answer.source().name(),
             degraded: answer.degraded(),
-            remembered: explained.remembered().map(Remembered::of),
-            leased: explained.leased().map(Leased::of),
             limits: explained.limits().map(|limit| LimitAnswer::of(&limit)).collect(),
             rules: explained.rules().iter().map(RuleAnswer::of).collect(),
             rules_left_out: explained.left_out(),
@@ -173,27 +147,6 @@ impl<'e> ExplainedAnswer<'e> {
 impl<'e> OtherDomain<'e> {
     fn of((rule, domain): &'e (String, String)) -> OtherDomain<'e> {
         OtherDomain { rule, domain }
-    }
-}
-
-impl Remembered {
-    fn of(decision: &Decision) -> Remembered {
-        Remembered {
-            allowed: decision.allowed(),
-            reason: decision.reason().map(Reason::as_str),
-            retry_after_ms: decision.retry_after().map(ms_up),
-        }
-    }
-}
-
-impl<'e> Leased<'e> {
-    fn of(decision: &'e Decision) -> Leased<'e> {
-        let limits = decision.limits().map(|limit| LeasedLimit {
-            rule: limit.rule(),
-            limit: limit.limit(),
-            remaining: limit.remaining(),
-        });
-        Leased { limits: limits.collect() }
     }
 }
 

@@ -11,7 +11,7 @@ use axum::body::{Body, Bytes};
 use axum::response::IntoResponse;
 use http_body_util::{Either, Full};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
-use hyper::header::{CONNECTION, HeaderMap, HeaderValue};
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
