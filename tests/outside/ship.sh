@@ -159,7 +159,6 @@ deb() {
       return
     fi
     package=$scratch/spillgate.deb
-    deploy/manual "${CARGO_TARGET_DIR:-target}/release/spillgate"
     PATH=$(dirname "$package_builder"):$PATH cargo deb --quiet --package spillgate-cli --no-build --output "$package" > /dev/null
   fi
   if ! unshare --mount true 2> /dev/null; then

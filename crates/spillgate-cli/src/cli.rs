@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use clap_complete::Shell;
 use spillgate_tools::{BenchArgs, ImportArgs, SimulateArgs, attribute, whole_number};
 
 mod admin;
@@ -34,8 +33,6 @@ pub(crate) enum Command {
     Bench(Box<BenchArgs>),
     Doctor(DoctorArgs),
     Import(ImportArgs),
-    Completions(CompletionsArgs),
-    Man(ManArgs),
 }
 
 impl Command {
@@ -50,9 +47,7 @@ impl Command {
             Command::Simulate(args) => args.json,
             Command::Bench(args) => args.json,
             Command::Doctor(args) => args.json,
-            Command::Serve(_) | Command::Import(_) | Command::Completions(_) | Command::Man(_) => {
-                false
-            }
+            Command::Serve(_) | Command::Import(_) => false,
         }
     }
 }
@@ -277,23 +272,6 @@ pub(crate) struct DoctorArgs {
     pub(crate) acl: bool,
 }
 
-/// Prints a script that completes commands and flags in a shell.
-#[derive(Args, Debug)]
-#[command(after_help = COMPLETIONS_EXAMPLES)]
-pub(crate) struct CompletionsArgs {
-    /// The shell that reads the script
-    pub(crate) shell: Shell,
-}
-
-/// Writes a manual page for each command into a folder.
-#[derive(Args, Debug)]
-#[command(after_help = MAN_EXAMPLES)]
-pub(crate) struct ManArgs {
-    /// The folder, which is created if it does not exist
-    #[arg(value_name = "FOLDER")]
-    pub(crate) folder: PathBuf,
-}
-
 /// The cost of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {
@@ -382,21 +360,6 @@ Examples:
   spillgate doctor --acl
 
 Exit codes: 0 safe, 1 at least one finding is unsafe, 2 error.";
-
-const COMPLETIONS_EXAMPLES: &str = "\
-Examples:
-  spillgate completions bash > ~/.local/share/bash-completion/completions/spillgate
-  spillgate completions zsh > ~/.zfunc/_spillgate
-  spillgate completions fish > ~/.config/fish/completions/spillgate.fish
-
-Exit codes: 0 done, 2 error.";
-
-const MAN_EXAMPLES: &str = "\
-Examples:
-  spillgate man ~/.local/share/man/man1
-  man spillgate-serve
-
-Exit codes: 0 done, 2 error.";
 
 #[cfg(test)]
 mod tests {

@@ -13,7 +13,6 @@ use spillgate_tools::{Failure, counted, say};
 use tokio::runtime::Runtime;
 
 use crate::cli::DoctorArgs;
-use crate::store_settings;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     if args.acl {
@@ -21,7 +20,10 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let flags = Flags { redis: args.redis.as_deref(), ..Flags::default() };
-    let Config { settings, policy } = store_settings::load(args.config.as_deref(), flags)?;
+    let Config { settings, policy } = Config::load(args.config.as_deref(), flags)?;
+    if !settings.store.is_shared() {
+        return Err(NO_STORE.into());
+    }
     let (probe, shards) = Runtime::new()?.block_on(async {
         let app = App::open_to_look(&settings.store, policy).await?;
         Ok::<_, Failure>((app.probe(SAMPLES).await, app.limiter().shards()))
@@ -150,7 +152,10 @@ impl std::fmt::Display for Latency {
     }
 }
 
-/// The calls of each kind that are measured, enough for a p99.9.
+const NO_STORE: &str = "no store is named, so state is in memory and there is nothing to check; \
+    name one with --redis redis://127.0.0.1:6379, or with --config FILE that has a [store]";
+
+/// The calls of the script that are measured, enough for a p99.9.
 const SAMPLES: usize = 1_000;
 
 /// The exit code if a finding is unsafe.

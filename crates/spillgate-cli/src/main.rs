@@ -14,14 +14,11 @@ mod bench;
 mod check;
 mod cli;
 mod client;
-mod completions;
 mod doctor;
 mod explain;
 mod gone;
-mod man;
 mod serve;
 mod simulate;
-mod store_settings;
 mod top;
 mod validate;
 
@@ -53,8 +50,6 @@ fn run(command: Command) -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Import(args) => import::run(&args, |remark| complain(&remark)),
-        Command::Completions(args) => completions::run(&args),
-        Command::Man(args) => man::run(&args),
     };
     end.unwrap_or_else(|failure| {
         if prints_json {

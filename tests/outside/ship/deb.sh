@@ -19,11 +19,10 @@ main() {
   cp "$package" "$root/spillgate.deb"
 
   installs
-  explains_itself
   serves
   keeps_the_file_of_the_operator
   leaves_nothing_behind
-  echo "$(basename "$package") installs, has its manual and completions, serves, upgrades, keeps changed settings, and purges"
+  echo "$(basename "$package") installs, serves, upgrades, keeps changed settings, and purges"
 }
 
 installs() {
@@ -36,25 +35,6 @@ installs() {
   cmp -s deploy/systemd/spillgate.service "$root$unit" || fail "$unit is not deploy/systemd/spillgate.service"
   [ -L "$root$enabled" ] || fail "the unit is not enabled"
 }
-
-# The manual of a command by `man`, and the completion of a command by bash, which loads it by the program's name.
-explains_itself() {
-  local name
-  for name in spillgate spillgate-serve spillgate-doctor; do
-    inside man --location $name > /dev/null || fail "there is no manual page of $name"
-  done
-  inside man spillgate-serve > "$scratch/page" && grep -q -e '--redis' "$scratch/page" || fail "its page names no --redis"
-  [ "$(inside bash -c "$completes")" = serve ] || fail "bash does not complete 'spillgate se': $(inside bash -c "$completes" 2>&1)"
-  for name in zsh/vendor-completions/_spillgate fish/vendor_completions.d/spillgate.fish; do
-    grep -q doctor "$root/usr/share/$name" || fail "/usr/share/$name names no command"
-  done
-}
-
-# By the shell, which needs no package bash-completion for it.
-completes='source /usr/share/bash-completion/completions/spillgate
-COMP_WORDS=(spillgate se) COMP_CWORD=1
-_spillgate spillgate se spillgate
-echo "${COMPREPLY[*]}"'
 
 # As the unit starts it, by an unprivileged user.
 serves() {

@@ -1,7 +1,7 @@
 //! Certificates, tokens and passwords that change while the service runs, and clients that guess them.
 
 use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

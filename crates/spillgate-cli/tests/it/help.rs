@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::server::run;
 
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 19] = [
     "",
     "serve",
     "check",
@@ -24,8 +24,6 @@ const COMMANDS: [&str; 21] = [
     "doctor",
     "import",
     "import envoy",
-    "completions",
-    "man",
 ];
 
 #[test]

@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
-use spillgate_testkit::{RedisServer, eventually, free_port};
+use spillgate_testkit::{RedisServer, free_port};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
