@@ -27,7 +27,6 @@ pub(super) mod problem;
 pub(super) mod request;
 pub(super) mod reservation;
 mod room;
-mod ticks;
 
 use answer::Answers;
 pub(crate) use connection::Http;

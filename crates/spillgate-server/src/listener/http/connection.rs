@@ -15,12 +15,12 @@ use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::problem::Problem;
-use super::ticks::Ticks;
 use super::{check_by, is_check};
 use crate::app::App;
 use crate::listener::{
@@ -137,11 +137,11 @@ impl Protocol for Http {
         let watched = Arc::clone(&state);
         let client = Client { peer, port, state, stage: connection.stage() };
         let service = service_fn(move |request| self.answer(&client, request));
-        let ticks = Ticks::new();
-        let mut clock = ticks.clock();
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut connection = pin!(
             http1::Builder::new()
-                .timer(ticks.clone())
+                .timer(TokioTimer::new())
                 .header_read_timeout(IDLE_TIMEOUT)
                 .max_headers(FIELDS_MAX)
                 .max_buf_size(BUFFER_MAX)
@@ -158,8 +158,7 @@ impl Protocol for Http {
                     is_closing = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                _ = clock.tick() => {
-                    ticks.note();
+                _ = ticks.tick() => {
                     if answer_ticks.is_too_slow(&watched) {
                         return;
                     }
@@ -227,8 +226,11 @@ impl AnswerTicks {
 }
 
 /// The longest time from the end of an answer to the end of the next request's head: longer than the idle time of common
-/// client pools, and short enough that silent connections make room for others. The next tick ends the connection.
+/// client pools, and short enough that silent connections make room for others.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// The time between two looks at the answer of a connection, so that no answer costs a timer.
+const TICK: Duration = Duration::from_secs(5);
 
 /// The ticks in which a client must take its whole answer: a minute and a tick. The answer to the largest batch has
 /// some 400 KB, and with 64 limits for each check 11 MB.
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_without_a_whole_head_is_closed_after_the_idle_timeout_and_a_tick() {
+    async fn a_connection_without_a_whole_head_is_closed_after_the_idle_timeout() {
         let whole = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
         let second = [&whole[..], b"POST /v1/che"].concat();
         for sent in [&b""[..], b"POST /v1/check HTTP/1.1\r\nhost:", whole, &second] {
@@ -320,7 +322,7 @@ mod tests {
             }
         });
         let open = serve_one(&listener).await;
-        let most = Duration::from_secs(5) * ANSWER_TICKS + Duration::from_secs(10);
+        let most = TICK * ANSWER_TICKS + Duration::from_secs(10);
         assert!(open <= most, "{open:?}");
         reader.abort();
     }
