@@ -133,7 +133,7 @@ fn clients_with_wrong_tokens_keep_out_no_client_with_the_right_one() {
     let reply = server.client().send_with("POST", "/v1/check", &headers, CHECK.as_bytes());
     assert_eq!(reply.unwrap().status, 200);
 
-    let at_resp = strangers(server.resp_port.unwrap(), "AUTH wrong\r\n");
+    let at_resp = strangers(server.resp_port.unwrap(), "*2\r\n$4\r\nAUTH\r\n$5\r\nwrong\r\n");
     assert_eq!(server.resp().command(&["AUTH", TOKEN]).unwrap().text(), "OK");
 
     let at_admin = strangers(server.admin_port.unwrap(), &get("/admin/v1/rules"));

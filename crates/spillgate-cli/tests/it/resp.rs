@@ -14,8 +14,22 @@ mod guard;
 mod load;
 mod password;
 
-/// Sends bytes, and returns everything that the server answers before it closes the connection.
-fn exchange(server: &Server, bytes: &[u8]) -> String {
+/// Sends the commands of some lines, and returns everything that the server answers before it closes the connection.
+fn exchange(server: &Server, lines: &str) -> String {
+    exchange_bytes(server, &encoded(lines))
+}
+
+/// Returns each line as a command, whose words a space divides.
+fn encoded(lines: &str) -> Vec<u8> {
+    let string = |word: &str| format!("${}\r\n{word}\r\n", word.len());
+    let command = |line: &str| {
+        let strings: String = line.split(' ').map(string).collect();
+        format!("*{}\r\n{strings}", line.split(' ').count())
+    };
+    lines.lines().map(command).collect::<String>().into_bytes()
+}
+
+fn exchange_bytes(server: &Server, bytes: &[u8]) -> String {
     let mut stream = raw(server);
     stream.write_all(bytes).unwrap();
     // The input ends: the server answers everything and closes.

@@ -126,8 +126,7 @@ fn a_pipeline_of_any_commands_is_answered_in_order() {
 #[test]
 fn hello_chooses_the_version() {
     let server = Server::start(&[]);
-    let answers =
-        exchange(&server, b"HELLO 3 SETNAME worker\r\nSG.CHECK d 1\r\nHELLO 2\r\nHELLO 4\r\n");
+    let answers = exchange(&server, "HELLO 3 SETNAME worker\nSG.CHECK d 1\nHELLO 2\nHELLO 4");
     assert!(answers.starts_with("%7\r\n$6\r\nserver\r\n$9\r\nspillgate\r\n"), "{answers}");
     assert!(answers.contains("$5\r\nproto\r\n:3\r\n"), "{answers}");
     assert!(answers.contains("*6\r\n:1\r\n:-1\r\n:0\r\n:-1\r\n_\r\n_\r\n*14\r\n"), "{answers}");
@@ -173,7 +172,7 @@ fn connection_commands_are_answered_as_by_redis() {
             "-ERR HELLO option 'SETNAME': write AUTH user password or SETNAME name",
         ),
     ] {
-        let answer = exchange(&server, format!("{line}\r\n").as_bytes());
+        let answer = exchange(&server, line);
         assert!(answer.starts_with(answers), "{line}: {answer}");
     }
 }

@@ -2,10 +2,10 @@
 
 use std::io::{Read, Write};
 
-use super::{exchange, raw};
+use super::{encoded, exchange, exchange_bytes, raw};
 use crate::server::{Server, resident_kib};
 
-const CHECK: &[u8] = b"CL.THROTTLE u1 1000000 1 1\r\n";
+const CHECK: &str = "CL.THROTTLE u1 1000000 1 1";
 
 #[test]
 fn invalid_bytes_get_an_error_and_end_their_connection() {
@@ -18,10 +18,10 @@ fn invalid_bytes_get_an_error_and_end_their_connection() {
         (b"*1\r\n$-1\r\n".to_vec(), "invalid bulk length"),
         (b"*2\r\n$4\r\nPING\r\n*1\r\n".to_vec(), "expected '$'"),
         (b"*1\r\n$3\r\nPING\r\n".to_vec(), "expected CR LF after a string"),
-        (vec![b'a'; 64 * 1024], "too big inline request"),
+        (b"PING\r\n".to_vec(), "expected '*'"),
         (long_request(), "too big request"),
     ] {
-        let bytes = [CHECK, &bytes, CHECK].concat();
+        let bytes = [encoded(CHECK), bytes, encoded(CHECK)].concat();
         let mut stream = raw(&server);
         // The server may close before it has read everything.
         let _ = stream.write_all(&bytes);
@@ -43,9 +43,12 @@ fn long_request() -> Vec<u8> {
 #[test]
 fn a_bad_argument_does_not_end_the_connection() {
     let server = Server::start(&[]);
-    let bytes =
-        [b"CL.THROTTLE u1 x 1 1\r\n", CHECK, b"\r\n*0\r\n*-1\r\nNONSENSE\r\n", CHECK].concat();
-    let answers = exchange(&server, &bytes);
+    let bytes = [
+        encoded(&format!("CL.THROTTLE u1 x 1 1\n{CHECK}")),
+        b"*0\r\n*-1\r\n".to_vec(),
+        encoded(&format!("NONSENSE\n{CHECK}")),
+    ];
+    let answers = exchange_bytes(&server, &bytes.concat());
     assert_eq!(answers.matches("*5\r\n").count(), 2, "{answers}");
     assert_eq!(answers.matches("-ERR ").count(), 2, "{answers}");
 }
@@ -56,7 +59,7 @@ fn a_request_in_single_bytes_is_the_same_request() {
     let mut stream = raw(&server);
     stream.set_nodelay(true).unwrap();
     for byte in
-        b"*5\r\n$11\r\nCL.THROTTLE\r\n$2\r\nu1\r\n$1\r\n4\r\n$1\r\n5\r\n$2\r\n60\r\nPING\r\n"
+        b"*5\r\n$11\r\nCL.THROTTLE\r\n$2\r\nu1\r\n$1\r\n4\r\n$1\r\n5\r\n$2\r\n60\r\n*1\r\n$4\r\nPING\r\n"
     {
         stream.write_all(&[*byte]).unwrap();
     }
@@ -91,7 +94,7 @@ fn a_client_that_reads_no_answers_is_read_no_more() {
     let before = resident_kib(server.pid());
     let mut stream = raw(&server);
     stream.set_nonblocking(true).unwrap();
-    let flood = b"INFO\r\n".repeat(10_000);
+    let flood = encoded("INFO").repeat(10_000);
     let mut taken = 0;
     // The buffers of the system on both sides fill, and then no more bytes are taken.
     for _ in 0..2_000 {
@@ -117,7 +120,7 @@ fn a_browsers_request_ends_its_connection_before_its_body() {
              Content-Type: text/plain\r\nContent-Length: {}\r\n\r\n{spend}",
             spend.len()
         );
-        let answers = exchange(&server, request.as_bytes());
+        let answers = exchange_bytes(&server, request.as_bytes());
         assert!(answers.contains("send HTTP requests to the HTTP listener"), "{method}: {answers}");
         assert!(!answers.contains("*5"), "{method}: {answers}");
     }

@@ -12,7 +12,7 @@ use crate::server::Server;
 #[test]
 fn stalled_callers_do_not_delay_others() {
     let server = Server::start(&[]);
-    let stalled: Vec<_> = [b"".as_slice(), b"*5\r\n$11\r\nCL.THR", b"CL.THROTTLE u1"]
+    let stalled: Vec<_> = [b"".as_slice(), b"*5\r\n$11\r\nCL.THR", b"*5\r\n$11\r\n"]
         .iter()
         .cycle()
         .take(300)
@@ -100,7 +100,7 @@ fn silent_callers_do_not_prevent_the_end() {
 fn a_half_sent_pipeline_at_the_signal_is_answered() {
     let server = Server::start(&[]);
     let mut stream = raw(&server);
-    stream.write_all(b"PING\r\n*1\r\n$4\r\nPI").unwrap();
+    stream.write_all(b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nPI").unwrap();
     let mut answers = [0; 7];
     stream.read_exact(&mut answers).unwrap();
     let port = server.resp_port.unwrap();

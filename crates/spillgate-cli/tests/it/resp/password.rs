@@ -19,13 +19,12 @@ fn commands_need_the_password_first() {
         let (server, _file) = guarded(variable);
         let answers = exchange(
             &server,
-            format!(
-                "PING\r\nCL.THROTTLE a 1 1 60\r\nSG.CHECK d 1\r\nINFO\r\nSELECT 0\r\nGET a\r\n\
-                 AUTH wrong\r\nAUTH other {PASSWORD}\r\nCL.THROTTLE a 1 1 60\r\n\
-                 AUTH {PASSWORD}\r\nCL.THROTTLE a 1 1 60\r\n\
-                 HELLO 3 AUTH default wrong\r\nHELLO 2 AUTH default {PASSWORD}\r\nCL.THROTTLE a 1 1 60\r\n"
-            )
-            .as_bytes(),
+            &format!(
+                "PING\nCL.THROTTLE a 1 1 60\nSG.CHECK d 1\nINFO\nSELECT 0\nGET a\n\
+                 AUTH wrong\nAUTH other {PASSWORD}\nCL.THROTTLE a 1 1 60\n\
+                 AUTH {PASSWORD}\nCL.THROTTLE a 1 1 60\n\
+                 HELLO 3 AUTH default wrong\nHELLO 2 AUTH default {PASSWORD}\nCL.THROTTLE a 1 1 60"
+            ),
         );
         let no_auth = "-NOAUTH Authentication required: send AUTH with the password first\r\n";
         let wrong = "-WRONGPASS invalid username-password pair: the user is default, the password is the one in password_file or data_token_file\r\n";
@@ -84,6 +83,6 @@ fn http_bytes_never_count_as_commands() {
             "{start}: {answers}"
         );
     }
-    let answers = exchange(&server, b"CL.THROTTLE smuggled 0 1 86400\r\n");
+    let answers = exchange(&server, "CL.THROTTLE smuggled 0 1 86400");
     assert!(answers.starts_with("*5\r\n:0\r\n"), "{answers}");
 }

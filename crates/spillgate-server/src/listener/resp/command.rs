@@ -35,8 +35,6 @@ pub(super) enum Control<'a> {
     Quit,
     /// An invalid command, with its error reply, which begins with its code.
     Refused(String),
-    /// A line of HTTP. A web page can make a browser send it here, so it ends the connection.
-    Http,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +55,7 @@ impl<'a> Command<'a> {
     pub(super) fn of(request: &[&'a [u8]]) -> Command<'a> {
         let (name, arguments) = (request[0], &request[1..]);
         let Some(command) = command_named(name) else {
-            return Command::Control(unknown(name));
+            return unknown(name);
         };
         if !command.takes.contains(&arguments.len()) {
             let CommandInfo { name, usage, .. } = command;
@@ -79,7 +77,7 @@ impl<'a> Command<'a> {
 impl Control<'_> {
     /// Returns whether the command may change the meaning of the commands after it.
     pub(super) fn ends_batch(&self) -> bool {
-        matches!(self, Control::Auth(_) | Control::Hello(_) | Control::Http | Control::Quit)
+        matches!(self, Control::Auth(_) | Control::Hello(_) | Control::Quit)
     }
 
     /// Returns whether a client may send the command before the password.
@@ -112,17 +110,13 @@ fn refused<'a>(message: String) -> Command<'a> {
     Command::Control(Control::Refused(message))
 }
 
-/// Returns the command for a name that no command has: an error, or a line of HTTP.
-fn unknown<'a>(name: &[u8]) -> Control<'a> {
-    let is = |known: &&str| name.eq_ignore_ascii_case(known.as_bytes());
-    if HTTP.iter().any(is) {
-        return Control::Http;
-    }
+/// Returns the error for a name that no command has.
+fn unknown<'a>(name: &[u8]) -> Command<'a> {
     let name = quoted(name);
     let is_of_limits = |command: &&CommandInfo| !matches!(command.read, Read::Control(_));
     let limiting = COMMANDS.iter().filter(is_of_limits).map(|command| command.name);
     let limiting: Vec<&str> = limiting.collect();
-    Control::Refused(format!(
+    refused(format!(
         "ERR unknown command {name}; there are {}, and commands about the connection such as PING",
         limiting.join(", ")
     ))
@@ -270,9 +264,6 @@ const COMMANDS: &[CommandInfo] = &[
         read: Read::Control(|_| Ok(Control::Quit)),
     },
 ];
-
-/// The first words of HTTP requests that a web page can make a browser send here.
-const HTTP: &[&str] = &["POST", "HOST:"];
 
 /// The user of `AUTH password`.
 pub(super) const USER: &[u8] = b"default";

@@ -271,8 +271,8 @@ const BATCH_FREE: usize = 16;
 /// The estimated memory to answer one command: request, decision and reply.
 const ANSWERING: usize = 640;
 
-/// The bytes of the shortest check, `SG.CHECK d 1` and a line feed.
-const SHORTEST: usize = 13;
+/// The bytes of the shortest check, `SG.CHECK d 1`.
+const SHORTEST: usize = 32;
 
 /// The longest time in which a client must take the replies of one write.
 const SENDING: Duration = Duration::from_secs(60);
@@ -329,7 +329,7 @@ mod tests {
         let (mut client, held) = client().await;
         let held = tokio::spawn(held);
         for _ in 0..5 {
-            client.write_all(b"PING\r\n").await.unwrap();
+            client.write_all(b"*1\r\n$4\r\nPING\r\n").await.unwrap();
             let mut reply = [0; 7];
             client.read_exact(&mut reply).await.unwrap();
             tokio::time::sleep(Duration::from_secs(590)).await;

@@ -1,5 +1,5 @@
-//! Decodes requests in the protocol of Redis: an array of strings, or words on one line. It returns slices of the
-//! bytes, and allocates nothing for a declared length.
+//! Decodes requests in the protocol of Redis: an array of strings each. It returns slices of the bytes, and allocates
+//! nothing for a declared length.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 /// The request at the front of the bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
-    /// A whole request, and the number of its bytes. Without arguments, as for an empty line, it is no command.
+    /// A whole request, and the number of its bytes. Without arguments it is no command.
     Whole { arguments: Arguments<'a>, length: usize },
     /// The beginning of a request that is incomplete until there are `wanted` bytes.
     Partial { wanted: usize },
@@ -33,7 +33,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Frame<'_>, Malformed> {
     let read = match bytes.first() {
         None => Err(Stop::Partial { wanted: 1 }),
         Some(b'*') => reader.array(),
-        Some(_) => reader.line(),
+        Some(_) => Err(Stop::Malformed(NO_ARRAY)),
     };
     match read {
         Ok(arguments) => Ok(Frame::Whole { arguments, length: reader.at }),
@@ -117,19 +117,6 @@ impl<'a> Reader<'a> {
         Ok(length)
     }
 
-    /// Reads a line such as `PING\r\n`, which people and probes send. Only an array has arguments with spaces.
-    fn line(&mut self) -> Result<Arguments<'a>, Stop> {
-        let searched = &self.bytes[..self.bytes.len().min(LINE_MAX)];
-        let Some(end) = searched.iter().position(|byte| *byte == b'\n') else {
-            return Err(match self.bytes.len() {
-                LINE_MAX.. => Stop::Malformed(LINE_TOO_LONG),
-                length => Stop::Partial { wanted: length + 1 },
-            });
-        };
-        self.at = end + 1;
-        words(&self.bytes[..end])
-    }
-
     /// Stops because the current item is incomplete. At least `rest` bytes must follow it.
     ///
     /// The number of wanted bytes is a lower bound: a connection never waits for bytes that do not come, and decodes a
@@ -139,13 +126,6 @@ impl<'a> Reader<'a> {
         // Nothing needs to follow the head of an array, which may be empty.
         Stop::Partial { wanted: if self.at == 0 { self.bytes.len() + 1 } else { wanted + rest } }
     }
-}
-
-/// Splits a line into words.
-fn words(line: &[u8]) -> Result<Arguments<'_>, Stop> {
-    let words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    let words: Arguments<'_> = words.take(ARGUMENTS_MAX + 1).collect();
-    if words.len() > ARGUMENTS_MAX { Err(Stop::Malformed(TOO_MANY)) } else { Ok(words) }
 }
 
 const LINE_END: &[u8] = b"\r\n";
@@ -159,9 +139,6 @@ const ARGUMENTS_MAX: usize = 1_024;
 /// The most bytes of a string: sixteen times the longest key.
 const STRING_MAX: usize = 64 * 1024;
 
-/// The most bytes of a line, as in Redis.
-const LINE_MAX: usize = 64 * 1024;
-
 /// The most bytes of one request, and so the most that are kept of an incomplete one.
 pub(super) const REQUEST_MAX: usize = 128 * 1024;
 
@@ -172,12 +149,13 @@ const TOO_MANY: &str = "invalid multibulk length: a request has at most 1024 str
 const STRING_TOO_LONG: &str =
     "invalid bulk length: a string has at most 65536 bytes; send a hash of a longer one";
 const TOO_LONG: &str = "too big request: it has at most 131072 bytes; send several requests";
+const NO_ARRAY: &str = "expected '*': a request is an array of strings such as *1 $4 PING; \
+     send HTTP requests to the HTTP listener";
 const NO_STRING: &str = "expected '$': a request is an array of strings such as $4 PING";
 const NO_LENGTH: &str =
     "invalid length: write decimal digits without zeros before them, then CR LF";
 const LONGER_THAN_DECLARED: &str =
     "expected CR LF after a string: its length counts bytes, not characters";
-const LINE_TOO_LONG: &str = "too big inline request: a line has at most 65536 bytes";
 
 #[cfg(test)]
 mod tests {
@@ -212,14 +190,6 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_words_between_spaces() {
-        assert_eq!(decode(b"PING\r\nPING"), whole(&[b"PING"], 6));
-        assert_eq!(decode(b" a\tb \n"), whole(&[b"a", b"b"], 6));
-        assert_eq!(decode(b"PING \"a b\"\n"), whole(&[b"PING", b"\"a", b"b\""], 11));
-        assert_eq!(decode(b"\r\n"), whole(&[], 2));
-    }
-
-    #[test]
     fn malformed_bytes_are_refused_as_early_as_possible() {
         for (bytes, why) in [
             (b"*1025\r\n".as_slice(), TOO_MANY),
@@ -237,13 +207,11 @@ mod tests {
             (b"*1\r\n:1\r\n", NO_STRING),
             (b"*1\r\n*1\r\n", NO_STRING),
             (b"*1\r\n$1\r\nabc", LONGER_THAN_DECLARED),
+            (b"PING\r\n", NO_ARRAY),
+            (b"\r\n", NO_ARRAY),
         ] {
             assert_eq!(decode(bytes), Err(Malformed(why)), "{}", bytes.escape_ascii());
         }
-        assert_eq!(decode(&[b'a'; LINE_MAX]), Err(Malformed(LINE_TOO_LONG)));
-        assert_eq!(decode(&b"a\n".repeat(LINE_MAX)[1..]), whole(&[], 1));
-        let words = b"a ".repeat(ARGUMENTS_MAX + 1);
-        assert_eq!(decode(&[&words, b"\n".as_slice()].concat()), Err(Malformed(TOO_MANY)));
     }
 
     #[test]

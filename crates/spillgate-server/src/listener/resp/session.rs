@@ -57,10 +57,6 @@ impl Session {
                 replies.status("OK");
                 return Next::Leave;
             }
-            Control::Http => {
-                replies.error(NOT_HTTP);
-                return Next::Leave;
-            }
         }
         Next::Stay
     }
@@ -122,5 +118,3 @@ const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair: the user
      password is the one in password_file or data_token_file";
 const NO_PASSWORD: &str = "ERR AUTH without a password set: leave the password out, or set \
      password_file under [server.resp]";
-const NOT_HTTP: &str =
-    "ERR this listener speaks the protocol of Redis: send HTTP requests to the HTTP listener";
