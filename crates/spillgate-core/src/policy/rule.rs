@@ -456,7 +456,7 @@ fn word_for<T: PartialEq>(choice: T, choices: &[(&'static str, T)]) -> &'static 
     choices.iter().find(|(_, known)| *known == choice).map_or("", |(word, _)| word)
 }
 
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 14] = [
     "name",
     "domain",
     "match",
