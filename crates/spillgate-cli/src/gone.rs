@@ -36,4 +36,5 @@ const GONE: [(&str, &str, &str); 14] = [
 ];
 
 const A_FILE: &str = "write the limit as a rule in the file of --config";
-const A_LOG: &str = "name a log, which may be a CSV file that you made; `spillgate bench` makes calls";
+const A_LOG: &str =
+    "name a log, which may be a CSV file that you made; `spillgate bench` makes calls";

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use spillgate_server::ENTRIES_MAX;
 use spillgate_server::config::{self, Loaded, Problem};
-use spillgate_tools::validate::{self, Report, Service};
+use spillgate_tools::validate::{self, InForce, Report, Service};
 use spillgate_tools::{Failure, say};
 
 use crate::cli::ValidateArgs;
@@ -24,10 +24,14 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
                 return print_problems(&[problem], args.json);
             }
             // If the old file does not load, there is nothing to compare with, which is an error.
-            let old = args.against.as_deref().map(config::policy_of).transpose()?;
+            let old = args.against.as_deref().map(config::load_file).transpose()?;
+            let old = old.as_ref().map(|old| InForce {
+                policy: &old.policy,
+                apart: file.settings.store.apart_from(&old.settings.store),
+            });
             let unreadable = file.settings.unreadable_files();
             let loaded = loaded(&name, &text, &file, &unreadable);
-            let report = Report::new(loaded, old.as_ref(), args.subjects);
+            let report = Report::new(loaded, old, args.subjects);
             if args.json {
                 say(&serde_json::to_string(&report)?)?
             } else {

@@ -1,7 +1,6 @@
 //! One charge of a decision to one counter, and the store's reply to it.
 
 use std::borrow::Borrow;
-use std::cmp::Reverse;
 
 use crate::algorithm::{Charge, LimitParams, Reading, Refund, StepCounter};
 use crate::limit::NamedLimit;
@@ -99,14 +98,6 @@ impl ChargeReply {
     /// Returns the reply of a store that has stepped the counter.
     pub fn from_step(counter: &StepCounter<'_>) -> ChargeReply {
         ChargeReply { fits: counter.fits, reading: counter.reading, charge: counter.charge }
-    }
-
-    /// Returns the order of two replies about a counter that is kept twice. The larger one counts:
-    /// a denial, then the longer wait, then the smaller remaining quota.
-    pub fn tightness(&self) -> (bool, u64, Reverse<u64>) {
-        // An unknown wait is the longest.
-        let wait_us = self.reading.retry_after_us.unwrap_or(u64::MAX);
-        (!self.fits, wait_us, Reverse(self.reading.remaining))
     }
 }
 

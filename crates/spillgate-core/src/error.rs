@@ -20,8 +20,6 @@ pub enum BuildError {
     },
     /// The ring is invalid.
     Ring {
-        /// The number of the ring.
-        number: u32,
         /// The problem and its remedy.
         why: String,
     },
@@ -50,7 +48,7 @@ impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BuildError::StoreUrl { url, why } => write!(f, "store address {url:?}: {why}"),
-            BuildError::Ring { number, why } => write!(f, "ring {number}: {why}"),
+            BuildError::Ring { why } => f.write_str(why),
             BuildError::OnStateLoss { why } => write!(f, "on_state_loss: {why}"),
             BuildError::OtherStore => f.write_str(
                 "the servers or databases differ from those in use; only credentials may change while it \

@@ -37,8 +37,6 @@ pub struct Plan<L: LimitHandle = NamedLimit> {
     pub follow_ups: Vec<FollowUp<L>>,
     /// The reservation record that the decision opens if there is room for it.
     pub opening: Option<Arc<Opening>>,
-    /// Whether a previous key secret is in use too, so that each counter has a charge under both secrets.
-    under_two_secrets: bool,
 }
 
 /// The limits that one subject is charged under: those of a rule, or one inline limit.
@@ -67,8 +65,17 @@ pub enum PlanMode {
 impl<L: LimitHandle> Plan<L> {
     /// Makes an empty plan. It is filled in place, because moving a full one takes time.
     #[inline]
-    pub fn new(secret: &Secret) -> Plan<L> {
-        Plan { under_two_secrets: secret.previous().is_some(), ..Plan::empty() }
+    pub fn empty() -> Plan<L> {
+        Plan {
+            transaction: Transaction {
+                intent: Intent::Charge,
+                record: RecordAction::None,
+                charges: SmallVec::new(),
+            },
+            outcomes: SmallVec::new(),
+            follow_ups: Vec::new(),
+            opening: None,
+        }
     }
 
     /// Adds the counters of a request that matched `rules` to an empty plan.
@@ -99,9 +106,8 @@ impl<L: LimitHandle> Plan<L> {
             for matched in rules {
                 if (matched.rule.mode() == Mode::Shadow) == shadow {
                     group += u16::from(shadow);
-                    for key in keys_of(matched.rule, request, secret) {
-                        self.add_charged(Charged::by_rule(matched), index, key, cost, group);
-                    }
+                    let key = matched.rule.subject_key(request, secret);
+                    self.add_charged(Charged::by_rule(matched), index, key, cost, group);
                 }
                 index += matched.limits.len();
             }
@@ -110,9 +116,8 @@ impl<L: LimitHandle> Plan<L> {
         if rules.iter().any(|matched| matched.rule.postpaid()) {
             let mut index = 0;
             for matched in rules {
-                for key in keys_of(matched.rule, request, secret) {
-                    self.add_postpaid(Charged::by_rule(matched), index, key, cost, &mut group);
-                }
+                let key = matched.rule.subject_key(request, secret);
+                self.add_postpaid(Charged::by_rule(matched), index, key, cost, &mut group);
                 index += matched.limits.len();
             }
         }
@@ -123,48 +128,35 @@ impl<L: LimitHandle> Plan<L> {
     where
         L: LimitHandleFrom<'p>,
     {
-        let mut plan = Plan::new(secret);
+        let mut plan = Plan::empty();
         for position in 0..matched.limits.len() {
             plan.outcomes.push(CounterOutcome {
                 shadow: false,
                 ..CounterOutcome::unknown(matched, position)
             });
         }
-        for key in keys_of(matched.rule, subject, secret) {
-            plan.add_charged(Charged::by_rule(matched), 0, key, &Cost::requests(0), 0);
-        }
+        let key = matched.rule.subject_key(subject, secret);
+        plan.add_charged(Charged::by_rule(matched), 0, key, &Cost::requests(0), 0);
         plan
     }
 
-    /// Builds the plan for an inline limit. `keys` has the subject's key under each secret.
-    pub fn inline<'p>(
-        keys: impl IntoIterator<Item = SubjectKey>,
-        limit: &'p NamedLimit,
-        cost: &Cost<'_>,
-    ) -> Plan<L>
+    /// Builds the plan for an inline limit.
+    pub fn inline<'p>(key: SubjectKey, limit: &'p NamedLimit, cost: &Cost<'_>) -> Plan<L>
     where
         L: LimitHandleFrom<'p>,
     {
         let mut plan = Plan::empty();
-        plan.add_inline(keys, limit, cost);
-        plan.under_two_secrets = plan.transaction.charges.len() > 1;
+        plan.add_inline(key, limit, cost);
         plan
     }
 
-    /// Adds the counter of an inline limit to an empty plan. `keys` has the subject's key under each
-    /// secret.
-    pub fn add_inline<'p>(
-        &mut self,
-        keys: impl IntoIterator<Item = SubjectKey>,
-        limit: &'p NamedLimit,
-        cost: &Cost<'_>,
-    ) where
+    /// Adds the counter of an inline limit to an empty plan.
+    pub fn add_inline<'p>(&mut self, key: SubjectKey, limit: &'p NamedLimit, cost: &Cost<'_>)
+    where
         L: LimitHandleFrom<'p>,
     {
         self.outcomes.push(CounterOutcome::inline());
-        for key in keys {
-            self.add_charged(Charged::inline(limit), 0, key, cost, 0);
-        }
+        self.add_charged(Charged::inline(limit), 0, key, cost, 0);
     }
 
     /// Returns the longest time in µs that a permit of this plan can be held, or `None` if it charges no permit.
@@ -220,30 +212,15 @@ impl<L: LimitHandle> Plan<L> {
     /// Splits the plan into the transaction to evaluate and the outcomes that its replies fill in.
     #[inline]
     pub fn split(&mut self) -> (&Transaction<L>, PendingOutcomes<'_, L>) {
-        let Plan { transaction, outcomes, under_two_secrets, .. } = self;
-        let (charges, twins) = (&transaction.charges[..], under_two_secrets.then(Vec::new));
-        (transaction, PendingOutcomes { outcomes, charges, twins, next: 0 })
+        let Plan { transaction, outcomes, .. } = self;
+        let charges = &transaction.charges[..];
+        (transaction, PendingOutcomes { outcomes, charges, next: 0 })
     }
 
     /// Copies the outcomes of all charges to their counters.
     pub fn take(&mut self, outcomes: &[ChargeOutcome]) {
         let (_, mut pending) = self.split();
         outcomes.iter().for_each(|outcome| pending.take(*outcome));
-    }
-
-    #[inline]
-    fn empty() -> Plan<L> {
-        Plan {
-            transaction: Transaction {
-                intent: Intent::Charge,
-                record: RecordAction::None,
-                charges: SmallVec::new(),
-            },
-            outcomes: SmallVec::new(),
-            follow_ups: Vec::new(),
-            opening: None,
-            under_two_secrets: false,
-        }
     }
 
     /// Adds the charges of one subject, whose first counter in the decision is `first`. If a limit can never allow the
@@ -369,13 +346,4 @@ impl<'p> Charged<'p> {
     fn inline(limit: &'p NamedLimit) -> Charged<'p> {
         Charged { limits: slice::from_ref(limit), attributes: 1, is_postpaid: false }
     }
-}
-
-/// Returns the subject's key for a rule, under each secret that is in use.
-pub fn keys_of(
-    rule: &Rule,
-    request: &Request<'_>,
-    secret: &Secret,
-) -> impl Iterator<Item = SubjectKey> {
-    secret.each().map(|secret| rule.subject_key(request, secret))
 }

@@ -30,30 +30,13 @@ pub struct Secret {
     hasher: SipHasher13,
     /// The hasher after the prefix of inline keys in the domain `default`.
     in_default_domain: SipHasher13,
-    /// The previous secret, while some instances or stored counters still use it.
-    previous: Option<Box<Secret>>,
 }
 
 impl Secret {
     /// Makes a secret from 16 bytes.
     pub fn new(bytes: &[u8; 16]) -> Secret {
         let hasher = SipHasher13::new_with_key(bytes);
-        Secret { hasher, in_default_domain: in_domain(hasher, DEFAULT_DOMAIN), previous: None }
-    }
-
-    /// Returns this secret with a previous one, whose counters are charged as well.
-    pub fn after(self, previous: Secret) -> Secret {
-        Secret { previous: Some(Box::new(previous)), ..self }
-    }
-
-    /// Returns the previous secret, if there is one.
-    pub fn previous(&self) -> Option<&Secret> {
-        self.previous.as_deref()
-    }
-
-    /// Returns this secret, and the previous one if there is one.
-    pub fn each(&self) -> impl Iterator<Item = &Secret> {
-        [Some(self), self.previous()].into_iter().flatten()
+        Secret { hasher, in_default_domain: in_domain(hasher, DEFAULT_DOMAIN) }
     }
 
     /// Returns the hash of an encoding.
@@ -179,8 +162,6 @@ pub fn fixed_hash<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> u128 {
 const WORD: usize = 8;
 /// The secret used if none is set. It is the same everywhere, so that a fleet agrees without
 /// settings.
-///
-/// `LimiterBuilder::previous_key_secret` takes it from a fleet that had no secret.
 pub const SHARED_SECRET: [u8; 16] = *b"spillgate shared";
 
 #[cfg(test)]

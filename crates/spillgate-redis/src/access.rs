@@ -10,7 +10,6 @@ use arc_swap::ArcSwap;
 use tokio_rustls::TlsConnector;
 
 use super::address::{Address, At};
-use super::ring::all_nodes;
 use super::{Redis, tls};
 use crate::error::BuildError;
 use crate::store::{Store, Tls};
@@ -87,8 +86,7 @@ fn addresses_of(store: &Store) -> Result<Vec<Address>, BuildError> {
         Store::Sentinel { urls, password, .. } => of_sentinels(urls, password.as_deref()),
         Store::Cluster(urls) => urls.iter().map(|url| Address::parse(url)).collect(),
         Store::Ring(ring) => {
-            let (nodes, _) = all_nodes(ring)?;
-            nodes.iter().map(|node| Address::parse(&node.url)).collect()
+            ring.checked_nodes()?.iter().map(|node| Address::parse(&node.url)).collect()
         }
     }
 }
@@ -152,7 +150,7 @@ mod tests {
     #[test]
     fn another_server_or_database_changes_nothing() {
         let access = of(&Store::Url("redis://:old@a:1/2".into()));
-        let ring = Ring::numbered(1).node("a", "redis://:new@a:1/2").node("b", "redis://:new@b:1");
+        let ring = Ring::new().node("a", "redis://:new@a:1/2").node("b", "redis://:new@b:1");
         for other in [
             Store::Url("redis://:new@b:1/2".into()),
             Store::Url("rediss://:new@a:1/2".into()),

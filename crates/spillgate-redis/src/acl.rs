@@ -9,7 +9,7 @@
 /// ```
 pub fn acl_rules() -> String {
     let commands = COMMANDS.iter().chain(&SCRIPT_COMMANDS).map(|command| format!(" +{command}"));
-    format!("resetkeys ~sg1:* ~sg2:* resetchannels -@all{}", commands.collect::<String>())
+    format!("resetkeys ~sg1:* ~sg3:* resetchannels -@all{}", commands.collect::<String>())
 }
 
 /// The commands that the connection sends.

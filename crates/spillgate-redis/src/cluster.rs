@@ -50,7 +50,6 @@ struct Nodes {
     tls: Connector,
     connections: usize,
     timeout: Duration,
-    client_clock: bool,
 }
 
 /// The owner of each slot.
@@ -81,7 +80,6 @@ impl Cluster {
             tls: tls.clone(),
             connections: options.connections,
             timeout: options.timeout,
-            client_clock: options.client_clock,
         };
         for address in &addresses {
             let shown = address.at.to_string();
@@ -334,9 +332,7 @@ impl Nodes {
     fn shard(&self, address: Address, connections: usize) -> Arc<Shard> {
         let name = address.at.to_string();
         let server = Server::At { address, tls: self.tls.clone() };
-        let Nodes { timeout, client_clock, .. } = *self;
-        let batches = Batches::unqueued();
-        Arc::new(Shard::new(name, server, connections, timeout, client_clock, batches))
+        Arc::new(Shard::new(name, server, connections, self.timeout, Batches::unqueued()))
     }
 }
 

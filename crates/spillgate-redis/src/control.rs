@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Value};
 
-use super::shard::Shard;
 use super::{Redis, ShardTag};
 use crate::error::StoreError;
 
@@ -44,7 +43,7 @@ pub struct Exchange {
 /// The result of an exchange with one copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchanged {
-    /// The time of the exchange: the store's, or the one that was given to the script.
+    /// The store's time of the exchange.
     pub now_us: u64,
     /// The version of the copy now; empty if there is none.
     pub version: Vec<u8>,
@@ -57,7 +56,7 @@ pub struct Exchanged {
 impl Redis {
     /// Reads the version of each shard's copy; empty if there is none.
     pub async fn copy_versions(&self) -> Vec<(String, Result<Vec<u8>, StoreError>)> {
-        let answers = self.on_each_shard(LOOK, |shard, _| Some(Ok(version_of(shard)))).await;
+        let answers = self.on_each_shard(LOOK, |shard| Some(version_of(shard))).await;
         let version = |value| match value {
             Value::BulkString(version) => Ok(version),
             Value::Nil => Ok(Vec::new()),
@@ -73,22 +72,19 @@ impl Redis {
         &self,
         exchange: impl Fn(&str) -> Option<Exchange>,
     ) -> Vec<(String, Result<Exchanged, StoreError>)> {
-        let command = |tag: &ShardTag, shard: &Shard| {
-            let exchange = exchange(&tag.name)?;
-            Some(self.time_of_scripts(shard).map(|now_us| exchange.command(tag, now_us)))
-        };
+        let command = |tag: &ShardTag| Some(exchange(&tag.name)?.command(tag));
         let answers = self.on_each_shard(TIMEOUT, command).await;
         answers.into_iter().map(|(name, answer)| (name, answer.and_then(Exchanged::of))).collect()
     }
 }
 
 impl Exchange {
-    /// Builds the call of this exchange. With a `now_us` of 0 the script reads the store's time.
-    pub fn command(&self, shard: &ShardTag, now_us: u64) -> Cmd {
+    /// Builds the call of this exchange.
+    pub fn command(&self, shard: &ShardTag) -> Cmd {
         let mut command = ::redis::cmd("EVAL");
         command.arg(SCRIPT).arg(2).arg(&keys(shard));
         command.arg(&self.seen).arg(self.epoch).arg(self.entries_max);
-        command.arg(now_us).arg(self.kept_us).arg(self.entries.len());
+        command.arg(self.kept_us).arg(self.entries.len());
         for entry in &self.entries {
             command.arg(&entry.id.to_be_bytes()[..]).arg(entry.value());
         }

@@ -72,10 +72,10 @@ pub fn holds(input: &[u8]) {
             assert!(sealed <= wire.len());
         }
         3 => {
-            let own = Fingerprint::new(&Secret::new(&SHARED_SECRET), None);
+            let own = Fingerprint::new(&Secret::new(&SHARED_SECRET), 0);
             let reply = heartbeat::read(answer, "key".to_owned(), &own);
-            let Some((_, Living { count, mismatch, .. })) = reply else { return };
-            assert!(mismatch.parts().iter().all(|(_, instances)| *instances <= count));
+            let Some((_, Living { mismatch, .. })) = reply else { return };
+            assert!(mismatch.parts().iter().all(|(_, instances)| *instances <= mismatch.live));
         }
         4 => {
             let Some(ranges) = cluster::ranges(answer, None) else { return };

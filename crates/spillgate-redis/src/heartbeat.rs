@@ -16,18 +16,15 @@ use super::failure::Failure;
 use super::fingerprint::{Fingerprint, Instance};
 use super::guard::{self, Guard};
 use super::link::Redirect;
-use super::ring::Seal;
 use super::shard::Shard;
-use super::{Redis, StoreClock, jitter, keys};
+use super::{Redis, jitter, keys};
 use crate::store::{Decided, FleetLoad, InstanceMismatch, Presence};
 use crate::time::Deadline;
 
 /// The live instances of a fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Living {
-    /// How many there are, including this one unless it is an onlooker.
-    pub count: u32,
-    /// How many of them differ from this one.
+    /// How many there are, and how many of them differ from this one.
     pub mismatch: InstanceMismatch,
     /// The decisions of the last minute, of the instances that report them.
     pub load: FleetLoad,
@@ -71,12 +68,12 @@ impl Redis {
         deadline: Deadline,
     ) -> Result<Living, Failure> {
         let key = guard::key_of(tag);
-        let command = self.command(shard, tag, &key, load)?;
+        let command = self.command(shard, tag, &key, load);
         let answer = shard.link.command(&command, Redirect::None, deadline).await;
         let answer = answer.inspect_err(|failure| self.topology.note_failure(failure))?;
         let (guard, living) = read(answer, key, &self.settings.instance.fingerprint)
             .ok_or_else(|| Failure::Bug(format!("{} returned no guard", shard.name)))?;
-        if shard.guard.note(guard, self.settings.guard_policy) {
+        if shard.guard.note(guard) {
             tracing::warn!(
                 target: "spillgate",
                 shard = shard.name,
@@ -86,28 +83,8 @@ impl Redis {
         Ok(living)
     }
 
-    /// Returns the time in µs for scripts that decide no request, such as heartbeats; 0 if they read
-    /// the store's.
-    pub(super) fn time_of_scripts(&self, shard: &Shard) -> Result<u64, Failure> {
-        match self.settings.clock {
-            // The local wall clock would make each of two instances 5 s apart drop the other.
-            StoreClock::Client => shard.sampled_time_us(),
-            StoreClock::Store | StoreClock::Given(_) => Ok(0),
-        }
-    }
-
-    fn command(
-        &self,
-        shard: &Shard,
-        tag: &str,
-        guard: &str,
-        load: Option<Decided>,
-    ) -> Result<Cmd, Failure> {
+    fn command(&self, shard: &Shard, tag: &str, guard: &str, load: Option<Decided>) -> Cmd {
         let Instance { fingerprint, presence } = &self.settings.instance;
-        // An onlooker, such as a diagnosis, must not put a ring in force.
-        let rings = self.settings.guard_policy.ring.filter(|_| *presence == Presence::Announced);
-        let own = rings.map_or(Seal::NONE, |ring| ring.own);
-        let previous = rings.and_then(|ring| ring.previous).unwrap_or(Seal::NONE);
         let name = match presence {
             Presence::Announced => format!("{:016x}:{fingerprint}", self.instance_id),
             Presence::Onlooker => String::new(),
@@ -122,14 +99,9 @@ impl Redis {
             .arg(name)
             .arg(GONE_MS)
             .arg(format!("{:016x}", jitter::random()))
-            .arg(self.time_of_scripts(shard)?)
             .arg(shard.guard.epoch_under(guard))
-            .arg(own.number)
-            .arg(format!("{:x}", own.fingerprint))
-            .arg(previous.number)
-            .arg(format!("{:x}", previous.fingerprint))
             .arg(load.unwrap_or_default());
-        Ok(beat)
+        beat
     }
 }
 
@@ -137,7 +109,6 @@ impl Living {
     /// Returns the larger counts of two shards.
     fn or(self, other: Living) -> Living {
         Living {
-            count: self.count.max(other.count),
             mismatch: self.mismatch.or(other.mismatch),
             load: if self.load.instances < other.load.instances { other.load } else { self.load },
         }
@@ -147,13 +118,7 @@ impl Living {
 /// Parses a heartbeat's reply: the guard, and the live instances compared with the own fingerprint.
 pub(super) fn read(answer: Value, key: String, own: &Fingerprint) -> Option<(Guard, Living)> {
     let Value::Array(parts) = answer else { return None };
-    let [
-        Value::BulkString(guard),
-        Value::Int(oldest_for_us),
-        Value::Array(kinds),
-        Value::Array(load),
-    ] = &parts[..]
-    else {
+    let [Value::BulkString(guard), Value::Array(kinds), Value::Array(load)] = &parts[..] else {
         return None;
     };
     let [Value::Int(instances), Value::Int(allowed), Value::Int(denied)] = load[..] else {
@@ -169,11 +134,9 @@ pub(super) fn read(answer: Value, key: String, own: &Fingerprint) -> Option<(Gua
         let [Value::BulkString(kind), Value::Int(instances)] = kind else { return None };
         let instances = u32::try_from(*instances).unwrap_or(0);
         let other = std::str::from_utf8(kind).ok().and_then(Fingerprint::read);
-        living.count = living.count.saturating_add(instances);
         living.mismatch = living.mismatch.and(own.mismatch(other.as_ref(), instances));
     }
-    let guard = Guard::read(key, guard, oldest_for_us.max(&0).cast_unsigned())?;
-    Some((guard, living))
+    Some((Guard::read(key, guard)?, living))
 }
 
 const SCRIPT: &str = include_str!("lua/heartbeat.lua");

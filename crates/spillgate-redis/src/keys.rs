@@ -1,7 +1,7 @@
-//! The names of keys in the store: `sg2:{tag}:id`, without any byte of a request. The number is [`SCHEMA`].
+//! The names of keys in the store: `sg3:{tag}:id`, without any byte of a request. The number is [`SCHEMA`].
 //!
-//! Heartbeats, guards and runtime changes keep the prefix `sg1:`. Their form has not changed, and instances
-//! of different schemas find each other there.
+//! Heartbeats, guards and runtime changes keep the prefix `sg1:`, so that instances of different schemas find
+//! each other there.
 
 use crate::limit::{Algorithm, NamedLimit, RecordName};
 use crate::subject::SubjectKey;
@@ -9,7 +9,7 @@ use crate::subject::SubjectKey;
 /// Returns the key of the value with the small states of all limits of one rule and subject.
 pub(super) fn value(key: SubjectKey) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_LENGTH);
-    name.extend_from_slice(b"sg2:{");
+    name.extend_from_slice(PREFIX);
     base64url(key.tag, &mut name);
     name.extend_from_slice(b"}:");
     base64url(key.id, &mut name);
@@ -45,7 +45,7 @@ pub(super) fn own(key: SubjectKey, limit: &NamedLimit) -> Option<Vec<u8>> {
 /// Returns the key of a reservation's record.
 pub(super) fn record(tag: u128, id: u128) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_LENGTH + 2);
-    name.extend_from_slice(b"sg2:{");
+    name.extend_from_slice(PREFIX);
     base64url(tag, &mut name);
     name.extend_from_slice(b"}:r:");
     base64url(id, &mut name);
@@ -56,7 +56,7 @@ pub(super) fn record(tag: u128, id: u128) -> Vec<u8> {
 /// another request under the same id may have other counters.
 pub(super) fn named(id: u128) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_LENGTH);
-    name.extend_from_slice(b"sg2:{");
+    name.extend_from_slice(PREFIX);
     base64url(id, &mut name);
     name.extend_from_slice(b"}:i");
     name
@@ -85,8 +85,9 @@ fn base64url(bits: u128, out: &mut Vec<u8>) {
 ///
 /// Raise both if an instance of this version cannot share counters with one of the version before. Heartbeats
 /// carry the number, and each side warns about the other.
-pub(super) const SCHEMA: u32 = 2;
+pub(super) const SCHEMA: u32 = 3;
+const PREFIX: &[u8] = b"sg3:{";
 /// The tag of keys on a server of its own, where any tag will do.
 pub(super) const ANY_TAG: &str = "control";
-/// `sg2:{`, 22 characters, `}:`, 22 characters.
+/// `sg3:{`, 22 characters, `}:`, 22 characters.
 const KEY_LENGTH: usize = 51;

@@ -22,7 +22,7 @@ use crate::limit::NamedLimit;
 use crate::meter::ShardMeter;
 use crate::plan::{RecordAction, Transaction, TransactionReply};
 use crate::reservation::{Group, Opened};
-use crate::store::{ShardStatus, Store, StoreOptions};
+use crate::store::{OnStateLoss, ShardStatus, Store, StoreOptions};
 use crate::subject::SubjectKey;
 use crate::time::{Clock, Deadline};
 
@@ -72,13 +72,12 @@ mod wire;
 use access::Access;
 use failure::{Failure, NotHere};
 use fingerprint::Instance;
-use guard::{GuardPolicy, Rings};
 use link::Redirect;
 use nonces::Nonces;
 use program::{Call, Header, Reply};
 pub use records::IdUse;
 pub use script::text as script_text;
-use shard::{Route, Shard, together};
+use shard::{Route, together};
 use topology::{Location, Topology};
 
 /// The Redis engine. Clones share connections, queues and state.
@@ -106,22 +105,11 @@ struct Patience {
 /// Settings and state that all calls of this instance share.
 #[derive(Debug)]
 struct CallSettings {
-    clock: StoreClock,
+    /// A clock that a test passes in; scripts read the store's if it is absent.
+    given_clock: Option<Clock>,
     nonces: Nonces,
-    guard_policy: GuardPolicy,
+    on_state_loss: OnStateLoss,
     instance: Instance,
-}
-
-/// The clock that decides.
-#[derive(Debug, Default)]
-enum StoreClock {
-    /// The store's clock, read once in each script run.
-    #[default]
-    Store,
-    /// This instance's clock, corrected by the store's once a second: for services that forbid TIME inside scripts.
-    Client,
-    /// A clock that a test passes in.
-    Given(Clock),
 }
 
 /// The terms of one call to a shard.
@@ -154,14 +142,16 @@ impl Redis {
         let access = Access::of(store, options.tls.as_ref())?;
         let topology = Topology::new(store, &access, options)?;
         topology.warm_up().await;
-        let ring = Rings::of(store);
-        let guard_policy = GuardPolicy { on_state_loss: options.on_state_loss, ring };
-        let instance = Instance::new(options, ring);
-        let clock = if options.client_clock { StoreClock::Client } else { StoreClock::Store };
-        let redis = Redis {
+        let settings = CallSettings {
+            given_clock: None,
+            nonces: Nonces::begin(),
+            on_state_loss: options.on_state_loss,
+            instance: Instance::new(store, options),
+        };
+        Ok(Redis {
             topology: Arc::new(topology),
             access: Arc::new(access),
-            settings: Arc::new(CallSettings::new(clock, guard_policy, instance)),
+            settings: Arc::new(settings),
             timeout: options.timeout,
             patience: Patience {
                 wait: options.patience(),
@@ -169,16 +159,15 @@ impl Redis {
                 admits_itself: false,
             },
             instance_id: jitter::random(),
-        };
-        redis.sample_clocks().await;
-        Ok(redis)
+        })
     }
 
     /// Returns this engine with another clock, which decides in place of the store's. For an engine that has no clones
     /// yet: calls that wait together are sent by the clock of the first.
     pub fn with_clock(self, clock: Clock) -> Redis {
-        let CallSettings { guard_policy, instance, .. } = *self.settings;
-        let settings = CallSettings::new(StoreClock::Given(clock), guard_policy, instance);
+        let CallSettings { on_state_loss, instance, .. } = *self.settings;
+        let (given_clock, nonces) = (Some(clock), Nonces::begin());
+        let settings = CallSettings { given_clock, nonces, on_state_loss, instance };
         Redis { settings: Arc::new(settings), ..self }
     }
 
@@ -215,15 +204,6 @@ impl Redis {
         let (changes, deadline) = ([(counter, change)], self.deadline());
         let location = self.topology.location(counter.key.tag);
         let changed = self.change_at(location, &changes, deadline).await?;
-        if let Some(old) = self.topology.old_location(counter)
-            && let Err(error) = self.change_at(old, &changes, deadline).await
-            && !self.give_up_if_gone(old)
-        {
-            // The new owner has made the change, so no caller may repeat it as if nothing was charged.
-            return Err(StoreError::Unknown(format!(
-                "the new owner did, the old one failed: {error}"
-            )));
-        }
         changed.first().copied().ok_or_else(|| StoreError::Foreign("no answer".into()))
     }
 
@@ -233,31 +213,21 @@ impl Redis {
         for key in keys::all_of(key, limits) {
             unlink.arg(key);
         }
-        let deadline = self.deadline();
-        let old = limits.iter().find_map(|limit| self.old_location(key, limit));
-        if let Some(old) = old
-            && let Err(error) = self.command_at(old, &unlink, deadline).await
-            && !self.give_up_if_gone(old)
-        {
-            return Err(error);
-        }
-        self.command_at(self.topology.location(key.tag), &unlink, deadline).await.map(drop)
+        let location = self.topology.location(key.tag);
+        self.command_at(location, &unlink, self.deadline()).await.map(drop)
     }
 
     /// Sends one command to each shard for which `command` returns one. Returns the replies by shard name.
     pub(crate) async fn on_each_shard(
         &self,
         timeout: Duration,
-        command: impl Fn(&ShardTag, &Shard) -> Option<Result<Cmd, Failure>>,
+        command: impl Fn(&ShardTag) -> Option<Cmd>,
     ) -> Vec<(String, Result<Value, StoreError>)> {
         let deadline = Deadline::after(timeout);
         let answers = self.topology.shards().into_iter().filter_map(|(tag, shard)| {
-            let (command, name) = (command(&tag, &shard)?, tag.name);
+            let (command, name) = (command(&tag)?, tag.name);
             Some(async move {
-                let answer = match command {
-                    Ok(command) => shard.link.command(&command, Redirect::None, deadline).await,
-                    Err(failure) => Err(failure),
-                };
+                let answer = shard.link.command(&command, Redirect::None, deadline).await;
                 let answer = answer.inspect_err(|failure| self.topology.note_failure(failure));
                 (name, answer.map_err(StoreError::from))
             })
@@ -296,13 +266,6 @@ impl Redis {
         self.topology.shards().iter().map(|(_, shard)| shard.status().clock_steps).sum()
     }
 
-    /// Counts a location's data as lost if its server is known to be gone. Returns whether it is.
-    fn give_up_if_gone(&self, location: Location) -> bool {
-        let route = self.topology.route(location).ok();
-        let gone = route.filter(|route| route.shard.link.is_tripped());
-        gone.inspect(|route| route.shard.guard.give_up()).is_some()
-    }
-
     /// Returns whether one server now holds two locations.
     fn are_on_one_server(&self, one: Location, other: Location) -> bool {
         let shard = |location| self.topology.route(location).map(|route| route.shard);
@@ -315,15 +278,6 @@ impl Redis {
     /// Returns whether a location's server is known, and no connection to it is open.
     fn is_disconnected(&self, location: Location) -> bool {
         self.topology.route(location).is_ok_and(|route| !route.shard.link.is_connected())
-    }
-
-    /// Samples the clock of every shard, if scripts must not read it.
-    pub async fn sample_clocks(&self) {
-        if matches!(self.settings.clock, StoreClock::Client) {
-            let shards = self.topology.shards();
-            let deadline = Deadline::after(CLOCK_SAMPLE);
-            join_all(shards.iter().map(|(_, shard)| shard.sample_clock(deadline))).await;
-        }
     }
 
     /// Returns the meters of all shards.
@@ -344,12 +298,6 @@ impl Redis {
         }
     }
 
-    /// Returns the location of a limit's state on the previous ring, as long as that state counts.
-    fn old_location(&self, key: SubjectKey, limit: &NamedLimit) -> Option<Location> {
-        limit.params()?;
-        self.topology.old_location(&PlannedCharge::new(key, limit))
-    }
-
     /// Returns whether one location holds all counters of a transaction.
     pub(crate) fn is_one_location(&self, transaction: &Transaction) -> bool {
         self.only_location(transaction).is_some()
@@ -358,10 +306,6 @@ impl Redis {
     /// Returns the location that holds all counters of a transaction, if there is only one.
     fn only_location(&self, transaction: &Transaction) -> Option<Location> {
         let (first, others) = transaction.charges.split_first()?;
-        // A counter with an old owner has two locations, so it never takes the one-call path.
-        if transaction.charges.iter().any(|counter| self.topology.old_location(counter).is_some()) {
-            return None;
-        }
         let location = self.topology.location(first.key.tag);
         let same = |counter: &PlannedCharge| {
             counter.key.tag == first.key.tag || self.topology.location(counter.key.tag) == location
@@ -528,12 +472,6 @@ impl Redis {
     }
 }
 
-impl CallSettings {
-    fn new(clock: StoreClock, guard_policy: GuardPolicy, instance: Instance) -> CallSettings {
-        CallSettings { clock, nonces: Nonces::begin(), guard_policy, instance }
-    }
-}
-
 /// Notes the location of a reservation's record that may exist although the call failed: the receipt lists the
 /// location, and settling looks there.
 fn note_possible_record(transaction: &Transaction, error: &StoreError) {
@@ -546,8 +484,6 @@ fn note_possible_record(transaction: &Transaction, error: &StoreError) {
     }
 }
 
-/// Longer than any round trip to a store that decides, and much shorter than the time that a sample holds.
-const CLOCK_SAMPLE: Duration = Duration::from_secs(1);
 /// Retries after a reply which proves that nothing was executed, such as MOVED. During a move the second
 /// owner may redirect as well.
 const TRIES_AGAIN: usize = 2;

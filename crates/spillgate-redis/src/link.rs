@@ -28,7 +28,7 @@ use crate::counter::PlannedCharge;
 use crate::limit::{Limit, NamedLimit};
 use crate::plan::{RecordAction, Transaction};
 use crate::subject::SubjectKey;
-use crate::time::{Clock, Deadline};
+use crate::time::Deadline;
 
 /// A set of connections to one server, made again when they break.
 #[derive(Debug)]
@@ -38,8 +38,6 @@ pub(super) struct Link {
     next_line: AtomicUsize,
     /// How long to wait for a connection, and for a byte of a reply.
     timeout: Duration,
-    /// Whether decisions use this instance's clock. The test of a connection then does not read the server's either.
-    client_clock: bool,
     pulse: Arc<Pulse>,
     in_flight: Arc<AtomicUsize>,
     breaker: Mutex<Breaker>,
@@ -69,12 +67,7 @@ pub(super) enum Redirect {
 }
 
 impl Link {
-    pub(super) fn new(
-        server: Server,
-        connections: usize,
-        timeout: Duration,
-        client_clock: bool,
-    ) -> Arc<Link> {
+    pub(super) fn new(server: Server, connections: usize, timeout: Duration) -> Arc<Link> {
         Arc::new_cyclic(|link: &Weak<Link>| {
             let link = Weak::clone(link);
             let on_silence = move || {
@@ -87,7 +80,6 @@ impl Link {
                 lines: (0..connections).map(|_| ArcSwapOption::empty()).collect(),
                 next_line: AtomicUsize::new(0),
                 timeout,
-                client_clock,
                 pulse: Arc::new(Pulse::new(timeout, on_silence)),
                 in_flight: Arc::default(),
                 breaker: Mutex::default(),
@@ -446,7 +438,7 @@ impl Link {
                 Err(_) => {}
             }
         }
-        let probe = probe(if self.client_clock { Clock::System.now_us() } else { 0 });
+        let probe = probe();
         match wire.ask(&probe.command("EVAL", &scripts.decides.text, &probe.encoded())).await {
             Err(failure) if failure.shows_work() == Some(false) => return Err(failure),
             _ => {}
@@ -542,16 +534,14 @@ impl std::fmt::Debug for Open {
 }
 
 /// Returns a call that tests whether a server decides. It peeks at a counter that no limit has, and changes nothing.
-///
-/// `given_us` is the instant to decide at; 0 means the server's own time.
-fn probe(given_us: u64) -> Call<'static> {
+fn probe() -> Call<'static> {
     static PEEK: LazyLock<Transaction> = LazyLock::new(|| {
         let limit = NamedLimit::new(Limit::per_second(1), 0);
         let counter = PlannedCharge::new(SubjectKey { tag: 0, id: 0, rule: 0 }, limit);
         let charges = [counter].into_iter().collect();
         Transaction { intent: Intent::Peek, record: RecordAction::None, charges }
     });
-    let mut call = Call::new(Header { given_us, estimate_us: 0, nonce: 1 });
+    let mut call = Call::new(Header { given_us: 0, estimate_us: 0, nonce: 1 });
     call.decision(&PEEK);
     call
 }

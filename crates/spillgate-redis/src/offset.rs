@@ -57,12 +57,6 @@ impl Offset {
         self.steps.fetch_add(1, Ordering::Relaxed);
         Some(offset_us - before_us)
     }
-
-    /// Sets the offset from the middle of two instants. The error is at most half of their distance.
-    pub(super) fn set(&self, store_us: u64, sent_us: u64, answered_us: u64) {
-        let offset_us = store_us.wrapping_sub(sent_us.midpoint(answered_us)).cast_signed();
-        self.us.store(offset_us, Ordering::Relaxed);
-    }
 }
 
 /// Two clocks drift apart by less than this between two calls.

@@ -17,10 +17,8 @@ pub struct StoreProbe {
     pub servers: Vec<ServerProbe>,
     /// The longest time that a decision waits for a silent server.
     pub timeout: Duration,
-    /// The number of live instances that differ from this one.
+    /// The number of live instances, and of those that differ from this one.
     pub mismatch: InstanceMismatch,
-    /// The number of live instances, including this one unless it only probes.
-    pub live_instances: u32,
     /// The number of local shares: without the store, this instance enforces one part in `shares`
     /// of a limit.
     pub shares: u32,

@@ -30,19 +30,12 @@ impl Redis {
     pub async fn probe(&self, samples: usize) -> StoreProbe {
         let shards = self.topology.shards().into_iter().map(|(_, shard)| {
             let subject = self.probe_subject(&shard);
-            let given_us = self.time_of_scripts(&shard);
-            probe_shard(shard, subject, given_us, samples)
+            probe_shard(shard, subject, samples)
         });
         let servers = join_all(shards).await;
         let load = Decided::default();
-        let Living { count, mismatch, .. } = self.heartbeat(load).await.unwrap_or_default();
-        StoreProbe {
-            servers,
-            timeout: self.timeout,
-            live_instances: count,
-            mismatch,
-            ..StoreProbe::default()
-        }
+        let Living { mismatch, .. } = self.heartbeat(load).await.unwrap_or_default();
+        StoreProbe { servers, timeout: self.timeout, mismatch, ..StoreProbe::default() }
     }
 
     /// Returns a new random subject on this shard.
@@ -59,19 +52,12 @@ impl Redis {
     }
 }
 
-async fn probe_shard(
-    shard: Arc<Shard>,
-    subject: SubjectKey,
-    given_us: Result<u64, Failure>,
-    samples: usize,
-) -> ServerProbe {
+async fn probe_shard(shard: Arc<Shard>, subject: SubjectKey, samples: usize) -> ServerProbe {
     let name = shard.name.clone();
     let facts = async {
         let wire = Deadline::after(PATIENCE).bound(shard.link.dial()).await;
         let wire = wire.unwrap_or_else(|| Err(Failure::NotSent("no connection in time".into())))?;
-        Examination { wire, subject, limits: probe_limits(), given_us: given_us? }
-            .facts(samples)
-            .await
+        Examination { wire, subject, limits: probe_limits() }.facts(samples).await
     };
     ServerProbe { name, facts: facts.await.map_err(StoreError::from) }
 }
@@ -81,8 +67,6 @@ struct Examination {
     wire: Wire,
     subject: SubjectKey,
     limits: [NamedLimit; 2],
-    /// The time for the script in µs, or 0 if it reads the store's.
-    given_us: u64,
 }
 
 impl Examination {
@@ -174,7 +158,7 @@ impl Examination {
         let estimate_us = Clock::System.now_us();
         let nonce = (jitter::random() >> 16).max(1);
         let once = [(&transaction, 1)];
-        let call = Call::of(Header { given_us: self.given_us, estimate_us, nonce }, &once);
+        let call = Call::of(Header { given_us: 0, estimate_us, nonce }, &once);
         let command = call.command(how, script, &call.encoded());
         let answer =
             self.answer(&command).await.map_err(|failure| StoreError::from(failure).to_string());

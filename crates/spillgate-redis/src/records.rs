@@ -37,7 +37,7 @@ pub enum IdUse {
 }
 
 impl Redis {
-    /// Ends or renews one group of a reservation, at its location and, during a ring change, at the previous one.
+    /// Ends or renews one group of a reservation.
     pub async fn close(
         &self,
         id: u128,
@@ -46,80 +46,6 @@ impl Redis {
     ) -> Result<Answer, StoreError> {
         let deadline = self.deadline();
         let location = self.topology.location(group.tag);
-        let answer = self.close_at(location, id, group, ending, deadline).await?;
-        let Some(old) = self.topology.location_before(group.tag) else { return Ok(answer) };
-        // A receipt from before the ring change has its record at the old owner.
-        match self.close_at(old, id, group, ending, deadline).await {
-            Ok(at_old) => Ok(ending.join(answer, at_old)),
-            Err(_) if self.give_up_if_gone(old) => Ok(answer),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Returns how a reservation has ended, or `None` while it is open and all its permits are held.
-    ///
-    /// During a ring change, looks at the previous location too.
-    pub async fn ended(&self, id: u128, tag: u128) -> Result<Option<Ended>, StoreError> {
-        let deadline = self.deadline();
-        let ended = self.ended_at(self.topology.location(tag), id, tag, deadline).await?;
-        // The old owner is read only if the new one shows no end.
-        let Some(old) = self.topology.location_before(tag).filter(|_| ended.is_none()) else {
-            return Ok(ended);
-        };
-        match self.ended_at(old, id, tag, deadline).await {
-            Err(_) if self.give_up_if_gone(old) => Ok(None),
-            at_old => at_old,
-        }
-    }
-
-    /// Returns whether a reservation's id is free for this request, or used by it already.
-    ///
-    /// During a ring change, looks at the previous location too.
-    pub async fn claim_id(&self, opening: &Opening, id_use: IdUse) -> Result<bool, StoreError> {
-        let deadline = self.deadline();
-        // Instances on the previous ring take ids at the old owner only. It is asked first, so that a
-        // conflict there takes nothing at the new owner. If it fails, the new owner decides.
-        if let Some(old) = self.topology.location_before(opening.id)
-            && let Ok(false) = self.claim_id_at(old, opening, id_use, deadline).await
-        {
-            return Ok(false);
-        }
-        self.claim_id_at(self.topology.location(opening.id), opening, id_use, deadline).await
-    }
-
-    /// Returns the number of locations of a transaction's enforced counters, old owners included.
-    pub fn locations<L: LimitHandle>(&self, transaction: &Transaction<L>) -> usize {
-        if matches!(&*self.topology, Topology::One(_)) {
-            return 1;
-        }
-        let mut locations: Vec<Location> = Vec::new();
-        for counter in transaction.charges.iter().filter(|counter| counter.group == 0) {
-            let location = Some(self.topology.location(counter.key.tag));
-            for location in location.into_iter().chain(self.topology.old_location(counter)) {
-                if !locations.contains(&location) {
-                    locations.push(location);
-                }
-            }
-        }
-        locations.len()
-    }
-
-    /// Refunds all charges of a record, and deletes the record.
-    ///
-    /// If the store cannot be reached, the charges stay. That never admits too much.
-    pub(super) async fn undo(&self, location: Location, id: u128, counters: &[RecordedCharge]) {
-        let closing = Arc::new(Closing::of(id, &Ending::Undo));
-        let _ = self.correct_at(location, &closing, counters, &Ending::Undo, self.deadline()).await;
-    }
-
-    async fn close_at(
-        &self,
-        location: Location,
-        id: u128,
-        group: &Group,
-        ending: &Ending<'_>,
-        deadline: Deadline,
-    ) -> Result<Answer, StoreError> {
         // The receipt may list the counters. If the record has others, they are read from the record, once.
         let mut known = group.counters.clone();
         for _ in 0..=1 {
@@ -139,6 +65,73 @@ impl Redis {
             }
         }
         Err(StoreError::Foreign("a reservation's record changed while it was read".into()))
+    }
+
+    /// Returns how a reservation has ended, or `None` while it is open and all its permits are held.
+    pub async fn ended(&self, id: u128, tag: u128) -> Result<Option<Ended>, StoreError> {
+        let (deadline, location) = (self.deadline(), self.topology.location(tag));
+        let counters = match self.recorded(location, tag, id, deadline).await? {
+            Some(Recorded::Open(counters)) => counters,
+            Some(Recorded::Ended(mark)) => return Ok(Some(Ended::by_mark(mark))),
+            None => return Ok(None),
+        };
+        // Changes nothing: the call only reports whether the record, and its permits, are still valid.
+        let closing = Arc::new(Closing::new(id, Closes::Looks, 0));
+        let as_charged = Ending::Renew { for_us: 0 };
+        self.correct_at(location, &closing, &counters, &as_charged, deadline).await?;
+        let is_over =
+            closing.noted() == Some(Closed::Answered(Answer::EndResult(EndResult::Expired)));
+        let is_permit = |counter: &RecordedCharge| {
+            counter.is_enforced && counter.limit.algorithm() == Algorithm::Concurrency
+        };
+        let how = if counters.iter().any(is_permit) { Ended::PermitEnded } else { Ended::Expired };
+        Ok(is_over.then_some(how))
+    }
+
+    /// Returns whether a reservation's id is free for this request, or used by it already.
+    pub async fn claim_id(&self, opening: &Opening, id_use: IdUse) -> Result<bool, StoreError> {
+        let (deadline, location) = (self.deadline(), self.topology.location(opening.id));
+        let (key, body) = (keys::named(opening.id), opening.body.to_be_bytes());
+        if id_use == IdUse::Take {
+            let mut set = ::redis::cmd("SET");
+            let life_ms = (opening.lasting_us + REMEMBERED_US).div_ceil(1_000);
+            set.arg(&key).arg(&body).arg("NX").arg("PX").arg(life_ms);
+            if self.command_at(location, &set, deadline).await? != Value::Nil {
+                return Ok(true);
+            }
+        }
+        let mut get = ::redis::cmd("GET");
+        get.arg(&key);
+        match self.command_at(location, &get, deadline).await? {
+            Value::Nil => Ok(true),
+            Value::BulkString(known) => Ok(known == body),
+            _ => Err(StoreError::Foreign(
+                "the value under a reservation's id has an unknown format".into(),
+            )),
+        }
+    }
+
+    /// Returns the number of locations of a transaction's enforced counters.
+    pub fn locations<L: LimitHandle>(&self, transaction: &Transaction<L>) -> usize {
+        if matches!(&*self.topology, Topology::One(_)) {
+            return 1;
+        }
+        let mut locations: Vec<Location> = Vec::new();
+        for counter in transaction.charges.iter().filter(|counter| counter.group == 0) {
+            let location = self.topology.location(counter.key.tag);
+            if !locations.contains(&location) {
+                locations.push(location);
+            }
+        }
+        locations.len()
+    }
+
+    /// Refunds all charges of a record, and deletes the record.
+    ///
+    /// If the store cannot be reached, the charges stay. That never admits too much.
+    pub(super) async fn undo(&self, location: Location, id: u128, counters: &[RecordedCharge]) {
+        let closing = Arc::new(Closing::of(id, &Ending::Undo));
+        let _ = self.correct_at(location, &closing, counters, &Ending::Undo, self.deadline()).await;
     }
 
     async fn correct_at(
@@ -161,58 +154,6 @@ impl Redis {
         let charges = counters.iter().map(asked).collect();
         let transaction = Transaction { intent: Intent::Charge, record, charges };
         self.decide_one_at(location, &transaction, deadline).await.map(|_| ())
-    }
-
-    async fn claim_id_at(
-        &self,
-        location: Location,
-        opening: &Opening,
-        id_use: IdUse,
-        deadline: Deadline,
-    ) -> Result<bool, StoreError> {
-        let (key, body) = (keys::named(opening.id), opening.body.to_be_bytes());
-        if id_use == IdUse::Take {
-            let mut set = ::redis::cmd("SET");
-            let life_ms = (opening.lasting_us + REMEMBERED_US).div_ceil(1_000);
-            set.arg(&key).arg(&body).arg("NX").arg("PX").arg(life_ms);
-            if self.command_at(location, &set, deadline).await? != Value::Nil {
-                return Ok(true);
-            }
-        }
-        let mut get = ::redis::cmd("GET");
-        get.arg(&key);
-        match self.command_at(location, &get, deadline).await? {
-            Value::Nil => Ok(true),
-            Value::BulkString(known) => Ok(known == body),
-            _ => Err(StoreError::Foreign(
-                "the value under a reservation's id has an unknown format".into(),
-            )),
-        }
-    }
-
-    async fn ended_at(
-        &self,
-        location: Location,
-        id: u128,
-        tag: u128,
-        deadline: Deadline,
-    ) -> Result<Option<Ended>, StoreError> {
-        let counters = match self.recorded(location, tag, id, deadline).await? {
-            Some(Recorded::Open(counters)) => counters,
-            Some(Recorded::Ended(mark)) => return Ok(Some(Ended::by_mark(mark))),
-            None => return Ok(None),
-        };
-        // Changes nothing: the call only reports whether the record, and its permits, are still valid.
-        let closing = Arc::new(Closing::new(id, Closes::Looks, 0));
-        let as_charged = Ending::Renew { for_us: 0 };
-        self.correct_at(location, &closing, &counters, &as_charged, deadline).await?;
-        let is_over =
-            closing.noted() == Some(Closed::Answered(Answer::EndResult(EndResult::Expired)));
-        let is_permit = |counter: &RecordedCharge| {
-            counter.is_enforced && counter.limit.algorithm() == Algorithm::Concurrency
-        };
-        let how = if counters.iter().any(is_permit) { Ended::PermitEnded } else { Ended::Expired };
-        Ok(is_over.then_some(how))
     }
 
     /// Sends one command that is not the script.

@@ -1,11 +1,10 @@
 //! Consistent hashing: maps a subject to a node of a ring.
 //!
-//! All instances, of every version, must compute the same points and seals, so these may not change.
+//! All instances, of every version, must compute the same points and fingerprints, so these may not change.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::error::BuildError;
-use crate::store::{Ring, RingNode};
+use crate::store::Ring;
 
 /// The points of a ring's nodes, in order.
 #[derive(Debug)]
@@ -15,30 +14,17 @@ pub struct Points {
     points: Vec<(u64, u16)>,
 }
 
-/// Identifies a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seal {
-    pub(super) number: u32,
-    /// A hash of the nodes' names and weights. If two rings differ in it, they map subjects differently.
-    pub(super) fingerprint: u64,
-}
-
-impl Seal {
-    /// The seal for no ring.
-    pub(super) const NONE: Seal = Seal { number: 0, fingerprint: 0 };
-
-    /// Computes the seal of a ring.
-    pub(super) fn of(ring: &Ring) -> Seal {
-        let mut nodes: Vec<_> = ring.nodes().iter().map(|it| (&it.name, it.weight)).collect();
-        nodes.sort_unstable();
-        let mut bytes = Vec::new();
-        for (name, weight) in nodes {
-            bytes.extend_from_slice(name.as_bytes());
-            bytes.push(0);
-            bytes.extend_from_slice(&weight.to_le_bytes());
-        }
-        Seal { number: ring.number(), fingerprint: xxh3_64(&bytes) }
+/// Returns a hash of a ring's nodes and weights. If two rings differ in it, they map subjects differently.
+pub(super) fn fingerprint(ring: &Ring) -> u64 {
+    let mut nodes: Vec<_> = ring.nodes().iter().map(|it| (&it.name, it.weight)).collect();
+    nodes.sort_unstable();
+    let mut bytes = Vec::new();
+    for (name, weight) in nodes {
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.push(0);
+        bytes.extend_from_slice(&weight.to_le_bytes());
     }
+    xxh3_64(&bytes)
 }
 
 impl Points {
@@ -53,11 +39,6 @@ impl Points {
         Points { points }
     }
 
-    /// Computes the points of a ring's nodes.
-    pub(super) fn of_nodes(nodes: &[RingNode]) -> Points {
-        Points::of(nodes.iter().map(|node| (&node.name[..], node.weight)))
-    }
-
     /// Returns the node of a tag: the owner of the next point.
     pub fn node_of(&self, tag: u128) -> u16 {
         let at = xxh3_64(&tag.to_le_bytes());
@@ -65,24 +46,6 @@ impl Points {
         let (_, node) = self.points[if next == self.points.len() { 0 } else { next }];
         node
     }
-}
-
-/// Returns the nodes of a ring followed by those that only the previous ring has, and the index of each previous node.
-pub(super) fn all_nodes(ring: &Ring) -> Result<(Vec<RingNode>, Vec<u16>), BuildError> {
-    let mut nodes = ring.checked_nodes()?.to_vec();
-    let previous = ring.checked_previous()?.map(Ring::nodes).unwrap_or_default();
-    let locations = previous.iter().map(|node| place_among(&mut nodes, node)).collect();
-    Ok((nodes, locations))
-}
-
-/// Returns the index of a node, found by its name, and appends it if it is missing.
-fn place_among(nodes: &mut Vec<RingNode>, node: &RingNode) -> u16 {
-    let known = nodes.iter().position(|other| other.name == node.name);
-    let location = known.unwrap_or_else(|| {
-        nodes.push(node.clone());
-        nodes.len() - 1
-    });
-    u16::try_from(location).expect("two rings of at most 256 nodes")
 }
 
 /// Returns a point's position: XXH3-64 of the name, a zero byte (no name has one), and the point's number in

@@ -1,13 +1,13 @@
 //! One primary: its connections, its queue, its guard, and the offset of its clock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::CallTerms;
 use super::failure::{Failure, NotHere};
-use super::guard::KnownGuard;
+use super::guard::{Expected, KnownGuard};
 use super::jitter::jittered;
 use super::link::{Link, Redirect};
 use super::offset::Offset;
@@ -15,12 +15,11 @@ use super::polls::Polls;
 use super::program::{self, Call, Header, Reply, ReplyRange, Times};
 use super::server::Server;
 use super::wire::Held;
-use super::{CallTerms, StoreClock};
 use crate::error::StoreError;
 use crate::meter::{ErrorClass, ShardMeter};
 use crate::plan::{Transaction, TransactionReply};
 use crate::store::ShardStatus;
-use crate::time::{Deadline, counter_ns, monotonic_us, us_of};
+use crate::time::{Deadline, counter_ns, monotonic_us};
 
 mod batch;
 
@@ -37,8 +36,6 @@ pub(super) struct Shard {
     pub(super) link: Arc<Link>,
     pub(super) guard: KnownGuard,
     offset: Offset,
-    /// When the clock was last read by a command of its own, in monotonic time; 0 if never.
-    sampled_us: AtomicU64,
     pub(super) meter: Arc<ShardMeter>,
     batches: Batches,
     pub(super) polls: Arc<Polls>,
@@ -58,16 +55,14 @@ impl Shard {
         server: Server,
         connections: usize,
         timeout: Duration,
-        client_clock: bool,
         batches: Batches,
     ) -> Shard {
         Shard {
             meter: Arc::new(ShardMeter::new(name.clone())),
             name,
-            link: Link::new(server, connections, timeout, client_clock),
+            link: Link::new(server, connections, timeout),
             guard: KnownGuard::default(),
             offset: Offset::guessed(),
-            sampled_us: AtomicU64::new(0),
             batches,
             polls: Arc::default(),
         }
@@ -130,11 +125,9 @@ impl Shard {
         mut held: Held,
     ) -> Result<Reply, Failure> {
         for _ in 0..CALENDAR_TRIES {
-            let guard = terms.settings.guard_policy.on(&self.guard);
-            let guard = guard.map_err(|failure| self.count(failure))?;
+            let guard = Expected::on(&self.guard, terms.settings.on_state_loss);
             // A failed try has recorded the store's clock, so the next header has a better estimate.
-            let header = self.header(terms).map_err(|failure| self.count(failure))?;
-            let call = build(header).guarded(guard);
+            let call = build(self.header(terms)).guarded(guard);
             let (began_ns, sent_us) = (counter_ns(), monotonic_us());
             let reply = self.link.run(&call, terms.redirect, terms.deadline, held.take()).await;
             if reply.as_ref().err().is_none_or(Failure::was_sent) {
@@ -153,7 +146,7 @@ impl Shard {
                 self.batches.release();
             }
             let reply = reply?;
-            if matches!(terms.settings.clock, StoreClock::Store) {
+            if terms.settings.given_clock.is_none() {
                 self.note_clock(reply.now_us(), sent_us, monotonic_us());
             }
             if reply.guarded_otherwise() {
@@ -178,11 +171,9 @@ impl Shard {
         ShardStatus {
             name: self.name.clone(),
             asked: !self.link.is_tripped(),
-            trouble: self.link.trouble().or_else(|| self.guard.refusal()),
+            trouble: self.link.trouble(),
             clock_steps: self.offset.steps(),
-            degraded: !self.link.is_connected()
-                || self.link.is_tripped()
-                || self.guard.refusal().is_some(),
+            degraded: !self.link.is_connected() || self.link.is_tripped(),
             clock_ahead_us: self.offset.ahead_us(),
         }
     }
@@ -192,44 +183,15 @@ impl Shard {
         self.offset.now_us()
     }
 
-    /// Reads the server's clock by a command of its own, for servers where scripts must not.
-    pub(super) async fn sample_clock(&self, deadline: Deadline) {
-        let sent_us = monotonic_us();
-        let answer = self.link.command(&::redis::cmd("TIME"), Redirect::None, deadline).await;
-        let Some(store_us) = answer.ok().as_ref().and_then(us_of) else { return };
-        let answered_us = monotonic_us();
-        self.note_clock(store_us, sent_us, answered_us);
-        let is_precise = answered_us - sent_us <= PRECISE_US;
-        if is_precise || self.sampled_us.load(Ordering::Relaxed) == 0 {
-            self.offset.set(store_us, sent_us, answered_us);
-        }
-        self.sampled_us.store(answered_us, Ordering::Relaxed);
-    }
-
-    fn header(&self, terms: &CallTerms<'_>) -> Result<Header, Failure> {
-        let estimate_us = || self.now_us();
-        let (given_us, estimate_us) = match &terms.settings.clock {
-            StoreClock::Store => (0, estimate_us()),
-            StoreClock::Client => {
-                let now_us = self.sampled_time_us()?;
-                (now_us, now_us)
-            }
-            StoreClock::Given(clock) => {
+    fn header(&self, terms: &CallTerms<'_>) -> Header {
+        let (given_us, estimate_us) = match &terms.settings.given_clock {
+            None => (0, self.now_us()),
+            Some(clock) => {
                 let now_us = clock.now_us();
                 (now_us, now_us)
             }
         };
-        Ok(Header { given_us, estimate_us, nonce: terms.settings.nonces.next() })
-    }
-
-    /// Returns the store's time by its clock as read lately.
-    pub(super) fn sampled_time_us(&self) -> Result<u64, Failure> {
-        let sampled_us = self.sampled_us.load(Ordering::Relaxed);
-        if sampled_us == 0 || monotonic_us() - sampled_us > SAMPLE_HOLDS_US {
-            let why = format!("the clock of {} was not read in the last 10 s", self.name);
-            return Err(Failure::NotSent(why));
-        }
-        Ok(self.now_us())
+        Header { given_us, estimate_us, nonce: terms.settings.nonces.next() }
     }
 
     fn note_clock(&self, store_us: u64, sent_us: u64, answered_us: u64) {
@@ -269,7 +231,3 @@ fn once(transactions: &[Transaction]) -> (SmallVec<[Times<'_>; 1]>, SmallVec<[Re
 pub(super) const LATER: Duration = Duration::from_millis(8);
 /// Three tries: the first learns the store's clock, the second uses it, the third may cross a window's border.
 const CALENDAR_TRIES: usize = 3;
-/// A slower sample does not show precisely when the server read its clock.
-const PRECISE_US: u64 = 100_000;
-/// The longest use of one sample. Clocks drift apart by less than a millisecond in that time.
-const SAMPLE_HOLDS_US: u64 = 10_000_000;

@@ -16,19 +16,15 @@ use super::topology::Location;
 use super::{Redis, StoreError};
 use crate::algorithm::Intent;
 use crate::fallback::{Outage, StoreCall};
-use crate::plan::{
-    Cause, ChargeOutcome, ChargeOutcomes, RecordAction, Transaction, TransactionReply,
-};
+use crate::plan::{ChargeOutcome, ChargeOutcomes, RecordAction, Transaction, TransactionReply};
 use crate::program::reply_from;
 use crate::time::Deadline;
 
 mod in_flight;
 mod legs;
-mod old_owners;
 mod provisional;
 
 use legs::{Leg, Legs};
-use old_owners::OldOwners;
 use provisional::ProvisionalCharges;
 
 /// Decides one transaction: in one call if one location holds all counters, leg by leg otherwise.
@@ -45,13 +41,9 @@ pub async fn decide(redis: &Redis, call: &StoreCall<'_>) -> ChargeOutcomes {
             outcomes_of(reply, call)
         }
         None => {
-            let old_owners = OldOwners::of(redis, transaction);
-            let unanswered = Mutex::default();
-            let runner = LegRunner { redis, outage, deadline, old_owners: &old_owners, unanswered };
+            let runner = LegRunner { redis, outage, deadline, unanswered: Mutex::default() };
             // Boxed, since a decision at one location would otherwise be as large as this future.
-            let outcomes = Box::pin(runner.run(transaction)).await;
-            old_owners.level(redis, transaction, &outcomes);
-            old_owners.joined(outcomes)
+            Box::pin(runner.run(transaction)).await
         }
     }
 }
@@ -99,22 +91,17 @@ pub(super) async fn read(
     redis: &Redis,
     transaction: &Transaction,
 ) -> Result<TransactionReply, StoreError> {
-    let (deadline, old_owners) = (redis.deadline(), OldOwners::of(redis, transaction));
-    let mut outcomes = smallvec![ChargeOutcome::NotAsked; old_owners.count()];
-    let Legs { mut enforced, mut unenforced } = Legs::of(redis, transaction, &old_owners);
+    let deadline = redis.deadline();
+    let mut outcomes = smallvec![ChargeOutcome::NotAsked; transaction.charges.len()];
+    let Legs { mut enforced, mut unenforced } = Legs::of(redis, transaction);
     enforced.append(&mut unenforced);
     let replies =
         enforced.iter().map(|leg| redis.decide_one_at(leg.location, &leg.transaction, deadline));
     let replies = join_all(replies).await;
     for (leg, reply) in enforced.iter().zip(replies) {
-        match reply {
-            Ok(reply) => note(leg, by_store(reply), &mut outcomes),
-            // The new owners show the counters alone.
-            Err(_) if leg.is_old(&old_owners) && redis.give_up_if_gone(leg.location) => {}
-            Err(error) => return Err(error),
-        }
+        note(leg, by_store(reply?), &mut outcomes);
     }
-    let replies = old_owners.joined(outcomes).into_iter().filter_map(|outcome| match outcome {
+    let replies = outcomes.into_iter().filter_map(|outcome| match outcome {
         ChargeOutcome::Store(reply) => Some(reply),
         _ => None,
     });
@@ -149,7 +136,6 @@ struct LegRunner<'a, 'q> {
     redis: &'a Redis,
     outage: &'a Outage<'q>,
     deadline: Deadline,
-    old_owners: &'a OldOwners,
     /// Locations whose servers did not answer a leg, or have no connection.
     ///
     /// These servers get no further leg of this transaction: each one would wait for the timeout again.
@@ -168,9 +154,8 @@ enum Charging {
 impl LegRunner<'_, '_> {
     /// Decides a transaction leg by leg.
     async fn run(&self, transaction: &Transaction) -> ChargeOutcomes {
-        let mut outcomes = smallvec![ChargeOutcome::NotAsked; self.old_owners.count()];
-        let Legs { mut enforced, mut unenforced } =
-            Legs::of(self.redis, transaction, self.old_owners);
+        let mut outcomes = smallvec![ChargeOutcome::NotAsked; transaction.charges.len()];
+        let Legs { mut enforced, mut unenforced } = Legs::of(self.redis, transaction);
         // An opening counts as a charge even at cost 0: its record may be charged when the reservation ends.
         let opens = matches!(transaction.record, RecordAction::Open(_));
         let charges = transaction.intent != Intent::Peek
@@ -181,7 +166,7 @@ impl LegRunner<'_, '_> {
             self.all_at_once(&enforced, &mut outcomes).await;
             return outcomes;
         }
-        let mut provisional = ProvisionalCharges::new(self.redis, self.outage, self.old_owners);
+        let mut provisional = ProvisionalCharges::new(self.redis, self.outage);
         if let Some((last, earlier)) = enforced.split_last_mut() {
             // The last leg needs no receipt: if it denies, it charged nothing, and if it allows, all did.
             earlier.iter_mut().for_each(|leg| leg.ask_for_receipts(self.redis));
@@ -211,7 +196,7 @@ impl LegRunner<'_, '_> {
         provisional: &mut ProvisionalCharges<'_, '_>,
     ) -> bool {
         for leg in legs {
-            note(leg, self.ask(leg, outcomes, Charging::UntilAllAgree).await, outcomes);
+            note(leg, self.ask(leg, Charging::UntilAllAgree).await, outcomes);
             if !leg.passes(outcomes) {
                 return false;
             }
@@ -222,24 +207,14 @@ impl LegRunner<'_, '_> {
 
     /// Evaluates all legs concurrently. What they charge is never refunded.
     async fn all_at_once(&self, legs: &[Leg], outcomes: &mut ChargeOutcomes) {
-        if self.old_owners.is_none() {
-            let before = outcomes.clone();
-            let replies = legs.iter().map(|leg| self.ask(leg, &before, Charging::ForGood));
-            for (leg, reply) in legs.iter().zip(join_all(replies).await) {
-                note(leg, reply, outcomes);
-            }
-        } else {
-            // During a ring change two legs may charge the same counter at both owners. In sequence, the fallback for
-            // the second owner sees whether the first was charged, and then defers no second charge.
-            for leg in legs {
-                let reply = self.ask(leg, outcomes, Charging::ForGood).await;
-                note(leg, reply, outcomes);
-            }
+        let replies = legs.iter().map(|leg| self.ask(leg, Charging::ForGood));
+        for (leg, reply) in legs.iter().zip(join_all(replies).await) {
+            note(leg, reply, outcomes);
         }
     }
 
-    /// Evaluates one leg, by the fallback if its shard fails. `before` holds the outcomes of the earlier legs.
-    async fn ask(&self, leg: &Leg, before: &ChargeOutcomes, charging: Charging) -> ChargeOutcomes {
+    /// Evaluates one leg, by the fallback if its shard fails.
+    async fn ask(&self, leg: &Leg, charging: Charging) -> ChargeOutcomes {
         let reply = match charging {
             _ if self.is_unanswered(leg.location) => {
                 let why = "the server did not answer an earlier leg, or has no connection";
@@ -262,10 +237,7 @@ impl LegRunner<'_, '_> {
         }
         match reply {
             Ok(reply) => by_store(reply),
-            Err(error) if self.old_owners.is_none() => {
-                self.outage.decide_without_store(&leg.transaction, &leg.indices, error)
-            }
-            Err(error) => self.decide_without_owner(leg, before, error),
+            Err(error) => self.outage.decide_without_store(&leg.transaction, &leg.indices, error),
         }
     }
 
@@ -282,63 +254,6 @@ impl LegRunner<'_, '_> {
     fn is_unanswered(&self, location: Location) -> bool {
         let unanswered = self.unanswered.lock();
         unanswered.iter().any(|other| self.redis.are_on_one_server(location, *other))
-    }
-
-    /// Decides a leg of a ring change whose server failed.
-    ///
-    /// - If the old owner is known to be gone, its copies pass: the new owners decide alone.
-    /// - All other counters go to the fallback.
-    /// - An admission becomes a deferred charge only if neither owner knows of it. If the other owner was
-    ///   charged, may have been charged or will be, that owner counts the charge for as long as it matters.
-    fn decide_without_owner(
-        &self,
-        leg: &Leg,
-        before: &ChargeOutcomes,
-        error: StoreError,
-    ) -> ChargeOutcomes {
-        let is_old = |at: &usize| self.old_owners.is_old(leg.indices[*at]);
-        let all = 0..leg.indices.len();
-        let gone = all.clone().any(|at| is_old(&at)) && self.redis.give_up_if_gone(leg.location);
-        let given_up = ChargeOutcome::OutagePolicy { passes: true, cause: Cause::Outage };
-        let mut outcomes: ChargeOutcomes = smallvec![given_up; leg.indices.len()];
-        // The fallback decides in two groups because the error differs. Counters that the other owner knows
-        // of get an error "may have been executed", so their admission is not deferred.
-        for is_known in [false, true] {
-            let here = |at: &usize| {
-                let known = self.old_owners.is_known_elsewhere(leg.indices[*at], before);
-                known == is_known && !(gone && is_old(at))
-            };
-            let here: SmallVec<[usize; 4]> = all.clone().filter(here).collect();
-            if here.is_empty() {
-                continue;
-            }
-            let charges = here.iter().map(|at| leg.transaction.charges[*at].clone()).collect();
-            let transaction =
-                Transaction { intent: leg.transaction.intent, record: RecordAction::None, charges };
-            let indices: SmallVec<[usize; 4]> =
-                here.iter().map(|at| self.old_owners.counter_of(leg.indices[*at])).collect();
-            let why = if is_known { as_charged(&error) } else { error.clone() };
-            let decided = self.outage.decide_without_store(&transaction, &indices, why);
-            for (at, outcome) in here.iter().zip(decided) {
-                outcomes[*at] = outcome;
-            }
-        }
-        // An uncertain charge at the old owner: the later leg of the new owner must not defer the same charge.
-        if !error.is_uncharged() {
-            let old = all.filter(is_old).map(|at| self.old_owners.counter_of(leg.indices[at]));
-            old.for_each(|number| self.old_owners.note_doubt(number));
-        }
-        outcomes
-    }
-}
-
-/// Returns the error as if the call may have been executed.
-fn as_charged(error: &StoreError) -> StoreError {
-    match error {
-        StoreError::Overloaded { admits_itself, why, .. } => {
-            StoreError::Overloaded { sent: true, admits_itself: *admits_itself, why: why.clone() }
-        }
-        error => StoreError::Unknown(error.to_string()),
     }
 }
 
@@ -362,7 +277,7 @@ mod tests {
     use crate::counter::PlannedCharge;
     use crate::fallback::Fallback;
     use crate::limit::{Limit, NamedLimit};
-    use crate::plan::Plan;
+    use crate::plan::{Cause, Plan};
     use crate::store::{Ring, Store, StoreOptions};
     use crate::subject::SubjectKey;
     use crate::time::Clock;
@@ -373,7 +288,7 @@ mod tests {
         // They accept connections, and never answer.
         let silent =
             ["a", "b"].map(|name| (name, TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()));
-        let ring = silent.iter().fold(Ring::numbered(1), |ring, (name, server)| {
+        let ring = silent.iter().fold(Ring::new(), |ring, (name, server)| {
             ring.node(*name, format!("redis://{}", server.local_addr().unwrap()))
         });
         let redis = Redis::open(&Store::Ring(ring), &StoreOptions::new(WAIT)).await.unwrap();
@@ -387,7 +302,7 @@ mod tests {
         // A shadow rule on the server of an earlier enforced one has a leg of its own, after all enforced legs.
         let charges = [charge(0, 1, 0), charge(other, 2, 0), charge(0, 3, 1), charge(other, 4, 1)];
         let key = SubjectKey { tag: 0, id: 0, rule: 0 };
-        let mut plan: Plan = Plan::inline([key], &limit, &Cost::requests(0));
+        let mut plan: Plan = Plan::inline(key, &limit, &Cost::requests(0));
         plan.transaction.charges = charges.into_iter().collect();
         let fallback = Fallback::new(1_000, Clock::System, 1);
         let call = fallback.store_call(&mut plan, None);

@@ -34,11 +34,7 @@ impl Store {
         match self {
             Store::Url(url) => is_secured(url),
             Store::Sentinel { urls, .. } | Store::Cluster(urls) => urls.iter().any(is_secured),
-            Store::Ring(ring) => {
-                let nodes =
-                    ring.nodes().iter().chain(ring.previous().into_iter().flat_map(Ring::nodes));
-                nodes.map(|node| &node.url).any(is_secured)
-            }
+            Store::Ring(ring) => ring.nodes.iter().map(|node| &node.url).any(is_secured),
         }
     }
 }
@@ -55,8 +51,6 @@ pub struct StoreOptions {
     pub connections: usize,
     /// The certificates for addresses that use TLS.
     pub tls: Option<Tls>,
-    /// Whether decisions use our own clock, set by the store's.
-    pub client_clock: bool,
     /// Whether decisions that arrive while others are under way are sent together.
     pub group_commit: bool,
     /// The usage to assume on a server that lost its data.
@@ -100,18 +94,21 @@ pub enum OnStateLoss {
 /// A node is known by its name, so it keeps its subjects when its address changes. A node with more
 /// weight gets more subjects.
 ///
+/// Two rings differ if their nodes' names or weights do. A node that joins n others takes about one
+/// in n + 1 of the subjects from them. Nodes accept instances on any ring, so while instances on two
+/// rings run, a subject that moves has a counter at each and can get up to twice its limit.
+/// `Limiter::instance_mismatch` counts the instances on another ring.
+///
 /// ```
 /// use spillgate::store::Ring;
-/// let ring = Ring::numbered(1)
+/// let ring = Ring::new()
 ///     .node("a", "redis://10.0.0.1:6379")
 ///     .node("b", "redis://10.0.0.2:6379")
 ///     .weighted_node("c", "redis://10.0.0.3:6379", 2);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Ring {
-    number: u32,
     nodes: Vec<RingNode>,
-    previous: Option<Box<Ring>>,
 }
 
 /// One server of a ring.
@@ -159,11 +156,9 @@ pub struct ShardStatus {
 }
 
 /// The number of live instances on the store that differ from this one in settings that all must
-/// share. Such instances keep separate counters for the same subject, so each limit is admitted
-/// more than once.
-///
-/// An instance that names the secret or ring of another as its previous one does not differ from
-/// it.
+/// share. Such instances keep separate counters for the same subject. While two kinds of them run,
+/// a subject can get up to twice its limit: on another ring only a subject that moves, else every
+/// one.
 ///
 /// `Limiter::instance_mismatch` returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,6 +170,8 @@ pub struct InstanceMismatch {
     pub ring: u32,
     /// Instances of a version with another format of counters.
     pub schema: u32,
+    /// All live instances, those that agree included, and this one unless it sends no heartbeat.
+    pub live: u32,
 }
 
 /// The decisions of one instance in some time.
@@ -203,7 +200,7 @@ pub struct FleetLoad {
 impl InstanceMismatch {
     /// Returns whether all live instances agree with this one.
     pub fn is_none(self) -> bool {
-        self == InstanceMismatch::default()
+        self.parts().iter().all(|(_, instances)| *instances == 0)
     }
 
     /// Returns each setting by its name in metrics, with the number of instances that differ in it.
@@ -226,6 +223,7 @@ impl InstanceMismatch {
             secret: join(self.secret, other.secret),
             ring: join(self.ring, other.ring),
             schema: join(self.schema, other.schema),
+            live: join(self.live, other.live),
         }
     }
 }
@@ -243,7 +241,6 @@ impl StoreOptions {
             overload_wait: OVERLOAD_WAIT,
             connections,
             tls: None,
-            client_clock: false,
             on_state_loss,
             group_commit: true,
             secret: Secret::new(&SHARED_SECRET),
@@ -260,9 +257,9 @@ impl StoreOptions {
 }
 
 impl Ring {
-    /// Makes a ring without nodes. A ring with other nodes or weights needs a larger number.
-    pub fn numbered(number: u32) -> Ring {
-        Ring { number, ..Ring::default() }
+    /// Makes a ring without nodes.
+    pub fn new() -> Ring {
+        Ring::default()
     }
 
     /// Adds a server of weight 1.
@@ -281,98 +278,44 @@ impl Ring {
         self
     }
 
-    /// Replaces a ring with a smaller number, while instances on both are running.
-    ///
-    /// Subjects that move are evaluated and charged at both owners, all or none, so that no limit
-    /// is exceeded. This ends by itself. Each node serves the old ring until it has had no
-    /// heartbeat from it for 5 seconds. Each limit leaves its old owner after twice its longest
-    /// wait.
-    ///
-    /// Keep naming the previous ring, with its number and nodes, until then. The nodes reject an
-    /// instance that does not, or that uses the old ring too late. Such an instance decides by
-    /// local shares and shows it in `Limiter::shards`.
-    ///
-    /// An old owner that dies meanwhile counts as lost, and costs one allowance for each of its
-    /// subjects.
-    ///
-    /// ```
-    /// use spillgate::store::Ring;
-    /// let three = Ring::numbered(1)
-    ///     .node("a", "redis://10.0.0.1:6379")
-    ///     .node("b", "redis://10.0.0.2:6379")
-    ///     .node("c", "redis://10.0.0.3:6379");
-    /// let four = Ring::numbered(2)
-    ///     .node("a", "redis://10.0.0.1:6379")
-    ///     .node("b", "redis://10.0.0.2:6379")
-    ///     .node("c", "redis://10.0.0.3:6379")
-    ///     .node("d", "redis://10.0.0.4:6379")
-    ///     .replacing(three);
-    /// ```
-    pub fn replacing(self, previous: Ring) -> Ring {
-        Ring { previous: Some(Box::new(previous)), ..self }
-    }
-
-    /// Returns the number of the ring. Each change of nodes or weights needs a larger one.
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
     pub(crate) fn nodes(&self) -> &[RingNode] {
         &self.nodes
     }
 
-    /// Returns the ring that this one replaces, if one was given.
-    pub(crate) fn previous(&self) -> Option<&Ring> {
-        self.previous.as_deref()
-    }
-
-    /// Returns the ring that this one replaces, if it is valid.
-    pub(crate) fn checked_previous(&self) -> Result<Option<&Ring>, BuildError> {
-        let Some(previous) = self.previous() else { return Ok(None) };
-        previous.checked_nodes()?;
-        if previous.number >= self.number {
-            let why = format!(
-                "it cannot replace ring {}; a ring of other nodes or weights takes a larger number",
-                previous.number
-            );
-            return Err(BuildError::Ring { number: self.number, why });
-        }
-        Ok(Some(previous))
-    }
-
     /// Returns the nodes if they make a valid ring.
     pub(crate) fn checked_nodes(&self) -> Result<&[RingNode], BuildError> {
-        let wrong = |why: String| Err(BuildError::Ring { number: self.number, why });
-        if self.number == 0 {
-            return wrong("rings are numbered from 1".into());
+        let wrong = |why: String| Err(BuildError::Ring { why });
+        let count = self.nodes.len();
+        if count == 0 {
+            return wrong("the ring has no nodes; add one for each server".into());
         }
-        if self.nodes.is_empty() {
-            return wrong("it has no nodes; add one for each server".into());
-        }
-        if self.nodes.len() > NODES_MAX {
-            return wrong(format!("it has {} nodes; the maximum is {NODES_MAX}", self.nodes.len()));
+        if count > NODES_MAX {
+            return wrong(format!("the ring has {count} nodes; the maximum is {NODES_MAX}"));
         }
         for (place, node) in self.nodes.iter().enumerate() {
             if !name_is_plain(&node.name) {
                 return wrong(format!(
-                    "the name {:?} of node {place}: a name has 1 to 64 of the characters A-Z a-z 0-9 _ . -",
+                    "the name {:?} of the ring's node {place}: a name has 1 to 64 of the characters A-Z a-z 0-9 _ . -",
                     node.name
                 ));
             }
             if !(1..=WEIGHT_MAX).contains(&node.weight) {
                 return wrong(format!(
-                    "node {:?} has weight {}; a weight must be from 1 to {WEIGHT_MAX}",
+                    "the ring's node {:?} has weight {}; a weight must be from 1 to {WEIGHT_MAX}",
                     node.name, node.weight
                 ));
             }
             if self.nodes[..place].iter().any(|earlier| earlier.name == node.name) {
-                return wrong(format!("two nodes are named {:?}; rename one of them", node.name));
+                return wrong(format!(
+                    "two nodes of the ring are named {:?}; rename one of them",
+                    node.name
+                ));
             }
         }
         let weights: u32 = self.nodes.iter().map(|node| node.weight).sum();
         if weights > WEIGHTS_MAX {
             return wrong(format!(
-                "the weights of its nodes sum to {weights}; the maximum is {WEIGHTS_MAX}, so halve them all"
+                "the weights of the ring's nodes sum to {weights}; the maximum is {WEIGHTS_MAX}, so halve them all"
             ));
         }
         Ok(&self.nodes)
@@ -433,23 +376,23 @@ mod tests {
     #[test]
     fn the_error_of_an_invalid_ring_names_the_fix() {
         let wrong = |ring: Ring| ring.checked_nodes().unwrap_err().to_string();
-        let node = |name: &str| Ring::numbered(7).node(name, "redis://a");
-        assert_eq!(wrong(Ring::numbered(7)), "ring 7: it has no nodes; add one for each server");
+        let node = |name: &str| Ring::new().node(name, "redis://a");
+        assert_eq!(wrong(Ring::new()), "the ring has no nodes; add one for each server");
         assert_eq!(
             wrong(node("a").node("a", "redis://b")),
-            "ring 7: two nodes are named \"a\"; rename one of them"
+            "two nodes of the ring are named \"a\"; rename one of them"
         );
         assert_eq!(
             wrong(node("a").weighted_node("b", "redis://b", 0)),
-            "ring 7: node \"b\" has weight 0; a weight must be from 1 to 100"
+            "the ring's node \"b\" has weight 0; a weight must be from 1 to 100"
         );
-        assert!(wrong(node("a b")).starts_with("ring 7: the name \"a b\" of node 0: "));
+        assert!(wrong(node("a b")).starts_with("the name \"a b\" of the ring's node 0: "));
         assert_eq!(node("a-1.eu").checked_nodes().unwrap().len(), 1);
     }
 
     #[test]
     fn credentials_are_in_no_debug_output() {
-        let ring = Ring::numbered(1).node("a", "redis://:hunter2@a");
+        let ring = Ring::new().node("a", "redis://:hunter2@a");
         let tls = Tls::new().presenting("certificate", "hunter2");
         assert!(!format!("{ring:?} {tls:?}").contains("hunter2"));
     }

@@ -11,12 +11,11 @@ use super::cluster::Cluster;
 use super::failure::{Failure, NotHere};
 use super::jitter::jittered;
 use super::link::Redirect;
-use super::ring::{Points, all_nodes};
+use super::ring::Points;
 use super::sentinel::Sentinels;
 use super::server::Server;
 use super::shard::{Batches, Route, Shard, pause};
 use super::{ShardTag, keys, slot};
-use crate::counter::{LimitHandle, PlannedCharge};
 use crate::error::BuildError;
 use crate::store::{OnStateLoss, Store, StoreOptions};
 use crate::time::Deadline;
@@ -25,18 +24,8 @@ use crate::time::Deadline;
 #[derive(Debug)]
 pub(super) enum Topology {
     One(Arc<Shard>),
-    Ring { points: Points, shards: Vec<Arc<Shard>>, previous: Option<Previous> },
+    Ring { points: Points, shards: Vec<Arc<Shard>> },
     Cluster(Arc<Cluster>),
-}
-
-/// The ring that the current one replaces.
-#[derive(Debug)]
-pub(super) struct Previous {
-    points: Points,
-    /// For each of its nodes, the index of its shard.
-    shards: Vec<u16>,
-    /// The number of the ring that replaces it.
-    next: u32,
 }
 
 /// Where a counter is held: a server, or a slot of a Cluster. One call can decide counters of one location.
@@ -52,8 +41,7 @@ impl Topology {
         let (addresses, tls) = (access.addresses.clone(), &access.tls);
         let whole = |name: String, server: Server| {
             let batches = if options.group_commit { Batches::new() } else { Batches::unqueued() };
-            let StoreOptions { connections, timeout, client_clock, .. } = *options;
-            Arc::new(Shard::new(name, server, connections, timeout, client_clock, batches))
+            Arc::new(Shard::new(name, server, options.connections, options.timeout, batches))
         };
         let shard = |name: Option<&str>, address: &Address| {
             let server = Server::At { address: address.clone(), tls: tls.clone() };
@@ -62,15 +50,11 @@ impl Topology {
         Ok(match store {
             Store::Url(_) => Topology::One(shard(None, &addresses[0])),
             Store::Ring(ring) => {
-                let (nodes, locations) = all_nodes(ring)?;
-                let points = Points::of_nodes(ring.nodes());
-                let previous = ring.previous().map(|previous| {
-                    let points = Points::of_nodes(previous.nodes());
-                    Previous { points, shards: locations, next: ring.number() }
-                });
+                let nodes = ring.checked_nodes()?;
+                let points = Points::of(nodes.iter().map(|node| (&node.name[..], node.weight)));
                 let shards = nodes.iter().zip(&addresses);
                 let shards = shards.map(|(node, address)| shard(Some(&node.name), address));
-                Topology::Ring { points, shards: shards.collect(), previous }
+                Topology::Ring { points, shards: shards.collect() }
             }
             Store::Sentinel { master, .. } => {
                 let sentinels = Arc::new(Sentinels::new(master, &addresses, tls)?);
@@ -106,31 +90,6 @@ impl Topology {
             Topology::Ring { points, .. } => Location(points.node_of(tag)),
             Topology::Cluster(_) => Location(slot::of_tag(tag)),
         }
-    }
-
-    /// Returns the location of a counter on the previous ring, while its old state still counts.
-    ///
-    /// It counts until no instance has used the previous ring for as long as a charge lasts: each charge made at the
-    /// old owner alone has drained by then.
-    pub(super) fn old_location<L: LimitHandle>(
-        &self,
-        counter: &PlannedCharge<L>,
-    ) -> Option<Location> {
-        let Topology::Ring { points, shards, previous: Some(previous) } = self else { return None };
-        let old = previous.shards[usize::from(previous.points.node_of(counter.key.tag))];
-        // A forced charge can exceed the capacity, and takes up to twice as long to drain.
-        let remembered_us = counter.params().longest_wait_us().saturating_mul(2);
-        let guard = &shards[usize::from(old)].guard;
-        let counts = old != points.node_of(counter.key.tag)
-            && !guard.has_served_since(previous.next, remembered_us);
-        counts.then_some(Location(old))
-    }
-
-    /// Returns the location of a tag's subjects on the previous ring, if it differs.
-    pub(super) fn location_before(&self, tag: u128) -> Option<Location> {
-        let Topology::Ring { points, previous: Some(previous), .. } = self else { return None };
-        let old = previous.shards[usize::from(previous.points.node_of(tag))];
-        (old != points.node_of(tag)).then_some(Location(old))
     }
 
     /// Returns how often a shard lost its data. Every decision calls this.

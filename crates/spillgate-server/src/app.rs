@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use spillgate::reservation::{ReservationError, Reserve};
 use spillgate::store::{StoreProbe, Tls};
-use spillgate::{
-    AtomicDecision, Decision, Limiter, LimiterBuilder, Policy, Request, SHARED_SECRET,
-};
+use spillgate::{AtomicDecision, Decision, Limiter, LimiterBuilder, Policy, Request};
 
 use crate::config::{ConfigError, Problem, Settings, Store, StoreTls};
 use crate::files;
@@ -89,10 +87,6 @@ impl App {
         let mut builder = with_access(store, builder)?;
         if let Some(file) = &store.key_secret_file {
             builder = builder.key_secret(read_secret("store.key_secret_file", file)?);
-        }
-        if let Some(file) = &store.secret_previous_file {
-            let secret = read_previous_secret("store.secret_previous_file", file)?;
-            builder = builder.previous_key_secret(secret);
         }
         let limiter = builder.build().await.map_err(|error| store.problem(error.to_string()))?;
         Ok(App {
@@ -231,16 +225,6 @@ fn read_secret(setting: &str, file: &Path) -> Result<[u8; 16], Problem> {
     })
 }
 
-/// Reads the secret that was in force before. `shared` is the default, which every installation without a secret of its
-/// own has.
-fn read_previous_secret(setting: &str, file: &Path) -> Result<[u8; 16], Problem> {
-    let text = read_text(setting, file, PREVIOUS)?;
-    let shared = (text == "shared").then_some(SHARED_SECRET);
-    shared.or_else(|| secret(&text)).ok_or_else(|| {
-        problem(setting, file, "holds neither 32 hexadecimal digits nor `shared`", PREVIOUS)
-    })
-}
-
 fn read_text(setting: &str, file: &Path, remedy: &str) -> Result<String, Problem> {
     let text = files::read_text(file, files::CREDENTIAL_BYTES_MAX);
     let text = text.map_err(|error| problem(setting, file, &error.to_string(), remedy))?;
@@ -277,8 +261,6 @@ fn secret(text: &str) -> Option<[u8; 16]> {
 }
 
 const MAKE_ONE: &str = "make one with: openssl rand -hex 16";
-const PREVIOUS: &str =
-    "name the file that key_secret_file named before, or one that holds `shared` if there was none";
 /// The answer to a refused reservation, and the warning at the start.
 const NO_RESERVATIONS: &str = "reservations are off: a listener is open beyond loopback and no \
      secret is set, so any client could forge receipts; set store.key_secret_file";

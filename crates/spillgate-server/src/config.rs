@@ -196,7 +196,16 @@ pub(crate) fn check(file: &str, text: &str) -> Result<Policy, Vec<Problem>> {
 ///
 /// If the file cannot be read or does not load; the error holds every problem.
 pub fn policy_of(file: &Path) -> Result<Policy, ConfigError> {
-    check(&file.display().to_string(), &read(file)?).map_err(ConfigError)
+    load_file(file).map(|loaded| loaded.policy)
+}
+
+/// Reads the policy and the settings of a file.
+///
+/// # Errors
+///
+/// If the file cannot be read or does not load; the error holds every problem.
+pub fn load_file(file: &Path) -> Result<Loaded, ConfigError> {
+    load_text(&file.display().to_string(), &read(file)?).map_err(ConfigError)
 }
 
 /// The content of a file, without environment and flags.
@@ -403,20 +412,23 @@ impl Settings {
     }
 }
 
-/// Returns what replaces a setting that is gone.
-fn replacement_of(name: &str) -> Option<&'static str> {
-    GONE.iter().find(|(gone, _)| *gone == name).map(|(_, remedy)| *remedy)
-}
-
 /// Returns the problem of a name that no setting has.
 fn unknown(name: &str) -> String {
-    if let Some(remedy) = replacement_of(name) {
+    if let Some(remedy) = gone(name) {
         return format!("no such setting; {remedy}");
     }
     match closest_setting(name) {
         Some(closest) => format!("no such setting; did you mean `{closest}`?"),
         None => "no such setting; `spillgate validate --schema` lists all settings".to_owned(),
     }
+}
+
+/// Returns what to do in place of a setting that is gone; `None` for other names.
+fn gone(name: &str) -> Option<&'static str> {
+    // A field of the ring before has the name of that ring in front.
+    let is_previous = name.starts_with("store.ring.previous.");
+    let name = if is_previous { "store.ring.previous" } else { name };
+    GONE.iter().find(|(gone, _)| *gone == name).map(|(_, remedy)| *remedy)
 }
 
 /// Returns an address that only this machine reaches, so that a first try opens nothing to remote clients.
@@ -464,7 +476,7 @@ const SETTINGS: &[&str] = &[
     "telemetry.audit_subjects",
 ];
 
-/// Names that other rate limiters, or earlier versions, have for what works in another way here: what to do instead.
+/// Settings that are gone, with their fields, and what to do instead.
 const GONE: &[(&str, &str)] = &[
     ("server.grpc", "write its address as server.grpc.address"),
     ("server.resp", "write its address as server.resp.address"),
@@ -476,6 +488,20 @@ const GONE: &[(&str, &str)] = &[
         "let the collector scrape /metrics of the admin listener, with its Prometheus receiver",
     ),
     ("telemetry.top", "subjects are always sampled, so leave this out"),
+    (
+        "store.clock",
+        "the store's clock always decides, so leave it out; a store that bars TIME in scripts cannot be used",
+    ),
+    ("store.ring.number", "a ring is known by its nodes and their weights, so leave it out"),
+    ("store.ring.previous", CHANGE_RING),
+    ("store.ring.previous_number", CHANGE_RING),
+    (
+        "store.secret_previous_file",
+        "restart all instances with the new key_secret_file; while both secrets are in use, each subject can \
+         get up to twice its limit",
+    ),
 ];
+const CHANGE_RING: &str = "restart all instances with the new nodes; while both rings are in use, each subject \
+    that moves can get up to twice its limit";
 
 const NAMES: [(&str, Names); 2] = [("open", Names::Open), ("known", Names::Known)];

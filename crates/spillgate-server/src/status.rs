@@ -182,11 +182,12 @@ impl Facts {
             level: Level::Critical,
             kind: Kind::InstancesDiffer,
             text: format!(
-                "{}: they keep separate counters, so each limit is admitted more than once",
+                "{}; each kind keeps counters of its own, so a subject can get up to its whole limit from \
+                 each",
                 parts.join(", ")
             ),
             since_ms: None,
-            next: "give all instances the same key secret, ring and version".to_owned(),
+            next: "give all instances the same key secret, ring and version, and restart them".to_owned(),
         })
     }
 

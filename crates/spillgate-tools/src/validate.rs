@@ -50,6 +50,14 @@ pub struct Service {
     pub trusts_everyone: bool,
 }
 
+/// The file in force, to compare a new one with.
+pub struct InForce<'a> {
+    /// The rules of the file.
+    pub policy: &'a Policy,
+    /// Why subjects have other counters on the new file's store.
+    pub apart: Vec<&'static str>,
+}
+
 /// The report on a file that loads; it serializes to the JSON of `spillgate validate --json`.
 #[derive(Serialize)]
 pub struct Report<'a> {
@@ -85,9 +93,9 @@ struct NotEnforced<'a> {
 }
 
 impl<'a> Report<'a> {
-    /// Reports on a file. `old` is the policy in force now: with it, the report describes the effect on its state.
+    /// Reports on a file. `old` is the file in force now: with it, the report describes the effect on its state.
     /// With `subjects`, it estimates the bytes that the state of that many subjects takes, rule by rule.
-    pub fn new(file: Loaded<'a>, old: Option<&Policy>, subjects: Option<u64>) -> Report<'a> {
+    pub fn new(file: Loaded<'a>, old: Option<InForce<'_>>, subjects: Option<u64>) -> Report<'a> {
         let Loaded { name, text, policy, settings, unreadable, service } = file;
         let source = Source::of(text);
         let checked =
@@ -117,7 +125,7 @@ impl<'a> Report<'a> {
             bytes: subjects
                 .map(|subjects| policy.rules().map(|rule| Bytes::of(rule, subjects)).collect()),
             subjects: subjects.unwrap_or_default(),
-            against: old.map(|old| state_changes(old, policy)),
+            against: old.map(|old| state_changes(&old, policy)),
         }
     }
 

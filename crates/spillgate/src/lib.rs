@@ -48,7 +48,6 @@ pub use spillgate_core::{
     Algorithm, BuildError, Cost, Decision, Denial, Limit, LimitDecision, LimitError, LimitSpec,
     Mode, OnOutage, Policy, PolicyError, Reason, Request, Rule, Source, StoreError, Value,
 };
-pub use subject::SHARED_SECRET;
 
 /// Rules built in code, and what a policy shows of its rules.
 ///

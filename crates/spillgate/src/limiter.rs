@@ -296,7 +296,7 @@ impl Limiter {
         let named = NamedLimit::new(Limit::per_second(1), 0);
         // No caller has this key, since callers' keys are never empty.
         let key = self.inner.secret.inline_key("");
-        let plan: Plan = Plan::inline([key], &named, &Cost::requests(0));
+        let plan: Plan = Plan::inline(key, &named, &Cost::requests(0));
         self.inner.engine.read(&plan.transaction).await.is_ok()
     }
 

@@ -57,7 +57,7 @@ fn the_library_runs_over_a_redis_and_over_a_ring() {
     let patient = "timeout = \"10s\"\n";
     let one = format!("[store]\nurl = {:?}\n{patient}", nodes[0].url());
     let ring = format!(
-        "[store]\n{patient}ring = {{ number = 1, nodes = [\"a={}\", \"b={}\"] }}\n",
+        "[store]\n{patient}ring = {{ nodes = [\"a={}\", \"b={}\"] }}\n",
         nodes[0].url(),
         nodes[1].url()
     );

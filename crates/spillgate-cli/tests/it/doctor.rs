@@ -250,7 +250,7 @@ fn the_printed_user_can_run_the_script_and_nothing_else() {
 fn a_user_with_too_few_rights_is_unsafe() {
     let redis = RedisServer::start();
     let url =
-        redis.url_of_user("clerk", "secret", &["~sg1:*", "~sg2:*", "+ping", "+info", "+time"]);
+        redis.url_of_user("clerk", "secret", &["~sg1:*", "~sg3:*", "+ping", "+info", "+time"]);
     let report = finds(&url, "script", "unsafe");
     assert!(report.to_string().contains("no permissions to run the 'eval"), "{report}");
 }

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::Duration;
 
-use spillgate_testkit::{Process, RedisServer, free_port};
+use spillgate_testkit::{Process, free_port};
 
 use crate::server::{Server, TempFile, spillgate};
 
@@ -150,10 +150,13 @@ const BAD_FILES: &[(&str, &str)] = &[
     ),
     ("[store]\ncluster = []\n", ":2: field `store.cluster`: name the address of one server"),
     (
-        "[store]\nclock = \"client\"\ncluster = [\"redis://b\"]\n",
-        ":2: field `store.clock`: \"client\" cannot hold on a Cluster: a node that takes over slots",
+        "[store]\nclock = \"client\"\nurl = \"redis://b\"\n",
+        ":2: field `store.clock`: no such setting; the store's clock always decides",
     ),
-    ("[store]\nclock = \"mine\"\n", ":2: field `store.clock`: \"mine\" is none of \"store\", "),
+    (
+        "[store]\nurl = \"redis://b\"\nsecret_previous_file = \"old\"\n",
+        ":3: field `store.secret_previous_file`: no such setting; restart all instances with the new",
+    ),
     (
         "[store]\n\nsentinel = { master = \"a\" }\n",
         ":3: field `store.sentinel.urls`: urls is missing; write the addresses of sentinels",
@@ -168,11 +171,19 @@ const BAD_FILES: &[(&str, &str)] = &[
     ),
     (
         "[store.ring]\nnodes = [\n{ name = \"a\", url = \"redis://a\" },\n{ name = \"a\", url = \"redis://b\" },\n]\n",
-        ":4: field `store.ring`: ring 1: two nodes are named \"a\"; rename one of them",
+        ":4: field `store.ring`: two nodes of the ring are named \"a\"; rename one of them",
     ),
     (
-        "[store.ring]\nnumber = 2\nprevious = [\"a\"]\n",
-        ":3: field `store.ring.previous`: a node is written name=redis://host:port, or name*weight",
+        "[store.ring]\nnodes = [\"a\"]\n",
+        ":2: field `store.ring.nodes`: a node is written name=redis://host:port, or name*weight",
+    ),
+    (
+        "[store.ring]\nnodes = [\"a=redis://a\"]\nnumber = 2\n",
+        ":3: field `store.ring.number`: no such setting; a ring is known by its nodes and their",
+    ),
+    (
+        "[store.ring]\nnodes = [\"a=redis://a\"]\nprevious = [{ name = \"b\" }]\n",
+        ":3: field `store.ring.previous.0.name`: no such setting; restart all instances with the new",
     ),
     (
         "[store]\non_state_loss = \"exhausted\"\ncluster = [\"redis://a\"]\n",
@@ -387,7 +398,7 @@ fn another_kind_of_store_replaces_the_one_of_the_file() {
             "SPILLGATE_STORE__RING__NODES",
             "a=redis://:hunter2@there:1,b*2=redis://here:1"
         )),
-        "ring 1 of a=redis://there:1 b=redis://here:1"
+        "ring of a=redis://there:1 b=redis://here:1"
     );
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0"]);
     command.env("SPILLGATE_STORE__URL", "redis://a").env("SPILLGATE_STORE__CLUSTER", "redis://b");
@@ -408,29 +419,6 @@ fn a_secret_file_holds_32_hexadecimal_digits() {
         "{errors}"
     );
     assert!(!errors.contains("password"), "{errors}");
-}
-
-#[test]
-fn the_previous_secret_is_a_secret_or_the_default() {
-    let redis = RedisServer::start();
-    let arguments = ["serve", "--http", "127.0.0.1:0", "--redis", &redis.url()];
-    let name = "SPILLGATE_STORE__SECRET_PREVIOUS_FILE";
-    for text in ["000102030405060708090a0b0c0d0e0f\n", "shared\n"] {
-        let good = TempFile::new("secret", text);
-        Server::start_command(spillgate(&arguments).env(name, good.path()));
-    }
-    let bad = TempFile::new("secret", "password");
-    let errors = refusal(&arguments, &[(name, bad.path())]);
-    assert!(
-        errors.contains("field `store.secret_previous_file`: ") && errors.contains("`shared`"),
-        "{errors}"
-    );
-    assert!(!errors.contains("password"), "{errors}");
-    let errors = refusal(&arguments[..3], &[(name, bad.path())]);
-    assert!(
-        errors.contains("field `store.secret_previous_file`"),
-        "state in memory has none: {errors}"
-    );
 }
 
 #[test]

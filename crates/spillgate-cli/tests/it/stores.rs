@@ -54,23 +54,34 @@ fn a_ring_decides_and_every_node_is_checked() {
     assert_eq!(looked_at(&file), ["a", "b"]);
 }
 
-/// An instance with the old ring still runs: both count the same calls.
+/// An instance with the old ring still runs: nodes serve both, and `validate` tells the price before.
 #[test]
 fn a_ring_replaces_another_in_the_settings() {
     let nodes = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
-    let old = store(&ring(&nodes[..2]));
-    let (a, b, c) = (nodes[0].url(), nodes[1].url(), nodes[2].url());
-    let new = store(&format!(
-        "on_state_loss = \"fresh\"\nring = {{ number = 7, nodes = [\"a={a}\", \"b={b}\", \"c={c}\"], \
-         previous = [\"a={a}\", \"b={b}\"], previous_number = 3 }}\n"
-    ));
-    let (old, new) = (serve(&old), serve(&new));
+    let (old_file, new_file) = (store(&ring(&nodes[..2])), store(&ring(&nodes)));
+    let output = run(&["validate", "--against", old_file.path(), new_file.path()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("each rule counts apart: the nodes or weights of the ring differ;"),
+        "{text}"
+    );
+    let output = run(&["validate", "--against", old_file.path(), old_file.path()]);
+    assert!(String::from_utf8(output.stdout).unwrap().contains("All state stays in use"));
+    let (old, new) = (serve(&old_file), serve(&new_file));
+    let mut moved = 0;
     for user in 0..20 {
         let body = format!(r#"{{"key": "u{user}", "limit": {{"quota": "2/day"}}}}"#);
-        let decisions =
-            [&old, &new, &old, &new].map(|server| server.check(&body)["allowed"].clone());
-        assert_eq!(decisions, [true, true, false, false], "u{user}");
+        let decisions = [&old, &old, &old, &new, &new, &new].map(|server| {
+            let decision = server.check(&body);
+            assert_eq!(decision["source"], "store", "{decision}");
+            decision["allowed"] == true
+        });
+        let is_moved = decisions == [true, true, false, true, true, false];
+        let stayed = decisions == [true, true, false, false, false, false];
+        assert!(is_moved || stayed, "u{user}: {decisions:?}");
+        moved += usize::from(is_moved);
     }
+    assert!((1..20).contains(&moved), "{moved} of 20 moved");
 }
 
 #[test]
@@ -205,7 +216,7 @@ fn store(settings: &str) -> TempFile {
 }
 
 fn ring(nodes: &[RedisServer]) -> String {
-    let mut ring = "ring = { number = 3, nodes = [\n".to_owned();
+    let mut ring = "ring = { nodes = [\n".to_owned();
     for (node, name) in nodes.iter().zip(["a", "b", "c"]) {
         writeln!(ring, "{{ name = \"{name}\", url = \"{}\" }},", node.url()).unwrap();
     }

@@ -255,7 +255,7 @@ fn no_value_of_a_caller_is_in_the_log_the_metrics_or_the_store() {
     };
     plant();
     let held = dump(&redis);
-    assert!(held.len() > 500 && held.contains("sg2:"), "{held}");
+    assert!(held.len() > 500 && held.contains("sg3:"), "{held}");
     redis.kill();
     plant();
     let (metrics, ready) = (server.metrics(), server.ready.clone());

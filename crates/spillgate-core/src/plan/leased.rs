@@ -7,13 +7,12 @@ use crate::plan::RecordAction;
 
 impl Plan {
     /// Returns whether leases may pay for any counter of the plan. They may if the plan charges,
-    /// opens no record and has no follow-ups. Each counter must have only one charge, and shadow
-    /// rules must be absent, since the store evaluates those with the enforced ones.
+    /// opens no record and has no follow-ups. Shadow rules must be absent, since the store
+    /// evaluates those with the enforced ones.
     pub fn may_be_leased(&self) -> bool {
         self.transaction.intent == Intent::Charge
             && matches!(self.transaction.record, RecordAction::None)
             && self.follow_ups.is_empty()
-            && !self.under_two_secrets
             && self.transaction.charges.iter().all(|counter| counter.group == 0)
             && self.outcomes.iter().all(|counter| counter.brought().is_none())
     }

@@ -8,8 +8,6 @@ use crate::decision::{CounterOutcome, CounterOutcomes, Reason, Source};
 pub struct PendingOutcomes<'a, L> {
     pub(super) outcomes: &'a mut CounterOutcomes,
     pub(super) charges: &'a [PlannedCharge<L>],
-    /// The outcomes so far, if each counter has a charge under both secrets.
-    pub(super) twins: Option<Vec<ChargeOutcome>>,
     /// The index of the next charge.
     pub(super) next: usize,
 }
@@ -18,24 +16,7 @@ impl<L> PendingOutcomes<'_, L> {
     /// Passes the outcome of the next charge to its counter.
     #[inline(always)] // with `apply`: else the outcome is moved, and most callers have one kind of it
     pub fn take(&mut self, outcome: ChargeOutcome) {
-        if self.twins.is_some() {
-            return self.take_twin(outcome);
-        }
         apply(outcome, &mut self.outcomes[usize::from(self.charges[self.next].index)]);
-        self.next += 1;
-    }
-
-    /// Passes the outcome of one of two charges of a counter. The stricter one counts.
-    #[cold]
-    fn take_twin(&mut self, outcome: ChargeOutcome) {
-        let twins = self.twins.get_or_insert_default();
-        let index = self.charges[self.next].index;
-        let first = self.charges[..twins.len()].iter().position(|other| other.index == index);
-        let stricter = first.map(|first| twins[first].and(outcome));
-        twins.push(outcome);
-        if let Some(outcome) = stricter {
-            apply(outcome, &mut self.outcomes[usize::from(index)]);
-        }
         self.next += 1;
     }
 }
@@ -93,7 +74,7 @@ mod tests {
         let source_of = |outcome| {
             let mut outcomes: CounterOutcomes = [CounterOutcome::inline()].into_iter().collect();
             let (outcomes, charges) = (&mut outcomes, &charges[..]);
-            let mut pending = PendingOutcomes { outcomes, charges, twins: None, next: 0 };
+            let mut pending = PendingOutcomes { outcomes, charges, next: 0 };
             pending.take(outcome);
             pending.outcomes[0].source
         };

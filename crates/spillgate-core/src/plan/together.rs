@@ -5,7 +5,7 @@ use std::slice;
 
 use smallvec::SmallVec;
 
-use super::{Charged, FollowUp, Plan, PlanMode, keys_of};
+use super::{Charged, FollowUp, Plan, PlanMode};
 use crate::algorithm::Refund;
 use crate::counter::{Change, PlannedCharge};
 use crate::decision::{CounterOutcome, CounterOutcomes};
@@ -18,8 +18,8 @@ use crate::subject::{Secret, SubjectKey};
 #[derive(Debug)]
 pub struct SharedMatch<'p> {
     limits: MatchedLimits<'p>,
-    /// The subject's key, under each secret that is in use.
-    keys: SmallVec<[SubjectKey; 1]>,
+    /// The subject's key.
+    key: SubjectKey,
     cost: Cost<'static>,
     returned: Cost<'static>,
     /// Whether any request charges; the others only refund.
@@ -123,18 +123,17 @@ impl<'p> SharedMatch<'p> {
             if let Some((key, limit)) = request.inline_limit() {
                 let domain = request.domain();
                 let limit = NamedLimit::new(limit.clone(), 0);
-                let key_of = |secret: &Secret| limit.inline_key(secret.inline_key_in(domain, key));
-                let keys = secret.each().map(key_of).collect();
+                let key = limit.inline_key(secret.inline_key_in(domain, key));
                 let limits = MatchedLimits::Inline(limit);
-                SharedMatch::known_or_new(&mut all, limits, keys).add(number, request, mode);
+                SharedMatch::known_or_new(&mut all, limits, key).add(number, request, mode);
                 continue;
             }
             let Some(policy) = policy else { continue };
             let request = &*policy.typed(request);
             for matched in policy.matched(request) {
-                let keys = keys_of(matched.rule, request, secret).collect();
+                let key = matched.rule.subject_key(request, secret);
                 let limits = MatchedLimits::Rule { matched, asked: None };
-                SharedMatch::known_or_new(&mut all, limits, keys).add(number, request, mode);
+                SharedMatch::known_or_new(&mut all, limits, key).add(number, request, mode);
             }
         }
         all
@@ -157,19 +156,19 @@ impl<'p> SharedMatch<'p> {
     fn known_or_new<'m>(
         all: &'m mut Vec<SharedMatch<'p>>,
         limits: MatchedLimits<'p>,
-        keys: SmallVec<[SubjectKey; 1]>,
+        key: SubjectKey,
     ) -> &'m mut SharedMatch<'p> {
-        // Keys name the rule too, so equal keys mean the same rule and subject. One inline key has a
+        // A key names the rule too, so equal keys mean the same rule and subject. One inline key has a
         // counter for each period and algorithm.
         let is_known = |known: &SharedMatch<'_>| {
-            known.keys == keys && known.limits.inline_mix() == limits.inline_mix()
+            known.key == key && known.limits.inline_mix() == limits.inline_mix()
         };
         let index = all.iter().position(is_known).unwrap_or(all.len());
         if index == all.len() {
             let nothing = || Cost::requests(0);
             let (cost, returned) = (nothing(), nothing());
             let parts = SmallVec::new();
-            all.push(SharedMatch { limits, keys, cost, returned, asks: false, parts });
+            all.push(SharedMatch { limits, key, cost, returned, asks: false, parts });
         }
         &mut all[index]
     }
@@ -275,8 +274,8 @@ impl MatchedLimits<'_> {
 
 impl Plan {
     /// Builds one plan from all matches.
-    pub fn of_shared_matches(shared_matches: &[SharedMatch<'_>], secret: &Secret) -> Plan {
-        let mut plan = Plan::new(secret);
+    pub fn of_shared_matches(shared_matches: &[SharedMatch<'_>]) -> Plan {
+        let mut plan = Plan::empty();
         for shared in shared_matches {
             let indexes = 0..shared.limits.in_force().len();
             plan.outcomes.extend(indexes.map(|index| shared.unknown(index)));
@@ -288,29 +287,30 @@ impl Plan {
             for (first, shared) in placed(shared_matches) {
                 if shared.is_decisive() == decisive {
                     group += u16::from(!decisive);
-                    for key in &shared.keys {
-                        plan.add_charged(shared.limits.charged(), first, *key, &shared.cost, group);
-                    }
+                    let charged = shared.limits.charged();
+                    plan.add_charged(charged, first, shared.key, &shared.cost, group);
                 }
             }
         }
         for (first, shared) in placed(shared_matches) {
-            for key in &shared.keys {
-                plan.add_postpaid(shared.limits.charged(), first, *key, &shared.cost, &mut group);
-                plan.add_returns(shared, first, *key);
-            }
+            let charged = shared.limits.charged();
+            plan.add_postpaid(charged, first, shared.key, &shared.cost, &mut group);
+            plan.add_returns(shared, first);
         }
         plan
     }
 
-    fn add_returns(&mut self, shared: &SharedMatch<'_>, first: usize, key: SubjectKey) {
+    fn add_returns(&mut self, shared: &SharedMatch<'_>, first: usize) {
         let Charged { limits, attributes, .. } = shared.limits.charged();
         // A decision has 64 counters at most.
         for (index, limit) in (first as u16..).zip(limits) {
             let returned = shared.returned.of_limit(limit.limit());
             if limit.params().is_some() && returned > 0 {
-                let counter =
-                    PlannedCharge { index, attributes, ..PlannedCharge::new(key, limit.clone()) };
+                let counter = PlannedCharge {
+                    index,
+                    attributes,
+                    ..PlannedCharge::new(shared.key, limit.clone())
+                };
                 let change = Change::Refund(Refund::Amount(returned));
                 self.follow_ups.push(FollowUp { counter, change });
             }

@@ -6,7 +6,7 @@
 -- KEYS:    the value of each rule and subject, the own keys of logs and permits, the keys of reservations, all of one
 --          hash tag; then the guard, if ARGV[2] is given
 -- ARGV[1]: a charge of one bucket as single_charge.lua describes it; or msgpack, one flat array, the program:
---            given_us (0: read TIME), nonce (below 2^48, unique for each call: names new incarnations and permits),
+--            given_us (0: read TIME; tests give it), nonce (below 2^48, unique for each call: names new incarnations and permits),
 --            the index of the first operation;
 --            limits, each: algorithm 1-5, name 0-14 or 15, long name (8 bytes, or 0), its algorithm's parameters;
 --            operations, each: its number, and its words
@@ -58,7 +58,7 @@ end
 
 -- Computes the life of a key: the time until its state is irrelevant, and half a step to one and a half steps
 -- more, in whole steps. Few distinct lives mean few numbers to format. A key that ends soon takes a small
--- step, unless the clocks of callers decide: those may differ by as much.
+-- step, unless the call brings its own instant: that one may differ as much from the server's clock.
 -- @fragment key_step(until_us, given_us) -> step_us, below_us
 below_us = 1280000
 if given_us > 0 or until_us >= 1000000 then

@@ -10,17 +10,15 @@
 -- ARGV[1]: epoch:revision that the caller has seen, or nothing
 -- ARGV[2]: the epoch, if the copy begins now
 -- ARGV[3]: the most entries of the copy
--- ARGV[4]: the time in us, if scripts must not read it; else 0
--- ARGV[5]: how long an entry is kept after its end while there is room, in us
--- ARGV[6]: how many entries follow: id and value for each; then ids to delete if these entries have ended
+-- ARGV[4]: how long an entry is kept after its end while there is room, in us
+-- ARGV[5]: how many entries follow: id and value for each; then ids to delete if these entries have ended
 -- Returns: the time in us; epoch:revision, or '' if there is no copy; how many entries did not fit; then id
 --   and value of each entry that the caller has not seen.
 
 local entries, revisions = KEYS[1], KEYS[2]
 local entries_max = tonumber(ARGV[3])
-local now_us = tonumber(ARGV[4])
-local kept_us = tonumber(ARGV[5])
-local written_last = 6 + 2 * tonumber(ARGV[6])
+local kept_us = tonumber(ARGV[4])
+local written_last = 5 + 2 * tonumber(ARGV[5])
 local call = redis.call
 
 local function split(version)
@@ -28,10 +26,8 @@ local function split(version)
     return epoch, tonumber(revision) or 0
 end
 
-if now_us == 0 then
-    local time = call('TIME')
-    now_us = time[1] * 1000000 + time[2]
-end
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
 local version = call('HGET', entries, 'v')
 local epoch, revision = ARGV[2], 0
 local changed = false
@@ -60,7 +56,7 @@ end
 
 local count = call('ZCARD', revisions)
 local refused = 0
-for place = 7, written_last, 2 do
+for place = 6, written_last, 2 do
     local id, value = ARGV[place], ARGV[place + 1]
     local time_us, random, forget_at_us = struct.unpack('>I8I8I8', value)
     local known = call('HGET', entries, id)

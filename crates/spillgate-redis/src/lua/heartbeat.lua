@@ -1,30 +1,23 @@
 -- Reports to a shard that an instance is alive, counts the live instances by kind, sums their load, and keeps the
--- shard's guard: whether the shard lost its data, and which rings it serves.
+-- shard's guard, which shows whether the shard lost its data.
 --
 -- KEYS[1]: the live instances: a sorted set, scored by the last heartbeat in ms
--- KEYS[2]: the guard: epoch (a name that is lost with all other data); when the one before was found lost, in us (0:
---          unknown); the oldest ring that is served, by number (0: none yet) and fingerprint; since when it is the
---          oldest, in us; with dots between
+-- KEYS[2]: the guard: epoch (a name that is lost with all other data), a dot, and when the one before was found lost,
+--          in us (0: unknown)
 -- KEYS[3]: the load of each live instance: a hash, from the id to the decisions of the last minute: how many allowed
 --          and how many denied, with a dot between
--- ARGV[1]: this instance: an id of 16 digits, and its kind: the settings that it must share with others, words with
---          colons between, the number of its ring last (0: none). Empty: an onlooker
+-- ARGV[1]: this instance: an id of 16 digits, a colon, and its kind: the settings that it must share with others.
+--          Empty: an onlooker
 -- ARGV[2]: after how many ms without a heartbeat an instance is gone
 -- ARGV[3]: the name of a new epoch, if there is none
--- ARGV[4]: the time in us, if scripts must not read it; else 0
--- ARGV[5]: the epoch that this instance knew last; empty: none
--- ARGV[6], ARGV[7]: its ring: number (0: none, or an onlooker), fingerprint
--- ARGV[8], ARGV[9]: the ring that this one replaces, likewise
--- ARGV[10]: the load of this instance; empty: as before
--- Returns: the guard, for how many us the oldest ring has been the oldest, the live instances: each kind,
---          then how many are of it; and the load: how many instances report it, allowed, denied
+-- ARGV[4]: the epoch that this instance knew last; empty: none
+-- ARGV[5]: the load of this instance; empty: as before
+-- Returns: the guard; the live instances: each kind, then how many are of it; and the load: how many instances report
+--          it, allowed, denied
 
 local gone_ms = tonumber(ARGV[2])
-local now_us = tonumber(ARGV[4])
-if now_us == 0 then
-    local time = redis.call('TIME')
-    now_us = time[1] * 1000000 + time[2]
-end
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
 if ARGV[1] ~= '' then
     redis.call('ZADD', KEYS[1], string.format('%.0f', now_ms), ARGV[1])
@@ -47,8 +40,8 @@ for _, instance in ipairs(live) do
     kinds[place[kind]] = kinds[place[kind]] + 1
 end
 
-if ARGV[1] ~= '' and ARGV[10] ~= '' then
-    redis.call('HSET', KEYS[3], string.sub(ARGV[1], 1, 16), ARGV[10])
+if ARGV[1] ~= '' and ARGV[5] ~= '' then
+    redis.call('HSET', KEYS[3], string.sub(ARGV[1], 1, 16), ARGV[5])
 end
 local reporting, all_allowed, all_denied = 0, 0, 0
 for _, id in ipairs(redis.call('HKEYS', KEYS[3])) do
@@ -63,12 +56,11 @@ end
 redis.call('PEXPIRE', KEYS[3], gone_ms)
 
 local before = redis.call('GET', KEYS[2])
-local epoch, lost, oldest, nodes, since =
-    string.match(before or '', '^(%x+)%.(%d+)%.(%d+)%.(%x+)%.(%d+)$')
+local epoch, lost = string.match(before or '', '^(%x+)%.(%d+)$')
 local lost_us = tonumber(lost or 0)
 epoch = epoch or ARGV[3]
 -- An instance that knew an earlier epoch shows that the data was lost. The first such heartbeat dates the loss.
-if lost_us == 0 and ARGV[5] ~= '' and ARGV[5] ~= epoch then
+if lost_us == 0 and ARGV[4] ~= '' and ARGV[4] ~= epoch then
     lost_us = now_us
 end
 -- The clock stepped back: counters must not stay used up until it catches up.
@@ -76,31 +68,8 @@ if lost_us > now_us + 1000000 then
     lost_us = now_us
 end
 
-oldest, nodes = tonumber(oldest or 0), nodes or '0'
-local since_us = math.min(tonumber(since or now_us), now_us)
-local number = tonumber(ARGV[6])
-
-local function is_served_by_an_older_one()
-    for _, process in ipairs(live) do
-        local other = tonumber(string.match(process, ':(%d+)$'))
-        if other and other > 0 and other < number then
-            return true
-        end
-    end
-end
-
-if number > 0 and oldest == 0 then
-    -- The guard is empty or new: the ring that is replaced may still be served.
-    local place = ARGV[8] == '0' and 6 or 8
-    oldest, nodes, since_us = tonumber(ARGV[place]), ARGV[place + 1], now_us
-elseif number > oldest and nodes == ARGV[9] and now_us - since_us >= gone_ms * 1000
-    and not is_served_by_an_older_one() then
-    -- The new ring takes over when no instance has reported an older one for as long as an instance counts as alive.
-    oldest, nodes, since_us = number, ARGV[7], now_us
-end
-
-local guard = string.format('%s.%.0f.%.0f.%s.%.0f', epoch, lost_us, oldest, nodes, since_us)
+local guard = string.format('%s.%.0f', epoch, lost_us)
 if guard ~= before then
     redis.call('SET', KEYS[2], guard)
 end
-return { guard, now_us - since_us, kinds, { reporting, all_allowed, all_denied } }
+return { guard, kinds, { reporting, all_allowed, all_denied } }

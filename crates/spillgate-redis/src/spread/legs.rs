@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::super::Redis;
 use super::super::topology::Location;
-use super::{ChargeOutcome, ChargeOutcomes, OldOwners};
+use super::{ChargeOutcome, ChargeOutcomes};
 use crate::algorithm::Intent;
 use crate::counter::PlannedCharge;
 use crate::plan::{RecordAction, Transaction};
@@ -15,7 +15,7 @@ use crate::plan::{RecordAction, Transaction};
 pub(super) struct Leg {
     pub(super) location: Location,
     pub(super) transaction: Transaction,
-    /// For each counter, the index of its outcome. The copy at an old owner has an index after all counters.
+    /// For each counter, its index in the whole transaction.
     pub(super) indices: SmallVec<[usize; 4]>,
 }
 
@@ -28,18 +28,12 @@ pub(super) struct Legs {
 }
 
 impl Legs {
-    pub(super) fn of(redis: &Redis, transaction: &Transaction, old_owners: &OldOwners) -> Legs {
+    pub(super) fn of(redis: &Redis, transaction: &Transaction) -> Legs {
         let mut legs = Legs { enforced: Vec::new(), unenforced: Vec::new() };
         for (number, counter) in transaction.charges.iter().enumerate() {
-            // The old owner comes first: it knows all charges of the current period, the new owner only those
-            // since the change.
-            if let Some((location, copy)) = old_owners.old(number) {
-                legs.add(transaction, counter, location, copy);
-            }
             legs.add(transaction, counter, redis.topology.location(counter.key.tag), number);
         }
-        // Stable: of two legs with equal width, the one added first stays first, so an old owner precedes the new one.
-        legs.enforced.sort_by_key(|leg| leg.width(old_owners));
+        legs.enforced.sort_by_key(Leg::width);
         legs
     }
 
@@ -78,16 +72,14 @@ impl Leg {
     ///
     /// Fewer key attributes mean a wider subject. Of two rules with the same number of attributes, the later
     /// one in the policy counts as wider. A leg that charges nothing has `None`, and sorts first.
-    fn width(&self, old_owners: &OldOwners) -> Option<(Reverse<u8>, usize)> {
+    fn width(&self) -> Option<(Reverse<u8>, usize)> {
         let charged = self
             .transaction
             .charges
             .iter()
             .zip(&self.indices)
             .filter(|(counter, _)| counter.cost > 0);
-        charged
-            .map(|(counter, index)| (Reverse(counter.attributes), old_owners.counter_of(*index)))
-            .max()
+        charged.map(|(counter, index)| (Reverse(counter.attributes), *index)).max()
     }
 
     /// Moves the unenforced counters of this location into this leg.
@@ -99,11 +91,6 @@ impl Leg {
             self.transaction.charges.extend(leg.transaction.charges);
             self.indices.extend(leg.indices);
         }
-    }
-
-    /// Returns whether the leg holds copies at old owners only.
-    pub(super) fn is_old(&self, old_owners: &OldOwners) -> bool {
-        self.indices.iter().all(|index| old_owners.is_old(*index))
     }
 
     /// Returns whether no enforced counter of the leg denied.

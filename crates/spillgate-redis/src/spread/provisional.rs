@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::super::Redis;
 use super::super::topology::Location;
-use super::{ChargeOutcome, ChargeOutcomes, Leg, OldOwners, Outage};
+use super::{ChargeOutcome, ChargeOutcomes, Leg, Outage};
 use crate::algorithm::Charge;
 use crate::counter::{ChargeReply, PlannedCharge};
 use crate::plan::{Cause, RecordAction};
@@ -20,7 +20,6 @@ use crate::time::Deadline;
 pub(super) struct ProvisionalCharges<'a, 'q> {
     redis: &'a Redis,
     outage: &'a Outage<'q>,
-    old_owners: &'a OldOwners,
     charges: Vec<ProvisionalCharge>,
     /// Records of reservations that were opened: location, id, and the counters of the record.
     records: Vec<(Location, u128, Vec<RecordedCharge>)>,
@@ -29,7 +28,7 @@ pub(super) struct ProvisionalCharges<'a, 'q> {
 /// One charge, with all that its refund needs.
 struct ProvisionalCharge {
     location: Location,
-    /// The index of its outcome, among counters and copies at old owners.
+    /// The index of its outcome.
     number: usize,
     counter: PlannedCharge,
     charge: Charge,
@@ -38,12 +37,8 @@ struct ProvisionalCharge {
 }
 
 impl<'a, 'q> ProvisionalCharges<'a, 'q> {
-    pub(super) fn new(
-        redis: &'a Redis,
-        outage: &'a Outage<'q>,
-        old_owners: &'a OldOwners,
-    ) -> ProvisionalCharges<'a, 'q> {
-        ProvisionalCharges { redis, outage, old_owners, charges: Vec::new(), records: Vec::new() }
+    pub(super) fn new(redis: &'a Redis, outage: &'a Outage<'q>) -> ProvisionalCharges<'a, 'q> {
+        ProvisionalCharges { redis, outage, charges: Vec::new(), records: Vec::new() }
     }
 
     /// Records the charges of a leg.
@@ -118,8 +113,7 @@ impl<'a, 'q> ProvisionalCharges<'a, 'q> {
         let mut at_store: BTreeMap<Location, Vec<ProvisionalCharge>> = BTreeMap::new();
         for charged in self.charges.drain(..) {
             if let Some(cause) = charged.local {
-                let number = self.old_owners.counter_of(charged.number);
-                let reply = self.outage.refund(&charged.counter, number, charged.charge);
+                let reply = self.outage.refund(&charged.counter, charged.number, charged.charge);
                 here.push((charged.number, ChargeOutcome::Fallback(admitted(reply), cause)));
             } else {
                 at_store.entry(charged.location).or_default().push(charged);

@@ -14,11 +14,10 @@ pub(super) fn closest_setting(name: &str) -> Option<String> {
 /// Returns the settings of the node of a ring that a name such as `store.ring.nodes.0.ulr` is about; of no node if it is
 /// about none.
 fn node_fields(name: &str) -> impl Iterator<Item = String> {
-    let node = ["store.ring.nodes.", "store.ring.previous."].into_iter().find_map(|list| {
-        let (number, _) = name.strip_prefix(list)?.split_once('.')?;
-        Some(format!("{list}{number}"))
-    });
-    node.into_iter().flat_map(|node| NODE_FIELDS.map(|field| format!("{node}.{field}")))
+    let number = name.strip_prefix(NODES).and_then(|node| node.split_once('.'));
+    number
+        .into_iter()
+        .flat_map(|(number, _)| NODE_FIELDS.map(|field| format!("{NODES}{number}.{field}")))
 }
 
 /// Returns how many bytes to insert, remove or change to turn one text into the other (Levenshtein).
@@ -37,6 +36,7 @@ pub(super) fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
+const NODES: &str = "store.ring.nodes.";
 const NODE_FIELDS: [&str; 3] = ["name", "url", "weight"];
 
 /// The most differences of a typing mistake.
@@ -55,7 +55,7 @@ mod tests {
             ("telemetry.log_level", Some("telemetry.log.level")),
             ("server.resp.password", Some("server.resp.password_file")),
             ("store.ring.nodes.12.ulr", Some("store.ring.nodes.12.url")),
-            ("store.ring.previous.0.wieght", Some("store.ring.previous.0.weight")),
+            ("store.ring.nodes.0.wieght", Some("store.ring.nodes.0.weight")),
             ("server", None),
             ("store.compression", None),
             ("telemetry.dashboard.refresh", None),

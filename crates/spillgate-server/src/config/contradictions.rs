@@ -67,7 +67,6 @@ impl Settings {
             ("server.tls.key", &self.tls.key),
             ("store.password_file", &self.store.password_file),
             ("store.key_secret_file", &self.store.key_secret_file),
-            ("store.secret_previous_file", &self.store.secret_previous_file),
             ("store.tls.key", &self.store.tls.key),
         ];
         let named = files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?)));
@@ -88,7 +87,6 @@ impl Settings {
             ("store.password_file", &store.password_file),
             ("store.sentinel.password_file", &store.sentinel_password_file),
             ("store.key_secret_file", &store.key_secret_file),
-            ("store.secret_previous_file", &store.secret_previous_file),
             ("store.tls.ca", &store.tls.ca),
             ("store.tls.cert", &store.tls.cert),
             ("store.tls.key", &store.tls.key),

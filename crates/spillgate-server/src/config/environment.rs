@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use super::closest::closest_setting;
 use super::problem::{Origin, Problem};
-use super::{Given, SECTIONS, replacement_of, settings};
+use super::{Given, SECTIONS, gone, settings};
 
 /// Returns the settings, ordered by name and the nodes of a ring by number, and the problems of the variables.
 pub(super) fn settings_in(
@@ -48,10 +48,8 @@ fn parts_of(name: &str) -> impl Iterator<Item = (Option<u32>, &str)> {
 /// Returns whether a setting may have this name. The fields of a ring's nodes are checked where they are read.
 fn is_setting(name: &str) -> bool {
     let known = settings();
-    let within = |list: &str| name.strip_prefix(list).is_some_and(|field| field.starts_with('.'));
     let is_ours = name.split_once('.').is_some_and(|(section, _)| SECTIONS.contains(&section));
-    is_ours
-        && (known.contains(&name) || within("store.ring.nodes") || within("store.ring.previous"))
+    is_ours && (known.contains(&name) || name.starts_with("store.ring.nodes."))
 }
 
 /// Returns whether Kubernetes sets this variable: it sets some in each container for every Service whose name begins
@@ -81,7 +79,7 @@ fn is_of_kubernetes(rest: &str, value: &str) -> bool {
 
 /// Returns the message about a variable that names no setting, with the variable or flag that it most likely means.
 fn no_setting(name: &str) -> String {
-    if let Some(remedy) = replacement_of(name) {
+    if let Some(remedy) = gone(name) {
         return format!("no such setting; {remedy}");
     }
     let remedy = match meant_setting(name) {

@@ -15,7 +15,7 @@ use super::{Given, value};
 
 mod ring;
 
-use ring::NumberedNodes;
+use ring::Nodes;
 
 /// The settings of the store. They have no `Debug`, because addresses may hold credentials.
 #[derive(Default)]
@@ -25,15 +25,12 @@ pub struct Store {
     pub(crate) overload_wait: Option<Duration>,
     /// The number of connections to each server; the library chooses one if it is absent.
     pub connections: Option<usize>,
-    /// Decide by the clock of this instance, corrected to the store's.
-    pub(crate) client_clock: bool,
     on_state_loss: Option<OnStateLoss>,
     /// The file with the password of the sentinels, if it is not the primary's.
     pub(crate) sentinel_password_file: Option<PathBuf>,
     /// The file with the password of every server, in place of one in the addresses.
     pub(crate) password_file: Option<PathBuf>,
     pub(crate) key_secret_file: Option<PathBuf>,
-    pub(crate) secret_previous_file: Option<PathBuf>,
     /// How many instances share the store, which sets the local share of each during an outage.
     pub expected_instances: Option<u32>,
     pub(crate) max_keys: Option<usize>,
@@ -53,7 +50,7 @@ pub(crate) enum Topology {
         urls: Vec<String>,
     },
     Cluster(Vec<String>),
-    Ring(NumberedNodes),
+    Ring(Nodes),
 }
 
 /// The files of `store.tls`.
@@ -84,12 +81,10 @@ impl Store {
             "timeout" => self.timeout = Some(value::duration(text)?),
             "overload_wait" => self.overload_wait = Some(value::duration(text)?),
             "connections" => self.connections = Some(connections(text)?),
-            "clock" => self.client_clock = value::choice(text, &CLOCKS)?,
             "on_state_loss" => self.on_state_loss = Some(value::choice(text, &ON_STATE_LOSS)?),
             "sentinel.password_file" => self.sentinel_password_file = Some(text.into()),
             "password_file" => self.password_file = Some(text.into()),
             "key_secret_file" => self.key_secret_file = Some(text.into()),
-            "secret_previous_file" => self.secret_previous_file = Some(text.into()),
             "expected_instances" => self.expected_instances = Some(value::number(text)?),
             "max_keys" => self.max_keys = Some(value::count(text)?),
             "tls.ca" => self.tls.ca = Some(text.into()),
@@ -124,7 +119,7 @@ impl Store {
             }
             _ => {
                 let Some(field) = name.strip_prefix("ring.") else { return Ok(false) };
-                let none = Topology::Ring(NumberedNodes::default());
+                let none = Topology::Ring(Nodes::default());
                 let Topology::Ring(ring) = self.named("ring", none, origin)? else {
                     return Ok(false);
                 };
@@ -169,6 +164,16 @@ impl Store {
         matches!(self.topology, Topology::Cluster(_) | Topology::Ring(_))
     }
 
+    /// Returns why subjects have other counters on this store than on `old`, for each setting that moves them.
+    pub fn apart_from(&self, old: &Store) -> Vec<&'static str> {
+        if !self.is_shared() || !old.is_shared() {
+            return Vec::new();
+        }
+        let rings = (self.topology.placement() != old.topology.placement()).then_some(OTHER_RING);
+        let secrets = (self.key_secret_file != old.key_secret_file).then_some(OTHER_SECRET);
+        rings.into_iter().chain(secrets).collect()
+    }
+
     /// Returns the URL of the server, if the store is one server that is named by its URL.
     pub fn url(&self) -> Option<&str> {
         match &self.topology {
@@ -205,9 +210,6 @@ impl Store {
         }
         if let Some(connections) = self.connections {
             builder = builder.connections(connections);
-        }
-        if self.client_clock {
-            builder = builder.client_clock();
         }
         if let Some(on_state_loss) = self.on_state_loss {
             builder = builder.on_state_loss(on_state_loss);
@@ -269,12 +271,6 @@ impl Store {
                 "urls is missing; write the addresses of sentinels, such as [\"redis://10.0.0.1:26379\"]"
                     .to_owned(),
             ),
-            Topology::Cluster(_) if self.client_clock => wrong(
-                given,
-                "store.clock",
-                "\"client\" cannot hold on a Cluster: a node that takes over slots decides nothing until \
-                 the service knows its clock; leave clock out, or use a ring",
-            ),
             Topology::Cluster(_) if self.on_state_loss == Some(OnStateLoss::Exhausted) => wrong(
                 given,
                 "store.on_state_loss",
@@ -323,6 +319,14 @@ impl Store {
 }
 
 impl Topology {
+    /// Returns what places subjects on a ring: name and weight of each node, whatever their order.
+    fn placement(&self) -> Vec<(&str, u32)> {
+        let Topology::Ring(nodes) = self else { return Vec::new() };
+        let mut placement: Vec<_> = nodes.placement().collect();
+        placement.sort_unstable();
+        placement
+    }
+
     fn kind(&self) -> Option<&'static str> {
         match self {
             Topology::Memory => None,
@@ -411,24 +415,19 @@ fn with_password(url: &str, password: &str) -> String {
 
 /// The names of all settings of the store. The fields of a ring's nodes, such as `store.ring.nodes.0.name`, are not
 /// listed.
-pub(super) const SETTINGS: [&str; 22] = [
+pub(super) const SETTINGS: [&str; 17] = [
     "store.url",
     "store.sentinel.master",
     "store.sentinel.urls",
     "store.sentinel.password_file",
     "store.cluster",
-    "store.ring.number",
     "store.ring.nodes",
-    "store.ring.previous",
-    "store.ring.previous_number",
     "store.on_state_loss",
     "store.timeout",
     "store.overload_wait",
     "store.connections",
-    "store.clock",
     "store.password_file",
     "store.key_secret_file",
-    "store.secret_previous_file",
     "store.expected_instances",
     "store.max_keys",
     "store.tls.ca",
@@ -437,18 +436,20 @@ pub(super) const SETTINGS: [&str; 22] = [
 ];
 
 /// Settings that take effect only with a store outside of this process. Without one, the operator forgot to name it.
-const NEEDS_A_STORE: [&str; 10] = [
+const NEEDS_A_STORE: [&str; 8] = [
     "store.password_file",
     "store.overload_wait",
     "store.on_state_loss",
     "store.connections",
-    "store.clock",
-    "store.secret_previous_file",
     "store.expected_instances",
     "store.tls.ca",
     "store.tls.cert",
     "store.tls.key",
 ];
+const OTHER_RING: &str = "the nodes or weights of the ring differ; a subject that moves has a counter on each ring, so \
+    while instances with both run it can get up to twice its limit";
+const OTHER_SECRET: &str = "key_secret_file differs; each subject has a counter under each secret, so while instances \
+    with both run it can get up to twice its limit";
 const NO_STORE: &str = "no store is named, so state would be in memory; name one with url, sentinel, cluster or ring \
     under [store], or leave this out";
 const NO_SENTINELS: &str = "no sentinels are named, so the password would not be used; name them with urls under \
@@ -456,7 +457,6 @@ const NO_SENTINELS: &str = "no sentinels are named, so the password would not be
 const TWO_PASSWORDS: &str = "an address of the store has a password too; leave one of the two out";
 const ON_STATE_LOSS: [(&str, OnStateLoss); 2] =
     [("fresh", OnStateLoss::Fresh), ("exhausted", OnStateLoss::Exhausted)];
-const CLOCKS: [(&str, bool); 2] = [("store", false), ("client", true)];
 /// The most connections to one server that a setting may ask for.
 const CONNECTIONS_MAX: usize = 16;
 

@@ -3,33 +3,34 @@
 use spillgate::store::{InstanceMismatch, StoreProbe};
 
 use super::finding::{Finding, Level};
-use crate::counted::counted;
 
 /// Returns the findings on live instances that differ from the configuration of this process.
 pub fn instance_findings(probe: &StoreProbe) -> impl Iterator<Item = Finding> {
-    let live = probe.live_instances;
-    mismatches(probe.mismatch).map(move |(check, problem)| Finding {
+    mismatches(probe.mismatch).map(|(check, problem)| Finding {
         level: Level::Unsafe,
         check,
         server: None,
-        problem: format!("{problem}, of {live}"),
-        why: "they keep separate counters, so each limit is admitted more than once",
-        fix: match check {
-            SECRET => {
-                "give all instances and the doctor the same key_secret_file; while you change it, name the old \
-                 one as secret_previous_file"
-            }
+        problem,
+        why: match check {
             RING => {
-                "give all instances and the doctor the same ring; while you change it, name the old nodes as \
-                 previous"
+                "a subject that moves has a counter on each ring, so while instances with both run it can get up \
+                 to twice its limit"
             }
+            _ => {
+                "each subject has a counter of either kind, so while instances of both kinds run it can get up to \
+                 twice its limit"
+            }
+        },
+        fix: match check {
+            SECRET => "give all instances and the doctor the same key_secret_file",
+            RING => "give all instances and the doctor the same ring",
             _ => "run the same version of spillgate everywhere",
         }
         .to_owned(),
     })
 }
 
-/// Returns each check that fails, and a text that counts the instances that differ.
+/// Returns each check that fails, and a text that counts the instances that differ, and all.
 pub(crate) fn mismatches(
     mismatch: InstanceMismatch,
 ) -> impl Iterator<Item = (&'static str, String)> {
@@ -39,8 +40,8 @@ pub(crate) fn mismatches(
         (SCHEMA, mismatch.schema, "with another schema"),
     ];
     let differing = parts.into_iter().filter(|(_, instances, _)| *instances > 0);
-    differing.map(|(check, instances, how)| {
-        (check, format!("{} {how}", counted(instances as usize, "live instance")))
+    differing.map(move |(check, instances, how)| {
+        (check, format!("live instances {how}: {instances} of {}", mismatch.live))
     })
 }
 

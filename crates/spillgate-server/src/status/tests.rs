@@ -138,8 +138,10 @@ fn decisions_without_the_store_are_named_by_their_source() {
 #[test]
 fn instances_that_differ_are_critical() {
     let mut facts = healthy();
-    (facts.mismatch.secret, facts.mismatch.ring) = (2, 1);
-    let parts = ["2 live instances with another key secret, 1 live instance with another ring"];
+    (facts.mismatch.secret, facts.mismatch.ring, facts.mismatch.live) = (2, 1, 5);
+    let parts = [
+        "live instances with another key secret: 2 of 5, live instances with another ring: 1 of 5",
+    ];
     check(&facts, Level::Critical, "instances differ", &parts);
 }
 

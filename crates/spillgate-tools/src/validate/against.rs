@@ -5,12 +5,14 @@ use std::collections::HashMap;
 use serde::Serialize;
 use spillgate::{Limit, Policy, Rule};
 
+use super::InForce;
 use super::rules::tag;
 
-/// The effect of a new policy on one counter, or on all counters of a rule.
+/// The effect of a new file on one counter, on all counters of a rule, or on all counters.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct StateChange {
-    pub(super) rule: String,
+    /// Absent if all rules are affected.
+    pub(super) rule: Option<String>,
     /// Absent if all limits of the rule are affected.
     pub(super) limit: Option<String>,
     pub(super) effect: Effect,
@@ -26,26 +28,38 @@ pub(super) enum Effect {
     ReadAgain,
     /// It is counted no more, and its state expires.
     Ends,
+    /// Instances with the new file count apart from those with the old one.
+    CountsApart,
 }
 
 impl StateChange {
     pub(super) fn for_people(&self) -> String {
+        let rule =
+            self.rule.as_ref().map_or("each rule".to_owned(), |rule| format!("rule {rule:?}"));
         let limit = self.limit.as_ref().map_or(String::new(), |limit| format!(", limit {limit:?}"));
         let effect = match self.effect {
             Effect::StartsFull => "starts full",
             Effect::ReadAgain => "is read again on live state",
             Effect::Ends => "ends",
+            Effect::CountsApart => "counts apart",
         };
-        format!("rule {:?}{limit} {effect}: {}", self.rule, self.reason)
+        format!("{rule}{limit} {effect}: {}", self.reason)
     }
 }
 
-/// Returns the changes in the order of the new file; counters that end are last.
-pub(super) fn state_changes(old: &Policy, new: &Policy) -> Vec<StateChange> {
-    let mut changes = Vec::new();
+/// Returns the changes in the order of the new file, those of all rules first; counters that end are last.
+pub(super) fn state_changes(old: &InForce<'_>, new: &Policy) -> Vec<StateChange> {
+    let apart = old.apart.iter().map(|reason| StateChange {
+        rule: None,
+        limit: None,
+        effect: Effect::CountsApart,
+        reason: (*reason).to_owned(),
+    });
+    let mut changes: Vec<StateChange> = apart.collect();
+    let old = old.policy;
     for rule in new.rules() {
         let of_all = |effect, reason| StateChange {
-            rule: rule.name().to_owned(),
+            rule: Some(rule.name().to_owned()),
             limit: None,
             effect,
             reason,
@@ -61,7 +75,8 @@ pub(super) fn state_changes(old: &Policy, new: &Policy) -> Vec<StateChange> {
     let gone = old.rules().filter(|rule| new.rule(rule.name()).is_none());
     changes.extend(gone.map(|rule| {
         let reason = "the new file has no rule of that name".to_owned();
-        StateChange { rule: rule.name().to_owned(), limit: None, effect: Effect::Ends, reason }
+        let rule = Some(rule.name().to_owned());
+        StateChange { rule, limit: None, effect: Effect::Ends, reason }
     }));
     changes
 }
@@ -103,7 +118,7 @@ fn of_limits(old: &Rule, new: &Rule) -> Vec<StateChange> {
     let before: HashMap<&str, &Limit> = named(old).collect();
     let after: HashMap<&str, &Limit> = named(new).collect();
     let change = |limit: &str, effect, reason| StateChange {
-        rule: new.name().to_owned(),
+        rule: Some(new.name().to_owned()),
         limit: Some(limit.to_owned()),
         effect,
         reason,

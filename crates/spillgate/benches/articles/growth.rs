@@ -304,7 +304,7 @@ fn ring(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     let mut values = vec![Vec::new(), Vec::new()];
     for nodes in counts {
         let servers: Vec<RedisServer> = (0..nodes).map(|_| RedisServer::start()).collect();
-        let ring = servers.iter().enumerate().fold(Ring::numbered(1), |ring, (number, server)| {
+        let ring = servers.iter().enumerate().fold(Ring::new(), |ring, (number, server)| {
             ring.node(format!("node-{number}"), server.url())
         });
         let builder = Limiter::builder().ring(ring).timeout(Duration::from_secs(5));

@@ -27,7 +27,7 @@ pub fn against_bare_scripts(effort: Effort) -> Outcome {
 fn on_a_ring(effort: Effort) -> Result<Table, Box<dyn std::error::Error>> {
     let servers = [RedisServer::start(), RedisServer::start()];
     let runtime = runtime();
-    let ring = Ring::numbered(1).node("a", servers[0].url()).node("b", servers[1].url());
+    let ring = Ring::new().node("a", servers[0].url()).node("b", servers[1].url());
     let limiter = runtime.block_on(patient(Limiter::builder().ring(ring)).build())?;
     let bare = Arc::new([
         runtime.block_on(Baseline::connect(&servers[0]))?,

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::random;
 use super::sealed::EntrySeal;
-use super::table::{COPY_MAX, Entry, EntryId, REMEMBERED_US, Stamp, Table, ended_first, id_of};
+use super::table::{COPY_MAX, Entry, EntryId, REMEMBERED_US, Stamp, Table, ended_first};
 use crate::subject::Secret;
 use spillgate_redis::control::{Exchange, Exchanged, StoredEntry};
 
@@ -17,16 +17,6 @@ pub(crate) struct Copies {
     /// Held for a short time, and never across an await.
     by_shard: Mutex<HashMap<String, Copy>>,
     seal: EntrySeal,
-    previous: Option<Previous>,
-}
-
-/// The previous secret. Entries sealed with it are taken over under their new ids, and sent to the
-/// copies again.
-#[derive(Debug)]
-struct Previous {
-    seal: EntrySeal,
-    /// The secret in force, which gives the new ids.
-    secret: Secret,
 }
 
 /// One copy as last seen.
@@ -46,10 +36,7 @@ struct Held {
 
 impl Copies {
     pub(crate) fn new(secret: &Secret) -> Copies {
-        let previous = secret
-            .previous()
-            .map(|previous| Previous { seal: EntrySeal::new(previous), secret: secret.clone() });
-        Copies { by_shard: Mutex::default(), seal: EntrySeal::new(secret), previous }
+        Copies { by_shard: Mutex::default(), seal: EntrySeal::new(secret) }
     }
 
     /// Returns the exchange with a shard's copy. It carries the entry to write, if there is one,
@@ -71,18 +58,14 @@ impl Copies {
                 .map(|(id, entry)| self.seal.sealed(id, entry))
                 .collect(),
         };
-        let mut forgotten: Vec<EntryId> = self.due(copy, now_us).take(ENTRIES_PER_CALL).collect();
-        // With a previous secret the copy has each entry under two ids, and lets none go.
-        let entries_max = if self.previous.is_some() { 2 * COPY_MAX } else { COPY_MAX };
-        if self.previous.is_none() {
-            let added = entries.iter().filter(|new| !copy.holds.contains_key(&new.id)).count();
-            let excess = (copy.holds.len() + added).saturating_sub(COPY_MAX);
-            // Other instances may be filling the copy now, and let the same entries go.
-            let let_go = if excess > 0 { excess + SPARE } else { 0 };
-            forgotten.extend(ended_first(copy.ends(), let_go, now_us));
-        }
+        let mut forgotten: Vec<EntryId> = copy.forgotten(now_us).take(ENTRIES_PER_CALL).collect();
+        let added = entries.iter().filter(|new| !copy.holds.contains_key(&new.id)).count();
+        let excess = (copy.holds.len() + added).saturating_sub(COPY_MAX);
+        // Other instances may be filling the copy now, and let the same entries go.
+        let let_go = if excess > 0 { excess + SPARE } else { 0 };
+        forgotten.extend(ended_first(copy.ends(), let_go, now_us));
         let (seen, kept_us) = (copy.version.clone(), REMEMBERED_US);
-        Exchange { seen, epoch: random(), entries_max, kept_us, entries, forgotten }
+        Exchange { seen, epoch: random(), entries_max: COPY_MAX, kept_us, entries, forgotten }
     }
 
     /// Notes the reply of a copy, and returns the entries that were new.
@@ -101,28 +84,14 @@ impl Copies {
         copy.version.clone_from(&answer.version);
         // The copy holds these entries even if they cannot be opened here.
         answer.unseen.iter().for_each(|stored| copy.hold(stored));
-        if self.previous.is_none() {
-            copy.holds.retain(|_, held| !held.is_forgotten(now_us));
-            // The copy has no more entries than that, so the others were let go by some instance.
-            let excess = copy.holds.len().saturating_sub(COPY_MAX);
-            for id in ended_first(copy.ends(), excess, now_us) {
-                copy.holds.remove(&id);
-            }
+        copy.holds.retain(|_, held| !held.is_forgotten(now_us));
+        // The copy has no more entries than that, so the others were let go by some instance.
+        let excess = copy.holds.len().saturating_sub(COPY_MAX);
+        for id in ended_first(copy.ends(), excess, now_us) {
+            copy.holds.remove(&id);
         }
-        answer.unseen.iter().filter_map(|stored| self.open(stored)).collect()
-    }
-
-    /// Returns the entries of a copy that can be deleted. With a previous secret there are none: an
-    /// entry under its old id is never deleted, and only a removal under the new id outweighs it.
-    fn due(&self, copy: &Copy, now_us: u64) -> impl Iterator<Item = EntryId> {
-        copy.forgotten(if self.previous.is_some() { 0 } else { now_us })
-    }
-
-    fn open(&self, stored: &StoredEntry) -> Option<(EntryId, Entry)> {
-        match self.seal.open(stored) {
-            Some(entry) => Some((stored.id, entry)),
-            None => self.previous.as_ref()?.open(stored),
-        }
+        let open = |stored: &StoredEntry| Some((stored.id, self.seal.open(stored)?));
+        answer.unseen.iter().filter_map(open).collect()
     }
 
     /// Returns whether a copy has changed since it was last seen, or lacks or still has entries
@@ -138,7 +107,7 @@ impl Copies {
         let Some(copy) = copies.get(shard) else { return true };
         copy.version != version
             || table.entries().any(|(id, entry)| copy.lacks(id, entry, now_us))
-            || self.due(copy, now_us).next().is_some()
+            || copy.forgotten(now_us).next().is_some()
     }
 
     /// Drops the copies of shards that have left. An empty list drops none: without a map of the
@@ -178,13 +147,6 @@ impl Copies {
     /// Returns whether no shard is known to have this entry.
     pub(crate) fn all_lack(&self, id: EntryId, entry: &Entry, now_us: u64) -> bool {
         self.by_shard.lock().values().all(|copy| copy.lacks(id, entry, now_us))
-    }
-}
-
-impl Previous {
-    fn open(&self, stored: &StoredEntry) -> Option<(EntryId, Entry)> {
-        let entry = self.seal.open(stored)?;
-        Some((id_of(&entry.what, &self.secret), entry))
     }
 }
 

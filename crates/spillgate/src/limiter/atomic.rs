@@ -109,7 +109,7 @@ impl Inner {
         let policy = &in_force.policy;
         let names = || Names::Policy(Arc::clone(policy));
         let matches = SharedMatch::all(Some(policy), requests, &self.secret, PlanMode::Charge);
-        let plan = Box::new(Plan::of_shared_matches(&matches, &self.secret));
+        let plan = Box::new(Plan::of_shared_matches(&matches));
         let evaluated = match (&self.engine, within) {
             #[cfg(feature = "redis")]
             (Engine::Redis(redis), Some(within)) => {

@@ -46,9 +46,9 @@ impl Inner {
         if !bound.is_plain() {
             let requests = from_ref(bound.request());
             let matches = SharedMatch::all(bound.policy(), requests, &self.secret, mode);
-            return Box::new(Plan::of_shared_matches(&matches, &self.secret));
+            return Box::new(Plan::of_shared_matches(&matches));
         }
-        let mut plan = Box::new(Plan::new(&self.secret));
+        let mut plan = Box::new(Plan::empty());
         self.add_counters(&mut plan, bound, &bound.rules(), mode);
         plan
     }
@@ -68,11 +68,10 @@ impl Inner {
             }
             BoundRequest::Inline { request, key, limit } => {
                 let domain = request.domain();
-                let key_of = |secret: &Secret| limit.inline_key(secret.inline_key_in(domain, key));
-                let keys = self.secret.each().map(key_of);
+                let key = limit.inline_key(self.secret.inline_key_in(domain, key));
                 let free = Cost::requests(0);
                 let cost = if mode == PlanMode::Peek { &free } else { request.cost() };
-                plan.add_inline(keys, limit, cost);
+                plan.add_inline(key, limit, cost);
             }
         }
     }
@@ -153,10 +152,6 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
         rules: &[Matched<'p>],
         secret: &Secret,
     ) -> Option<PlannedCharge<&'p NamedLimit>> {
-        // A previous secret means two charges.
-        if secret.previous().is_some() {
-            return None;
-        }
         let (key, limit, cost, attributes) = match (self, rules) {
             (BoundRequest::Inline { request, key, limit }, _) => {
                 let cost = plain_cost(limit, request.cost())?;

@@ -167,16 +167,14 @@ impl LimiterBuilder {
         #[cfg(feature = "redis")]
         let required_within = self.store.required_within;
         let max_keys = self.max_keys.unwrap_or(MAX_KEYS);
-        let secret = self.subject_secret();
+        let secret = Secret::new(&self.secret.unwrap_or(SHARED_SECRET));
         let engine = self.engine(max_keys, &secret).await?;
+        let is_memory = engine.is_memory();
         #[cfg(feature = "redis")]
-        let remembers = self.store.denial_cache.unwrap_or(!engine.is_memory());
-        // Under two secrets a counter has two charges, and a lease covers only one.
-        #[cfg(feature = "redis")]
-        let leases = !engine.is_memory() && secret.previous().is_none();
+        let remembers = self.store.denial_cache.unwrap_or(!is_memory);
         let in_force = InForce::new(self.policy.as_written(), &Meters::default());
         let inner = Inner {
-            metrics: Metrics::new(!engine.is_memory(), self.counting),
+            metrics: Metrics::new(!is_memory, self.counting),
             engine,
             in_force: ArcSwap::from_pointee(in_force),
             receipts: Seal::new(&secret),
@@ -187,7 +185,7 @@ impl LimiterBuilder {
             #[cfg(feature = "redis")]
             denials: DenialCache::new(remembers),
             #[cfg(feature = "redis")]
-            leases: Leases::new(leases),
+            leases: Leases::new(!is_memory),
             #[cfg(feature = "redis")]
             mismatch: Mutex::default(),
             #[cfg(feature = "redis")]
@@ -197,7 +195,7 @@ impl LimiterBuilder {
         };
         let inner = Arc::new(inner);
         // Runtime changes, such as blocks, must be known before the first request.
-        if !inner.engine.is_memory() {
+        if !is_memory {
             inner.read_changes_and_watch().await;
         }
         #[cfg(feature = "redis")]
@@ -212,20 +210,6 @@ impl LimiterBuilder {
             limiter.wait_for_store(within).await?;
         }
         Ok(limiter)
-    }
-
-    fn subject_secret(&self) -> Secret {
-        let bytes = self.secret.unwrap_or(SHARED_SECRET);
-        let secret = Secret::new(&bytes);
-        // State in memory ends with the process, so none of it can be under an earlier secret.
-        // Under an equal one, each counter would be charged twice.
-        #[cfg(feature = "redis")]
-        if let (Some(previous), Some(_)) = (self.store.previous_secret, &self.store.address)
-            && previous != bytes
-        {
-            return secret.after(Secret::new(&previous));
-        }
-        secret
     }
 
     async fn engine(&self, max_keys: usize, secret: &Secret) -> Result<Engine, BuildError> {

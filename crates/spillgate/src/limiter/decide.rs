@@ -52,7 +52,7 @@ impl Inner {
             self.metrics.end(began);
             return self.answer_one(&bound, outcome);
         }
-        let mut plan: Plan<&NamedLimit> = Plan::new(&self.secret);
+        let mut plan: Plan<&NamedLimit> = Plan::empty();
         self.add_counters(&mut plan, &bound, &rules, PlanMode::Charge);
         self.open_permits(&mut plan);
         evaluate_in_memory(memory, &mut plan);

@@ -314,14 +314,9 @@ impl Inner {
         for (PlannedCharge { index, limit, .. }, reply) in
             transaction.charges.iter().zip(reply.replies)
         {
-            let raise = &mut raises[usize::from(*index)];
             let fits = reply.fits && limit.limit().capacity() >= Some(cost(limit));
             let (quota, remaining) = (limit.limit().to_string(), reply.reading.remaining);
-            // Under two secrets a counter has two states, and the stricter one counts.
-            let (remaining, fits) = raise.take().map_or((remaining, fits), |other| {
-                (remaining.min(other.remaining), fits && other.fits)
-            });
-            *raise = Some(Raise { quota, remaining, fits });
+            raises[usize::from(*index)] = Some(Raise { quota, remaining, fits });
         }
         raises
     }

@@ -27,13 +27,12 @@ async fn keep_up(inner: Weak<Inner>) {
     while let Some(inner) = inner.upgrade() {
         if let Engine::Redis(redis) = &inner.engine {
             report_degraded(&redis.shards(), &mut degraded);
-            redis.sample_clocks().await;
             let Stats { allowed, denied, .. } = inner.counts.read();
             let load = last_minute.note(monotonic_us(), Decided { allowed, denied });
             let living = redis.heartbeat(load).await;
             *inner.fleet_load.lock() = living.map(|living| living.load);
             if let Some(living) = living {
-                inner.fallback.note_live_instances(living.count, monotonic_us());
+                inner.fallback.note_live_instances(living.mismatch.live, monotonic_us());
                 let before = std::mem::replace(&mut *inner.mismatch.lock(), living.mismatch);
                 report_mismatch(before, living.mismatch);
             }
@@ -85,19 +84,18 @@ fn report_mismatch(before: InstanceMismatch, now: InstanceMismatch) {
             continue;
         }
         let remedy = match part {
-            "secret" => {
-                "give all instances the same key secret, and those that change it the previous one"
-            }
-            "ring" => "give all instances the same ring, and those that change it the previous one",
+            "secret" => "give all instances the same key secret",
+            "ring" => "give all instances the same ring",
             _ => "run the same version everywhere",
         };
         tracing::warn!(
             target: "spillgate",
             part,
             instances,
+            of = now.live,
             remedy,
-            "live instances on this store differ from this one: they keep separate counters, and each limit \
-             is admitted more than once"
+            "live instances on this store differ from this one: they keep separate counters, and a subject \
+             can get up to its whole limit from each kind"
         );
     }
 }

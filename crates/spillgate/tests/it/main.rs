@@ -38,7 +38,6 @@ mod postpaid;
 mod readme;
 mod request_limits;
 mod reserving;
-mod secret_change;
 mod shards;
 mod shorter_periods;
 mod store;

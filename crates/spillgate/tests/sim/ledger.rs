@@ -25,8 +25,8 @@ pub(crate) struct Ledger {
     broken: RefCell<Option<String>>,
     reached: RefCell<BTreeMap<&'static str, u64>>,
     accounts: RefCell<BTreeMap<(u32, Subject), Account>>,
-    /// By key. The number tells which name of the subject this is.
-    subjects: RefCell<BTreeMap<Vec<u8>, (Subject, usize)>>,
+    /// By key.
+    subjects: RefCell<BTreeMap<Vec<u8>, Subject>>,
     /// The subject whose key the next peek shows.
     introduced: Cell<Option<Subject>>,
     admissions: RefCell<BTreeMap<(String, Subject), Admissions>>,
@@ -43,10 +43,6 @@ pub(crate) struct Ledger {
     in_trouble: Cell<bool>,
     /// Whether limits begin exhausted after a loss: then no loss costs a quota.
     pub(crate) begins_exhausted: Cell<bool>,
-    /// Whether subjects are charged twice, under their old name and the new one.
-    pub(crate) has_two_names: Cell<bool>,
-    /// Whether subjects are charged at two owners.
-    pub(crate) has_two_owners: Cell<bool>,
     pending: Cell<u64>,
 }
 
@@ -82,8 +78,6 @@ impl Ledger {
             trouble_until_ms: Cell::new(0),
             in_trouble: Cell::new(false),
             begins_exhausted: Cell::new(false),
-            has_two_names: Cell::new(false),
-            has_two_owners: Cell::new(false),
             pending: Cell::new(0),
         }
     }
@@ -148,16 +142,6 @@ impl Ledger {
         self.forget_admissions(server);
     }
 
-    /// A server of a growing ring may be unreachable for a while. The other owner of a subject then decides
-    /// alone, which counts as a loss.
-    pub(crate) fn may_be_unreachable(&self, servers: &[&str]) {
-        if self.has_two_owners.get() {
-            servers.iter().for_each(|server| {
-                *self.losses.borrow_mut().entry((*server).to_owned()).or_default() += 1;
-            });
-        }
-    }
-
     /// A server's clock was set.
     pub(crate) fn stepped(&self, server: &str) {
         self.stepped.borrow_mut().insert(server.to_owned());
@@ -180,7 +164,7 @@ impl Ledger {
 
     /// From now on another interval counts there.
     fn forget_admissions(&self, server: &str) {
-        self.admissions.borrow_mut().retain(|(at, _), _| at.split(' ').next() != Some(server));
+        self.admissions.borrow_mut().retain(|(at, _), _| at != server);
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -322,13 +306,8 @@ impl Ledger {
     /// No caller is active and nothing is in flight: all charges were reported in replies or are in doubt.
     pub(crate) fn calm(&self) {
         let mut accounts = self.accounts.borrow_mut();
-        let of_subject = |(_, subject): &(u32, Subject)| {
-            (*subject, self.levelled(&accounts, NEWCOMER, *subject))
-        };
-        let levelled: BTreeMap<Subject, u64> = accounts.keys().map(of_subject).collect();
         for ((process, subject), account) in accounts.iter_mut() {
-            let is_charged_twice = self.has_two_owners.get() || self.has_two_names.get();
-            let fault = account.fault(is_charged_twice, (NEWCOMER, levelled[subject]));
+            let fault = account.fault();
             self.always(fault.is_none(), || {
                 format!("p{process}, {subject:?}: {}", fault.unwrap_or_default())
             });
@@ -339,8 +318,6 @@ impl Ledger {
 
 /// A day in November 2026.
 pub(crate) const START_US: u64 = 1_795_000_000_000_000;
-/// The node that joins a ring.
-const NEWCOMER: &str = "d";
 /// How long a decision waits for a working server over slow connections. For silent servers see `silence.rs`.
 const CEILING_MS: u64 = 251;
 /// Aftermath of a fault: reconnecting, late calls.

@@ -18,8 +18,7 @@ pub(crate) async fn cause_faults(world: &World) {
         if world.ledger.is_broken() {
             return;
         }
-        // Processes with the old secret cannot read changes sealed with the new one.
-        if world.shape != Shape::NewSecret && below(world, 4) == 0 {
+        if below(world, 4) == 0 {
             world.set_a_limit().await;
         }
         world.ledger.trouble_begins();
@@ -56,12 +55,9 @@ async fn slow_for_a_while(world: &World) {
     world.network.fix_lines();
 }
 
-/// Picks a server for a fault. In a growing ring the new one is picked more often.
+/// Picks a server for a fault.
 fn any_store(world: &World) -> &'static str {
     let stores = world.stores();
-    if world.ledger.has_two_owners.get() && below(world, 2) == 0 {
-        return stores[stores.len() - 1];
-    }
     stores[below(world, stores.len() as u64) as usize]
 }
 
@@ -77,7 +73,6 @@ async fn trouble_a_line(world: &World) {
         _ => vec![lives[below(world, lives.len() as u64) as usize]],
     };
     let store = any_store(world);
-    world.ledger.may_be_unreachable(&[store]);
     let line = match below(world, 8) {
         0 => Line { later_ms: 5, ..Line::default() },
         1 => Line { later_ms: 30, ..Line::default() },
@@ -105,7 +100,6 @@ async fn trouble_a_line(world: &World) {
 
 async fn trouble_a_server(world: &World) {
     let (store, network) = (any_store(world), &world.network);
-    world.ledger.may_be_unreachable(&[store]);
     let has_shape = !matches!(world.shape, Shape::One | Shape::Ring);
     if has_shape && below(world, 2) == 0 {
         return change_the_shape(world).await;
@@ -165,8 +159,7 @@ async fn trouble_a_server(world: &World) {
 /// A process ends, and another takes its place.
 async fn restart(world: &World) {
     let number = below(world, world.lives().len() as u64) as usize;
-    let is_new = world.is_new(number);
-    world.start(number, is_new).await;
+    world.start(number).await;
     world.ledger.sometimes("a process restarted");
 }
 
@@ -174,19 +167,6 @@ async fn restart(world: &World) {
 async fn change_the_shape(world: &World) {
     match world.shape {
         Shape::One | Shape::Ring => {}
-        Shape::NewSecret => {
-            let number = below(world, world.lives().len() as u64) as usize;
-            world.ledger.sometimes("a process under the new secret");
-            world.start(number, true).await;
-        }
-        Shape::GrowingRing => {
-            let number = below(world, world.lives().len() as u64) as usize;
-            world.ledger.has_two_owners.set(true);
-            // A server may still be unreachable from the fault before.
-            world.ledger.may_be_unreachable(world.stores());
-            world.ledger.sometimes("a process on the new ring");
-            world.start(number, true).await;
-        }
         Shape::Sentinels => fail_over(world).await,
         Shape::Cluster => move_slots(world).await,
     }

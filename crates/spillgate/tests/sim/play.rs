@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spillgate::control::WriteReport;
 use spillgate::store::{OnStateLoss, Ring, ShardStatus};
-use spillgate::{Decision, Limiter, LimiterBuilder, Request, SHARED_SECRET};
+use spillgate::{Decision, Limiter, LimiterBuilder, Request};
 use spillgate_redis::simulation;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
@@ -25,12 +25,8 @@ use super::support::random::Random;
 pub(crate) enum Shape {
     One,
     Ring,
-    /// A ring of three that becomes one of four.
-    GrowingRing,
     Sentinels,
     Cluster,
-    /// One server, and processes that change the secret one by one.
-    NewSecret,
 }
 
 /// The result of a run: its history, the violated invariant, and the events that were reached.
@@ -64,8 +60,6 @@ pub(crate) struct World {
 struct Process {
     life: u32,
     limiter: Limiter,
-    /// On the new ring, or under the new secret.
-    is_new: bool,
 }
 
 /// Runs a seed in a world of its own.
@@ -104,10 +98,8 @@ pub(crate) async fn run(seed: u64) -> Outcome {
     let empty = if begins_exhausted { ", limits begin exhausted" } else { "" };
     let about = format!("{shape:?}{empty}");
     world.ledger.note(|| format!("seed {seed}: {about}"));
-    world.ledger.has_two_names.set(shape == Shape::NewSecret);
     for number in 0..PROCESSES as usize {
-        // The first process knows both names of all subjects.
-        world.start(number, shape == Shape::NewSecret && number == 0).await;
+        world.start(number).await;
     }
     world.introduce().await;
     let callers: Vec<_> = (0..PROCESSES as usize * CALLERS)
@@ -133,9 +125,8 @@ pub(crate) async fn run(seed: u64) -> Outcome {
 fn servers(shape: Shape) -> Vec<(String, Server)> {
     let host = Rc::new(Host::new());
     let names: &[&str] = match shape {
-        Shape::One | Shape::NewSecret => &["one"],
+        Shape::One => &["one"],
         Shape::Ring | Shape::Cluster => &["a", "b", "c"],
-        Shape::GrowingRing => &["a", "b", "c", "d"],
         Shape::Sentinels => &["one", "two", "s1", "s2"],
     };
     let owners =
@@ -156,7 +147,7 @@ fn servers(shape: Shape) -> Vec<(String, Server)> {
 
 impl World {
     /// Starts a process in place of the one before it.
-    pub(crate) async fn start(&self, number: usize, is_new: bool) {
+    pub(crate) async fn start(&self, number: usize) {
         let life = self.lives.get() + 1;
         self.lives.set(life);
         let before = self.processes.borrow().get(number).map(|process| process.life);
@@ -167,8 +158,8 @@ impl World {
         };
         let builder = Limiter::builder().policy(policy()).on_state_loss(on_state_loss);
         let builder = builder.connections(2).expected_instances(PROCESSES as u32);
-        let limiter = self.on_store(builder, life, is_new).build().await.unwrap();
-        let process = Process { life, limiter, is_new };
+        let limiter = self.on_store(builder, life).build().await.unwrap();
+        let process = Process { life, limiter };
         let mut processes = self.processes.borrow_mut();
         match processes.get_mut(number) {
             Some(place) => *place = process,
@@ -176,32 +167,24 @@ impl World {
         }
     }
 
-    fn on_store(&self, builder: LimiterBuilder, life: u32, is_new: bool) -> LimiterBuilder {
+    fn on_store(&self, builder: LimiterBuilder, life: u32) -> LimiterBuilder {
         let url = |name: &str| format!("redis://{name}.p{life}:6379");
-        let ring = |ring: Ring, names: &[&str]| {
-            names.iter().fold(ring, |ring, name| ring.node(*name, url(name)))
-        };
-        let three = || ring(Ring::numbered(1), &["a", "b", "c"]);
         match self.shape {
-            Shape::NewSecret if is_new => {
-                builder.redis(url("one")).key_secret([7; 16]).previous_key_secret(SHARED_SECRET)
-            }
-            Shape::One | Shape::NewSecret => builder.redis(url("one")),
+            Shape::One => builder.redis(url("one")),
             Shape::Cluster => builder.cluster([url("a"), url("b")]),
             Shape::Sentinels => builder.sentinel("limits", [url("s1"), url("s2")]),
-            Shape::GrowingRing if is_new => {
-                builder.ring(ring(Ring::numbered(2), &["a", "b", "c", "d"]).replacing(three()))
+            Shape::Ring => {
+                let nodes = ["a", "b", "c"].into_iter();
+                builder.ring(nodes.fold(Ring::new(), |ring, name| ring.node(name, url(name))))
             }
-            Shape::Ring | Shape::GrowingRing => builder.ring(three()),
         }
     }
 
     /// Every server that holds state.
     pub(crate) fn stores(&self) -> &'static [&'static str] {
         match self.shape {
-            Shape::One | Shape::NewSecret => &["one"],
+            Shape::One => &["one"],
             Shape::Ring | Shape::Cluster => &["a", "b", "c"],
-            Shape::GrowingRing => &["a", "b", "c", "d"],
             Shape::Sentinels => &["one", "two"],
         }
     }
@@ -209,14 +192,6 @@ impl World {
     /// The lives of all processes.
     pub(crate) fn lives(&self) -> Vec<u32> {
         self.processes.borrow().iter().map(|process| process.life).collect()
-    }
-
-    pub(crate) fn is_new(&self, number: usize) -> bool {
-        self.processes.borrow()[number].is_new
-    }
-
-    fn some_are_new(&self) -> bool {
-        self.processes.borrow().iter().any(|process| process.is_new)
     }
 
     fn process(&self, number: usize) -> Process {
@@ -292,13 +267,6 @@ impl World {
     /// store.
     async fn everything_recovers(&self) {
         sleep(HEALED).await;
-        if self.some_are_new() {
-            // A process that the nodes saw on the old ring for too long uses its local share until it
-            // restarts.
-            for number in 0..PROCESSES as usize {
-                self.start(number, true).await;
-            }
-        }
         self.operator_limit_holds().await;
         if self.ledger.has_stepped() {
             // Timestamps ahead of the clock begin to pass at the next check.
@@ -370,14 +338,7 @@ async fn call(world: Rc<World>, number: usize, mut random: Random) {
     }
 }
 
-const SHAPES: [Shape; 6] = [
-    Shape::One,
-    Shape::Ring,
-    Shape::GrowingRing,
-    Shape::Sentinels,
-    Shape::Cluster,
-    Shape::NewSecret,
-];
+const SHAPES: [Shape; 4] = [Shape::One, Shape::Ring, Shape::Sentinels, Shape::Cluster];
 const CALLERS: usize = 4;
 const TICK_MS: u64 = 20;
 /// Longer than any call is in flight after the connections are fixed.

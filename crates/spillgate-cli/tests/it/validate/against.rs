@@ -85,6 +85,21 @@ fn removed_and_new_rules_are_reported_too() {
 }
 
 #[test]
+fn under_another_secret_all_rules_count_apart() {
+    let file = |secret: &str| {
+        let store = format!("[store]\nurl = \"redis://a\"\nkey_secret_file = {secret:?}\n");
+        TempFile::new("store.toml", &format!("{store}{OLD}"))
+    };
+    let (old, new) = (file("one"), file("two"));
+    assert!(changes(&old, &old).is_empty());
+    let found = changes(&old, &new);
+    assert_eq!((found.len(), &found[0]["effect"]), (1, &Value::from("counts-apart")));
+    assert!(found[0]["rule"].is_null() && found[0]["limit"].is_null(), "{found:?}");
+    let reason = found[0]["reason"].as_str().unwrap();
+    assert!(reason.contains("each subject") && reason.contains("twice its limit"), "{reason}");
+}
+
+#[test]
 fn an_old_file_that_does_not_load_is_exit_code_2() {
     let (old, new) = (TempFile::new("old.toml", "[[rule]]\n"), TempFile::new("new.toml", OLD));
     let output = run(&["validate", "--against", old.path(), new.path()]);

@@ -1,4 +1,4 @@
-//! `store.ring`: the independent servers of a ring, and those of the ring that it replaces.
+//! `store.ring`: the independent servers of a ring.
 
 use std::fmt;
 
@@ -7,14 +7,9 @@ use spillgate::store::Ring;
 use super::without_credentials;
 use crate::config::value;
 
-/// A ring, and the one that it replaces.
-pub(crate) struct NumberedNodes {
-    number: u32,
-    nodes: Vec<Node>,
-    previous: Vec<Node>,
-    /// The number of the ring before; by default one less than `number`.
-    previous_number: Option<u32>,
-}
+/// The nodes of a ring.
+#[derive(Default)]
+pub(crate) struct Nodes(Vec<Node>);
 
 /// A node of a ring. Fields that are not set yet are empty.
 struct Node {
@@ -23,64 +18,67 @@ struct Node {
     weight: u32,
 }
 
-impl Default for NumberedNodes {
-    fn default() -> Self {
-        let (nodes, previous) = (Vec::new(), Vec::new());
-        NumberedNodes { number: FIRST, nodes, previous, previous_number: None }
-    }
-}
-
-impl NumberedNodes {
-    /// Returns the number of nodes that the service connects to: during a change, those of both rings.
+impl Nodes {
     pub(super) fn count(&self) -> usize {
-        self.nodes.len() + self.previous.len()
+        self.0.len()
     }
 
     /// Applies one setting, named without its `store.ring.`. Returns `Ok(false)` if there is no setting of that name.
     pub(super) fn set(&mut self, field: &str, text: &str) -> Result<bool, String> {
+        if field == "nodes" {
+            self.0 = value::list(text).map(Node::of).collect::<Result<_, _>>()?;
+            return Ok(true);
+        }
+        match field.strip_prefix("nodes.") {
+            Some(node) => self.set_node(node, text),
+            None => Ok(false),
+        }
+    }
+
+    /// Applies one field of one node, named `0.url`. Returns `Ok(false)` if there is no field of that name.
+    fn set_node(&mut self, field: &str, text: &str) -> Result<bool, String> {
+        let nodes = &mut self.0;
+        let Some((index, field)) = field.split_once('.') else { return Ok(false) };
+        let Ok(index) = index.parse::<usize>() else { return Ok(false) };
+        if index > nodes.len() {
+            return Err(format!("there is no node {} before it; count them from 0", index - 1));
+        }
+        if index == nodes.len() {
+            nodes.push(Node { name: String::new(), url: String::new(), weight: 1 });
+        }
+        let node = &mut nodes[index];
         match field {
-            "number" => self.number = value::number(text)?,
-            "nodes" => self.nodes = nodes(text)?,
-            "previous" => self.previous = nodes(text)?,
-            "previous_number" => self.previous_number = Some(value::number(text)?),
-            _ => {
-                let (list, node) = match field.split_once('.') {
-                    Some(("nodes", node)) => (&mut self.nodes, node),
-                    Some(("previous", node)) => (&mut self.previous, node),
-                    _ => return Ok(false),
-                };
-                return set_node(list, node, text);
-            }
+            "name" => text.clone_into(&mut node.name),
+            "url" => node.url = value::store_url(text)?,
+            "weight" => node.weight = value::number(text)?,
+            _ => return Ok(false),
         }
         Ok(true)
     }
 
     /// Returns the ring in the library's form, with each address as `login` changes it. The library checks it.
     pub(super) fn ring(&self, login: impl Fn(&str) -> String) -> Ring {
-        let of = |number: u32, nodes: &[Node]| {
-            nodes.iter().fold(Ring::numbered(number), |ring, node| {
-                ring.weighted_node(&node.name, login(&node.url), node.weight)
-            })
-        };
-        let ring = of(self.number, &self.nodes);
-        if self.previous.is_empty() {
-            return ring;
-        }
-        let number = self.previous_number.unwrap_or(self.number.saturating_sub(1));
-        ring.replacing(of(number, &self.previous))
+        self.0.iter().fold(Ring::new(), |ring, node| {
+            ring.weighted_node(&node.name, login(&node.url), node.weight)
+        })
     }
 
-    /// Returns the addresses of all nodes, those before a change included.
+    /// Returns what places subjects: name and weight of each node.
+    pub(super) fn placement(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.0.iter().map(|node| (&node.name[..], node.weight))
+    }
+
+    /// Returns the addresses of all nodes.
     pub(super) fn urls(&self) -> impl Iterator<Item = &str> {
-        self.nodes.iter().chain(&self.previous).map(|node| node.url.as_str())
+        self.0.iter().map(|node| node.url.as_str())
     }
 }
 
-impl fmt::Display for NumberedNodes {
+impl fmt::Display for Nodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ring {} of", self.number)?;
+        f.write_str("ring of")?;
         let shown = |node: &Node| format!(" {}={}", node.name, without_credentials(&node.url));
-        self.nodes.iter().map(shown).try_for_each(|node| f.write_str(&node))
+        self.0.iter().map(shown).try_for_each(|node| f.write_str(&node))
     }
 }
 
@@ -98,32 +96,6 @@ impl Node {
         })
     }
 }
-
-fn nodes(text: &str) -> Result<Vec<Node>, String> {
-    value::list(text).map(Node::of).collect()
-}
-
-/// Applies one field of one node, named `0.url`. Returns `Ok(false)` if there is no field of that name.
-fn set_node(nodes: &mut Vec<Node>, field: &str, text: &str) -> Result<bool, String> {
-    let Some((index, field)) = field.split_once('.') else { return Ok(false) };
-    let Ok(index) = index.parse::<usize>() else { return Ok(false) };
-    if index > nodes.len() {
-        return Err(format!("there is no node {} before it; count them from 0", index - 1));
-    }
-    if index == nodes.len() {
-        nodes.push(Node { name: String::new(), url: String::new(), weight: 1 });
-    }
-    let node = &mut nodes[index];
-    match field {
-        "name" => text.clone_into(&mut node.name),
-        "url" => node.url = value::store_url(text)?,
-        "weight" => node.weight = value::number(text)?,
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
-const FIRST: u32 = 1;
 
 #[cfg(test)]
 mod tests {

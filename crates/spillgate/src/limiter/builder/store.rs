@@ -17,11 +17,9 @@ pub(in crate::limiter) struct StoreSettings {
     pub(in crate::limiter) tls: Option<Tls>,
     connections: Option<usize>,
     pub(super) expected_instances: u32,
-    client_clock: bool,
     on_state_loss: OnStateLoss,
     presence: Presence,
     pub(super) denial_cache: Option<bool>,
-    pub(super) previous_secret: Option<[u8; 16]>,
     overload_wait: Option<Duration>,
     /// How long `build` waits for the store, if it has to answer.
     pub(super) required_within: Option<Duration>,
@@ -110,7 +108,7 @@ impl LimiterBuilder {
     /// use spillgate::store::Ring;
     /// use spillgate::Limiter;
     ///
-    /// let ring = Ring::numbered(1).node("a", "redis://10.0.0.1:6379").node("b", "redis://10.0.0.2:6379");
+    /// let ring = Ring::new().node("a", "redis://10.0.0.1:6379").node("b", "redis://10.0.0.2:6379");
     /// let builder = Limiter::builder().ring(ring);
     /// ```
     pub fn ring(mut self, ring: Ring) -> LimiterBuilder {
@@ -147,21 +145,6 @@ impl LimiterBuilder {
     /// ```
     pub fn expected_instances(mut self, instances: u32) -> LimiterBuilder {
         self.store.expected_instances = instances;
-        self
-    }
-
-    /// Decides by this instance's clock instead of the store's, for services that bar `TIME` in
-    /// scripts.
-    ///
-    /// The clock is set by the store's once a second.
-    ///
-    /// ```
-    /// use spillgate::Limiter;
-    ///
-    /// let builder = Limiter::builder().redis("redis://10.0.0.1:6379").client_clock();
-    /// ```
-    pub fn client_clock(mut self) -> LimiterBuilder {
-        self.store.client_clock = true;
         self
     }
 
@@ -244,27 +227,6 @@ impl LimiterBuilder {
         self
     }
 
-    /// Sets the secret that was in use before [`key_secret`](Self::key_secret), for a change
-    /// without fresh allowances.
-    ///
-    /// Counters under both secrets are evaluated and charged, so each decision costs the store
-    /// twice as much. Keep it set until the longest wait of any limit has passed since the last
-    /// instance changed over. If there was no secret before, pass [`SHARED_SECRET`](crate::SHARED_SECRET).
-    ///
-    /// ```
-    /// use spillgate::{Limiter, SHARED_SECRET};
-    ///
-    /// // The fleet had no secret of its own before.
-    /// let builder = Limiter::builder()
-    ///     .redis("redis://10.0.0.1:6379")
-    ///     .key_secret(*b"0123456789abcdef")
-    ///     .previous_key_secret(SHARED_SECRET);
-    /// ```
-    pub fn previous_key_secret(mut self, secret: [u8; 16]) -> LimiterBuilder {
-        self.store.previous_secret = Some(secret);
-        self
-    }
-
     /// Requires the store at start: [`build`](Self::build) fails if the store does not decide within `timeout`.
     ///
     /// Without it a limiter starts while the store is away, and decides by each rule's `on_outage` until the store
@@ -317,7 +279,6 @@ impl StoreSettings {
         let defaults = StoreOptions::new(timeout.map_or(TIMEOUT, bounded));
         let options = StoreOptions {
             tls: self.tls.clone(),
-            client_clock: self.client_clock,
             on_state_loss: self.on_state_loss,
             secret,
             presence: self.presence,

@@ -6,7 +6,7 @@ use crate::algorithm::Refund;
 use crate::control::{AuditRecord, AuditedAction, ControlError};
 use crate::counter::Change;
 use crate::decision::{self, Decision, Names};
-use crate::plan::{ChargeOutcome, ChargeOutcomes, Plan, keys_of};
+use crate::plan::{ChargeOutcome, ChargeOutcomes, Plan};
 use crate::policy::{InvalidChange, Policy, Rule};
 use crate::request::{Cost, Request};
 
@@ -34,13 +34,12 @@ impl Limiter {
         let found = rule_of(&policy, rule, subject)?;
         let subject = &*policy.typed(subject);
         let limits = policy.limits_ever_in_force(found, subject);
+        let key = found.subject_key(subject, &self.inner.secret);
         #[cfg(feature = "redis")]
-        keys_of(found, subject, &self.inner.secret).for_each(|key| self.inner.leases.end_of(key));
-        for key in keys_of(found, subject, &self.inner.secret) {
-            let reset = self.inner.engine.reset(key, &limits).await;
-            self.inner.note_room();
-            reset.map_err(ControlError::Store)?;
-        }
+        self.inner.leases.end_of(key);
+        let reset = self.inner.engine.reset(key, &limits).await;
+        self.inner.note_room();
+        reset.map_err(ControlError::Store)?;
         self.record(rule, subject, AuditedAction::ResetSubject);
         Ok(())
     }

@@ -88,7 +88,7 @@ fn requests_share_a_counter_only_if_all_their_attributes_are_equal() {
 fn a_reset_deletes_one_subjects_keys_and_no_others() {
     let world = World::on_redis(RedisServer::start());
     let server = world.server.as_ref().unwrap();
-    let foreign = ["session:1", "sg", "sg2", "sg2:", "sg2:{me}:x", "{sg2}"];
+    let foreign = ["session:1", "sg", "sg3", "sg3:", "sg3:{me}:x", "{sg3}"];
     foreign.iter().for_each(|key| assert_eq!(server.command(&["SET", key, "theirs"]).text(), "OK"));
     let limits = each_algorithm(3, PERIOD);
     for limit in &limits {

@@ -48,7 +48,7 @@ pub(super) enum Fault {
     HandedOver,
     /// The slots of the keys in use move to another node and back.
     SlotsMove,
-    /// By a fourth node, one process after the other.
+    /// By a fourth node, one process after the other: subjects that move have a counter on each ring.
     Grows,
 }
 
@@ -156,8 +156,8 @@ impl Fault {
         two_us: u64,
     ) -> u64 {
         let (outages, losses) = match self {
-            Fault::None | Fault::ProcessesKilled | Fault::ScriptsFlushed | Fault::Grows => (0, 0),
-            Fault::Flushed => (0, 1),
+            Fault::None | Fault::ProcessesKilled | Fault::ScriptsFlushed => (0, 0),
+            Fault::Flushed | Fault::Grows => (0, 1),
             Fault::Paused
             | Fault::BlackHoled
             | Fault::RepliesLost
@@ -188,7 +188,8 @@ impl Fault {
         let free = Limits::all()
             .iter()
             .all(|limits| self.overshoot_bound(Shape::Single, limits, 0, 0) == 0);
-        let is_of_store = free || self.is_of_clocks() || self == Fault::Flushed;
+        let is_of_store =
+            free || self.is_of_clocks() || matches!(self, Fault::Flushed | Fault::Grows);
         if is_of_store { Duration::from_secs(2) } else { Duration::from_millis(150) }
     }
 }

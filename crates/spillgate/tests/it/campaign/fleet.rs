@@ -123,9 +123,7 @@ fn a_worker_of_the_campaign() {
             "url" => builder.redis(urls[0]),
             "sentinels" => builder.sentinel(Sentinels::NAME, urls),
             "cluster" => builder.cluster(urls),
-            "ring" => builder.ring(ring(1, &urls)),
-            // The last server joined.
-            "grown" => builder.ring(ring(2, &urls).replacing(ring(1, &urls[..urls.len() - 1]))),
+            "ring" => builder.ring(ring(&urls)),
             other => panic!("{other} is no kind of store"),
         };
         let limiter = builder.expected_instances(PROCESSES as u32).build().await.unwrap();
@@ -139,9 +137,9 @@ fn a_worker_of_the_campaign() {
     });
 }
 
-fn ring(number: u32, urls: &[&str]) -> Ring {
+fn ring(urls: &[&str]) -> Ring {
     let named = urls.iter().zip('a'..);
-    named.fold(Ring::numbered(number), |ring, (url, name)| ring.node(name, *url))
+    named.fold(Ring::new(), |ring, (url, name)| ring.node(name, *url))
 }
 
 async fn call(limiter: Limiter, number: usize, limits: Limits) {

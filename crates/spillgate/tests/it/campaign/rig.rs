@@ -93,7 +93,7 @@ impl Rig {
             }
             (Fault::Grows, Rig::Ring { proxies, .. }) => {
                 let urls: Vec<String> = proxies.iter().map(FaultProxy::url).collect();
-                let store = format!("grown {}", urls.join(" "));
+                let store = format!("ring {}", urls.join(" "));
                 (0..fleet.processes()).for_each(|number| fleet.replace(number, &store));
             }
             (fault, Rig::Single { server, proxy }) => cause_on_server(fault, server, proxy),

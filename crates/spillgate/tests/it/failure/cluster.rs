@@ -223,7 +223,7 @@ pub(super) fn slot_of_mine(cluster: &Cluster) -> (u16, Node) {
         }
         let wanted = crate::support::world::keys(node).into_iter().find(|key| {
             // Only a key of a year's limit lives this long.
-            key.starts_with("sg2:{") && node.command(&["PTTL", key]).integer() > 86_400_000
+            key.starts_with("sg3:{") && node.command(&["PTTL", key]).integer() > 86_400_000
         });
         if let Some(key) = wanted {
             found = Some((cluster.slot_of(&key), Node(place)));

@@ -113,19 +113,6 @@ fn constant_script_flushes_fail_no_call() {
     });
 }
 
-/// Once, a sample of the clock had to arrive within 100 ms, and without a sample the store was never called.
-#[test]
-fn with_the_clients_clock_a_distant_store_decides() {
-    let server = RedisServer::start();
-    let proxy = FaultProxy::before(server.port());
-    proxy.set(Fault::Delay(Duration::from_millis(60)));
-    let builder = Limiter::builder().redis(proxy.url()).client_clock();
-    let builder = builder.timeout(Duration::from_millis(400));
-    let runtime = runtime();
-    let limiter = runtime.block_on(builder.build()).unwrap();
-    eventually(|| runtime.block_on(check(&limiter)) == Source::Store);
-}
-
 #[test]
 fn the_longest_waits_can_be_set() {
     let server = RedisServer::start();

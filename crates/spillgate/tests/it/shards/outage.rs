@@ -1,15 +1,12 @@
 //! Local decisions of a process, and their effect once the store is back.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use spillgate::{Decision, Limiter, LimiterBuilder, Policy, Request, Source};
-use spillgate_testkit::{Fault, FaultProxy, RedisServer, Reply, SteppedServer, eventually};
+use spillgate_testkit::{Fault, FaultProxy, RedisServer, eventually};
 use tokio::runtime::Runtime;
 
 use crate::support::storm;
-use crate::support::world::PATIENCE;
 
 /// ACCIDENTS A13. Every outage, and every restart, began with a full local bucket: an exhausted subject had
 /// another quota in each process.
@@ -147,52 +144,6 @@ fn state_loss_of_a_server_is_noticed() {
     assert_eq!(process.limiter.stats().state_losses, 0);
     server.command(&["FLUSHALL"]);
     eventually(|| process.limiter.stats().state_losses == 1);
-}
-
-/// ACCIDENTS 29. Some services bar TIME inside scripts.
-#[test]
-fn with_the_clients_clock_no_script_calls_time() {
-    let server = RedisServer::start();
-    let mut monitor = TcpStream::connect((Ipv4Addr::LOCALHOST, server.port())).unwrap();
-    monitor.set_read_timeout(Some(PATIENCE)).unwrap();
-    monitor.write_all(b"MONITOR\r\n").unwrap();
-    let mut lines = BufReader::new(monitor).lines().map(Result::unwrap);
-    assert_eq!(lines.next().unwrap(), "+OK");
-    let process = Process::on(&server, "1000/day", LimiterBuilder::client_clock);
-    assert_eq!(process.admitted("me", 200), 200);
-    assert_eq!(process.check("me").source(), Source::Store);
-    let change = process.runtime.block_on(process.limiter.reset_rule("rule")).unwrap();
-    assert!(change.is_everywhere(), "{change:?}");
-    let probe = process.runtime.block_on(process.limiter.probe(1));
-    assert_eq!(probe.servers[0].facts.as_ref().unwrap().script, Ok(()));
-    server.command(&["ECHO", "done"]);
-    // Up to the first heartbeat after these.
-    let mut is_done = false;
-    for line in lines {
-        let of_script = line.split_once(" lua] ").map_or("", |(_, command)| command);
-        assert!(!of_script.starts_with("\"TIME\""), "{line}");
-        is_done |= line.contains("\"ECHO\" \"done\"");
-        if is_done && of_script.starts_with("\"ZADD\" \"sg1:{control}:nodes\"") {
-            return;
-        }
-    }
-    panic!("the server closed the connection");
-}
-
-/// Heartbeats had the local wall clock. Two instances whose clocks differed by 6 s dropped each other, and each
-/// enforced the whole limit in an outage.
-#[test]
-#[ignore = "needs faketime"]
-fn with_the_clients_clock_heartbeats_have_the_stores_time() {
-    let stepped = SteppedServer::start(&[]).unwrap();
-    stepped.set_ahead_by_ms(60_000);
-    let _process = Process::on(&stepped.server, "10/day", LimiterBuilder::client_clock);
-    eventually(|| {
-        let nodes = ["ZRANGE", "sg1:{control}:nodes", "0", "-1", "WITHSCORES"];
-        let Reply::Array(nodes) = stepped.server.command(&nodes) else { return false };
-        let now_ms = stepped.now_us() / 1_000;
-        nodes.get(1).is_some_and(|beat_ms| beat_ms.integer().abs_diff(now_ms) < 5_000)
-    });
 }
 
 /// One process of a fleet, with one rule.

@@ -56,7 +56,7 @@ impl Given {
 
     fn ring(&self) -> Ring {
         let named = self.urls.iter().zip('a'..);
-        named.fold(Ring::numbered(1), |ring, (url, name)| ring.node(name, url))
+        named.fold(Ring::new(), |ring, (url, name)| ring.node(name, url))
     }
 }
 

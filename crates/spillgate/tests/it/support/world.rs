@@ -287,7 +287,7 @@ async fn open(store: &Store) -> Redis {
 /// A ring of nodes named by letters.
 pub(crate) fn ring_of(servers: &[RedisServer]) -> Ring {
     let named = servers.iter().zip('a'..);
-    named.fold(Ring::numbered(1), |ring, (server, name)| ring.node(name, server.url()))
+    named.fold(Ring::new(), |ring, (server, name)| ring.node(name, server.url()))
 }
 
 /// Returns all keys of a server in order, except its records of the processes that use it.

@@ -121,7 +121,7 @@ fn names_are_distinguished_from_other_quoted_text() {
     assert_eq!(claimed_names("Limiter::check(request)"), ["Limiter", "check"]);
     assert_eq!(claimed_names("step()"), ["step"]);
     for other in
-        ["step", "Vec<u8>", "std::fs::read()", "tokio::spawn", "sg2:{tag}:id", "f(x) + g(y)"]
+        ["step", "Vec<u8>", "std::fs::read()", "tokio::spawn", "sg3:{tag}:id", "f(x) + g(y)"]
     {
         assert!(claimed_names(other).is_empty(), "{other} claims nothing of ours");
     }

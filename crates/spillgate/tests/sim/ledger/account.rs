@@ -33,18 +33,17 @@ pub(super) struct AtServer {
 
 impl Account {
     /// Returns the violation, if any, while nothing is in flight: all charges were reported in replies or are
-    /// in doubt. `besides` names a server and the extra amount that it may have charged.
-    pub(super) fn fault(&self, is_charged_twice: bool, besides: (&str, u64)) -> Option<String> {
+    /// in doubt.
+    pub(super) fn fault(&self) -> Option<String> {
         let net_then: i64 = self.at.values().map(|at| at.net_then).sum();
         let net: i64 = self.at.values().map(AtServer::net).sum::<i64>() - net_then;
         let (least, most) = (self.certain, self.certain + self.doubtful);
-        if !is_charged_twice && !(least as i64..=most as i64).contains(&net) {
+        if !(least as i64..=most as i64).contains(&net) {
             return Some(format!("charged {net}, admitted between {least} and {most}"));
         }
         let most = self.accounted + self.certain + self.doubtful;
         self.at.iter().find_map(|(server, at)| {
             let all = at.net() + at.forced as i64;
-            let most = most + if server == besides.0 { besides.1 } else { 0 };
             let message =
                 || format!("{server} charged {all} with deferred charges, at most {most} allowed");
             (all > most as i64).then(message)

@@ -1,15 +1,12 @@
 //! The calls that servers executed, and their invariants.
 
-use std::collections::BTreeMap;
-
-use spillgate::Algorithm;
 use tokio::time::Instant;
 
 use super::super::program::{Executed, Kind};
 use super::super::rules::{Period, RULES, Subject};
 use super::super::server::Done;
+use super::Ledger;
 use super::account::Account;
-use super::{Ledger, NEWCOMER};
 
 impl Ledger {
     /// A server executed a call of the script.
@@ -23,14 +20,13 @@ impl Ledger {
     ) {
         if let Some(subject) = self.introduced.get() {
             let mut subjects = self.subjects.borrow_mut();
-            for (name, it) in all.iter().enumerate() {
-                subjects.entry(it.key.clone()).or_insert((subject, name));
+            for it in all {
+                subjects.entry(it.key.clone()).or_insert(subject);
             }
         }
         self.note(|| {
             let reply = all.iter().map(|it| {
-                let subject =
-                    self.subjects.borrow().get(&it.key).copied().map(|(subject, _)| subject);
+                let subject = self.subjects.borrow().get(&it.key).copied();
                 let subject_name =
                     subject.map_or("no subject".into(), |subject| format!("{subject:?}"));
                 format!(
@@ -52,29 +48,11 @@ impl Ledger {
         }
         for it in all {
             let subject = self.subjects.borrow().get(&it.key).copied();
-            if let Some((subject, name)) = subject {
+            if let Some(subject) = subject {
                 self.places.borrow_mut().entry(subject).or_default().insert(server.to_owned());
-                let place = [server, "by another name"][..=name.min(1)].join(" ");
-                self.enter(&place, process, subject, it, done, sent);
+                self.enter(server, process, subject, it, done, sent);
             }
         }
-    }
-
-    /// Returns how much a bucket's new owner may be charged beyond the requests to it: the usage that its old
-    /// owner knows.
-    pub(super) fn levelled(
-        &self,
-        accounts: &BTreeMap<(u32, Subject), Account>,
-        server: &str,
-        subject: Subject,
-    ) -> u64 {
-        let is_bucket = RULES[subject.rule].algorithm == Algorithm::TokenBucket;
-        if server != NEWCOMER || !self.has_two_owners.get() || !is_bucket {
-            return 0;
-        }
-        let of_subject = accounts.iter().filter(|((_, of), _)| *of == subject);
-        let places = of_subject.flat_map(|(_, account)| &account.at);
-        places.filter(|(place, _)| *place != server).map(|(_, at)| at.charged).sum()
     }
 
     fn enter(
@@ -87,7 +65,6 @@ impl Ledger {
         sent: Instant,
     ) {
         let mut accounts = self.accounts.borrow_mut();
-        let levelled = self.levelled(&accounts, server, subject);
         let Account { requested, local, at, .. } = accounts.entry((process, subject)).or_default();
         let at = at.entry(server.to_owned()).or_default();
         match it.kind {
@@ -96,7 +73,7 @@ impl Ledger {
                 // A call with a record may be sent again.
                 let is_named = it.record.is_some();
                 at.executed += if is_named { 0 } else { it.amount };
-                let most = *requested - at.unexecuted_then + levelled;
+                let most = *requested - at.unexecuted_then;
                 self.always(at.executed <= most, || {
                     format!("{server} executed {} for p{process} of {subject:?}, which requested {most}", at.executed)
                 });

@@ -46,7 +46,7 @@ impl Copy {
     }
 
     fn take(&mut self, exchange: Exchange) -> Exchanged {
-        let answer = exchange.command(&self.place, 0).query(&mut self.connection).unwrap();
+        let answer = exchange.command(&self.place).query(&mut self.connection).unwrap();
         Exchanged::of(answer).unwrap()
     }
 
@@ -195,57 +195,20 @@ struct Node {
 
 impl Node {
     fn new() -> Node {
-        Node::with_secret(&Secret::new(&SHARED_SECRET))
-    }
-
-    fn with_secret(secret: &Secret) -> Node {
-        Node { table: Table::default(), copies: Copies::new(secret), now_us: 0 }
+        let secret = Secret::new(&SHARED_SECRET);
+        Node { table: Table::default(), copies: Copies::new(&secret), now_us: 0 }
     }
 
     /// Exchanges once with a shard.
     fn meet(&mut self, name: &str, shard: &mut Copy, writing: Option<&(EntryId, Entry)>) {
         let writing = writing.map(|(id, entry)| (*id, entry));
         let exchange = self.copies.exchange_with(name, writing, &self.table, self.now_us);
-        let answer = exchange.command(&shard.place, 0).query(&mut shard.connection).unwrap();
+        let answer = exchange.command(&shard.place).query(&mut shard.connection).unwrap();
         let news = self.copies.note(name, &Exchanged::of(answer).unwrap(), self.now_us);
         news.into_iter().for_each(|(id, entry)| {
             self.table.merge(id, entry);
         });
     }
-}
-
-/// The copy keeps the entry under the id of the previous secret, so without the removal a restarted
-/// instance would take it over again.
-#[test]
-fn a_removal_is_kept_as_long_as_a_previous_secret_is_set() {
-    let server = RedisServer::start();
-    let mut copy = Copy::new(&server);
-    let now_us = copy.exchange(b"", &[], &[]).now_us;
-    let removed_us = now_us - WEEK_US + 500_000;
-    let old = Secret::new(&SHARED_SECRET);
-    let both = Secret::new(&[7; 16]).after(old.clone());
-    let entry = |secret: &Secret, time_us, effect| {
-        let entry = about_api(Stamp { time_us, random: 0 }, Mode::Off, effect);
-        (id_of(&entry.what, secret), entry)
-    };
-    let set = entry(&old, removed_us - 1, Effect::Set);
-    Node::new().meet("one", &mut copy, Some(&set));
-    let mut node = Node::with_secret(&both);
-    node.meet("one", &mut copy, None);
-    assert_eq!(node.table.live(now_us).len(), 1, "the entry is taken over");
-    let removed = entry(&both, removed_us, Effect::Removed);
-    node.table.merge(removed.0, removed.1.clone());
-    node.meet("one", &mut copy, Some(&removed));
-    while node.now_us < removed_us + WEEK_US {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        node.now_us = copy.exchange(b"", &[], &[]).now_us;
-    }
-    node.meet("one", &mut copy, None);
-    let version = copy.exchange(b"", &[], &[]).version;
-    assert!(!node.copies.wants_exchange("one", &version, &node.table, node.now_us));
-    let mut fresh = Node::with_secret(&both);
-    fresh.meet("one", &mut copy, None);
-    assert!(fresh.table.live(now_us).is_empty(), "{:?}", fresh.table);
 }
 
 /// The script stores no such removal, so an instance that kept it would call the shard at every
