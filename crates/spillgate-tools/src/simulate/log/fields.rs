@@ -9,6 +9,7 @@ use spillgate::{Cost, Request, Value};
 
 use super::instant::instant_us;
 use super::shown;
+use crate::printable;
 
 /// The fields to read of each line.
 #[derive(Debug)]
@@ -81,7 +82,8 @@ impl<'w> Wanted<'w> {
             None if self.times.iter().any(|name| has(&name)) => return Ok(()),
             None => NO_TIME.to_owned(),
         };
-        Err(format!("{problem}; the fields are {}", shown(fields.join(", ").as_bytes())))
+        let list: String = printable(&fields.join(", ")).chars().take(LIST_MAX).collect();
+        Err(format!("{problem}; the fields are {list}"))
     }
 
     /// Returns the instant and the request of a line with these fields, or the line's problem.
@@ -200,6 +202,8 @@ fn well_known(field: &str) -> &str {
 pub(super) const TIME: &str = "time";
 /// The prefix of the name of a query parameter.
 pub(super) const QUERY: &str = "query:";
+/// The most characters of a list of fields in a message.
+const LIST_MAX: usize = 400;
 const NO_TIME: &str = "no field holds the time; name it: --map time=FIELD";
 
 /// The names in nginx, Apache, Caddy, Traefik, Envoy, HAProxy and the clouds, the attribute's own name first.
