@@ -11,7 +11,7 @@ use crate::decision::{CounterOutcome, CounterOutcomes, Reason};
 use crate::limit::{Kind, NamedLimit};
 use crate::policy::{Matched, Mode, Policy, Rule};
 use crate::request::{Cost, Request};
-use crate::reservation::{Noted, Opening, random_id};
+use crate::reservation::{Contents, Noted, Opening, random_id};
 use crate::subject::{Secret, SubjectKey};
 
 mod follow_up;
@@ -37,6 +37,14 @@ pub struct Plan<L: LimitHandle = NamedLimit> {
     pub follow_ups: Vec<FollowUp<L>>,
     /// The reservation record that the decision opens if there is room for it.
     pub opening: Option<Arc<Opening>>,
+}
+
+/// A plan with the final outcomes of its counters.
+pub struct Evaluated {
+    /// The plan.
+    pub plan: Box<Plan>,
+    /// The reservation that it opened; `None` without one, and after a denial.
+    pub receipt: Option<Contents>,
 }
 
 /// The limits that one subject is charged under: those of a rule, or one inline limit.
@@ -192,6 +200,31 @@ impl<L: LimitHandle> Plan<L> {
     /// Returns the outcome of the record that the plan opens.
     pub fn noted(&self) -> Noted {
         self.opening.as_ref().map(|opening| opening.noted()).unwrap_or_default()
+    }
+
+    /// Returns whether no counter denies.
+    pub fn allows(&self) -> bool {
+        !self.outcomes.iter().any(CounterOutcome::denies)
+    }
+
+    /// Denies an allowed decision whose reservation record had no room. Without a record nothing could
+    /// settle or release the charge.
+    pub fn deny_if_full(&mut self) {
+        let counters = &mut self.outcomes;
+        let deciding = |counter: &&mut CounterOutcome| counter.decides();
+        if self.opening.as_ref().is_some_and(|opening| opening.noted().full)
+            && counters.iter_mut().filter(deciding).all(|counter| counter.waits_for_no_limit())
+        {
+            counters.iter_mut().filter(deciding).for_each(CounterOutcome::refuse_overloaded);
+        }
+    }
+
+    /// Returns the reservation that the evaluated plan opened, unless it was denied or rejected.
+    pub fn receipt(&self) -> Option<Contents> {
+        let opening = self.opening.as_ref()?;
+        let noted = opening.noted();
+        let stands = noted.check().is_ok() && self.allows();
+        stands.then(|| Contents { id: opening.id, node: None, groups: noted.groups })
     }
 
     /// Returns whether the store must evaluate anything.

@@ -236,6 +236,15 @@ impl Noted {
         let is_first = self.repeated.is_empty() || self.is_resent;
         is_first && self.ended.is_none() && !self.conflict
     }
+
+    /// Returns an error if the id belongs to another reservation, or if this one has ended.
+    pub fn check(&self) -> Result<(), ReservationError> {
+        match self {
+            Noted { conflict: true, .. } => Err(ReservationError::Conflict),
+            Noted { ended: Some(how), .. } => Err(ReservationError::Ended(*how)),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The counters of one record, charged by one call.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use spillgate_core::{
-    algorithm, counter, error, limit, memory, plan, policy, reservation, subject,
+    algorithm, counter, decision, error, limit, memory, plan, policy, reservation, subject,
 };
 use tracing::Instrument;
 
@@ -53,6 +53,7 @@ pub mod probe;
 mod probing;
 mod program;
 mod records;
+pub mod redis_store;
 pub mod ring;
 mod script;
 mod sentinel;
@@ -75,7 +76,6 @@ use fingerprint::Instance;
 use link::Redirect;
 use nonces::Nonces;
 use program::{Call, Header, Reply};
-pub use records::IdUse;
 pub use script::text as script_text;
 use shard::{Route, together};
 use topology::{Location, Topology};

@@ -2,15 +2,18 @@
 //!
 //! An engine decides transactions. It knows nothing of rules, requests or APIs.
 
+use std::sync::Arc;
+
 use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::error::StoreError;
 use crate::limit::NamedLimit;
 use crate::plan::{Transaction, TransactionReply};
+use crate::reservation::{Answer, Contents, EndResult, Ending, ReservationError};
 use crate::subject::SubjectKey;
 
 pub(crate) use spillgate_core::memory::Memory;
 #[cfg(feature = "redis")]
-pub(crate) use spillgate_redis::Redis;
+pub(crate) use spillgate_redis::redis_store::{OwnPart, RedisStore};
 
 /// The engine of a limiter.
 #[derive(Debug)]
@@ -19,7 +22,7 @@ pub(crate) enum Engine {
     Memory(Memory),
     /// State in a store that several instances share.
     #[cfg(feature = "redis")]
-    Redis(Redis),
+    Redis(Arc<RedisStore>),
 }
 
 impl Engine {
@@ -36,6 +39,15 @@ impl Engine {
         }
     }
 
+    /// Returns the store that several instances share; `None` if state is in memory.
+    #[cfg(feature = "redis")]
+    pub(crate) fn store(&self) -> Option<&Arc<RedisStore>> {
+        match self {
+            Engine::Memory(_) => None,
+            Engine::Redis(store) => Some(store),
+        }
+    }
+
     /// Reads the counters of a transaction that charges nothing.
     pub(crate) async fn read(
         &self,
@@ -44,7 +56,7 @@ impl Engine {
         match self {
             Engine::Memory(memory) => Ok(memory.decide(transaction)),
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => redis.read(transaction).await,
+            Engine::Redis(store) => store.read(transaction).await,
         }
     }
 
@@ -57,7 +69,23 @@ impl Engine {
         match self {
             Engine::Memory(memory) => Ok(memory.change(counter, change)),
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => redis.change(counter, change).await,
+            Engine::Redis(store) => store.change(counter, change).await,
+        }
+    }
+
+    /// Ends or renews a reservation.
+    pub(crate) async fn end(
+        &self,
+        contents: &Contents,
+        ending: &Ending<'_>,
+    ) -> Result<EndResult, ReservationError> {
+        match self {
+            Engine::Memory(memory) => match memory.close(contents.id, ending, |_, _| {}) {
+                Answer::EndResult(outcome) => Ok(outcome),
+                Answer::EndedOtherwise => Err(ReservationError::EndedOtherwise),
+            },
+            #[cfg(feature = "redis")]
+            Engine::Redis(store) => Box::pin(store.end(contents, ending)).await,
         }
     }
 
@@ -73,7 +101,7 @@ impl Engine {
                 Ok(())
             }
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => redis.reset(key, limits).await,
+            Engine::Redis(store) => store.reset(key, limits).await,
         }
     }
 }

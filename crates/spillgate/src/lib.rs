@@ -11,8 +11,6 @@
 )]
 
 use spillgate_core::{algorithm, counter, decision, error, limit, plan, request, subject, time};
-#[cfg(feature = "redis")]
-use spillgate_redis::{denial_cache, fallback, lease};
 
 pub mod control;
 #[cfg(feature = "http")]
@@ -72,10 +70,10 @@ pub mod explain {
 pub mod store {
     pub use spillgate_redis::acl::acl_rules;
     pub use spillgate_redis::probe::{ServerFacts, ServerProbe, StoreProbe};
+    pub(crate) use spillgate_redis::store::{Decided, Presence, Store, StoreOptions};
     pub use spillgate_redis::store::{
         FleetLoad, InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls,
     };
-    pub(crate) use spillgate_redis::store::{Presence, Store, StoreOptions};
 }
 
 /// For HTTP services without a framework: the client's address, header fields and denials.

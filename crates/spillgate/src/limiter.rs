@@ -4,26 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
-#[cfg(feature = "redis")]
-use parking_lot::Mutex;
 
 use crate::control::ChangeNote;
 use crate::decision::Decision;
-#[cfg(feature = "redis")]
-use crate::denial_cache::DenialCache;
 use crate::engine::Engine;
-#[cfg(feature = "redis")]
-use crate::fallback::Fallback;
-#[cfg(feature = "redis")]
-use crate::lease::Leases;
 use crate::limit::{Limit, NamedLimit};
 use crate::metrics::Metrics;
 use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::request::{Cost, Request};
 use crate::reservation::Seal;
-#[cfg(feature = "redis")]
-use crate::store::{FleetLoad, InstanceMismatch};
 use crate::subject::Secret;
 use crate::waiting::Waiting;
 use spillgate_core::memory::Evictions;
@@ -39,10 +29,6 @@ mod decide;
 mod evaluate;
 pub(crate) mod explain;
 mod in_force;
-#[cfg(feature = "redis")]
-mod last_minute;
-#[cfg(feature = "redis")]
-mod leasing;
 mod memory_stats;
 #[cfg(feature = "metrics")]
 mod metrics_text;
@@ -51,8 +37,6 @@ mod reserving;
 mod stats;
 #[cfg(feature = "redis")]
 mod store;
-#[cfg(feature = "redis")]
-mod upkeep;
 
 pub use atomic::AtomicDecision;
 pub use builder::LimiterBuilder;
@@ -105,18 +89,6 @@ pub(crate) struct Inner {
     receipts: Seal,
     pub(crate) control: Control,
     pub(crate) metrics: Metrics,
-    #[cfg(feature = "redis")]
-    pub(crate) fallback: Fallback,
-    #[cfg(feature = "redis")]
-    pub(crate) denials: DenialCache,
-    #[cfg(feature = "redis")]
-    pub(crate) leases: Leases,
-    /// The mismatch that the last successful heartbeat found.
-    #[cfg(feature = "redis")]
-    pub(crate) mismatch: Mutex<InstanceMismatch>,
-    /// The load that the last heartbeat found; `None` if no shard answered it.
-    #[cfg(feature = "redis")]
-    pub(crate) fleet_load: Mutex<Option<FleetLoad>>,
     counts: DecisionCounts,
     waiting: Waiting,
 }
@@ -220,9 +192,9 @@ impl Limiter {
                 requests.iter().map(now).collect()
             }
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => {
+            Engine::Redis(store) => {
                 let all = requests.iter().map(|request| self.inner.bind(request));
-                Box::pin(self.inner.decide_each(redis, all.collect())).await
+                Box::pin(self.inner.decide_each(store, all.collect())).await
             }
         }
     }
@@ -339,9 +311,11 @@ impl Inner {
     /// Notes that quota was refunded, reset or raised. Remembered denials end, and waiting callers
     /// try again.
     pub(crate) fn note_room(&self) {
-        #[cfg(feature = "redis")]
-        self.denials.end();
-        self.waiting.note_room();
+        match &self.engine {
+            Engine::Memory(_) => self.waiting.note_room(),
+            #[cfg(feature = "redis")]
+            Engine::Redis(store) => store.note_room(),
+        }
     }
 
     /// Notes that other limits are in force. Denials by the earlier ones end, and waiting callers

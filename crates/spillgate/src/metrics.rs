@@ -26,7 +26,6 @@ mod top;
 pub(crate) use counting::Counting;
 pub use counts::{Counts, RuleCounts, ShardCounts};
 pub(crate) use meter::Meters;
-#[cfg(feature = "redis")]
 pub(crate) use meter::RULES_MAX;
 use meter::{Meter, OTHER};
 use rates::Rates;

@@ -27,7 +27,7 @@ use crate::plan::Plan;
 pub(crate) struct Waiting {
     queues: Mutex<Queues>,
     /// Notified when room was made, so that the first caller of a queue can try early.
-    room: Notify,
+    pub(crate) room: Arc<Notify>,
     /// Set when no caller may wait any longer.
     ended: watch::Sender<bool>,
 }

@@ -11,7 +11,7 @@ use crate::memory::{Corrected, Kept, RecordsHeld, subject_of};
 use crate::plan::{ChargeOutcome, ChargeOutcomes, RecordAction, Transaction};
 use crate::reservation::kept::RecordedCharge;
 use crate::reservation::record::RecordedCost;
-use crate::reservation::{Answer, EndResult, Ending, Group, Noted, Opened, Opening};
+use crate::reservation::{Answer, EndResult, Ending, Group, Opened, Opening};
 
 /// A reservation that was partly charged by local shares of this instance.
 pub struct Alone {
@@ -62,14 +62,14 @@ impl Fallback {
     ///
     /// If another call under the same id was faster, refunds the charges. `opening` then notes a
     /// conflict if that call was for another request, or the end of its reservation.
-    pub fn keep(&self, opening: &Opening, charged: ChargedHere, noted: &Noted) -> bool {
+    pub fn keep(&self, opening: &Opening, charged: ChargedHere, elsewhere: &[Group]) -> bool {
         let ChargedHere { subject, counters } = charged;
         if counters.is_empty() {
             return false;
         }
         let (counters, charges) = counters.into_iter().unzip();
         let (body, lasting_us) = (opening.body, opening.lasting_us);
-        let elsewhere = noted.groups.clone();
+        let elsewhere = elsewhere.into();
         let kept = Kept { body, lasting_us, subject, counters, charges, elsewhere };
         if let Err((opened, twice)) = self.memory.keep(opening.id, kept) {
             for (counter, charged) in twice.counters.iter().zip(&twice.charges) {

@@ -71,13 +71,11 @@ impl ChangeNote {
     }
 
     /// Returns actor and reason as texts. An empty one stands for `None`.
-    #[cfg(feature = "redis")]
     pub(crate) fn texts(&self) -> [&str; 2] {
         [self.actor(), self.reason()].map(Option::unwrap_or_default)
     }
 
     /// Makes a note of such texts.
-    #[cfg(feature = "redis")]
     pub(crate) fn of_texts([actor, reason]: [Box<str>; 2]) -> ChangeNote {
         ChangeNote { actor: some(&actor), reason: some(&reason), replaces: None }
     }

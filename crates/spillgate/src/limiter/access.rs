@@ -1,7 +1,6 @@
 //! Replaces the credentials for the store while the limiter is in use.
 
 use super::{Limiter, LimiterBuilder};
-use crate::engine::Engine;
 use crate::error::BuildError;
 
 impl Limiter {
@@ -23,11 +22,11 @@ impl Limiter {
     /// # });
     /// ```
     pub fn set_store_access(&self, builder: &LimiterBuilder) -> Result<(), BuildError> {
-        match (&self.inner.engine, &builder.store.address) {
-            (Engine::Redis(redis), Some(store)) => {
-                redis.set_access(store, builder.store.tls.as_ref())
+        match (self.inner.store(), &builder.store.address) {
+            (Some(store), Some(address)) => {
+                store.servers().set_access(address, builder.store.tls.as_ref())
             }
-            (Engine::Memory(_), None) => Ok(()),
+            (None, None) => Ok(()),
             _ => Err(BuildError::OtherStore),
         }
     }

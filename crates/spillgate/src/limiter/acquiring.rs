@@ -8,15 +8,12 @@ use spillgate_redis::jitter::jittered;
 use tokio::time::Instant;
 
 use super::bound::BoundRequest;
-use super::evaluate::Evaluated;
 use super::{Inner, Limiter};
 use crate::algorithm::LimitParams;
 use crate::decision::{self, Decision, Reason, Source};
-#[cfg(feature = "redis")]
-use crate::engine::Engine;
 use crate::limit::{Algorithm, Kind};
 use crate::metrics::{Metrics, Took};
-use crate::plan::PlanMode;
+use crate::plan::{Evaluated, PlanMode};
 use crate::request::Request;
 use crate::waiting::{KnownDenial, TooMany, Wanted, Wants, deadline_after};
 
@@ -152,8 +149,8 @@ impl Inner {
     async fn poll_turn(&self, wanted: &[Wanted]) {
         // The first shard stands for all of the plan's shards.
         #[cfg(feature = "redis")]
-        if let (Engine::Redis(redis), Some(first)) = (&self.engine, wanted.first()) {
-            redis.poll_turn(first.tag).await;
+        if let (Some(store), Some(first)) = (self.store(), wanted.first()) {
+            store.servers().poll_turn(first.tag).await;
         }
     }
 

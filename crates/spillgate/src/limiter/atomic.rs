@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use super::{Inner, Limiter};
 use crate::decision::{self, Decision, Denial, Names};
-#[cfg(feature = "redis")]
-use crate::engine::Engine;
 use crate::plan::{Plan, PlanMode, SharedMatch};
 use crate::request::Request;
 
@@ -110,13 +108,7 @@ impl Inner {
         let names = || Names::Policy(Arc::clone(policy));
         let matches = SharedMatch::all(Some(policy), requests, &self.secret, PlanMode::Charge);
         let plan = Box::new(Plan::of_shared_matches(&matches));
-        let evaluated = match (&self.engine, within) {
-            #[cfg(feature = "redis")]
-            (Engine::Redis(redis), Some(within)) => {
-                self.evaluate_on_store(&redis.within(within), plan, Some(policy)).await
-            }
-            _ => self.evaluate(plan, Some(policy)).await,
-        };
+        let evaluated = self.evaluate_within(plan, Some(policy), within).await;
         self.metrics.end(began);
         let counters = evaluated.plan.outcomes;
         let whole = self.decision(counters.clone(), Some(&in_force.meters), names());

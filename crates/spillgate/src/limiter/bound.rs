@@ -87,7 +87,7 @@ impl Inner {
     /// Makes a plan that charges permits open a record.
     pub(super) fn open_permits<L: LimitHandle>(&self, plan: &mut Plan<L>) {
         if let Some(max_hold_us) = plan.max_hold_us() {
-            self.open_held(plan, Opening::new(random_id(), 0, max_hold_us));
+            plan.open(Arc::new(Opening::new(random_id(), 0, max_hold_us)));
         }
     }
 

@@ -4,21 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-#[cfg(feature = "redis")]
-use parking_lot::Mutex;
 
 use super::{Control, DecisionCounts, InForce, Inner, Limiter};
-#[cfg(feature = "redis")]
-use super::{leasing, upkeep};
 use crate::control::SubjectsInLog;
-#[cfg(feature = "redis")]
-use crate::denial_cache::DenialCache;
 use crate::engine::{Engine, Memory};
+#[cfg(feature = "redis")]
+use crate::engine::{OwnPart, RedisStore};
 use crate::error::BuildError;
-#[cfg(feature = "redis")]
-use crate::fallback::Fallback;
-#[cfg(feature = "redis")]
-use crate::lease::Leases;
 use crate::metrics::{Counting, Meters, Metrics};
 use crate::policy::Policy;
 use crate::reservation::Seal;
@@ -166,43 +158,30 @@ impl LimiterBuilder {
     pub async fn build(self) -> Result<Limiter, BuildError> {
         #[cfg(feature = "redis")]
         let required_within = self.store.required_within;
-        let max_keys = self.max_keys.unwrap_or(MAX_KEYS);
         let secret = Secret::new(&self.secret.unwrap_or(SHARED_SECRET));
-        let engine = self.engine(max_keys, &secret).await?;
-        let is_memory = engine.is_memory();
-        #[cfg(feature = "redis")]
-        let remembers = self.store.denial_cache.unwrap_or(!is_memory);
+        let waiting = Waiting::default();
+        let engine = self.engine(&secret, &waiting).await?;
         let in_force = InForce::new(self.policy.as_written(), &Meters::default());
-        let inner = Inner {
-            metrics: Metrics::new(!is_memory, self.counting),
+        let inner = Arc::new(Inner {
+            metrics: Metrics::new(!engine.is_memory(), self.counting),
             engine,
             in_force: ArcSwap::from_pointee(in_force),
             receipts: Seal::new(&secret),
-            control: Control::new(self.clock.clone(), &secret, self.subjects_in_log),
+            control: Control::new(self.clock, &secret, self.subjects_in_log),
             secret,
-            #[cfg(feature = "redis")]
-            fallback: Fallback::new(max_keys, self.clock, self.store.expected_instances),
-            #[cfg(feature = "redis")]
-            denials: DenialCache::new(remembers),
-            #[cfg(feature = "redis")]
-            leases: Leases::new(!is_memory),
-            #[cfg(feature = "redis")]
-            mismatch: Mutex::default(),
-            #[cfg(feature = "redis")]
-            fleet_load: Mutex::default(),
             counts: DecisionCounts::default(),
-            waiting: Waiting::default(),
-        };
-        let inner = Arc::new(inner);
+            waiting,
+        });
         // Runtime changes, such as blocks, must be known before the first request.
-        if !is_memory {
+        if !inner.engine.is_memory() {
             inner.read_changes_and_watch().await;
         }
         #[cfg(feature = "redis")]
-        {
-            leasing::warm_up(&inner).await;
-            upkeep::begin(&inner);
-            leasing::begin(&inner);
+        if let Engine::Redis(store) = &inner.engine {
+            store.warm_up(&inner.in_force.load_full().policy, &inner.secret).await;
+            let limiter = Arc::downgrade(&inner);
+            store.begin_upkeep(move || Some(limiter.upgrade()?.decided()));
+            store.begin_leasing();
         }
         let limiter = Limiter { inner, note: None };
         #[cfg(feature = "redis")]
@@ -212,10 +191,18 @@ impl LimiterBuilder {
         Ok(limiter)
     }
 
-    async fn engine(&self, max_keys: usize, secret: &Secret) -> Result<Engine, BuildError> {
+    async fn engine(&self, secret: &Secret, waiting: &Waiting) -> Result<Engine, BuildError> {
+        let max_keys = self.max_keys.unwrap_or(MAX_KEYS);
         #[cfg(feature = "redis")]
-        if let Some(redis) = self.store.open(self.timeout, secret.clone(), &self.clock).await? {
-            return Ok(Engine::Redis(redis));
+        if let Some(servers) = self.store.open(self.timeout, secret.clone(), &self.clock).await? {
+            let own = OwnPart {
+                max_keys,
+                clock: self.clock.clone(),
+                expected_instances: self.store.expected_instances,
+                remembers: self.store.denial_cache.unwrap_or(true),
+                room: Arc::clone(&waiting.room),
+            };
+            return Ok(Engine::Redis(Arc::new(RedisStore::new(servers, own))));
         }
         Ok(Engine::Memory(Memory::new(max_keys, self.clock.clone())))
     }

@@ -15,8 +15,6 @@ use crate::control::{
 };
 #[cfg(feature = "redis")]
 use crate::control::{Entry, EntryId};
-#[cfg(feature = "redis")]
-use crate::engine::Engine;
 use crate::limit::LimitSpec;
 use crate::policy::{Mode, RuntimeEntry, Subject};
 use crate::request::Request;
@@ -88,7 +86,7 @@ impl Limiter {
     /// ```
     #[cfg(feature = "redis")]
     pub fn unsaved_changes(&self) -> Vec<AuditRecord> {
-        let Engine::Redis(_) = &self.inner.engine else { return Vec::new() };
+        let Some(_) = self.inner.store() else { return Vec::new() };
         let control = &self.inner.control;
         let now_us = control.now_us();
         let mut table = control.table.lock();

@@ -5,8 +5,6 @@ use super::{Inner, Limiter};
 use crate::algorithm::Intent;
 use crate::counter::PlannedCharge;
 use crate::decision::{self, CounterOutcomes, Decision, LimitDecision};
-#[cfg(feature = "redis")]
-use crate::engine::Engine;
 use crate::limit::NamedLimit;
 use crate::plan::{Plan, PlanMode, RecordAction, Transaction};
 use crate::policy::{Mode, NotMatched, Policy, Rule};
@@ -110,10 +108,13 @@ impl Limiter {
         let plan = || inner.plan(&bound, PlanMode::Charge);
         let decision = |counters| decision::from_counters(counters, bound.names());
         #[cfg(feature = "redis")]
-        let (remembered, leased) = (
-            inner.remembered(plan()).map(decision),
-            inner.would_pay(plan(), bound.policy()).map(decision),
-        );
+        let (remembered, leased) = match inner.store() {
+            None => (None, None),
+            Some(store) => (
+                store.remembered(plan()).map(decision),
+                store.would_pay(plan(), bound.policy()).map(decision),
+            ),
+        };
         #[cfg(not(feature = "redis"))]
         let (remembered, leased) = (None, None);
         let decided = decision(inner.looked_at(plan(), bound.policy()).await);
@@ -276,17 +277,6 @@ impl Inner {
         plan.transaction.intent = Intent::Peek;
         plan.follow_ups.clear();
         self.evaluate(plan, policy).await.plan.outcomes
-    }
-
-    /// Returns the denial that this instance would repeat for the store, if there is one.
-    #[cfg(feature = "redis")]
-    fn remembered(&self, mut plan: Box<Plan>) -> Option<CounterOutcomes> {
-        let Engine::Redis(redis) = &self.engine else { return None };
-        if !plan.asks() || !plan.follow_ups.is_empty() {
-            return None;
-        }
-        let refused = self.denials.would_refuse(redis, &mut plan, self.denials.begin(redis));
-        refused.then_some(plan.outcomes)
     }
 
     /// Returns, for each counter of a plan, its state under twice its limit. The parameters of a

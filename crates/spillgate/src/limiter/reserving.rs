@@ -4,26 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bound::BoundRequest;
-use super::evaluate::ChargedHere;
 use super::{Inner, Limiter};
-use crate::counter::LimitHandle;
-use crate::decision::{self, Decision};
+use crate::decision::Decision;
 use crate::engine::Engine;
 use crate::limit::Limit;
-use crate::plan::{Plan, PlanMode};
+use crate::plan::PlanMode;
 use crate::request::{Cost, Request};
-#[cfg(feature = "redis")]
-use crate::reservation::GROUPS_MAX;
 use crate::reservation::{
-    Answer, Contents, EndResult, Ending, Noted, Opening, Receipt, ReservationError, Reserve, Usage,
-    lasting_us, random_id,
+    EndResult, Ending, Opening, Receipt, ReservationError, Reserve, Usage, lasting_us, random_id,
 };
 use crate::subject::{Encoding, Secret};
-#[cfg(feature = "redis")]
-use spillgate_core::memory::takes_permits;
-
-#[cfg(feature = "redis")]
-mod on_store;
 
 impl Limiter {
     /// Charges an estimate that you settle when the true cost is known. The request's cost is the
@@ -219,97 +209,15 @@ impl Inner {
         let began = self.metrics.begin();
         let mut plan = self.plan(&bound, PlanMode::Charge);
         plan.open(Arc::clone(&opening));
-        #[cfg(feature = "redis")]
-        // A repeated reservation that was charged here during the outage has its record here, and
-        // is not charged again on the store.
-        if let Engine::Redis(redis) = &self.engine {
-            if let Some(alone) = self.fallback.local_reservation(&plan.transaction, &opening) {
-                return self.reserved_alone(redis, &bound, plan, alone, &opening, began).await;
-            }
-            // A receipt names every leg, so there may be no more legs than it has room for. Checked
-            // before anything is charged.
-            let locations = redis.locations(&plan.transaction);
-            if locations > GROUPS_MAX {
-                return Err(ReservationError::TooManyLocations { locations });
-            }
-        }
-        #[cfg(feature = "redis")]
-        let (transactions, has_permits) = (plan.asks(), takes_permits(&plan.transaction.charges));
-        let evaluated = self.evaluate(plan, bound.policy()).await;
+        let evaluated = match &self.engine {
+            Engine::Memory(_) => self.evaluate(plan, bound.policy()).await,
+            #[cfg(feature = "redis")]
+            Engine::Redis(store) => store.reserve(plan, &opening, bound.policy()).await?,
+        };
         self.metrics.end(began);
-        let noted = opening.noted();
-        check_sound(&noted)?;
-        // A rejected call is no decision, so all checks come before the answer, which counts it.
-        #[cfg(feature = "redis")]
-        if let Engine::Redis(redis) = &self.engine {
-            let decision = decision::from_counters(evaluated.plan.outcomes.clone(), bound.names());
-            // A repeated reservation is valid only while its permits are held. The counters' reply
-            // alone does not show that.
-            if has_permits && let Err(error) = self.still_held(redis, &opening, &noted).await {
-                // Charges made here get their record, so that a repeated call is not charged again.
-                if decision.allowed() {
-                    self.keep_here(&opening, evaluated.charged_here, &noted);
-                }
-                return Err(error);
-            }
-            // Local fallbacks keep their records in this process, and no store has the id then.
-            if transactions && opening.is_named && !decision.degraded() {
-                self.named_for_this(redis, &opening, &noted, decision.allowed()).await?;
-            }
-        }
-        let decision = self.answer(&bound, evaluated);
-        // Of two concurrent calls that were charged here under one id, the second finds the record
-        // of the first only when it keeps its own. It then counts as allowed, although it fails.
-        check_sound(&opening.noted())?;
-        Ok(decision)
-    }
-
-    /// Makes a check of permits open a record. If no receipt can name all its locations, the check
-    /// only peeks and is denied: nothing could release the permits.
-    pub(super) fn open_held<L: LimitHandle>(&self, plan: &mut Plan<L>, opening: Opening) {
-        plan.open(Arc::new(opening));
-        #[cfg(feature = "redis")]
-        if let (Engine::Redis(redis), Some(opening)) = (&self.engine, &plan.opening)
-            && redis.locations(&plan.transaction) > GROUPS_MAX
-        {
-            opening.note_full();
-            plan.look();
-        }
-    }
-
-    /// Gives an allowed decision the receipt that settles or releases it. If nothing was charged,
-    /// the receipt is empty.
-    pub(super) fn with_receipt(
-        &self,
-        decision: Decision,
-        opening: &Opening,
-        charged_here: Option<Box<ChargedHere>>,
-    ) -> Decision {
-        if !decision.allowed() {
-            return decision;
-        }
-        let noted = opening.noted();
-        let node = self.keep_here(opening, charged_here, &noted);
-        let contents = Contents { id: opening.id, node, groups: noted.groups };
-        decision::with_receipt(decision, self.receipts.receipt(contents))
-    }
-
-    /// Keeps a record of the charges that this instance made itself. Returns the instance's number
-    /// if it did.
-    #[cfg(feature = "redis")]
-    fn keep_here(
-        &self,
-        opening: &Opening,
-        charged_here: Option<Box<ChargedHere>>,
-        noted: &Noted,
-    ) -> Option<u64> {
-        let Engine::Redis(redis) = &self.engine else { return None };
-        self.fallback.keep(opening, *charged_here?, noted).then(|| redis.instance_id())
-    }
-
-    #[cfg(not(feature = "redis"))]
-    fn keep_here(&self, _: &Opening, _: Option<Box<ChargedHere>>, _: &Noted) -> Option<u64> {
-        None
+        // A rejected call is no decision, so this comes before the answer, which counts it.
+        opening.noted().check()?;
+        Ok(self.answer(&bound, evaluated))
     }
 
     async fn end(
@@ -322,14 +230,7 @@ impl Inner {
             // Nothing was charged, so nothing can be settled.
             return Ok(EndResult::Done);
         }
-        let outcome = match &self.engine {
-            Engine::Memory(memory) => match memory.close(contents.id, ending, |_, _| {}) {
-                Answer::EndResult(outcome) => outcome,
-                Answer::EndedOtherwise => return Err(ReservationError::EndedOtherwise),
-            },
-            #[cfg(feature = "redis")]
-            Engine::Redis(redis) => Box::pin(self.end_in(redis, contents, ending)).await?,
-        };
+        let outcome = self.engine.end(contents, ending).await?;
         match ending {
             _ if outcome != EndResult::Done => {}
             Ending::Renew { .. } => {}
@@ -338,15 +239,6 @@ impl Inner {
             Ending::Settle(_) | Ending::Cancel | Ending::Undo => self.note_room(),
         }
         Ok(outcome)
-    }
-}
-
-/// Returns an error if the id belongs to another reservation, or if this one has ended.
-fn check_sound(noted: &Noted) -> Result<(), ReservationError> {
-    match noted {
-        Noted { conflict: true, .. } => Err(ReservationError::Conflict),
-        Noted { ended: Some(how), .. } => Err(ReservationError::Ended(*how)),
-        _ => Ok(()),
     }
 }
 

@@ -3,9 +3,8 @@
 use spillgate_redis::probe::StoreProbe;
 
 use super::{Inner, Limiter, Stats};
-use crate::engine::Engine;
-use crate::fallback::INSTANCES_UNKNOWN;
-use crate::store::{FleetLoad, InstanceMismatch, ShardStatus};
+use crate::engine::RedisStore;
+use crate::store::{Decided, FleetLoad, InstanceMismatch, ShardStatus};
 use crate::time::boottime_us;
 
 impl Limiter {
@@ -23,10 +22,7 @@ impl Limiter {
     /// # });
     /// ```
     pub fn shards(&self) -> Vec<ShardStatus> {
-        match &self.inner.engine {
-            Engine::Memory(_) => Vec::new(),
-            Engine::Redis(redis) => redis.shards(),
-        }
+        self.inner.store().map(|store| store.servers().shards()).unwrap_or_default()
     }
 
     /// Returns the number of live instances on the store that differ from this one in key secret,
@@ -47,7 +43,7 @@ impl Limiter {
     /// # });
     /// ```
     pub fn instance_mismatch(&self) -> InstanceMismatch {
-        *self.inner.mismatch.lock()
+        self.inner.store().map(RedisStore::mismatch).unwrap_or_default()
     }
 
     /// Returns the decisions of all live instances on the store in the last minute, as they
@@ -68,7 +64,7 @@ impl Limiter {
     /// # });
     /// ```
     pub fn fleet_load(&self) -> Option<FleetLoad> {
-        *self.inner.fleet_load.lock()
+        self.inner.store()?.fleet_load()
     }
 
     /// Examines every shard of the store: its settings, whether the script decides correctly there,
@@ -87,28 +83,58 @@ impl Limiter {
     /// # });
     /// ```
     pub async fn probe(&self, samples: usize) -> StoreProbe {
-        let mut probe = match &self.inner.engine {
-            Engine::Memory(_) => StoreProbe::default(),
-            Engine::Redis(redis) => redis.probe(samples).await,
-        };
-        let expected = self.inner.fallback.expected_instances();
-        probe.shares = expected.unwrap_or(INSTANCES_UNKNOWN);
-        probe.share_is_guessed = expected.is_none();
-        probe
+        match self.inner.store() {
+            None => StoreProbe::default(),
+            Some(store) => store.probe(samples).await,
+        }
+    }
+}
+
+impl Limiter {
+    /// Returns all unspent leases to the store and takes no more. A service calls this before it
+    /// stops.
+    ///
+    /// Waits at most 1 second. Tokens that could not be returned by then stay charged.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::Limiter;
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// // At the end of the process, after the last check:
+    /// limiter.end_leases().await;
+    /// # });
+    /// ```
+    pub async fn end_leases(&self) {
+        if let Some(store) = self.inner.store() {
+            store.end_leases().await;
+        }
     }
 }
 
 impl Inner {
+    /// Returns the store that several instances share; `None` if state is in memory.
+    pub(crate) fn store(&self) -> Option<&RedisStore> {
+        self.engine.store().map(|store| &**store)
+    }
+
+    /// Returns the totals of decisions, which heartbeats report.
+    pub(super) fn decided(&self) -> Decided {
+        let Stats { allowed, denied, .. } = self.counts.read();
+        Decided { allowed, denied }
+    }
+
     /// Adds the counts of the store to those of the limiter.
     pub(super) fn store_stats(&self, stats: Stats) -> Stats {
-        let Engine::Redis(redis) = &self.engine else { return stats };
+        let Some(store) = self.store() else { return stats };
+        let (servers, leases) = (store.servers(), store.leases());
         Stats {
-            store_errors: self.fallback.store_errors(),
-            state_losses: redis.state_losses(),
-            clock_steps: redis.clock_steps(),
-            live_instances: self.fallback.instances(),
-            leased_counters: self.leases.counters(),
-            lease_outstanding: self.leases.outstanding(boottime_us()),
+            store_errors: store.fallback().store_errors(),
+            state_losses: servers.state_losses(),
+            clock_steps: servers.clock_steps(),
+            live_instances: store.fallback().instances(),
+            leased_counters: leases.counters(),
+            lease_outstanding: leases.outstanding(boottime_us()),
             ..stats
         }
     }

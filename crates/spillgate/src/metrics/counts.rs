@@ -2,9 +2,6 @@
 
 use std::sync::Arc;
 
-#[cfg(feature = "redis")]
-use spillgate_redis::meter::ShardMeter;
-
 use super::Durations;
 use crate::decision::Reason;
 
@@ -56,7 +53,7 @@ pub struct ShardCounts {
 #[cfg(feature = "redis")]
 impl ShardCounts {
     /// Reads the counts of a shard's meter.
-    pub(crate) fn of(meter: &ShardMeter) -> ShardCounts {
+    pub(crate) fn of(meter: &spillgate_redis::meter::ShardMeter) -> ShardCounts {
         ShardCounts {
             shard: meter.shard.clone(),
             calls: meter.seconds.read(),

@@ -1,16 +1,11 @@
 //! The metrics as text, in version 0.0.4 of Prometheus's format, which every scraper reads.
 
-use std::fmt::{Display, Write};
-#[cfg(feature = "redis")]
-use std::sync::Arc;
-
 use super::meter::{DECISIONS, Meter};
 use super::{Meters, Metrics};
 use crate::decision::Reason;
 use crate::time::counter_ns;
 use spillgate_core::histogram::Histogram;
-#[cfg(feature = "redis")]
-use spillgate_redis::meter::ShardMeter;
+use std::fmt::{Display, Write};
 
 impl Metrics {
     /// Writes the families about decisions, from the meters of all rules in force.
@@ -96,23 +91,7 @@ impl Text {
         }
     }
 
-    /// Writes the families about calls to each shard of the store.
-    #[cfg(feature = "redis")]
-    pub(crate) fn shards(&mut self, meters: &[Arc<ShardMeter>]) {
-        self.family(Kind::Histogram, "store_seconds", STORE_SECONDS);
-        for meter in meters {
-            self.histogram("store_seconds", &[("shard", &meter.shard)], &meter.seconds);
-        }
-        self.family(Kind::Counter, "store_errors_total", STORE_ERRORS);
-        for meter in meters {
-            for (class, count) in meter.errors() {
-                let labels = [("shard", meter.shard.as_str()), ("class", class)];
-                self.sample("store_errors_total", &labels, count);
-            }
-        }
-    }
-
-    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], histogram: &Histogram) {
+    pub(crate) fn histogram(&mut self, name: &str, labels: &[(&str, &str)], histogram: &Histogram) {
         let mut all = 0;
         let bucket = format!("{name}_bucket");
         for (bound, count) in histogram.cumulated() {
@@ -145,8 +124,3 @@ const UNMATCHED: &str = "Requests that no rule matched.";
 const DECISION_SECONDS: &str =
     "Time of a decision. A batch counts once. With the memory store one decision in 64 counts.";
 const DECISION_RATE: &str = "Decisions per second of each rule, over the last 10 seconds or more.";
-#[cfg(feature = "redis")]
-const STORE_SECONDS: &str = "Time of a call to a shard of the store.";
-#[cfg(feature = "redis")]
-const STORE_ERRORS: &str =
-    "Calls to a shard without a usable answer. Calls of the class unknown may have charged.";

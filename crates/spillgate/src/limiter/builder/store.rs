@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::super::Limiter;
 use super::{LimiterBuilder, TIMEOUT};
-use crate::engine::Redis;
 use crate::error::BuildError;
 use crate::store::{OnStateLoss, Presence, Ring, Store, StoreOptions, Tls};
 use crate::subject::Secret;
 use crate::time::Clock;
+use spillgate_redis::Redis;
 
 /// The settings of a shared store. Without an address, state is in memory.
 #[derive(Debug, Default)]

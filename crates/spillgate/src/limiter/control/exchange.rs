@@ -6,7 +6,7 @@ use super::super::Inner;
 use crate::control::PendingShard;
 use crate::control::{Entry, EntryId, WriteReport};
 #[cfg(feature = "redis")]
-use crate::engine::{Engine, Redis};
+use crate::engine::RedisStore;
 #[cfg(feature = "redis")]
 use crate::error::StoreError;
 
@@ -25,11 +25,11 @@ impl Inner {
     /// Exchanges with every shard once, to write an entry or to complete the copies. Returns which
     /// shards have the entry.
     pub(super) async fn exchange(&self, writing: Option<(EntryId, &Entry)>) -> WriteReport {
-        let Engine::Redis(redis) = &self.engine else { return WriteReport::default() };
-        let answers = self.exchange_with(redis, writing, |_| true).await;
+        let Some(store) = self.store() else { return WriteReport::default() };
+        let answers = self.exchange_with(store, writing, |_| true).await;
         if answers.is_empty() {
             // No node of the Cluster has given its map. The nodes of the settings stand for the shards.
-            let nodes = redis.shards().into_iter().map(|node| PendingShard {
+            let nodes = store.servers().shards().into_iter().map(|node| PendingShard {
                 shard: node.name,
                 why: node.trouble.unwrap_or_else(|| "it does not answer".to_owned()),
             });
@@ -52,19 +52,19 @@ impl Inner {
 
     /// Returns the shards that are not known to have an entry.
     pub(super) fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
-        let Engine::Redis(redis) = &self.engine else { return Vec::new() };
+        let Some(store) = self.store() else { return Vec::new() };
         match self.control.copies.are_known() {
             true => self.control.copies.lacking(id, entry, self.control.now_us()),
-            false => redis.shards().into_iter().map(|shard| shard.name).collect(),
+            false => store.servers().shards().into_iter().map(|shard| shard.name).collect(),
         }
     }
 
     /// Looks for new entries on the shards, and completes the copies that lack some. Returns whether
     /// every shard answered.
     pub(super) async fn follow(&self, look: Look) -> bool {
-        let Engine::Redis(redis) = &self.engine else { return true };
+        let Some(store) = self.store() else { return true };
         let control = &self.control;
-        let versions = redis.copy_versions().await;
+        let versions = store.servers().copy_versions().await;
         let shards: Vec<&str> = versions.iter().map(|(shard, _)| shard.as_str()).collect();
         control.copies.keep_only(&shards);
         let all_answered = versions.iter().all(|(_, version)| version.is_ok());
@@ -85,7 +85,7 @@ impl Inner {
         let mut lacked_before = usize::MAX;
         while !wanting.is_empty() {
             let answers =
-                self.exchange_with(redis, None, |shard| wanting.iter().any(|w| w == shard)).await;
+                self.exchange_with(store, None, |shard| wanting.iter().any(|w| w == shard)).await;
             let table = control.table.lock();
             let answered = answers.into_iter().filter(|(_, answer)| answer.is_ok());
             let now_us = control.now_us();
@@ -105,12 +105,13 @@ impl Inner {
 
     async fn exchange_with(
         &self,
-        redis: &Redis,
+        store: &RedisStore,
         writing: Option<(EntryId, &Entry)>,
         wanted: impl Fn(&str) -> bool,
     ) -> Vec<(String, Result<(), StoreError>)> {
         let control = &self.control;
-        let answers = redis
+        let answers = store
+            .servers()
             .exchange(|shard| {
                 let table = control.table.lock();
                 let exchange =

@@ -35,8 +35,6 @@ impl Limiter {
         let subject = &*policy.typed(subject);
         let limits = policy.limits_ever_in_force(found, subject);
         let key = found.subject_key(subject, &self.inner.secret);
-        #[cfg(feature = "redis")]
-        self.inner.leases.end_of(key);
         let reset = self.inner.engine.reset(key, &limits).await;
         self.inner.note_room();
         reset.map_err(ControlError::Store)?;

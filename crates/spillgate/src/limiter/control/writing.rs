@@ -2,7 +2,6 @@
 //! audit, and passes it on to the shards.
 
 use std::sync::Arc;
-#[cfg(feature = "redis")]
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,7 +19,6 @@ use crate::control::{
 use crate::policy::RuntimeEntry;
 use crate::subject::Secret;
 use crate::time::Clock;
-#[cfg(feature = "redis")]
 use crate::time::boottime_us;
 
 /// The runtime changes and their clock.
@@ -36,13 +34,11 @@ pub(crate) struct Control {
     pub(super) copies: Copies,
     /// The clock of an instance that never saw the store, and of state in memory.
     clock: Clock,
-    #[cfg(feature = "redis")]
     store_time: StoreTime,
 }
 
 /// The store's clock by the last exchange: its offset to a clock of this machine that is never set
 /// and goes on while the machine sleeps.
-#[cfg(feature = "redis")]
 #[derive(Debug)]
 struct StoreTime {
     /// [`NEVER_SEEN`](StoreTime::NEVER_SEEN) before the first exchange.
@@ -142,7 +138,6 @@ impl Control {
             #[cfg(feature = "redis")]
             copies: Copies::new(secret),
             clock,
-            #[cfg(feature = "redis")]
             store_time: StoreTime::unknown(),
         }
     }
@@ -227,25 +222,16 @@ impl Control {
     /// Returns the time in microseconds since the epoch, by the clock that stamps and expiry use:
     /// the last known time of the store and the time that has passed since. An instance that never
     /// saw the store goes by its own wall clock.
-    #[cfg(feature = "redis")]
     pub(super) fn now_us(&self) -> u64 {
         self.store_time.at_us(self.steady_us()).unwrap_or_else(|| self.clock.now_us())
     }
 
-    /// Returns the time in microseconds since the epoch, by the clock that stamps and expiry use.
-    #[cfg(not(feature = "redis"))]
-    pub(super) fn now_us(&self) -> u64 {
-        self.clock.now_us()
-    }
-
     /// Sets that clock by the store's.
-    #[cfg(feature = "redis")]
     pub(super) fn note_time(&self, store_us: u64) {
         self.store_time.note(store_us, self.steady_us());
     }
 
     /// Returns the microseconds of a clock that is never set. A given clock is its own.
-    #[cfg(feature = "redis")]
     fn steady_us(&self) -> u64 {
         match &self.clock {
             Clock::System => boottime_us(),
@@ -265,7 +251,6 @@ impl Control {
     }
 }
 
-#[cfg(feature = "redis")]
 impl StoreTime {
     const NEVER_SEEN: i64 = i64::MIN;
 

@@ -5,51 +5,34 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use spillgate_redis::jitter::jittered;
 use tokio::time::{Instant, timeout};
 
-use super::{Inner, Limiter};
+use super::RedisStore;
 use crate::decision::{CounterOutcome, CounterOutcomes};
-use crate::engine::{Engine, Redis};
+use crate::jitter::jittered;
 use crate::lease::{Exchange, Spent, leased_by};
 use crate::plan::Plan;
 use crate::policy::{Mode, Policy};
+use crate::subject::Secret;
 use crate::time::boottime_us;
 
 /// The charges that leases paid for one decision.
 pub(super) type Paid = SmallVec<[Spent; 1]>;
 
-impl Limiter {
-    /// Returns all unspent leases to the store and takes no more. A service calls this before it
-    /// stops.
-    ///
-    /// Waits at most 1 second. Tokens that could not be returned by then stay charged.
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::Limiter;
-    ///
-    /// let limiter = Limiter::builder().build().await.unwrap();
-    /// // At the end of the process, after the last check:
-    /// limiter.end_leases().await;
-    /// # });
-    /// ```
+impl RedisStore {
+    /// Returns all unspent leases and takes no more, within a second.
     pub async fn end_leases(&self) {
-        let inner = &self.inner;
-        let Engine::Redis(redis) = &inner.engine else { return };
-        inner.leases.stop();
+        self.leases.stop();
         let deadline = Instant::now() + STOP;
-        while inner.leases.are_any() && Instant::now() < deadline {
+        while self.leases.are_any() && Instant::now() < deadline {
             let exchange = async {
-                inner.exchange_all(redis).await;
+                self.exchange_all().await;
                 tokio::time::sleep(STOPPING).await;
             };
             let _ = tokio::time::timeout_at(deadline, exchange).await;
         }
     }
-}
 
-impl Inner {
     /// Pays with leases for as many counters of a plan as possible. The store evaluates the others.
     pub(super) fn pay(&self, plan: &mut Plan, policy: Option<&Policy>) -> Paid {
         let mut paid = Paid::new();
@@ -84,7 +67,7 @@ impl Inner {
 
     /// Returns the answer that leases alone would give, or `None` if the store must evaluate a
     /// counter.
-    pub(crate) fn would_pay(
+    pub fn would_pay(
         &self,
         mut plan: Box<Plan>,
         policy: Option<&Policy>,
@@ -101,57 +84,49 @@ impl Inner {
         }
         Some(plan.outcomes)
     }
-}
 
-/// Takes leases for the subjects that the policy lists as hot, before any request comes.
-///
-/// This also loads the lease script and opens connections to their shards. A store that does not
-/// answer delays the start only briefly; later grants are kept.
-pub(super) async fn warm_up(inner: &Arc<Inner>) {
-    let policy = Arc::clone(&inner.in_force.load().policy);
-    let now_us = boottime_us();
-    let mut are_expected = false;
-    for rule in policy.rules().filter(|rule| rule.mode() == Mode::Enforce) {
-        for subject in rule.hot() {
-            let subject = policy.typed(&subject);
-            let Some(matched) = policy.matched_by_subject(rule, &subject) else { continue };
-            let plan: Plan = Plan::of_subject(&matched, &subject, &inner.secret);
-            for counter in &plan.transaction.charges {
-                are_expected |= inner.leases.expect(counter, rule, now_us);
+    /// Takes leases for the subjects that the policy lists as hot, before any request comes.
+    ///
+    /// This also loads the lease script and opens connections to their shards. A store that does not
+    /// answer delays the start only briefly; later grants are kept.
+    pub async fn warm_up(self: &Arc<Self>, policy: &Policy, secret: &Secret) {
+        let now_us = boottime_us();
+        let mut are_expected = false;
+        for rule in policy.rules().filter(|rule| rule.mode() == Mode::Enforce) {
+            for subject in rule.hot() {
+                let subject = policy.typed(&subject);
+                let Some(matched) = policy.matched_by_subject(rule, &subject) else { continue };
+                let plan: Plan = Plan::of_subject(&matched, &subject, secret);
+                for counter in &plan.transaction.charges {
+                    are_expected |= self.leases.expect(counter, rule, now_us);
+                }
             }
         }
+        if are_expected {
+            let store = Arc::clone(self);
+            let taken = tokio::spawn(async move { store.exchange_all().await });
+            let _ = timeout(WARM_UP, taken).await;
+        }
     }
-    if are_expected {
-        let inner = Arc::clone(inner);
-        let taken = tokio::spawn(async move {
-            if let Engine::Redis(redis) = &inner.engine {
-                inner.exchange_all(redis).await;
-            }
-        });
-        let _ = timeout(WARM_UP, taken).await;
-    }
-}
 
-/// Starts the task that takes and returns leases. It ends with the last clone of the limiter.
-pub(super) fn begin(inner: &Arc<Inner>) {
-    if matches!(inner.engine, Engine::Redis(_)) {
-        tokio::spawn(keep(Arc::downgrade(inner)));
+    /// Starts the task that takes and returns leases. It ends with the limiter.
+    pub fn begin_leasing(self: &Arc<Self>) {
+        tokio::spawn(keep(Arc::downgrade(self)));
     }
 }
 
 /// Takes and returns leases in rounds, off the path of checks. Meanwhile the store decides for
 /// subjects without a lease.
-async fn keep(inner: Weak<Inner>) {
+async fn keep(store: Weak<RedisStore>) {
     let mut epoch = None;
     loop {
-        let Some(strong) = inner.upgrade() else { return };
-        let Engine::Redis(redis) = &strong.engine else { return };
-        let known = redis.state_losses();
+        let Some(strong) = store.upgrade() else { return };
+        let known = strong.servers.state_losses();
         // A store that lost its data has lost the charges of all leases.
         if epoch.replace(known).is_some_and(|before| before != known) {
             strong.leases.void();
         }
-        strong.exchange_all(redis).await;
+        strong.exchange_all().await;
         // Without leases there is nothing to return in time. The task still wakes up, to end if the
         // limiter is gone.
         let pause = match strong.leases.are_any() {
@@ -164,14 +139,15 @@ async fn keep(inner: Weak<Inner>) {
     }
 }
 
-impl Inner {
+impl RedisStore {
     /// Makes the calls to the store that are due, a limited number at once.
-    async fn exchange_all(&self, redis: &Redis) {
-        let wanted = self.leases.wanted(redis.instance_id(), boottime_us(), CALLS_MAX);
-        join_all(wanted.iter().map(|exchange| self.exchange_lease(redis, exchange))).await;
+    async fn exchange_all(&self) {
+        let wanted = self.leases.wanted(self.servers.instance_id(), boottime_us(), CALLS_MAX);
+        join_all(wanted.iter().map(|exchange| self.exchange_lease(exchange))).await;
     }
 
-    async fn exchange_lease(&self, redis: &Redis, exchange: &Exchange) {
+    async fn exchange_lease(&self, exchange: &Exchange) {
+        let redis = &self.servers;
         // A loss of state during the call would leave a lease whose charge the store no longer has.
         let epoch = redis.state_losses();
         let answer = redis.lease(exchange).await;

@@ -2,47 +2,47 @@
 //! differ, and charges deferred charges.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use spillgate_redis::jitter::jittered;
-use spillgate_redis::store::Decided;
-
 use super::last_minute::LastMinute;
-use super::{Inner, Stats};
-use crate::engine::Engine;
-use crate::store::{InstanceMismatch, ShardStatus};
+use super::{Fleet, RedisStore};
+use crate::jitter::jittered;
+use crate::store::{Decided, InstanceMismatch, ShardStatus};
 use crate::time::monotonic_us;
 
-/// Starts the task. It ends with the last clone of the limiter.
-pub(super) fn begin(inner: &Arc<Inner>) {
-    if matches!(inner.engine, Engine::Redis(_)) {
-        tokio::spawn(keep_up(Arc::downgrade(inner)));
+impl RedisStore {
+    /// Starts the task that keeps this store up. `decided` returns the totals of the limiter's decisions, and `None`
+    /// once the limiter is gone, which ends the task.
+    pub fn begin_upkeep(self: &Arc<Self>, decided: impl Fn() -> Option<Decided> + Send + 'static) {
+        let store = Arc::downgrade(self);
+        tokio::spawn(async move {
+            let mut degraded = BTreeMap::new();
+            let mut last_minute = LastMinute::new(monotonic_us());
+            while let (Some(decided), Some(store)) = (decided(), store.upgrade()) {
+                let load = last_minute.note(monotonic_us(), decided);
+                store.upkeep(load, &mut degraded).await;
+                drop(store);
+                tokio::time::sleep(ROUND + jittered(JITTER)).await;
+            }
+        });
     }
-}
 
-async fn keep_up(inner: Weak<Inner>) {
-    let mut degraded = BTreeMap::new();
-    let mut last_minute = LastMinute::new(monotonic_us());
-    while let Some(inner) = inner.upgrade() {
-        if let Engine::Redis(redis) = &inner.engine {
-            report_degraded(&redis.shards(), &mut degraded);
-            let Stats { allowed, denied, .. } = inner.counts.read();
-            let load = last_minute.note(monotonic_us(), Decided { allowed, denied });
-            let living = redis.heartbeat(load).await;
-            *inner.fleet_load.lock() = living.map(|living| living.load);
-            if let Some(living) = living {
-                inner.fallback.note_live_instances(living.mismatch.live, monotonic_us());
-                let before = std::mem::replace(&mut *inner.mismatch.lock(), living.mismatch);
-                report_mismatch(before, living.mismatch);
-            }
-            inner.fallback.repay(redis).await;
-            if degraded.is_empty() {
-                inner.fallback.note_recovery();
-            }
+    /// Does what is due once a second. `degraded` has the start of each outage.
+    async fn upkeep(&self, load: Decided, degraded: &mut BTreeMap<String, u64>) {
+        let servers = &self.servers;
+        report_degraded(&servers.shards(), degraded);
+        let living = servers.heartbeat(load).await;
+        if let Some(living) = living {
+            self.fallback.note_live_instances(living.mismatch.live, monotonic_us());
+            report_mismatch(self.mismatch(), living.mismatch);
         }
-        drop(inner);
-        tokio::time::sleep(ROUND + jittered(JITTER)).await;
+        let mismatch = living.map_or_else(|| self.mismatch(), |living| living.mismatch);
+        *self.fleet.lock() = Fleet { mismatch, load: living.map(|living| living.load) };
+        self.fallback.repay(servers).await;
+        if degraded.is_empty() {
+            self.fallback.note_recovery();
+        }
     }
 }
 

@@ -2,20 +2,20 @@
 
 use std::collections::VecDeque;
 
-use spillgate_redis::store::Decided;
+use crate::store::Decided;
 
 /// Readings of the totals: the oldest is a minute old, or as old as the limiter.
 #[derive(Debug)]
-pub(super) struct LastMinute(VecDeque<(u64, Decided)>);
+pub struct LastMinute(VecDeque<(u64, Decided)>);
 
 impl LastMinute {
     /// Begins at a time of a monotonic clock, when nothing is decided.
-    pub(super) fn new(now_us: u64) -> LastMinute {
+    pub fn new(now_us: u64) -> LastMinute {
         LastMinute([(now_us, Decided::default())].into())
     }
 
     /// Adds a reading of the totals, and returns the decisions of the last minute.
-    pub(super) fn note(&mut self, now_us: u64, totals: Decided) -> Decided {
+    pub fn note(&mut self, now_us: u64, totals: Decided) -> Decided {
         self.0.push_back((now_us, totals));
         while self.0.get(1).is_some_and(|(at_us, _)| now_us.saturating_sub(*at_us) >= MINUTE_US) {
             self.0.pop_front();

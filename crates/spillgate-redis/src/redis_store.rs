@@ -1,0 +1,144 @@
+//! The shared store of a limiter: everything between a plan and its outcome while state is in Redis.
+//!
+//! Leases pay first, then a remembered denial answers, and the servers evaluate the rest. What they do not answer
+//! is decided by the local fallback.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::Redis;
+use crate::counter::{Change, ChargeReply, PlannedCharge};
+use crate::denial_cache::DenialCache;
+use crate::error::StoreError;
+use crate::fallback::{Fallback, INSTANCES_UNKNOWN};
+use crate::lease::Leases;
+use crate::limit::NamedLimit;
+use crate::plan::{Transaction, TransactionReply};
+use crate::probe::StoreProbe;
+use crate::store::{FleetLoad, InstanceMismatch};
+use crate::subject::SubjectKey;
+use crate::time::Clock;
+
+mod evaluate;
+mod last_minute;
+mod leasing;
+mod reserving;
+mod upkeep;
+
+/// The store that the instances of a fleet share, as one instance uses it.
+#[derive(Debug)]
+pub struct RedisStore {
+    servers: Redis,
+    fallback: Fallback,
+    denials: DenialCache,
+    leases: Leases,
+    fleet: Mutex<Fleet>,
+    /// Notified when quota or a permit may have become free.
+    room: Arc<Notify>,
+}
+
+/// The settings of this instance's own part.
+#[derive(Clone, Debug)]
+pub struct OwnPart {
+    /// The most counters that local shares may have.
+    pub max_keys: usize,
+    /// The clock of local shares.
+    pub clock: Clock,
+    /// The setting `expected_instances`; 0 if unset.
+    pub expected_instances: u32,
+    /// Whether denials are remembered.
+    pub remembers: bool,
+    /// Notified when quota or a permit may have become free.
+    pub room: Arc<Notify>,
+}
+
+/// What the last heartbeat told of the other instances.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fleet {
+    mismatch: InstanceMismatch,
+    load: Option<FleetLoad>,
+}
+
+impl RedisStore {
+    /// Makes the store of one instance.
+    pub fn new(servers: Redis, own: OwnPart) -> RedisStore {
+        let OwnPart { max_keys, clock, expected_instances, remembers, room } = own;
+        RedisStore {
+            servers,
+            fallback: Fallback::new(max_keys, clock, expected_instances),
+            denials: DenialCache::new(remembers),
+            leases: Leases::new(true),
+            fleet: Mutex::default(),
+            room,
+        }
+    }
+
+    /// Returns the servers, for what operators ask about them.
+    pub fn servers(&self) -> &Redis {
+        &self.servers
+    }
+
+    /// Returns the local fallback, for metrics.
+    pub fn fallback(&self) -> &Fallback {
+        &self.fallback
+    }
+
+    /// Returns the leases, for metrics.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// Returns the remembered denials, for metrics.
+    pub fn denials(&self) -> &DenialCache {
+        &self.denials
+    }
+
+    /// Reads the counters of a transaction that charges nothing.
+    pub async fn read(&self, transaction: &Transaction) -> Result<TransactionReply, StoreError> {
+        self.servers.read(transaction).await
+    }
+
+    /// Changes one counter without a decision. Returns the whole units refunded, and the counter's
+    /// state afterwards.
+    pub async fn change(
+        &self,
+        counter: &PlannedCharge,
+        change: Change,
+    ) -> Result<(u64, ChargeReply), StoreError> {
+        self.servers.change(counter, change).await
+    }
+
+    /// Deletes all that these limits hold for a subject, the leases of this instance included.
+    pub async fn reset(&self, key: SubjectKey, limits: &[NamedLimit]) -> Result<(), StoreError> {
+        self.leases.end_of(key);
+        self.servers.reset(key, limits).await
+    }
+
+    /// Drops remembered denials and wakes waiting callers, because quota or a permit may have become free.
+    pub fn note_room(&self) {
+        self.denials.end();
+        self.room.notify_waiters();
+    }
+
+    /// Returns how many live instances differ from this one, by the last heartbeat.
+    pub fn mismatch(&self) -> InstanceMismatch {
+        self.fleet.lock().mismatch
+    }
+
+    /// Returns the decisions of all live instances in the last minute, while some shard answers heartbeats.
+    pub fn fleet_load(&self) -> Option<FleetLoad> {
+        self.fleet.lock().load
+    }
+
+    /// Examines every shard, with `samples` timed calls.
+    pub async fn probe(&self, samples: usize) -> StoreProbe {
+        let expected = self.fallback.expected_instances();
+        StoreProbe {
+            shares: expected.unwrap_or(INSTANCES_UNKNOWN),
+            share_is_guessed: expected.is_none(),
+            ..self.servers.probe(samples).await
+        }
+    }
+}

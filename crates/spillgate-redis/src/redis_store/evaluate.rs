@@ -1,0 +1,220 @@
+//! Evaluates plans: leases pay, the denial cache answers, the servers decide the rest, and corrections follow.
+
+use std::mem;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::RedisStore;
+use super::leasing::Paid;
+use super::reserving::is_degraded;
+use crate::counter::Change;
+use crate::decision::{CounterOutcome, CounterOutcomes};
+use crate::denial_cache::Sent;
+use crate::fallback::{ChargedHere, StoreCall};
+use crate::limit::NamedLimit;
+use crate::plan::{ChargeOutcome, ChargeOutcomes, Evaluated, FollowUp, Plan, RecordAction};
+use crate::policy::Policy;
+use crate::reservation::GROUPS_MAX;
+use crate::spread;
+
+/// A plan after leases and the denial cache have been applied.
+struct Prepared {
+    plan: Box<Plan>,
+    paid: Paid,
+    /// The time before the call to the store, if the store must evaluate the plan.
+    sent: Option<Sent>,
+}
+
+impl RedisStore {
+    /// Evaluates a plan. `policy` holds the rules of the plan's counters and is `None` for an inline limit.
+    ///
+    /// A caller that waits at most `within` for the servers admits by itself afterwards.
+    pub async fn evaluate(
+        &self,
+        plan: Box<Plan>,
+        policy: Option<&Policy>,
+        within: Option<Duration>,
+    ) -> Evaluated {
+        let mut prepared = self.prepare(plan, policy);
+        let Some(sent) = prepared.sent else { return self.conclude_unasked(prepared) };
+        // Boxed, since the future of a check that leases or a remembered denial answer would otherwise be as large.
+        Box::pin(async move {
+            // The call takes the deferred charges of its counters with it. If the caller leaves
+            // before the answer, they count as charged, even if the call was not sent yet.
+            let call = self.fallback.store_call(&mut prepared.plan, policy);
+            let hurried = within.map(|within| self.servers.within(within));
+            let servers = hurried.as_ref().unwrap_or(&self.servers);
+            let outcomes = spread::decide(servers, &call).await;
+            let charged_here = self.note_answer(&call, &outcomes, sent);
+            drop(call);
+            let mut plan = self.conclude(prepared, &outcomes);
+            self.correct(&mut plan).await;
+            self.evaluated(plan, charged_here)
+        })
+        .await
+    }
+
+    /// Evaluates several plans in order, each by itself, with as few calls to the store as
+    /// possible.
+    pub async fn evaluate_each(&self, plans: Vec<(Box<Plan>, Option<&Policy>)>) -> Vec<Evaluated> {
+        let mut each: Vec<(Prepared, Option<&Policy>)> =
+            plans.into_iter().map(|(plan, policy)| (self.prepare(plan, policy), policy)).collect();
+        let sent: Vec<Sent> = each.iter().filter_map(|(prepared, _)| prepared.sent).collect();
+        let asking = each.iter_mut().filter(|(prepared, _)| prepared.sent.is_some());
+        let calls: Vec<_> = asking
+            .map(|(prepared, policy)| self.fallback.store_call(&mut prepared.plan, *policy))
+            .collect();
+        let outcomes = spread::decide_each(&self.servers, &calls).await;
+        let answers: Vec<_> = calls
+            .iter()
+            .zip(outcomes)
+            .zip(sent)
+            .map(|((call, outcomes), sent)| {
+                let charged_here = self.note_answer(call, &outcomes, sent);
+                (outcomes, charged_here)
+            })
+            .collect();
+        // `calls` borrows the plans that `conclude` consumes.
+        drop(calls);
+        // Only plans that were sent have an answer, in order, and perhaps corrections.
+        let mut answers = answers.into_iter();
+        let mut concluded = Vec::with_capacity(each.len());
+        for (prepared, _) in each {
+            let answer = prepared.sent.and_then(|_| answers.next());
+            concluded.push(match answer {
+                Some((outcomes, charged_here)) => {
+                    (self.conclude(prepared, &outcomes), Some(charged_here))
+                }
+                None => (self.conclude_unasked(prepared).plan, None),
+            });
+        }
+        let asked = concluded.iter_mut().filter(|(_, asked)| asked.is_some());
+        let mut asked: Vec<&mut Box<Plan>> = asked.map(|(plan, _)| plan).collect();
+        for several in asked.chunks_mut(CORRECTED_AT_ONCE) {
+            join_all(several.iter_mut().map(|plan| self.correct(plan))).await;
+        }
+        let each = concluded.into_iter();
+        each.map(|(plan, charged_here)| self.evaluated(plan, charged_here.flatten())).collect()
+    }
+
+    /// Returns the denial that this instance would repeat for the store, if there is one.
+    pub fn remembered(&self, mut plan: Box<Plan>) -> Option<CounterOutcomes> {
+        if !plan.asks() || !plan.follow_ups.is_empty() {
+            return None;
+        }
+        let sent = self.denials.begin(&self.servers);
+        let refused = self.denials.would_refuse(&self.servers, &mut plan, sent);
+        refused.then_some(plan.outcomes)
+    }
+
+    /// Applies leases and the denial cache to a plan.
+    fn prepare(&self, mut plan: Box<Plan>, policy: Option<&Policy>) -> Prepared {
+        // If no receipt can name all locations, the check only peeks and is denied: nothing could release the permits.
+        if let Some(opening) = &plan.opening
+            && self.servers.locations(&plan.transaction) > GROUPS_MAX
+        {
+            opening.note_full();
+            plan.look();
+        }
+        let paid = self.pay(&mut plan, policy);
+        if !plan.asks() {
+            return Prepared { plan, paid, sent: None };
+        }
+        // Read before the call is sent, so that each denial expires early rather than late.
+        let sent = self.denials.begin(&self.servers);
+        // A remembered denial must not answer for a reservation whose id the client chose: the id
+        // may name a record that is open already. Nor may it answer for a plan with corrections,
+        // since those are made on the store.
+        let is_named = plan.opening.as_ref().is_some_and(|opening| opening.is_named);
+        let may_be_denied = plan.follow_ups.is_empty() && !is_named;
+        let is_denied = may_be_denied && self.denials.refuses(&self.servers, &mut plan, sent);
+        Prepared { plan, paid, sent: Some(sent).filter(|_| !is_denied) }
+    }
+
+    /// Stores the reply in the last known state and the denial cache. Returns the charges of a
+    /// reservation that this instance made itself.
+    fn note_answer(
+        &self,
+        call: &StoreCall<'_>,
+        outcomes: &ChargeOutcomes,
+        sent: Sent,
+    ) -> Option<Box<ChargedHere>> {
+        self.fallback.note_outcomes(call, outcomes);
+        self.denials.note(&self.servers, call.transaction, outcomes, sent);
+        match call.transaction.record {
+            RecordAction::Open(_) => Some(Box::new(self.fallback.charged_here(call, outcomes))),
+            RecordAction::None | RecordAction::Close(_) => None,
+        }
+    }
+
+    /// Fills in the counters, and puts leases back if the decision is denied.
+    fn conclude(&self, prepared: Prepared, outcomes: &[ChargeOutcome]) -> Box<Plan> {
+        let Prepared { mut plan, paid, .. } = prepared;
+        plan.take(outcomes);
+        self.put_back_if_denied(paid, &plan.outcomes);
+        plan
+    }
+
+    /// Concludes a plan without a call to the store. There are no corrections, since they are made
+    /// on the store.
+    fn conclude_unasked(&self, prepared: Prepared) -> Evaluated {
+        let mut plan = self.conclude(prepared, &[]);
+        plan.deny_if_full();
+        self.evaluated(plan, None)
+    }
+
+    /// Keeps the record of charges that this instance made itself if the decision allows, and undoes a record that may
+    /// be on a server all the same if it denies.
+    fn evaluated(&self, plan: Box<Plan>, charged_here: Option<Box<ChargedHere>>) -> Evaluated {
+        let mut receipt = plan.receipt();
+        match (&plan.opening, &mut receipt) {
+            (Some(opening), Some(contents)) => {
+                if let Some(charged) = charged_here
+                    && self.fallback.keep(opening, *charged, &contents.groups)
+                {
+                    contents.node = Some(self.servers.instance_id());
+                }
+            }
+            (Some(opening), None) if plan.outcomes.iter().any(is_degraded) => {
+                self.undo_in_doubt(opening);
+            }
+            _ => {}
+        }
+        Evaluated { plan, receipt }
+    }
+
+    /// Makes the corrections that follow a decision, and denies it if its reservation record had no
+    /// room. That denial comes last, so that it sees the final outcome of each counter.
+    async fn correct(&self, plan: &mut Plan) {
+        let follow_ups = mem::take(&mut plan.follow_ups);
+        // A repeated reservation was corrected the first time.
+        if !follow_ups.is_empty() && plan.noted().charges_anew() {
+            // Boxed, since few decisions need corrections.
+            Box::pin(self.follow_up(follow_ups, &mut plan.outcomes)).await;
+        }
+        plan.deny_if_full();
+    }
+
+    async fn follow_up(&self, mut due: Vec<FollowUp<NamedLimit>>, counters: &mut [CounterOutcome]) {
+        due.retain(|follow_up| follow_up.stands(counters));
+        // All at once, since each may wait as long as a decision.
+        let changes = due.iter().map(|due| self.servers.change(&due.counter, due.change));
+        for (follow_up, changed) in due.iter().zip(join_all(changes).await) {
+            match changed {
+                Ok((_, reply)) => {
+                    // A refund may let waiting callers in, and leases grow again.
+                    if matches!(follow_up.change, Change::Refund(_)) {
+                        self.note_room();
+                    }
+                    follow_up.done(&reply, counters);
+                }
+                Err(_) => self.fallback.note_error(),
+            }
+        }
+    }
+}
+
+/// Decisions of one batch that are corrected at once. A larger batch leaves connections and queues
+/// to other callers.
+const CORRECTED_AT_ONCE: usize = 64;
