@@ -47,7 +47,7 @@ fn slot_bytes(limit: &Limit) -> u64 {
     SLOT_BYTES + own + entries_bytes(limit, HOLD_BYTES_IN_MEMORY)
 }
 
-/// Returns the bytes of a full limit's entries: the calls of a log, or the held permits.
+/// Returns the bytes of a full limit's entries: the units of a log, or the held permits.
 fn entries_bytes(limit: &Limit, hold_bytes: u64) -> u64 {
     let each = match limit.algorithm() {
         Algorithm::SlidingLog => LOG_ENTRY_BYTES,
@@ -58,7 +58,7 @@ fn entries_bytes(limit: &Limit, hold_bytes: u64) -> u64 {
 }
 
 /// Returns bytes in powers of ten: `1.5 MB`.
-pub(super) fn readable(bytes: u64) -> String {
+fn readable(bytes: u64) -> String {
     let unit = UNITS.iter().rev().find(|(size, _)| bytes >= *size);
     let Some((size, name)) = unit else { return format!("{bytes} bytes") };
     // The estimate is no more exact than three digits.
@@ -77,8 +77,8 @@ const UNITS: [(u64, &str); 4] =
 const KEY_BYTES: u64 = 150;
 /// One counter in a value.
 const RECORD_BYTES: u64 = 30;
-/// One call in a log: six to eight bytes, and the spare room of its string.
-pub(super) const LOG_ENTRY_BYTES: u64 = 8;
+/// One unit in a log: six bytes in Redis, and the spare room of its string; eight in the memory engine.
+const LOG_ENTRY_BYTES: u64 = 8;
 /// One held permit, by its name and by its end.
 const HOLD_BYTES: u64 = 330;
 /// One held permit in the memory engine, most of it the record by which it is released: 1,000 to 1,180 bytes with its

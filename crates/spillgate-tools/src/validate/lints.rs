@@ -12,7 +12,6 @@ mod calendar;
 mod files;
 mod leases;
 mod matching;
-mod memory;
 mod outage;
 mod overrides;
 mod shards;
@@ -33,7 +32,7 @@ pub(super) fn findings(checked: &Checked<'_>) -> Vec<Finding> {
 type Lint = fn(&Checked<'_>) -> Vec<Finding>;
 
 /// The lints by their codes.
-const LINTS: [(&str, Lint); 23] = [
+const LINTS: [(&str, Lint); 22] = [
     ("limit-never-binds", binding::never_binds),
     ("rule-shadowed", binding::shadowed),
     ("limits-nothing", binding::limits_nothing),
@@ -52,7 +51,6 @@ const LINTS: [(&str, Lint); 23] = [
     ("shares-above-limit", outage::shares_above_limit),
     ("spans-shards", shards::spans_shards),
     ("lease-of-nothing", leases::of_nothing),
-    ("log-memory", memory::log_memory),
     ("month-of-30-days", calendar::nominal_months),
     ("year-of-365-days", calendar::nominal_years),
     ("override-never-matches", overrides::never_matches),
