@@ -28,17 +28,19 @@ const COMMANDS: [&str; 11] = [
 ];
 
 /// The commands that the scripts call. The server checks the user's rights there too.
-const SCRIPT_COMMANDS: [&str; 22] = [
+const SCRIPT_COMMANDS: [&str; 24] = [
     "get",
+    "getrange",
     "mget",
     "set",
+    "setrange",
+    "strlen",
     "del",
     "exists",
     "pexpire",
     "hget",
     "hset",
     "hdel",
-    "hmget",
     "hkeys",
     "hlen",
     "zadd",

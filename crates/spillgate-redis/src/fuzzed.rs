@@ -108,7 +108,7 @@ static LIMITS: LazyLock<Vec<NamedLimit>> = LazyLock::new(|| {
     let limits = [
         ("1000000000/second", "token-bucket"),
         ("7/month", "fixed-window"),
-        ("1000000/366d", "sliding-log"),
+        ("10000/366d", "sliding-log"),
         ("1000000000/ms", "sliding-window"),
         ("20", "concurrency"),
     ];

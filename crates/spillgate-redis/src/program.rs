@@ -41,6 +41,8 @@ pub(super) struct Call<'a> {
     limits: Vec<(&'a NamedLimit, u64)>,
     limit_words: Msgpack,
     keys: Vec<Vec<u8>>,
+    /// The keys of logs and permits. The script never reads them as a whole.
+    own_keys: Vec<Vec<u8>>,
     operations: Vec<u64>,
     /// Byte strings, by the index among `operations` where each replaces a number, in order.
     texts: Vec<(usize, Vec<u8>)>,
@@ -58,6 +60,7 @@ impl<'a> Call<'a> {
             limits: Vec::new(),
             limit_words: Msgpack::default(),
             keys: Vec::new(),
+            own_keys: Vec::new(),
             operations: Vec::new(),
             texts: Vec::new(),
             nonce: None,
@@ -147,7 +150,7 @@ impl<'a> Call<'a> {
     /// Returns the index of a record's key. A record is stored beside the first of its counters.
     fn record_key(&mut self, transaction: &'a Transaction, id: u128) -> u64 {
         let tag = transaction.charges.first().map_or(0, |counter| counter.key.tag);
-        self.key(keys::record(tag, id))
+        index_of(&mut self.keys, keys::record(tag, id))
     }
 
     fn text(&mut self, text: Vec<u8>) {
@@ -178,19 +181,21 @@ impl<'a> Call<'a> {
     /// Builds the command that runs this call: EVALSHA with a script's hash, or EVAL with its text.
     pub(super) fn command(&self, name: &str, script: &str, program: &[u8]) -> Cmd {
         let mut command = ::redis::cmd(name);
-        command.arg(script).arg(self.keys.len() + usize::from(self.guard.is_some()));
-        self.keys.iter().for_each(|key| {
-            command.arg(&key[..]);
-        });
-        match &self.guard {
-            None => command.arg(program),
-            Some(guard) => {
-                command.arg(guard.key()).arg(program);
-                guard.append_to(&mut command);
-                &mut command
-            }
-        };
+        command.arg(script).arg(self.keys_read() + self.own_keys.len());
+        command.arg(&self.keys);
+        if let Some(guard) = &self.guard {
+            command.arg(guard.key());
+        }
+        command.arg(&self.own_keys).arg(program);
+        if let Some(guard) = &self.guard {
+            guard.append_to(&mut command);
+        }
         command
+    }
+
+    /// Returns the number of keys before the own keys.
+    fn keys_read(&self) -> usize {
+        self.keys.len() + usize::from(self.guard.is_some())
     }
 
     /// Encodes the program, in its short form if possible, else as one msgpack array.
@@ -248,8 +253,9 @@ impl<'a> Call<'a> {
     fn program(&self) -> Vec<u8> {
         let nonce = self.nonce.unwrap_or(self.header.nonce);
         let operations_at = LIMITS_AT + u64::from(self.limit_words.elements);
+        let header = [self.header.given_us, nonce, operations_at, self.keys_read() as u64];
         let mut words = Msgpack::default();
-        [self.header.given_us, nonce, operations_at].iter().for_each(|word| words.number(*word));
+        header.iter().for_each(|word| words.number(*word));
         words.append(&self.limit_words);
         let mut texts = self.texts.iter().peekable();
         for (place, word) in self.operations.iter().enumerate() {
@@ -279,17 +285,10 @@ impl<'a> Call<'a> {
                 value
             }
         };
-        let own = keys::own(counter.key, &counter.limit).map_or(0, |own| self.key(own));
+        let own = keys::own(counter.key, &counter.limit)
+            .map_or(0, |own| index_of(&mut self.own_keys, own));
         let limit = self.limit(counter);
         self.operations.extend([value, own, limit]);
-    }
-
-    /// Returns the index of a key, which is added if the call does not have it yet.
-    fn key(&mut self, key: Vec<u8>) -> u64 {
-        match self.keys.iter().position(|known| *known == key) {
-            Some(place) => place as u64 + 1,
-            None => self.add_key(key),
-        }
     }
 
     fn add_key(&mut self, key: Vec<u8>) -> u64 {
@@ -325,6 +324,15 @@ impl<'a> Call<'a> {
         params.iter().for_each(|word| words.number(*word));
         at
     }
+}
+
+/// Returns the index of a key, counted from 1. Adds the key if the list does not have it yet.
+fn index_of(keys: &mut Vec<Vec<u8>>, key: Vec<u8>) -> u64 {
+    let place = keys.iter().position(|known| *known == key).unwrap_or_else(|| {
+        keys.push(key);
+        keys.len() - 1
+    });
+    place as u64 + 1
 }
 
 /// Returns the enforced counters, which may be none, and then the counters of each shadow rule.
@@ -405,8 +413,9 @@ pub(super) const COUNTERS_MAX: usize = 128;
 /// More than any counter holds, and exact in Lua.
 const AMOUNT_MAX: u64 = 1 << 40;
 const SINGLE_CHARGE_BYTES: usize = 46;
-/// The index of the first limit, counted from 1: after the instant, the nonce, and the index of the first operation.
-const LIMITS_AT: u64 = 4;
+/// The index of the first limit, counted from 1: after the instant, the nonce, the index of the first operation, and the
+/// number of keys before the own keys.
+const LIMITS_AT: u64 = 5;
 const CHARGE: u64 = 0;
 const RESERVE: u64 = 1;
 const PEEK: u64 = 2;

@@ -148,7 +148,7 @@ const COMMON: [Source; 13] = [
     source!(algorithm "token_bucket/level"),
     source!(algorithm "fixed_window"),
     source!(algorithm "sliding_log"),
-    source!(algorithm "sliding_log/nodes"),
+    source!(algorithm "sliding_log/ring"),
     source!(algorithm "sliding_window"),
     source!(algorithm "concurrency"),
 ];
@@ -166,7 +166,7 @@ const KINDS: [(u8, Algorithm); 8] = [
     (88, Algorithm::TokenBucket),
     (23, Algorithm::FixedWindow),
     (27, Algorithm::SlidingWindow),
-    (49, Algorithm::SlidingLog),
+    (34, Algorithm::SlidingLog),
     (29, Algorithm::Concurrency),
     (62, Algorithm::TokenBucket),
 ];

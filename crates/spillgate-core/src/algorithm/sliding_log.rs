@@ -1,22 +1,20 @@
 //! Sliding log: in every half-open interval of one period, admitted ≤ count, exactly.
 //!
-//! An entry is an instant and the units admitted at it. It is live while instant + period > now. Entries
-//! before the head have expired or were refunded. Each write moves the head; only an admission frees entries
-//! before it, a few chunks at a time.
+//! A log is the list of the instants of all admitted units, oldest first. So the n-th unit needs no search, and the units
+//! before an instant are found by bisection. A unit is live while instant + period > now. Units before the head have
+//! expired or were refunded. Each write moves the head; only an admission removes the units before it.
 //!
-//! State of other parameters is counted by the new period over the entries from the head on. It is gone at the
+//! State of other parameters is counted by the new period over the units from the head on. It is gone at the
 //! latest when it would have been under its own period, which is also when the store deletes it. No write
 //! marks the change, so every call computes the same.
 //!
 //! Instants are kept on the log's own clock, which never goes back. It runs `shift_us` ahead of the store's
 //! clock, and a re-base only increases that shift.
 
-use std::fmt;
+use std::collections::VecDeque;
+use std::{fmt, iter};
 
-use self::entries::{Entries, Place};
 use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
-
-mod entries;
 
 /// `count` units in every interval of one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +28,10 @@ pub struct Params {
 /// The recent admissions, and the parameters that they were made under.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    entries: Entries,
-    /// The first entry that has neither expired nor been refunded, as of the last write.
-    head: Place,
-    /// The units from the head on; 0 means an empty log.
-    used: u64,
-    /// The newest entry's instant, on the log's clock.
-    last_us: u64,
+    /// The instants of the units, on the log's clock.
+    units: VecDeque<u64>,
+    /// How many of these have expired or been refunded, as of the last write.
+    head: usize,
     /// How far the log's clock runs ahead of the store's.
     shift_us: u64,
     count: u32,
@@ -49,15 +44,16 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'n> {
     params: &'n Params,
-    /// The live units.
+    /// The number of live units.
     pub used: u64,
     /// How long until the log is gone under its own period, if that differs from the one in force.
     pub gone_after_us: Option<u64>,
-    head: Place,
+    head: usize,
+    /// The newest unit's instant.
     last_us: u64,
-    /// Now, on the log's clock, but never before the newest entry.
+    /// Now, on the log's clock, but never before the newest unit.
     clock_us: u64,
-    /// How far the newest entry is ahead of now, if it is.
+    /// How far the newest unit is ahead of now, if it is.
     ahead_us: u64,
     shift_us: u64,
     incarnation: u64,
@@ -67,7 +63,7 @@ pub struct View<'n> {
 impl Params {
     /// Appends the parameters as `sliding_log.lua` reads them.
     pub fn words(&self, out: &mut Vec<u64>) {
-        out.extend([u64::from(self.count), self.period_us, self.at_width()]);
+        out.extend([u64::from(self.count), self.period_us]);
     }
 
     /// Converts the reply of `sliding_log.lua` to a reading.
@@ -78,14 +74,6 @@ impl Params {
             retry_after_us: Some(retry_after_us),
             reset_after_us,
         }
-    }
-
-    /// Returns the bytes of an entry's instant in Redis, where it counts from the first of its chunk.
-    ///
-    /// They suffice for two chunks of calls at the full rate, so that a full log fills its chunks.
-    fn at_width(&self) -> u64 {
-        let span_us = 2 * CHUNK_ENTRIES * self.period_us / u64::from(self.count);
-        (2..6).find(|width| span_us >> (8 * width) == 0).unwrap_or(6)
     }
 }
 
@@ -99,11 +87,8 @@ impl fmt::Display for Params {
 impl State {
     /// Returns when the log is empty under the parameters that it was written under.
     pub fn gone_us(&self) -> u64 {
-        if self.used == 0 {
-            0
-        } else {
-            (self.last_us + self.period_us).saturating_sub(self.shift_us)
-        }
+        let last_us = self.last_us();
+        last_us.map_or(0, |last_us| (last_us + self.period_us).saturating_sub(self.shift_us))
     }
 
     /// Returns whether receipts can refund units of this life.
@@ -113,43 +98,68 @@ impl State {
 
     /// Returns the bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
-        self.entries.heap_bytes()
+        self.units.capacity() * size_of::<u64>()
+    }
+
+    /// Returns the newest unit's instant, if a unit is in use.
+    fn last_us(&self) -> Option<u64> {
+        self.units.back().copied().filter(|_| self.used() > 0)
+    }
+
+    /// Returns the place of the first unit from the head on whose instant is not before the given one.
+    fn seek(&self, head: usize, from_us: u64) -> usize {
+        // Usually no unit has expired since the last write.
+        match self.units.get(head) {
+            Some(at_us) if *at_us < from_us => self.units.partition_point(|at_us| *at_us < from_us),
+            _ => head,
+        }
+    }
+
+    /// Makes room for some more units, in steps, up to a full log. Frees what a log that became small does not need.
+    fn resize(&mut self, units: usize, count: u32) {
+        let (needed, count) = (self.units.len() + units, count as usize);
+        let full = if needed > count { FORCED_TIMES as usize * count } else { count };
+        let ample = full.min(needed + needed / 2 + 8).max(needed);
+        if self.units.capacity() < needed {
+            self.units.reserve_exact(ample - self.units.len());
+        } else if self.units.capacity() > 4 * needed + 32 {
+            self.units.shrink_to(ample);
+        }
     }
 }
 
 impl<'n> View<'n> {
     /// Computes the stored log at `now_us` under `params`.
     pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
-        let Some(state) = state.filter(|state| state.used > 0) else {
+        let Some((state, last_us)) = state.and_then(|state| Some((state, state.last_us()?))) else {
             return View::unused(params, now_us);
         };
         let (mut shift_us, mut clock_us) = (state.shift_us, now_us + state.shift_us);
-        if state.last_us + state.period_us.min(params.period_us) <= clock_us {
+        if last_us + state.period_us.min(params.period_us) <= clock_us {
             return View::unused(params, now_us);
         }
-        let mut ahead_us = state.last_us.saturating_sub(clock_us);
+        let mut ahead_us = last_us.saturating_sub(clock_us);
         let rebased = ahead_us > tolerated_us(params.period_us);
-        // The clock stepped back by more than is tolerated. The log's clock continues at the newest entry, by
+        // The clock stepped back by more than is tolerated. The log's clock continues at the newest unit, by
         // a larger shift.
         if rebased {
             shift_us += ahead_us;
-            clock_us = state.last_us;
+            clock_us = last_us;
             ahead_us = 0;
         }
-        // A small step: the newest entry's instant counts as now.
+        // A small step: the newest unit's instant counts as now.
         clock_us += ahead_us;
         let live_from_us = (clock_us + 1).saturating_sub(params.period_us);
-        let (head, expired) = state.entries.seek(state.head, live_from_us, 0);
+        let head = state.seek(state.head, live_from_us);
         // A re-base is written under the parameters in force, and begins another life.
         let same_period = rebased || state.period_us == params.period_us;
         let same_life = !rebased && same_period && state.count == params.count;
         View {
             params,
-            used: state.used - expired,
-            gone_after_us: (!same_period)
-                .then(|| state.last_us + state.period_us - clock_us + ahead_us),
+            used: (state.units.len() - head) as u64,
+            gone_after_us: (!same_period).then(|| last_us + state.period_us - clock_us + ahead_us),
             head,
-            last_us: state.last_us,
+            last_us,
             clock_us,
             ahead_us,
             shift_us,
@@ -167,14 +177,12 @@ impl<'n> View<'n> {
     pub fn reading(&self, state: Option<&State>, cost: u64) -> Reading {
         let count = u64::from(self.params.count);
         let over = (self.used + cost).saturating_sub(count);
-        let expiry_us = |state: &State, unit| {
-            let (place, _) = state.entries.seek(self.head, 0, unit);
-            self.expiry_us(state.entries.at_us(place))
-        };
         Reading {
             remaining: count.saturating_sub(self.used),
             retry_after_us: match state {
-                Some(state) if over > 0 && over <= self.used => Some(expiry_us(state, over)),
+                Some(state) if over > 0 && over <= self.used => {
+                    Some(self.expiry_us(state.units[self.head + over as usize - 1]))
+                }
                 _ => (over == 0).then_some(0),
             },
             reset_after_us: if self.used == 0 { 0 } else { self.expiry_us(self.last_us) },
@@ -200,8 +208,8 @@ impl<'n> View<'n> {
             self.incarnation = nonce;
         }
         self.admit(state, cost);
-        // The receipt contains its entry's instant: its incarnation exceeds the log's by as much as the
-        // entry's instant exceeds the charge's.
+        // The receipt contains its units' instant: its incarnation exceeds the log's by as much as their instant
+        // exceeds the charge's.
         let incarnation = (self.incarnation + self.ahead_us) % INCARNATIONS;
         nonce.map(|_| Charge { incarnation, at_us: now_us, amount: cost, mark: 0 })
     }
@@ -216,12 +224,16 @@ impl<'n> View<'n> {
 
     /// Refunds. Returns the units refunded, or `None` if nothing changed.
     ///
-    /// Without a receipt the oldest entries go, as if they had expired. In any later interval that frees no
-    /// more than removing any other entries would.
+    /// Without a receipt the oldest units go, as if they had expired. In any later interval that frees no
+    /// more than removing any other units would.
     pub fn refund(&mut self, state: &mut State, what: Refund, now_us: u64) -> Option<u64> {
         let returned = match what {
             Refund::Unused { charge, unused } => self.lower_own(state, &charge, unused, now_us),
-            Refund::Amount(amount) => self.lower_oldest(state, amount),
+            Refund::Amount(amount) => {
+                let returned = amount.min(self.used);
+                self.head += returned as usize;
+                returned
+            }
         };
         if returned == 0 {
             return None;
@@ -231,8 +243,7 @@ impl<'n> View<'n> {
         if self.used == 0 {
             *self = View { rebased: self.rebased, ..View::unused(self.params, now_us) };
         } else {
-            let (place, _) = state.entries.seek(self.head, 0, self.used);
-            self.last_us = state.entries.at_us(place);
+            self.last_us = state.units.back().copied().expect("units are in use");
         }
         self.save(state);
         Some(returned)
@@ -240,9 +251,10 @@ impl<'n> View<'n> {
 
     /// Saves this view as state.
     pub fn save(&self, state: &mut State) {
+        if self.used == 0 {
+            state.units.clear();
+        }
         state.head = self.head;
-        state.used = self.used;
-        state.last_us = self.last_us;
         state.shift_us = self.shift_us;
         state.count = self.params.count;
         state.period_us = self.params.period_us;
@@ -250,19 +262,17 @@ impl<'n> View<'n> {
     }
 
     fn admit(&mut self, state: &mut State, units: u64) {
-        // Expired entries may still be stored; the new log begins after them.
-        if self.used == 0 {
-            self.head = state.entries.begin();
-        }
-        self.head = state.entries.append(self.head, self.clock_us, units);
-        state.entries.prune(self.head);
+        state.units.drain(..if self.used == 0 { state.units.len() } else { self.head });
+        state.resize(units as usize, self.params.count);
+        state.units.extend(iter::repeat_n(self.clock_us, units as usize));
+        self.head = 0;
         self.used += units;
         self.last_us = self.clock_us;
         self.gone_after_us = None;
         self.save(state);
     }
 
-    /// Lowers the entry of a charge by its unused part, as far as units are left.
+    /// Removes the unused part of a charge's units, as far as they are left.
     fn lower_own(&self, state: &mut State, charge: &Charge, unused: u64, now_us: u64) -> u64 {
         let past_us = (charge.incarnation + INCARNATIONS - self.incarnation) % INCARNATIONS;
         let same_life = self.incarnation > 0 && past_us <= tolerated_us(self.params.period_us);
@@ -270,23 +280,10 @@ impl<'n> View<'n> {
             return 0;
         }
         let at_us = charge.at_us + self.shift_us + past_us;
-        let (place, before) = state.entries.seek(self.head, at_us, 0);
-        // The end of the log, or another entry: the charge's own entry has expired or was refunded.
-        if before == self.used || state.entries.at_us(place) != at_us {
-            return 0;
-        }
-        let returned = unused.min(charge.amount).min(state.entries.units(place));
-        state.entries.lower(place, returned);
-        returned
-    }
-
-    fn lower_oldest(&mut self, state: &mut State, amount: u64) -> u64 {
-        let returned = amount.min(self.used);
-        if returned > 0 {
-            let (place, before) = state.entries.seek(self.head, 0, returned);
-            state.entries.lower(place, returned - before);
-            self.head = place;
-        }
+        let first = state.seek(self.head, at_us);
+        let left = state.seek(first, at_us + 1) - first;
+        let returned = unused.min(charge.amount).min(left as u64);
+        state.units.drain(first..first + returned as usize);
         returned
     }
 
@@ -300,7 +297,7 @@ impl<'n> View<'n> {
             params,
             used: 0,
             gone_after_us: None,
-            head: Place::default(),
+            head: 0,
             last_us: 0,
             clock_us: now_us,
             ahead_us: 0,
@@ -311,14 +308,12 @@ impl<'n> View<'n> {
     }
 }
 
-/// The largest count: a log has an entry for every instant, so its count must be bounded.
-pub const COUNT_MAX: u32 = 1_000_000;
+/// The largest count: a log keeps the instant of every unit.
+pub const COUNT_MAX: u32 = 10_000;
 /// The number of integers that `sliding_log.lua` returns for a counter.
 pub const REPLY_WIDTH: usize = 3;
 /// Incarnations are below this.
 const INCARNATIONS: u64 = 1 << 48;
-/// The approximate number of entries in a chunk in Redis.
-const CHUNK_ENTRIES: u64 = 100;
 
 #[cfg(test)]
 mod tests {
@@ -347,15 +342,15 @@ mod tests {
 
     #[test]
     fn ten_thousand_calls_in_one_instant_are_all_counted() {
-        let params = Params { count: 10_000, period_us: MINUTE_US };
+        let params = Params { count: COUNT_MAX, period_us: MINUTE_US };
         let mut state = State::default();
         let calls = (0..10_001).filter(|_| admitted(&mut state, &params, START_US, 1));
         assert_eq!(calls.count(), 10_000);
-        assert!(state.heap_bytes() < 1_000);
+        assert_eq!(state.heap_bytes(), 8 * COUNT_MAX as usize);
     }
 
     #[test]
-    fn waits_for_the_entry_that_makes_room() {
+    fn waits_for_the_unit_that_makes_room() {
         let params = Params { count: 10, period_us: MINUTE_US };
         let mut state = State::default();
         for (at_us, cost) in [(0, 1), (10, 6), (20, 3)] {
@@ -369,23 +364,18 @@ mod tests {
     }
 
     #[test]
-    fn one_call_frees_a_few_chunks_of_half_a_million_entries() {
+    fn a_log_that_became_small_frees_its_memory() {
         let params = Params { count: COUNT_MAX, period_us: 2 * u64::from(COUNT_MAX) };
         let mut state = State::default();
         for call in 0..u64::from(COUNT_MAX) {
             assert!(admitted(&mut state, &params, START_US + call, 1));
         }
-        let full = state.heap_bytes();
-        assert!(full < 18 * COUNT_MAX as usize, "{full} bytes");
-        let half_us = START_US + params.period_us + u64::from(COUNT_MAX) / 2;
-        let view = View::of(Some(&state), &params, half_us);
-        assert_eq!(view.used, u64::from(COUNT_MAX) / 2 - 1);
-        assert!(admitted(&mut state, &params, half_us, 1));
-        assert!(full - state.heap_bytes() < 10_000, "freed at once");
-        for call in 1..10_000 {
-            assert!(admitted(&mut state, &params, half_us + call, 1));
-        }
-        assert!(state.heap_bytes() < full * 6 / 10, "freed in time");
+        assert_eq!(state.heap_bytes(), 8 * COUNT_MAX as usize);
+        // All but one hundred have expired.
+        let later_us = START_US + params.period_us + u64::from(COUNT_MAX) - 101;
+        assert_eq!(View::of(Some(&state), &params, later_us).used, 100);
+        assert!(admitted(&mut state, &params, later_us, 1));
+        assert!(state.heap_bytes() < 2_000, "{} bytes", state.heap_bytes());
     }
 
     #[test]
@@ -416,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_lowers_its_own_entry_and_no_other() {
+    fn a_receipt_lowers_its_own_charge_and_no_other() {
         let params = Params { count: 10, period_us: MINUTE_US };
         let mut state = State::default();
         let mut charges = Vec::new();
@@ -463,7 +453,7 @@ mod tests {
 
     fn agrees_from(seed: u64, operations: usize) {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let counts = [1, 3, 10, 100, 1_000, 50_000];
+        let counts = [1, 3, 10, 100, 1_000, COUNT_MAX];
         let count = counts[random.below(6) as usize];
         let periods = [1_000, 50_000, 2_000_000, MINUTE_US, 3_600_000_000];
         let mut params = Params { count, period_us: periods[random.below(5) as usize] };

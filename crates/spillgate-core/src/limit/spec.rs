@@ -186,7 +186,7 @@ impl LimitSpec {
             Algorithm::SlidingLog if count > sliding_log::COUNT_MAX => Err(LimitError::new(
                 "quota",
                 format!(
-                    "a sliding-log keeps every call, so its count ends at {}; that is the nearest that fits, or write algorithm = \"sliding-window\"",
+                    "a sliding-log keeps the instant of every admitted unit, so its count is at most {}, got {count}; write that, or algorithm = \"sliding-window\"",
                     sliding_log::COUNT_MAX
                 ),
             )),

@@ -3,11 +3,11 @@
 -- Each decision is all or none by itself: if every enforced counter has room, all are charged, else none. The
 -- fast paths come first. An algorithm's functions are created when a call first needs them.
 --
--- KEYS:    the value of each rule and subject, the own keys of logs and permits, the keys of reservations, all of one
---          hash tag; then the guard, if ARGV[2] is given
+-- KEYS:    the value of each rule and subject, and the keys of reservations, all of one hash tag; the guard, if ARGV[2]
+--          is given; then the own keys of logs and permits, which may be large and are never read as a whole
 -- ARGV[1]: a charge of one bucket as single_charge.lua describes it; or msgpack, one flat array, the program:
 --            given_us (0: read TIME; tests give it), nonce (below 2^48, unique for each call: names new incarnations and permits),
---            the index of the first operation;
+--            the index of the first operation, the number of keys before the own keys;
 --            limits, each: algorithm 1-5, name 0-14 or 15, long name (8 bytes, or 0), its algorithm's parameters;
 --            operations, each: its number, and its words
 -- ARGV[2]: the value that the caller expects the guard to have
@@ -27,8 +27,8 @@
 -- 8 COALESCED         number of equal decisions, then as 0; no permits   for each group: how many were charged; the
 --                                                                        counters for the first decision; the counters
 --                                                                        for a denied one
--- Group:   number of counters, for each: key, own key, limit, cost. Keys are given by their index, limits by the index
---          where they begin. Only a log and permits have an own key, else 0.
+-- Group:   number of counters, for each: key, own key, limit, cost. Keys are given by their index, own keys by their
+--          index among the own keys, limits by the index where they begin. Only a log and permits have an own key, else 0.
 -- Counter: fits (1, 0, or -1: the state has an unknown format, nothing was done), its algorithm's reply; for permits
 --          a receipt.
 -- Receipt: the incarnation (0: nothing was charged); for a bucket also the amount refunded before it. A permit is named
@@ -88,11 +88,11 @@ local MANY = 65536
 local byte, floor, ceil, max, min = string.byte, math.floor, math.ceil, math.max, math.min
 
 program = program or cmsgpack.unpack(ARGV[1])
-local given_us, nonce = program[1], program[2]
+local given_us, nonce, keys_read = program[1], program[2], program[4]
 local now, now_low, now_high
 -- @inline read_clock(given_us) -> now, now_low, now_high
-local values = redis.call('MGET', unpack(KEYS))
-if ARGV[2] and values[#KEYS] ~= ARGV[2] then
+local values = redis.call('MGET', unpack(KEYS, 1, keys_read))
+if ARGV[2] and values[keys_read] ~= ARGV[2] then
     return { now, -3 }
 end
 -- If the clock stepped back behind the loss, the loss counts from now on.
@@ -200,7 +200,7 @@ local function module(algorithm)
 end
 
 local limits = {}
-local l = 4
+local l = 5
 while l < program[3] do
     local algorithm = program[l]
     local owner = module(algorithm)

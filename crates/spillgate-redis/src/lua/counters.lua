@@ -46,9 +46,9 @@ local function counter_of(key, own_key, l)
         end
         -- The shard lost its data and there is no record: the counter may have been full, so it counts as used up.
         if kind == nil and lost_us > 0 then
-            counter = limit.module.used_up(limit, lost_us, KEYS[own_key])
+            counter = limit.module.used_up(limit, lost_us, KEYS[keys_read + own_key])
         else
-            counter = kind ~= false and limit.module.load(value, kind, body, limit, KEYS[own_key]) or false
+            counter = kind ~= false and limit.module.load(value, kind, body, limit, KEYS[keys_read + own_key]) or false
         end
         if counter then
             counter.body = body or false

@@ -38,6 +38,6 @@ if string.byte(ARGV[1]) == 66 then
         return { now, 1, used + cost, drained, -1 }
     end
     program = {
-        now, nonce, 14, 1, name, 0, burst, forced_max, n, 1, count, period_us, code, CHARGE, 1, 1, 0, 4, cost, 0,
+        now, nonce, 15, 1, 1, name, 0, burst, forced_max, n, 1, count, period_us, code, CHARGE, 1, 1, 0, 5, cost, 0,
     }
 end

@@ -176,9 +176,9 @@ const FORMULAS: [(&str, &str); 18] = [
     ("all or none; coalescing", "room % cost"),
     ("the life of a key", "until_us + step_us / 2"),
     ("the step of a life", "step_us = below_us / 64"),
-    ("the body of a log", "'>I3I6I6I7I7I4I5I5I5I1'"),
-    ("an entry of a log", "(place - 1) * node.width"),
-    ("a full chunk of a log", "256 ^ node.at_width"),
+    ("the body of a log", "'>I2I6I6I7I7I2I2I2'"),
+    ("a unit of a log", "'>I6', 6"),
+    ("the size of a log's ring", "needed * 4 + 32"),
     ("a new reservation", "'>I1I7I7c16c8I1'"),
     ("an ended reservation", "string.sub(record, 2, 31)"),
 ];

@@ -160,7 +160,7 @@ fn logs() -> Vec<NamedLimit> {
         &[
             ("100/minute", None),
             ("7/90s", None),
-            ("1000000/day", None),
+            ("10000/day", None),
             ("10/3ms", None),
             ("1/hour", None),
             ("300/366d", None),

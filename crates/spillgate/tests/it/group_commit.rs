@@ -100,8 +100,7 @@ fn a_changed_limit_applies_from_the_next_caller_in_the_batch() {
 
 #[test]
 fn a_foreign_value_fails_only_its_own_decision() {
-    let log: &'static NamedLimit =
-        Box::leak(Box::new(limit(Algorithm::SlidingLog, 1_000_000, AGES)));
+    let log: &'static NamedLimit = Box::leak(Box::new(limit(Algorithm::SlidingLog, 10_000, AGES)));
     let world = World::queue();
     let server = world.server.as_ref().unwrap();
     world.check(7, log, 1);
@@ -128,7 +127,7 @@ fn a_foreign_value_fails_only_its_own_decision() {
 /// A shadow rule's unreadable record took the enforced decision from the store, which had charged it.
 #[test]
 fn a_foreign_value_of_a_shadow_rule_fails_no_decision() {
-    let log = limit(Algorithm::SlidingLog, 1_000_000, AGES);
+    let log = limit(Algorithm::SlidingLog, 10_000, AGES);
     let world = World::queue();
     let server = world.server.as_ref().unwrap();
     world.check(7, &log, 1);

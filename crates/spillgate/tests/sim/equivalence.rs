@@ -54,7 +54,7 @@ fn command(random: &mut Random) -> Words {
         2 => format!("({}", random.below(4_000)),
         _ => (random.below(4) * random.pick(&[1, 1_000, 1 << 58])).to_string(),
     };
-    let words: Vec<&str> = match random.below(24) {
+    let words: Vec<&str> = match random.below(26) {
         0 => vec!["GET", &key],
         1 => vec!["MGET", &key, &other],
         2 => vec!["SET", &key, &member],
@@ -64,7 +64,7 @@ fn command(random: &mut Random) -> Words {
         5 => vec!["EXISTS", &key, &other, &key],
         6 => vec!["PEXPIRE", &key, "3600000"],
         7 => vec!["HGET", &key, &member],
-        8 => vec!["HMGET", &key, &member, "m0"],
+        8 => vec!["GETRANGE", &key, "1", &place],
         9 => vec!["HSET", &key, &member, &score],
         10 => vec!["HDEL", &key, &member, "m1"],
         11 => vec!["HLEN", &key],
@@ -78,6 +78,8 @@ fn command(random: &mut Random) -> Words {
         20 => vec!["ZRANGEBYSCORE", &key, "-inf", &bound, "WITHSCORES", "LIMIT", "0", "2"],
         21 => vec!["ZREVRANGEBYSCORE", &key, &bound, "0", "WITHSCORES", "LIMIT", "1", "1"],
         22 => vec!["ZREMRANGEBYSCORE", &key, &bound, "1000"],
+        23 => vec!["SETRANGE", &key, "3", &member],
+        24 => vec!["STRLEN", &key],
         _ => vec!["ZREM", &key, &member, "m2"],
     };
     words.into_iter().map(|word| word.as_bytes().to_vec()).collect()

@@ -41,14 +41,17 @@ impl Keyspace {
                 Ok(list(words[1..].iter().map(|key| bulk_or_nil(self.text(key).unwrap_or(None)))))
             }
             "SET" => self.set(words, now_us),
+            "STRLEN" => self
+                .text(&words[1])
+                .map(|text| Reply::Integer(text.map_or(0, |text| text.len()) as i64)),
+            "GETRANGE" => self.text(&words[1]).map(|text| Reply::Bulk(part(&text, words))),
+            "SETRANGE" => self.set_range(words),
             "DEL" | "UNLINK" => Ok(self.remove(&words[1..])),
             "EXISTS" => Ok(count(words[1..].iter().filter(|key| self.entries.contains_key(*key)))),
             "PEXPIRE" => Ok(self.expire(&words[1], now_us + 1_000 * whole(&words[2]))),
             "PTTL" => Ok(self.ttl_ms(&words[1], now_us)),
             "DBSIZE" => Ok(Reply::Integer(self.entries.len() as i64)),
-            "HGET" | "HMGET" | "HSET" | "HDEL" | "HLEN" | "HKEYS" | "HGETALL" => {
-                self.on_hash(name, words)
-            }
+            "HGET" | "HSET" | "HDEL" | "HLEN" | "HKEYS" | "HGETALL" => self.on_hash(name, words),
             _ if name.starts_with('Z') => return self.on_scored(name, words).map(either),
             _ => return None,
         };
@@ -101,6 +104,18 @@ impl Keyspace {
         Ok(Reply::Status("OK".into()))
     }
 
+    fn set_range(&mut self, words: &Words) -> Answer {
+        let mut text = self.text(&words[1])?.unwrap_or_default();
+        let (first, new) = (whole(&words[2]) as usize, &words[3]);
+        text.resize(text.len().max(first + new.len()), 0);
+        text[first..first + new.len()].copy_from_slice(new);
+        let length = text.len() as i64;
+        let ends_us = self.entries.get(&words[1]).and_then(|entry| entry.ends_us);
+        self.writes += 1;
+        self.entries.insert(words[1].clone(), Entry { value: Value::Text(text), ends_us });
+        Ok(Reply::Integer(length))
+    }
+
     fn remove(&mut self, keys: &[Vec<u8>]) -> Reply {
         let removed = keys.iter().filter(|key| self.entries.remove(*key).is_some()).count();
         self.writes += removed as u64;
@@ -134,7 +149,6 @@ impl Keyspace {
         let field = |field: &Vec<u8>| bulk_or_nil(hash.get(field).cloned());
         match name {
             "HGET" => Ok(field(&words[2])),
-            "HMGET" => Ok(list(words[2..].iter().map(field))),
             "HLEN" => Ok(Reply::Integer(hash.len() as i64)),
             "HKEYS" => Ok(list(hash.keys().cloned().map(Reply::Bulk))),
             "HGETALL" => Ok(list(
@@ -247,6 +261,18 @@ impl Keyspace {
         self.writes += removed as u64;
         Some(Ok(Reply::Integer(removed as i64)))
     }
+}
+
+/// Returns the bytes that GETRANGE names. Negative places count from the end.
+fn part(text: &Option<Vec<u8>>, words: &Words) -> Vec<u8> {
+    let text = text.as_deref().unwrap_or_default();
+    let place = |word: &[u8]| match signed(word) {
+        place @ ..0 => (text.len() as i64 + place).max(-1),
+        place => place,
+    };
+    let (first, last) = (place(&words[2]).max(0) as usize, place(&words[3]));
+    let end = ((last + 1) as usize).min(text.len());
+    text.get(first..end).unwrap_or_default().to_vec()
 }
 
 /// `5`, `(5`, `-inf`, `+inf`.

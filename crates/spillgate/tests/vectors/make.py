@@ -246,7 +246,7 @@ def main():
     write("sliding-window", [rate(SlidingWindow, quota) for quota in (
         "104250/day", "1000000000/month", "1000000000/366d", "100/minute", "7/90s", "1/hour", "5/1ms")])
     write("sliding-log", [rate(SlidingLog, quota) for quota in (
-        "100/minute", "7/90s", "1/hour", "1000000/day", "5/1ms", "3/366d", "1000/month")])
+        "100/minute", "7/90s", "1/hour", "10000/day", "5/1ms", "3/366d", "1000/month")])
     zones = ("Europe/Berlin", "America/New_York", "America/Sao_Paulo", "Asia/Kathmandu", "UTC")
     dates = ["2024-02-28T12:00", "2024-02-29T12:00", "2026-02-28T23:59:59", "2026-03-29T00:30",
              "2026-03-08T04:00", "2026-10-25T00:30", "2026-11-01T04:30", "2026-12-31T22:30",

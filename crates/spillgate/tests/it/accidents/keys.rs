@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
 
-use spillgate::{Limit, Limiter, Policy, Request};
+use spillgate::{Algorithm, Limit, Limiter, Policy, Request};
 use spillgate_core::algorithm::Intent;
 use spillgate_redis::script_text;
 use spillgate_testkit::{RedisServer, Reply};
 
 use crate::support::storm;
 use crate::support::world::{
-    AGES, ME, PATIENCE, PERIOD, World, each_algorithm, keys, named, runtime, transaction,
+    AGES, ME, PATIENCE, PERIOD, World, each_algorithm, keys, limit, named, runtime, transaction,
 };
 
 /// ACCIDENTS 31. Parts of a key were concatenated without a separator: two subjects shared a key.
@@ -208,17 +208,14 @@ fn ten_thousand_calls_in_one_instant_are_all_counted() {
 #[test]
 fn a_cost_of_a_million_and_a_batch_of_a_thousand_work() {
     for world in World::each() {
-        for limit in each_algorithm(1_000_000, PERIOD) {
-            assert!(world.check(0, &limit, 999_000).fits, "{} {}", limit.algorithm(), world.name());
+        for algorithm in Algorithm::ALL {
+            let most = if algorithm == Algorithm::SlidingLog { 10_000 } else { 1_000_000 };
+            let limit = limit(algorithm, most, PERIOD);
+            assert!(world.check(0, &limit, most - 1_000).fits, "{algorithm} {}", world.name());
             assert_eq!(world.check_times(1_200, (0, &limit, 1)), 1_000, "{}", world.name());
-            let receipt = world.reserve(1, &limit, 1_000_000).unwrap();
-            assert_eq!(
-                world.refund(1, &limit, receipt, 1_000_000),
-                1_000_000,
-                "{} {}",
-                limit.algorithm(),
-                world.name()
-            );
+            let receipt = world.reserve(1, &limit, most).unwrap();
+            let refunded = world.refund(1, &limit, receipt, most);
+            assert_eq!(refunded, most, "{algorithm} {}", world.name());
         }
     }
 }

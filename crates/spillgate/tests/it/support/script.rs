@@ -56,13 +56,13 @@ impl Script {
     ) -> Vec<Vec<u8>> {
         self.calls += 1;
         let own =
-            u64::from(matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency))
-                * 2;
-        let mut program = vec![READ_TIME, self.calls, 0, 1 + limit.algorithm() as u64, 0, 0];
+            u64::from(matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency));
+        // The second key is an own key, so the script reads one.
+        let mut program = vec![READ_TIME, self.calls, 0, 1, 1 + limit.algorithm() as u64, 0, 0];
         params(limit).words(&mut program, estimate_us);
         // Counted from 1: where the decisions begin.
         program[2] = program.len() as u64 + 1;
-        program.extend([CHARGE, 1, 1, own, 4, cost, 0]);
+        program.extend([CHARGE, 1, 1, own, 5, cost, 0]);
         let (seconds, us) = (store_us / 1_000_000, store_us % 1_000_000);
         let words: [&[u8]; 8] = [
             b"EVAL",

@@ -244,23 +244,24 @@ impl Target for InLua<'_> {
             panic!("tests of the script name limits by position")
         };
         let algorithm = 1 + limit.algorithm() as u64;
-        let mut program = vec![now_us, scattered(self.nonce), 0, algorithm, u64::from(position), 0];
+        let mut program =
+            vec![now_us, scattered(self.nonce), 0, 1, algorithm, u64::from(position), 0];
         params(limit).words(&mut program, now_us);
         // Counted from 1: where the decisions begin.
         program[2] = program.len() as u64 + 1;
         let cost = cost_of(act);
-        let own = if matches!(algorithm, 3 | 5) { 2 } else { 0 };
+        let own = u64::from(matches!(algorithm, 3 | 5));
         match act {
-            Act::Check(_) => program.extend([0, 1, 1, own, 4, cost, 0]),
-            Act::Reserve(_) => program.extend([1, 1, 1, own, 4, cost, 0]),
-            Act::Peek(_) => program.extend([2, 1, 1, own, 4, cost, 0]),
-            Act::Force(_) => program.extend([3, 1, own, 4, cost]),
+            Act::Check(_) => program.extend([0, 1, 1, own, 5, cost, 0]),
+            Act::Reserve(_) => program.extend([1, 1, 1, own, 5, cost, 0]),
+            Act::Peek(_) => program.extend([2, 1, 1, own, 5, cost, 0]),
+            Act::Force(_) => program.extend([3, 1, own, 5, cost]),
             Act::Refund { .. } | Act::Lower(_) => match self.receipts.refund(act) {
                 Refund::Unused { charge, unused } => {
                     let Charge { incarnation, at_us, amount, mark } = charge;
-                    program.extend([4, 1, own, 4, incarnation, at_us, amount, mark, unused]);
+                    program.extend([4, 1, own, 5, incarnation, at_us, amount, mark, unused]);
                 }
-                Refund::Amount(amount) => program.extend([5, 1, own, 4, amount]),
+                Refund::Amount(amount) => program.extend([5, 1, own, 5, amount]),
             },
         }
         let reply = self.call(&program);
