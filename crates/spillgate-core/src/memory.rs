@@ -43,7 +43,8 @@ pub struct Evictions {
 }
 
 impl Memory {
-    /// Creates an engine of at most `max_keys` counters.
+    /// Creates an engine of at most `max_keys` counters. A sliding log with more than a dozen units counts as several, by
+    /// its bytes.
     pub fn new(max_keys: usize, clock: Clock) -> Memory {
         let each = max_keys.div_ceil(SHARDS).max(1);
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(each))).collect();
@@ -228,6 +229,9 @@ impl Memory {
         asked: &PlannedCharge<L>,
         now_us: u64,
     ) -> Option<Place> {
+        if shard.is_over() && asked.cost > 0 {
+            shard.make_room(now_us, &self.evicted);
+        }
         let place = shard.find(asked.name());
         // Charges of 0 store nothing, so they never evict another counter.
         let has_room =

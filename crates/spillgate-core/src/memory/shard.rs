@@ -1,5 +1,6 @@
 //! A shard: a table of slots, the states that do not fit a slot, and the sweep that removes old ones.
 
+use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashTable;
@@ -14,6 +15,8 @@ pub(super) struct Shard {
     table: HashTable<Entry>,
     large: Vec<Option<State>>,
     large_free: Vec<u32>,
+    /// The bytes of logs beyond those of a counter.
+    log_bytes: usize,
     max_keys: usize,
     /// The bucket at which the next sweep starts.
     cursor: usize,
@@ -53,6 +56,7 @@ impl Shard {
             table: HashTable::new(),
             large: Vec::new(),
             large_free: Vec::new(),
+            log_bytes: 0,
             max_keys,
             cursor: 0,
         }
@@ -80,7 +84,7 @@ impl Shard {
         let entry = self.table.get_bucket(place.bucket?)?;
         match entry.slot.unpack() {
             Unpacked::State(state) => Some(state),
-            Unpacked::Large(index) => self.large[index as usize].take(),
+            Unpacked::Large(index) => self.replace_large(index, None),
         }
     }
 
@@ -136,7 +140,7 @@ impl Shard {
                 slot
             }
             (None, Some(index)) => {
-                self.large[index as usize] = Some(state);
+                self.replace_large(index, Some(state));
                 Slot::large(index)
             }
             (None, None) => Slot::large(self.add_large(state)),
@@ -159,15 +163,29 @@ impl Shard {
         self.store(place, None, taken.is_some(), (0, 0));
     }
 
+    /// Returns whether the shard holds more than it may. It can, because a stored log grows.
+    pub(super) fn is_over(&self) -> bool {
+        self.counted() > self.max_keys
+    }
+
+    /// Returns the number of counters. A long log counts as as many as fit its bytes.
+    fn counted(&self) -> usize {
+        self.table.len() + self.log_bytes / COUNTER_BYTES
+    }
+
     /// Sweeps a few buckets, and returns whether one more counter may be added.
     ///
     /// If the shard is full, evicts the counter of a sample that has used the smallest part of its limit.
     pub(super) fn make_room(&mut self, now_us: u64, evicted: &AtomicU64) -> bool {
         self.sweep(SWEEP, now_us);
         // A loop, because the overflow counter is added even without room: the table can exceed `max_keys`.
-        while self.table.len() >= self.max_keys {
+        while self.counted() >= self.max_keys {
+            // Long logs leave few counters in a large table, where a sample would find none.
+            if self.table.num_buckets() > SPARSE * self.table.len().max(SAMPLE) {
+                self.table.shrink_to(2 * self.table.len(), |entry| entry.key[0]);
+            }
             let least = self.least_of_sample(now_us);
-            if self.table.len() < self.max_keys {
+            if self.counted() < self.max_keys {
                 break;
             }
             let Some(bucket) = least else { return false };
@@ -243,7 +261,7 @@ impl Shard {
 
     fn remove(&mut self, place: &Place, large: Option<u32>) {
         if let Some(index) = large {
-            self.large[index as usize] = None;
+            self.replace_large(index, None);
             self.large_free.push(index);
         }
         if let Some(bucket) = place.bucket
@@ -260,13 +278,29 @@ impl Shard {
     }
 
     fn add_large(&mut self, state: State) -> u32 {
-        if let Some(index) = self.large_free.pop() {
-            self.large[index as usize] = Some(state);
-            return index;
-        }
-        self.large.push(Some(state));
-        // Fits: a shard's part of `max_keys` is far below 2^32.
-        (self.large.len() - 1) as u32
+        let index = self.large_free.pop().unwrap_or_else(|| {
+            self.large.push(None);
+            // Fits: a shard's part of `max_keys` is far below 2^32.
+            (self.large.len() - 1) as u32
+        });
+        self.replace_large(index, Some(state));
+        index
+    }
+
+    /// Stores a large state, or none, and returns the one before.
+    fn replace_large(&mut self, index: u32, state: Option<State>) -> Option<State> {
+        self.log_bytes += state.as_ref().map_or(0, log_bytes);
+        let before = mem::replace(&mut self.large[index as usize], state);
+        self.log_bytes -= before.as_ref().map_or(0, log_bytes);
+        before
+    }
+}
+
+/// Returns the bytes of a log beyond those of a counter.
+fn log_bytes(state: &State) -> usize {
+    match state {
+        State::SlidingLog(log) => log.heap_bytes().saturating_sub(COUNTER_BYTES),
+        _ => 0,
     }
 }
 
@@ -283,10 +317,14 @@ fn halves(key: u128) -> [u64; 2] {
     [key as u64, (key >> 64) as u64]
 }
 
+/// The bytes of a counter of a bucket or a window, with its share of the table's empty buckets.
+const COUNTER_BYTES: usize = 96;
 /// Buckets swept for each new counter. Two, so that the sweep is faster than the growth.
 const SWEEP: usize = 2;
 /// Buckets swept at once for an eviction.
 const SAMPLE: usize = 16;
+/// Buckets for each counter, from which on a table is made smaller.
+const SPARSE: usize = 8;
 /// How often that is done before new subjects share the overflow counter.
 const SAMPLES_MAX: usize = 4;
 /// Counters to choose from, unless there are fewer. A table that was full for long has many empty buckets, and a counter

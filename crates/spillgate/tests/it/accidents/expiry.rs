@@ -263,6 +263,24 @@ fn a_full_memory_evicts_logs_except_exhausted_and_reserved_ones() {
     assert_eq!(world.remaining(reserved, &log), 6, "a reserved log was forgotten");
 }
 
+/// A log was counted as one counter, however long it was.
+#[test]
+fn long_logs_count_by_their_bytes_against_the_bound_of_the_memory() {
+    let most = 64 * 200;
+    let world = World::in_memory(most);
+    let Engine::Memory(memory) = &*world.engine else { panic!("in memory") };
+    let log = limit(Algorithm::SlidingLog, 10_000, "366d");
+    // Each log grows after it was added, to 80 KB. Two of them are above the bound of one of the 64 shards.
+    for cost in [1, 9_000] {
+        for subject in 0..1_000 {
+            assert!(world.check(subject, &log, cost).fits, "{subject}");
+        }
+    }
+    let (bytes, evictions) = (memory.bytes(), memory.evictions());
+    assert!(bytes < 64 * 2 * 80_000 + 96 * most, "{bytes} bytes");
+    assert!(evictions.live > 500 && evictions.overflowed < 10, "{evictions:?}");
+}
+
 /// ACCIDENTS 25. A permit was charged to the shared counter, where its release did not find it.
 #[test]
 fn a_permit_without_room_for_a_counter_is_denied_and_every_other_can_be_released() {
