@@ -172,6 +172,8 @@ fn decode_params(algorithm: Algorithm, rest: &mut Bytes<'_>) -> Option<LimitPara
             let params = token_bucket::Params::new(count, period_us, burst.into());
             LimitParams::TokenBucket(params.ok()?)
         }
+        // A store writes as many bytes as a log has units.
+        Algorithm::SlidingLog if count > sliding_log::COUNT_MAX => return None,
         Algorithm::SlidingLog => LimitParams::SlidingLog(sliding_log::Params { count, period_us }),
         Algorithm::SlidingWindow => {
             LimitParams::SlidingWindow(sliding_window::Params { count, period_us })
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_or_period_of_zero_is_rejected() {
+    fn a_count_or_period_of_zero_and_a_log_beyond_its_bound_are_rejected() {
         let bucket = token_bucket::Params::new(1, 1_000, 1).unwrap();
         let every = |period_us| fixed_window::Window::Every { period_us };
         for params in [
@@ -288,6 +290,7 @@ mod tests {
             LimitParams::FixedWindow(fixed_window::Params { count: 0, window: every(1_000) }),
             LimitParams::SlidingLog(sliding_log::Params { count: 0, period_us: 1_000 }),
             LimitParams::SlidingLog(sliding_log::Params { count: 1, period_us: 0 }),
+            LimitParams::SlidingLog(sliding_log::Params { count: 10_001, period_us: 1_000 }),
             LimitParams::SlidingWindow(sliding_window::Params { count: 1, period_us: 0 }),
             LimitParams::Concurrency(concurrency::Params { count: 1, max_hold_us: 0 }),
         ] {
