@@ -43,8 +43,8 @@ pub struct Evictions {
 }
 
 impl Memory {
-    /// Creates an engine of at most `max_keys` counters. A sliding log with more than a dozen units counts as several, by
-    /// its bytes.
+    /// Creates an engine of at most `max_keys` counters. Sliding logs may take 64 MB beside them; beyond that, a long one
+    /// counts as several, by its bytes.
     pub fn new(max_keys: usize, clock: Clock) -> Memory {
         let each = max_keys.div_ceil(SHARDS).max(1);
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(each))).collect();

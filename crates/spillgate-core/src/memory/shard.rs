@@ -168,9 +168,9 @@ impl Shard {
         self.counted() > self.max_keys
     }
 
-    /// Returns the number of counters. A long log counts as as many as fit its bytes.
+    /// Returns the number of counters. Logs that are too long together count as many more, by their bytes.
     fn counted(&self) -> usize {
-        self.table.len() + self.log_bytes / COUNTER_BYTES
+        self.table.len() + self.log_bytes.saturating_sub(LOG_BYTES_FREE) / COUNTER_BYTES
     }
 
     /// Sweeps a few buckets, and returns whether one more counter may be added.
@@ -319,6 +319,9 @@ fn halves(key: u128) -> [u64; 2] {
 
 /// The bytes of a counter of a bucket or a window, with its share of the table's empty buckets.
 const COUNTER_BYTES: usize = 96;
+/// The bytes that the logs of a shard may take beside its counters: a dozen full ones, and 64 MB in all shards. Without
+/// them, a few long logs would evict each other from a memory of few counters.
+const LOG_BYTES_FREE: usize = 1 << 20;
 /// Buckets swept for each new counter. Two, so that the sweep is faster than the growth.
 const SWEEP: usize = 2;
 /// Buckets swept at once for an eviction.
