@@ -79,7 +79,7 @@ impl History {
             self.now_us -= random.below(5_000_000);
         }
         self.calls += 1;
-        let mut head = vec![self.now_us, self.calls * 7_919, 0, 1, 0, 0];
+        let mut head = vec![self.now_us, self.calls * 7_919, 0, 0, 1, 0, 0];
         params(limit).words(&mut head, self.now_us);
         head[2] = head.len() as u64 + 1;
         let mut program: Vec<Word> = head.into_iter().map(Word::from).collect();
@@ -88,6 +88,8 @@ impl History {
         for _ in 0..operations {
             self.operation(random, capacity, &mut keys, &mut program);
         }
+        // All of them are read: a bucket has no own key.
+        program[3] = Word::from(keys.len() as u64);
         (keys, program)
     }
 
@@ -110,10 +112,10 @@ impl History {
         let counter = |subject: u64| format!("counter{subject}");
         let cost = 1 + random.below(capacity / 2);
         match random.below(20) {
-            0..=4 => add(program, &[0, 1, key(counter(subject)), 0, 4, cost, 0]),
+            0..=4 => add(program, &[0, 1, key(counter(subject)), 0, 5, cost, 0]),
             5 => add(
                 program,
-                &[8, 2 + random.below(7), 1, key(counter(subject)), 0, 4, cost.div_ceil(4), 0],
+                &[8, 2 + random.below(7), 1, key(counter(subject)), 0, 5, cost.div_ceil(4), 0],
             ),
             6..=12 => {
                 let again = random.one_in(6) && !self.records.is_empty();
@@ -128,7 +130,7 @@ impl History {
                 let body = number + u64::from(again && random.one_in(3));
                 program.push(Word::Text(format!("{body:016}").into_bytes()));
                 program.push(Word::Text(b"data of the caller".to_vec()));
-                let words = [1, key(counter(subject)), 0, 4, cost, 0];
+                let words = [1, key(counter(subject)), 0, 5, cost, 0];
                 program.extend(words.map(Word::from));
             }
             _ if !self.records.is_empty() => {
@@ -139,10 +141,10 @@ impl History {
                 add(program, &[7, key(format!("record{number}")), how]);
                 program.push(Word::Text(format!("{:08}", random.below(2)).into_bytes()));
                 let actual = *random.pick(&[0, cost / 2, cost, cost, 1 << 41]);
-                let words = [5_000_000, 1, key(counter(subject)), 0, 4, actual];
+                let words = [5_000_000, 1, key(counter(subject)), 0, 5, actual];
                 program.extend(words.map(Word::from));
             }
-            _ => add(program, &[2, 1, key(counter(subject)), 0, 4, 0, 0]),
+            _ => add(program, &[2, 1, key(counter(subject)), 0, 5, 0, 0]),
         }
     }
 }
