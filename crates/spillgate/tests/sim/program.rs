@@ -77,7 +77,7 @@ fn words(program: &[u8]) -> Option<Vec<u64>> {
             [number(7)?, number(6)?, number(1)?, number(4)?, number(6)?, number(6)?];
         let [count, period_us, code, cost] = [number(4)?, number(6)?, number(1)?, number(4)?];
         let limit = [BUCKET as u64, name, 0, burst, most, n, 1, count, period_us, code];
-        return Some([&[now_us, nonce, 14][..], &limit, &[0, 1, 1, 0, 4, cost, 0]].concat());
+        return Some([&[now_us, nonce, 15, 1][..], &limit, &[0, 1, 1, 0, 5, cost, 0]].concat());
     }
     let program = unpacked(program)?;
     let number = |element| match element {
