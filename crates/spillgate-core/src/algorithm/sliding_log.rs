@@ -103,7 +103,7 @@ impl State {
 
     /// Returns the newest unit's instant, if a unit is in use.
     fn last_us(&self) -> Option<u64> {
-        self.units.back().copied().filter(|_| self.used() > 0)
+        self.units.back().copied().filter(|_| self.units.len() > self.head)
     }
 
     /// Returns the place of the first unit from the head on whose instant is not before the given one.
