@@ -55,8 +55,9 @@ impl fmt::Display for PolicyError {
         if self.line > 0 {
             write!(f, "{}:{}: ", self.file, self.line)?;
         }
-        let field =
-            if self.field.is_empty() { String::new() } else { format!("field `{}`", self.field) };
+        // An unknown field is whatever the file has, such as control characters for a terminal.
+        let field = self.field.escape_debug();
+        let field = if self.field.is_empty() { String::new() } else { format!("field `{field}`") };
         let parts = [self.place.as_str(), &field];
         let where_at: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         if !where_at.is_empty() {

@@ -89,7 +89,7 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Problem::Setting { origin, name, message } => {
-                write!(f, "{origin}field `{name}`: {message}")
+                write!(f, "{origin}field `{}`: {message}", name.escape_debug())
             }
             Problem::Policy(error) => error.fmt(f),
             Problem::File(message) => f.write_str(message),

@@ -50,6 +50,14 @@ limits = [
 }
 
 #[test]
+fn escapes_control_characters_of_an_unknown_field() {
+    let text = "\"x\\u001b]0;\\nstatus: ok\" = 1";
+    let error = Policy::from_toml(text).unwrap_err();
+    assert_eq!(error.field(), "x\u{1b}]0;\nstatus: ok");
+    assert!(error.to_string().contains(r"field `x\u{1b}]0;\nstatus: ok`: "), "{error}");
+}
+
+#[test]
 fn reports_the_consequences_of_a_mistake_in_a_line_once() {
     let text = format!("[[rule]]\nname = {{ {} }}\nkey = [ip]\n", ".".repeat(300));
     let problems = Policy::problems_in("f", &text);
