@@ -55,7 +55,7 @@ fn an_invalid_explain_request_names_its_field() {
     let server = Server::start(&[]);
     for (query, field, part) in [
         ("?ip=1", "ip", "no such parameter"),
-        ("?attr.=1", "attr.", "1 to 64 bytes"),
+        ("?attr.=1", "attr.", "1 to 1024 bytes"),
         ("?attr.a=1&attr.a=2", "attr.a", "given twice"),
         ("?domain=a&domain=b", "domain", "given twice"),
         ("?cost=1&cost=5", "cost", "given twice"),

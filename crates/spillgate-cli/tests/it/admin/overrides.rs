@@ -7,7 +7,7 @@ use spillgate_testkit::eventually;
 
 use super::{ann, api_rule, decision, expect_ok, refused};
 use crate::client::Reply;
-use crate::server::{Server, on_both_engines, run};
+use crate::server::{Server, TempFile, on_both_engines, run};
 
 const PATH: &str = "/admin/v1/overrides";
 
@@ -102,6 +102,27 @@ fn a_subject_is_blocked_raised_listed_and_unblocked() {
         let (status, ..) =
             refused(server, "DELETE", &format!("{PATH}?rule=api&attr.tenant=acme"), "");
         assert_eq!(status, 404);
+    });
+}
+
+#[test]
+fn a_subject_with_the_longest_name_is_blocked_and_charged() {
+    let name = "n".repeat(1024);
+    let rule = format!("[[rule]]\nname = \"api\"\nkey = [\"{name}\"]\nlimits = [\"5/hour\"]\n");
+    let file = TempFile::new("limits.toml", &rule);
+    on_both_engines(&["--config", file.path()], |server| {
+        let charge = json!({"rule": "api", "subject": {&name: "acme"}, "charge": 2});
+        let charged = expect_ok(server, "POST", "/admin/v1/state", &charge);
+        assert_eq!(charged["remaining"], 3, "{charged}");
+        let block = json!({"rule": "api", "subject": {&name: "acme"}, "limits": ["block"]});
+        expect_ok(server, "PUT", PATH, &block);
+        let explained =
+            expect_ok(server, "GET", &format!("/admin/v1/explain?attr.{name}=acme"), &Value::Null);
+        assert_eq!(explained["reason"], "blocked", "{explained}");
+        let long = json!({"rule": "api", "subject": {"n".repeat(1025): "a"}, "limits": ["block"]});
+        let (status, _, detail) = refused(server, "PUT", PATH, &long.to_string());
+        assert_eq!(status, 400, "{detail}");
+        assert!(detail.contains("names have 1 to 1024"), "{detail}");
     });
 }
 

@@ -17,13 +17,12 @@ use spillgate::control::Override;
 
 use super::instant::Instant;
 use super::rules::{written, written_for};
-use super::subject::{Query, shown, subject};
+use super::subject::{KeyValues, Query, shown, subject};
 use super::tokens::Holder;
 use super::{Problem, versions};
 use crate::app::App;
-use crate::listener::http::json::{List, Named, Object, Text};
+use crate::listener::http::json::{List, Object, Text};
 use crate::listener::http::limit::LimitFields;
-use crate::listener::http::request::Attribute;
 use crate::listener::http::{answer, body, json};
 
 #[derive(serde::Deserialize)]
@@ -35,7 +34,7 @@ pub(super) struct OverrideFields<'a> {
     #[serde(borrow)]
     pub(super) rule: Text<'a>,
     #[serde(borrow)]
-    pub(super) subject: Named<'a, Attribute<'a>>,
+    pub(super) subject: KeyValues<'a>,
     #[serde(deserialize_with = "limit_list")]
     pub(super) limits: LimitList,
     pub(super) expires_at: Option<Instant>,

@@ -8,12 +8,12 @@ use hyper::{HeaderMap, Uri};
 
 use super::refusal::problem_of;
 use super::rules::written;
-use super::subject::{Query, subject};
+use super::subject::{KeyValues, Query, subject};
 use super::tokens::Holder;
 use super::{Problem, versions};
 use crate::app::App;
-use crate::listener::http::json::{Named, Object, Text};
-use crate::listener::http::request::{Attribute, CostField};
+use crate::listener::http::json::{Object, Text};
+use crate::listener::http::request::CostField;
 use crate::listener::http::{answer, body, json};
 
 #[derive(serde::Deserialize)]
@@ -25,7 +25,7 @@ pub(super) struct ChangeFields<'a> {
     #[serde(borrow)]
     rule: Text<'a>,
     #[serde(borrow)]
-    pub(super) subject: Named<'a, Attribute<'a>>,
+    pub(super) subject: KeyValues<'a>,
     #[serde(borrow)]
     charge: Option<CostField<'a>>,
     #[serde(borrow)]

@@ -123,8 +123,11 @@ pub(super) fn attribute<'u>(
     Ok(subject.with(attribute.to_owned(), Value::from(value.into_owned())))
 }
 
+/// The attributes of a subject in a body. A rule's key may have names as long as Envoy sends them.
+pub(super) type KeyValues<'a> = Named<'a, Attribute<'a>, LONG_NAME_MAX>;
+
 /// Returns the attributes of a body as a subject.
-pub(super) fn subject<'a>(attributes: &'a Named<'_, Attribute<'_>>) -> Request<'a> {
+pub(super) fn subject<'a>(attributes: &'a KeyValues<'_>) -> Request<'a> {
     let with = |subject: Request<'a>, (name, Attribute(value)): &'a (Cow<'_, str>, _)| {
         subject.with(name.as_ref(), Value::from(value.as_ref()))
     };
@@ -145,6 +148,6 @@ const ONLY_TRUE: &str = "write all=true to reset the whole rule, or leave it out
 const ONLY_A_RESET: &str =
     "only DELETE /admin/v1/state has it, for a whole rule; leave it out and write attr.NAME=VALUE";
 const ONLY_A_REASON: &str = "no such parameter; there is reason";
-const NO_NAME: &str = "the name of an attribute has 1 to 64 bytes; write attr.NAME=VALUE";
-const TOO_MANY: &str = "more than 32 attributes; name only those of the rule's key";
+const NO_NAME: &str = "the name of an attribute has 1 to 1024 bytes; write attr.NAME=VALUE";
+const TOO_MANY: &str = "more than 256 attributes; name only those of the rule's key";
 const NO_RULE: &str = "missing; add ?rule=NAME, and &attr.NAME=VALUE for each attribute of its key";

@@ -103,18 +103,24 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for AsMap<D> {
     }
 }
 
-/// An object with field names that the client chooses: each once, with a bound on their length and number.
-pub(in crate::listener) struct Named<'a, T>(pub(in crate::listener) Vec<(Cow<'a, str>, T)>);
+/// An object with field names that the client chooses: each once, with at most `LONGEST` bytes, and not too many.
+pub(in crate::listener) struct Named<'a, T, const LONGEST: usize = NAME_MAX>(
+    pub(in crate::listener) Vec<(Cow<'a, str>, T)>,
+);
 
-impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Named<'a, T> {
+impl<'de: 'a, 'a, T: Deserialize<'de>, const LONGEST: usize> Deserialize<'de>
+    for Named<'a, T, LONGEST>
+{
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(NamedVisitor(PhantomData)).map(Named)
+        deserializer.deserialize_map(NamedVisitor::<T, LONGEST>(PhantomData)).map(Named)
     }
 }
 
-pub(in crate::listener) struct NamedVisitor<T>(pub(in crate::listener) PhantomData<T>);
+pub(in crate::listener) struct NamedVisitor<T, const LONGEST: usize>(
+    pub(in crate::listener) PhantomData<T>,
+);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for NamedVisitor<T> {
+impl<'de, T: Deserialize<'de>, const LONGEST: usize> Visitor<'de> for NamedVisitor<T, LONGEST> {
     type Value = Vec<(Cow<'de, str>, T)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -123,7 +129,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for NamedVisitor<T> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut entries: Self::Value = Vec::new();
-        while let Some(Name(name)) = map.next_key()? {
+        while let Some(Name(name)) = map.next_key::<Name<'de, LONGEST>>()? {
             if entries.iter().any(|(known, _)| *known == name) {
                 return Err(A::Error::custom(format_args!(
                     "duplicate field `{name}`; give it once"
@@ -140,16 +146,18 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for NamedVisitor<T> {
     }
 }
 
-/// The name of an attribute, a unit or a domain.
-pub(in crate::listener) struct Name<'a>(pub(in crate::listener) Cow<'a, str>);
+/// The name of an attribute, a unit or a domain: 1 to `LONGEST` bytes.
+pub(in crate::listener) struct Name<'a, const LONGEST: usize = NAME_MAX>(
+    pub(in crate::listener) Cow<'a, str>,
+);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
+impl<'de: 'a, 'a, const LONGEST: usize> Deserialize<'de> for Name<'a, LONGEST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Text(name) = Text::deserialize(deserializer)?;
         match name.len() {
-            1..=NAME_MAX => Ok(Name(name)),
+            length if (1..=LONGEST).contains(&length) => Ok(Name(name)),
             length => Err(D::Error::custom(format_args!(
-                "a name of {length} bytes; names have 1 to {NAME_MAX}"
+                "a name of {length} bytes; names have 1 to {LONGEST}"
             ))),
         }
     }

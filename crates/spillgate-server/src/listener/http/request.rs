@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use super::json::{self, List, Name, Named, NamedVisitor, Object, Text};
 use super::limit::LimitFields;
 use super::problem::Problem;
-use crate::bounds::{BATCH_MAX, RESERVATION_NAME_MAX, VALUE_MAX, WAIT_MAX};
+use crate::bounds::{BATCH_MAX, NAME_MAX, RESERVATION_NAME_MAX, VALUE_MAX, WAIT_MAX};
 
 /// One check, by the rules of the policy or with an inline limit. It borrows from the body.
 pub(in crate::listener) type Check<'a> = Object<CheckFields<'a>>;
@@ -364,7 +364,7 @@ impl<'de> Visitor<'de> for CostVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        NamedVisitor(PhantomData).visit_map(map).map(CostField::ByUnit)
+        NamedVisitor::<Whole, NAME_MAX>(PhantomData).visit_map(map).map(CostField::ByUnit)
     }
 }
 
