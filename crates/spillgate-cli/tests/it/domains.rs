@@ -104,17 +104,19 @@ fn a_misspelt_attribute_or_unit_is_named_in_the_answer_and_once_in_the_log() {
 }
 
 #[test]
-fn names_beyond_the_bound_are_not_logged() {
+fn names_beyond_the_bound_are_neither_logged_nor_compared_with_others() {
     let server = with("");
     for number in 0..100 {
         server.check(&format!(r#"{{"attributes": {{"x{number}": "ann"}}}}"#));
     }
+    let plain = r#"no rule of the domain "default" uses the attribute "usr""#;
+    assert_eq!(server.check(MISSPELT)["unused"], serde_json::json!([plain]));
     let log = server.rest_of_log();
     assert_eq!(log.matches("a request names what no rule uses").count(), 64, "{log}");
 }
 
 #[test]
-fn every_api_refuses_attributes_that_no_rule_uses_if_the_operator_chooses_it() {
+fn http_and_resp_refuse_attributes_that_no_rule_uses_if_the_operator_chooses_it() {
     let server = with("attributes = \"known\"");
     let refused = server.post("/v1/check", MISSPELT.as_bytes());
     assert_eq!((refused.status, &refused.json()["field"]), (400, &"attributes".into()));
@@ -123,14 +125,21 @@ fn every_api_refuses_attributes_that_no_rule_uses_if_the_operator_chooses_it() {
     assert_eq!(batch["results"][0]["error"]["field"], "attributes", "{batch}");
     let answer = server.resp().command(&["SG.CHECK", "default", "1", "usr", "ann"]);
     assert!(format!("{answer:?}").contains("ERR attributes: "), "{answer:?}");
-    let request = in_domain("default", &[descriptor(&[("usr", "ann")])]);
-    let error = Caller::of(&server).try_ask(tonic::Request::new(request)).unwrap_err();
-    assert_eq!(error.code(), tonic::Code::NotFound);
-    assert!(error.message().contains(USR), "{error:?}");
     // Forward auth sets the names itself, so none of them is a mistake of a client.
     assert_eq!(server.client().send("GET", "/v1/auth", b"").unwrap().status, 200);
     assert_eq!(server.check(OTHER_UNIT)["allowed"], true);
     assert_eq!(server.check(r#"{"key": "u1", "limit": {"quota": "5/day"}}"#)["remaining"], 4);
+}
+
+/// Envoy admits a request after an error, and its clients choose which optional headers they send, and how often.
+#[test]
+fn grpc_logs_an_entry_that_no_rule_uses_and_decides() {
+    let mut server = with("attributes = \"known\"");
+    let caller = Caller::of(&server);
+    assert_eq!(caller.ask(&[descriptor(&[("user", "ann"), ("x-beta", "1")])]).remaining(), [4]);
+    assert_eq!(caller.ask(&[descriptor(&[("user", "ann"), ("user", "bob")])]).remaining(), [3]);
+    let log = server.log_until("user.2");
+    assert!(log.contains("x-beta"), "{log}");
 }
 
 #[test]
@@ -182,9 +191,14 @@ fn units_that_an_inline_limit_does_not_count_are_named_or_refused() {
 }
 
 #[test]
-fn a_settlement_names_or_refuses_units_that_nothing_counts() {
+fn a_settlement_names_units_that_no_rule_counts_and_is_not_refused() {
     let rules = "[[rule]]\nname = \"user\"\nkey = [\"user\"]\nlimits = [{ quota = \"90/day\", unit = \"tokens\" }]\n";
-    let sentence = "no rule uses the unit \"tokns\"";
+    let named = |unit: &str| {
+        let sentence = format!(
+            "no rule counts the unit {unit:?}, so it has an effect only if the reservation was charged in it"
+        );
+        serde_json::json!({"result": "done", "unused": [sentence]})
+    };
     for units in ["open", "known"] {
         let text = format!("[server]\nunits = \"{units}\"\n{rules}");
         let file = TempFile::new("names.toml", &text);
@@ -197,19 +211,25 @@ fn a_settlement_names_or_refuses_units_that_nothing_counts() {
                 let body = format!(r#"{{"receipt": "{receipt}", "cost": {{"{unit}": 10}}}}"#);
                 server.post("/v1/settle", body.as_bytes())
             };
-            let of_rule = receipt(r#"{"attributes": {"user": "ann"}, "cost": {"tokens": 20}}"#);
-            let wrong = settle(&of_rule, "tokns");
-            if units == "open" {
-                let expected = serde_json::json!({"result": "done", "unused": [sentence]});
-                assert_eq!((wrong.status, wrong.json()), (200, expected));
-            } else {
-                assert_eq!((wrong.status, &wrong.json()["field"]), (400, &"cost".into()));
-                assert!(wrong.body.contains("server.units"), "{}", wrong.body);
-                let refused = server.resp().command(&["SG.SETTLE", &of_rule, "tokns=10"]);
-                let refused = format!("{refused:?}");
-                assert!(refused.contains("ERR cost: "), "{refused}");
-                assert_eq!(settle(&of_rule, "tokens").json()["result"], "done");
-            }
+            let ann = r#"{"attributes": {"user": "ann"}, "cost": {"tokens": 20}}"#;
+            assert_eq!(settle(&receipt(ann), "tokns").json(), named("tokns"));
+            let settled = server.resp().command(&["SG.SETTLE", &receipt(ann), "tokns=10"]);
+            assert!(format!("{settled:?}").contains("done"), "{settled:?}");
+            assert_eq!(settle(&receipt(ann), "tokens").json()["result"], "done");
+            // The reservation counts a unit that no rule counts any more.
+            let overrides = |method: &str, query: &str, body: &str| {
+                let path = format!("/admin/v1/overrides{query}");
+                let reply = server.operator().send(method, &path, body.as_bytes()).unwrap();
+                assert_eq!(reply.status, 200, "{}", reply.body);
+            };
+            let pages = r#"{"rule": "user", "subject": {"user": "bob"}, "limits": [{"quota": "90/day", "unit": "pages"}]}"#;
+            let bob = r#"{"attributes": {"user": "bob"}, "cost": {"pages": 20}}"#;
+            overrides("PUT", "", pages);
+            let reserved = receipt(bob);
+            overrides("DELETE", "?rule=user&attr.user=bob", "");
+            assert_eq!(settle(&reserved, "pages").json(), named("pages"));
+            overrides("PUT", "", pages);
+            assert_eq!(server.check(bob)["remaining"], 60);
         });
     }
 }

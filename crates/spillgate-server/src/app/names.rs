@@ -67,69 +67,69 @@ impl App {
         &self,
         request: &Request<'_>,
     ) -> Result<Vec<Arc<str>>, UnknownName> {
+        self.require_domain_of(request)?;
+        let unused = self.note_names(request);
+        unused.into_iter().map(|(kind, sentence)| self.answer_unused(kind, sentence)).collect()
+    }
+
+    /// Returns a sentence about each attribute and unit of a request that no rule and no inline limit uses, and logs it
+    /// once.
+    pub(crate) fn note_names(&self, request: &Request<'_>) -> Vec<(NameKind, Arc<str>)> {
         if let Some((_, limit)) = request.inline_limit() {
-            return self.require_units_of(request, limit);
+            return self.note_units_beside(request, limit);
         }
-        self.require_domain(request.domain())?;
         // Nearly all requests end here, and none of them takes a share of the policy.
         if self.limiter().uses_all_names(request) {
-            return Ok(Vec::new());
+            return Vec::new();
         }
         let (policy, domain) = (self.limiter().policy(), request.domain());
-        let mut unused = Vec::new();
-        for (kind, name) in policy.unused_names(request) {
-            let sentence = || sentence(&policy, domain, kind, name);
-            unused.push(self.report((domain, kind, name), kind, sentence)?);
-        }
-        Ok(unused)
+        let note = |(kind, name)| {
+            let sentence = || sentence(domain, kind, name);
+            let advice = || nearest(&policy, domain, kind, name);
+            (kind, self.names.logged.once((domain, kind, name), sentence, advice))
+        };
+        policy.unused_names(request).map(note).collect()
     }
 
-    /// Checks whether a settlement is answered, by its units. Returns a sentence about each unit that no rule counts, and
-    /// logs it once.
+    /// Returns a sentence about each unit of a settlement that no rule counts, and logs it once.
     ///
-    /// A receipt names neither a domain nor units, so the rules of every domain count.
-    pub(crate) fn require_units(&self, usage: &Usage<'_>) -> Result<Vec<Arc<str>>, UnknownName> {
+    /// A settlement is never refused for a unit, because only the record of the reservation knows which units it
+    /// counts: the rules may have changed since. A receipt names no domain either, so the rules of every domain count.
+    pub(crate) fn note_units(&self, usage: &Usage<'_>) -> Vec<Arc<str>> {
         let policy = self.limiter().policy();
         let unused = usage.units().filter(|unit| *unit != REQUESTS && !policy.counts_unit(unit));
-        let report = |unit: &str| {
-            let sentence = || format!("no rule uses the unit {unit:?}");
-            self.report(("a settlement", unit), NameKind::Unit, sentence)
+        let note = |unit: &str| {
+            let sentence = || {
+                format!(
+                    "no rule counts the unit {unit:?}, so it has an effect only if the \
+                     reservation was charged in it"
+                )
+            };
+            self.names.logged.once(("a settlement", unit), sentence, String::new)
         };
-        unused.map(report).collect()
+        unused.map(note).collect()
     }
 
-    /// Checks whether a request with an inline limit is answered, by its units.
-    fn require_units_of(
-        &self,
-        request: &Request<'_>,
-        limit: &Limit,
-    ) -> Result<Vec<Arc<str>>, UnknownName> {
+    /// Returns a sentence about each unit of a request that its inline limit does not count.
+    fn note_units_beside(&self, request: &Request<'_>, limit: &Limit) -> Vec<(NameKind, Arc<str>)> {
         let counted = limit.unit();
-        let mut unused = Vec::new();
-        for (unit, _) in request.cost().amounts() {
-            // Requests are charged one if no unit is named, so that unit is no mistake.
-            if unit == counted || unit == REQUESTS {
-                continue;
-            }
+        // Requests are charged one if no unit is named, so that unit is no mistake.
+        let units = request.cost().amounts().map(|(unit, _)| unit);
+        let unused = units.filter(|unit| *unit != counted && *unit != REQUESTS);
+        let note = |unit| {
             let sentence = || format!("the inline limit counts {counted:?}, not the unit {unit:?}");
             let name = ("an inline limit", counted, unit);
-            unused.push(self.report(name, NameKind::Unit, sentence)?);
-        }
-        Ok(unused)
+            (NameKind::Unit, self.names.logged.once(name, sentence, String::new))
+        };
+        unused.map(note).collect()
     }
 
-    /// Logs a name that nothing uses, once, and returns the sentence about it.
+    /// Returns the sentence about an unused name.
     ///
     /// # Errors
     ///
     /// If only known names of this kind are answered.
-    fn report(
-        &self,
-        name: impl Hash,
-        kind: NameKind,
-        sentence: impl Fn() -> String,
-    ) -> Result<Arc<str>, UnknownName> {
-        let sentence = self.names.logged.once(name, sentence);
+    fn answer_unused(&self, kind: NameKind, sentence: Arc<str>) -> Result<Arc<str>, UnknownName> {
         let (field, setting, answered) = match kind {
             NameKind::Attribute => ("attributes", "server.attributes", self.names.attributes),
             NameKind::Unit => ("cost", "server.units", self.names.units),
@@ -153,11 +153,19 @@ impl Default for Logged {
 
 impl Logged {
     /// Returns the sentence about an unused name, and logs it the first time.
-    fn once(&self, name: impl Hash, sentence: impl Fn() -> String) -> Arc<str> {
+    ///
+    /// The advice ends only sentences that are logged. It compares the name with hundreds of others, and a client may
+    /// send 30,000 unused names in one batch.
+    fn once(
+        &self,
+        name: impl Hash,
+        sentence: impl Fn() -> String,
+        advice: impl Fn() -> String,
+    ) -> Arc<str> {
         let hash = self.hasher.hash_one(name);
         for place in &self.places {
             let (known, sentence) = place.get_or_init(|| {
-                let sentence = sentence();
+                let sentence = sentence() + &advice();
                 tracing::warn!(target: "spillgate", why = %sentence, "a request names what no rule uses");
                 (hash, sentence.into())
             });
@@ -169,15 +177,19 @@ impl Logged {
     }
 }
 
-/// Returns the sentence about a name that no rule of the domain uses, with the nearest one.
-fn sentence(policy: &Policy, domain: &str, kind: NameKind, name: &str) -> String {
+/// Returns the sentence about a name that no rule of the domain uses.
+fn sentence(domain: &str, kind: NameKind, name: &str) -> String {
     let kind_name = match kind {
         NameKind::Attribute => "attribute",
         NameKind::Unit => "unit",
     };
+    format!("no rule of the domain {domain:?} uses the {kind_name} {name:?}")
+}
+
+/// Returns the end of that sentence, with the nearest name if there is one.
+fn nearest(policy: &Policy, domain: &str, kind: NameKind, name: &str) -> String {
     let nearest = policy.nearest_name(domain, kind, name);
-    let nearest = nearest.map_or(String::new(), |nearest| format!("; did you mean {nearest:?}?"));
-    format!("no rule of the domain {domain:?} uses the {kind_name} {name:?}{nearest}")
+    nearest.map_or(String::new(), |nearest| format!("; did you mean {nearest:?}?"))
 }
 
 impl fmt::Display for UnknownName {

@@ -64,10 +64,10 @@ impl RateLimitService for Envoy {
         let known = self.app.require_domain(request::domain(request));
         known.map_err(|unknown| Status::not_found(unknown.to_string()))?;
         let requests = request::requests(request)?;
-        // The names in descriptors come from Envoy's configuration, so no client can cause this error.
+        // An unused name is logged, but it is no error even if `server.attributes` is "known". The names come from
+        // Envoy's configuration, yet a client can cause one by an optional header, or by one that it repeats.
         for request in &requests {
-            let known = self.app.require_names(request);
-            known.map_err(|unknown| Status::not_found(unknown.to_string()))?;
+            self.app.note_names(request);
         }
         let combined = self.app.check_atomic(&requests, within).await;
         if self.choices.on_outage_deny == OnOutageDeny::Unavailable {

@@ -50,7 +50,7 @@ async fn settle(State(app): State<Arc<App>>, body: Body) -> Result<Response, Pro
     let body = super::body::read(body).await?;
     let Object(SettleFields { receipt, cost }) = parse(&body)?;
     let usage = cost.usage();
-    let unused = app.require_units(&usage)?;
+    let unused = app.note_units(&usage);
     let result = app.limiter().settle(&receipt.0, &usage).await?.name();
     let unused = unused.iter().map(|sentence| &**sentence).collect();
     Ok(json(&EndAnswer { result, unused }, answer::ANSWER_BYTES))
@@ -86,7 +86,7 @@ fn answer_end(outcome: Result<EndResult, ReservationError>) -> Result<Response, 
 #[derive(Serialize)]
 struct EndAnswer<'a> {
     result: &'static str,
-    /// A sentence about each unit of a settlement that nothing counts.
+    /// A sentence about each unit of a settlement that no rule counts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unused: Vec<&'a str>,
 }
