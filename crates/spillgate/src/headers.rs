@@ -18,7 +18,7 @@ use text::Text;
 ///
 /// | style | fields of a decision |
 /// |---|---|
-/// | `ietf` | `RateLimit-Policy: "login";q=5;w=60` and `RateLimit: "login";r=4;t=12`, every limit, the tightest first (draft-ietf-httpapi-ratelimit-headers-11) |
+/// | `ietf` | `RateLimit-Policy: "login";q=5;w=60` and `RateLimit: "login";r=4;t=12`, the tightest limits first (draft-ietf-httpapi-ratelimit-headers-11) |
 /// | `draft-7` | `RateLimit: limit=5, remaining=4, reset=12` of the tightest, `RateLimit-Policy: 5;w=60` |
 /// | `draft-6` | `RateLimit-Limit: 5`, `RateLimit-Remaining: 4`, `RateLimit-Reset: 12`, `RateLimit-Policy: 5;w=60` |
 /// | `legacy` | `X-RateLimit-Limit: 5`, `X-RateLimit-Remaining: 4`, `X-RateLimit-Reset: 12` |
@@ -30,6 +30,9 @@ use text::Text;
 /// `t` is the wait until the same request would be allowed if it was denied, else the time until
 /// one more unit is free. For sliding logs and windows the latter is unknown, and `t` is absent.
 /// `reset` is the same wait if the request was denied, else the time until the limit is full.
+///
+/// A field has at most 4 KiB, which has room for 16 limits with the longest names and for some 50 with usual ones. The
+/// tightest are shown.
 ///
 /// Permits come back when they are released, so no field gives a time for them, and the older
 /// styles leave them out.
@@ -104,6 +107,7 @@ impl Fields {
     }
 
     fn saying(style: HeaderStyle, advice: &[Advice<'_>]) -> Fields {
+        let advice = fitting(advice);
         match style {
             HeaderStyle::Ietf => Fields::ietf(advice),
             HeaderStyle::Draft7 => Fields::draft7(advice),
@@ -168,6 +172,20 @@ impl Fields {
     }
 }
 
+/// Returns the tightest limits, as many as surely fit into one field.
+///
+/// Proxies bound the head of an answer. One that refuses a denial for its length may admit the request.
+fn fitting<'a, 'd>(advice: &'a [Advice<'d>]) -> &'a [Advice<'d>] {
+    let mut room = FIELD_MAX;
+    let fits = |one: &&Advice<'_>| {
+        let names = one.name.parts().chain(one.unit()).map(str::len).sum::<usize>();
+        let left = room.checked_sub(names + BESIDE_NAMES);
+        room = left.unwrap_or_default();
+        left.is_some()
+    };
+    &advice[..advice.iter().take_while(fits).count()]
+}
+
 /// Makes the value of `RateLimit-Policy`. The text of a limit is the same for every request and
 /// most answers show one limit, so it is cached.
 fn policies(advice: &[Advice<'_>]) -> HeaderValue {
@@ -202,6 +220,10 @@ fn resetting<'a, 'd>(advice: &'a [Advice<'d>]) -> impl Iterator<Item = (&'a Advi
     advice.iter().filter_map(|one| Some((one, one.reset_s()?)))
 }
 
+/// The most bytes of a field. HAProxy holds a head in 16 KiB by default, and there are two fields.
+const FIELD_MAX: usize = 4 * 1024;
+/// The most bytes of a limit in a field beside its names: two numbers of 20 digits, and `, "";q=;w=;qu=""`.
+const BESIDE_NAMES: usize = 56;
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 static IETF: [HeaderName; 2] = [RATELIMIT_POLICY, RATELIMIT];

@@ -117,6 +117,28 @@ fn an_allowed_decision_shows_remaining_in_each_style() {
 }
 
 #[test]
+fn fields_of_many_limits_show_the_tightest_within_4_kib() {
+    let rule = |name: &str| {
+        let limit = |n: u64| {
+            let label = format!("{n:-<64}");
+            format!("{{ quota = \"{n}/{n}h\", name = \"{label}\" }}")
+        };
+        let limits = (1..=64).map(limit).collect::<Vec<_>>().join(",");
+        format!("[[rule]]\nname = \"{name:-<64}\"\nkey = [\"user\"]\nlimits = [{limits}]\n")
+    };
+    let bench = Bench::new(&(rule("a") + &rule("b")));
+    let _ = bench.check(1);
+    let denied = bench.check(1);
+    for style in HeaderStyle::ALL {
+        let fields = headers(&denied, style);
+        assert!(fields.values().all(|value| value.len() <= 4096), "{style:?}: {fields:?}");
+    }
+    let (policies, limits) = read(&headers(&denied, HeaderStyle::Ietf));
+    assert!(policies.len() >= 16 && policies.len() == limits.len(), "{}", policies.len());
+    assert_eq!((limits[0].remaining, limits[1].remaining), (0, 0), "those that deny come first");
+}
+
+#[test]
 fn a_denial_shows_retry_after_in_each_style() {
     let bench = Bench::new(ONE);
     assert!(bench.check(5).allowed());
