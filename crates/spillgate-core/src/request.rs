@@ -10,6 +10,7 @@ use crate::subject::DEFAULT_DOMAIN;
 
 mod value;
 
+pub(crate) use value::SEVERAL_PATHS;
 pub use value::Value;
 
 /// One request: what a caller wants to do, and for which subject. Every call of the limiter takes
@@ -186,13 +187,18 @@ impl<'a> Request<'a> {
     /// Returns the value of an attribute, if the request has it.
     #[inline]
     pub fn attribute(&self, name: &str) -> Option<&[u8]> {
-        self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_bytes())
+        self.value(name).map(Value::as_bytes)
     }
 
     /// Returns every reading of an attribute's value. A rule matches by any of them.
     pub(crate) fn readings(&self, name: &str) -> impl Iterator<Item = &[u8]> {
-        let value = self.attributes.iter().find(|(known, _)| known == name);
-        value.into_iter().flat_map(|(_, value)| value.readings())
+        self.value(name).into_iter().flat_map(Value::readings)
+    }
+
+    /// Returns the value of an attribute with all its readings, if the request has it.
+    #[inline]
+    pub(crate) fn value(&self, name: &str) -> Option<&Value<'a>> {
+        self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
     /// Returns all attributes with their values, in the order in which they were given.

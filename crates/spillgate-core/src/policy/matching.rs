@@ -80,8 +80,13 @@ impl Condition {
         let mut readings = request.readings(&self.attribute).peekable();
         match readings.peek() {
             None => self.any_of.holds(None),
-            Some(_) => readings.any(|reading| self.any_of.holds(Some(reading))),
+            Some(_) => readings.any(|reading| self.holds_for(reading)),
         }
+    }
+
+    /// Returns whether it holds for one reading of the attribute's value.
+    pub(super) fn holds_for(&self, reading: &[u8]) -> bool {
+        self.any_of.holds(Some(reading))
     }
 
     /// Returns whether a request needs the attribute.

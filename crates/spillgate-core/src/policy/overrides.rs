@@ -100,7 +100,7 @@ impl Overrides {
     pub(super) fn of(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<Found> {
         let sets = self.by_rule.get(rule_index as usize).filter(|sets| !sets.is_empty())?;
         let values: SmallVec<[&[u8]; 4]> =
-            rule.key().map(|attribute| request.attribute(attribute).unwrap_or_default()).collect();
+            rule.key().map(|attribute| rule.subject_value(request, attribute)).collect();
         let mut winner: Option<Found> = None;
         for same in sets.chunk_by(|one, next| one.attributes == next.attributes) {
             // Sets are sorted, so no later one names more attributes.

@@ -224,6 +224,18 @@ impl Rule {
         self.key().find(|attribute| request.attribute(attribute).is_none())
     }
 
+    /// Returns the value of a key attribute by which the rule names the subject. Of several readings it is that of the
+    /// readings that the rule matches.
+    #[inline]
+    pub fn subject_value<'r>(&self, request: &'r Request<'_>, attribute: &str) -> &'r [u8] {
+        let Some(value) = request.value(attribute) else { return &[] };
+        value.subject(|reading| {
+            let mut of_attribute =
+                self.conditions.iter().filter(|condition| condition.attribute() == attribute);
+            of_attribute.all(|condition| condition.holds_for(reading))
+        })
+    }
+
     /// Returns the keys of a subject's state, for a request that has all key attributes.
     ///
     /// The values are hashed once for the key, and once more for an anchor. The tag is the hash of the anchor, or
@@ -231,8 +243,9 @@ impl Rule {
     /// the key combined with the rule's.
     #[inline(always)] // else the result is moved into the charge
     pub fn subject_key(&self, request: &Request<'_>, secret: &Secret) -> SubjectKey {
-        let subject = self.key.hash_values(request, secret);
-        let tag = self.anchor.as_ref().map(|anchor| anchor.hash_values(request, secret));
+        let value = |attribute: &str| self.subject_value(request, attribute);
+        let subject = self.key.hash_values(value, secret);
+        let tag = self.anchor.as_ref().map(|anchor| anchor.hash_values(value, secret));
         SubjectKey { tag: tag.unwrap_or(subject), id: subject ^ self.id, rule: self.id }
     }
 
@@ -333,8 +346,7 @@ impl Attributes {
     }
 
     /// Returns the hash of names and values.
-    fn hash_values(&self, request: &Request<'_>, secret: &Secret) -> u128 {
-        let value = |name: &str| request.attribute(name).unwrap_or_default();
+    fn hash_values<'v>(&self, value: impl Fn(&str) -> &'v [u8], secret: &Secret) -> u128 {
         // A single value is unambiguous. Several need their lengths.
         let values = match &self.names[..] {
             [name] => secret.hash_bytes(value(name)),

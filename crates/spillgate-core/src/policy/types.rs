@@ -9,7 +9,7 @@ use super::glob::Glob;
 use super::problem::{Problem, Problems};
 use crate::ip::{Network, SubjectPrefix, address};
 use crate::path::normalised_path;
-use crate::request::{Request, Value};
+use crate::request::{Request, SEVERAL_PATHS, Value};
 
 /// The types of all attributes. An attribute without a type is a text.
 #[derive(Clone, Debug)]
@@ -166,11 +166,18 @@ impl AttributeType {
     pub(super) fn respelled(self, value: &Value<'_>) -> Option<Value<'static>> {
         match self {
             AttributeType::Text => None,
-            AttributeType::Ip(prefix) if prefix.is_own_text(value.as_bytes()) => None,
+            AttributeType::Ip(prefix)
+                if !value.is_several() && prefix.is_own_text(value.as_bytes()) =>
+            {
+                None
+            }
             AttributeType::Ip(prefix) => {
-                let subject = subject_in(prefix, value.as_bytes()).map(Network::text);
-                let text = subject.as_ref().map_or(UNKNOWN, |text| text.as_bytes());
-                (text != value.as_bytes()).then(|| text.to_vec().into())
+                let spelled = |one: &[u8]| {
+                    let subject = subject_in(prefix, one).map(Network::text);
+                    subject.as_ref().map_or(UNKNOWN, |text| text.as_bytes()).to_vec()
+                };
+                let respelled = value.respelled(|one| spelled(one).into(), spelled, UNKNOWN);
+                (respelled != *value).then_some(respelled)
             }
             AttributeType::Path(form) => form.respelled(value),
         }
@@ -267,15 +274,19 @@ impl PathForm {
 
     /// Returns a value in its one spelling with all its readings, unless it has that.
     fn respelled(self, value: &Value<'_>) -> Option<Value<'static>> {
-        let path = Value::of_path(value.as_bytes());
-        // A path that was read before has neither `%2F` nor dot segments but in its other readings.
-        let read = if value.other_readings().next().is_some() { value } else { &path };
-        let subject = self.folded(path.as_bytes());
-        let others: Vec<Cow<'_, [u8]>> =
-            read.other_readings().map(|one| self.folded(one)).collect();
-        let is_same = subject == value.as_bytes()
-            && value.other_readings().eq(others.iter().map(|one| &**one));
-        (!is_same).then(|| Value::of_readings(subject, others.into_iter().map(Cow::into_owned)))
+        let is_own = |value: &Value<'_>| {
+            let path = Value::of_path(value.as_bytes());
+            !path.is_several() && *self.folded(path.as_bytes()) == *value.as_bytes()
+        };
+        if !value.is_several() && is_own(value) {
+            return None;
+        }
+        let folded = |path: &[u8]| self.folded(path).into_owned();
+        // What was read before keeps its readings: those of a reading could be others.
+        let read =
+            |one: &[u8]| Value::of_path(one).respelled(|one| folded(one).into(), folded, &[]);
+        let respelled = value.respelled(read, folded, SEVERAL_PATHS);
+        (respelled != *value).then_some(respelled)
     }
 
     /// Returns the text of an exact pattern, spelled as values with `%2F` kept are.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::path::{normalised_path, path_with_slashes_decoded, paths_with_dots_kept};
+use crate::path::{has_fragment, normalised_path, readings, subject_of};
 
 /// The value of an attribute, of any bytes.
 ///
@@ -16,14 +16,27 @@ pub struct Value<'a>(Readings<'a>);
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Readings<'a> {
     One(Cow<'a, [u8]>),
-    /// The first is the one by which keys name a subject.
-    Several(Box<[Box<[u8]>]>),
+    /// At least two readings of different bytes.
+    Several(Box<[Reading]>),
+    /// The values of a repeated field, which have no type yet: joined, then each once.
+    Repeated(Box<[Box<[u8]>]>),
+}
+
+/// One reading of a value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Reading {
+    /// The bytes by which rules match.
+    value: Box<[u8]>,
+    /// The bytes by which keys name the subject.
+    subject: Box<[u8]>,
 }
 
 impl<'a> Value<'a> {
-    /// Makes the value of a path: [`normalised_path`], and if the path has `%2F`, also
-    /// [`path_with_slashes_decoded`]. With dot segments it has further readings that keep them, since some servers do not
-    /// resolve these. A rule matches by any reading, and a key uses the one with all slashes decoded and all dots resolved.
+    /// Makes the value of a path: [`normalised_path`], and every other reading of it that a server may make.
+    ///
+    /// Servers differ about `%2F`, dot segments, `#` and a newline at the end, so a path with any of these has several
+    /// readings. A rule matches by any of them, and its key uses the reading that matched, with all slashes decoded, all
+    /// dots resolved and no final newline.
     ///
     /// ```
     /// # use spillgate_core as spillgate;
@@ -34,16 +47,15 @@ impl<'a> Value<'a> {
     /// assert_eq!(path.other_readings().collect::<Vec<_>>(), [b"/login/../x"]);
     /// ```
     pub fn of_path<T: AsRef<[u8]> + ?Sized>(target: &'a T) -> Value<'a> {
-        let kept = normalised_path(target);
-        let with_dots = paths_with_dots_kept(target.as_ref());
-        match path_with_slashes_decoded(target) {
-            Some(decoded) => {
-                Value::of_readings(decoded, [kept.into_owned()].into_iter().chain(with_dots))
+        let target = target.as_ref();
+        match normalised_path(target) {
+            Cow::Borrowed(path) if path.len() == target.len() || !has_fragment(target) => {
+                path.into()
             }
-            None => match kept {
-                Cow::Borrowed(kept) => kept.into(),
-                Cow::Owned(kept) => Value::of_readings(kept, with_dots),
-            },
+            _ => Value::of_readings(readings(target).into_iter().map(|reading| {
+                let subject = subject_of(&reading).into_bytes();
+                (reading.into_bytes(), subject)
+            })),
         }
     }
 
@@ -51,7 +63,7 @@ impl<'a> Value<'a> {
     ///
     /// Some servers take the first of several values and some the last, so a client could choose its subject by the
     /// other ones. All requests with several values therefore share the subject `several values`. Rules match by that, by
-    /// each of the values, or by all in their order, joined by commas.
+    /// each of the values, or by all in their order, joined by commas. The type of the attribute applies to each value.
     ///
     /// ```
     /// # use spillgate_core as spillgate;
@@ -68,28 +80,51 @@ impl<'a> Value<'a> {
         if others.iter().all(|other| other == first) {
             return Some(Value::from(*first));
         }
-        let mut each: Vec<Vec<u8>> = values.iter().map(|value| value.to_vec()).collect();
+        let mut each: Vec<Box<[u8]>> = values.iter().map(|value| Box::from(*value)).collect();
         each.sort_unstable();
-        Some(Value::of_readings(SEVERAL, [values.join(&b',')].into_iter().chain(each)))
+        each.dedup();
+        each.insert(0, values.join(&b',').into());
+        Some(Value(Readings::Repeated(each.into())))
     }
 
-    /// Makes a value whose subject has another name than what rules also match.
-    pub(crate) fn of_readings<T: Into<Vec<u8>>>(
-        subject: impl Into<Vec<u8>>,
-        others: impl IntoIterator<Item = T>,
-    ) -> Value<'a> {
-        let mut readings = vec![subject.into().into_boxed_slice()];
-        for other in others {
-            let other = other.into().into_boxed_slice();
-            // Equal ones follow each other, but for the first.
-            if readings.first() != Some(&other) && readings.last() != Some(&other) {
-                readings.push(other);
+    /// Makes a value of its readings, each with its subject.
+    fn of_readings(each: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Value<'a> {
+        let mut readings: Vec<Reading> = Vec::new();
+        for (value, subject) in each {
+            if !readings.iter().any(|known| *known.value == *value) {
+                readings.push(Reading { value: value.into(), subject: subject.into() });
             }
         }
         Value(match readings.len() {
-            1 => Readings::One(Cow::Owned(readings.swap_remove(0).into_vec())),
+            1 => Readings::One(Cow::Owned(readings.swap_remove(0).value.into_vec())),
             _ => Readings::Several(readings.into()),
         })
+    }
+
+    /// Gives the value one spelling for all that mean the same. A repeated field has every reading of each of its values
+    /// and the subject `shared`, or is a single value if all mean the same.
+    pub(crate) fn respelled(
+        &self,
+        read: impl Fn(&[u8]) -> Value<'static>,
+        fold: impl Fn(&[u8]) -> Vec<u8>,
+        shared: &[u8],
+    ) -> Value<'static> {
+        let each = match &self.0 {
+            Readings::One(value) => return read(value),
+            Readings::Several(readings) => {
+                let folded = |one: &Reading| (fold(&one.value), fold(&one.subject));
+                return Value::of_readings(readings.iter().map(folded));
+            }
+            Readings::Repeated(each) => each.iter().skip(1).map(|value| read(value)),
+        };
+        let mut each: Vec<Value<'static>> = each.collect();
+        each.dedup();
+        if each.len() == 1 {
+            return each.swap_remove(0);
+        }
+        let all = each.iter().flat_map(Value::readings);
+        let all = std::iter::once(shared).chain(all);
+        Value::of_readings(all.map(|reading| (reading.to_vec(), shared.to_vec())))
     }
 
     /// Returns the value with bytes of its own.
@@ -97,6 +132,7 @@ impl<'a> Value<'a> {
         Value(match self.0 {
             Readings::One(value) => Readings::One(Cow::Owned(value.into_owned())),
             Readings::Several(readings) => Readings::Several(readings),
+            Readings::Repeated(each) => Readings::Repeated(each),
         })
     }
 
@@ -105,27 +141,36 @@ impl<'a> Value<'a> {
     pub fn borrowed(&self) -> Value<'_> {
         match &self.0 {
             Readings::One(value) => Value::from(&**value),
-            Readings::Several(_) => Value(self.0.clone()),
+            Readings::Several(_) | Readings::Repeated(_) => Value(self.0.clone()),
         }
     }
 
-    /// Returns the bytes of the value. Of several readings it is the one by which keys name a subject.
+    /// Returns the bytes of the value. Of several readings of a path it is the one with all slashes decoded and all dots
+    /// resolved, and of a repeated field `several values`.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Readings::One(value) => value,
-            Readings::Several(readings) => &readings[0],
+            Readings::Several(readings) => &readings[0].value,
+            Readings::Repeated(_) => SEVERAL,
         }
     }
 
-    /// Returns the other readings by which rules match: of a path, those that keep `%2F` or dot segments.
+    /// Returns the other readings by which rules match.
     #[inline]
     pub fn other_readings(&self) -> impl Iterator<Item = &[u8]> {
-        let others = match &self.0 {
-            Readings::One(_) => &[],
-            Readings::Several(readings) => &readings[1..],
+        let (readings, repeated): (&[Reading], &[Box<[u8]>]) = match &self.0 {
+            Readings::One(_) => (&[], &[]),
+            Readings::Several(readings) => (&readings[1..], &[]),
+            Readings::Repeated(each) => (&[], each),
         };
-        others.iter().map(|reading| &**reading)
+        readings.iter().map(|one| &*one.value).chain(repeated.iter().map(|one| &**one))
+    }
+
+    /// Returns whether it has several readings.
+    #[inline]
+    pub(crate) fn is_several(&self) -> bool {
+        !matches!(self.0, Readings::One(_))
     }
 
     /// Returns all readings.
@@ -133,6 +178,26 @@ impl<'a> Value<'a> {
     pub(crate) fn readings(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(self.as_bytes()).chain(self.other_readings())
     }
+
+    /// Returns the bytes by which the key of a rule names the subject, for a rule that matches these readings.
+    ///
+    /// They are the subject of the readings that match. Readings with different subjects have a shared one: a server may
+    /// take either, so each would be a subject that clients invent for requests that their server takes for the other.
+    #[inline]
+    pub fn subject(&self, matches: impl Fn(&[u8]) -> bool) -> &[u8] {
+        match &self.0 {
+            Readings::One(value) => value,
+            Readings::Several(readings) => shared_subject(readings, matches),
+            Readings::Repeated(_) => SEVERAL,
+        }
+    }
+}
+
+#[cold]
+fn shared_subject(readings: &[Reading], matches: impl Fn(&[u8]) -> bool) -> &[u8] {
+    let mut subjects = readings.iter().filter(|one| matches(&one.value)).map(|one| &*one.subject);
+    let first = subjects.next().unwrap_or(&readings[0].subject);
+    if subjects.all(|other| other == first) { first } else { SEVERAL_PATHS }
 }
 
 impl<'a> From<&'a str> for Value<'a> {
@@ -171,4 +236,6 @@ impl From<Vec<u8>> for Value<'_> {
 }
 
 /// The subject of requests that repeat a header field or parameter with several values.
-const SEVERAL: &[u8] = b"several values";
+pub(crate) const SEVERAL: &[u8] = b"several values";
+/// The same in the spelling of paths, also for requests whose path a rule matches as several subjects.
+pub(crate) const SEVERAL_PATHS: &[u8] = b"/several%20values";

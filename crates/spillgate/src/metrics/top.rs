@@ -220,7 +220,7 @@ impl Tops {
                 denied: u64::from(denied && !advisory && (!shadow || allowed)) * weight,
                 unit: limit.unit(),
             };
-            let values = || rule.key().map(|name| request.attribute(name).unwrap_or_default());
+            let values = || rule.key().map(|name| rule.subject_value(request, name));
             let (name, key) = (rule.shared_name(), || rule.key());
             windows.count(weight, Some(&name), &seen, key, || Name::of(values()));
         }

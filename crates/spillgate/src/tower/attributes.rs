@@ -196,10 +196,16 @@ impl Identity {
                     let segment = path.get(1..)?.split(|byte| *byte == b'/').nth(*place)?;
                     (!segment.is_empty()).then(|| segment.to_vec())
                 };
+                // Readings of different subjects make it a repeated value, so that a client cannot choose the segment.
+                let readings = || std::iter::once(path.as_bytes()).chain(path.other_readings());
+                let subjects = readings().map(|one| path.subject(|other| other == one));
+                let mut segments: Vec<_> = subjects.filter_map(segment).collect();
                 // A client could hide a segment by a `%2F..` that its server takes for a part of it.
-                let segment =
-                    segment(path.as_bytes()).or_else(|| path.other_readings().find_map(segment));
-                Some(Found::Owned(segment?))
+                if segments.is_empty() {
+                    segments.extend(path.other_readings().find_map(segment));
+                }
+                let found = Value::of_repeated(segments.iter().map(|one| &**one));
+                Some(Found::Value(found?.into_owned()))
             }
             #[cfg(feature = "axum")]
             Kind::MatchedPath => Some(Found::Borrowed(routed::matched_path(head)?.as_bytes())),

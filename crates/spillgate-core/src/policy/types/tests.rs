@@ -97,6 +97,98 @@ fn a_rule_matches_by_either_reading_of_a_path_and_its_key_uses_the_decoded_one()
     assert_eq!(of("/%252flogin").0, "other");
 }
 
+/// Returns the names of the rules that match, and for each the value of an attribute by which its key names the subject.
+fn subjects(policy: &Policy, request: &Request<'_>, attribute: &str) -> Vec<(String, String)> {
+    let typed = policy.typed(request);
+    assert!(matches!(policy.typed(&typed), TypedRequest::Given(_)), "{typed:?}: spelled anew");
+    let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+    let matched = policy.matched(&typed).into_iter();
+    let named = matched.map(|matched| {
+        (matched.rule.name().to_owned(), text(matched.rule.subject_value(&typed, attribute)))
+    });
+    named.collect()
+}
+
+// Found by an attacker: each of these avoided the limit of its path, or made a quota of its own.
+#[test]
+fn a_key_uses_the_reading_that_matched_in_one_spelling() {
+    let policy = types(
+        "[[rule]]\nname = 'api'\nmatch.path = ['/api/login', '/gpt:go']\nkey = ['path']\nlimits = ['1/s']\n\
+         [[override]]\nrule = 'api'\nsubject.path = '/api/login'\nlimits = ['block']\n",
+    );
+    for (target, subject) in [
+        ("/api/login", "/api/login"),
+        ("/api%2Flogin", "/api/login"),
+        ("/q1%2fb/../api/login", "/api/login"),
+        ("/a%2fb/../api%2flogin", "/api/login"),
+        ("/a%2fb/../x/..%2fapi%2flogin", "/api/login"),
+        ("/api/login%0a", "/api/login"),
+        ("/api/login%0A%0a?x", "/api/login"),
+        ("/x#/../api/login", "/api/login"),
+        ("/x#%2f../api%2flogin%0a?y", "/api/login"),
+        ("/api/login#x", "/api/login"),
+        ("/gpt%3Ago", "/gpt:go"),
+        ("/gpt%3a%67o%0A", "/gpt:go"),
+        // Two of the rule's paths, of which a server may take either.
+        ("/api/login#/../../gpt:go", "/several%20values"),
+    ] {
+        let request = Request::new().with("path", target);
+        let expected = [("api".to_owned(), subject.to_owned())];
+        assert_eq!(subjects(&policy, &request, "path"), expected, "{target}");
+        let typed = policy.typed(&request);
+        let blocked = policy.matched(&typed)[0].limits[0].limit().capacity() == Some(0);
+        assert_eq!(blocked, subject == "/api/login", "{target}");
+    }
+    for target in ["/x", "/api/login%0ax", "/api%252flogin", "/x?#/../api/login"] {
+        let request = Request::new().with("path", target);
+        assert_eq!(subjects(&policy, &request, "path"), [], "{target}");
+    }
+}
+
+#[test]
+fn spellings_that_servers_read_differently_share_one_subject() {
+    let policy =
+        types("[[rule]]\nname = 'all'\nmatch.path = '/v1/*'\nkey = ['path']\nlimits = ['1/s']\n");
+    for (target, subject) in [
+        ("/v1/a:b,c", "/v1/a:b,c"),
+        ("/v1/%61%3Ab%2Cc%0a", "/v1/a:b,c"),
+        ("/v1/group%2Fname", "/v1/group/name"),
+        ("/v1/x/../y", "/v1/y"),
+        ("/v1/q1%2fb/../y", "/several%20values"),
+        ("/v1/q2%2fb/../y", "/several%20values"),
+        ("/v1/q#/../y", "/several%20values"),
+    ] {
+        let request = Request::new().with("path", target);
+        let expected = [("all".to_owned(), subject.to_owned())];
+        assert_eq!(subjects(&policy, &request, "path"), expected, "{target}");
+    }
+}
+
+#[test]
+fn a_repeated_field_of_a_type_matches_by_each_of_its_values() {
+    let policy = types(
+        "[attribute.next]\ntype = 'path'\n\
+         [[rule]]\nname = 'net'\nmatch.ip = '10.0.0.0/8'\nkey = ['ip']\nlimits = ['1/s']\n\
+         [[rule]]\nname = 'login'\nmatch.next = '/login'\nkey = ['next']\nlimits = ['1/s']\n",
+    );
+    for (attribute, values, found) in [
+        ("ip", vec!["10.1.1.1", "8.8.8.8"], Some(("net", "unknown"))),
+        ("ip", vec!["x", "10.1.1.1"], Some(("net", "unknown"))),
+        ("ip", vec!["::ffff:10.1.1.1", "10.1.1.1"], Some(("net", "10.1.1.1"))),
+        ("ip", vec!["x", "8.8.8.8"], None),
+        ("next", vec!["//login", "x"], Some(("login", "/several%20values"))),
+        ("next", vec!["/x%252f../login", "y"], None),
+        ("next", vec!["/x", "/y%2f..%2flogin%0a"], Some(("login", "/several%20values"))),
+        ("next", vec!["/login?a", "//login"], Some(("login", "/login"))),
+    ] {
+        let value = Value::of_repeated(values.iter().map(|value| value.as_bytes())).unwrap();
+        let request = Request::new().with(attribute, value);
+        let expected = found.map(|(rule, subject)| (rule.to_owned(), subject.to_owned()));
+        let expected: Vec<_> = expected.into_iter().collect();
+        assert_eq!(subjects(&policy, &request, attribute), expected, "{values:?}");
+    }
+}
+
 #[test]
 fn odd_values_are_one_subject_so_that_no_client_gets_another_limit_by_them() {
     for odd in ["", "x", "203.0.113.256", "010.0.0.1", "10.0.0.0/8", "::/0", "1.2.3.4:x", "unknown"]
@@ -170,7 +262,7 @@ fn types_that_cannot_be_read_are_refused() {
 proptest! {
     #[test]
     fn the_one_spelling_is_its_own(
-        value in "[0-9a-f:.\\[\\]/%]{0,24}|[0-9]{1,3}(\\.[0-9]{1,3}){3}|([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|(/[A-Za-z.%2]{0,4}){0,5}",
+        value in "[0-9a-f:.\\[\\]/%]{0,24}|[0-9]{1,3}(\\.[0-9]{1,3}){3}|([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|(/[A-Za-z.%20]{0,4}){0,5}|(/|x|\\.\\.|%0A|%2F|#){0,9}",
         (case, slash) in (any::<bool>(), any::<bool>()), v4 in 0u8..=32, v6 in 0u8..=128,
     ) {
         let form = PathForm { ignore_trailing_slash: slash, ignore_case: case };

@@ -49,7 +49,7 @@ pub(super) fn of_readings(attribute: &str, value: &Value<'_>) -> String {
     let quoted = |one: &[u8]| format!("{:?}", String::from_utf8_lossy(one));
     let others: Vec<String> = value.other_readings().map(quoted).collect();
     format!(
-        "The attribute {attribute:?} has several readings, since servers differ: {}, by which keys name the subject, and {}. Rules match any of them.",
+        "The attribute {attribute:?} has several readings, since servers differ: {} and {}. Rules match any of them, and a key uses the one that its rule matches.",
         quoted(value.as_bytes()),
         others.join(", ")
     )
