@@ -18,6 +18,8 @@ const PATHS: &[(&str, bool)] = &[
     ("/%2flogin", true),
     ("/x%2f..%2Flogin", true),
     ("/.%2flogin", true),
+    ("/login%0a", true),
+    ("/x%2fy/../%6cogin%0A", true),
     ("/login/", false),
     ("/Login", false),
     ("/login%2f", false),
@@ -32,7 +34,7 @@ const PATHS: &[(&str, bool)] = &[
 fn a_path_matches_in_every_spelling() {
     for (original, header) in [("x-forwarded", "X-Forwarded-Uri"), ("x-original", "X-Original-URI")]
     {
-        for (path, is_login) in PATHS {
+        for (path, is_login) in PATHS.iter().chain(&[("/x#/../login", true)]) {
             matches_only_if(*is_login, original, "/v1/auth", &[HOST, (header, path)]);
         }
     }

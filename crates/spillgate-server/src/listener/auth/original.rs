@@ -43,7 +43,8 @@ pub(super) fn upper_case(method: &[u8]) -> Vec<u8> {
     method.trim_ascii().to_ascii_uppercase()
 }
 
-/// Adds the wanted parameters of a target as attributes.
+/// Adds the wanted parameters of a target as attributes. A `#` ends the query or belongs to it, since servers differ, so
+/// a parameter has the values of both readings.
 pub(super) fn with_parameters<'r>(
     mut asked: spillgate::Request<'r>,
     target: &[u8],
@@ -53,8 +54,9 @@ pub(super) fn with_parameters<'r>(
         return asked;
     }
     let query = target.splitn(2, |byte| *byte == b'?').nth(1).unwrap_or_default();
-    let query = query.split(|byte| *byte == b'#').next().unwrap_or_default();
-    let given: Vec<_> = form_urlencoded::parse(query).collect();
+    let cut = query.split(|byte| *byte == b'#').next().filter(|cut| cut.len() < query.len());
+    let given: Vec<_> =
+        [cut, Some(query)].into_iter().flatten().flat_map(form_urlencoded::parse).collect();
     for name in wanted {
         let values = given.iter().filter(|(known, _)| known == name);
         if let Some(value) = Value::of_repeated(values.map(|(_, value)| value.as_bytes())) {
@@ -94,6 +96,12 @@ mod tests {
         assert_eq!(found("/x?key=1&k%65y=2"), ["key=several values or 1,2 or 1 or 2"]);
         assert_eq!(found("/x?%6Bey=a+b%20c&b%20c="), ["key=a b c", "b c="]);
         assert_eq!(found("/x?other=1#?key=2"), [""; 0]);
+        assert_eq!(found("/x#?key=2"), ["key=2"]);
         assert_eq!(found("/x"), [""; 0]);
+        assert_eq!(found("/x?a=1#&key=2"), ["key=2"]);
+        assert_eq!(
+            found("/x?key=1&b+c=3#&key=1"),
+            ["key=1", "b c=several values or 3,3# or 3 or 3#"]
+        );
     }
 }
