@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tries every spelling of a limited path behind nginx, which must be installed, before Express, Starlette, net/http (its
-# router and its file server) and axum. Leaves out those whose language is missing.
+# Tries every spelling of a limited path behind nginx, which must be installed, before Express, Starlette (with h11),
+# net/http (its router and its file server), a router that uses Node's `new URL()`, and axum. Leaves out those whose language is missing.
 # Usage: paths.sh PATH-OF-THE-SPILLGATE-BINARY
 set -euo pipefail
 binary=$(realpath "${1:?"usage: paths.sh PATH-OF-THE-SPILLGATE-BINARY"}")
@@ -14,7 +14,7 @@ servers=()
 if command -v npm > /dev/null; then
   cp $apps/express.js "$tools/express.mjs"
   npm install --silent --no-audit --no-fund --prefix "$tools" express@5
-  servers+=("express=node $tools/express.mjs")
+  servers+=("express=node $tools/express.mjs" "new URL()=node $apps/new_url.mjs")
 fi
 if python3 -m venv "$tools/python" && "$tools/python/bin/pip" install --quiet --disable-pip-version-check starlette uvicorn; then
   servers+=("starlette=$tools/python/bin/python $apps/starlette_app.py")

@@ -1,4 +1,4 @@
-// An application with two routes and one for all paths below a prefix, or with three files, for paths.py. The last argument is its port.
+// An application with three routes and one for all paths below a prefix, or with four files, for paths.py. The last argument is its port.
 package main
 
 import (
@@ -12,12 +12,13 @@ func main() {
 	var handler http.Handler
 	if os.Args[1] == "files" {
 		file := &fstest.MapFile{Data: []byte("login")}
-		handler = http.FileServer(http.FS(fstest.MapFS{"login": file, "a/login": file, "under/x": file}))
+		handler = http.FileServer(http.FS(fstest.MapFS{"login": file, "a/login": file, "gpt:go": file, "under/x": file}))
 	} else {
 		login := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "login") }
 		mux := http.NewServeMux()
 		mux.HandleFunc("/login", login)
 		mux.HandleFunc("/a/login", login)
+		mux.HandleFunc("/gpt:go", login)
 		mux.HandleFunc("/under/", login)
 		handler = mux
 	}

@@ -1,4 +1,4 @@
-"""An application with two routes, and one for all paths below a prefix, for paths.py. The last argument is its port."""
+"""An application with three routes, and one for all paths below a prefix, for paths.py. The last argument is its port."""
 
 import sys
 
@@ -13,7 +13,8 @@ def login(_):
 
 
 uvicorn.run(
-    Starlette(routes=[Route(path, login) for path in ["/login", "/a/login", "/under/{rest:path}"]]),
+    Starlette(routes=[Route(path, login) for path in ["/login", "/a/login", "/gpt:go", "/under/{rest:path}"]]),
     port=int(sys.argv[-1]),
+    http="h11",
     log_level="error",
 )
