@@ -88,6 +88,9 @@ fn a_path_segment_is_selected_by_its_index() {
     let paths = ["/users/1", "/files/1", "/users/%31", "/users/2", "/", "/"];
     let expected = [true, false, false, true, true, true];
     assert_eq!(paths_admitted(from_path_segment(1), &paths), expected);
+    // Segments of different readings share one subject, so that a client cannot invent them.
+    let paths = ["/users/3%2Fx", "/users/3", "/users/q1%2fb/../1", "/users/q2%2fb/../1"];
+    assert_eq!(paths_admitted(from_path_segment(1), &paths), [true, false, true, false]);
 }
 
 #[test]
