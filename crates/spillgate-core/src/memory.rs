@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{self, Intent, Reading, StepCounter};
 use crate::counter::{COUNTERS_INLINE, Change, ChargeReply, LimitHandle, PlannedCharge};
 use crate::limit::NamedLimit;
-use crate::plan::{RecordAction, Transaction, TransactionReply};
+use crate::plan::{RecordAction, RecordReply, Transaction, TransactionReply};
 use crate::subject::SubjectKey;
 use crate::time::{Clock, CoarseTime};
 
@@ -64,24 +64,29 @@ impl Memory {
     /// exact clock.
     pub fn decide<L: LimitHandle>(&self, transaction: &Transaction<L>) -> TransactionReply {
         let mut replies = SmallVec::new();
-        let allowed = self.decide_into(transaction, |reply| replies.push(reply));
-        TransactionReply { allowed, replies }
+        if let RecordAction::Open(opening) = &transaction.record {
+            return self.open(transaction, opening);
+        }
+        let allowed =
+            self.decide_charges(&transaction.charges, transaction.intent, |one| replies.push(one));
+        TransactionReply { allowed, replies, record: RecordReply::None, is_resent: false }
     }
 
     /// Decides as [`Memory::decide`] does. Passes the reply for each counter to `answer`, in order, and
-    /// returns whether every enforced counter had room.
+    /// returns the result of opening a record.
     #[inline]
     pub fn decide_into<L: LimitHandle>(
         &self,
         transaction: &Transaction<L>,
         answer: impl FnMut(ChargeReply),
-    ) -> bool {
+    ) -> RecordReply {
         if let RecordAction::Open(opening) = &transaction.record {
-            let TransactionReply { allowed, replies } = self.open(transaction, opening);
-            replies.into_iter().for_each(answer);
-            return allowed;
+            let reply = self.open(transaction, opening);
+            reply.replies.into_iter().for_each(answer);
+            return reply.record;
         }
-        self.decide_charges(&transaction.charges, transaction.intent, answer)
+        self.decide_charges(&transaction.charges, transaction.intent, answer);
+        RecordReply::None
     }
 
     /// Decides over one counter, without allocating lists.

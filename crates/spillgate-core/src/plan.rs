@@ -11,7 +11,7 @@ use crate::decision::{CounterOutcome, CounterOutcomes, Reason};
 use crate::limit::{Kind, NamedLimit};
 use crate::policy::{Matched, Mode, Policy, Rule};
 use crate::request::{Cost, Request};
-use crate::reservation::{Contents, Noted, Opening, random_id};
+use crate::reservation::{Contents, Noted, Opening, ReservationError, random_id};
 use crate::subject::{Secret, SubjectKey};
 
 mod follow_up;
@@ -25,7 +25,7 @@ pub use follow_up::FollowUp;
 pub use outcomes::{Cause, ChargeOutcome, ChargeOutcomes};
 pub use pending::PendingOutcomes;
 pub use together::SharedMatch;
-pub use transaction::{RecordAction, Transaction, TransactionReply};
+pub use transaction::{RecordAction, RecordReply, Transaction, TransactionReply};
 
 /// The charges of one request that the store must evaluate, and the outcomes that need no store.
 pub struct Plan<L: LimitHandle = NamedLimit> {
@@ -37,6 +37,8 @@ pub struct Plan<L: LimitHandle = NamedLimit> {
     pub follow_ups: Vec<FollowUp<L>>,
     /// The reservation record that the decision opens if there is room for it.
     pub opening: Option<Arc<Opening>>,
+    /// What became of that record.
+    pub noted: Option<Box<Noted>>,
 }
 
 /// A plan with the final outcomes of its counters.
@@ -83,6 +85,7 @@ impl<L: LimitHandle> Plan<L> {
             outcomes: SmallVec::new(),
             follow_ups: Vec::new(),
             opening: None,
+            noted: None,
         }
     }
 
@@ -197,9 +200,9 @@ impl<L: LimitHandle> Plan<L> {
         self.follow_ups.clear();
     }
 
-    /// Returns the outcome of the record that the plan opens.
-    pub fn noted(&self) -> Noted {
-        self.opening.as_ref().map(|opening| opening.noted()).unwrap_or_default()
+    /// Returns whether this call charged its reservation for the first time, or opens none.
+    pub fn charges_anew(&self) -> bool {
+        self.noted.as_ref().is_none_or(|noted| noted.charges_anew())
     }
 
     /// Returns whether no counter denies.
@@ -212,19 +215,24 @@ impl<L: LimitHandle> Plan<L> {
     pub fn deny_if_full(&mut self) {
         let counters = &mut self.outcomes;
         let deciding = |counter: &&mut CounterOutcome| counter.decides();
-        if self.opening.as_ref().is_some_and(|opening| opening.noted().full)
+        if self.noted.as_ref().is_some_and(|noted| noted.full)
             && counters.iter_mut().filter(deciding).all(|counter| counter.waits_for_no_limit())
         {
             counters.iter_mut().filter(deciding).for_each(CounterOutcome::refuse_overloaded);
         }
     }
 
+    /// Returns an error if the reservation's id belongs to another one, or if this one has ended.
+    pub fn check_record(&self) -> Result<(), ReservationError> {
+        self.noted.as_ref().map_or(Ok(()), |noted| noted.check())
+    }
+
     /// Returns the reservation that the evaluated plan opened, unless it was denied or rejected.
     pub fn receipt(&self) -> Option<Contents> {
         let opening = self.opening.as_ref()?;
-        let noted = opening.noted();
-        let stands = noted.check().is_ok() && self.allows();
-        stands.then(|| Contents { id: opening.id, node: None, groups: noted.groups })
+        let stands = self.check_record().is_ok() && self.allows();
+        let groups = || self.noted.as_ref().map(|noted| noted.groups.clone()).unwrap_or_default();
+        stands.then(|| Contents { id: opening.id, node: None, groups: groups() })
     }
 
     /// Returns whether the store must evaluate anything.

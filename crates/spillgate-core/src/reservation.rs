@@ -12,7 +12,6 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use siphasher::sip128::SipHasher13;
 use smallvec::SmallVec;
 
@@ -210,7 +209,6 @@ pub struct Opening {
     pub lasting_us: u64,
     /// Whether the client gave the id. Then another request may use the same.
     pub is_named: bool,
-    noted: Mutex<Noted>,
 }
 
 /// The results of opening a reservation's records.
@@ -235,6 +233,28 @@ impl Noted {
     pub fn charges_anew(&self) -> bool {
         let is_first = self.repeated.is_empty() || self.is_resent;
         is_first && self.ended.is_none() && !self.conflict
+    }
+
+    /// Adds the result of opening one record; `group` makes its group if it is open.
+    pub fn note(&mut self, opened: Opened, group: impl FnOnce() -> Group) {
+        match opened {
+            Opened::New | Opened::Repeated => {
+                let group = group();
+                if opened == Opened::Repeated {
+                    self.repeated.push(group.tag);
+                }
+                // A call that is sent again may report the same location twice.
+                if self.groups.iter().all(|known| known.tag != group.tag) {
+                    self.groups.push(group);
+                }
+            }
+            Opened::Ended(how) => {
+                self.ended.get_or_insert(how);
+            }
+            Opened::Conflict => self.conflict = true,
+            Opened::Full => self.full = true,
+            Opened::Refused => {}
+        }
     }
 
     /// Returns an error if the id belongs to another reservation, or if this one has ended.
@@ -291,54 +311,16 @@ impl Group {
 impl Opening {
     /// Creates a reservation under an id of our own making.
     pub fn new(id: u128, body: u128, lasting_us: u64) -> Opening {
-        Opening { id, body, lasting_us, is_named: false, noted: Mutex::default() }
+        Opening { id, body, lasting_us, is_named: false }
     }
 
     /// Marks the id as given by the client.
     pub fn named(self) -> Opening {
         Opening { is_named: true, ..self }
     }
-
-    /// Notes that a record had no room.
-    pub fn note_full(&self) {
-        self.noted.lock().full = true;
-    }
-
-    /// Notes that the call is sent a second time.
-    pub fn note_resent(&self) {
-        self.noted.lock().is_resent = true;
-    }
-
-    /// Adds the result of opening one record; `group` makes its group if it is open.
-    pub fn note(&self, opened: Opened, group: impl FnOnce() -> Group) {
-        let mut noted = self.noted.lock();
-        match opened {
-            Opened::New | Opened::Repeated => {
-                let group = group();
-                if opened == Opened::Repeated {
-                    noted.repeated.push(group.tag);
-                }
-                // A call that is sent again may report the same location twice.
-                if noted.groups.iter().all(|known| known.tag != group.tag) {
-                    noted.groups.push(group);
-                }
-            }
-            Opened::Ended(how) => {
-                noted.ended.get_or_insert(how);
-            }
-            Opened::Conflict => noted.conflict = true,
-            Opened::Full => noted.full = true,
-            Opened::Refused => {}
-        }
-    }
-
-    /// Returns the results so far.
-    pub fn noted(&self) -> Noted {
-        self.noted.lock().clone()
-    }
 }
 
-/// An end or renewal of a record, and the store's reply to it.
+/// An end or renewal of a record.
 #[derive(Debug)]
 pub struct Closing {
     /// The id of the reservation.
@@ -347,7 +329,6 @@ pub struct Closing {
     pub how: Closes,
     /// The value of [`Ending::mark`].
     pub mark: u64,
-    answer: Mutex<Option<Closed>>,
 }
 
 /// The change to a record, beside the correction of its counters.
@@ -376,11 +357,6 @@ pub enum Closed {
 }
 
 impl Closing {
-    /// Creates a change that has no reply yet.
-    pub fn new(id: u128, how: Closes, mark: u64) -> Closing {
-        Closing { id, how, mark, answer: Mutex::default() }
-    }
-
     /// Creates the change that an ending makes to a record.
     pub fn of(id: u128, ending: &Ending<'_>) -> Closing {
         let how = match ending {
@@ -388,17 +364,7 @@ impl Closing {
             Ending::Undo => Closes::Undoes,
             Ending::Settle(_) | Ending::Cancel | Ending::Release => Closes::Ends,
         };
-        Closing::new(id, how, ending.mark())
-    }
-
-    /// Stores the reply.
-    pub fn note(&self, closed: Closed) {
-        *self.answer.lock() = Some(closed);
-    }
-
-    /// Returns the reply, if there is one.
-    pub fn noted(&self) -> Option<Closed> {
-        *self.answer.lock()
+        Closing { id, how, mark: ending.mark() }
     }
 }
 

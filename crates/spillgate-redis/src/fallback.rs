@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use crate::Redis;
-use crate::algorithm::{Intent, LimitParams};
+use crate::algorithm::{Charge, Intent, LimitParams, Refund};
 use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::error::StoreError;
 use crate::limit::{Algorithm, NamedLimit};
@@ -87,25 +88,26 @@ impl Fallback {
         plan: &'q mut Plan,
         policy: Option<&'q Policy>,
     ) -> StoreCall<'q> {
-        let deferred = Mutex::new(self.take_deferred(&mut plan.transaction));
+        let deferred = self.take_deferred(&mut plan.transaction);
         let plan = &*plan;
         let rule = |counter| plan.rule_of(policy, counter);
         let rules = plan.transaction.charges.iter().map(rule).collect();
-        let (incurred, uncharged) = (Mutex::default(), Mutex::default());
-        let outage = Outage { fallback: self, rules, deferred, incurred, uncharged };
+        let (incurred, uncharged) = (Vec::new(), SmallVec::new());
+        let outage =
+            Outage { fallback: self, rules, deferred, incurred, uncharged, is_full: false };
         StoreCall { transaction: &plan.transaction, outage }
     }
 
     /// Stores the result of a call: last known state, deferred charges that were charged, and those
     /// that arose.
-    pub fn note_outcomes(&self, call: &StoreCall<'_>, outcomes: &ChargeOutcomes) {
+    pub fn note_outcomes(&self, call: &mut StoreCall<'_>, outcomes: &ChargeOutcomes) {
         let now_us = self.clock.now_us();
         for (counter, outcome) in call.transaction.charges.iter().zip(outcomes) {
             if let ChargeOutcome::Store(reply) = outcome {
                 self.known.note(counter.name(), &reply.reading, now_us);
             }
         }
-        for (index, deferred) in call.outage.deferred.lock().drain(..) {
+        for (index, deferred) in call.outage.deferred.drain(..) {
             // Not evaluated means not sent. Everything else counts as charged, since a charge that
             // may have been executed is never sent twice.
             match outcomes[index] {
@@ -117,7 +119,7 @@ impl Fallback {
             }
         }
         let is_reserved = matches!(call.transaction.record, RecordAction::Open(_));
-        for (index, share) in call.outage.incurred.lock().drain(..) {
+        for (index, share) in call.outage.incurred.drain(..) {
             let counter = &call.transaction.charges[index];
             self.deferred_charges.add(counter, &share, counter.cost, is_reserved);
         }
@@ -317,6 +319,18 @@ impl Fallback {
             // The empty share may start from the last report again.
             self.known.note_reset(counter.name());
         }
+    }
+
+    /// Refunds a charge that a local share made, and returns the counter's state afterwards.
+    pub(crate) fn refund_share(
+        &self,
+        counter: &PlannedCharge,
+        share: LimitParams,
+        charge: Charge,
+    ) -> ChargeReply {
+        let what = Refund::Unused { charge, unused: charge.amount };
+        let local = counter.under(counter.limit.with_params(share));
+        self.memory.change(&local, Change::Refund(what)).1
     }
 
     fn look(&self, counter: &PlannedCharge) -> ChargeReply {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
+use smallvec::SmallVec;
 use spillgate_core::{
     algorithm, counter, decision, error, limit, memory, plan, policy, reservation, subject,
 };
@@ -21,7 +22,6 @@ use crate::error::{BuildError, StoreError};
 use crate::limit::NamedLimit;
 use crate::meter::ShardMeter;
 use crate::plan::{RecordAction, Transaction, TransactionReply};
-use crate::reservation::{Group, Opened};
 use crate::store::{OnStateLoss, ShardStatus, Store, StoreOptions};
 use crate::subject::SubjectKey;
 use crate::time::{Clock, Deadline};
@@ -313,6 +313,36 @@ impl Redis {
         others.iter().all(same).then_some(location)
     }
 
+    /// Decides transactions at one location, in order, in as many calls as needed.
+    ///
+    /// Other callers have their turn between two calls. Without a deadline of the caller, each call has a full one from
+    /// when it may be sent.
+    async fn decide_at(
+        &self,
+        location: Location,
+        transactions: &[Transaction],
+        deadline: Option<Deadline>,
+    ) -> Replies {
+        let mut replies = Replies::with_capacity(transactions.len());
+        while replies.len() < transactions.len() {
+            let rest = &transactions[replies.len()..];
+            let taken = if rest.len() == 1 { 1 } else { together(rest).1.len() };
+            let deadline = deadline.unwrap_or_else(|| self.deadline());
+            match self.decide_call(location, &rest[..taken], deadline).await {
+                Ok(answers) => replies.extend(answers),
+                Err(error @ StoreError::Unknown(_))
+                    if taken == 1 && may_be_resent(&rest[0], deadline) =>
+                {
+                    let again = Box::pin(self.decide_again(location, &rest[0], deadline)).await;
+                    replies.push(again.unwrap_or(Err(error)));
+                }
+                Err(error) => replies.extend(std::iter::repeat_n(Err(error), taken)),
+            }
+        }
+        replies
+    }
+
+    /// Decides one transaction that needs no other.
     async fn decide_one_at(
         &self,
         location: Location,
@@ -320,46 +350,25 @@ impl Redis {
         deadline: Deadline,
     ) -> Result<TransactionReply, StoreError> {
         let transactions = std::slice::from_ref(transaction);
-        let mut reply = self.decide_call(location, transactions, deadline).await;
-        let has_record = !matches!(transaction.record, RecordAction::None);
-        if has_record && matches!(reply, Err(StoreError::Unknown(_))) && !deadline.has_passed() {
-            // The record makes the transaction idempotent, so it can be sent again whatever happened to the
-            // first call. Deferred charges are not idempotent. The first call may have paid them, and unknown
-            // counts as paid.
-            let mut again = Box::new([transaction.clone()]);
-            again[0].charges.iter_mut().for_each(|counter| counter.deferred = 0);
-            transaction.record.note_resent();
-            reply = Box::pin(self.decide_call(location, &*again, deadline)).await.or(reply);
-        }
-        if let Err(error) = &reply {
-            note_possible_record(transaction, error);
-        }
-        reply?.into_iter().next().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
+        let mut replies = self.decide_at(location, transactions, Some(deadline)).await;
+        replies.pop().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
     }
 
-    /// Decides transactions at one location, in order, in as many calls as needed.
+    /// Sends a transaction again whose first call has an unknown result.
     ///
-    /// Other callers have their turn between two calls. Each call has a full deadline from when it may be sent.
-    async fn decide_at(
+    /// Its record makes it idempotent. Deferred charges are not: the first call may have paid them, and unknown counts
+    /// as paid. Returns `None` if this call fails too, so that the result of the first stays unknown.
+    async fn decide_again(
         &self,
         location: Location,
-        transactions: &[Transaction],
-    ) -> Vec<Result<TransactionReply, StoreError>> {
-        let mut replies = Vec::with_capacity(transactions.len());
-        while replies.len() < transactions.len() {
-            let rest = &transactions[replies.len()..];
-            let taken = together(rest).1.len();
-            match self.decide_call(location, &rest[..taken], self.deadline()).await {
-                Ok(answers) => replies.extend(answers),
-                Err(error) => {
-                    for transaction in &rest[..taken] {
-                        note_possible_record(transaction, &error);
-                    }
-                    replies.extend(std::iter::repeat_n(Err(error), taken));
-                }
-            }
-        }
-        replies
+        transaction: &Transaction,
+        deadline: Deadline,
+    ) -> Option<Result<TransactionReply, StoreError>> {
+        let mut again = Box::new([transaction.clone()]);
+        again[0].charges.iter_mut().for_each(|counter| counter.deferred = 0);
+        let replies = self.decide_call(location, &*again, deadline).await.ok()?;
+        let reply = replies.into_iter().next()?;
+        Some(reply.map(|reply| TransactionReply { is_resent: true, ..reply }))
     }
 
     /// Decides transactions that fit one call.
@@ -472,16 +481,12 @@ impl Redis {
     }
 }
 
-/// Notes the location of a reservation's record that may exist although the call failed: the receipt lists the
-/// location, and settling looks there.
-fn note_possible_record(transaction: &Transaction, error: &StoreError) {
-    let may_exist =
-        matches!(error, StoreError::Unknown(_) | StoreError::Overloaded { sent: true, .. });
-    if let RecordAction::Open(opening) = &transaction.record
-        && may_exist
-    {
-        opening.note(Opened::New, || Group::of(&transaction.charges));
-    }
+/// The replies to transactions, in order.
+type Replies = SmallVec<[Result<TransactionReply, StoreError>; 1]>;
+
+/// Returns whether a transaction with an unknown result may be sent again: only its record makes it idempotent.
+fn may_be_resent(transaction: &Transaction, deadline: Deadline) -> bool {
+    !matches!(transaction.record, RecordAction::None) && !deadline.has_passed()
 }
 
 /// Retries after a reply which proves that nothing was executed, such as MOVED. During a move the second

@@ -13,7 +13,7 @@ use super::{Redis, StoreError, keys};
 use crate::algorithm::Intent;
 use crate::counter::{AS_CHARGED, LimitHandle};
 use crate::limit::Algorithm;
-use crate::plan::{RecordAction, Transaction};
+use crate::plan::{RecordAction, RecordReply, Transaction};
 use crate::reservation::kept::{self, RecordedCharge, RecordedCharges};
 use crate::reservation::{
     Answer, Closed, Closes, Closing, EndResult, Ended, Ending, Group, Opening, REMEMBERED_US,
@@ -57,10 +57,11 @@ impl Redis {
                     None => return Ok(Answer::EndResult(EndResult::Unknown)),
                 },
             };
-            let closing = Arc::new(Closing::of(id, ending));
-            self.correct_at(location, &closing, &counters, ending, deadline).await?;
-            // No answer: an instance on another ring divided the reservation's counters otherwise. Tries again.
-            if let Some(Closed::Answered(answer)) = closing.noted() {
+            let closing = Closing::of(id, ending);
+            // With other counters: an instance on another ring divided the reservation otherwise. Tries again.
+            if let Closed::Answered(answer) =
+                self.correct_at(location, closing, &counters, ending, deadline).await?
+            {
                 return Ok(answer);
             }
         }
@@ -76,11 +77,10 @@ impl Redis {
             None => return Ok(None),
         };
         // Changes nothing: the call only reports whether the record, and its permits, are still valid.
-        let closing = Arc::new(Closing::new(id, Closes::Looks, 0));
+        let closing = Closing { id, how: Closes::Looks, mark: 0 };
         let as_charged = Ending::Renew { for_us: 0 };
-        self.correct_at(location, &closing, &counters, &as_charged, deadline).await?;
-        let is_over =
-            closing.noted() == Some(Closed::Answered(Answer::EndResult(EndResult::Expired)));
+        let closed = self.correct_at(location, closing, &counters, &as_charged, deadline).await?;
+        let is_over = closed == Closed::Answered(Answer::EndResult(EndResult::Expired));
         let is_permit = |counter: &RecordedCharge| {
             counter.is_enforced && counter.limit.algorithm() == Algorithm::Concurrency
         };
@@ -130,18 +130,18 @@ impl Redis {
     ///
     /// If the store cannot be reached, the charges stay. That never admits too much.
     pub(super) async fn undo(&self, location: Location, id: u128, counters: &[RecordedCharge]) {
-        let closing = Arc::new(Closing::of(id, &Ending::Undo));
-        let _ = self.correct_at(location, &closing, counters, &Ending::Undo, self.deadline()).await;
+        let (closing, deadline) = (Closing::of(id, &Ending::Undo), self.deadline());
+        let _ = self.correct_at(location, closing, counters, &Ending::Undo, deadline).await;
     }
 
     async fn correct_at(
         &self,
         location: Location,
-        closing: &Arc<Closing>,
+        closing: Closing,
         counters: &[RecordedCharge],
         ending: &Ending<'_>,
         deadline: Deadline,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Closed, StoreError> {
         let asked = |counter: &RecordedCharge| {
             // A renewal gives a counter that cannot deny the final charge 0: its permit may be lost.
             let may_be_lost = matches!(ending, Ending::Renew { .. }) && !counter.is_enforced;
@@ -150,10 +150,15 @@ impl Redis {
                 .planned(actual.map_or(AS_CHARGED, |actual| actual.min(AS_CHARGED - 1)))
                 .to_owned()
         };
-        let record = RecordAction::Close(Arc::clone(closing));
+        let record = RecordAction::Close(Arc::new(closing));
         let charges = counters.iter().map(asked).collect();
         let transaction = Transaction { intent: Intent::Charge, record, charges };
-        self.decide_one_at(location, &transaction, deadline).await.map(|_| ())
+        match self.decide_one_at(location, &transaction, deadline).await?.record {
+            RecordReply::Closed(closed) => Ok(closed),
+            RecordReply::None | RecordReply::Opened(_) => {
+                Err(StoreError::Foreign("the end of a record got no answer".into()))
+            }
+        }
     }
 
     /// Sends one command that is not the script.

@@ -8,59 +8,53 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::Semaphore;
 
 use super::topology::Location;
-use super::{Redis, StoreError};
+use super::{Redis, Replies, StoreError};
 use crate::algorithm::Intent;
-use crate::fallback::{Outage, StoreCall};
-use crate::plan::{ChargeOutcome, ChargeOutcomes, RecordAction, Transaction, TransactionReply};
+use crate::fallback::StoreCall;
+use crate::plan::{
+    ChargeOutcome, ChargeOutcomes, RecordAction, RecordReply, Transaction, TransactionReply,
+};
 use crate::program::reply_from;
+use crate::reservation::{Group, Noted, Opened};
 use crate::time::Deadline;
 
 mod in_flight;
 mod legs;
 mod provisional;
 
+use in_flight::Answered;
 use legs::{Leg, Legs};
 use provisional::ProvisionalCharges;
 
-/// Decides one transaction: in one call if one location holds all counters, leg by leg otherwise.
-pub async fn decide(redis: &Redis, call: &StoreCall<'_>) -> ChargeOutcomes {
-    let StoreCall { transaction, outage, .. } = call;
-    let deadline = redis.deadline();
-    match redis.only_location(transaction) {
-        Some(location) => {
-            let reply = if ends_with_caller(transaction) {
-                Box::pin(in_flight::ask(redis, location, transaction, deadline)).await
-            } else {
-                redis.decide_one_at(location, transaction, deadline).await
-            };
-            outcomes_of(reply, call)
-        }
-        None => {
-            let runner = LegRunner { redis, outage, deadline, unanswered: Mutex::default() };
-            // Boxed, since a decision at one location would otherwise be as large as this future.
-            Box::pin(runner.run(transaction)).await
-        }
-    }
+/// What became of one transaction.
+#[derive(Debug, Default)]
+pub struct Outcomes {
+    /// The outcome of each charge.
+    pub charges: ChargeOutcomes,
+    /// What became of the record that it opens; `None` if it opens none.
+    pub noted: Option<Box<Noted>>,
 }
 
-/// Decides several transactions, each by itself.
+/// Decides transactions, each by itself: in one call if one location holds all counters, leg by leg otherwise.
 ///
 /// Transactions that share one location go to it together and in order. The results are in the order of `calls`.
-pub async fn decide_each(redis: &Redis, calls: &[StoreCall<'_>]) -> Vec<ChargeOutcomes> {
+pub async fn decide(redis: &Redis, calls: &mut [StoreCall<'_>]) -> Vec<Outcomes> {
+    if let [call] = calls {
+        return vec![decide_one(redis, call).await];
+    }
     let mut together: BTreeMap<Location, (Vec<usize>, Vec<Transaction>)> = BTreeMap::new();
-    let mut alone = Vec::new();
-    for (number, StoreCall { transaction, .. }) in calls.iter().enumerate() {
-        match redis.only_location(transaction) {
-            None => alone.push(number),
+    let mut apart = Vec::new();
+    for (number, call) in calls.iter_mut().enumerate() {
+        match redis.only_location(call.transaction) {
+            None => apart.push((number, call)),
             Some(location) => {
                 let (numbers, transactions) = together.entry(location).or_default();
                 numbers.push(number);
-                transactions.push((*transaction).clone());
+                transactions.push(call.transaction.clone());
             }
         }
     }
@@ -68,22 +62,47 @@ pub async fn decide_each(redis: &Redis, calls: &[StoreCall<'_>]) -> Vec<ChargeOu
     let turns = &Semaphore::new(LOCATIONS_AT_ONCE);
     let together = together.into_iter().map(|(location, (numbers, transactions))| async move {
         let _turn = turns.acquire().await;
-        let replies = if transactions.iter().any(ends_with_caller) {
-            in_flight::ask_each(redis, location, &transactions).await
-        } else {
-            redis.decide_at(location, &transactions).await
-        };
-        let outcomes = |(number, reply)| (number, outcomes_of(reply, &calls[number]));
-        numbers.into_iter().zip(replies).map(outcomes).collect::<Vec<_>>()
+        (numbers, Asked::at(redis, location, &transactions, None).await)
     });
-    let alone = alone.into_iter().map(|number| async move {
+    let apart = apart.into_iter().map(|(number, call)| async move {
         let _turn = turns.acquire().await;
-        (number, decide(redis, &calls[number]).await)
+        (number, decide_one(redis, call).await)
     });
-    let (together, alone) = tokio::join!(join_all(together), join_all(alone));
-    let mut all: Vec<_> = together.into_iter().flatten().chain(alone).collect();
-    all.sort_unstable_by_key(|(number, _)| *number);
-    all.into_iter().map(|(_, outcomes)| outcomes).collect()
+    let (together, apart) = tokio::join!(join_all(together), join_all(apart));
+    // Only now, since a caller that leaves before all have answered gets no receipt of any.
+    let mut all: Vec<Outcomes> = calls.iter().map(|_| Outcomes::default()).collect();
+    for (numbers, asked) in together {
+        for (number, reply) in numbers.iter().zip(asked.take(numbers.len())) {
+            all[*number].take_whole(&mut calls[*number], reply);
+        }
+    }
+    for (number, outcomes) in apart {
+        all[number] = outcomes;
+    }
+    all
+}
+
+async fn decide_one(redis: &Redis, call: &mut StoreCall<'_>) -> Outcomes {
+    let deadline = redis.deadline();
+    let mut outcomes = Outcomes::default();
+    match redis.only_location(call.transaction) {
+        Some(location) => {
+            let transactions = std::slice::from_ref(call.transaction);
+            let asked = Asked::at(redis, location, transactions, Some(deadline)).await;
+            if let Some(reply) = asked.take(1).pop() {
+                outcomes.take_whole(call, reply);
+            }
+        }
+        None => {
+            outcomes.charges = smallvec![ChargeOutcome::NotAsked; call.transaction.charges.len()];
+            let unanswered = SmallVec::new();
+            let mut runner = LegRunner { redis, call, deadline, unanswered, outcomes };
+            // Boxed, since a decision at one location would otherwise be as large as this future.
+            Box::pin(runner.run()).await;
+            outcomes = runner.outcomes;
+        }
+    }
+    outcomes
 }
 
 /// Reads the counters of a transaction that charges nothing, at all its locations at once.
@@ -92,37 +111,96 @@ pub(super) async fn read(
     transaction: &Transaction,
 ) -> Result<TransactionReply, StoreError> {
     let deadline = redis.deadline();
-    let mut outcomes = smallvec![ChargeOutcome::NotAsked; transaction.charges.len()];
+    let mut replies: SmallVec<[_; 1]> = smallvec![None; transaction.charges.len()];
     let Legs { mut enforced, mut unenforced } = Legs::of(redis, transaction);
     enforced.append(&mut unenforced);
-    let replies =
+    let asked =
         enforced.iter().map(|leg| redis.decide_one_at(leg.location, &leg.transaction, deadline));
-    let replies = join_all(replies).await;
-    for (leg, reply) in enforced.iter().zip(replies) {
-        note(leg, by_store(reply?), &mut outcomes);
+    let asked = join_all(asked).await;
+    for (leg, reply) in enforced.iter().zip(asked) {
+        for (index, reply) in leg.indices.iter().zip(reply?.replies) {
+            replies[*index] = Some(reply);
+        }
     }
-    let replies = outcomes.into_iter().filter_map(|outcome| match outcome {
-        ChargeOutcome::Store(reply) => Some(reply),
-        _ => None,
-    });
-    Ok(reply_from(transaction, replies.collect()))
+    Ok(reply_from(transaction, replies.into_iter().flatten().collect()))
 }
 
-/// Returns whether a transaction opens a record that ends if its caller leaves: without the receipt, no other could end
-/// it and release its permits.
-fn ends_with_caller(transaction: &Transaction) -> bool {
-    matches!(&transaction.record, RecordAction::Open(opening) if !opening.is_named)
+/// The replies of one location, or of a task that refunds them if the caller leaves.
+enum Asked {
+    Here(Replies),
+    InTask(Answered),
 }
 
-fn outcomes_of(
-    reply: Result<TransactionReply, StoreError>,
-    call: &StoreCall<'_>,
-) -> ChargeOutcomes {
-    match reply {
-        Ok(reply) => by_store(reply),
-        Err(error) => {
-            let all: SmallVec<[usize; 4]> = (0..call.transaction.charges.len()).collect();
-            call.outage.decide_without_store(call.transaction, &all, error)
+impl Asked {
+    /// Asks in a task if a transaction opens a record that ends if its caller leaves: without the receipt, no other
+    /// could end it and release its permits.
+    async fn at(
+        redis: &Redis,
+        location: Location,
+        transactions: &[Transaction],
+        deadline: Option<Deadline>,
+    ) -> Asked {
+        let ends_with_caller = |transaction: &Transaction| matches!(&transaction.record, RecordAction::Open(opening) if !opening.is_named);
+        if transactions.iter().any(ends_with_caller) {
+            let asked = Box::pin(in_flight::ask(redis, location, transactions, deadline));
+            return Asked::InTask(asked.await);
+        }
+        Asked::Here(redis.decide_at(location, transactions, deadline).await)
+    }
+
+    fn take(self, count: usize) -> Replies {
+        match self {
+            Asked::Here(replies) => replies,
+            Asked::InTask(answered) => answered.take(count),
+        }
+    }
+}
+
+impl Outcomes {
+    /// Takes the reply to a whole transaction.
+    fn take_whole(
+        &mut self,
+        call: &mut StoreCall<'_>,
+        reply: Result<TransactionReply, StoreError>,
+    ) {
+        self.note_record(call.transaction, &reply);
+        let all = || (0..call.transaction.charges.len()).collect::<SmallVec<[usize; 4]>>();
+        self.charges = match reply {
+            Ok(reply) => by_store(reply),
+            Err(error) => call.outage.decide_without_store(call.transaction, &all(), error),
+        };
+        self.note_full(call);
+    }
+
+    /// Notes what became of the record of a transaction at one location.
+    ///
+    /// After an unknown result a record may exist: the receipt lists its location, and settling looks there.
+    fn note_record(
+        &mut self,
+        transaction: &Transaction,
+        reply: &Result<TransactionReply, StoreError>,
+    ) {
+        let RecordAction::Open(_) = transaction.record else { return };
+        let noted = self.noted.get_or_insert_default();
+        match reply {
+            Ok(TransactionReply { record: RecordReply::Opened(opened), is_resent, .. }) => {
+                noted.is_resent |= is_resent;
+                // When the record was made, another policy may have divided the counters into other groups.
+                noted.note(*opened, || match opened {
+                    Opened::New => Group::of(&transaction.charges),
+                    _ => Group::unread(&transaction.charges),
+                });
+            }
+            Err(StoreError::Unknown(_) | StoreError::Overloaded { sent: true, .. }) => {
+                noted.note(Opened::New, || Group::of(&transaction.charges));
+            }
+            _ => {}
+        }
+    }
+
+    fn note_full(&mut self, call: &StoreCall<'_>) {
+        if call.outage.is_full {
+            self.noted.get_or_insert_default().full = true;
         }
     }
 }
@@ -132,29 +210,21 @@ fn by_store(reply: TransactionReply) -> ChargeOutcomes {
 }
 
 /// Evaluates legs: on their shards, or by the fallback if a shard fails.
-struct LegRunner<'a, 'q> {
+struct LegRunner<'a, 'c, 'q> {
     redis: &'a Redis,
-    outage: &'a Outage<'q>,
+    call: &'c mut StoreCall<'q>,
     deadline: Deadline,
     /// Locations whose servers did not answer a leg, or have no connection.
     ///
     /// These servers get no further leg of this transaction: each one would wait for the timeout again.
-    unanswered: Mutex<SmallVec<[Location; 1]>>,
+    unanswered: SmallVec<[Location; 1]>,
+    outcomes: Outcomes,
 }
 
-/// Whether a leg's charges may be refunded later.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Charging {
-    /// The charge stays, whatever the other legs return. Legs that charge nothing use this too.
-    ForGood,
-    /// The charge stays only if all legs allow, and the caller waits until then.
-    UntilAllAgree,
-}
-
-impl LegRunner<'_, '_> {
-    /// Decides a transaction leg by leg.
-    async fn run(&self, transaction: &Transaction) -> ChargeOutcomes {
-        let mut outcomes = smallvec![ChargeOutcome::NotAsked; transaction.charges.len()];
+impl LegRunner<'_, '_, '_> {
+    /// Decides the transaction leg by leg.
+    async fn run(&mut self) {
+        let transaction = self.call.transaction;
         let Legs { mut enforced, mut unenforced } = Legs::of(self.redis, transaction);
         // An opening counts as a charge even at cost 0: its record may be charged when the reservation ends.
         let opens = matches!(transaction.record, RecordAction::Open(_));
@@ -163,104 +233,98 @@ impl LegRunner<'_, '_> {
         if !charges {
             // Nothing to refund, so the order does not matter: all legs run at once.
             enforced.append(&mut unenforced);
-            self.all_at_once(&enforced, &mut outcomes).await;
-            return outcomes;
+            return self.all_at_once(&enforced).await;
         }
-        let mut provisional = ProvisionalCharges::new(self.redis, self.outage);
         if let Some((last, earlier)) = enforced.split_last_mut() {
             // The last leg needs no receipt: if it denies, it charged nothing, and if it allows, all did.
             earlier.iter_mut().for_each(|leg| leg.ask_for_receipts(self.redis));
             last.take_along(&mut unenforced);
         }
-        if !self.one_by_one(&enforced, &mut outcomes, &mut provisional).await {
-            provisional.refund(self.leg_deadline(), &mut outcomes).await;
-            return outcomes;
+        let mut provisional = ProvisionalCharges::new(self.redis, self.call.outage.fallback);
+        for leg in &enforced {
+            self.one(leg).await;
+            if !leg.passes(&self.outcomes.charges) {
+                let deadline = self.leg_deadline();
+                provisional
+                    .refund(&mut self.call.outage, deadline, &mut self.outcomes.charges)
+                    .await;
+                return;
+            }
+            provisional.note(leg, &self.outcomes, &self.call.outage);
         }
-        // From here on nothing is refunded, even if an unenforced leg fails.
-        provisional.keep();
-        if let RecordAction::Open(opening) = &transaction.record
-            && !opening.noted().charges_anew()
-        {
+        if !self.outcomes.noted.as_ref().is_none_or(|noted| noted.charges_anew()) {
             // An id that was opened before has been charged already; the others only estimate.
             unenforced.iter_mut().for_each(|leg| leg.transaction.intent = Intent::Peek);
         }
-        self.all_at_once(&unenforced, &mut outcomes).await;
-        outcomes
+        // A caller that leaves meanwhile gets no receipt, so until then its charges are provisional.
+        self.all_at_once(&unenforced).await;
+        provisional.keep();
     }
 
-    /// Evaluates legs until one denies, and returns whether all allowed.
-    async fn one_by_one(
-        &self,
-        legs: &[Leg],
-        outcomes: &mut ChargeOutcomes,
-        provisional: &mut ProvisionalCharges<'_, '_>,
-    ) -> bool {
-        for leg in legs {
-            note(leg, self.ask(leg, Charging::UntilAllAgree).await, outcomes);
-            if !leg.passes(outcomes) {
-                return false;
-            }
-            provisional.note(leg, outcomes);
-        }
-        true
+    /// Evaluates one leg whose charges stay only if all legs allow, and the caller waits until then.
+    async fn one(&mut self, leg: &Leg) {
+        let transactions = std::slice::from_ref(&leg.transaction);
+        let reply = if self.is_unanswered(leg.location) {
+            unanswered()
+        } else {
+            let deadline = Some(self.leg_deadline());
+            let asked = in_flight::ask(self.redis, leg.location, transactions, deadline).await;
+            asked.take(1).pop().unwrap_or_else(unanswered)
+        };
+        self.take(leg, reply);
     }
 
     /// Evaluates all legs concurrently. What they charge is never refunded.
-    async fn all_at_once(&self, legs: &[Leg], outcomes: &mut ChargeOutcomes) {
-        let replies = legs.iter().map(|leg| self.ask(leg, Charging::ForGood));
-        for (leg, reply) in legs.iter().zip(join_all(replies).await) {
-            note(leg, reply, outcomes);
+    async fn all_at_once(&mut self, legs: &[Leg]) {
+        let deadline = self.leg_deadline();
+        let ask = async |leg: &Leg| match self.is_unanswered(leg.location) {
+            true => unanswered(),
+            false => self.redis.decide_one_at(leg.location, &leg.transaction, deadline).await,
+        };
+        let replies = join_all(legs.iter().map(ask)).await;
+        for (leg, reply) in legs.iter().zip(replies) {
+            self.take(leg, reply);
         }
     }
 
-    /// Evaluates one leg, by the fallback if its shard fails.
-    async fn ask(&self, leg: &Leg, charging: Charging) -> ChargeOutcomes {
-        let reply = match charging {
-            _ if self.is_unanswered(leg.location) => {
-                let why = "the server did not answer an earlier leg, or has no connection";
-                Err(StoreError::NotExecuted(why.into()))
-            }
-            Charging::UntilAllAgree => {
-                let deadline = self.leg_deadline();
-                in_flight::ask(self.redis, leg.location, &leg.transaction, deadline).await
-            }
-            Charging::ForGood => {
-                let deadline = self.leg_deadline();
-                self.redis.decide_one_at(leg.location, &leg.transaction, deadline).await
-            }
-        };
+    /// Takes the reply to a leg. The fallback decides if its shard fails.
+    fn take(&mut self, leg: &Leg, reply: Result<TransactionReply, StoreError>) {
         // The server was silent, or no connection is left: the next leg would probably wait in vain.
         if let Err(error) = &reply
             && (matches!(error, StoreError::Unknown(_)) || self.redis.is_disconnected(leg.location))
         {
-            self.unanswered.lock().push(leg.location);
+            self.unanswered.push(leg.location);
         }
-        match reply {
+        self.outcomes.note_record(&leg.transaction, &reply);
+        let outage = &mut self.call.outage;
+        let outcomes = match reply {
             Ok(reply) => by_store(reply),
-            Err(error) => self.outage.decide_without_store(&leg.transaction, &leg.indices, error),
+            Err(error) => outage.decide_without_store(&leg.transaction, &leg.indices, error),
+        };
+        for (index, outcome) in leg.indices.iter().zip(outcomes) {
+            self.outcomes.charges[*index] = outcome;
         }
+        self.outcomes.note_full(self.call);
     }
 
     /// Returns the deadline of a leg that begins now: the decision's. After a server did not answer, it is late enough to
     /// notice another one's silence, which else would be taken for overload.
     fn leg_deadline(&self) -> Deadline {
         let patience = &self.redis.patience;
-        match self.unanswered.lock().is_empty() || patience.admits_itself {
+        match self.unanswered.is_empty() || patience.admits_itself {
             true => self.deadline,
             false => Deadline::after(patience.of_each_leg).max(self.deadline),
         }
     }
 
     fn is_unanswered(&self, location: Location) -> bool {
-        let unanswered = self.unanswered.lock();
-        unanswered.iter().any(|other| self.redis.are_on_one_server(location, *other))
+        self.unanswered.iter().any(|other| self.redis.are_on_one_server(location, *other))
     }
 }
 
-fn note(leg: &Leg, reply: ChargeOutcomes, outcomes: &mut ChargeOutcomes) {
-    for (index, reply) in leg.indices.iter().zip(reply) {
-        outcomes[*index] = reply;
-    }
+fn unanswered() -> Result<TransactionReply, StoreError> {
+    let why = "the server did not answer an earlier leg, or has no connection";
+    Err(StoreError::NotExecuted(why.into()))
 }
 
 /// Locations that one batch calls concurrently. A larger batch leaves connections and queues to other callers.
@@ -305,9 +369,9 @@ mod tests {
         let mut plan: Plan = Plan::inline(key, &limit, &Cost::requests(0));
         plan.transaction.charges = charges.into_iter().collect();
         let fallback = Fallback::new(1_000, Clock::System, 1);
-        let call = fallback.store_call(&mut plan, None);
+        let mut calls = [fallback.store_call(&mut plan, None)];
         let soon = tokio::time::Instant::now() + WAIT * 5 / 2;
-        let outcomes = decide(&redis, &call).await;
+        let outcomes = decide(&redis, &mut calls).await.remove(0).charges;
         assert!(tokio::time::Instant::now() < soon, "a leg waited again");
         let is_local = |outcome: &ChargeOutcome| match outcome {
             ChargeOutcome::Fallback(reply, Cause::Outage) => reply.fits,

@@ -8,7 +8,7 @@ use super::{Locked, Memory};
 use crate::algorithm::{self, Intent};
 use crate::counter::{Change, LimitHandle, PlannedCharge};
 use crate::limit::Algorithm;
-use crate::plan::{Transaction, TransactionReply};
+use crate::plan::{RecordReply, Transaction, TransactionReply};
 use crate::reservation::kept::{RecordedCharge, RecordedCharges};
 use crate::reservation::record::{Record, RecordedCost};
 use crate::reservation::{Answer, EndResult, Ended, Ending, Group, Opened, Opening};
@@ -82,9 +82,11 @@ impl Memory {
         };
         // A repeated, conflicting or rejected opening charges nothing: the peek only fills in the reply.
         let intent = if opened == Opened::New { transaction.intent } else { Intent::Peek };
-        let mut reply = TransactionReply { allowed: false, replies: SmallVec::new() };
-        let answer = &mut |one| reply.replies.push(one);
-        reply.allowed = self.decide_by_exact_clock(charges, intent, &mut locked, answer);
+        let mut replies = SmallVec::new();
+        let answer = &mut |one| replies.push(one);
+        let allowed = self.decide_by_exact_clock(charges, intent, &mut locked, answer);
+        let record = RecordReply::Opened(opened);
+        let mut reply = TransactionReply { allowed, replies, record, is_resent: false };
         drop(locked);
         match opened {
             Opened::Repeated => reply.admit(),
@@ -106,9 +108,9 @@ impl Memory {
             let held = Held { record, counters, elsewhere: SmallVec::new(), subject };
             records.put(opening.id, Box::new(held));
         }
-        let opened = if opened == Opened::New && !is_open { Opened::Refused } else { opened };
-        let tag = transaction.charges.first().map_or(0, |counter| counter.key.tag);
-        opening.note(opened, || Group { tag, counters: None });
+        if opened == Opened::New && !is_open {
+            reply.record = RecordReply::Opened(Opened::Refused);
+        }
         reply
     }
 

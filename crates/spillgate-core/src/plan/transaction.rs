@@ -7,8 +7,7 @@ use smallvec::SmallVec;
 use crate::algorithm::Intent;
 use crate::counter::{ChargeReply, LimitHandle};
 use crate::limit::NamedLimit;
-use crate::reservation::Closing;
-use crate::reservation::Opening;
+use crate::reservation::{Closed, Closing, Opened, Opening};
 
 /// The charges of one decision. Those of all enforced rules are group 0 and come first. Each shadow
 /// rule and each post-paid limit follows as a group of its own.
@@ -36,14 +35,16 @@ pub enum RecordAction {
     Close(Arc<Closing>),
 }
 
-impl RecordAction {
-    /// Notes that the call is sent a second time. A record that the store finds may then be from
-    /// the first time.
-    pub fn note_resent(&self) {
-        if let RecordAction::Open(opening) = self {
-            opening.note_resent();
-        }
-    }
+/// The result of the change to a reservation record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RecordReply {
+    /// There was none.
+    #[default]
+    None,
+    /// Of opening it.
+    Opened(Opened),
+    /// Of ending or renewing it.
+    Closed(Closed),
 }
 
 /// The store's reply to a transaction.
@@ -53,6 +54,10 @@ pub struct TransactionReply {
     pub allowed: bool,
     /// The replies, in the order of the charges.
     pub replies: SmallVec<[ChargeReply; 1]>,
+    /// The result of the change to a record.
+    pub record: RecordReply,
+    /// Whether the call was sent a second time. A record that existed before may then be its own.
+    pub is_resent: bool,
 }
 
 impl TransactionReply {

@@ -1,12 +1,11 @@
 //! Decides the counters of shards that give no answer, each by its rule's `on_outage`.
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::Fallback;
 use super::deferred_charges::DeferredCharge;
-use crate::algorithm::{Charge, Intent, LimitParams, Refund};
-use crate::counter::{Change, ChargeReply, PlannedCharge};
+use crate::algorithm::{Intent, LimitParams};
+use crate::counter::PlannedCharge;
 use crate::error::StoreError;
 use crate::plan::{
     Cause, ChargeOutcome, ChargeOutcomes, RecordAction, Transaction, TransactionReply,
@@ -15,17 +14,19 @@ use crate::policy::{OnOutage, Rule};
 
 /// Decides for those counters of one plan whose shards give no answer.
 pub struct Outage<'p> {
-    pub(super) fallback: &'p Fallback,
+    pub(crate) fallback: &'p Fallback,
     /// The rule of each charge; `None` for an inline limit.
     pub(super) rules: SmallVec<[Option<&'p Rule>; 4]>,
     /// The deferred charges that this plan's calls carry, with the index of their charge.
-    pub(super) deferred: Mutex<Vec<(usize, DeferredCharge)>>,
+    pub(super) deferred: Vec<(usize, DeferredCharge)>,
     /// Local shares that admitted a charge which the store surely does not have, with the index of
     /// the charge. They become deferred charges once the whole decision stands. Until then another
     /// call could take them along.
-    pub(super) incurred: Mutex<Vec<(usize, LimitParams)>>,
+    pub(super) incurred: Vec<(usize, LimitParams)>,
     /// The indices of the charges that the store surely does not have, those of cost 0 included.
-    pub(super) uncharged: Mutex<SmallVec<[usize; 4]>>,
+    pub(super) uncharged: SmallVec<[usize; 4]>,
+    /// Whether there was no room for the record of a local charge.
+    pub(crate) is_full: bool,
 }
 
 impl Outage<'_> {
@@ -33,7 +34,7 @@ impl Outage<'_> {
     ///
     /// `indices` are the positions of these charges in the whole transaction.
     pub(crate) fn decide_without_store(
-        &self,
+        &mut self,
         transaction: &Transaction,
         indices: &[usize],
         error: StoreError,
@@ -46,7 +47,7 @@ impl Outage<'_> {
             return indices.iter().map(|index| self.overloaded(*index)).collect();
         }
         if error.is_uncharged() {
-            self.uncharged.lock().extend_from_slice(indices);
+            self.uncharged.extend_from_slice(indices);
         }
         let cause = if error.is_overload() { Cause::Overload } else { Cause::Outage };
         let counters = || transaction.charges.iter().zip(indices);
@@ -61,11 +62,7 @@ impl Outage<'_> {
         let reply = self.fallback.memory.decide(&local);
         // A denial by a local share takes precedence over one for lack of room.
         let is_refused = is_full && reply.allowed;
-        if let RecordAction::Open(opening) = &transaction.record
-            && is_refused
-        {
-            opening.note_full();
-        }
+        self.is_full |= is_refused;
         if reply.allowed && local.intent != Intent::Peek {
             self.note_admitted(&local, &local_indices, &reply, &error);
         }
@@ -91,21 +88,14 @@ impl Outage<'_> {
         outcomes.collect()
     }
 
-    /// Refunds a charge that a local share made, and returns the counter's state afterwards.
-    ///
-    /// `index` is the position of the charge in the whole transaction.
-    pub(crate) fn refund(
-        &self,
-        counter: &PlannedCharge,
-        index: usize,
-        charge: Charge,
-    ) -> ChargeReply {
-        let share = self.fallback.share_of(self.rules[index], counter.params());
-        let what = Refund::Unused { charge, unused: charge.amount };
-        // A refunded admission must not become a deferred charge.
-        self.incurred.lock().retain(|(incurred, _)| *incurred != index);
-        let local = counter.under(counter.limit.with_params(share));
-        self.fallback.memory.change(&local, Change::Refund(what)).1
+    /// Returns the local share of a charge, whose position in the whole transaction is `index`.
+    pub(crate) fn share_of(&self, index: usize, counter: &PlannedCharge) -> LimitParams {
+        self.fallback.share_of(self.rules[index], counter.params())
+    }
+
+    /// Lets a charge of a local share that is refunded become no deferred charge.
+    pub(crate) fn forget(&mut self, index: usize) {
+        self.incurred.retain(|(incurred, _)| *incurred != index);
     }
 
     /// Returns the transaction that this instance decides by its local shares, with the index of
@@ -145,7 +135,7 @@ impl Outage<'_> {
 
     /// Notes what the local shares admitted: as deferred charges, and as use of the shares.
     fn note_admitted(
-        &self,
+        &mut self,
         local: &Transaction,
         local_indices: &[usize],
         reply: &TransactionReply,
@@ -159,7 +149,7 @@ impl Outage<'_> {
                 continue;
             }
             if is_deferred {
-                self.incurred.lock().push((*index, *counter.params()));
+                self.incurred.push((*index, *counter.params()));
             }
             if let Some(rule) = self.rules[*index] {
                 self.fallback.note_share_used(rule, counter.params(), reply);
@@ -181,9 +171,8 @@ impl Outage<'_> {
 
     /// Puts back the deferred charges of a leg that was surely not executed. After an unknown
     /// result they count as charged.
-    fn note_unpaid(&self, indices: &[usize], error: &StoreError) {
-        let mut deferred = self.deferred.lock();
-        for (_, deferred) in deferred.extract_if(.., |(index, _)| indices.contains(index)) {
+    fn note_unpaid(&mut self, indices: &[usize], error: &StoreError) {
+        for (_, deferred) in self.deferred.extract_if(.., |(index, _)| indices.contains(index)) {
             if error.is_uncharged() {
                 self.fallback.deferred_charges.put_back(deferred);
             }

@@ -42,14 +42,13 @@ impl Fallback {
 
     /// Returns the charges of a call that local shares made.
     pub fn charged_here(&self, call: &StoreCall<'_>, outcomes: &ChargeOutcomes) -> ChargedHere {
-        let uncharged = call.outage.uncharged.lock();
         let asked = call.transaction.charges.iter().zip(outcomes).zip(&call.outage.rules);
         let charged = asked.enumerate().filter_map(|(index, ((counter, outcome), rule))| {
             let ChargeOutcome::Fallback(reply, _) = outcome else { return None };
             let share = self.share_of(*rule, counter.params());
             let charged = RecordedCost { cost: counter.cost, charge: reply.charge };
             let mut recorded = RecordedCharge::by_share(counter, share);
-            if !uncharged.contains(&index) {
+            if !call.outage.uncharged.contains(&index) {
                 // The store may have the charge and its record. Settling corrects it there.
                 recorded.share_of = None;
             }
@@ -60,12 +59,18 @@ impl Fallback {
 
     /// Keeps the record of local charges. Returns whether there were any.
     ///
-    /// If another call under the same id was faster, refunds the charges. `opening` then notes a
-    /// conflict if that call was for another request, or the end of its reservation.
-    pub fn keep(&self, opening: &Opening, charged: ChargedHere, elsewhere: &[Group]) -> bool {
+    /// # Errors
+    /// If another call under the same id was faster, refunds the charges. Returns what became of that call's
+    /// reservation, if it was for another request or has ended.
+    pub fn keep(
+        &self,
+        opening: &Opening,
+        charged: ChargedHere,
+        elsewhere: &[Group],
+    ) -> Result<bool, Opened> {
         let ChargedHere { subject, counters } = charged;
         if counters.is_empty() {
-            return false;
+            return Ok(false);
         }
         let (counters, charges) = counters.into_iter().unzip();
         let (body, lasting_us) = (opening.body, opening.lasting_us);
@@ -77,10 +82,10 @@ impl Fallback {
             }
             // The receipt of an equal request names the record that is kept.
             if opened != Opened::Repeated {
-                opening.note(opened, || Group { tag: 0, counters: None });
+                return Err(opened);
             }
         }
-        true
+        Ok(true)
     }
 
     /// Returns the counts of records that this process holds.

@@ -11,8 +11,8 @@ use crate::algorithm::{
 use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::error::StoreError;
 use crate::limit::Algorithm;
-use crate::plan::{RecordAction, Transaction, TransactionReply};
-use crate::reservation::{Answer, Closed, EndResult, Ended, Group, Opened, Opening};
+use crate::plan::{RecordAction, RecordReply, Transaction, TransactionReply};
+use crate::reservation::{Answer, Closed, EndResult, Ended, Opened};
 
 /// The integers of a reply.
 #[derive(Debug)]
@@ -75,9 +75,9 @@ impl Reply {
             self.counter(rest, counter, false)?;
         }
         // An end answers with one word for the whole record, and no counters.
-        if let RecordAction::Close(closing) = &transaction.record {
-            closing.note(closed(take(rest)?)?);
-            return Ok(Ok(TransactionReply { allowed: true, replies: SmallVec::new() }));
+        if let RecordAction::Close(_) = &transaction.record {
+            let record = RecordReply::Closed(closed(take(rest)?)?);
+            return Ok(Ok(TransactionReply { record, ..reply_from(transaction, SmallVec::new()) }));
         }
         let opened = match &transaction.record {
             RecordAction::Open(_) => Some(opened(take(rest)?)?),
@@ -87,8 +87,8 @@ impl Reply {
             all.add(counter, self.counter(rest, counter, has_receipt(transaction, counter))?);
         }
         let mut reply = reply_from(transaction, all.replies);
-        if let (RecordAction::Open(opening), Some(opened)) = (&transaction.record, opened) {
-            note(opening, opened, transaction, &mut reply);
+        if let Some(opened) = opened {
+            apply(opened, &mut reply);
         }
         Ok(if all.foreign { Err(not_ours()) } else { Ok(reply) })
     }
@@ -249,16 +249,12 @@ pub(in super::super) fn reply_from(
 ) -> TransactionReply {
     let mut counters = transaction.charges.iter().zip(&replies);
     let allowed = counters.all(|(asked, reply)| asked.group > 0 || reply.fits);
-    TransactionReply { allowed, replies }
+    TransactionReply { allowed, replies, record: RecordReply::None, is_resent: false }
 }
 
-/// Records the result of opening a record, and applies it to the reply.
-fn note(
-    opening: &Opening,
-    opened: Opened,
-    transaction: &Transaction,
-    reply: &mut TransactionReply,
-) {
+/// Applies the result of opening a record to the reply.
+fn apply(opened: Opened, reply: &mut TransactionReply) {
+    reply.record = RecordReply::Opened(opened);
     match opened {
         Opened::Repeated => reply.admit(),
         Opened::Conflict | Opened::Ended(_) => {
@@ -266,11 +262,6 @@ fn note(
         }
         Opened::New | Opened::Refused | Opened::Full => {}
     }
-    // When the record was made, another policy may have divided the counters into other groups.
-    let is_known = opened == Opened::New;
-    opening.note(opened, || {
-        if is_known { Group::of(&transaction.charges) } else { Group::unread(&transaction.charges) }
-    });
 }
 
 fn opened([word]: [i64; 1]) -> Result<Opened, StoreError> {

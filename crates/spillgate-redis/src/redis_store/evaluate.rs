@@ -15,76 +15,70 @@ use crate::fallback::{ChargedHere, StoreCall};
 use crate::limit::NamedLimit;
 use crate::plan::{ChargeOutcome, ChargeOutcomes, Evaluated, FollowUp, Plan, RecordAction};
 use crate::policy::Policy;
-use crate::reservation::GROUPS_MAX;
+use crate::reservation::{GROUPS_MAX, Group};
 use crate::spread;
 
 /// A plan after leases and the denial cache have been applied.
-struct Prepared {
+struct Prepared<'p> {
     plan: Box<Plan>,
+    policy: Option<&'p Policy>,
     paid: Paid,
     /// The time before the call to the store, if the store must evaluate the plan.
     sent: Option<Sent>,
 }
 
 impl RedisStore {
-    /// Evaluates a plan. `policy` holds the rules of the plan's counters and is `None` for an inline limit.
+    /// Evaluates plans in order, each by itself, with as few calls to the servers as possible. Each comes with the policy
+    /// that holds the rules of its counters, `None` for an inline limit.
     ///
     /// A caller that waits at most `within` for the servers admits by itself afterwards.
-    pub async fn evaluate(
+    pub async fn evaluate<'p>(
         &self,
-        plan: Box<Plan>,
-        policy: Option<&Policy>,
+        plans: impl IntoIterator<Item = (Box<Plan>, Option<&'p Policy>)>,
         within: Option<Duration>,
-    ) -> Evaluated {
-        let mut prepared = self.prepare(plan, policy);
-        let Some(sent) = prepared.sent else { return self.conclude_unasked(prepared) };
+    ) -> Vec<Evaluated> {
+        let plans = plans.into_iter();
+        let prepared: Vec<Prepared<'p>> =
+            plans.map(|(plan, policy)| self.prepare(plan, policy)).collect();
+        if prepared.iter().all(|prepared| prepared.sent.is_none()) {
+            return prepared.into_iter().map(|prepared| self.conclude_unasked(prepared)).collect();
+        }
         // Boxed, since the future of a check that leases or a remembered denial answer would otherwise be as large.
-        Box::pin(async move {
-            // The call takes the deferred charges of its counters with it. If the caller leaves
-            // before the answer, they count as charged, even if the call was not sent yet.
-            let call = self.fallback.store_call(&mut prepared.plan, policy);
-            let hurried = within.map(|within| self.servers.within(within));
-            let servers = hurried.as_ref().unwrap_or(&self.servers);
-            let outcomes = spread::decide(servers, &call).await;
-            let charged_here = self.note_answer(&call, &outcomes, sent);
-            drop(call);
-            let mut plan = self.conclude(prepared, &outcomes);
-            self.correct(&mut plan).await;
-            self.evaluated(plan, charged_here)
-        })
-        .await
+        Box::pin(self.ask(prepared, within)).await
     }
 
-    /// Evaluates several plans in order, each by itself, with as few calls to the store as
-    /// possible.
-    pub async fn evaluate_each(&self, plans: Vec<(Box<Plan>, Option<&Policy>)>) -> Vec<Evaluated> {
-        let mut each: Vec<(Prepared, Option<&Policy>)> =
-            plans.into_iter().map(|(plan, policy)| (self.prepare(plan, policy), policy)).collect();
-        let sent: Vec<Sent> = each.iter().filter_map(|(prepared, _)| prepared.sent).collect();
-        let asking = each.iter_mut().filter(|(prepared, _)| prepared.sent.is_some());
-        let calls: Vec<_> = asking
-            .map(|(prepared, policy)| self.fallback.store_call(&mut prepared.plan, *policy))
+    async fn ask(
+        &self,
+        mut prepared: Vec<Prepared<'_>>,
+        within: Option<Duration>,
+    ) -> Vec<Evaluated> {
+        let hurried = within.map(|within| self.servers.within(within));
+        let servers = hurried.as_ref().unwrap_or(&self.servers);
+        let sent: Vec<Sent> = prepared.iter().filter_map(|prepared| prepared.sent).collect();
+        // A call takes the deferred charges of its counters with it. If the caller leaves
+        // before the answer, they count as charged, even if the call was not sent yet.
+        let asking = prepared.iter_mut().filter(|prepared| prepared.sent.is_some());
+        let mut calls: Vec<StoreCall<'_>> = asking
+            .map(|prepared| self.fallback.store_call(&mut prepared.plan, prepared.policy))
             .collect();
-        let outcomes = spread::decide_each(&self.servers, &calls).await;
-        let answers: Vec<_> = calls
-            .iter()
-            .zip(outcomes)
-            .zip(sent)
-            .map(|((call, outcomes), sent)| {
-                let charged_here = self.note_answer(call, &outcomes, sent);
-                (outcomes, charged_here)
-            })
-            .collect();
-        // `calls` borrows the plans that `conclude` consumes.
+        let outcomes = spread::decide(servers, &mut calls).await;
+        let answers = calls.iter_mut().zip(outcomes).zip(sent);
+        let answers = answers.map(|((call, outcomes), sent)| {
+            let charged_here = self.note_answer(call, &outcomes.charges, sent);
+            (outcomes, charged_here)
+        });
+        let mut answers = answers.collect::<Vec<_>>().into_iter();
+        // It borrows the plans that `conclude` consumes.
         drop(calls);
-        // Only plans that were sent have an answer, in order, and perhaps corrections.
-        let mut answers = answers.into_iter();
-        let mut concluded = Vec::with_capacity(each.len());
-        for (prepared, _) in each {
+        let mut concluded = Vec::with_capacity(prepared.len());
+        for prepared in prepared {
+            // Only plans that were sent have an answer, in order, and perhaps corrections.
             let answer = prepared.sent.and_then(|_| answers.next());
             concluded.push(match answer {
                 Some((outcomes, charged_here)) => {
-                    (self.conclude(prepared, &outcomes), Some(charged_here))
+                    let mut plan = self.conclude(prepared, &outcomes.charges);
+                    plan.noted = outcomes.noted.or(plan.noted);
+                    (plan, Some(charged_here))
                 }
                 None => (self.conclude_unasked(prepared).plan, None),
             });
@@ -109,17 +103,15 @@ impl RedisStore {
     }
 
     /// Applies leases and the denial cache to a plan.
-    fn prepare(&self, mut plan: Box<Plan>, policy: Option<&Policy>) -> Prepared {
+    fn prepare<'p>(&self, mut plan: Box<Plan>, policy: Option<&'p Policy>) -> Prepared<'p> {
         // If no receipt can name all locations, the check only peeks and is denied: nothing could release the permits.
-        if let Some(opening) = &plan.opening
-            && self.servers.locations(&plan.transaction) > GROUPS_MAX
-        {
-            opening.note_full();
+        if plan.opening.is_some() && self.servers.locations(&plan.transaction) > GROUPS_MAX {
+            plan.noted.get_or_insert_default().full = true;
             plan.look();
         }
         let paid = self.pay(&mut plan, policy);
         if !plan.asks() {
-            return Prepared { plan, paid, sent: None };
+            return Prepared { plan, policy, paid, sent: None };
         }
         // Read before the call is sent, so that each denial expires early rather than late.
         let sent = self.denials.begin(&self.servers);
@@ -129,14 +121,14 @@ impl RedisStore {
         let is_named = plan.opening.as_ref().is_some_and(|opening| opening.is_named);
         let may_be_denied = plan.follow_ups.is_empty() && !is_named;
         let is_denied = may_be_denied && self.denials.refuses(&self.servers, &mut plan, sent);
-        Prepared { plan, paid, sent: Some(sent).filter(|_| !is_denied) }
+        Prepared { plan, policy, paid, sent: Some(sent).filter(|_| !is_denied) }
     }
 
     /// Stores the reply in the last known state and the denial cache. Returns the charges of a
     /// reservation that this instance made itself.
     fn note_answer(
         &self,
-        call: &StoreCall<'_>,
+        call: &mut StoreCall<'_>,
         outcomes: &ChargeOutcomes,
         sent: Sent,
     ) -> Option<Box<ChargedHere>> {
@@ -149,7 +141,7 @@ impl RedisStore {
     }
 
     /// Fills in the counters, and puts leases back if the decision is denied.
-    fn conclude(&self, prepared: Prepared, outcomes: &[ChargeOutcome]) -> Box<Plan> {
+    fn conclude(&self, prepared: Prepared<'_>, outcomes: &[ChargeOutcome]) -> Box<Plan> {
         let Prepared { mut plan, paid, .. } = prepared;
         plan.take(outcomes);
         self.put_back_if_denied(paid, &plan.outcomes);
@@ -158,7 +150,7 @@ impl RedisStore {
 
     /// Concludes a plan without a call to the store. There are no corrections, since they are made
     /// on the store.
-    fn conclude_unasked(&self, prepared: Prepared) -> Evaluated {
+    fn conclude_unasked(&self, prepared: Prepared<'_>) -> Evaluated {
         let mut plan = self.conclude(prepared, &[]);
         plan.deny_if_full();
         self.evaluated(plan, None)
@@ -166,18 +158,20 @@ impl RedisStore {
 
     /// Keeps the record of charges that this instance made itself if the decision allows, and undoes a record that may
     /// be on a server all the same if it denies.
-    fn evaluated(&self, plan: Box<Plan>, charged_here: Option<Box<ChargedHere>>) -> Evaluated {
+    fn evaluated(&self, mut plan: Box<Plan>, charged_here: Option<Box<ChargedHere>>) -> Evaluated {
         let mut receipt = plan.receipt();
-        match (&plan.opening, &mut receipt) {
-            (Some(opening), Some(contents)) => {
-                if let Some(charged) = charged_here
-                    && self.fallback.keep(opening, *charged, &contents.groups)
-                {
-                    contents.node = Some(self.servers.instance_id());
+        match (&plan.opening, &mut receipt, charged_here) {
+            (Some(opening), Some(contents), Some(charged)) => {
+                match self.fallback.keep(opening, *charged, &contents.groups) {
+                    Ok(kept) => contents.node = kept.then(|| self.servers.instance_id()),
+                    Err(opened) => {
+                        let group = || Group { tag: 0, counters: None };
+                        plan.noted.get_or_insert_default().note(opened, group);
+                    }
                 }
             }
-            (Some(opening), None) if plan.outcomes.iter().any(is_degraded) => {
-                self.undo_in_doubt(opening);
+            (Some(_), None, _) if plan.outcomes.iter().any(is_degraded) => {
+                self.undo_in_doubt(&plan);
             }
             _ => {}
         }
@@ -189,7 +183,7 @@ impl RedisStore {
     async fn correct(&self, plan: &mut Plan) {
         let follow_ups = mem::take(&mut plan.follow_ups);
         // A repeated reservation was corrected the first time.
-        if !follow_ups.is_empty() && plan.noted().charges_anew() {
+        if !follow_ups.is_empty() && plan.charges_anew() {
             // Boxed, since few decisions need corrections.
             Box::pin(self.follow_up(follow_ups, &mut plan.outcomes)).await;
         }

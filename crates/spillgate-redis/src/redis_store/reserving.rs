@@ -36,9 +36,9 @@ impl RedisStore {
             return Err(ReservationError::TooManyLocations { locations });
         }
         let (asks, has_permits) = (plan.asks(), takes_permits(&plan.transaction.charges));
-        let evaluated = self.evaluate(plan, policy, None).await;
-        let noted = opening.noted();
-        noted.check()?;
+        let evaluated = self.evaluate_one(plan, policy).await;
+        evaluated.plan.check_record()?;
+        let noted = evaluated.plan.noted.clone().unwrap_or_default();
         // A repeated reservation is valid only while its permits are held. The counters' reply
         // alone does not show that.
         if has_permits {
@@ -50,6 +50,11 @@ impl RedisStore {
             self.named_for_this(opening, &noted, evaluated.plan.allows()).await?;
         }
         Ok(evaluated)
+    }
+
+    async fn evaluate_one(&self, plan: Box<Plan>, policy: Option<&Policy>) -> Evaluated {
+        let mut evaluated = self.evaluate([(plan, policy)], None).await;
+        evaluated.pop().expect("each plan has a result")
     }
 
     /// Returns an error if a repeated reservation has lost a permit.
@@ -101,8 +106,9 @@ impl RedisStore {
     /// Undoes the records of a denied call whose reply was late or lost, since nobody has a receipt for them.
     ///
     /// A named record stays, because its caller may repeat the call.
-    pub(super) fn undo_in_doubt(&self, opening: &Opening) {
-        let (id, mut groups) = (opening.id, opening.noted().groups);
+    pub(super) fn undo_in_doubt(&self, plan: &Plan) {
+        let (Some(opening), Some(noted)) = (&plan.opening, &plan.noted) else { return };
+        let (id, mut groups) = (opening.id, noted.groups.clone());
         if opening.is_named || groups.is_empty() {
             return;
         }
@@ -130,8 +136,9 @@ impl RedisStore {
         alone: Alone,
         opening: &Opening,
     ) -> Result<Evaluated, ReservationError> {
-        opening.note(alone.opened, || Group { tag: 0, counters: None });
-        opening.noted().check()?;
+        let mut noted = Box::<Noted>::default();
+        noted.note(alone.opened, || Group { tag: 0, counters: None });
+        noted.check()?;
         for group in &alone.elsewhere {
             // If the shard is out of reach, the record here decides. Whatever ends the reservation
             // ends that record too.
@@ -141,9 +148,9 @@ impl RedisStore {
         }
         plan.look();
         let opened = plan.opening.take();
-        let mut evaluated = self.evaluate(plan, policy, None).await;
+        let mut evaluated = self.evaluate_one(plan, policy).await;
         evaluated.plan.outcomes.iter_mut().for_each(CounterOutcome::admit);
-        evaluated.plan.opening = opened;
+        (evaluated.plan.opening, evaluated.plan.noted) = (opened, Some(noted));
         let (node, groups) = (Some(self.servers.instance_id()), alone.elsewhere);
         evaluated.receipt = Some(Contents { id: opening.id, node, groups });
         Ok(evaluated)

@@ -7,9 +7,10 @@ use tokio::task::JoinHandle;
 
 use super::super::Redis;
 use super::super::topology::Location;
-use super::{ChargeOutcome, ChargeOutcomes, Leg, Outage};
-use crate::algorithm::Charge;
+use super::{ChargeOutcome, ChargeOutcomes, Leg, Outcomes};
+use crate::algorithm::{Charge, LimitParams};
 use crate::counter::{ChargeReply, PlannedCharge};
+use crate::fallback::{Fallback, Outage};
 use crate::plan::{Cause, RecordAction};
 use crate::reservation::kept::RecordedCharge;
 use crate::time::Deadline;
@@ -17,9 +18,9 @@ use crate::time::Deadline;
 /// Charges made before all legs have allowed.
 ///
 /// Dropping this refunds them in the background, so a caller that is dropped between two legs leaves no charge.
-pub(super) struct ProvisionalCharges<'a, 'q> {
+pub(super) struct ProvisionalCharges<'a> {
     redis: &'a Redis,
-    outage: &'a Outage<'q>,
+    fallback: &'a Fallback,
     charges: Vec<ProvisionalCharge>,
     /// Records of reservations that were opened: location, id, and the counters of the record.
     records: Vec<(Location, u128, Vec<RecordedCharge>)>,
@@ -32,17 +33,18 @@ struct ProvisionalCharge {
     number: usize,
     counter: PlannedCharge,
     charge: Charge,
-    /// Why the local share made it; `None` if the store did.
-    local: Option<Cause>,
+    /// The local share that made it, and why; `None` if the store did.
+    local: Option<(LimitParams, Cause)>,
 }
 
-impl<'a, 'q> ProvisionalCharges<'a, 'q> {
-    pub(super) fn new(redis: &'a Redis, outage: &'a Outage<'q>) -> ProvisionalCharges<'a, 'q> {
-        ProvisionalCharges { redis, outage, charges: Vec::new(), records: Vec::new() }
+impl<'a> ProvisionalCharges<'a> {
+    pub(super) fn new(redis: &'a Redis, fallback: &'a Fallback) -> ProvisionalCharges<'a> {
+        ProvisionalCharges { redis, fallback, charges: Vec::new(), records: Vec::new() }
     }
 
     /// Records the charges of a leg.
-    pub(super) fn note(&mut self, leg: &Leg, outcomes: &ChargeOutcomes) {
+    pub(super) fn note(&mut self, leg: &Leg, outcomes: &Outcomes, outage: &Outage<'_>) {
+        let Outcomes { charges: outcomes, noted } = outcomes;
         let by_store =
             leg.indices.iter().any(|number| matches!(outcomes[*number], ChargeOutcome::Store(_)));
         if let RecordAction::Open(opening) = &leg.transaction.record
@@ -51,10 +53,10 @@ impl<'a, 'q> ProvisionalCharges<'a, 'q> {
             // A record that existed before this call belongs to an earlier call, so it is not undone. After a
             // resend the earlier call is our own, unless the caller has named it: then it may be one that the caller
             // repeats.
-            let noted = opening.noted();
             let tag = leg.transaction.charges.first().map_or(0, |counter| counter.key.tag);
-            let is_own = noted.is_resent && !opening.is_named;
-            let was_there = noted.repeated.contains(&tag) && !is_own;
+            let was_there = noted.as_ref().is_some_and(|noted| {
+                noted.repeated.contains(&tag) && !(noted.is_resent && !opening.is_named)
+            });
             if was_there || !leg.passes(outcomes) {
                 return;
             }
@@ -66,7 +68,9 @@ impl<'a, 'q> ProvisionalCharges<'a, 'q> {
         for (number, counter) in leg.indices.iter().zip(&leg.transaction.charges) {
             let (reply, local) = match &outcomes[*number] {
                 ChargeOutcome::Store(reply) => (reply, None),
-                ChargeOutcome::Fallback(reply, cause) => (reply, Some(*cause)),
+                ChargeOutcome::Fallback(reply, cause) => {
+                    (reply, Some((outage.share_of(*number, counter), *cause)))
+                }
                 _ => continue,
             };
             if let (Some(charge), 0) = (reply.charge, counter.group) {
@@ -91,9 +95,15 @@ impl<'a, 'q> ProvisionalCharges<'a, 'q> {
     ///
     /// Refunds that take longer continue in the background. `outcomes` then shows the counters after the
     /// refund, or [`ChargeOutcome::Refunded`] where no reply came in time.
-    pub(super) async fn refund(mut self, deadline: Deadline, outcomes: &mut ChargeOutcomes) {
+    pub(super) async fn refund(
+        mut self,
+        outage: &mut Outage<'_>,
+        deadline: Deadline,
+        outcomes: &mut ChargeOutcomes,
+    ) {
         for charged in &self.charges {
             outcomes[charged.number] = ChargeOutcome::Refunded;
+            outage.forget(charged.number);
         }
         if !self.records.is_empty() {
             // The reply to an undone record does not contain the state of its counters.
@@ -112,8 +122,8 @@ impl<'a, 'q> ProvisionalCharges<'a, 'q> {
         let mut here = Vec::new();
         let mut at_store: BTreeMap<Location, Vec<ProvisionalCharge>> = BTreeMap::new();
         for charged in self.charges.drain(..) {
-            if let Some(cause) = charged.local {
-                let reply = self.outage.refund(&charged.counter, charged.number, charged.charge);
+            if let Some((share, cause)) = charged.local {
+                let reply = self.fallback.refund_share(&charged.counter, share, charged.charge);
                 here.push((charged.number, ChargeOutcome::Fallback(admitted(reply), cause)));
             } else {
                 at_store.entry(charged.location).or_default().push(charged);
@@ -167,7 +177,7 @@ fn admitted(mut reply: ChargeReply) -> ChargeReply {
     reply
 }
 
-impl Drop for ProvisionalCharges<'_, '_> {
+impl Drop for ProvisionalCharges<'_> {
     fn drop(&mut self) {
         self.begin_refund();
     }

@@ -71,8 +71,8 @@ impl Inner {
         all: Vec<BoundRequest<'_, '_>>,
     ) -> Vec<Decision> {
         let began = self.metrics.begin();
-        let plans = all.iter().map(|bound| (self.plan_to_charge(bound), bound.policy())).collect();
-        let evaluated = store.evaluate_each(plans).await;
+        let plans = all.iter().map(|bound| (self.plan_to_charge(bound), bound.policy()));
+        let evaluated = store.evaluate(plans, None).await;
         self.metrics.end(began);
         let each = all.iter().zip(evaluated);
         each.map(|(bound, evaluated)| self.answer(bound, evaluated)).collect()
@@ -102,7 +102,7 @@ impl Inner {
         receipt: Option<Contents>,
     ) -> Decision {
         // A repeated reservation was sampled when it was charged.
-        if plan.opening.as_ref().is_none_or(|opening| opening.noted().charges_anew()) {
+        if plan.charges_anew() {
             self.sample(bound, &plan.outcomes);
         }
         self.metrics.count(&plan.outcomes, bound.meters());

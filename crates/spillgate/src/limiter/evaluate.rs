@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::Inner;
 use crate::counter::{Change, LimitHandle};
 use crate::engine::{Engine, Memory};
-use crate::plan::{ChargeOutcome, Evaluated, FollowUp, Plan};
+use crate::plan::{ChargeOutcome, Evaluated, FollowUp, Plan, RecordReply};
 use crate::policy::Policy;
+use crate::reservation::Group;
 
 impl Inner {
     /// Evaluates a plan. `policy` holds the rules of the plan's counters and is `None` for an
@@ -30,7 +31,10 @@ impl Inner {
                 Evaluated { plan, receipt }
             }
             #[cfg(feature = "redis")]
-            Engine::Redis(store) => store.evaluate(plan, policy, within).await,
+            Engine::Redis(store) => {
+                let mut evaluated = store.evaluate([(plan, policy)], within).await;
+                evaluated.pop().expect("each plan has a result")
+            }
         }
     }
 
@@ -50,7 +54,13 @@ impl Inner {
 pub(super) fn evaluate_in_memory<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
     if plan.asks() {
         let (transaction, mut pending) = plan.split();
-        memory.decide_into(transaction, |reply| pending.take(ChargeOutcome::Store(reply)));
+        let record =
+            memory.decide_into(transaction, |reply| pending.take(ChargeOutcome::Store(reply)));
+        if let RecordReply::Opened(opened) = record {
+            let tag = plan.transaction.charges.first().map_or(0, |counter| counter.key.tag);
+            let group = || Group { tag, counters: None };
+            plan.noted.get_or_insert_default().note(opened, group);
+        }
     }
     if !plan.follow_ups.is_empty() || plan.opening.is_some() {
         follow_up(memory, plan);
@@ -59,7 +69,7 @@ pub(super) fn evaluate_in_memory<L: LimitHandle>(memory: &Memory, plan: &mut Pla
 
 fn follow_up<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
     let follow_ups = mem::take(&mut plan.follow_ups);
-    let charges_anew = plan.noted().charges_anew();
+    let charges_anew = plan.charges_anew();
     // A repeated reservation was corrected the first time.
     for follow_up in follow_ups.iter().filter(|_| charges_anew) {
         if follow_up.stands(&plan.outcomes) {

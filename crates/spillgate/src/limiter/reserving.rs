@@ -216,7 +216,7 @@ impl Inner {
         };
         self.metrics.end(began);
         // A rejected call is no decision, so this comes before the answer, which counts it.
-        opening.noted().check()?;
+        evaluated.plan.check_record()?;
         Ok(self.answer(&bound, evaluated))
     }
 

@@ -13,7 +13,7 @@ use spillgate_core::subject::SubjectKey;
 use spillgate_core::time::Clock;
 use spillgate_redis::Redis;
 use spillgate_redis::fallback::Fallback;
-use spillgate_redis::spread::{decide, decide_each};
+use spillgate_redis::spread::decide;
 
 /// A store of counters.
 #[derive(Debug)]
@@ -34,9 +34,10 @@ impl Engine {
             Engine::Redis(redis) => redis,
         };
         let mut plans: Vec<Plan> = transactions.iter().map(plan_of).collect();
-        let calls: Vec<_> = plans.iter_mut().map(|plan| FALLBACK.store_call(plan, None)).collect();
+        let mut calls: Vec<_> =
+            plans.iter_mut().map(|plan| FALLBACK.store_call(plan, None)).collect();
         let mut replies = Vec::with_capacity(calls.len());
-        for (transaction, outcomes) in transactions.iter().zip(decide_each(redis, &calls).await) {
+        for (transaction, outcomes) in transactions.iter().zip(decide(redis, &mut calls).await) {
             replies.push(reply_in_full(redis, transaction, outcomes).await);
         }
         replies
