@@ -14,9 +14,6 @@ use super::{
 };
 
 mod coarse;
-mod tracked;
-
-pub use tracked::Tracked;
 
 /// `count` tokens every `period`, at most `burst` at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +46,22 @@ pub struct State {
     /// The period that the state was written under.
     pub period_us: u64,
     /// Set from the first receipt on. Boxed, because few buckets have one and every decision moves its states.
-    pub tracked: Option<Box<Tracked>>,
+    pub receipts: Option<Box<Receipts>>,
+}
+
+/// The data that receipts need of a bucket.
+///
+/// Had part of a charge never been made, at most that part would be free now, and at most the fewest tokens in use
+/// since then, as if refunds in between had never been charged. No history is kept: one low stands for all charges
+/// since it began. Where it proves too little the refund is smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipts {
+    /// Names the bucket from its first receipt until it is empty.
+    pub incarnation: u64,
+    /// The sum of all refunds, and of the lows that were given up. A receipt carries its value.
+    pub mark: u64,
+    /// The fewest whole tokens in use since it began.
+    pub low: u64,
 }
 
 /// A level: `tokens` whole tokens, of which the first has drained by `drained` parts.
@@ -71,7 +83,7 @@ pub struct View<'n> {
     pub gone_after_us: Option<u64>,
     /// The boundary of the level.
     boundary: (u64, u32),
-    tracked: Option<Box<Tracked>>,
+    receipts: Option<Box<Receipts>>,
     rebased: bool,
 }
 
@@ -193,7 +205,7 @@ impl<'n> View<'n> {
         let converted = State {
             boundary_us: state.boundary_us + u64::from(state.boundary_part > 0),
             boundary_part: 0,
-            tracked: None,
+            receipts: None,
             ..state.clone()
         };
         let mut view = View::drained_by(&converted, params, now_us);
@@ -226,56 +238,64 @@ impl<'n> View<'n> {
 
     /// Uses `cost` tokens.
     #[inline]
-    pub fn charge(&mut self, cost: u64, now_us: u64) {
-        self.note_low(now_us);
+    pub fn charge(&mut self, cost: u64) {
+        if let Some(receipts) = &mut self.receipts {
+            // Since the last write the level has only fallen.
+            receipts.low = receipts.low.min(self.level.whole());
+        }
         self.gone_after_us = None;
         self.level.tokens += cost;
     }
 
     /// Uses up to `cost` tokens even without room, up to the limit of force.
-    pub fn force(&mut self, cost: u64, now_us: u64) {
+    pub fn force(&mut self, cost: u64) {
         let forced = self.level.tokens.saturating_add(cost).min(self.params.forced_max);
-        self.charge(forced.saturating_sub(self.level.tokens), now_us);
+        self.charge(forced.saturating_sub(self.level.tokens));
     }
 
-    /// Creates a receipt for `amount` tokens charged just now. Begins a life named `nonce` if there is none.
+    /// Creates a receipt for `amount` tokens charged just now. The first one names the bucket `nonce`.
     pub fn receipt(&mut self, amount: u64, now_us: u64, nonce: u64) -> Charge {
-        let level = self.level.begun();
-        let begun = || Box::new(Tracked::begun(nonce, self.params.burst, level, now_us));
-        let tracked = self.tracked.get_or_insert_with(begun);
-        Charge { incarnation: tracked.incarnation, at_us: now_us, amount, mark: tracked.returned }
+        let tokens = self.level.whole();
+        let new = || Box::new(Receipts { incarnation: nonce, mark: 0, low: 0 });
+        let receipts = self.receipts.get_or_insert_with(new);
+        if tokens > 2 * receipts.low {
+            // The low proves less than half of this, so it begins again. For earlier charges it then proves nothing.
+            receipts.mark += tokens;
+            receipts.low = tokens;
+        }
+        Charge { incarnation: receipts.incarnation, at_us: now_us, amount, mark: receipts.mark }
     }
 
     /// Refunds. Returns the whole tokens refunded, or `None` if nothing changed.
     pub fn refund(&mut self, what: Refund, now_us: u64) -> Option<u64> {
-        self.note_low(now_us);
         let back = match what {
             Refund::Unused { charge, unused } => self.returnable(&charge, unused, now_us),
-            Refund::Amount(amount) => Level { tokens: amount, drained: 0 },
+            Refund::Amount(amount) => Level::of_tokens(amount),
         };
         let back = back.min(self.level);
         // While the boundary lies ahead of now no token has begun to drain, so only whole tokens can be refunded.
-        let back = if self.level.drained < 0 { back.whole() } else { back };
+        let back = if self.level.drained < 0 { Level::of_tokens(back.whole()) } else { back };
         if back == Level::default() {
             return None;
         }
         self.gone_after_us = None;
         self.lower(back, now_us);
-        Some(back.whole().tokens)
+        Some(back.whole())
     }
 
-    /// Returns the tokens that would be free now had `unused` tokens of `charge` never been charged.
+    /// Returns the tokens that would surely be free now had `unused` tokens of `charge` never been charged.
     fn returnable(&self, charge: &Charge, unused: u64, now_us: u64) -> Level {
-        let Some(tracked) = &self.tracked else { return Level::default() };
-        if tracked.incarnation != charge.incarnation || now_us < charge.at_us {
+        let Some(receipts) = &self.receipts else { return Level::default() };
+        if receipts.incarnation != charge.incarnation || now_us < charge.at_us {
             return Level::default();
         }
         let elapsed = u128::from(now_us - charge.at_us) * u128::from(self.params.d);
         let charged = u128::from(charge.amount) * u128::from(self.params.n);
-        // Two amounts are safe to refund: the rest of the charge by its age, and the lowest level since then.
+        // Two amounts are safe to refund: the rest of the charge by its age, and what the low proves.
         let left = Level::of_parts(charged.saturating_sub(elapsed), self.params.n);
-        let low = tracked.low_since(charge, self.params);
-        Level { tokens: unused, drained: 0 }.min(left.max(low))
+        let since = receipts.mark.checked_sub(charge.mark);
+        let proven = since.map_or(0, |since| receipts.low.saturating_sub(since));
+        Level::of_tokens(unused).min(left.max(Level::of_tokens(proven)))
     }
 
     /// Returns the state to store, or `None` for an empty bucket.
@@ -288,7 +308,7 @@ impl<'n> View<'n> {
             boundary_part: self.boundary.1,
             count: self.params.count,
             period_us: self.params.period_us,
-            tracked: self.tracked.clone(),
+            receipts: self.receipts.clone(),
         })
     }
 
@@ -299,7 +319,7 @@ impl<'n> View<'n> {
             level: Level::default(),
             gone_after_us: None,
             boundary: (now_us, 0),
-            tracked: None,
+            receipts: None,
             rebased: false,
         }
     }
@@ -308,19 +328,19 @@ impl<'n> View<'n> {
     fn drained_by(state: &State, params: &'n Params, now_us: u64) -> View<'n> {
         // A smaller burst binds at once, but must not lock clients out for tokens that a larger burst admitted.
         let used = u64::from(state.used).min(params.forced_max);
-        // Lows under another burst cannot be compared, so receipts of that life refund nothing.
-        let tracked = state.tracked.as_ref().filter(|life| life.burst == params.burst).cloned();
+        // Where use is cut off, nothing is certain about the charges that it contains.
+        let receipts = state.receipts.as_ref().filter(|_| used == u64::from(state.used)).cloned();
         let boundary = (state.boundary_us, state.boundary_part);
         if now_us <= state.boundary_us {
             let ahead_us = state.boundary_us - now_us;
             if ahead_us > tolerated_us(params.refill_us()) {
                 // The clock stepped back: the whole use counts from now on, and drains from now on.
-                let level = Level { tokens: used, drained: 0 };
+                let level = Level::of_tokens(used);
                 return View { level, rebased: true, ..View::unused(params, now_us) };
             }
             let ahead = u128::from(ahead_us) * u128::from(params.d) + u128::from(boundary.1);
             let level = Level { tokens: used, drained: -(ahead as i64) };
-            return View { level, boundary, tracked, ..View::unused(params, now_us) };
+            return View { level, boundary, receipts, ..View::unused(params, now_us) };
         }
         let (drained, part) = params.drained_in(now_us - boundary.0, boundary.1);
         if drained >= used {
@@ -328,7 +348,7 @@ impl<'n> View<'n> {
         }
         let level = Level { tokens: used - drained, drained: part as i64 };
         let boundary = before(now_us, part, params.d);
-        View { level, boundary, tracked, ..View::unused(params, now_us) }
+        View { level, boundary, receipts, ..View::unused(params, now_us) }
     }
 
     fn lower(&mut self, by: Level, now_us: u64) {
@@ -340,18 +360,8 @@ impl<'n> View<'n> {
         if self.level.drained >= 0 {
             self.boundary = before(now_us, self.level.drained as u64, self.params.d);
         }
-        let n = self.params.n;
-        if let Some(tracked) = &mut self.tracked {
-            tracked.lower(by, n);
-        }
-    }
-
-    /// Records the level just before a write: since the last write it has only fallen, so this is the lowest.
-    #[inline]
-    fn note_low(&mut self, now_us: u64) {
-        let level = self.level.begun();
-        if let Some(tracked) = &mut self.tracked {
-            tracked.note(level, self.params.refill_us(), now_us);
+        if let Some(receipts) = &mut self.receipts {
+            receipts.mark += by.tokens;
         }
     }
 }
@@ -366,7 +376,7 @@ impl State {
 
     /// Returns the bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
-        self.tracked.as_ref().map_or(0, |_| size_of::<Tracked>())
+        self.receipts.as_ref().map_or(0, |_| size_of::<Receipts>())
     }
 }
 
@@ -402,14 +412,13 @@ impl Level {
         if self.min(other) == self { other } else { self }
     }
 
-    /// Returns the level as if a boundary ahead of now were now: never higher than the level itself.
-    fn begun(self) -> Level {
-        Level { drained: self.drained.max(0), ..self }
+    fn of_tokens(tokens: u64) -> Level {
+        Level { tokens, drained: 0 }
     }
 
-    /// Rounds down to whole tokens.
-    fn whole(self) -> Level {
-        Level { tokens: self.tokens - u64::from(self.drained > 0), drained: 0 }
+    /// Returns the tokens that are whole.
+    fn whole(self) -> u64 {
+        self.tokens - u64::from(self.drained > 0)
     }
 
     fn less(self, by: Level, n: u64) -> Level {

@@ -117,7 +117,7 @@ impl<'n> View<'n> {
                 return view.charge(State::permits(stored), cost, now_us, nonce);
             }
             View::TokenBucket(view) => {
-                view.charge(cost, now_us);
+                view.charge(cost);
                 nonce.map(|nonce| view.receipt(cost, now_us, nonce))
             }
             View::FixedWindow(view) => {
@@ -138,7 +138,7 @@ impl<'n> View<'n> {
         match self {
             View::SlidingLog(view) => return view.force(State::log(stored), cost),
             View::Concurrency(view) => return view.force(State::permits(stored), cost, now_us),
-            View::TokenBucket(view) => view.force(cost, now_us),
+            View::TokenBucket(view) => view.force(cost),
             View::FixedWindow(view) => view.force(cost, now_us),
             View::SlidingWindow(view) => view.force(cost, now_us),
         }

@@ -66,7 +66,7 @@ impl Slot {
         let token_bucket::State { used, boundary_us, boundary_part, count, period_us, .. } = *state;
         let counts = [used, boundary_part, count];
         let slot = Slot::new(BUCKET, boundary_us, period_us, counts);
-        slot.filter(|_| state.tracked.is_none())
+        slot.filter(|_| state.receipts.is_none())
     }
 
     /// Unpacks a token bucket. The slot must have the tag of one.
@@ -78,7 +78,7 @@ impl Slot {
             boundary_part: self.b,
             count: self.c,
             period_us: self.length_us(),
-            tracked: None,
+            receipts: None,
         }
     }
 
@@ -101,7 +101,7 @@ impl Slot {
         if !view.is_certain(cost, now) {
             return None;
         }
-        view.charge(cost, now.at_us);
+        view.charge(cost);
         // A charge that had room waits for nothing.
         let reading = view.reading(0);
         *self = Slot::of_bucket(&view.state()?)?.with_use(params.burst.into(), reading.remaining);
@@ -203,7 +203,7 @@ mod tests {
             let period_us = period_ms * 1_000;
             for state in [
                 State::TokenBucket(token_bucket::State {
-                    used, boundary_us: instant_us, boundary_part: part, count, period_us, tracked: None,
+                    used, boundary_us: instant_us, boundary_part: part, count, period_us, receipts: None,
                 }),
                 State::FixedWindow(fixed_window::State {
                     start_us: instant_us, end_us: instant_us + period_us, used, incarnation: 0,

@@ -1,5 +1,5 @@
 -- Fast path: decisions over token buckets in steady state, without a counter, function or table for each. A bucket is
--- steady if it has no record yet, or one without a life under the parameters of the call. No clock may have stepped
+-- steady if it has no record yet, or one without receipts under the parameters of the call. No clock may have stepped
 -- back. Most decisions are of this kind.
 --
 -- Takes the operations CHARGE, PEEK and COALESCED over one or several buckets without shadow rules, and OPEN and
@@ -115,7 +115,7 @@ while at < size do
                 text = nil
                 length = value and #value or 0
             end
-            local used, drained
+            local used, drained, incarnation
             if from <= length then
                 from = from + bytes
                 if from > length + 1 then
@@ -123,8 +123,9 @@ while at < size do
                     break
                 end
                 -- @inline read_level(value, from - bytes, format, high_now, most, n, d, count, counts, long_us) ->
-                --     used, drained, is_steady
-                if not is_steady then
+                --     used, drained, incarnation, is_steady
+                if not is_steady or incarnation > 0 then
+                    is_steady = false
                     break
                 end
             else
@@ -151,7 +152,7 @@ while at < size do
             if granted > 0 then
                 local record, empty_us
                 -- @inline pack_level(used + granted * cost, drained, format, high_now, n, d, count, counts,
-                --     long_us) -> record, empty_us
+                --     long_us, 0, 0, 0) -> record, empty_us
                 if text then
                     text = text .. record
                     if empty_us > until_us then

@@ -162,17 +162,16 @@ const BYTES_MAX: usize = 80_000;
 const LOCALS_MAX: usize = 150;
 const UPVALUES_MAX: usize = 50;
 
-const FORMULAS: [(&str, &str); 18] = [
+const FORMULAS: [(&str, &str); 17] = [
     ("what drained", "parts % n"),
     ("a short record of a bucket", "'>I2I6I4'"),
-    ("a long record of a bucket", "'>I2I6I4I6I4I4'"),
+    ("a long record of a bucket", "'>I2I6I4I6I4I4I6I6I4'"),
     ("which records are long", "count >= 65536"),
     ("what is above a boundary's 48 low bits", "high + 1, low - 281474976710656"),
     ("the us until a bucket is empty", "used * n - drained"),
-    ("the lower of two levels", "other_used < level_used"),
-    ("a level less another", "level_used - by_used"),
-    ("the span of the lows", "2 * span"),
-    ("what comes back of a charge", "returned - mark"),
+    ("when a low begins again", "2 * lowest"),
+    ("the refund that a low proves", "mark - marked"),
+    ("a level less another", "used - by_used"),
     ("all or none; coalescing", "room % cost"),
     ("the life of a key", "until_us + step_us / 2"),
     ("the step of a life", "step_us = below_us / 64"),

@@ -18,7 +18,7 @@ impl View<'_> {
         let (n, d) = (self.params.n, u64::from(self.params.d));
         let drained_in = |us: u64| us.saturating_mul(d).saturating_add_signed(self.level.drained);
         // Receipts record the level of each write, and state of other parameters ends at an instant of its own.
-        let is_plain = self.tracked.is_none() && self.gone_after_us.is_none() && !self.rebased;
+        let is_plain = self.receipts.is_none() && self.gone_after_us.is_none() && !self.rebased;
         let has_room = cost > 0 && self.has_room(cost);
         let none_drains = drained_in(now.tick_us) < n;
         // A bucket that was full at the tick would be a tick late with its `reset_after`, and a header in whole
@@ -48,7 +48,7 @@ mod tests {
         if !view.has_room(cost) {
             return None;
         }
-        view.charge(cost, now_us);
+        view.charge(cost);
         let reading = Reading { retry_after_us: Some(0), ..view.reading(cost) };
         Some((view.state()?, reading))
     }
@@ -60,7 +60,7 @@ mod tests {
             boundary_part: boundary.1,
             count: params.count,
             period_us: params.period_us,
-            tracked: None,
+            receipts: None,
         }
     }
 

@@ -6,10 +6,10 @@
 --
 -- Parameters: count, hold_us
 -- Reply:   held, retry_after_us (-1: never), reset_after_us
--- Bodies:  kind 6: last, shift, latest, pieces (expired ones too), sizes (their sum, each once)
+-- Bodies:  kind 2: last, shift, latest, pieces (expired ones too), sizes (their sum, each once)
 -- Own key: a sorted set of pieces: nonce, position, exponent of the size; scored by size and end
 
-local HELD = 6
+local HELD = 2
 -- A piece of size 2^k scores between 2^(52 + k) and 2^(53 + k), so each size has a range of its own. Exact
 -- for every end before 2^52 us, in the year 2112.
 local ENDS = 4503599627370496

@@ -9,14 +9,12 @@
 -- Parameters: burst, forced_max, n, d, count, period_us, code (of the period; 0 if it has none)
 -- Reply:      used, drained, gone_after_us (-1: the state was written under these parameters)
 -- Bodies:     kind 0: code * 16 + boundary, count, used; for d = 1, a period with a code, burst, count and used
---                     below 65536
---             kind 1: boundary, part, period_us, count, used
---             kind 2: as 1, and the life of the bucket; its levels are used, drained
---             kind 7: as 0, and the life of the bucket; its levels are the us until they are empty
--- Life:       incarnation, burst, span_us, and the levels low, before, floor and floor_before; returned. A bucket has
---             one from its first receipt on.
+--                     below 65536, before the first receipt
+--             kind 1: boundary, part, period_us, count, used, incarnation (0 before the first receipt), mark, low
+-- Low:        the fewest whole tokens in use since it began. `mark` is the sum of all refunds, and of the lows that were
+--             given up. A receipt carries its value: what a low proves for a charge is less by what was added since.
 
-local SHORT, LONG, LONG_LIFE, SHORT_LIFE = 0, 1, 2, 7
+local SHORT, LONG = 0, 1
 
 local function params(program, i)
     return {
@@ -55,21 +53,20 @@ end
 
 -- Creates an empty bucket, in the full size of its table.
 local function new_counter()
-    return { used = 0, drained = 0, body = false, fits = false, changed = false, tracked = false }
+    return {
+        used = 0, drained = 0, body = false, fits = false, changed = false, incarnation = 0, mark = 0, low = 0,
+    }
 end
 
 local function untouched(self)
-    self.used, self.drained, self.gone_after_us, self.tracked = 0, 0, nil, false
+    self.used, self.drained, self.gone_after_us, self.incarnation = 0, 0, nil, 0
     return self
 end
 
 local function drain(self, used, boundary_us, part, limit)
     if used > limit.forced_max then
-        used = limit.forced_max
-    end
-    -- A life under another burst cannot be compared with this one, so its receipts refund nothing.
-    if self.tracked and self.tracked.burst ~= limit.burst then
-        self.tracked = false
+        -- A larger burst admitted this use. It is cut off, so nothing is certain about the charges that it contains.
+        used, self.incarnation = limit.forced_max, 0
     end
     if now <= boundary_us then
         local ahead_us = boundary_us - now
@@ -100,7 +97,6 @@ local function convert(self, used, boundary_us, part, count, period_us, limit)
     local whole, rest = mul_div(period_us, used, count)
     local begun = part > 0 and 1 or 0
     local gone_after_us = whole + (rest > 0 and 1 or 0) + begun - (now - boundary_us)
-    self.tracked = false
     drain(self, used, boundary_us + begun, 0, limit)
     if gone_after_us <= 0 then
         self.rebased = nil
@@ -115,28 +111,14 @@ end
 -- Returns the content of a body: boundary_us, part, period_us, count, used. Before a body lies the head, or
 -- the end of the limit's long name.
 local function stored(value, kind, at)
-    local is_long, format = kind == LONG or kind == LONG_LIFE, nil
-    -- @inline record_format(is_long) -> format
+    local is_long, format, bytes = kind == LONG, nil, nil
+    -- @inline record_format(is_long) -> format, bytes
     local high, low, third, period_us, count, used = unpack_record(format, value, at - 1)
     if is_long then
         return high % 256 * 281474976710656 + low, third, period_us, count, used
     end
     local code = floor(high % 256 / 16)
     return high % 16 * 281474976710656 + low, 0, coded_period_us(code), floor(third / 65536), third % 65536
-end
-
-local function life_of(value, kind, at, n)
-    local t = {}
-    if kind == SHORT_LIFE then
-        -- @inline unpack_life(value, at + 11, n) -> t.incarnation, t.burst, t.span_us, t.low_used, t.low_drained,
-        --     t.before_used, t.before_drained, t.floor_used, t.floor_drained, t.floor_before_used,
-        --     t.floor_before_drained, t.returned
-    else
-        t.incarnation, t.burst, t.span_us, t.low_used, t.low_drained, t.before_used, t.before_drained,
-            t.floor_used, t.floor_drained, t.floor_before_used, t.floor_before_drained, t.returned =
-            unpack_record('>I6I4I7I4I6I4I6I4I6I4I6I6', value, at + 25)
-    end
-    return t
 end
 
 local function load(value, kind, at, limit)
@@ -148,8 +130,8 @@ local function load(value, kind, at, limit)
     if count ~= limit.count or period_us ~= limit.period_us then
         return convert(self, used, boundary_us, part, count, period_us, limit)
     end
-    if kind == SHORT_LIFE or kind == LONG_LIFE then
-        self.tracked = life_of(value, kind, at, limit.n)
+    if kind == LONG then
+        self.incarnation, self.mark, self.low = unpack_record('>I6I6I4', value, at + 25)
     end
     return drain(self, used, boundary_us, part, limit)
 end
@@ -159,27 +141,13 @@ local function used_up(limit, at_us)
     return drain(new_counter(), limit.burst, at_us, 0, limit)
 end
 
-local function refill_us(limit)
-    local whole, rest = mul_div(limit.n, limit.burst, limit.d)
-    return whole + (rest > 0 and 1 or 0)
-end
-
-local function note_low(self, limit)
-    local t = self.tracked
-    if t then
-        -- @inline note_low(self.used, max(0, self.drained), refill_us(limit)) -> t.span_us, t.low_used,
-        --     t.low_drained, t.before_used, t.before_drained, t.floor_used, t.floor_drained, t.floor_before_used,
-        --     t.floor_before_drained
-    end
-end
-
 -- Returns how many more units fit; negative if force used more than the limit.
 local function room(self, limit)
     return limit.burst - self.used
 end
 
 local function charge(self, limit, cost)
-    note_low(self, limit)
+    -- @inline note_low(self.used, self.drained) -> self.low
     self.gone_after_us = nil
     self.used = self.used + cost
 end
@@ -190,73 +158,44 @@ local function force(self, limit, cost)
 end
 
 local function receipt(self, limit, cost, nonce)
-    local t = self.tracked
-    if not t then
-        local drained = max(0, self.drained)
-        t = {
-            incarnation = nonce, burst = limit.burst, span_us = now,
-            low_used = self.used, low_drained = drained,
-            before_used = self.used, before_drained = drained,
-            floor_used = self.used, floor_drained = drained,
-            floor_before_used = self.used, floor_before_drained = drained, returned = 0,
-        }
-        self.tracked = t
+    if self.incarnation == 0 then
+        self.incarnation, self.mark, self.low = nonce, 0, 0
     end
-    return t.incarnation
+    -- @inline begin_low(self.used, self.drained) -> self.mark, self.low
+    return self.incarnation
 end
 
--- Returns the amount refunded before a receipt; it is part of the receipt.
+-- Returns what a receipt needs beside the incarnation.
 local function mark(self)
-    return self.tracked.returned
+    return self.mark
 end
 
--- Refunds at most `used` tokens less `drained` parts. Returns the whole tokens refunded, or nothing if
--- nothing changed.
-local function lower(self, limit, used, drained)
-    -- @inline lower_to(self.used, self.drained) -> used, drained
-    -- The boundary lies ahead of now, so no part of a token has drained: refunds whole tokens only.
-    if self.drained < 0 then
-        used, drained = used - (drained > 0 and 1 or 0), 0
-    end
-    if used == 0 then
+-- Refunds a level, at most all. Returns the whole tokens refunded, or nothing if nothing changed.
+local function lower(self, limit, by_used, by_drained)
+    -- @inline take_out(limit.n) -> self.used, self.drained, self.mark, by_used, by_drained
+    if by_used == 0 then
         return
     end
     self.gone_after_us = nil
-    local t = self.tracked
-    if t then
-        -- @inline refund(used, drained, limit.n) -> self.used, self.drained, t.low_used, t.low_drained,
-        --     t.before_used, t.before_drained, t.returned
-    else
-        -- @inline subtract(used, drained, limit.n) -> self.used, self.drained
-    end
     if self.used == 0 then
         untouched(self)
     end
-    return used - (drained > 0 and 1 or 0)
+    return by_used - (by_drained > 0 and 1 or 0)
 end
 
-local function refund(self, limit, incarnation, at_us, amount, slot, unused)
-    note_low(self, limit)
-    local t = self.tracked
-    if not t or t.incarnation ~= incarnation or now < at_us then
+local function refund(self, limit, incarnation, at_us, amount, marked, unused)
+    if incarnation == 0 or self.incarnation ~= incarnation or now < at_us then
         return
     end
-    local tokens, rest = 0, 0
+    local tokens, rest, used, drained = 0, 0, nil, nil
     if now > at_us then
         tokens, rest = drained_since(at_us, 0, limit.n, limit.d, amount)
-        if tokens >= amount then
-            tokens, rest = amount, 0
-        end
     end
-    local used, drained
-    -- @inline returnable(amount - tokens, rest, unused, at_us, slot, limit.n, refill_us(limit), t.span_us,
-    --     t.low_used, t.low_drained, t.before_used, t.before_drained, t.floor_used, t.floor_drained,
-    --     t.floor_before_used, t.floor_before_drained, t.returned) -> used, drained
+    -- @inline returnable(amount, tokens, rest, unused, marked, self.mark, self.low) -> used, drained
     return lower(self, limit, used, drained)
 end
 
 local function lower_by(self, limit, amount)
-    note_low(self, limit)
     return lower(self, limit, amount, 0)
 end
 
@@ -267,33 +206,23 @@ end
 
 -- Returns the record's kind and body, and the us until the bucket is empty; nothing once it is.
 local function pack(self, limit)
-    local used, t, n = self.used, self.tracked, limit.n
-    if used == 0 then
+    if self.used == 0 then
         return
     end
     local is_long
     -- @inline has_long_records(limit.burst, limit.d, limit.count, limit.code) -> is_long
     -- Force can exceed the burst, and with it the width of a short record.
-    is_long = is_long or used >= 65536
-    local format, record, until_us
-    -- @inline record_format(is_long) -> format
-    -- @inline pack_level(used, self.drained, format, (is_long and 0 or limit.code * 16) + now_high, n, limit.d,
-    --     limit.count, limit.count * 65536, is_long and limit.period_us) -> record, until_us
-    local body = string.sub(record, 2)
-    if not t then
-        return is_long and LONG or SHORT, body, until_us
+    is_long = is_long or self.used >= 65536 or self.incarnation > 0
+    local format, bytes, record, until_us
+    -- @inline record_format(is_long) -> format, bytes
+    local mark, low = 0, 0
+    if self.incarnation > 0 then
+        mark, low = self.mark, self.low
     end
-    local life
-    if is_long then
-        life = pack_record('>I6I4I7I4I6I4I6I4I6I4I6I6', t.incarnation, t.burst, t.span_us, t.low_used, t.low_drained,
-            t.before_used, t.before_drained, t.floor_used, t.floor_drained, t.floor_before_used,
-            t.floor_before_drained, t.returned)
-        return LONG_LIFE, body .. life, until_us
-    end
-    -- @inline pack_life(t.incarnation, t.burst, t.span_us, t.low_used, t.low_drained, t.before_used,
-    --     t.before_drained, t.floor_used, t.floor_drained, t.floor_before_used, t.floor_before_drained, t.returned,
-    --     n) -> life
-    return SHORT_LIFE, body .. life, until_us
+    -- @inline pack_level(self.used, self.drained, format, (is_long and 0 or limit.code * 16) + now_high, limit.n,
+    --     limit.d, limit.count, limit.count * 65536, is_long and limit.period_us, self.incarnation, mark, low) ->
+    --     record, until_us
+    return is_long and LONG or SHORT, string.sub(record, 2), until_us
 end
 
 -- Returns the us until a record is irrelevant under the parameters that it was written under.

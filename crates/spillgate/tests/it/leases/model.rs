@@ -254,9 +254,9 @@ impl World {
         (self.now_us, &self.holders, &self.ledger, &self.calls, &self.answers).hash(&mut hasher);
         (self.admitted, self.left).hash(&mut hasher);
         if let Some(State::TokenBucket(bucket)) = &self.counter {
-            let tracked =
-                bucket.tracked.as_ref().map(|tracked| (tracked.incarnation, tracked.returned));
-            (bucket.used, bucket.boundary_us, tracked).hash(&mut hasher);
+            let receipts =
+                bucket.receipts.as_ref().map(|receipts| (receipts.incarnation, receipts.mark));
+            (bucket.used, bucket.boundary_us, receipts).hash(&mut hasher);
         }
         hasher.finish()
     }

@@ -18,17 +18,14 @@ pub(super) struct Stored {
     life: Option<Life>,
 }
 
+/// A bucket from its first receipt until it is empty.
 #[derive(Clone)]
 struct Life {
     name: usize,
-    burst: u32,
-    span: Number,
+    /// The fewest whole tokens in use since the low began.
     low: Number,
-    low_before: Number,
-    /// The lows before refunds, and the sum of all refunds.
-    floor: Number,
-    floor_before: Number,
-    returned: Number,
+    /// The sum of all refunds, and of the lows that were given up.
+    mark: Number,
 }
 
 /// The charge of one receipt.
@@ -37,8 +34,8 @@ pub(super) struct Charge {
     life: usize,
     at: Number,
     amount: Number,
-    /// All refunds of the life up to then.
-    returned: Number,
+    /// The mark of the life at that time.
+    mark: Number,
 }
 
 pub(super) struct Bucket {
@@ -58,45 +55,15 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    fn note_low(&mut self) {
-        let span = (&self.burst * &self.token).ceil();
-        let level = self.level.clone();
-        let Some(life) = &mut self.life else { return };
-        let since = &self.now - &life.span;
-        if since < span {
-            life.low = life.low.clone().min(level.clone());
-            life.floor = life.floor.clone().min(level);
-        } else if since < &span * whole(2) {
-            life.low_before = std::mem::replace(&mut life.low, level.clone());
-            life.floor_before = std::mem::replace(&mut life.floor, level);
-            life.span += span;
-        } else {
-            life.low_before = level.clone();
-            life.low = level.clone();
-            life.floor_before = level.clone();
-            life.floor = level;
-            life.span = self.now.clone();
-        }
-    }
-
     /// Returns how many tokens of a charge may be refunded.
     fn returnable(&self, charge: &Charge, unused: u64) -> Number {
         let Some(life) = &self.life else { return whole(0) };
         if life.name != charge.life || self.now < charge.at {
             return whole(0);
         }
-        let left = (&charge.amount - (&self.now - &charge.at) / &self.token).max(whole(0));
-        let (low, floor) = if charge.at >= life.span {
-            (life.low.clone(), life.floor.clone())
-        } else if &charge.at + (&self.burst * &self.token).ceil() >= life.span {
-            let floor = life.floor.clone().min(life.floor_before.clone());
-            (life.low.clone().min(life.low_before.clone()), floor)
-        } else {
-            (whole(0), whole(0))
-        };
-        let since = (&life.returned - &charge.returned).max(whole(0));
-        let low = low.max(floor - since).max(whole(0));
-        whole(unused).min(charge.amount.clone()).min(left.max(low))
+        let left = &charge.amount - (&self.now - &charge.at) / &self.token;
+        let proven = &life.low - (&life.mark - &charge.mark);
+        whole(unused).min(charge.amount.clone()).min(left.max(proven).max(whole(0)))
     }
 
     /// Takes as many of the wanted tokens out as are in use. Returns whole tokens, or `None` if nothing was
@@ -117,9 +84,7 @@ impl Bucket {
             self.boundary = &self.now - part * &self.token;
         }
         if let Some(life) = &mut self.life {
-            life.low = (&life.low - &back).max(whole(0));
-            life.low_before = (&life.low_before - &back).max(whole(0));
-            life.returned += back.ceil();
+            life.mark += back.ceil();
         }
         Some(integer(back.floor()))
     }
@@ -163,7 +128,7 @@ impl Counter for Bucket {
             return full_bucket;
         }
         let used = bucket.used.clone().min(whole(limit.forced_max));
-        let life = bucket.life.clone().filter(|life| same && life.burst == limit.burst);
+        let life = bucket.life.clone().filter(|_| same && used == bucket.used);
         let gone = (!same).then_some(gone);
         if now <= &boundary {
             let full = (&full_bucket.burst * token).ceil();
@@ -207,7 +172,9 @@ impl Counter for Bucket {
     }
 
     fn charge(&mut self, units: u64) {
-        self.note_low();
+        if let Some(life) = &mut self.life {
+            life.low = life.low.clone().min(self.level.floor());
+        }
         self.gone = None;
         self.level += whole(units);
     }
@@ -218,29 +185,26 @@ impl Counter for Bucket {
     }
 
     fn receipt(&mut self, units: u64, number: usize) -> Charge {
-        let level = &self.level;
-        let begun = || Life {
-            name: number,
-            burst: self.limit.burst,
-            span: self.now.clone(),
-            low: level.clone(),
-            low_before: level.clone(),
-            floor: level.clone(),
-            floor_before: level.clone(),
-            returned: whole(0),
-        };
-        let life = self.life.get_or_insert_with(begun);
-        let returned = life.returned.clone();
-        Charge { life: life.name, at: self.now.clone(), amount: whole(units), returned }
+        let tokens = self.level.floor();
+        let new = || Life { name: number, low: whole(0), mark: whole(0) };
+        let life = self.life.get_or_insert_with(new);
+        if tokens > &life.low * whole(2) {
+            life.mark += tokens.clone();
+            life.low = tokens;
+        }
+        Charge {
+            life: life.name,
+            at: self.now.clone(),
+            amount: whole(units),
+            mark: life.mark.clone(),
+        }
     }
 
     fn refund(&mut self, receipt: &Charge, unused: u64) -> Option<u64> {
-        self.note_low();
         self.take_out(self.returnable(receipt, unused))
     }
 
     fn lower(&mut self, units: u64) -> Option<u64> {
-        self.note_low();
         self.take_out(whole(units))
     }
 

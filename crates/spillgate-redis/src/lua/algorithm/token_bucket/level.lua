@@ -15,9 +15,13 @@ is_long = code == 0 or d > 1 or count >= 65536 or burst >= 65536
 -- @end
 
 -- Returns the format of a record from its head byte on: `high`, which is the head byte and the bits above the
--- boundary's 48 low bits; those bits; then part, period_us, count and used, or count and used as one number.
--- @fragment record_format(is_long) -> format
-format = is_long and '>I2I6I4I6I4I4' or '>I2I6I4'
+-- boundary's 48 low bits; those bits; then part, period_us, count, used, incarnation, mark and low, or count and used as
+-- one number.
+-- @fragment record_format(is_long) -> format, bytes
+format, bytes = '>I2I6I4', 12
+if is_long then
+    format, bytes = '>I2I6I4I6I4I4I6I6I4', 42
+end
 -- @end
 
 -- Computes the values that the fast paths need for the records of a limit:
@@ -26,28 +30,27 @@ format = is_long and '>I2I6I4I6I4I4' or '>I2I6I4'
 -- @fragment record_shape(name, burst, d, count, period_us, code) -> most, high_now, counts, long_us, format, bytes
 local is_long
 -- @inline has_long_records(burst, d, count, code) -> is_long
--- @inline record_format(is_long) -> format
+-- @inline record_format(is_long) -> format, bytes
 high_now = name * 4096 + now_high
 if is_long then
     high_now = high_now + 256
     counts = 0
     long_us = period_us
-    bytes = 26
 else
     high_now = high_now + code * 16
     counts = count * 65536
     long_us = false
-    bytes = 12
     if most > 65535 then
         most = 65535
     end
 end
 -- @end
 
--- Reads the level of now from a record. `is_steady` becomes false if the fast paths cannot decide: the record belongs
--- to another limit, was written under other parameters or has a life, or its boundary lies ahead of now.
--- @fragment read_level(value, from, format, high_now, most, n, d, count, counts, long_us) -> used, drained, is_steady
-local high, low, third, period_then_us, count_then, in_use = unpack_record(format, value, from)
+-- Reads the level of now, and the incarnation, from a record. `is_steady` becomes false if the fast paths cannot decide:
+-- the record belongs to another limit or was written under other parameters, or its boundary lies ahead of now.
+-- @fragment read_level(value, from, format, high_now, most, n, d, count, counts, long_us) -> used, drained, incarnation,
+--     is_steady
+local high, low, third, period_then_us, count_then, in_use, named = unpack_record(format, value, from)
 local parts = now_low - low
 -- `high` may differ in the bits of the instant. Any other difference means another limit, kind or code.
 if high ~= high_now then
@@ -57,10 +60,11 @@ if high ~= high_now then
 end
 if long_us then
     parts = parts * d - third
+    incarnation = named
     is_steady = is_steady and period_then_us == long_us and count_then == count and parts < 9007199254740736
 else
     -- If the record has another count, the rest is out of bounds, and is rejected below.
-    in_use = third - counts
+    in_use, incarnation = third - counts, 0
 end
 if parts < 0 or in_use < 0 or in_use > most then
     is_steady = false
@@ -73,7 +77,8 @@ end
 -- @end
 
 -- Packs a level into a record, and computes the us until it is empty.
--- @fragment pack_level(used, drained, format, high_now, n, d, count, counts, long_us) -> record, until_us
+-- @fragment pack_level(used, drained, format, high_now, n, d, count, counts, long_us, incarnation, mark, lowest) ->
+--     record, until_us
 local high, low, part = high_now, now_low - drained, 0
 -- The record stores whole microseconds: the boundary rounds down, and `part` has the difference.
 if d > 1 then
@@ -87,110 +92,70 @@ elseif low >= 281474976710656 then
 end
 until_us = used * n - drained
 if long_us then
-    record = pack_record(format, high, low, part, long_us, count, used)
+    record = pack_record(format, high, low, part, long_us, count, used, incarnation, mark, lowest)
     until_us = until_us / d
 else
     record = pack_record(format, high, low, counts + used)
 end
 -- @end
 
--- Lowers a level to another one if that is less: fewer tokens, or as many tokens of which more has drained.
--- @fragment lower_to(other_used, other_drained) -> level_used, level_drained
-if other_used < level_used or other_used == level_used and other_drained > level_drained then
-    level_used, level_drained = other_used, other_drained
+-- Returns the tokens of a level that are whole.
+-- @fragment whole_tokens(used, drained) -> tokens
+tokens = used
+if drained > 0 then
+    tokens = used - 1
 end
 -- @end
 
--- Raises a level to another one if that is more.
--- @fragment raise_to(other_used, other_drained) -> level_used, level_drained
-if other_used > level_used or other_used == level_used and other_drained < level_drained then
-    level_used, level_drained = other_used, other_drained
+-- Records a level just before a charge: since the last write it has only fallen.
+-- @fragment note_low(used, drained) -> lowest
+local tokens
+-- @inline whole_tokens(used, drained) -> tokens
+if tokens < lowest then
+    lowest = tokens
 end
 -- @end
 
--- Subtracts a level. A boundary ahead of now stays ahead. Otherwise the rest began to drain a token earlier.
--- @fragment subtract(by_used, by_drained, n) -> level_used, level_drained
-if by_used < level_used or by_used == level_used and by_drained > level_drained then
-    local was_ahead = level_drained < 0
-    level_used, level_drained = level_used - by_used, level_drained - by_drained
-    if level_drained < 0 and not was_ahead then
-        level_used, level_drained = level_used + 1, level_drained + n
-    end
-else
-    level_used, level_drained = 0, 0
+-- Begins the low again, just after a charge with a receipt, if it proves less than half of what is in use. For earlier
+-- charges it then proves nothing.
+-- @fragment begin_low(used, drained) -> mark, lowest
+local tokens
+-- @inline whole_tokens(used, drained) -> tokens
+if tokens > 2 * lowest then
+    mark, lowest = mark + tokens, tokens
 end
 -- @end
 
--- Records a level just before a write. A level only falls between two writes, so this is the lowest since the
--- last one. `span` is the time in which a full bucket refills.
--- @fragment note_low(used, drained, span) -> span_us, low_used, low_drained, before_used, before_drained,
---     floor_used, floor_drained, floor_before_used, floor_before_drained
--- Lows are kept for two spans, the current and the one before: an older charge has drained completely.
-local since = now - span_us
-if since < span then
-    -- @inline lower_to(used, drained) -> low_used, low_drained
-    -- @inline lower_to(used, drained) -> floor_used, floor_drained
-else
-    if since < 2 * span then
-        span_us, before_used, before_drained = span_us + span, low_used, low_drained
-        floor_before_used, floor_before_drained = floor_used, floor_drained
-    else
-        span_us, before_used, before_drained = now, used, drained
-        floor_before_used, floor_before_drained = used, drained
-    end
-    low_used, low_drained, floor_used, floor_drained = used, drained, used, drained
+-- Returns the tokens that would surely be free now had `unused` tokens of a charge never been charged: what is left of
+-- the charge by its age, or what the low proves if that is more. Of the charge, `tokens` and the part `rest` have drained.
+-- @fragment returnable(amount, tokens, rest, unused, marked, mark, lowest) -> back_used, back_drained
+back_used, back_drained = amount - tokens, rest
+if back_used <= 0 then
+    back_used, back_drained = 0, 0
+end
+local proven = mark >= marked and lowest - (mark - marked) or 0
+if proven >= back_used then
+    back_used, back_drained = proven, 0
+end
+if back_used > unused then
+    back_used, back_drained = unused, 0
 end
 -- @end
 
--- Computes the refund of a charge: the tokens that would be free now had `unused` tokens of it never been
--- charged. `most` is the rest of the charge by its age. Since the charge, the level was never below the lows,
--- nor below the floors less the refunds since then.
--- @fragment returnable(most_used, most_drained, unused, at_us, mark, n, span, span_us, low_used, low_drained,
---     before_used, before_drained, floor_used, floor_drained, floor_before_used, floor_before_drained, returned) ->
---     back_used, back_drained
-back_used, back_drained = most_used, most_drained
-if at_us >= span_us or at_us + span >= span_us then
-    if at_us < span_us then
-        -- @inline lower_to(before_used, before_drained) -> low_used, low_drained
-        -- @inline lower_to(floor_before_used, floor_before_drained) -> floor_used, floor_drained
-    end
-    local since = returned > mark and returned - mark or 0
-    -- @inline subtract(since, 0, n) -> floor_used, floor_drained
-    -- @inline raise_to(low_used, low_drained) -> back_used, back_drained
-    -- @inline raise_to(floor_used, floor_drained) -> back_used, back_drained
+-- Takes a level out of another, at most all of it; `by` becomes the level that was taken out.
+-- @fragment take_out(n) -> used, drained, mark, by_used, by_drained
+if used < by_used or used == by_used and drained > by_drained then
+    by_used, by_drained = used, drained
 end
--- @inline lower_to(unused, 0) -> back_used, back_drained
--- @end
-
--- Refunds what returnable() allows, at most the level.
--- @fragment refund(back_used, back_drained, n) -> used, drained, low_used, low_drained, before_used, before_drained,
---     returned
--- @inline subtract(back_used, back_drained, n) -> used, drained
--- @inline subtract(back_used, back_drained, n) -> low_used, low_drained
--- @inline subtract(back_used, back_drained, n) -> before_used, before_drained
-returned = returned + back_used
--- @end
-
--- Reads a level that is stored as the us until it is empty.
--- @fragment level_of_us(us, n) -> used, drained
-drained = -us % n
-used = (us + drained) / n
--- @end
-
--- @fragment unpack_life(value, from, n) -> incarnation, burst, span_us, low_used, low_drained, before_used,
---     before_drained, floor_used, floor_drained, floor_before_used, floor_before_drained, returned
-local low_us, before_us, floor_us, floor_before_us
-incarnation, burst, span_us, low_us, before_us, floor_us, floor_before_us, returned =
-    unpack_record('>I6I4I7I7I7I7I7I6', value, from)
--- @inline level_of_us(low_us, n) -> low_used, low_drained
--- @inline level_of_us(before_us, n) -> before_used, before_drained
--- @inline level_of_us(floor_us, n) -> floor_used, floor_drained
--- @inline level_of_us(floor_before_us, n) -> floor_before_used, floor_before_drained
--- @end
-
--- @fragment pack_life(incarnation, burst, span_us, low_used, low_drained, before_used, before_drained, floor_used,
---     floor_drained, floor_before_used, floor_before_drained, returned, n) -> life
-life = pack_record('>I6I4I7I7I7I7I7I6', incarnation, burst, span_us, low_used * n - low_drained,
-    before_used * n - before_drained, floor_used * n - floor_drained,
-    floor_before_used * n - floor_before_drained, returned)
+local is_ahead = drained < 0
+-- The boundary lies ahead of now, so no part of a token has drained: only whole tokens can be taken out.
+if is_ahead then
+    -- @inline whole_tokens(by_used, by_drained) -> by_used
+    by_drained = 0
+end
+used, drained, mark = used - by_used, drained - by_drained, mark + by_used
+-- The rest began to drain a token earlier. A boundary ahead of now stays ahead.
+if drained < 0 and not is_ahead then
+    used, drained = used + 1, drained + n
+end
 -- @end
