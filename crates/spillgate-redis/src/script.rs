@@ -163,7 +163,7 @@ const OF_LEASES: [Source; 2] = [
 const KINDS: [(u8, Algorithm); 6] = [
     (11, Algorithm::TokenBucket),
     (41, Algorithm::TokenBucket),
-    (29, Algorithm::Concurrency),
+    (33, Algorithm::Concurrency),
     (23, Algorithm::FixedWindow),
     (27, Algorithm::SlidingWindow),
     (34, Algorithm::SlidingLog),

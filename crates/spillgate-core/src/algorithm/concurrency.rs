@@ -15,10 +15,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use self::holds::{HOLD_BYTES, Hold, Holds};
 use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
-
-mod holds;
 
 /// At most `count` permits held at once, each for at most `max_hold_us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +29,12 @@ pub struct Params {
 /// The holds. Expired ones stay until permits are taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    holds: Holds,
+    /// The permits of each hold, by its end and number: in the order in which they end.
+    holds: BTreeMap<(u64, u64), u64>,
+    /// The end of each hold, by its number.
     ends: BTreeMap<u64, End>,
+    /// The permits of all holds.
+    weight: u64,
     /// The number of holds taken so far, which names the next.
     taken: u64,
     /// When a hold was last taken or renewed, on the holds' clock.
@@ -42,11 +43,19 @@ pub struct State {
     shift_us: u64,
 }
 
-/// The key of a hold in `holds`, and the incarnation that took it.
+/// The end of a hold, and the incarnation that took it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct End {
     end_us: u64,
     incarnation: u64,
+}
+
+/// One hold of `weight` permits.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    end_us: u64,
+    number: u64,
+    weight: u64,
 }
 
 /// The permits at an instant.
@@ -103,7 +112,7 @@ impl<'n> View<'n> {
         }
         // A small step: the instant of the last write counts as now.
         clock_us += ahead_us;
-        match state.holds.weight_after(clock_us) {
+        match state.weight_after(clock_us) {
             0 => View::unused(params, now_us),
             held => View { params, held, clock_us, shift_us, ahead_us, rebased },
         }
@@ -117,17 +126,14 @@ impl<'n> View<'n> {
     /// Returns the numbers that clients see, for `cost`.
     pub fn reading(&self, state: Option<&State>, cost: u64) -> Reading {
         let count = u64::from(self.params.count);
-        let holds = state.filter(|_| self.held > 0).map(|state| &state.holds);
-        let wait_us = |room| {
-            let end_us = holds.and_then(|holds| holds.end_leaving(room));
-            end_us.map_or(0, |end_us| end_us - self.clock_us + self.ahead_us)
-        };
+        let state = state.filter(|_| self.held > 0);
+        let wait_us =
+            |end_us: Option<u64>| end_us.map_or(0, |end_us| end_us - self.clock_us + self.ahead_us);
+        let end_leaving = |room| state?.end_leaving(self.held.checked_sub(room)?, self.clock_us);
         Reading {
             remaining: count.saturating_sub(self.held),
-            retry_after_us: count
-                .checked_sub(cost)
-                .map(|room| if self.held <= room { 0 } else { wait_us(room) }),
-            reset_after_us: wait_us(0),
+            retry_after_us: count.checked_sub(cost).map(|room| wait_us(end_leaving(room))),
+            reset_after_us: wait_us(state.and_then(State::last_end_us)),
         }
     }
 
@@ -177,7 +183,7 @@ impl<'n> View<'n> {
             Refund::Amount(amount) => {
                 let left = held.saturating_sub(amount);
                 while self.held > left
-                    && let Some(hold) = state.holds.first_after(self.clock_us)
+                    && let Some(hold) = state.first_after(self.clock_us)
                 {
                     self.lower(state, hold, self.held - left);
                 }
@@ -247,7 +253,8 @@ impl<'n> View<'n> {
         if end.incarnation != charge.incarnation || end.end_us <= self.clock_us {
             return None;
         }
-        state.holds.get(end.end_us, charge.mark)
+        let weight = *state.holds.get(&(end.end_us, charge.mark))?;
+        Some(Hold { end_us: end.end_us, number: charge.mark, weight })
     }
 
     /// Lowers a hold by at most `by`.
@@ -257,8 +264,8 @@ impl<'n> View<'n> {
         if by == hold.weight {
             state.forget(hold);
         } else {
-            state.holds.remove(hold.end_us, hold.number);
-            state.holds.insert(Hold { weight: hold.weight - by, ..hold });
+            state.holds.insert((hold.end_us, hold.number), hold.weight - by);
+            state.weight -= by;
         }
     }
 }
@@ -267,30 +274,65 @@ impl State {
     /// Returns when the last hold ends. Without a hold, a moment after the last one was taken: within one
     /// instant only `taken` keeps two names apart.
     pub fn gone_us(&self) -> u64 {
-        let end_us = self.holds.end_leaving(0).unwrap_or(self.last_us + NAMES_US);
+        let end_us = self.last_end_us().unwrap_or(self.last_us + NAMES_US);
         end_us.saturating_sub(self.shift_us)
     }
 
     /// Returns the bytes on the heap, including the boxed state itself.
     pub fn heap_bytes(&self) -> usize {
-        size_of::<State>() + self.ends.len() * (HOLD_BYTES + END_BYTES)
+        size_of::<State>() + self.ends.len() * HOLD_BYTES
+    }
+
+    fn last_end_us(&self) -> Option<u64> {
+        self.holds.last_key_value().map(|((end_us, _), _)| *end_us)
+    }
+
+    /// Returns the permits of the holds that end after `now_us`.
+    // Walks the holds that have ended since permits were last taken: usually none.
+    fn weight_after(&self, now_us: u64) -> u64 {
+        if self.last_end_us().is_none_or(|end_us| end_us <= now_us) {
+            return 0;
+        }
+        self.weight - self.holds.range(..=(now_us, u64::MAX)).map(|(_, weight)| weight).sum::<u64>()
+    }
+
+    /// Returns the first end after `now_us` by which `excess` permits are free; `None` if `excess` is 0.
+    fn end_leaving(&self, excess: u64, now_us: u64) -> Option<u64> {
+        let mut excess = Some(excess).filter(|excess| *excess > 0)?;
+        for ((end_us, _), weight) in self.holds.range((now_us + 1, 0)..) {
+            excess = excess.saturating_sub(*weight);
+            if excess == 0 {
+                return Some(*end_us);
+            }
+        }
+        None
+    }
+
+    /// Returns the hold that ends first after `now_us`.
+    fn first_after(&self, now_us: u64) -> Option<Hold> {
+        let ((end_us, number), weight) = self.holds.range((now_us + 1, 0)..).next()?;
+        Some(Hold { end_us: *end_us, number: *number, weight: *weight })
     }
 
     fn put(&mut self, hold: Hold, incarnation: u64) {
-        self.holds.insert(hold);
+        self.holds.insert((hold.end_us, hold.number), hold.weight);
         self.ends.insert(hold.number, End { end_us: hold.end_us, incarnation });
+        self.weight += hold.weight;
     }
 
     fn forget(&mut self, hold: Hold) {
-        self.holds.remove(hold.end_us, hold.number);
+        self.holds.remove(&(hold.end_us, hold.number));
         self.ends.remove(&hold.number);
+        self.weight -= hold.weight;
     }
 
-    /// Drops some holds that have ended, so that no single call pays for all.
     fn forget_ended(&mut self, clock_us: u64) {
-        for _ in 0..FORGOTTEN_MOST {
-            let Some(hold) = self.holds.pop_ended(clock_us) else { return };
-            self.ends.remove(&hold.number);
+        while let Some(first) = self.holds.first_entry()
+            && first.key().0 <= clock_us
+        {
+            let ((_, number), weight) = first.remove_entry();
+            self.ends.remove(&number);
+            self.weight -= weight;
         }
     }
 
@@ -303,13 +345,10 @@ impl State {
 
 /// The number of integers that `concurrency.lua` returns for a counter.
 pub const REPLY_WIDTH: usize = 3;
-/// Expired holds dropped by one call: more than one, so that their number falls; few, so that taking a permit
-/// stays cheap.
-const FORGOTTEN_MOST: usize = 64;
 /// Far longer than an instant.
 const NAMES_US: u64 = 1_000_000;
-/// The bytes of a hold in the map: nodes of a B-tree are two thirds full on average.
-const END_BYTES: usize = size_of::<(u64, End)>() * 3 / 2;
+/// The bytes of a hold in both maps: nodes of a B-tree are two thirds full on average.
+const HOLD_BYTES: usize = size_of::<(u64, u64, u64, u64, End)>() * 3 / 2;
 
 #[cfg(test)]
 mod tests {
@@ -485,19 +524,15 @@ mod tests {
     }
 
     #[test]
-    fn taking_permits_drops_expired_holds_a_few_at_a_time() {
-        let params = Params { count: 1_000_000, max_hold_us: SECOND_US };
+    fn taking_a_permit_drops_the_holds_that_have_ended() {
+        let params = Params { count: 1_000, max_hold_us: SECOND_US };
         let mut slots = Slots::default();
-        for i in 0..10 * FORGOTTEN_MOST as u64 {
+        for i in 0..1_000 {
             slots.take(&params, 1, NOW_US + i);
         }
-        let last_us = NOW_US + SECOND_US + 10 * FORGOTTEN_MOST as u64 - 2;
-        for kept in (1..10).rev() {
-            slots.take(&params, 1, last_us);
-            assert!(slots.state.ends.len() >= kept * FORGOTTEN_MOST, "forgets all at once");
-        }
-        slots.take(&params, 1, last_us);
-        assert_eq!(slots.state.ends.len() as u64, slots.held(&params, last_us));
+        slots.take(&params, 1, NOW_US + SECOND_US + 500);
+        assert_eq!((slots.state.holds.len(), slots.state.ends.len()), (500, 500));
+        assert_eq!(slots.held(&params, NOW_US + SECOND_US + 500), 500);
     }
 
     #[test]
