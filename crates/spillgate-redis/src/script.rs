@@ -160,13 +160,14 @@ const OF_LEASES: [Source; 2] = [
 ];
 /// For each record kind, the size of its body and the algorithm that owns it. A size never changes; a new
 /// body is a new kind.
-const KINDS: [(u8, Algorithm); 6] = [
+const KINDS: [(u8, Algorithm); 7] = [
     (11, Algorithm::TokenBucket),
-    (41, Algorithm::TokenBucket),
+    (25, Algorithm::TokenBucket),
     (33, Algorithm::Concurrency),
     (23, Algorithm::FixedWindow),
     (27, Algorithm::SlidingWindow),
     (34, Algorithm::SlidingLog),
+    (41, Algorithm::TokenBucket),
 ];
 
 #[cfg(test)]

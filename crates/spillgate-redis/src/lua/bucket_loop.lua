@@ -8,10 +8,9 @@
 -- driver writes them at the end.
 
 local at, size = program[3], #program
--- The limit that was read last: its index, its parameters, and the shape of its records.
+-- The limit that was read last: its index, its parameters, and the shape of its records. The same of all limits, by index.
 local known, burst, most, n, d, count, high_now, counts, long_us, format, bytes
--- The shapes of all limits by index, if a call has several.
-local shapes
+local shapes = {}
 -- For decisions over several keys: the last decision that used a key, by key; and the new values of all keys
 -- but the last.
 local met, other_keys, other_values, other_lives
@@ -20,34 +19,18 @@ local reserved
 
 -- Reads a limit that is not the known one.
 -- @fragment use_limit(l) -> is_bucket
-local shape = shapes and shapes[l]
-if shape then
-    known = l
-    burst = shape[1]
-    most = shape[2]
-    n = shape[3]
-    d = shape[4]
-    count = shape[5]
-    high_now = shape[6]
-    counts = shape[7]
-    long_us = shape[8]
-    format = shape[9]
-    bytes = shape[10]
-elseif program[l] == 1 and program[l + 1] < NAMED then
-    burst = program[l + 3]
+local shape = shapes[l]
+if not shape and program[l] == 1 and program[l + 1] < NAMED then
     most = program[l + 4]
-    n = program[l + 5]
-    d = program[l + 6]
-    count = program[l + 7]
-    -- @inline record_shape(program[l + 1], burst, d, count, program[l + 8], program[l + 9]) -> most, high_now,
-    --     counts, long_us, format, bytes
-    if known then
-        shapes = shapes or {}
-        shapes[l] = { burst, most, n, d, count, high_now, counts, long_us, format, bytes }
-    end
-    known = l
-else
-    is_bucket = false
+    -- @inline record_shape(program[l + 1], program[l + 3], program[l + 6], program[l + 7], program[l + 8], program[l + 9]) ->
+    --     most, high_now, counts, long_us, format, bytes
+    shape = { most, high_now, counts, long_us, format, bytes }
+    shapes[l] = shape
+end
+is_bucket = shape ~= nil
+if shape then
+    known, burst, n, d, count = l, program[l + 3], program[l + 5], program[l + 6], program[l + 7]
+    most, high_now, counts, long_us, format, bytes = unpack(shape)
 end
 -- @end
 
@@ -115,7 +98,7 @@ while at < size do
                 text = nil
                 length = value and #value or 0
             end
-            local used, drained, incarnation
+            local used, drained
             if from <= length then
                 from = from + bytes
                 if from > length + 1 then
@@ -123,9 +106,8 @@ while at < size do
                     break
                 end
                 -- @inline read_level(value, from - bytes, format, high_now, most, n, d, count, counts, long_us) ->
-                --     used, drained, incarnation, is_steady
-                if not is_steady or incarnation > 0 then
-                    is_steady = false
+                --     used, drained, is_steady
+                if not is_steady then
                     break
                 end
             else
@@ -152,7 +134,7 @@ while at < size do
             if granted > 0 then
                 local record, empty_us
                 -- @inline pack_level(used + granted * cost, drained, format, high_now, n, d, count, counts,
-                --     long_us, 0, 0, 0) -> record, empty_us
+                --     long_us) -> record, empty_us
                 if text then
                     text = text .. record
                     if empty_us > until_us then

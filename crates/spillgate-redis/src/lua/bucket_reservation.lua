@@ -5,6 +5,8 @@
 -- @include reservation_words
 -- The bytes of the record of a one-counter reservation, without the caller's text.
 local RECORD = 57
+-- The head of a bucket's record with receipts.
+local RECEIPTS = 6 * 256
 
 -- Executes OPEN or CLOSE at program[p] if it is of this kind. Returns the index of the next operation, or nothing.
 return function(p)
@@ -49,16 +51,17 @@ return function(p)
             return
         end
         local value, incarnation, mark, lowest, is_changed = values[key], 0, 0, 0, false
-        local all_bytes, all_format, all_high, period_us = nil, nil, program[l + 1] * 4096 + 256 + now_high, program[l + 8]
-        -- @inline record_format(true) -> all_format, all_bytes
+        local high, period_us = program[l + 1] * 4096 + RECEIPTS + now_high, program[l + 8]
+        local long_format, long_bytes
+        -- @inline record_format(true) -> long_format, long_bytes
         if value then
-            if #value == all_bytes then
-                -- @inline read_level(value, 1, all_format, all_high, most, n, d, count, 0, period_us) -> used, drained,
-                --     incarnation, is_steady
-                mark, lowest = unpack_record('>I6I4', value, 33)
+            if #value == long_bytes + 16 then
+                -- @inline read_level(value, 1, long_format, high, most, n, d, count, 0, period_us) -> used, drained,
+                --     is_steady
+                -- @inline unpack_receipts(value, long_bytes + 1) -> incarnation, mark, lowest
             elseif #value == bytes then
                 -- @inline read_level(value, 1, format, high_now, most, n, d, count, counts, long_us) -> used, drained,
-                --     incarnation, is_steady
+                --     is_steady
             else
                 return
             end
@@ -89,8 +92,10 @@ return function(p)
         if is_changed then
             local text, until_us = false, 0
             if used > 0 then
-                -- @inline pack_level(used, drained, all_format, all_high, n, d, count, 0, period_us, incarnation, mark,
-                --     lowest) -> text, until_us
+                local receipts
+                -- @inline pack_level(used, drained, long_format, high, n, d, count, 0, period_us) -> text, until_us
+                -- @inline pack_receipts(incarnation, mark, lowest) -> receipts
+                text = text .. receipts
             end
             -- @inline note_change(key, text, until_us)
         end

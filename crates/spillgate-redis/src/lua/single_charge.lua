@@ -14,23 +14,23 @@ if string.byte(ARGV[1]) == 66 then
     local forced_max, high_now, counts, long_us, format, bytes = most, nil, nil, nil, nil, nil
     -- @inline record_shape(name, burst, 1, count, period_us, code) -> most, high_now, counts, long_us, format, bytes
     local value = redis.call('GET', KEYS[1])
-    local used, drained, incarnation, is_steady = 0, 0, 0, true
+    local used, drained, is_steady = 0, 0, true
     if value then
         if #value == bytes then
             -- @inline read_level(value, 1, format, high_now, most, n, 1, count, counts, long_us) -> used, drained,
-            --     incarnation, is_steady
+            --     is_steady
         else
             is_steady = false
         end
     end
-    if is_steady and incarnation == 0 then
+    if is_steady then
         local granted = 1
         -- @inline admit(burst - used, cost) -> granted
         if granted == 0 then
             return { now, 0, used, drained, -1 }
         end
         local record, until_us, step_us, below_us, life_us
-        -- @inline pack_level(used + cost, drained, format, high_now, n, 1, count, counts, long_us, 0, 0, 0) -> record,
+        -- @inline pack_level(used + cost, drained, format, high_now, n, 1, count, counts, long_us) -> record,
         --     until_us
         -- @inline key_step(until_us, given_us) -> step_us, below_us
         -- @inline key_life(until_us, step_us) -> life_us

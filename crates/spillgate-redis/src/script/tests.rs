@@ -165,7 +165,7 @@ const UPVALUES_MAX: usize = 50;
 const FORMULAS: [(&str, &str); 17] = [
     ("what drained", "parts % n"),
     ("a short record of a bucket", "'>I2I6I4'"),
-    ("a long record of a bucket", "'>I2I6I4I6I4I4I6I6I4'"),
+    ("a long record of a bucket", "'>I2I6I4I6I4I4'"),
     ("which records are long", "count >= 65536"),
     ("what is above a boundary's 48 low bits", "high + 1, low - 281474976710656"),
     ("the us until a bucket is empty", "used * n - drained"),

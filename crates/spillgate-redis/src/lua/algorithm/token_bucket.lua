@@ -9,12 +9,13 @@
 -- Parameters: burst, forced_max, n, d, count, period_us, code (of the period; 0 if it has none)
 -- Reply:      used, drained, gone_after_us (-1: the state was written under these parameters)
 -- Bodies:     kind 0: code * 16 + boundary, count, used; for d = 1, a period with a code, burst, count and used
---                     below 65536, before the first receipt
---             kind 1: boundary, part, period_us, count, used, incarnation (0 before the first receipt), mark, low
+--                     below 65536
+--             kind 1: boundary, part, period_us, count, used
+--             kind 6: as 1, after the first receipt; incarnation, mark, low
 -- Low:        the fewest whole tokens in use since it began. `mark` is the sum of all refunds, and of the lows that were
 --             given up. A receipt carries its value: what a low proves for a charge is less by what was added since.
 
-local SHORT, LONG = 0, 1
+local SHORT, LONG, RECEIPTS = 0, 1, 6
 
 local function params(program, i)
     return {
@@ -111,7 +112,7 @@ end
 -- Returns the content of a body: boundary_us, part, period_us, count, used. Before a body lies the head, or
 -- the end of the limit's long name.
 local function stored(value, kind, at)
-    local is_long, format, bytes = kind == LONG, nil, nil
+    local is_long, format, bytes = kind ~= SHORT, nil, nil
     -- @inline record_format(is_long) -> format, bytes
     local high, low, third, period_us, count, used = unpack_record(format, value, at - 1)
     if is_long then
@@ -130,8 +131,8 @@ local function load(value, kind, at, limit)
     if count ~= limit.count or period_us ~= limit.period_us then
         return convert(self, used, boundary_us, part, count, period_us, limit)
     end
-    if kind == LONG then
-        self.incarnation, self.mark, self.low = unpack_record('>I6I6I4', value, at + 25)
+    if kind == RECEIPTS then
+        -- @inline unpack_receipts(value, at + 25) -> self.incarnation, self.mark, self.low
     end
     return drain(self, used, boundary_us, part, limit)
 end
@@ -215,14 +216,15 @@ local function pack(self, limit)
     is_long = is_long or self.used >= 65536 or self.incarnation > 0
     local format, bytes, record, until_us
     -- @inline record_format(is_long) -> format, bytes
-    local mark, low = 0, 0
-    if self.incarnation > 0 then
-        mark, low = self.mark, self.low
-    end
     -- @inline pack_level(self.used, self.drained, format, (is_long and 0 or limit.code * 16) + now_high, limit.n,
-    --     limit.d, limit.count, limit.count * 65536, is_long and limit.period_us, self.incarnation, mark, low) ->
-    --     record, until_us
-    return is_long and LONG or SHORT, string.sub(record, 2), until_us
+    --     limit.d, limit.count, limit.count * 65536, is_long and limit.period_us) -> record, until_us
+    local body = string.sub(record, 2)
+    if self.incarnation == 0 then
+        return is_long and LONG or SHORT, body, until_us
+    end
+    local receipts
+    -- @inline pack_receipts(self.incarnation, self.mark, self.low) -> receipts
+    return RECEIPTS, body .. receipts, until_us
 end
 
 -- Returns the us until a record is irrelevant under the parameters that it was written under.

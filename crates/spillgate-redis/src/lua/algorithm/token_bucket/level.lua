@@ -15,12 +15,11 @@ is_long = code == 0 or d > 1 or count >= 65536 or burst >= 65536
 -- @end
 
 -- Returns the format of a record from its head byte on: `high`, which is the head byte and the bits above the
--- boundary's 48 low bits; those bits; then part, period_us, count, used, incarnation, mark and low, or count and used as
--- one number.
+-- boundary's 48 low bits; those bits; then part, period_us, count and used, or count and used as one number.
 -- @fragment record_format(is_long) -> format, bytes
 format, bytes = '>I2I6I4', 12
 if is_long then
-    format, bytes = '>I2I6I4I6I4I4I6I6I4', 42
+    format, bytes = '>I2I6I4I6I4I4', 26
 end
 -- @end
 
@@ -46,11 +45,10 @@ else
 end
 -- @end
 
--- Reads the level of now, and the incarnation, from a record. `is_steady` becomes false if the fast paths cannot decide:
--- the record belongs to another limit or was written under other parameters, or its boundary lies ahead of now.
--- @fragment read_level(value, from, format, high_now, most, n, d, count, counts, long_us) -> used, drained, incarnation,
---     is_steady
-local high, low, third, period_then_us, count_then, in_use, named = unpack_record(format, value, from)
+-- Reads the level of now from a record. `is_steady` becomes false if the fast paths cannot decide: the record belongs
+-- to another limit, was written under other parameters or is of another kind, or its boundary lies ahead of now.
+-- @fragment read_level(value, from, format, high_now, most, n, d, count, counts, long_us) -> used, drained, is_steady
+local high, low, third, period_then_us, count_then, in_use = unpack_record(format, value, from)
 local parts = now_low - low
 -- `high` may differ in the bits of the instant. Any other difference means another limit, kind or code.
 if high ~= high_now then
@@ -60,11 +58,10 @@ if high ~= high_now then
 end
 if long_us then
     parts = parts * d - third
-    incarnation = named
     is_steady = is_steady and period_then_us == long_us and count_then == count and parts < 9007199254740736
 else
     -- If the record has another count, the rest is out of bounds, and is rejected below.
-    in_use, incarnation = third - counts, 0
+    in_use = third - counts
 end
 if parts < 0 or in_use < 0 or in_use > most then
     is_steady = false
@@ -77,8 +74,7 @@ end
 -- @end
 
 -- Packs a level into a record, and computes the us until it is empty.
--- @fragment pack_level(used, drained, format, high_now, n, d, count, counts, long_us, incarnation, mark, lowest) ->
---     record, until_us
+-- @fragment pack_level(used, drained, format, high_now, n, d, count, counts, long_us) -> record, until_us
 local high, low, part = high_now, now_low - drained, 0
 -- The record stores whole microseconds: the boundary rounds down, and `part` has the difference.
 if d > 1 then
@@ -92,11 +88,20 @@ elseif low >= 281474976710656 then
 end
 until_us = used * n - drained
 if long_us then
-    record = pack_record(format, high, low, part, long_us, count, used, incarnation, mark, lowest)
+    record = pack_record(format, high, low, part, long_us, count, used)
     until_us = until_us / d
 else
     record = pack_record(format, high, low, counts + used)
 end
+-- @end
+
+-- The end of a record with receipts.
+-- @fragment pack_receipts(incarnation, mark, lowest) -> text
+text = pack_record('>I6I6I4', incarnation, mark, lowest)
+-- @end
+
+-- @fragment unpack_receipts(value, from) -> incarnation, mark, lowest
+incarnation, mark, lowest = unpack_record('>I6I6I4', value, from)
 -- @end
 
 -- Returns the tokens of a level that are whole.
