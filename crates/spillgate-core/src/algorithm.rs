@@ -79,8 +79,7 @@ pub struct Charge {
     pub at_us: u64,
     /// The amount charged.
     pub amount: u64,
-    /// For concurrency the number of the hold; for a token bucket the amount refunded before the charge; else
-    /// 0.
+    /// For concurrency the number of the hold; for a token bucket its [mark](token_bucket::Receipts::mark); else 0.
     pub mark: u64,
 }
 

@@ -51,7 +51,6 @@ const SCRIPT_COMMANDS: [&str; 24] = [
     "zrem",
     "zremrangebyscore",
     "zrevrange",
-    "zrevrangebyscore",
     "zscore",
 ];
 

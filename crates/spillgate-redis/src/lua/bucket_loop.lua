@@ -8,7 +8,8 @@
 -- driver writes them at the end.
 
 local at, size = program[3], #program
--- The limit that was read last: its index, its parameters, and the shape of its records. The same of all limits, by index.
+-- The limit that was read last: its index, its parameters, and the shape of its records. The shapes of all limits, by
+-- index.
 local known, burst, most, n, d, count, high_now, counts, long_us, format, bytes
 local shapes = {}
 -- For decisions over several keys: the last decision that used a key, by key; and the new values of all keys
@@ -22,8 +23,8 @@ local reserved
 local shape = shapes[l]
 if not shape and program[l] == 1 and program[l + 1] < NAMED then
     most = program[l + 4]
-    -- @inline record_shape(program[l + 1], program[l + 3], program[l + 6], program[l + 7], program[l + 8], program[l + 9]) ->
-    --     most, high_now, counts, long_us, format, bytes
+    -- @inline record_shape(program[l + 1], program[l + 3], program[l + 6], program[l + 7], program[l + 8],
+    --     program[l + 9]) -> most, high_now, counts, long_us, format, bytes
     shape = { most, high_now, counts, long_us, format, bytes }
     shapes[l] = shape
 end
@@ -57,13 +58,9 @@ while at < size do
     local operation, after = program[at], nil
     if operation == CHARGE or operation == COALESCED or operation == PEEK then
         -- A peek charges for no decision.
-        local first, times, start = at + 2, 1, o
+        local first, times, start = at + 2, operation == PEEK and 0 or 1, o
         if operation == COALESCED then
-            first = at + 3
-            times = program[at + 1]
-            start = o + 1
-        elseif operation == PEEK then
-            times = 0
+            first, times, start = at + 3, program[at + 1], o + 1
         end
         after = first + 4 * program[first - 1]
         if after == first or program[after] ~= 0 then
@@ -72,33 +69,27 @@ while at < size do
         -- One pass: each counter is read, evaluated, answered and packed as if all have room for as many decisions as the
         -- counters before it. If that proves wrong, the replies are corrected below, and nothing is written.
         local is_steady, granted, i, held = true, times, start, 0
-        local value, length, from, text, until_us, others, charged_to
+        local value, length, from, text, until_us, others, charged_to = nil, 0, 1, nil, 0, 0, nil
         for p = first, after - 4, 4 do
             local key, l, cost = program[p], program[p + 2], program[p + 3]
             if l ~= known then
                 -- @inline use_limit(l) -> is_steady
-                if not is_steady then
-                    break
-                end
             end
             if key ~= held then
                 if held > 0 then
-                    others = others or 0
                     -- @inline set_aside(held, text, until_us) -> others
                     -- The key has more records than the decision read, or occurs twice: packing it here would
                     -- lose a record.
-                    if from <= length or met[key] == at then
-                        is_steady = false
-                        break
-                    end
+                    is_steady = is_steady and from > length and met[key] ~= at
                 end
-                held = key
-                value = values[key]
-                from = 1
-                text = nil
+                held, value, from, text, until_us = key, values[key], 1, nil, 0
                 length = value and #value or 0
             end
-            local used, drained
+            if not is_steady or cost == 0 then
+                is_steady = false
+                break
+            end
+            local used, drained = 0, 0
             if from <= length then
                 from = from + bytes
                 if from > length + 1 then
@@ -107,41 +98,26 @@ while at < size do
                 end
                 -- @inline read_level(value, from - bytes, format, high_now, most, n, d, count, counts, long_us) ->
                 --     used, drained, is_steady
-                if not is_steady then
-                    break
-                end
-            else
+            elseif lost_us > 0 then
                 -- After a loss of data a missing bucket counts as used up, unless it would be empty again by now.
-                if lost_us > 0 and (d > 1 or now - lost_us < burst * n) then
-                    is_steady = false
-                    break
-                end
-                used, drained = 0, 0
+                is_steady = d == 1 and now - lost_us >= burst * n
             end
             local room = burst - used
-            if cost == 0 then
-                is_steady = false
-                break
-            elseif room < granted * cost and granted > 0 then
+            if room < granted * cost and granted > 0 then
                 -- @inline admit(room, cost) -> granted
                 charged_to = i
-                if granted > 0 and i > start then
-                    -- The counters before it were packed for more decisions than fit, so the general path must decide.
-                    is_steady = false
-                    break
-                end
+                -- The counters before it were packed for more decisions than fit, so the general path must decide.
+                is_steady = is_steady and (granted == 0 or i == start)
+            end
+            if not is_steady then
+                break
             end
             if granted > 0 then
                 local record, empty_us
                 -- @inline pack_level(used + granted * cost, drained, format, high_now, n, d, count, counts,
                 --     long_us) -> record, empty_us
-                if text then
-                    text = text .. record
-                    if empty_us > until_us then
-                        until_us = empty_us
-                    end
-                else
-                    text = record
+                text = text and text .. record or record
+                if empty_us > until_us then
                     until_us = empty_us
                 end
                 used = used + cost
@@ -158,10 +134,8 @@ while at < size do
             break
         end
         if granted > 0 then
-            if others then
-                for other = 1, others do
-                    -- @inline note_change(other_keys[other], other_values[other], other_lives[other])
-                end
+            for other = 1, others do
+                -- @inline note_change(other_keys[other], other_values[other], other_lives[other])
             end
             -- @inline note_change(held, text, until_us)
         elseif charged_to then
@@ -173,21 +147,16 @@ while at < size do
         if operation == COALESCED then
             out[o] = granted
             -- The counters as the decisions after the granted ones find them.
-            local late = i
-            i = start
+            local counter = start
             for p = first, after - 4, 4 do
-                local cost, used = program[p + 3], out[i + 1]
+                local cost, used = program[p + 3], out[counter + 1]
                 if granted > 1 then
                     used = used + (granted - 1) * cost
                 end
-                out[late] = used + cost <= program[program[p + 2] + 3] and 1 or 0
-                out[late + 1] = used
-                out[late + 2] = out[i + 2]
-                out[late + 3] = -1
-                i = i + 4
-                late = late + 4
+                local fits = used + cost <= program[program[p + 2] + 3] and 1 or 0
+                out[i], out[i + 1], out[i + 2], out[i + 3] = fits, used, out[counter + 2], -1
+                counter, i = counter + 4, i + 4
             end
-            i = late
         end
         o = i
         at = after + 1

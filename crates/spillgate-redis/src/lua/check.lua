@@ -21,7 +21,7 @@
 -- 1 RESERVE           as 0                                               a counter and a receipt for each
 -- 3 FORCE             key, own key, limit, cost                          the counter
 -- 4 REFUND            key, own key, limit, incarnation, at_us, amount,   whole units refunded, the counter
---                     slot, unused
+--                     mark, unused
 -- 5 LOWER             key, own key, limit, amount                        as 4
 -- 6 OPEN, 7 CLOSE     see reservation.lua (in the script of leases: lease.lua)
 -- 8 COALESCED         number of equal decisions, then as 0; no permits   for each group: how many were charged; the
@@ -31,8 +31,8 @@
 --          index among the own keys, limits by the index where they begin. Only a log and permits have an own key, else 0.
 -- Counter: fits (1, 0, or -1: the state has an unknown format, nothing was done), its algorithm's reply; for permits
 --          a receipt.
--- Receipt: the incarnation (0: nothing was charged); for a bucket also the amount refunded before it. A permit is named
---          by its incarnation and the position of its counter's `fits` in the reply, counted from 1.
+-- Receipt: the incarnation (0: nothing was charged), and a mark: of a bucket see token_bucket.lua; of a permit the
+--          position of its counter's `fits` in the reply, counted from 1; else 0.
 
 local CHARGE, RESERVE, PEEK, FORCE, REFUND, LOWER, OPEN, CLOSE, COALESCED = 0, 1, 2, 3, 4, 5, 6, 7, 8
 local pack_record, unpack_record = struct.pack, struct.unpack
@@ -59,8 +59,8 @@ end
 -- Computes the life of a key: the time until its state is irrelevant, and half a step to one and a half steps
 -- more, in whole steps. Few distinct lives mean few numbers to format. A key that ends soon takes a small
 -- step, unless the call brings its own instant: that one may differ as much from the server's clock.
--- @fragment key_step(until_us, given_us) -> step_us, below_us
-below_us = 1280000
+-- @fragment key_step(until_us, given_us) -> step_us
+local below_us = 1280000
 if given_us > 0 or until_us >= 1000000 then
     below_us = 32000000
 end
@@ -101,8 +101,8 @@ local lost_us = min(tonumber(ARGV[3] or 0), now)
 local fresh, changes, changed = {}, {}, 0
 local out, o = { now }, 2
 
--- Lives as text, by life in us. Then the step that was used last; it holds for times from least_us to below below_us.
-local lives, step_us, least_us, below_us = {}, 0, 0, 0
+-- Lives as text, by life in us.
+local lives = {}
 
 -- Writes a value, or deletes its key if it holds nothing. Without a value, only sets the life of the key.
 -- `value` is a text, false to delete, or nil if the caller has written the key already.
@@ -111,17 +111,8 @@ local function keep(name, value, until_us)
         redis.call('DEL', name)
         return
     end
-    if until_us < least_us or until_us >= below_us then
-        -- @inline key_step(until_us, given_us) -> step_us, below_us
-        least_us = below_us / 2
-        -- These bounds repeat the cases of key_step, so that the next key with a similar life skips it.
-        if step_us < 500000 then
-            least_us, below_us = 0, 1000000
-        elseif step_us == 500000 then
-            least_us = given_us == 0 and 1000000 or 0
-        end
-    end
-    local life_us
+    local step_us, life_us
+    -- @inline key_step(until_us, given_us) -> step_us
     -- @inline key_life(until_us, step_us) -> life_us
     local text = lives[life_us]
     if not text then
@@ -274,13 +265,12 @@ local function charge_group(first, count, operation, times)
         local key, l, cost = program[p], program[p + 2], program[p + 3]
         local counter, limit = counters[key * MANY + l], limits[l]
         local receipts = operation == RESERVE or limit.algorithm == SLOTS
-        -- A permit is named by its position in the reply. A bucket's receipt carries the amount refunded before it.
-        local incarnation, mark, marks = 0, o, receipts and limit.module.mark
+        local incarnation, mark = 0, nil
         if times > 0 and cost > 0 then
             if granted > 0 then
                 limit.module.charge(counter, limit, cost)
                 if receipts then
-                    incarnation = limit.module.receipt(counter, limit, cost, nonce, mark)
+                    incarnation, mark = limit.module.receipt(counter, limit, cost, nonce, o)
                 end
                 counter.changed, dirty[key] = true, true
             elseif is_whole and counter.rebased then
@@ -290,16 +280,11 @@ local function charge_group(first, count, operation, times)
         end
         answer(counter, limit, cost > 0 and cost or 1, counter and counter.fits)
         if receipts then
-            out[o] = incarnation
-            o = o + 1
-        end
-        if marks then
-            mark = incarnation > 0 and marks(counter) or 0
-            out[o] = mark
-            o = o + 1
+            out[o], out[o + 1] = incarnation, mark or 0
+            o = o + 2
         end
         if noted then
-            noted[#noted + 1] = pack_record('>I6I6I5', incarnation, mark, cost)
+            noted[#noted + 1] = pack_record('>I6I6I5', incarnation, mark or 0, cost)
         end
     end
     if operation == COALESCED then

@@ -3,28 +3,36 @@
 
 -- The counters that were read, by key * MANY + limit, and the keys with changed ones.
 local counters, dirty = {}, {}
--- For each key the limit that was read last; by key * MANY + limit the one read before it; for each key the
--- end of the record that was found last. The first two form a list of the limits of each key.
-local newest, before, ends = {}, {}, {}
+-- For each key: the records of its value, and the counters that were read, in order.
+local split, of_key = {}, {}
 
--- Finds a limit's record in a value, from a place on. Returns its kind, where its body begins, and where the
--- next record begins; false if the value has an unknown format; nothing if it has no such record.
-local function find(value, limit, place)
-    local size = #value
-    while place <= size do
-        local head = byte(value, place)
+-- Splits a value into its records: of each its name, owner, kind, where it begins, its body and what is behind it. From
+-- `rest` on, the value has an unknown format. That part stays, and disturbs only callers that need a counter in it.
+local function records_of(value)
+    local records, size, from = { rest = 1 }, #value, 1
+    while from <= size do
+        local head = byte(value, from)
         local kind = head % 16
         local name = (head - kind) / 16
-        local body = place + 1 + (name == NAMED and 8 or 0)
-        local length = byte(SIZES, kind + 1)
-        if not length or body + length - 1 > size then
-            return false
+        local body = from + (name == NAMED and 9 or 1)
+        local after = body + (byte(SIZES, kind + 1) or size)
+        if after > size + 1 then
+            return records
         end
-        if name == limit.name and byte(OWNERS, kind + 1) == limit.algorithm
-            and (name < NAMED or string.sub(value, place + 1, place + 8) == limit.long_name) then
-            return kind, body, body + length
+        records[#records + 1] = { name, byte(OWNERS, kind + 1), kind, from, body, after }
+        from, records.rest = after, after
+    end
+    return records
+end
+
+-- Returns the record of a limit.
+local function record_of(value, records, limit)
+    for i = 1, #records do
+        local record = records[i]
+        if record[1] == limit.name and record[2] == limit.algorithm
+            and (limit.name < NAMED or string.sub(value, record[4] + 1, record[4] + 8) == limit.long_name) then
+            return record
         end
-        place = body + length
     end
 end
 
@@ -32,95 +40,57 @@ end
 local function counter_of(key, own_key, l)
     local counter = counters[key * MANY + l]
     if counter == nil then
-        local limit, value = limits[l], values[key]
-        local kind, body
-        if value then
-            -- Records usually lie in the order in which a call names its counters, so the search goes on
-            -- after the last one.
-            local place, after = ends[key] or 1, nil
-            kind, body, after = find(value, limit, place)
-            if kind == nil and place > 1 then
-                kind, body, after = find(value, limit, 1)
-            end
-            ends[key] = after or place
+        local limit, value, records = limits[l], values[key] or '', split[key]
+        if not records then
+            records = records_of(value)
+            split[key], of_key[key] = records, {}
         end
-        -- The shard lost its data and there is no record: the counter may have been full, so it counts as used up.
-        if kind == nil and lost_us > 0 then
+        local record = record_of(value, records, limit)
+        if record then
+            counter = limit.module.load(value, record[3], record[5], limit, KEYS[keys_read + own_key]) or false
+        elseif records.rest <= #value then
+            counter = false
+        elseif lost_us > 0 then
+            -- The shard lost its data and there is no record: the counter may have been full, so it counts as used up.
             counter = limit.module.used_up(limit, lost_us, KEYS[keys_read + own_key])
         else
-            counter = kind ~= false and limit.module.load(value, kind, body, limit, KEYS[keys_read + own_key]) or false
+            counter = limit.module.load(nil, nil, nil, limit, KEYS[keys_read + own_key])
         end
         if counter then
-            counter.body = body or false
+            counter.record, counter.limit = record or false, limit
+            of_key[key][#of_key[key] + 1] = counter
         end
         counters[key * MANY + l] = counter
-        before[key * MANY + l], newest[key] = newest[key], l
     end
     return counter
 end
 
--- Returns the records of a value that this call did not change, and the us until the last of them is irrelevant.
-local function others(value, key)
-    local kept, longest_us = '', 0
-    local changed_at = {}
-    local l = newest[key]
-    while l do
-        local counter = counters[key * MANY + l]
-        if counter and counter.changed and counter.body then
-            changed_at[counter.body] = true
-        end
-        l = before[key * MANY + l]
-    end
-    local place, length = 1, #value
-    while place <= length do
-        local head = byte(value, place)
-        local kind = head % 16
-        local body = place + 1 + ((head - kind) / 16 == NAMED and 8 or 0)
-        local after = body + (byte(SIZES, kind + 1) or length)
-        if after > length + 1 then
-            -- The rest has an unknown format. It stays, and disturbs only callers that need a counter in it.
-            return kept .. string.sub(value, place), longest_us
-        end
-        if not changed_at[body] then
-            local until_us = module(byte(OWNERS, kind + 1)).until_us(value, kind, body)
-            if until_us > 0 then
-                kept = kept .. string.sub(value, place, after - 1)
-                longest_us = max(longest_us, until_us)
-            end
-        end
-        place = after
-    end
-    return kept, longest_us
-end
-
--- Writes a value, with its changed records packed again.
+-- Writes a value: the records that did not change and still matter, the changed ones packed again, and the rest.
 local function store(key)
-    local old, value, longest_us, replaced = values[key], '', 0, 0
-    local l = newest[key]
-    while l do
-        local counter, limit = counters[key * MANY + l], limits[l]
-        if counter and counter.changed then
-            local head_length = limit.name == NAMED and 9 or 1
-            if counter.body then
-                local kind = byte(old, counter.body - head_length) % 16
-                replaced = replaced + head_length + byte(SIZES, kind + 1)
-            end
-            local kind, body, until_us = limit.module.pack(counter, limit)
-            if kind then
-                local head = string.char(limit.name * 16 + kind)
-                if limit.name == NAMED then
-                    head = head .. limit.long_name
-                end
-                value = head .. body .. value
-                longest_us = until_us > longest_us and until_us or longest_us
-            end
+    local old, records, value, longest_us = values[key] or '', split[key], '', 0
+    for _, counter in ipairs(of_key[key]) do
+        if counter.changed and counter.record then
+            counter.record[3] = false
         end
-        l = before[key * MANY + l]
     end
-    -- Usually every record of the value has changed, and there is no rest to keep.
-    if old and replaced < #old then
-        local kept, until_us = others(old, key)
-        value, longest_us = kept .. value, max(longest_us, until_us)
+    for _, record in ipairs(records) do
+        local kind = record[3]
+        local until_us = kind and module(record[2]).until_us(old, kind, record[5]) or 0
+        if until_us > 0 then
+            value, longest_us = value .. string.sub(old, record[4], record[6] - 1), max(longest_us, until_us)
+        end
     end
+    for _, counter in ipairs(of_key[key]) do
+        local limit, kind, body, until_us = counter.limit, nil, nil, nil
+        if counter.changed then
+            kind, body, until_us = limit.module.pack(counter, limit)
+        end
+        if kind then
+            local long_name = limit.name == NAMED and limit.long_name or ''
+            value = value .. string.char(limit.name * 16 + kind) .. long_name .. body
+            longest_us = max(longest_us, until_us)
+        end
+    end
+    value = value .. string.sub(old, records.rest)
     keep(KEYS[key], value ~= '' and value, longest_us)
 end

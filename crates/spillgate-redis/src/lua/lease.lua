@@ -126,11 +126,11 @@ local function exchange(p)
             granted, lasts_us = 0, 0
         else
             limit.module.charge(counter, limit, granted)
-            local incarnation = limit.module.receipt(counter, limit, granted, nonce, o)
+            local incarnation, mark = limit.module.receipt(counter, limit, granted, nonce, o)
             rows[#rows + 1] = {
                 node = node, seq = seq, granted = granted, ends_us = now + lasts_us + ttl_us,
                 lasts_us = lasts_us, incarnation = incarnation, at_us = now,
-                mark = limit.module.mark and limit.module.mark(counter) or 0,
+                mark = mark or 0,
             }
             counter.changed, dirty[key] = true, true
             last, written = seq, true

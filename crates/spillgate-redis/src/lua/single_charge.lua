@@ -29,10 +29,10 @@ if string.byte(ARGV[1]) == 66 then
         if granted == 0 then
             return { now, 0, used, drained, -1 }
         end
-        local record, until_us, step_us, below_us, life_us
+        local record, until_us, step_us, life_us
         -- @inline pack_level(used + cost, drained, format, high_now, n, 1, count, counts, long_us) -> record,
         --     until_us
-        -- @inline key_step(until_us, given_us) -> step_us, below_us
+        -- @inline key_step(until_us, given_us) -> step_us
         -- @inline key_life(until_us, step_us) -> life_us
         redis.call('SET', KEYS[1], record, 'PX', math.ceil(life_us / 1000))
         return { now, 1, used + cost, drained, -1 }

@@ -175,23 +175,16 @@ impl Reply {
         since: u64,
         reserved: bool,
     ) -> Result<(ChargeReply, bool), StoreError> {
-        // A permit is named by the call's nonce and the position of its counter in the reply.
-        let place = (self.0.len() - rest.len()) as u64 + 1;
         let [fits] = take::<1>(rest)?;
         let reading = reading(asked.params(), rest, cost.max(1), since)?;
         let mut charge = None;
         if reserved {
-            let [incarnation] = take::<1>(rest)?;
-            let mark = match asked.limit.algorithm() {
-                Algorithm::Concurrency => place,
-                Algorithm::TokenBucket => take::<1>(rest)?[0].max(0).cast_unsigned(),
-                _ => 0,
-            };
+            let [incarnation, mark] = take(rest)?;
             charge = (incarnation != 0).then(|| Charge {
                 incarnation: incarnation.cast_unsigned(),
                 at_us: self.now_us(),
                 amount: asked.cost,
-                mark,
+                mark: mark.cast_unsigned(),
             });
         }
         Ok((ChargeReply { fits: fits == 1, reading, charge }, fits >= 0))
@@ -305,11 +298,7 @@ fn width(transaction: &Transaction, times: u32) -> usize {
     let of_counter = |counter: &PlannedCharge| {
         let counter_alone = alone(counter);
         let deferred = if counter.deferred > 0 { counter_alone } else { 0 };
-        let receipt = match counter.limit.algorithm() {
-            _ if !has_receipt(transaction, counter) => 0,
-            Algorithm::TokenBucket => 2,
-            _ => 1,
-        };
+        let receipt = if has_receipt(transaction, counter) { 2 } else { 0 };
         deferred + counter_alone + receipt
     };
     of_record + transaction.charges.iter().map(of_counter).sum::<usize>()

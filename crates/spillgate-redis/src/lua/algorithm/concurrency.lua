@@ -137,7 +137,7 @@ end
 
 local function receipt(self, limit, cost, incarnation, slot)
     take(self, limit, cost, slot)
-    return incarnation
+    return incarnation, slot
 end
 
 local function force(self, limit, cost, slot)
@@ -281,5 +281,6 @@ end
 
 return {
     width = 3, params = params, until_us = until_us, load = load, used_up = used_up, room = room, charge = charge,
-    force = force, receipt = receipt, refund = refund, lower_by = lower_by, holds = holds, renew = renew, reply = reply, pack = pack,
+    force = force, receipt = receipt, refund = refund, lower_by = lower_by, holds = holds, renew = renew,
+    reply = reply, pack = pack,
 }

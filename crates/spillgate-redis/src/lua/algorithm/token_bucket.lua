@@ -12,8 +12,9 @@
 --                     below 65536
 --             kind 1: boundary, part, period_us, count, used
 --             kind 6: as 1, after the first receipt; incarnation, mark, low
--- Low:        the fewest whole tokens in use since it began. `mark` is the sum of all refunds, and of the lows that were
---             given up. A receipt carries its value: what a low proves for a charge is less by what was added since.
+-- Low:        the fewest whole tokens in use since it began. `mark` is the sum of all refunds, and of the lows that
+--             were given up. A receipt carries its value: what a low proves for a charge is less by what was added
+--             since.
 
 local SHORT, LONG, RECEIPTS = 0, 1, 6
 
@@ -55,7 +56,8 @@ end
 -- Creates an empty bucket, in the full size of its table.
 local function new_counter()
     return {
-        used = 0, drained = 0, body = false, fits = false, changed = false, incarnation = 0, mark = 0, low = 0,
+        used = 0, drained = 0, incarnation = 0, mark = 0, low = 0,
+        record = false, limit = false, fits = false, changed = false,
     }
 end
 
@@ -163,12 +165,7 @@ local function receipt(self, limit, cost, nonce)
         self.incarnation, self.mark, self.low = nonce, 0, 0
     end
     -- @inline begin_low(self.used, self.drained) -> self.mark, self.low
-    return self.incarnation
-end
-
--- Returns what a receipt needs beside the incarnation.
-local function mark(self)
-    return self.mark
+    return self.incarnation, self.mark
 end
 
 -- Refunds a level, at most all. Returns the whole tokens refunded, or nothing if nothing changed.
@@ -235,5 +232,5 @@ end
 
 return {
     width = 3, params = params, until_us = until_us, load = load, used_up = used_up, room = room, charge = charge,
-    force = force, receipt = receipt, mark = mark, refund = refund, lower_by = lower_by, reply = reply, pack = pack,
+    force = force, receipt = receipt, refund = refund, lower_by = lower_by, reply = reply, pack = pack,
 }

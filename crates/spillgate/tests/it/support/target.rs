@@ -276,11 +276,8 @@ impl Target for InLua<'_> {
             reading.retry_after_us = Some(0);
         }
         if let Act::Reserve(amount) = act {
-            let (incarnation, mark) = match algorithm {
-                1 => (counter[counter.len() - 2] as u64, counter[counter.len() - 1] as u64),
-                5 => (counter[counter.len() - 1] as u64, PERMIT_OF_FIRST),
-                _ => (counter[counter.len() - 1] as u64, 0),
-            };
+            let [.., incarnation, mark] = *counter else { panic!("no receipt in {counter:?}") };
+            let (incarnation, mark) = (incarnation as u64, mark as u64);
             let charge = Charge { incarnation, at_us: now_us, amount, mark };
             self.receipts.keep((incarnation != 0).then_some(charge));
         }
@@ -297,9 +294,6 @@ fn reading(params: &LimitParams, reply: &[i64], cost: u64) -> Reading {
         LimitParams::Concurrency(params) => params.reading(reply.first_chunk().unwrap()),
     }
 }
-
-/// A permit's number is the position of its counter in the reply, after the time.
-const PERMIT_OF_FIRST: u64 = 2;
 
 pub fn params(limit: &NamedLimit) -> &LimitParams {
     limit.params().expect("tests use limits that count")

@@ -24,8 +24,8 @@ end
 -- @end
 
 -- Computes the values that the fast paths need for the records of a limit:
--- most: the largest use in a record; high_now: the `high` of a boundary at now; counts: the number that count adds to the
--- use; long_us: the period, if the record is long; format and bytes of the record.
+-- most: the largest use in a record; high_now: the `high` of a boundary at now; counts: the number that count adds to
+-- the use; long_us: the period, if the record is long; format and bytes of the record.
 -- @fragment record_shape(name, burst, d, count, period_us, code) -> most, high_now, counts, long_us, format, bytes
 local is_long
 -- @inline has_long_records(burst, d, count, code) -> is_long
@@ -132,7 +132,8 @@ end
 -- @end
 
 -- Returns the tokens that would surely be free now had `unused` tokens of a charge never been charged: what is left of
--- the charge by its age, or what the low proves if that is more. Of the charge, `tokens` and the part `rest` have drained.
+-- the charge by its age, or what the low proves if that is more. Of the charge, `tokens` and the part `rest` have
+-- drained.
 -- @fragment returnable(amount, tokens, rest, unused, marked, mark, lowest) -> back_used, back_drained
 back_used, back_drained = amount - tokens, rest
 if back_used <= 0 then
