@@ -258,8 +258,8 @@ impl<'n> View<'n> {
         let tokens = self.level.whole();
         let new = || Box::new(Receipts { incarnation: nonce, mark: 0, low: 0 });
         let receipts = self.receipts.get_or_insert_with(new);
-        if tokens > 2 * receipts.low {
-            // The low proves less than half of this, so it begins again. For earlier charges it then proves nothing.
+        // Above five quarters of the low, it begins again. For earlier charges it then proves nothing.
+        if 4 * tokens > 5 * receipts.low {
             receipts.mark += tokens;
             receipts.low = tokens;
         }

@@ -114,33 +114,27 @@ local function correct(record, first, count, opened_us)
     end
 end
 
--- Returns the permits of a record that are still held, or nothing if one that may not be lost is not.
-local function held_slots(record, first, count)
-    local slots = {}
+-- Extends the permits of a record by `for_us`, or only looks at them if that is 0. Returns whether all are held that may
+-- not be lost.
+local function renew(record, first, count, for_us)
+    local all_held = true
     for i = 1, count do
         local p = first + 4 * (i - 1)
-        local limit = limits[program[p + 2]]
+        local key, limit = program[p], limits[program[p + 2]]
         local incarnation, slot, amount
         -- @inline unpack_charge(record, i) -> incarnation, slot, amount
         if limit.algorithm == SLOTS and incarnation > 0 then
-            local counter = counter_of(program[p], program[p + 1], program[p + 2])
-            if counter and limit.module.holds(counter, incarnation, slot) then
-                slots[#slots + 1] = {
-                    counter = counter, limit = limit, incarnation = incarnation, slot = slot, key = program[p],
-                }
+            local counter = counter_of(key, program[p + 1], program[p + 2])
+            if counter and limit.module.renew(counter, limit, incarnation, slot, for_us) then
+                if for_us > 0 then
+                    counter.changed, dirty[key] = true, true
+                end
             elseif program[p + 3] == AS_CHARGED then
-                return
+                all_held = false
             end
         end
     end
-    return slots
-end
-
-local function renew(slots, for_us)
-    for _, held in ipairs(slots) do
-        held.limit.module.renew(held.counter, held.limit, held.incarnation, held.slot, for_us)
-        held.counter.changed, dirty[held.key] = true, true
-    end
+    return all_held
 end
 
 local function end_by(key, how, mark, for_us, first, count)
@@ -164,14 +158,12 @@ local function end_by(key, how, mark, for_us, first, count)
         return OTHER_COUNTERS
     end
     if how == RENEWS or how == LOOKS then
-        local slots = held_slots(record, first, count)
-        if not slots then
+        if not renew(record, first, count, 0) then
             return EXPIRED
-        end
-        if how == LOOKS then
+        elseif how == LOOKS then
             return DONE
         end
-        renew(slots, for_us)
+        renew(record, first, count, for_us)
         ends_us = max(ends_us, now + for_us)
         write(key, pack_record('>I1I7I7', 0, opened_us, ends_us) .. string.sub(record, 16), ends_us)
         return DONE

@@ -169,7 +169,7 @@ const FORMULAS: [(&str, &str); 17] = [
     ("which records are long", "count >= 65536"),
     ("what is above a boundary's 48 low bits", "high + 1, low - 281474976710656"),
     ("the us until a bucket is empty", "used * n - drained"),
-    ("when a low begins again", "2 * lowest"),
+    ("when a low begins again", "5 * lowest"),
     ("the refund that a low proves", "mark - marked"),
     ("a level less another", "used - by_used"),
     ("all or none; coalescing", "room % cost"),

@@ -207,19 +207,17 @@ local function lower_by(self, limit, amount)
     return returned
 end
 
-local function holds(self, incarnation, slot)
-    return end_of(self, hold(incarnation, slot)) ~= nil
-end
-
--- Extends a hold by `for_us` from now, by at most another max hold, and never shortens it.
+-- Extends a hold by `for_us` from now, by at most another max hold, and never shortens it; does nothing if that is 0.
+-- Returns whether it is still held.
 local function renew(self, limit, incarnation, slot, for_us)
     local name = hold(incarnation, slot)
     local end_us = end_of(self, name)
-    if end_us then
+    if end_us and for_us > 0 then
         end_us = max(end_us, self.clock_us + min(limit.hold_us, for_us))
         redis.call('ZADD', self.own_key, end_us, name)
         self.last_us, self.latest_us = self.clock_us, max(self.latest_us, end_us)
     end
+    return end_us ~= nil
 end
 
 -- Returns the instant after which at most `room` is held: by rank, or by adding up the holds that end first if some
@@ -281,6 +279,6 @@ end
 
 return {
     width = 3, params = params, until_us = until_us, load = load, used_up = used_up, room = room, charge = charge,
-    force = force, receipt = receipt, refund = refund, lower_by = lower_by, holds = holds, renew = renew,
+    force = force, receipt = receipt, refund = refund, lower_by = lower_by, renew = renew,
     reply = reply, pack = pack,
 }

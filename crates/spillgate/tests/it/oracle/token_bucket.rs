@@ -188,7 +188,7 @@ impl Counter for Bucket {
         let tokens = self.level.floor();
         let new = || Life { name: number, low: whole(0), mark: whole(0) };
         let life = self.life.get_or_insert_with(new);
-        if tokens > &life.low * whole(2) {
+        if whole(4) * &tokens > whole(5) * &life.low {
             life.mark += tokens.clone();
             life.low = tokens;
         }

@@ -121,12 +121,12 @@ if tokens < lowest then
 end
 -- @end
 
--- Begins the low again, just after a charge with a receipt, if it proves less than half of what is in use. For earlier
+-- Begins the low again, just after a charge with a receipt, if more than five quarters of it are in use. For earlier
 -- charges it then proves nothing.
 -- @fragment begin_low(used, drained) -> mark, lowest
 local tokens
 -- @inline whole_tokens(used, drained) -> tokens
-if tokens > 2 * lowest then
+if 4 * tokens > 5 * lowest then
     mark, lowest = mark + tokens, tokens
 end
 -- @end
