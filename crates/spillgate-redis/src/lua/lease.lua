@@ -50,12 +50,15 @@ local function write(key, rows)
     redis.call('SET', KEYS[key], values[key], 'PX', string.format('%.0f', ceil((ends_us - now) / 1000)))
 end
 
-local function found(rows, node, seq)
+-- Returns an instance's row of a seq, and the largest seq of its rows; 0 if it has none.
+local function row_of(rows, node, seq)
+    local found, last = nil, 0
     for _, row in ipairs(rows) do
-        if row.node == node and row.seq == seq then
-            return row
+        if row.node == node then
+            found, last = row.seq == seq and row or found, max(last, row.seq)
         end
     end
+    return found, last
 end
 
 -- Returns the quota to grant: at most half of what is left of the share, so that every instance gets some. The share
@@ -74,7 +77,7 @@ end
 local function close_leases(rows, node, first, last, key, counter, limit)
     local freed, written = 0, false
     for i = first, last, 2 do
-        local row = found(rows, node, program[i])
+        local row = row_of(rows, node, program[i])
         if row then
             -- A lease refunds at most its own grant, so a repeated or wrong close cannot refund too much.
             local unused = min(program[i + 1], row.granted)
@@ -89,17 +92,6 @@ local function close_leases(rows, node, first, last, key, counter, limit)
     return freed, written
 end
 
--- Returns the largest seq of an instance's rows; 0 if it has none.
-local function last_seq(rows, node)
-    local last = 0
-    for _, row in ipairs(rows) do
-        if row.node == node then
-            last = max(last, row.seq)
-        end
-    end
-    return last
-end
-
 -- Executes the exchange at program[p]. Returns the index of the next operation.
 local function exchange(p)
     local ledger, node, seq, share = program[p + 1], program[p + 2], program[p + 3], program[p + 4]
@@ -110,9 +102,8 @@ local function exchange(p)
     local rows, outstanding, stale = read(values[ledger])
     local freed, written = close_leases(rows, node, p + 8, place - 1, key, counter, limit)
     outstanding = outstanding - freed
-    local last = last_seq(rows, node)
+    local known, last = row_of(rows, node, seq)
     local granted, lasts_us = 0, 0
-    local known = found(rows, node, seq)
     -- A call that is sent again gets the grant of the first.
     if known then
         granted, lasts_us = known.granted, known.lasts_us
