@@ -76,7 +76,7 @@ fn command(random: &mut Random) -> Words {
         18 => vec!["ZRANGE", &key, &place, "-1"],
         19 => vec!["ZREVRANGE", &key, "0", &place, "WITHSCORES"],
         20 => vec!["ZRANGEBYSCORE", &key, "-inf", &bound, "WITHSCORES", "LIMIT", "0", "2"],
-        21 => vec!["ZREVRANGEBYSCORE", &key, &bound, "0", "WITHSCORES", "LIMIT", "1", "1"],
+        21 => vec!["ZRANGEBYSCORE", &key, "0", &bound, "WITHSCORES", "LIMIT", "1", "1"],
         22 => vec!["ZREMRANGEBYSCORE", &key, &bound, "1000"],
         23 => vec!["SETRANGE", &key, "3", &member],
         24 => vec!["STRLEN", &key],

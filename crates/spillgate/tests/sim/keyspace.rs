@@ -209,11 +209,9 @@ impl Keyspace {
                 let taken = members.into_iter().take(end as usize).skip(first);
                 reply(taken, words)
             }
-            "ZRANGEBYSCORE" | "ZREVRANGEBYSCORE" => {
-                let reversed = name == "ZREVRANGEBYSCORE";
-                let (least, most) = if reversed { (3, 2) } else { (2, 3) };
-                let (least, most) = (Bound::read(&words[least]), Bound::read(&words[most]));
-                let members = in_order(scored, reversed).into_iter();
+            "ZRANGEBYSCORE" => {
+                let (least, most) = (Bound::read(&words[2]), Bound::read(&words[3]));
+                let members = in_order(scored, false).into_iter();
                 let within =
                     members.filter(|(_, score)| least.is_below(*score) && most.is_above(*score));
                 let limit = words.iter().position(|word| word == b"LIMIT");
