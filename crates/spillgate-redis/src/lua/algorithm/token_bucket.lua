@@ -73,12 +73,9 @@ local function drain(self, used, boundary_us, part, limit)
     end
     if now <= boundary_us then
         local ahead_us = boundary_us - now
-        local tolerated = ahead_us <= 1000000
-        -- The tolerance is a second, or the bucket's refill time if that is shorter.
-        if tolerated and limit.burst * (limit.n / limit.d) < 1000002 then
-            tolerated = ahead_us <= min(1000000, ceil(limit.burst * limit.n / limit.d))
-        end
-        if not tolerated then
+        -- The tolerance is a second, or the bucket's refill time if that is shorter. A product that is not exact is far
+        -- longer than a second.
+        if ahead_us > min(1000000, ceil(limit.burst * limit.n / limit.d)) then
             untouched(self)
             self.used, self.rebased = used, true
             return self
