@@ -212,12 +212,9 @@ impl Reader<'_> {
         for counter in 0..count {
             let at = at + 1 + 4 * counter;
             let limit = self.word(at + 2);
-            // A bucket's receipt has a second word.
-            let words = match self.algorithm(limit) {
-                PERMITS => 1,
-                BUCKET => 2 * usize::from(receipts),
-                _ => usize::from(receipts),
-            };
+            // A receipt is an incarnation and a mark.
+            let has_receipt = receipts || self.algorithm(limit) == PERMITS;
+            let words = if has_receipt { 2 } else { 0 };
             fits &= self.read_reply(limit, words);
             self.note(kind, at, self.word(at + 3));
         }
