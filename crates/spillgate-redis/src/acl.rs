@@ -28,7 +28,7 @@ const COMMANDS: [&str; 11] = [
 ];
 
 /// The commands that the scripts call. The server checks the user's rights there too.
-const SCRIPT_COMMANDS: [&str; 24] = [
+const SCRIPT_COMMANDS: [&str; 23] = [
     "get",
     "getrange",
     "mget",
