@@ -51,7 +51,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) algorithm: Option<String>,
 
-    /// Check by the rules of --config or of the server: this attribute has the subject, an address
+    /// Check by the rules; this attribute has the subject, an address
     #[arg(long, value_name = "ATTRIBUTE", conflicts_with_all = ["burst", "algorithm", "against"])]
     pub(crate) by: Option<String>,
 

@@ -31,7 +31,7 @@ pub(crate) struct Ledger {
     introduced: Cell<Option<Subject>>,
     admissions: RefCell<BTreeMap<(String, Subject), Admissions>>,
     /// The amount charged under each record.
-    records: RefCell<BTreeMap<Record, u64>>,
+    records: RefCell<BTreeMap<Record, (u64, u32)>>,
     admitted: RefCell<BTreeMap<Subject, u64>>,
     places: RefCell<BTreeMap<Subject, BTreeSet<String>>>,
     losses: RefCell<BTreeMap<String, u64>>,

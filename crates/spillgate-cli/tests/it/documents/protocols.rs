@@ -120,7 +120,8 @@ fn codes(source: &str) -> Vec<String> {
     for (at, _) in source.match_indices('"') {
         let rest = &source[at + 1..];
         let end = rest.find(|letter: char| !letter.is_ascii_uppercase()).unwrap_or(rest.len());
-        let is_word = end >= 3 && !source[..at].ends_with(char::is_alphanumeric);
+        let is_usage = source[..at].ends_with("usage: ");
+        let is_word = end >= 3 && !is_usage && !source[..at].ends_with(char::is_alphanumeric);
         let is_code = rest[end..].starts_with(' ')
             || rest[end..].starts_with('"') && source[..at].ends_with("=> ");
         if is_word && is_code {

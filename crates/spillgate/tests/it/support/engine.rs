@@ -7,7 +7,9 @@ use spillgate_core::counter::{Change, ChargeReply, PlannedCharge};
 use spillgate_core::error::StoreError;
 use spillgate_core::limit::{Limit, NamedLimit};
 use spillgate_core::memory::Memory;
-use spillgate_core::plan::{ChargeOutcome, ChargeOutcomes, Plan, Transaction, TransactionReply};
+use spillgate_core::plan::{
+    ChargeOutcome, ChargeOutcomes, Plan, RecordReply, Transaction, TransactionReply,
+};
 use spillgate_core::request::Cost;
 use spillgate_core::subject::SubjectKey;
 use spillgate_core::time::Clock;
@@ -38,7 +40,7 @@ impl Engine {
             plans.iter_mut().map(|plan| FALLBACK.store_call(plan, None)).collect();
         let mut replies = Vec::with_capacity(calls.len());
         for (transaction, outcomes) in transactions.iter().zip(decide(redis, &mut calls).await) {
-            replies.push(reply_in_full(redis, transaction, outcomes).await);
+            replies.push(reply_in_full(redis, transaction, outcomes.charges).await);
         }
         replies
     }
@@ -51,8 +53,9 @@ impl Engine {
             Engine::Memory(memory) => Ok(memory.decide(transaction)),
             Engine::Redis(redis) => {
                 let mut plan = plan_of(transaction);
-                let outcomes = decide(redis, &FALLBACK.store_call(&mut plan, None)).await;
-                reply_in_full(redis, transaction, outcomes).await
+                let mut calls = [FALLBACK.store_call(&mut plan, None)];
+                let outcomes = decide(redis, &mut calls).await.remove(0);
+                reply_in_full(redis, transaction, outcomes.charges).await
             }
         }
     }
@@ -116,7 +119,12 @@ async fn reply_in_full(
         ChargeOutcome::Store(reply) => Ok(reply),
         other => Err(StoreError::Unknown(format!("decided without the store: {other:?}"))),
     });
-    let mut reply = TransactionReply { allowed: true, replies: replies.collect::<Result<_, _>>()? };
+    let mut reply = TransactionReply {
+        allowed: true,
+        replies: replies.collect::<Result<_, _>>()?,
+        record: RecordReply::None,
+        is_resent: false,
+    };
     let mut counters = transaction.charges.iter().zip(&reply.replies);
     reply.allowed = counters.all(|(asked, counter)| asked.group > 0 || counter.fits);
     Ok(reply)

@@ -29,6 +29,8 @@ pub(super) struct AtServer {
     /// At the last calm: how much more had been requested than executed, and the amount charged.
     pub(super) unexecuted_then: u64,
     pub(super) net_then: i64,
+    /// How many there have been.
+    pub(super) calms: u32,
 }
 
 impl Account {
@@ -56,6 +58,7 @@ impl Account {
         (self.certain, self.doubtful) = (0, 0);
         for at in self.at.values_mut() {
             at.net_then = at.net();
+            at.calms += 1;
             at.unexecuted_then = self.requested.saturating_sub(at.executed);
         }
     }

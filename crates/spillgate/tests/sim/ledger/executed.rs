@@ -80,7 +80,7 @@ impl Ledger {
                 if it.charged {
                     if let Some(record) = &it.record {
                         let record = (server.to_owned(), record.clone(), subject);
-                        self.records.borrow_mut().insert(record, it.amount);
+                        self.records.borrow_mut().insert(record, (it.amount, at.calms));
                     }
                     at.charged += it.amount;
                     self.admission(server, subject, it.amount, done.now_us);
@@ -90,8 +90,12 @@ impl Ledger {
                 self.sometimes("a refund");
                 let record = it.record.clone().map(|record| (server.to_owned(), record, subject));
                 let noted = record.and_then(|it| self.records.borrow_mut().remove(&it));
-                let returned = noted.unwrap_or(it.amount);
+                let (returned, calms) = noted.unwrap_or((it.amount, at.calms));
                 at.returned += returned;
+                if calms < at.calms {
+                    // A record in doubt may be undone long after, and then lowers what was counted at the calm.
+                    at.net_then -= returned as i64;
+                }
                 // Several charges of the same cost are interchangeable.
                 let place = (server.to_owned(), subject);
                 if let Some(all) = self.admissions.borrow_mut().get_mut(&place)
