@@ -122,6 +122,11 @@ impl RedisStore {
         self.room.notify_waiters();
     }
 
+    /// Waits until a caller that polls the shard of a tag may send its next call.
+    pub async fn poll_turn(&self, tag: u128) {
+        self.servers.poll_turn(tag).await;
+    }
+
     /// Returns how many live instances differ from this one, by the last heartbeat.
     pub fn mismatch(&self) -> InstanceMismatch {
         self.fleet.lock().mismatch

@@ -15,13 +15,17 @@ pub(crate) use spillgate_core::memory::Memory;
 #[cfg(feature = "redis")]
 pub(crate) use spillgate_redis::redis_store::{OwnPart, RedisStore};
 
+#[cfg(not(feature = "redis"))]
+mod no_store;
+#[cfg(not(feature = "redis"))]
+pub(crate) use no_store::{RedisStore, StoreSettings};
+
 /// The engine of a limiter.
 #[derive(Debug)]
 pub(crate) enum Engine {
     /// State in this process.
     Memory(Memory),
     /// State in a store that several instances share.
-    #[cfg(feature = "redis")]
     Redis(Arc<RedisStore>),
 }
 
@@ -34,13 +38,11 @@ impl Engine {
     pub(crate) fn memory(&self) -> Option<&Memory> {
         match self {
             Engine::Memory(memory) => Some(memory),
-            #[cfg(feature = "redis")]
             Engine::Redis(_) => None,
         }
     }
 
     /// Returns the store that several instances share; `None` if state is in memory.
-    #[cfg(feature = "redis")]
     pub(crate) fn store(&self) -> Option<&Arc<RedisStore>> {
         match self {
             Engine::Memory(_) => None,
@@ -55,7 +57,6 @@ impl Engine {
     ) -> Result<TransactionReply, StoreError> {
         match self {
             Engine::Memory(memory) => Ok(memory.decide(transaction)),
-            #[cfg(feature = "redis")]
             Engine::Redis(store) => store.read(transaction).await,
         }
     }
@@ -68,7 +69,6 @@ impl Engine {
     ) -> Result<(u64, ChargeReply), StoreError> {
         match self {
             Engine::Memory(memory) => Ok(memory.change(counter, change)),
-            #[cfg(feature = "redis")]
             Engine::Redis(store) => store.change(counter, change).await,
         }
     }
@@ -84,7 +84,6 @@ impl Engine {
                 Answer::EndResult(outcome) => Ok(outcome),
                 Answer::EndedOtherwise => Err(ReservationError::EndedOtherwise),
             },
-            #[cfg(feature = "redis")]
             Engine::Redis(store) => Box::pin(store.end(contents, ending)).await,
         }
     }
@@ -100,7 +99,6 @@ impl Engine {
                 memory.reset(key, limits);
                 Ok(())
             }
-            #[cfg(feature = "redis")]
             Engine::Redis(store) => store.reset(key, limits).await,
         }
     }

@@ -33,7 +33,6 @@ mod memory_stats;
 #[cfg(feature = "metrics")]
 mod metrics_text;
 mod reserving;
-#[cfg(feature = "redis")]
 mod stats;
 #[cfg(feature = "redis")]
 mod store;
@@ -44,7 +43,6 @@ use control::Control;
 pub use explain::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
 pub(crate) use in_force::InForce;
 pub use memory_stats::MemoryStats;
-#[cfg(feature = "redis")]
 use stats::DecisionCounts;
 pub use stats::Stats;
 
@@ -118,7 +116,6 @@ impl Limiter {
     pub fn check_now(&self, request: &Request<'_>) -> Option<Decision> {
         match &self.inner.engine {
             Engine::Memory(memory) => Some(self.inner.decide_in_memory(memory, request)),
-            #[cfg(feature = "redis")]
             Engine::Redis(_) => None,
         }
     }
@@ -144,7 +141,6 @@ impl Limiter {
     pub async fn check(&self, request: &Request<'_>) -> Decision {
         match &self.inner.engine {
             Engine::Memory(memory) => self.inner.decide_in_memory(memory, request),
-            #[cfg(feature = "redis")]
             Engine::Redis(_) => self.inner.decide(request).await,
         }
     }
@@ -191,7 +187,6 @@ impl Limiter {
                 let now = |request| self.inner.decide_in_memory(memory, request);
                 requests.iter().map(now).collect()
             }
-            #[cfg(feature = "redis")]
             Engine::Redis(store) => {
                 let all = requests.iter().map(|request| self.inner.bind(request));
                 Box::pin(self.inner.decide_each(store, all.collect())).await
@@ -294,7 +289,6 @@ impl Inner {
     fn stats(&self) -> Stats {
         let evictions = match &self.engine {
             Engine::Memory(memory) => memory.evictions(),
-            #[cfg(feature = "redis")]
             Engine::Redis(_) => Evictions::default(),
         };
         let stats = Stats {
@@ -313,7 +307,6 @@ impl Inner {
     pub(crate) fn note_room(&self) {
         match &self.engine {
             Engine::Memory(_) => self.waiting.note_room(),
-            #[cfg(feature = "redis")]
             Engine::Redis(store) => store.note_room(),
         }
     }

@@ -131,10 +131,8 @@ fn a_store_behind_tls_decides_and_gets_the_clients_certificate() {
 #[test]
 fn the_settings_for_connections_and_instances_take_effect() {
     let redis = RedisServer::start();
-    let file = store(&format!(
-        "url = \"{}\"\nconnections = 2\nexpected_instances = 4\n",
-        redis.url()
-    ));
+    let file =
+        store(&format!("url = \"{}\"\nconnections = 2\nexpected_instances = 4\n", redis.url()));
     decides(&file);
     let report = diagnosis(&file);
     assert!(!report["findings"].to_string().contains("local-share"), "{report}");

@@ -3,13 +3,12 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "redis")]
-use spillgate_redis::jitter::jittered;
 use tokio::time::Instant;
 
 use super::bound::BoundRequest;
 use super::{Inner, Limiter};
 use crate::algorithm::LimitParams;
+use crate::control::random;
 use crate::decision::{self, Decision, Reason, Source};
 use crate::limit::{Algorithm, Kind};
 use crate::metrics::{Metrics, Took};
@@ -148,9 +147,8 @@ impl Inner {
     /// Waits until a waiting caller may call the store again. In memory there is no such wait.
     async fn poll_turn(&self, wanted: &[Wanted]) {
         // The first shard stands for all of the plan's shards.
-        #[cfg(feature = "redis")]
-        if let (Some(store), Some(first)) = (self.store(), wanted.first()) {
-            store.servers().poll_turn(first.tag).await;
+        if let (Some(store), Some(first)) = (self.engine.store(), wanted.first()) {
+            store.poll_turn(first.tag).await;
         }
     }
 
@@ -262,10 +260,8 @@ impl Pause {
 /// Returns the time until the next attempt if nothing shows when there will be room. It is random,
 /// so that instances do not attempt in step.
 fn soon() -> Duration {
-    #[cfg(feature = "redis")]
-    return SOON / 2 + jittered(SOON / 2);
-    #[cfg(not(feature = "redis"))]
-    SOON
+    let half_us = SOON.as_micros() as u64 / 2;
+    Duration::from_micros(half_us + random() % half_us)
 }
 
 /// The longest time between two attempts of the first caller in a queue for a permit.

@@ -8,8 +8,6 @@ use arc_swap::ArcSwap;
 use super::{Control, DecisionCounts, InForce, Inner, Limiter};
 use crate::control::SubjectsInLog;
 use crate::engine::{Engine, Memory};
-#[cfg(feature = "redis")]
-use crate::engine::{OwnPart, RedisStore};
 use crate::error::BuildError;
 use crate::metrics::{Counting, Meters, Metrics};
 use crate::policy::Policy;
@@ -22,6 +20,8 @@ use crate::waiting::Waiting;
 #[cfg(feature = "redis")]
 mod store;
 
+#[cfg(not(feature = "redis"))]
+use crate::engine::StoreSettings;
 #[cfg(feature = "redis")]
 pub(super) use store::StoreSettings;
 
@@ -43,7 +43,6 @@ pub(super) use store::StoreSettings;
 #[derive(Debug, Default)]
 pub struct LimiterBuilder {
     policy: Policy,
-    #[cfg(feature = "redis")]
     pub(super) store: StoreSettings,
     secret: Option<[u8; 16]>,
     timeout: Option<Duration>,
@@ -156,7 +155,6 @@ impl LimiterBuilder {
     /// # });
     /// ```
     pub async fn build(self) -> Result<Limiter, BuildError> {
-        #[cfg(feature = "redis")]
         let required_within = self.store.required_within;
         let secret = Secret::new(&self.secret.unwrap_or(SHARED_SECRET));
         let waiting = Waiting::default();
@@ -176,15 +174,8 @@ impl LimiterBuilder {
         if !inner.engine.is_memory() {
             inner.read_changes_and_watch().await;
         }
-        #[cfg(feature = "redis")]
-        if let Engine::Redis(store) = &inner.engine {
-            store.warm_up(&inner.in_force.load_full().policy, &inner.secret).await;
-            let limiter = Arc::downgrade(&inner);
-            store.begin_upkeep(move || Some(limiter.upgrade()?.decided()));
-            store.begin_leasing();
-        }
+        inner.begin().await;
         let limiter = Limiter { inner, note: None };
-        #[cfg(feature = "redis")]
         if let Some(within) = required_within {
             limiter.wait_for_store(within).await?;
         }
@@ -193,16 +184,9 @@ impl LimiterBuilder {
 
     async fn engine(&self, secret: &Secret, waiting: &Waiting) -> Result<Engine, BuildError> {
         let max_keys = self.max_keys.unwrap_or(MAX_KEYS);
-        #[cfg(feature = "redis")]
-        if let Some(servers) = self.store.open(self.timeout, secret.clone(), &self.clock).await? {
-            let own = OwnPart {
-                max_keys,
-                clock: self.clock.clone(),
-                expected_instances: self.store.expected_instances,
-                remembers: self.store.denial_cache.unwrap_or(true),
-                room: Arc::clone(&waiting.room),
-            };
-            return Ok(Engine::Redis(Arc::new(RedisStore::new(servers, own))));
+        let store = self.store.engine(self.timeout, max_keys, secret, &self.clock, waiting).await?;
+        if let Some(store) = store {
+            return Ok(Engine::Redis(store));
         }
         Ok(Engine::Memory(Memory::new(max_keys, self.clock.clone())))
     }

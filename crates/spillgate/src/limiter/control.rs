@@ -13,7 +13,6 @@ use crate::control::{
     AuditRecord, ChangeNote, ControlError, Override, RuleMode, SUBJECT_BYTES_MAX, WriteReport,
     system_time,
 };
-#[cfg(feature = "redis")]
 use crate::control::{Entry, EntryId};
 use crate::limit::LimitSpec;
 use crate::policy::{Mode, RuntimeEntry, Subject};

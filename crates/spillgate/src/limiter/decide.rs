@@ -11,7 +11,6 @@ use crate::algorithm::Intent;
 use crate::counter::{ChargeReply, LimitHandle};
 use crate::decision::{self, CounterOutcome, CounterOutcomes, Decision, Names, Source};
 use crate::engine::Memory;
-#[cfg(feature = "redis")]
 use crate::engine::RedisStore;
 use crate::limit::NamedLimit;
 use crate::metrics::Meters;
@@ -64,7 +63,6 @@ impl Inner {
     }
 
     /// Evaluates and answers several requests on a store in order, each by itself.
-    #[cfg(feature = "redis")]
     pub(super) async fn decide_each(
         &self,
         store: &RedisStore,

@@ -30,7 +30,6 @@ impl Inner {
                 let receipt = plan.receipt();
                 Evaluated { plan, receipt }
             }
-            #[cfg(feature = "redis")]
             Engine::Redis(store) => {
                 let mut evaluated = store.evaluate([(plan, policy)], within).await;
                 evaluated.pop().expect("each plan has a result")

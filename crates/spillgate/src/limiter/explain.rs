@@ -107,16 +107,13 @@ impl Limiter {
         let bound = inner.bind(request);
         let plan = || inner.plan(&bound, PlanMode::Charge);
         let decision = |counters| decision::from_counters(counters, bound.names());
-        #[cfg(feature = "redis")]
-        let (remembered, leased) = match inner.store() {
+        let (remembered, leased) = match inner.engine.store() {
             None => (None, None),
             Some(store) => (
                 store.remembered(plan()).map(decision),
                 store.would_pay(plan(), bound.policy()).map(decision),
             ),
         };
-        #[cfg(not(feature = "redis"))]
-        let (remembered, leased) = (None, None);
         let decided = decision(inner.looked_at(plan(), bound.policy()).await);
         let nothing = Cost::requests(0);
         let cost = if request.refunds() { &nothing } else { request.cost() };

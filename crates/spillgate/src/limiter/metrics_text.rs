@@ -2,8 +2,6 @@
 
 use super::Limiter;
 use crate::engine::Memory;
-#[cfg(feature = "redis")]
-use crate::metrics::ShardCounts;
 use crate::metrics::{Counts, Kind, Text, Top};
 use spillgate_core::memory::RecordsHeld;
 
@@ -53,11 +51,7 @@ impl Limiter {
         let counts = self.inner.metrics.read(&self.inner.in_force.load().meters, unmatched);
         #[cfg(feature = "redis")]
         if let Some(store) = self.inner.store() {
-            let meters = store.servers().meters();
-            return Counts {
-                shards: meters.iter().map(|meter| ShardCounts::of(meter)).collect(),
-                ..counts
-            };
+            return Counts { shards: store::counts(store), ..counts };
         }
         counts
     }

@@ -211,7 +211,6 @@ impl Inner {
         plan.open(Arc::clone(&opening));
         let evaluated = match &self.engine {
             Engine::Memory(_) => self.evaluate(plan, bound.policy()).await,
-            #[cfg(feature = "redis")]
             Engine::Redis(store) => store.reserve(plan, &opening, bound.policy()).await?,
         };
         self.metrics.end(began);

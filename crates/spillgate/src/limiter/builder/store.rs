@@ -1,13 +1,16 @@
 //! The settings of a shared store.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::Limiter;
+use super::super::{Inner, Limiter};
 use super::{LimiterBuilder, TIMEOUT};
+use crate::engine::{OwnPart, RedisStore};
 use crate::error::BuildError;
 use crate::store::{OnStateLoss, Presence, Ring, Store, StoreOptions, Tls};
 use crate::subject::Secret;
 use crate::time::Clock;
+use crate::waiting::Waiting;
 use spillgate_redis::Redis;
 
 /// The settings of a shared store. Without an address, state is in memory.
@@ -268,29 +271,50 @@ impl LimiterBuilder {
 
 impl StoreSettings {
     /// Opens the store; returns `None` if state is in memory. A given clock replaces the store's.
-    pub(super) async fn open(
+    pub(super) async fn engine(
         &self,
         timeout: Option<Duration>,
-        secret: Secret,
+        max_keys: usize,
+        secret: &Secret,
         clock: &Clock,
-    ) -> Result<Option<Redis>, BuildError> {
+        waiting: &Waiting,
+    ) -> Result<Option<Arc<RedisStore>>, BuildError> {
         let Some(address) = &self.address else { return Ok(None) };
         let bounded = |wait: Duration| wait.min(WAIT_MAX);
         let defaults = StoreOptions::new(timeout.map_or(TIMEOUT, bounded));
         let options = StoreOptions {
             tls: self.tls.clone(),
             on_state_loss: self.on_state_loss,
-            secret,
+            secret: secret.clone(),
             presence: self.presence,
             connections: self.connections.unwrap_or(defaults.connections),
             overload_wait: self.overload_wait.map_or(defaults.overload_wait, bounded),
             ..defaults
         };
-        let redis = Redis::open(address, &options).await?;
-        Ok(Some(match clock {
-            Clock::System => redis,
-            given => redis.with_clock(given.clone()),
-        }))
+        let servers = Redis::open(address, &options).await?;
+        let servers = match clock {
+            Clock::System => servers,
+            given => servers.with_clock(given.clone()),
+        };
+        let own = OwnPart {
+            max_keys,
+            clock: clock.clone(),
+            expected_instances: self.expected_instances,
+            remembers: self.denial_cache.unwrap_or(true),
+            room: Arc::clone(&waiting.room),
+        };
+        Ok(Some(Arc::new(RedisStore::new(servers, own))))
+    }
+}
+
+impl Inner {
+    /// Takes the first leases, and starts the tasks of the store.
+    pub(super) async fn begin(self: &Arc<Self>) {
+        let Some(store) = self.engine.store() else { return };
+        store.warm_up(&self.in_force.load_full().policy, &self.secret).await;
+        let limiter = Arc::downgrade(self);
+        store.begin_upkeep(move || Some(limiter.upgrade()?.decided()));
+        store.begin_leasing();
     }
 }
 

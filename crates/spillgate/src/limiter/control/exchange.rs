@@ -2,12 +2,9 @@
 //! gets those it has not seen, until all have the same.
 
 use super::super::Inner;
-#[cfg(feature = "redis")]
 use crate::control::PendingShard;
 use crate::control::{Entry, EntryId, WriteReport};
-#[cfg(feature = "redis")]
 use crate::engine::RedisStore;
-#[cfg(feature = "redis")]
 use crate::error::StoreError;
 
 /// The depth of a look at the copies.
@@ -152,6 +149,5 @@ impl Inner {
     }
 }
 
-#[cfg(test)]
-#[cfg(feature = "redis")]
+#[cfg(all(test, feature = "redis"))]
 mod tests;

@@ -6,10 +6,15 @@ use spillgate_redis::meter::ShardMeter;
 
 use super::super::Limiter;
 use crate::engine::RedisStore;
-use crate::metrics::{Kind, RULES_MAX, Text};
+use crate::metrics::{Kind, RULES_MAX, ShardCounts, Text};
 use crate::policy::Policy;
 use crate::store::ShardStatus;
 use crate::time::boottime_us;
+
+/// Returns the counts of each shard.
+pub(super) fn counts(store: &RedisStore) -> Vec<ShardCounts> {
+    store.servers().meters().iter().map(|meter| ShardCounts::of(meter)).collect()
+}
 
 impl Text {
     /// Writes the state of the store as this instance sees it.
