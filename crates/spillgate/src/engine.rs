@@ -18,7 +18,7 @@ pub(crate) use spillgate_redis::redis_store::{OwnPart, RedisStore};
 #[cfg(not(feature = "redis"))]
 mod no_store;
 #[cfg(not(feature = "redis"))]
-pub(crate) use no_store::{RedisStore, StoreSettings};
+pub(crate) use no_store::RedisStore;
 
 /// The engine of a limiter.
 #[derive(Debug)]

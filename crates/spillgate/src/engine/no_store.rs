@@ -1,19 +1,15 @@
 //! Without the feature `redis` no limiter has a shared store. Its type has no value, so none of its methods is called.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::decision::CounterOutcomes;
-use crate::error::{BuildError, StoreError};
+use crate::error::StoreError;
 use crate::limit::NamedLimit;
-use crate::limiter::Inner;
 use crate::plan::{Evaluated, Plan, Transaction, TransactionReply};
 use crate::policy::Policy;
 use crate::reservation::{Contents, EndResult, Ending, Opening, ReservationError};
-use crate::subject::{Secret, SubjectKey};
-use crate::time::Clock;
-use crate::waiting::Waiting;
+use crate::subject::SubjectKey;
 
 #[derive(Debug)]
 pub(crate) enum RedisStore {}
@@ -74,34 +70,5 @@ impl RedisStore {
 
     pub(crate) fn note_room(&self) {
         match *self {}
-    }
-}
-
-/// The settings of a store that there is not.
-#[derive(Debug, Default)]
-pub(crate) struct StoreSettings {
-    pub(crate) required_within: Option<Duration>,
-}
-
-impl StoreSettings {
-    pub(crate) async fn engine(
-        &self,
-        _: Option<Duration>,
-        _: usize,
-        _: &Secret,
-        _: &Clock,
-        _: &Waiting,
-    ) -> Result<Option<Arc<RedisStore>>, BuildError> {
-        Ok(None)
-    }
-}
-
-impl Inner {
-    pub(crate) async fn begin(self: &Arc<Self>) {}
-}
-
-impl crate::Limiter {
-    pub(crate) async fn wait_for_store(&self, _: Duration) -> Result<(), BuildError> {
-        Ok(())
     }
 }

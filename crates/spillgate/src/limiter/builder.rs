@@ -19,10 +19,10 @@ use crate::waiting::Waiting;
 
 #[cfg(feature = "redis")]
 mod store;
-
 #[cfg(not(feature = "redis"))]
-use crate::engine::StoreSettings;
-#[cfg(feature = "redis")]
+#[path = "builder/no_store.rs"]
+mod store;
+
 pub(super) use store::StoreSettings;
 
 /// Builds a [`Limiter`]. Every setting has a default.

@@ -371,7 +371,7 @@ fn a_store_that_evicts_keys_still_decides() {
         .unwrap()
         .parse()
         .unwrap();
-    server.command(&["CONFIG", "SET", "maxmemory", &(used + 300_000).to_string()]);
+    server.command(&["CONFIG", "SET", "maxmemory", &(used + 600_000).to_string()]);
     for limit in each_algorithm(3, "366d") {
         let check = |key: &str| {
             let decision = runtime.block_on(limiter.check(&Request::keyed(key, limit.limit())));

@@ -1,0 +1,40 @@
+//! Without the feature `redis` there are no settings of a store, and nothing of it begins.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::{Inner, Limiter};
+use crate::engine::RedisStore;
+use crate::error::BuildError;
+use crate::subject::Secret;
+use crate::time::Clock;
+use crate::waiting::Waiting;
+
+/// The settings of a store that there is not.
+#[derive(Debug, Default)]
+pub(in crate::limiter) struct StoreSettings {
+    pub(in crate::limiter) required_within: Option<Duration>,
+}
+
+impl StoreSettings {
+    pub(in crate::limiter) async fn engine(
+        &self,
+        _: Option<Duration>,
+        _: usize,
+        _: &Secret,
+        _: &Clock,
+        _: &Waiting,
+    ) -> Result<Option<Arc<RedisStore>>, BuildError> {
+        Ok(None)
+    }
+}
+
+impl Inner {
+    pub(in crate::limiter) async fn begin(self: &Arc<Self>) {}
+}
+
+impl Limiter {
+    pub(in crate::limiter) async fn wait_for_store(&self, _: Duration) -> Result<(), BuildError> {
+        Ok(())
+    }
+}
