@@ -27,7 +27,7 @@ const fn bomb(
 
 const RULE: &[u8] = b"[[rule]]\nname = 'a'\nkey = ['ip']\nlimits = ['1/s']\n";
 
-pub(super) const BOMBS: [Bomb; 52] = [
+pub(super) const BOMBS: [Bomb; 44] = [
     // Hops, all of them trusted or none a hop at all; quotes that do not end.
     bomb("identity", b"\0", b"10.0.0.1,", 10_000, b""),
     bomb("identity", b"\0", b"10.0.0.1\n", 10_000, b""),
@@ -42,7 +42,6 @@ pub(super) const BOMBS: [Bomb; 52] = [
     bomb("quota", b"", b"9", 100_000, b"/second"),
     bomb("quota", b"1/", b"0", 100_000, b"1s"),
     bomb("quota", b"5/month\nfixed-window\n\n\n\n", b"A/", 50_000, b""),
-    bomb("fields", b"", b"\x01\xff\x01\xffabcdefghijklmnopqrstuv", 10_000, b""),
     bomb("policy", b"a = ", b"[", 10_000, b""),
     bomb("policy", b"a = ", b"{a=", 10_000, b""),
     bomb("policy", b"", b"a.", 10_000, b"a = 1"),
@@ -63,22 +62,15 @@ pub(super) const BOMBS: [Bomb; 52] = [
     bomb("settings", b"[server", b".a", 10_000, b"]\nb = 1"),
     bomb("settings", b"server", b".a", 10_000, b" = 1"),
     bomb("settings", b"[server]\ntrusted_proxies = [", b"'::/0',", 10_000, b"]"),
-    bomb("replies", b"\0", b"*1\r\n", 10_000, b":1\r\n"),
-    bomb("replies", b"\0", b"*99999999\r\n", 100, b""),
-    bomb("replies", b"\0", b"*9999\r\n:1\r\n", 99, b""),
-    bomb("sealed", b"\x08\0\0\0\0\0\0\0\0\0\0\0\x08\0\0\0override\x01\0\0\0a\x08\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff", b"\0", 10_000, b""),
+    bomb("replies", b"", b"*1\r\n", 10_000, b":1\r\n"),
+    bomb("replies", b"", b"*99999999\r\n", 100, b""),
+    bomb("replies", b"", b"*9999\r\n:1\r\n", 99, b""),
     bomb("http", b"{\"attributes\":", b"{\"a\":", 10_000, b""),
     bomb("http", b"", b"[", 100_000, b""),
     bomb("http", b"[", b"{},", 100_000, b"{}]"),
     bomb("http", b"{\"attributes\":{\"a\":\"", b"\\u0000", 20_000, b"\"}}"),
     bomb("http", b"{\"key\":\"a\",\"limit\":{\"quota\":\"", b"9", 100_000, b"\"}}"),
-    bomb("admin", b"\0{\"rule\":\"a\",\"subject\":{},\"limits\":[", b"\"1/s\",", 10_000, b"\"1/s\"]}"),
-    bomb("admin", b"\0{\"rule\":\"a\",\"subject\":{},\"limits\":[", b"[", 10_000, b""),
-    bomb("admin", b"\x03rule=a", b"&attr.%61=", 5_000, b""),
-    bomb("auth", b"\0/v1/auth\nx-forwarded-uri: /", b"?user=1&", 5_000, b""),
-    bomb("auth", b"\0/v1/auth\n", b"x-forwarded-for: 10.0.0.1\n", 5_000, b""),
-    bomb("envoy", b"\0\x0a\x01a", b"\x12\0", 10_000, b""),
-    bomb("envoy", b"\0\x0a\x01a\x12\xa0\x9c\x01", b"\x0a\x00", 10_000, b""),
+    bomb("explain", b"rule=a", b"&attr.%61=", 5_000, b""),
     bomb("import", b"domain: a\ndescriptors:\n", b"- ", 10_000, b""),
     bomb("import", b"domain: a\ndescriptors: ", b"[", 10_000, b""),
     // Each level is copied with all within it.

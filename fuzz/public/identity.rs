@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue};
 use spillgate::http::ByIp;
 
 /// Panics if these lines name a client that they must not name.

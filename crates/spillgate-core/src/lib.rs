@@ -8,8 +8,6 @@ pub mod calendar;
 pub mod counter;
 pub mod decision;
 pub mod error;
-#[cfg(any(test, fuzzing))]
-pub mod fuzzed;
 pub mod histogram;
 pub mod ip;
 pub mod limit;

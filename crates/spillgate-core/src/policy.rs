@@ -19,8 +19,6 @@ use crate::request::Request;
 mod builder;
 mod denial;
 mod file;
-#[cfg(any(test, fuzzing))]
-pub mod fuzzed;
 mod glob;
 mod json;
 mod leasing;
@@ -145,14 +143,6 @@ impl Policy {
         let mut problems = Problems::in_text(text);
         Policy::read(text, PIECE_BYTES, &mut problems);
         problems.into_errors(file_name)
-    }
-
-    /// Parses a policy in pieces of `bytes`.
-    #[cfg(any(test, fuzzing))]
-    pub fn in_pieces_of(bytes: usize, text: &str) -> Result<Policy, PolicyError> {
-        let mut problems = Problems::in_text(text);
-        let policy = Policy::read(text, bytes, &mut problems);
-        problems.into_errors("f").into_iter().next().map_or(Ok(policy), Err)
     }
 
     /// Returns the rules in file order.

@@ -36,8 +36,6 @@ pub mod denial_cache;
 mod failure;
 pub mod fallback;
 mod fingerprint;
-#[cfg(any(test, fuzzing))]
-pub mod fuzzed;
 mod guard;
 mod heartbeat;
 pub mod jitter;

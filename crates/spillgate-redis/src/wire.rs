@@ -22,8 +22,6 @@ pub(super) use line::Held;
 use line::{Line, line};
 pub(super) use pulse::Pulse;
 pub(super) use reply::WireReply;
-#[cfg(any(test, fuzzing))]
-pub(super) use reply::first as first_reply;
 
 /// A connection. It is closed when this is dropped.
 pub(super) struct Wire {

@@ -17,8 +17,6 @@ mod environment;
 mod envoy;
 mod expose;
 mod file;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
 mod problem;
 mod store;
 mod telemetry;

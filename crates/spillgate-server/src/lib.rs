@@ -10,8 +10,6 @@ mod counted;
 mod credentials;
 pub mod doctor;
 mod files;
-#[cfg(any(test, fuzzing))]
-pub mod fuzzed;
 mod history;
 mod listener;
 mod metrics;

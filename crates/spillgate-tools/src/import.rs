@@ -8,9 +8,7 @@ use spillgate::Policy;
 
 use crate::{Failure, counted, say};
 
-mod envoy;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
+pub mod envoy;
 
 /// Converts the configuration of another limiter to rules.
 ///

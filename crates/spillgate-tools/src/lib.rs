@@ -8,8 +8,6 @@
 pub mod bench;
 mod duration;
 mod flag;
-#[cfg(any(test, fuzzing))]
-pub mod fuzzed;
 pub mod import;
 mod output;
 #[cfg(test)]

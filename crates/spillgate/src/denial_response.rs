@@ -12,9 +12,6 @@ use crate::headers::{Fields, HeaderStyle, PolicyName, enforced_counters, whole_s
 use crate::limit::Algorithm;
 use crate::policy::{DenialBody, RuleDenial};
 
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
-
 /// A denied decision, and the HTTP response to it.
 ///
 /// ```

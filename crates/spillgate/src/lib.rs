@@ -16,9 +16,6 @@ pub mod control;
 #[cfg(feature = "http")]
 mod denial_response;
 mod engine;
-#[cfg(all(any(test, fuzzing), feature = "http", feature = "redis"))]
-#[doc(hidden)]
-pub mod fuzzed;
 #[cfg(feature = "http")]
 mod headers;
 #[cfg(feature = "http")]

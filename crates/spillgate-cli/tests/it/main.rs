@@ -16,6 +16,7 @@ mod doctor;
 mod documents;
 mod domains;
 mod envoy;
+mod fuzzed;
 mod glossary;
 mod help;
 mod http;

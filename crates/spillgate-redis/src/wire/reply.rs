@@ -113,13 +113,6 @@ pub(super) fn is_pushed(frame: &[u8]) -> bool {
     frame.first() == Some(&b'>')
 }
 
-/// Returns the first reply in `bytes`, if it is complete.
-#[cfg(any(test, fuzzing))]
-pub(in super::super) fn first(bytes: &[u8]) -> Option<RedisResult<WireReply>> {
-    let end = Cut::new().end(bytes).ok()??;
-    Some(WireReply::of(&bytes[..end]))
-}
-
 /// Returns the first line without its end, if the line is complete.
 fn line(bytes: &[u8]) -> Option<&[u8]> {
     let bytes = &bytes[..bytes.len().min(LINE_MAX)];

@@ -13,8 +13,6 @@ mod audit;
 mod dashboard;
 mod events;
 mod explain;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
 mod guard;
 mod health;
 mod history;

@@ -21,8 +21,6 @@ use super::http::problem::Problem;
 use crate::app::App;
 use crate::config::{Auth, Original, deny_status};
 
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
 mod original;
 
 use original::Reported;

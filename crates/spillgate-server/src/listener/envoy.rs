@@ -13,8 +13,6 @@ use crate::config::{self, OnOutageDeny};
 
 mod answer;
 mod connection;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
 mod health;
 mod message;
 mod metadata;

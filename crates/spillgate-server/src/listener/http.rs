@@ -19,8 +19,6 @@ use crate::listener::ConnectionState;
 pub(super) mod answer;
 pub(super) mod body;
 mod connection;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
 pub(super) mod json;
 pub(super) mod limit;
 pub(super) mod problem;

@@ -6,8 +6,6 @@ mod batch;
 mod command;
 mod connection;
 mod frame;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
 mod received;
 mod reply;
 mod request;

@@ -1,8 +1,7 @@
 //! Converts a configuration of envoyproxy/ratelimit (domain, nested descriptors, YAML) to rules.
 //!
 //! A path of keys through the descriptors becomes a rule. It matches requests with exactly these keys, which the
-//! attribute `envoy.entries` lists. A path with the same keys and given values becomes an override of that rule. Nothing
-//! here depends on other modules of the program, so that it can be fuzzed alone.
+//! attribute `envoy.entries` lists. A path with the same keys and given values becomes an override of that rule.
 //!
 //! No construct is dropped without a note: each one is translated, or a note names its line.
 
@@ -16,14 +15,16 @@ mod tree;
 
 /// The policy, and notes on lines of the configuration.
 #[derive(Debug)]
-pub(crate) struct Imported {
-    pub(crate) policy: String,
-    pub(crate) notes: Vec<Note>,
+pub struct Imported {
+    /// The rules as TOML.
+    pub policy: String,
+    /// In the order of their lines.
+    pub notes: Vec<Note>,
 }
 
 /// A note on a line of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Note {
+pub struct Note {
     line: usize,
     kind: Kind,
     message: String,
@@ -39,8 +40,12 @@ enum Kind {
     Error,
 }
 
-/// Returns the policy, or an error if the text is no valid configuration.
-pub(crate) fn import(text: &str) -> Result<Imported, Note> {
+/// Returns the policy of a configuration.
+///
+/// # Errors
+///
+/// If the text is not a valid configuration; the note names the line.
+pub fn import(text: &str) -> Result<Imported, Note> {
     let mut notes = Vec::new();
     let tree = tree::read(text, &mut notes)?;
     let policy = rules::write(&tree, &mut notes);
@@ -62,7 +67,7 @@ impl Note {
     }
 
     /// Returns whether the policy differs from the configuration here.
-    pub(crate) fn is_difference(&self) -> bool {
+    pub fn is_difference(&self) -> bool {
         self.kind == Kind::Difference
     }
 }

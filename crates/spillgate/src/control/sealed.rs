@@ -12,9 +12,6 @@ use crate::policy::{Mode, RuntimeEntry, Subject};
 use crate::subject::{Encoding, Secret};
 use spillgate_redis::control::StoredEntry;
 
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
-
 /// Seals and opens entries.
 pub(crate) struct EntrySeal(XChaCha20Poly1305);
 

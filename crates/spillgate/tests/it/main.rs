@@ -26,7 +26,6 @@ mod explain;
 mod failure;
 mod fast_path;
 mod fleet;
-mod fuzzed;
 mod group_commit;
 mod http;
 mod leases;

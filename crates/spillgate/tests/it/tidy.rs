@@ -1,7 +1,6 @@
-//! Rules that the compiler does not check: dependencies between modules, file lengths, names in
-//! the pages on architecture. Each failure names the problem, the place and the fix.
+//! Rules that the compiler does not check: dependencies between modules, links and names of files in documents, words
+//! that the glossary replaced. Each failure names the problem, the place and the fix.
 
-mod crates;
 mod documents;
 mod faults;
 mod modules;
@@ -12,8 +11,8 @@ mod words;
 
 use std::collections::BTreeSet;
 
-use documents::{claimed_names, is_path, lost_links, quoted_spans};
-use source::{alternatives, code_only, definitions, has_word, imports, without_trailing_tests};
+use documents::{is_path, lost_links, quoted_spans};
+use source::{alternatives, has_word, imports};
 use tree::{SourceFile, TREE};
 
 #[test]
@@ -73,67 +72,6 @@ fn apis_do_not_use_stores() {
 }
 
 #[test]
-fn files_are_short_or_give_a_reason() {
-    let mut findings = Vec::new();
-    for file in files("rs").chain(files("lua")) {
-        let lines = without_trailing_tests(&file.text).lines().count();
-        let is_comment = |line: &&str| ["//", "--", "#!"].iter().any(|mark| line.starts_with(mark));
-        let mut top_comment = file.text.lines().take_while(is_comment);
-        if lines > LINES_MAX && !top_comment.any(|line| line.contains(LONG_BECAUSE)) {
-            findings.push(format!(
-                "{}: {lines} lines without its tests: split it by idea, or write \"{LONG_BECAUSE} …\" \
-                 in its top comment",
-                file.path
-            ));
-        }
-    }
-    assert_clean(&findings);
-}
-
-#[test]
-fn no_code_is_left_unfinished() {
-    let mut findings = Vec::new();
-    for file in files("rs") {
-        for (number, line) in (1..).zip(code_only(&file.text).lines()) {
-            for mark in ["todo!(", "unimplemented!(", "dbg!(", "#[ignore]"] {
-                if line.contains(mark) {
-                    findings
-                        .push(format!("{}:{number}: `{mark}`: finish it, or remove it", file.path));
-                }
-            }
-        }
-    }
-    assert_clean(&findings);
-}
-
-#[test]
-fn a_module_is_named_after_its_idea_not_mod() {
-    let findings: Vec<String> = files("rs")
-        .filter(|file| file.path.ends_with("/mod.rs"))
-        .map(|file| format!("{}: put it beside its folder, under the folder's name", file.path))
-        .collect();
-    assert_clean(&findings);
-}
-
-#[test]
-fn no_file_names_a_home_folder() {
-    // Each is split in two, so that this file passes.
-    let homes = [concat!("/ho", "me/"), concat!("/Us", "ers/"), concat!("/ro", "ot/")];
-    let mut findings = Vec::new();
-    for file in &TREE.files {
-        for (number, line) in (1..).zip(file.text.lines()) {
-            if homes.iter().any(|home| line.contains(home)) {
-                findings.push(format!(
-                    "{}:{number}: a path of one machine: make it relative",
-                    file.path
-                ));
-            }
-        }
-    }
-    assert_clean(&findings);
-}
-
-#[test]
 fn architecture_names_files_that_exist() {
     let mut findings = Vec::new();
     for page in architecture() {
@@ -142,37 +80,6 @@ fn architecture_names_files_that_exist() {
                 if is_path(&path) && !TREE.has(&path) {
                     findings.push(format!(
                         "{}:{number}: there is no `{path}`: name its replacement",
-                        page.path
-                    ));
-                }
-            }
-        }
-    }
-    assert_clean(&findings);
-}
-
-#[test]
-fn architecture_names_functions_that_exist() {
-    let crates = [
-        "spillgate",
-        "spillgate_cli",
-        "spillgate_server",
-        "spillgate_testkit",
-        "spillgate_tools",
-        "crate",
-        "Self",
-    ];
-    let mut defined: BTreeSet<String> = crates.map(str::to_owned).into();
-    for file in files("rs").chain(files("lua")) {
-        defined.extend(definitions(&file.code()));
-    }
-    let mut findings = Vec::new();
-    for page in architecture() {
-        for (number, span) in quoted_spans(&page.text) {
-            for name in claimed_names(&span) {
-                if !defined.contains(name) {
-                    findings.push(format!(
-                        "{}:{number}: `{span}`: nothing defines `{name}`: write its current name",
                         page.path
                     ));
                 }
@@ -195,20 +102,6 @@ fn links_in_documents_have_targets() {
 }
 
 #[test]
-fn every_dependency_has_a_comment_with_its_reason() {
-    let mut findings = Vec::new();
-    for file in files("toml").filter(|file| file.path.ends_with("Cargo.toml")) {
-        for (number, line) in unexplained_dependencies(&file.text) {
-            findings.push(format!(
-                "{}:{number}: `{line}`: write the reason on the line or above it",
-                file.path
-            ));
-        }
-    }
-    assert_clean(&findings);
-}
-
-#[test]
 fn log_events_of_the_library_have_its_target() {
     let mut findings = Vec::new();
     let library = ["crates/spillgate/src/", "crates/spillgate-redis/src/"];
@@ -221,33 +114,6 @@ fn log_events_of_the_library_have_its_target() {
         }
     }
     assert_clean(&findings);
-}
-
-#[test]
-fn the_check_on_dependencies_finds_unexplained_lines() {
-    let manifest = r##"
-[package]
-name = "x"
-[dependencies]
-bare = "1"
-same-line = "1" # reads the policy
-# reads the policy
-above = { version = "1", features = [
-    "one",
-] }
-shared.workspace = true
-hash = { git = "x#y" }
-[dev-dependencies.table]
-version = "1"
-# runs the tests
-[target.'cfg(unix)'.dependencies.explained]
-version = "1"
-[lints]
-workspace = true
-"##;
-    let names: Vec<&str> =
-        unexplained_dependencies(manifest).into_iter().map(|(_, line)| line).collect();
-    assert_eq!(names, ["bare = \"1\"", "hash = { git = \"x#y\" }", "[dev-dependencies.table]"]);
 }
 
 #[track_caller]
@@ -309,37 +175,3 @@ fn architecture() -> [&'static SourceFile; 2] {
         page.unwrap_or_else(|| panic!("{path} is missing: write how the code works"))
     })
 }
-
-/// Lines that name a direct dependency without a comment on them or right above. Dependencies inherited from
-/// the workspace are explained there.
-fn unexplained_dependencies(manifest: &str) -> Vec<(usize, &str)> {
-    let mut findings = Vec::new();
-    let (mut in_list, mut depth, mut above) = (false, 0, "");
-    for (number, line) in (1..).zip(manifest.lines()) {
-        // A `#` or a bracket inside quotes does not count.
-        let bare: String = line.split('"').step_by(2).collect();
-        let is_header = depth == 0 && line.starts_with('[');
-        let is_entry =
-            depth == 0 && in_list && line.starts_with(|first: char| first.is_ascii_alphanumeric());
-        let names_one = (is_header && line.contains("dependencies.")) || is_entry;
-        let explained =
-            bare.contains('#') || above.starts_with('#') || bare.contains("workspace = true");
-        if names_one && !explained {
-            findings.push((number, line));
-        }
-        if is_header {
-            in_list = line.trim_end().ends_with("dependencies]");
-        } else {
-            let opened = bare.matches(['[', '{']).count();
-            depth = (depth + opened).saturating_sub(bare.matches([']', '}']).count());
-        }
-        above = line.trim_start();
-    }
-    findings
-}
-
-/// As much as a reader takes in at once.
-const LINES_MAX: usize = 450;
-
-/// The words with which a longer file gives its reason.
-const LONG_BECAUSE: &str = "Longer than 450 lines because";

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::policy::Policy;
+use crate::policy::problem::Problems;
 
 fn types(text: &str) -> Policy {
     Policy::from_toml(text).unwrap_or_else(|error| panic!("{error}"))
@@ -253,7 +254,9 @@ fn types_that_cannot_be_read_are_refused() {
             r#"attribute "a", field `type`: declared twice; keep one of the tables"#,
         ),
     ] {
-        let error = Policy::in_pieces_of(0, text).expect_err(text).to_string();
+        let mut problems = Problems::in_text(text);
+        Policy::read(text, 0, &mut problems);
+        let error = problems.into_errors("f").remove(0).to_string();
         let (_, shown) = error.split_once(": ").unwrap();
         assert_eq!(shown, message, "{text}");
     }

@@ -156,23 +156,3 @@ impl From<ReservationError> for Problem {
         }
     }
 }
-
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed {
-    use super::*;
-    use crate::listener::http::fuzzed::is_short;
-
-    /// Panics if a parsed body exceeds the bounds.
-    pub(crate) fn holds(body: &[u8]) {
-        if let Err(problem) = parse::<Object<SettleFields<'_>>>(body) {
-            is_short(&problem);
-        }
-        if let Err(problem) = parse::<Object<ReceiptFields>>(body) {
-            is_short(&problem);
-        }
-        match parse::<Object<RenewFields>>(body) {
-            Ok(Object(renewal)) => assert!(renewal.receipt.0.as_str().len() <= 512),
-            Err(problem) => is_short(&problem),
-        }
-    }
-}

@@ -1,6 +1,5 @@
 //! Names in documents: text in back quotes, and links.
 
-use super::source::in_word;
 use super::tree::{SourceFile, TREE};
 
 /// Returns the text in back quotes outside fenced blocks, with its line.
@@ -83,24 +82,6 @@ pub(super) fn is_path(span: &str) -> bool {
     is_file || rest.is_empty() || TREE.has_folder(first)
 }
 
-/// Returns the names that a span claims to exist: `Limiter::check(request)` claims `Limiter` and `check`,
-/// `step()` claims `step`. Names of other projects, and other text, claim nothing.
-pub(super) fn claimed_names(span: &str) -> Vec<&str> {
-    let (path, is_call) = match span.split_once('(') {
-        Some((path, rest)) if rest.find(')') == Some(rest.len() - 1) => (path, true),
-        Some(_) => return Vec::new(),
-        None => (span, false),
-    };
-    let names: Vec<&str> = path.split("::").collect();
-    let is_name = |name: &&str| !name.is_empty() && name.chars().all(in_word);
-    let ours = !["std", "core", "alloc", "tokio", "redis", "axum"].contains(&names[0]);
-    if ours && (is_call || names.len() > 1) && names.iter().all(is_name) {
-        names
-    } else {
-        Vec::new()
-    }
-}
-
 #[test]
 fn names_are_distinguished_from_other_quoted_text() {
     let markdown =
@@ -116,14 +97,6 @@ fn names_are_distinguished_from_other_quoted_text() {
     for other in ["100/second", "POST /v1/check", "/v1/check", "application/json", "check", "1/2.5"]
     {
         assert!(!is_path(other), "{other} is no path");
-    }
-
-    assert_eq!(claimed_names("Limiter::check(request)"), ["Limiter", "check"]);
-    assert_eq!(claimed_names("step()"), ["step"]);
-    for other in
-        ["step", "Vec<u8>", "std::fs::read()", "tokio::spawn", "sg3:{tag}:id", "f(x) + g(y)"]
-    {
-        assert!(claimed_names(other).is_empty(), "{other} claims nothing of ours");
     }
 }
 

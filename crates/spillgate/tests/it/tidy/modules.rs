@@ -38,8 +38,7 @@ fn imports_of(folder: &str) -> Imports {
         files("rs").filter_map(|file| module_of(folder, &file.path)).collect();
     for file in files("rs") {
         let Some(module) = module_of(folder, &file.path) else { continue };
-        let is_test =
-            ["/tests.rs", "/tests/", "/fuzzed.rs"].iter().any(|name| file.path.contains(name));
+        let is_test = ["/tests.rs", "/tests/"].iter().any(|name| file.path.contains(name));
         let code = code_only(without_trailing_tests(&file.text));
         let depth = file.path[folder.len() + 1..].split('/').count();
         let named = if is_test { BTreeSet::new() } else { modules_named(&from_root(&code, depth)) };

@@ -83,18 +83,6 @@ pub(super) fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Returns the names that code defines: after `fn`, `struct` and so on, Lua's functions too, and every
-/// capitalised word, since a variant has no keyword before it.
-pub(super) fn definitions(code: &str) -> BTreeSet<String> {
-    let keywords = ["fn", "mod", "struct", "enum", "trait", "type", "const", "static", "function"];
-    let words: Vec<&str> =
-        code.split(|character| !in_word(character)).filter(|word| !word.is_empty()).collect();
-    let named = words.windows(2).filter(|pair| keywords.contains(&pair[0])).map(|pair| pair[1]);
-    let capitalised =
-        words.iter().copied().filter(|word| word.starts_with(|first: char| first.is_uppercase()));
-    named.chain(capitalised).map(str::to_owned).collect()
-}
-
 pub(super) fn in_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
@@ -195,11 +183,4 @@ fn a_word_is_not_part_of_a_longer_one() {
     assert!(has_word("use crate::engine::Memory;", "crate::engine"));
     assert!(!has_word("use crate::engines;", "crate::engine"));
     assert!(!has_word("outdoor", "door"));
-}
-
-#[test]
-fn definitions_are_found_in_both_languages() {
-    let code = "pub(crate) fn step() {} enum Verdict { Never } local function refill() end";
-    let expected = ["Never", "Verdict", "refill", "step"].map(str::to_owned);
-    assert_eq!(definitions(code), expected.into());
 }
