@@ -1,13 +1,9 @@
-//! The documents: their commands are typed in order and print the promised output, their snippets run, and their
-//! tables match the program.
+//! The documents: their commands are typed in order and print the promised output, their snippets run, and the
+//! reference has every setting.
 
-mod examples;
-mod lists;
-mod metrics;
 mod openapi;
 pub(crate) mod page;
-mod protocols;
-mod tables;
+mod settings;
 mod typed;
 
 use std::process::Command;

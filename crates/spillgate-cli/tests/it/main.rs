@@ -17,8 +17,6 @@ mod documents;
 mod domains;
 mod envoy;
 mod fuzzed;
-mod glossary;
-mod help;
 mod http;
 mod import;
 mod instances;

@@ -5,7 +5,6 @@ mod bytes;
 mod corpus;
 mod schema;
 
-pub(crate) use corpus::policies;
 pub(crate) use schema::knows as schema_knows;
 use serde_json::Value;
 

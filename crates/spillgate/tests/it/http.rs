@@ -6,7 +6,6 @@ mod attributes;
 pub(crate) mod client;
 mod denials;
 mod diagnostics;
-mod errors_page;
 mod examples;
 mod fields;
 mod goldens;

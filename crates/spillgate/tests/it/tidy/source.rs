@@ -1,7 +1,5 @@
 //! A minimal reader of Rust text that separates code from comments and finds names.
 
-use std::collections::BTreeSet;
-
 /// Returns the text with comments, strings and character literals blanked. Every line stays in place.
 pub(super) fn code_only(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
