@@ -3,7 +3,7 @@
 //! Each has a Lua file with its name in the crate `spillgate-redis`, below `lua/algorithm/`. [`step`] decides over
 //! loaded counters; `check.lua` does the same in Redis. Nothing here reads a clock, does I/O or logs.
 //!
-//! A counter's stored state is a [`State`]. [`View::of`] computes the counter at an instant, under the
+//! A counter's stored state is a [`State`]. [`View::new`] computes the counter at an instant, under the
 //! parameters in force. The stored state may have been written under other parameters, or by a clock ahead of
 //! this one. A charge changes the view, and the view is saved as the new state.
 

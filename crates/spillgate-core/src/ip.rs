@@ -111,7 +111,7 @@ impl Network {
     /// Returns its text without allocating: `10.0.0.0/8`, or the address if it has only one.
     pub fn text(self) -> AddressText {
         let prefix = Some(self.prefix()).filter(|prefix| *prefix < self.0.max_prefix_len());
-        AddressText::of(self.0.addr(), prefix)
+        AddressText::new(self.0.addr(), prefix)
     }
 }
 

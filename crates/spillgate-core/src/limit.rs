@@ -134,7 +134,7 @@ impl Limit {
     /// to 366 days.
     #[track_caller]
     pub fn per(count: u64, period: Duration) -> Limit {
-        let length = Length::of("quota", period);
+        let length = Length::new("quota", period);
         Limit::valid(length.and_then(|length| {
             LimitSpec::default().build_with(Quota::Rate { count, length }, Algorithm::TokenBucket)
         }))
@@ -152,7 +152,7 @@ impl Limit {
     /// ```
     pub fn bucket(count: u64, period: Duration, burst: u64) -> Result<Limit, LimitError> {
         let spec = LimitSpec { burst: Some(burst), ..LimitSpec::default() };
-        let length = Length::of("quota", period)?;
+        let length = Length::new("quota", period)?;
         spec.build_with(Quota::Rate { count, length }, Algorithm::TokenBucket)
     }
 
@@ -169,7 +169,7 @@ impl Limit {
     /// As [`Limit::per`].
     #[track_caller]
     pub fn concurrent(count: u64, max_hold: Duration) -> Limit {
-        Limit::valid(Length::of("max_hold", max_hold).and_then(|max_hold| {
+        Limit::valid(Length::new("max_hold", max_hold).and_then(|max_hold| {
             let (count, max_hold_us) = (checked_count(count)?, max_hold.us());
             let params = concurrency::Params { count, max_hold_us };
             Ok(Limit::counted(LimitParams::Concurrency(params)))
@@ -184,7 +184,7 @@ impl Limit {
     /// assert_eq!(Limit::unlimited().capacity(), None);
     /// ```
     pub fn unlimited() -> Limit {
-        Limit::of(Kind::Unlimited)
+        Limit::from_kind(Kind::Unlimited)
     }
 
     /// Makes a limit that allows nothing, as used by blocks.
@@ -195,7 +195,7 @@ impl Limit {
     /// assert_eq!(Limit::block().capacity(), Some(0));
     /// ```
     pub fn block() -> Limit {
-        Limit::of(Kind::Block)
+        Limit::from_kind(Kind::Block)
     }
 
     /// Parses a quota such as `100/second`, `5/30s` or `1_000_000/month` into a token bucket.
@@ -340,7 +340,7 @@ impl Limit {
 
     /// Makes a limit from its parameters alone.
     pub fn counted(params: LimitParams) -> Limit {
-        Limit::of(Kind::Counted(params))
+        Limit::from_kind(Kind::Counted(params))
     }
 
     /// Returns what it counts by, if it counts.
@@ -350,7 +350,7 @@ impl Limit {
     }
 
     #[inline]
-    fn of(kind: Kind) -> Limit {
+    fn from_kind(kind: Kind) -> Limit {
         Limit { kind, words: None }
     }
 

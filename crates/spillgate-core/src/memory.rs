@@ -130,7 +130,7 @@ impl Memory {
         let mut places: SmallVec<[Place; COUNTERS_INLINE]> = SmallVec::new();
         let mut counters: SmallVec<[StepCounter<'_>; COUNTERS_INLINE]> = SmallVec::new();
         for asked in asked {
-            let shard = locked.of(asked.key);
+            let shard = locked.shard(asked.key);
             let place = self.place(shard, asked, now_us);
             counters.push(StepCounter::new(
                 asked.params(),
@@ -144,7 +144,7 @@ impl Memory {
         // Denied counters are written back too: their large states were moved out by `take`.
         for ((asked, counter), place) in asked.iter().zip(&mut counters).zip(places) {
             answer(ChargeReply::from_step(counter));
-            locked.of(asked.key).put(place, counter);
+            locked.shard(asked.key).put(place, counter);
         }
         allowed
     }
@@ -273,7 +273,7 @@ enum Locked<'m> {
 
 impl Locked<'_> {
     #[inline]
-    fn of(&mut self, key: SubjectKey) -> &mut Shard {
+    fn shard(&mut self, key: SubjectKey) -> &mut Shard {
         match self {
             Locked::One(shard) => shard,
             Locked::Several(shards) => {
@@ -297,13 +297,13 @@ impl Locked<'_> {
         let reply = |reading| ChargeReply { fits: true, reading, charge: None };
         // A single counter needs no undo list.
         if let [asked] = asked {
-            let charged = self.of(asked.key).charge(asked, now);
+            let charged = self.shard(asked.key).charge(asked, now);
             charged.map(|(reading, _)| answer(reply(reading))).is_some()
         } else {
             let mut readings: SmallVec<[Reading; COUNTERS_INLINE]> = SmallVec::new();
             let mut before: SmallVec<[Written; COUNTERS_INLINE]> = SmallVec::new();
             for one in asked {
-                let Some((reading, written)) = self.of(one.key).charge(one, now) else { break };
+                let Some((reading, written)) = self.shard(one.key).charge(one, now) else { break };
                 readings.push(reading);
                 before.push(written);
             }
@@ -311,7 +311,7 @@ impl Locked<'_> {
             // each counter once, so the order of undoing does not matter.
             if before.len() < asked.len() {
                 let written = asked.iter().zip(before);
-                written.for_each(|(one, written)| self.of(one.key).undo(written));
+                written.for_each(|(one, written)| self.shard(one.key).undo(written));
                 return false;
             }
             readings.into_iter().for_each(|reading| answer(reply(reading)));

@@ -278,7 +278,7 @@ impl Policy {
     pub fn limits_ever_in_force(&self, rule: &Rule, subject: &Request<'_>) -> Vec<NamedLimit> {
         let place = self.places_by_name.get(rule.name());
         let overridden = [&*self.overrides, &self.runtime].into_iter().filter_map(|overrides| {
-            let found = overrides.of(*place?, rule, subject)?;
+            let found = overrides.get(*place?, rule, subject)?;
             Some(overrides.limits(found.limits))
         });
         rule.named_limits().iter().chain(overridden.flatten()).cloned().collect()
@@ -331,8 +331,8 @@ impl Policy {
     /// smaller network of the same attribute, then a runtime change. Indexes of runtime changes
     /// follow those of the file.
     fn override_of(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<u32> {
-        let written = self.overrides.of(rule_index, rule, request);
-        let runtime = self.runtime.of(rule_index, rule, request);
+        let written = self.overrides.get(rule_index, rule, request);
+        let runtime = self.runtime.get(rule_index, rule, request);
         match (written, runtime) {
             (Some(written), Some(runtime)) if written.is_narrower_than(&runtime) => {
                 Some(written.limits)
@@ -377,7 +377,7 @@ impl Policy {
             read_overrides(piece, &mut reading, problems);
         }
         let overrides = Arc::new(reading.finish(problems));
-        let index = Arc::new(Index::of(&rules.in_order));
+        let index = Arc::new(Index::from_rules(&rules.in_order));
         let written: Arc<[Rule]> = rules.in_order.into();
         let limit_count = written.iter().map(|rule| rule.limits().len()).sum();
         Policy {

@@ -261,8 +261,8 @@ impl<'a> Request<'a> {
 /// # use spillgate_core as spillgate;
 /// use spillgate::Cost;
 /// let cost = Cost::requests(1).and("tokens", 900);
-/// assert_eq!((cost.of("requests"), cost.of("tokens"), cost.of("bytes")), (1, 900, 0));
-/// assert_eq!(Cost::of_unit("tokens", 7).of("requests"), 0);
+/// assert_eq!((cost.amount("requests"), cost.amount("tokens"), cost.amount("bytes")), (1, 900, 0));
+/// assert_eq!(Cost::of_unit("tokens", 7).amount("requests"), 0);
 /// assert_eq!(Cost::default(), Cost::requests(1));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -315,7 +315,7 @@ impl<'a> Cost<'a> {
     }
 
     /// Returns the amount in a unit.
-    pub fn of(&self, unit: &str) -> u64 {
+    pub fn amount(&self, unit: &str) -> u64 {
         if unit == REQUESTS {
             return self.requests;
         }
@@ -327,7 +327,7 @@ impl Cost<'_> {
     /// Returns the amount in a limit's unit.
     #[inline]
     pub fn of_limit(&self, limit: &Limit) -> u64 {
-        if limit.counts_requests() { self.requests } else { self.of(limit.unit()) }
+        if limit.counts_requests() { self.requests } else { self.amount(limit.unit()) }
     }
 }
 

@@ -35,16 +35,16 @@ pub use receipt::{Contents, Seal};
 ///
 /// ```
 /// use spillgate::reservation::Usage;
-/// let usage = Usage::of("tokens", 512).and("bytes", 90_000);
-/// assert_eq!(usage, Usage::of("bytes", 90_000).and("tokens", 512));
-/// assert_eq!(Usage::from(3), Usage::of("requests", 3));
+/// let usage = Usage::of_unit("tokens", 512).and("bytes", 90_000);
+/// assert_eq!(usage, Usage::of_unit("bytes", 90_000).and("tokens", 512));
+/// assert_eq!(Usage::from(3), Usage::of_unit("requests", 3));
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Usage<'a>(Vec<(Cow<'a, str>, u64)>);
 
 impl<'a> Usage<'a> {
     /// Makes the usage of one unit.
-    pub fn of(unit: impl Into<Cow<'a, str>>, amount: u64) -> Usage<'a> {
+    pub fn of_unit(unit: impl Into<Cow<'a, str>>, amount: u64) -> Usage<'a> {
         Usage::default().and(unit, amount)
     }
 
@@ -64,8 +64,8 @@ impl<'a> Usage<'a> {
     /// use spillgate::reservation::Usage;
     ///
     /// let unit = String::from("tokens");
-    /// let usage: Usage<'static> = Usage::of(unit.as_str(), 512).into_owned();
-    /// assert_eq!(usage, Usage::of("tokens", 512));
+    /// let usage: Usage<'static> = Usage::of_unit(unit.as_str(), 512).into_owned();
+    /// assert_eq!(usage, Usage::of_unit("tokens", 512));
     /// ```
     pub fn into_owned(self) -> Usage<'static> {
         Usage(self.0.into_iter().map(|(unit, amount)| (unit.into_owned().into(), amount)).collect())
@@ -76,7 +76,7 @@ impl<'a> Usage<'a> {
     /// ```
     /// use spillgate::reservation::Usage;
     ///
-    /// let usage = Usage::of("tokens", 512).and("bytes", 90_000);
+    /// let usage = Usage::of_unit("tokens", 512).and("bytes", 90_000);
     /// assert!(usage.units().eq(["tokens", "bytes"]));
     /// ```
     pub fn units(&self) -> impl Iterator<Item = &str> {
@@ -107,7 +107,7 @@ impl Eq for Usage<'_> {}
 
 impl From<u64> for Usage<'_> {
     fn from(requests: u64) -> Self {
-        Usage::of(crate::limit::REQUESTS, requests)
+        Usage::of_unit(crate::limit::REQUESTS, requests)
     }
 }
 

@@ -51,7 +51,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .cost(|_head| Cost::requests(1).and("tokens", 4_000))
         .settle(Duration::from_secs(600), |served| {
             let produced = served.head().and_then(|head| head.extensions.get::<Produced>());
-            Usage::of("tokens", produced.map_or(0, |tokens| tokens.0.load(Ordering::Relaxed)))
+            Usage::of_unit("tokens", produced.map_or(0, |tokens| tokens.0.load(Ordering::Relaxed)))
         });
     let port = std::env::var("PORT").unwrap_or("3000".into());
     let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await?;

@@ -148,7 +148,7 @@ impl RateLimitLayer {
     /// # fn with_size(layer: RateLimitLayer) -> RateLimitLayer {
     /// layer
     ///     .cost(|_head| Cost::requests(1).and("bytes", 1_000_000))
-    ///     .settle(Duration::from_secs(60), |served| Usage::of("bytes", served.bytes()))
+    ///     .settle(Duration::from_secs(60), |served| Usage::of_unit("bytes", served.bytes()))
     /// # }
     /// ```
     ///

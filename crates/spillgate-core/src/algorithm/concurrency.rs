@@ -98,7 +98,7 @@ impl fmt::Display for Params {
 
 impl<'n> View<'n> {
     /// Computes the stored holds at `now_us` under `params`.
-    pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
+    pub fn new(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let Some(state) = state else { return View::unused(params, now_us) };
         let (mut shift_us, mut clock_us) = (state.shift_us, now_us + state.shift_us);
         let mut ahead_us = state.last_us.saturating_sub(clock_us);
@@ -369,22 +369,22 @@ mod tests {
     impl Slots {
         fn take(&mut self, params: &Params, cost: u64, now_us: u64) -> Charge {
             self.nonce += 1;
-            let mut view = View::of(Some(&self.state), params, now_us);
+            let mut view = View::new(Some(&self.state), params, now_us);
             assert!(view.has_room(cost), "no room for {cost}: {view:?}");
             view.charge(&mut self.state, cost, now_us, Some(self.nonce)).unwrap()
         }
 
         fn release(&mut self, params: &Params, charge: Charge, now_us: u64) -> Option<u64> {
             let what = Refund::Unused { charge, unused: charge.amount };
-            View::of(Some(&self.state), params, now_us).refund(&mut self.state, what, now_us)
+            View::new(Some(&self.state), params, now_us).refund(&mut self.state, what, now_us)
         }
 
         fn reading(&self, params: &Params, cost: u64, now_us: u64) -> Reading {
-            View::of(Some(&self.state), params, now_us).reading(Some(&self.state), cost)
+            View::new(Some(&self.state), params, now_us).reading(Some(&self.state), cost)
         }
 
         fn held(&self, params: &Params, now_us: u64) -> u64 {
-            View::of(Some(&self.state), params, now_us).held
+            View::new(Some(&self.state), params, now_us).held
         }
     }
 
@@ -454,7 +454,7 @@ mod tests {
         let mut slots = Slots::default();
         slots.take(&NUMBERS, 10, NOW_US);
         let hour_ago_us = NOW_US - 3_600 * SECOND_US;
-        let view = View::of(Some(&slots.state), &NUMBERS, hour_ago_us);
+        let view = View::new(Some(&slots.state), &NUMBERS, hour_ago_us);
         assert!(view.rebased() && !view.has_room(1));
         view.save(&mut slots.state);
         let reading = slots.reading(&NUMBERS, 1, hour_ago_us);
@@ -467,7 +467,7 @@ mod tests {
         let mut slots = Slots::default();
         let charge = slots.take(&NUMBERS, 2, NOW_US);
         let renew = |slots: &mut Slots, params: &Params, now_us| {
-            View::of(Some(&slots.state), params, now_us).renew(
+            View::new(Some(&slots.state), params, now_us).renew(
                 &mut slots.state,
                 &charge,
                 u64::MAX >> 8,
@@ -487,7 +487,7 @@ mod tests {
     fn force_ends_at_twice_the_capacity() {
         let mut slots = Slots::default();
         for _ in 0..3 {
-            View::of(Some(&slots.state), &NUMBERS, NOW_US).force(&mut slots.state, 9, NOW_US);
+            View::new(Some(&slots.state), &NUMBERS, NOW_US).force(&mut slots.state, 9, NOW_US);
         }
         assert_eq!(slots.held(&NUMBERS, NOW_US), 20);
         assert_eq!(slots.held(&NUMBERS, NOW_US + NUMBERS.max_hold_us), 0);
@@ -498,7 +498,7 @@ mod tests {
         let mut slots = Slots::default();
         let first = slots.take(&NUMBERS, 3, NOW_US);
         let second = slots.take(&NUMBERS, 3, NOW_US);
-        let mut view = View::of(Some(&slots.state), &NUMBERS, NOW_US);
+        let mut view = View::new(Some(&slots.state), &NUMBERS, NOW_US);
         assert_eq!(view.refund(&mut slots.state, Refund::Amount(4), NOW_US), Some(4));
         assert_eq!(slots.release(&NUMBERS, first, NOW_US), None);
         assert_eq!(slots.release(&NUMBERS, second, NOW_US), Some(2));
@@ -647,7 +647,7 @@ mod tests {
                 let count = u64::from(params.count);
                 let held = now_held.held_after(rules_us);
                 let cost = (1 + random.any(8)).min(count);
-                let mut view = View::of(Some(&slots.state), &params, now_us);
+                let mut view = View::new(Some(&slots.state), &params, now_us);
                 let expected = Reading {
                     remaining: count.saturating_sub(held),
                     retry_after_us: Some(now_held.wait_us(count - cost, rules_us, now_us)),
@@ -682,7 +682,7 @@ mod tests {
                         }
                         let wait_us = expected.retry_after_us.unwrap();
                         let has_room_at =
-                            |at_us| View::of(Some(&slots.state), &params, at_us).has_room(cost);
+                            |at_us| View::new(Some(&slots.state), &params, at_us).has_room(cost);
                         assert!(!has_room_at(now_us + wait_us - 1), "{at}: too long");
                         assert!(has_room_at(now_us + wait_us), "{at}: too short");
                     }

@@ -141,7 +141,7 @@ impl Window {
 
 impl<'n> View<'n> {
     /// Computes the stored window at `now_us` under `params`.
-    pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
+    pub fn new(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let unused = View { params, state: State::new(now_us..now_us, 0), now_us, rebased: false };
         match state {
             Some(state) if now_us < state.end_us => {

@@ -130,7 +130,7 @@ impl State {
 
 impl<'n> View<'n> {
     /// Computes the stored log at `now_us` under `params`.
-    pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
+    pub fn new(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let Some((state, last_us)) = state.and_then(|state| Some((state, state.last_us()?))) else {
             return View::unused(params, now_us);
         };
@@ -356,7 +356,7 @@ mod tests {
         for (at_us, cost) in [(0, 1), (10, 6), (20, 3)] {
             assert!(admitted(&mut state, &params, START_US + at_us, cost));
         }
-        let view = View::of(Some(&state), &params, START_US + 30);
+        let view = View::new(Some(&state), &params, START_US + 30);
         let wait_us = |cost| view.reading(Some(&state), cost).retry_after_us;
         assert_eq!(wait_us(1), Some(MINUTE_US - 30));
         assert_eq!([wait_us(2), wait_us(7)], [Some(MINUTE_US - 20); 2]);
@@ -373,7 +373,7 @@ mod tests {
         assert_eq!(state.heap_bytes(), 8 * COUNT_MAX as usize);
         // All but one hundred have expired.
         let later_us = START_US + params.period_us + u64::from(COUNT_MAX) - 101;
-        assert_eq!(View::of(Some(&state), &params, later_us).used, 100);
+        assert_eq!(View::new(Some(&state), &params, later_us).used, 100);
         assert!(admitted(&mut state, &params, later_us, 1));
         assert!(state.heap_bytes() < 2_000, "{} bytes", state.heap_bytes());
     }
@@ -395,14 +395,14 @@ mod tests {
         assert!(admitted(&mut state, &params, START_US, 1));
         for call in 1..100_000 {
             let now_us = START_US + call;
-            let mut view = View::of(Some(&state), &params, now_us);
+            let mut view = View::new(Some(&state), &params, now_us);
             let charge = view.charge(&mut state, 7, now_us, Some(5)).unwrap();
             let what = Refund::Unused { charge, unused: 7 };
-            let mut view = View::of(Some(&state), &params, now_us);
+            let mut view = View::new(Some(&state), &params, now_us);
             assert_eq!(view.refund(&mut state, what, now_us), Some(7));
         }
         assert!(state.heap_bytes() <= 1_000, "{} bytes", state.heap_bytes());
-        assert_eq!(View::of(Some(&state), &params, START_US + 100_000).used, 1);
+        assert_eq!(View::new(Some(&state), &params, START_US + 100_000).used, 1);
     }
 
     #[test]
@@ -411,11 +411,11 @@ mod tests {
         let mut state = State::default();
         let mut charges = Vec::new();
         for at_us in [START_US, START_US + 10] {
-            let mut view = View::of(Some(&state), &params, at_us);
+            let mut view = View::new(Some(&state), &params, at_us);
             charges.push(view.charge(&mut state, 4, at_us, Some(77)).unwrap());
         }
         let mut refund = |charge, unused, now_us| {
-            let mut view = View::of(Some(&state), &params, now_us);
+            let mut view = View::new(Some(&state), &params, now_us);
             view.refund(&mut state, Refund::Unused { charge, unused }, now_us)
         };
         let foreign = Charge { incarnation: 76, ..charges[0] };
@@ -436,7 +436,7 @@ mod tests {
             assert!(admitted(&mut state, &params, START_US + at_us, 1));
         }
         let back_us = START_US - 86_400_000_000;
-        let view = View::of(Some(&state), &params, back_us);
+        let view = View::new(Some(&state), &params, back_us);
         assert!(view.rebased() && view.used == 3);
         assert_eq!(view.reading(Some(&state), 1).retry_after_us, Some(20_000_000));
         view.save(&mut state);
@@ -477,7 +477,7 @@ mod tests {
                 params.count = (params.count * a / b).clamp(1, COUNT_MAX);
                 params.period_us = params.period_us * u64::from(c) / u64::from(d);
             }
-            let mut view = View::of(Some(&state), &params, now_us);
+            let mut view = View::new(Some(&state), &params, now_us);
             oracle.judges(&params, now_us, |seen| {
                 assert_eq!(view.used, seen.used(), "{place}");
                 for cost in [1, 1 + random.below(u64::from(params.count))] {
@@ -525,10 +525,10 @@ mod tests {
                         view.save(&mut state);
                         oracle.rebase(&params, now_us);
                     }
-                    let view = View::of(Some(&state), &params, now_us);
+                    let view = View::new(Some(&state), &params, now_us);
                     let wait_us = view.reading(Some(&state), cost).retry_after_us.unwrap();
                     for (later_us, fits) in [(wait_us - 1, false), (wait_us, true)] {
-                        let later = View::of(Some(&state), &params, now_us + later_us);
+                        let later = View::new(Some(&state), &params, now_us + later_us);
                         assert_eq!(later.has_room(cost), fits, "{place}: {cost} after {later_us}");
                     }
                 }
@@ -712,7 +712,7 @@ mod tests {
     }
 
     fn admitted(state: &mut State, params: &Params, now_us: u64, cost: u64) -> bool {
-        let mut view = View::of(Some(state), params, now_us);
+        let mut view = View::new(Some(state), params, now_us);
         let room = view.has_room(cost);
         if room {
             view.charge(state, cost, now_us, None);

@@ -81,7 +81,7 @@ impl fmt::Display for Params {
 
 impl<'n> View<'n> {
     /// Computes the stored windows at `now_us` under `params`.
-    pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
+    pub fn new(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let unused = View { params, state: State::new(params, now_us, 0), now_us, rebased: false };
         let Some(state) = state else { return unused };
         if state.start_us.saturating_sub(now_us) > tolerated_us(2 * params.period_us) {

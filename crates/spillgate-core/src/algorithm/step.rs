@@ -79,7 +79,7 @@ impl<'a> StepCounter<'a> {
 
     /// Computes the counter at an instant, and records whether the cost has room.
     fn view(&mut self, now_us: u64) -> View<'a> {
-        let view = View::of(self.state.as_ref(), self.params, now_us);
+        let view = View::new(self.state.as_ref(), self.params, now_us);
         self.fits = view.has_room(self.tested_cost());
         view
     }
@@ -146,7 +146,7 @@ fn step_group(counters: &mut [StepCounter<'_>], intent: Intent, now_us: u64) -> 
 /// Charges every counter even without room, up to the limit of force.
 pub fn force(counters: &mut [StepCounter<'_>], now_us: u64) {
     for counter in counters {
-        let mut view = View::of(counter.state.as_ref(), counter.params, now_us);
+        let mut view = View::new(counter.state.as_ref(), counter.params, now_us);
         view.force(&mut counter.state, counter.cost, now_us);
         counter.changed = true;
         counter.fits = true;
@@ -159,7 +159,7 @@ pub fn force(counters: &mut [StepCounter<'_>], now_us: u64) {
 /// State that was written under other numbers since then stays as it is: under the reservation's numbers, use above
 /// them would be erased.
 pub fn force_above_estimate(counter: &mut StepCounter<'_>, now_us: u64) {
-    let view = View::of(counter.state.as_ref(), counter.params, now_us);
+    let view = View::new(counter.state.as_ref(), counter.params, now_us);
     if !view.is_converted() {
         return force(std::slice::from_mut(counter), now_us);
     }
@@ -169,7 +169,7 @@ pub fn force_above_estimate(counter: &mut StepCounter<'_>, now_us: u64) {
 
 /// Refunds to one counter. Returns the whole units refunded.
 pub fn refund(counter: &mut StepCounter<'_>, what: Refund, now_us: u64) -> u64 {
-    let mut view = View::of(counter.state.as_ref(), counter.params, now_us);
+    let mut view = View::new(counter.state.as_ref(), counter.params, now_us);
     let returned = view.refund(&mut counter.state, what, now_us);
     counter.changed = returned.is_some();
     counter.fits = true;
@@ -179,12 +179,12 @@ pub fn refund(counter: &mut StepCounter<'_>, what: Refund, now_us: u64) -> u64 {
 
 /// Returns whether a permit is still held; true for charges of other algorithms.
 pub fn holds(counter: &StepCounter<'_>, charge: &Charge, now_us: u64) -> bool {
-    View::of(counter.state.as_ref(), counter.params, now_us).holds(counter.state.as_ref(), charge)
+    View::new(counter.state.as_ref(), counter.params, now_us).holds(counter.state.as_ref(), charge)
 }
 
 /// Extends a permit by `for_us` from now, if it is still held.
 pub fn renew(counter: &mut StepCounter<'_>, charge: &Charge, for_us: u64, now_us: u64) {
-    let mut view = View::of(counter.state.as_ref(), counter.params, now_us);
+    let mut view = View::new(counter.state.as_ref(), counter.params, now_us);
     counter.changed = view.renew(&mut counter.state, charge, for_us);
     counter.reading = view.reading(counter.state.as_ref(), 1);
 }

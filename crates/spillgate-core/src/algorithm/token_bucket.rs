@@ -184,7 +184,7 @@ impl fmt::Display for Params {
 impl<'n> View<'n> {
     /// Computes the stored bucket at `now_us` under `params`.
     #[inline(always)]
-    pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
+    pub fn new(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let Some(state) = state else { return View::unused(params, now_us) };
         if (state.count, state.period_us) == (params.count, params.period_us) {
             return View::drained_by(state, params, now_us);

@@ -37,29 +37,29 @@ impl<'n> View<'n> {
     /// Computes the stored state at `now_us` under `params`.
     ///
     /// State of another algorithm belongs to another counter: it is ignored, and the counter starts empty.
-    pub fn of(state: Option<&State>, params: &'n LimitParams, now_us: u64) -> View<'n> {
+    pub fn new(state: Option<&State>, params: &'n LimitParams, now_us: u64) -> View<'n> {
         match params {
-            LimitParams::TokenBucket(params) => View::TokenBucket(token_bucket::View::of(
+            LimitParams::TokenBucket(params) => View::TokenBucket(token_bucket::View::new(
                 state.and_then(State::token_bucket),
                 params,
                 now_us,
             )),
-            LimitParams::FixedWindow(params) => View::FixedWindow(fixed_window::View::of(
+            LimitParams::FixedWindow(params) => View::FixedWindow(fixed_window::View::new(
                 state.and_then(State::fixed_window),
                 params,
                 now_us,
             )),
-            LimitParams::SlidingLog(params) => View::SlidingLog(sliding_log::View::of(
+            LimitParams::SlidingLog(params) => View::SlidingLog(sliding_log::View::new(
                 state.and_then(State::sliding_log),
                 params,
                 now_us,
             )),
-            LimitParams::SlidingWindow(params) => View::SlidingWindow(sliding_window::View::of(
+            LimitParams::SlidingWindow(params) => View::SlidingWindow(sliding_window::View::new(
                 state.and_then(State::sliding_window),
                 params,
                 now_us,
             )),
-            LimitParams::Concurrency(params) => View::Concurrency(concurrency::View::of(
+            LimitParams::Concurrency(params) => View::Concurrency(concurrency::View::new(
                 state.and_then(State::concurrency),
                 params,
                 now_us,

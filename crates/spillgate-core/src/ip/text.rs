@@ -13,7 +13,7 @@ pub struct AddressText {
 impl AddressText {
     /// Writes them as `Display` does. IPv4-mapped addresses, which `Display` writes differently, do
     /// not occur.
-    pub(super) fn of(network: IpAddr, prefix: Option<u8>) -> AddressText {
+    pub(super) fn new(network: IpAddr, prefix: Option<u8>) -> AddressText {
         let mut text = AddressText { bytes: [0; LENGTH_MAX], length: 0 };
         match network {
             IpAddr::V4(address) => text.ipv4(address),
@@ -122,7 +122,7 @@ mod tests {
             for address in [IpAddr::V4(v4.into()), IpAddr::V6(v6)] {
                 prop_assume!(v6.to_ipv4_mapped().is_none());
                 let end = prefix.map_or_else(String::new, |prefix| format!("/{prefix}"));
-                let text = AddressText::of(address, prefix);
+                let text = AddressText::new(address, prefix);
                 prop_assert_eq!(text.as_str(), format!("{}{}", address, end));
             }
         }

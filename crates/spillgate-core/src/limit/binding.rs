@@ -36,7 +36,7 @@ fn has_room(this: &LimitParams, other: &LimitParams) -> bool {
         // `other` counts each permit at least as long as `this` does, and has no more of them.
         return other.count <= this.count && other.max_hold_us >= this.max_hold_us;
     }
-    let Some(passing) = Passing::of(other) else { return false };
+    let Some(passing) = Passing::from_params(other) else { return false };
     match this {
         LimitParams::TokenBucket(this) => {
             let (count, period_us) = (u128::from(this.count), u128::from(this.period_us));
@@ -85,7 +85,7 @@ enum Shape {
 
 impl Passing {
     /// Returns `None` for permits, which can be taken again as soon as they are released.
-    fn of(params: &LimitParams) -> Option<Passing> {
+    fn from_params(params: &LimitParams) -> Option<Passing> {
         let windows = |count: u32, window: &Window| {
             let (count, period_us) = (u128::from(count), u128::from(window.shortest_us()));
             Passing { burst: 2 * count, count, period_us, shape: Shape::Windows(*window) }

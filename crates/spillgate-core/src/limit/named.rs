@@ -33,7 +33,7 @@ impl NamedLimit {
         let record = match limit.name() {
             // Inline limits have no name, and for them this runs on every request.
             None if position < usize::from(POSITIONS) => RecordName::Position(position as u8),
-            name => RecordName::of(name.unwrap_or(POSITION_NAMES[position])),
+            name => RecordName::from_name(name.unwrap_or(POSITION_NAMES[position])),
         };
         let mix = match record {
             RecordName::Position(named) => mix_of_position(named, limit.algorithm()),
@@ -165,7 +165,7 @@ impl From<&NamedLimit> for NamedLimit {
 
 impl RecordName {
     #[inline]
-    fn of(name: &str) -> RecordName {
+    fn from_name(name: &str) -> RecordName {
         match name.parse() {
             // The name `01` is not position 1.
             Ok(position @ 0..POSITIONS) if name == position.to_string() => {

@@ -13,7 +13,7 @@ impl Limit {
             (_, Kind::Block) => Kind::Block,
             (Kind::Unlimited, Kind::Counted(_)) => asked.kind,
             (Kind::Counted(params), Kind::Counted(asked)) => {
-                Kind::Counted(params_below(params, &Asked::of(asked)?)?)
+                Kind::Counted(params_below(params, &Asked::from_params(asked)?)?)
             }
         };
         Some(Limit { kind, ..self.clone() })
@@ -26,7 +26,7 @@ impl Limit {
         let kind = match (&self.kind, &asked.kind) {
             (Kind::Block, _) => return None,
             (Kind::Counted(params), Kind::Counted(asked)) => {
-                Kind::Counted(params_of(params, &Asked::of(asked)?)?)
+                Kind::Counted(params_of(params, &Asked::from_params(asked)?)?)
             }
             (Kind::Unlimited, _) => {
                 return Some(Limit { words: self.words.clone(), ..asked.clone() });
@@ -122,7 +122,7 @@ fn window_of(params: &fixed_window::Params, asked: Rate) -> fixed_window::Window
 }
 
 impl Asked {
-    fn of(params: &LimitParams) -> Option<Asked> {
+    fn from_params(params: &LimitParams) -> Option<Asked> {
         let (count, period_us, burst) = match params {
             LimitParams::TokenBucket(bucket) => (bucket.count, bucket.period_us, bucket.burst),
             LimitParams::SlidingWindow(window) => (window.count, window.period_us, window.count),

@@ -48,7 +48,7 @@ pub(super) struct Length {
 }
 
 impl Length {
-    pub(super) fn of(field: &'static str, duration: Duration) -> Result<Length, LimitError> {
+    pub(super) fn new(field: &'static str, duration: Duration) -> Result<Length, LimitError> {
         let whole = duration.subsec_nanos().is_multiple_of(1_000_000);
         let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         if !whole {

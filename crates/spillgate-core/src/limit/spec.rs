@@ -131,7 +131,7 @@ impl LimitSpec {
             }
             Quota::Rate { count, length } => Kind::Counted(self.rate(count, length, algorithm)?),
         };
-        let mut limit = Limit::of(kind);
+        let mut limit = Limit::from_kind(kind);
         if let Some(name) = &self.name {
             limit = limit.with_name(checked_name("name", name)?);
         }

@@ -124,7 +124,7 @@ impl Memory {
         now_us: u64,
     ) -> bool {
         let mut enforced = charges.iter().filter(|asked| asked.group == 0);
-        enforced.all(|asked| self.own_place(locked.of(asked.key), asked, now_us).is_some())
+        enforced.all(|asked| self.own_place(locked.shard(asked.key), asked, now_us).is_some())
     }
 
     /// Returns the result of opening a reservation whose id already has a record.

@@ -97,7 +97,7 @@ impl Slot {
             return None;
         }
         // `view` copies the state. Only the assignment to `self` below changes the slot.
-        let mut view = token_bucket::View::of(Some(&state), params, now.at_us);
+        let mut view = token_bucket::View::new(Some(&state), params, now.at_us);
         if !view.is_certain(cost, now) {
             return None;
         }

@@ -48,7 +48,7 @@ impl LeaseTerms {
     /// interval can admit that much beyond the limit's own bound.
     pub fn tokens_of(&self, limit: &Limit) -> u64 {
         match is_leasable(limit.algorithm()) {
-            true => self.share.of(limit.capacity().unwrap_or_default()),
+            true => self.share.part_of(limit.capacity().unwrap_or_default()),
             false => 0,
         }
     }
@@ -173,7 +173,7 @@ fn read_hot<'t>(
             wrong(format!("a subject has each attribute of the rule's key; {name:?} is missing"))
         })?;
         let text = lease.text_of(HOT, value)?.text;
-        match types.of(name).named(text.as_bytes()) {
+        match types.type_of(name).named(text.as_bytes()) {
             Ok(Named::Value(value)) => Ok((name.into(), value)),
             Ok(Named::Network(_)) => {
                 Err(wrong(format!("{text:?} is a network; name each address that is hot")))

@@ -287,7 +287,7 @@ struct Attribute {
 pub(super) type Candidates = SmallVec<[u32; 8]>;
 
 impl Index {
-    pub(super) fn of(rules: &[Rule]) -> Index {
+    pub(super) fn from_rules(rules: &[Rule]) -> Index {
         let mut sharing: HashMap<(&str, &str, Key<'_>), usize> = HashMap::new();
         for rule in rules {
             for condition in rule.conditions() {

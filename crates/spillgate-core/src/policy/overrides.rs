@@ -97,7 +97,7 @@ impl Overrides {
     /// Returns the override that applies to a subject: the one with most attributes, of those that
     /// name the same attributes the one with the smallest network, and the last of the rest. In a
     /// file two cannot tie.
-    pub(super) fn of(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<Found> {
+    pub(super) fn get(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<Found> {
         let sets = self.by_rule.get(rule_index as usize).filter(|sets| !sets.is_empty())?;
         let values: SmallVec<[&[u8]; 4]> =
             rule.key().map(|attribute| rule.subject_value(request, attribute)).collect();
@@ -108,7 +108,7 @@ impl Overrides {
             if winner.is_some_and(|winner| winner.attributes.count() > count) {
                 break;
             }
-            let found = same.iter().filter_map(|set| set.of(&values));
+            let found = same.iter().filter_map(|set| set.find(&values));
             let Some(found) = found.max_by_key(|found| (found.prefix, found.at)) else { continue };
             if winner.is_none_or(|winner| winner.at < found.at) {
                 winner = Some(found);
@@ -122,7 +122,7 @@ impl Overrides {
         self.limits.len() as u32
     }
 
-    /// Returns the limits at an index that [`Overrides::of`] returned.
+    /// Returns the limits at an index that [`Overrides::get`] returned.
     pub(super) fn limits(&self, place: u32) -> &[NamedLimit] {
         &self.limits[place as usize]
     }
@@ -216,7 +216,7 @@ impl Set {
     }
 
     /// Returns the override for a subject with these values.
-    fn of(&self, key_values: &[&[u8]]) -> Option<Found> {
+    fn find(&self, key_values: &[&[u8]]) -> Option<Found> {
         let values = self.with_values().encode(key_values);
         let (found, prefix) = match &self.covers {
             Covers::Values(by_values) => (by_values.get(values.as_bytes())?, ONE_VALUE),

@@ -208,7 +208,7 @@ impl Policy {
     ) -> Result<(), InvalidChange> {
         for attribute in rule.key() {
             let value = subject.attribute(attribute).unwrap_or_default();
-            self.types.of(attribute).names_one(value).map_err(|problem| {
+            self.types.type_of(attribute).names_one(value).map_err(|problem| {
                 let message = format!("{attribute:?}: {}", problem.message(value));
                 InvalidChange::NoSubject { message }
             })?;
@@ -222,7 +222,7 @@ impl Policy {
         wide.iter().all(|(name, value)| {
             let found = narrow.iter().find(|(known, _)| known == name);
             found.is_some_and(|(_, inner)| {
-                inner == value || self.types.of(name).is_inside(inner, value)
+                inner == value || self.types.type_of(name).is_inside(inner, value)
             })
         })
     }
@@ -231,7 +231,7 @@ impl Policy {
     /// subject that has an address. Values that name no subject stay as they are.
     pub fn named_subject(&self, subject: &Request<'_>) -> Subject {
         let spelled = |(name, value): (&str, &[u8])| {
-            let named = self.types.of(name).named(value);
+            let named = self.types.type_of(name).named(value);
             (name.into(), named.map_or_else(|_| value.into(), Named::into_text))
         };
         let mut named: Vec<_> = subject.attributes().map(spelled).collect();

@@ -51,7 +51,7 @@ impl Share {
     }
 
     /// Returns this share of a whole, rounded down.
-    pub fn of(self, whole: u64) -> u64 {
+    pub fn part_of(self, whole: u64) -> u64 {
         let part = u128::from(whole) * u128::from(self.part) / u128::from(self.of);
         u64::try_from(part).unwrap_or(whole)
     }
@@ -102,6 +102,6 @@ mod tests {
         assert_eq!(quarter.of_rate(100, 1_000), Some((25, 1_000)));
         assert_eq!(quarter.of_rate(3, 1_000), Some((3, 4_000)));
         assert_eq!(Share::one_of(16).of_rate(100, 1_000), Some((25, 4_000)));
-        assert_eq!((quarter.of(7), quarter.of(3)), (1, 0));
+        assert_eq!((quarter.part_of(7), quarter.part_of(3)), (1, 0));
     }
 }

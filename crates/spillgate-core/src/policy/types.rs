@@ -113,7 +113,7 @@ impl Types {
 
     /// Returns the type of an attribute.
     #[inline]
-    pub(super) fn of(&self, name: &str) -> AttributeType {
+    pub(super) fn type_of(&self, name: &str) -> AttributeType {
         self.place_of(name).map_or(AttributeType::Text, |place| self.named[place].1)
     }
 
@@ -123,7 +123,7 @@ impl Types {
     pub(super) fn apply<'r, 'a>(&self, request: &'r Request<'a>) -> TypedRequest<'r, 'a> {
         let mut respelled: Option<Box<Request<'a>>> = None;
         for (name, value) in request.values() {
-            if let Some(value) = self.of(name).respelled(value) {
+            if let Some(value) = self.type_of(name).respelled(value) {
                 let copy = respelled.get_or_insert_with(|| Box::new(request.clone()));
                 copy.set(name.to_owned(), value);
             }

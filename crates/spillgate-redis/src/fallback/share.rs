@@ -12,7 +12,7 @@ pub(super) fn part_of(params: &LimitParams, share: Share) -> LimitParams {
     let mut part = *params;
     if let Some(count) = part.count_mut() {
         // A share is at most the whole, so it fits.
-        *count = share.of((*count).into()).max(1) as u32;
+        *count = share.part_of((*count).into()).max(1) as u32;
     }
     part
 }
@@ -20,7 +20,7 @@ pub(super) fn part_of(params: &LimitParams, share: Share) -> LimitParams {
 /// Returns the share of a bucket. The rate is exact if a bucket can have it, else slower by less
 /// than 1 µs for each token.
 fn part_of_bucket(params: &token_bucket::Params, share: Share) -> token_bucket::Params {
-    let burst = share.of(params.burst.into()).max(1);
+    let burst = share.part_of(params.burst.into()).max(1);
     let exactly = share.of_rate(params.count, params.period_us);
     if let Some(params) =
         exactly.and_then(|(count, us)| token_bucket::Params::new(count, us, burst).ok())

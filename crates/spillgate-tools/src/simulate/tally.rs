@@ -154,7 +154,7 @@ impl RuleTally {
             limit.denied += u64::from(denies);
         }
         if allowed && (!denies || counter.advisory()) {
-            limit.charged = limit.charged.saturating_add(request.cost().of(counter.unit()));
+            limit.charged = limit.charged.saturating_add(request.cost().amount(counter.unit()));
         }
         if let (Some(capacity @ 1..), Some(remaining)) = (counter.capacity(), counter.remaining()) {
             let used = u128::from(capacity.saturating_sub(remaining)) * FILL_STEPS as u128;

@@ -56,7 +56,7 @@ impl Limiter {
     /// assert_eq!((decision.allowed(), decision.remaining()), (true, Some(6_000)));
     ///
     /// let receipt = decision.receipt().unwrap();
-    /// let used = Usage::of("tokens", 512);
+    /// let used = Usage::of_unit("tokens", 512);
     /// assert_eq!(limiter.settle(receipt, &used).await, Ok(EndResult::Done));
     /// assert_eq!(limiter.settle(receipt, &used).await, Ok(EndResult::Repeated));
     /// assert!(limiter.peek(&request).await.remaining() >= Some(9_488));

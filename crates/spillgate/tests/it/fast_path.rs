@@ -47,12 +47,13 @@ impl Model {
         let count = self.limits.len();
         let states = self.states.entry(subject).or_insert_with(|| vec![None; count]);
         // A cost above a capacity never fits: all counters are only read.
-        let is_never =
-            |limit: &NamedLimit| cost.of(limit.limit().unit()) > limit.limit().capacity().unwrap();
+        let is_never = |limit: &NamedLimit| {
+            cost.amount(limit.limit().unit()) > limit.limit().capacity().unwrap()
+        };
         let never: Vec<bool> = self.limits.iter().map(is_never).collect();
         let costs = self.limits.iter().zip(&never);
         let costs =
-            costs.map(|(limit, never)| if *never { 0 } else { cost.of(limit.limit().unit()) });
+            costs.map(|(limit, never)| if *never { 0 } else { cost.amount(limit.limit().unit()) });
         let counters = self.limits.iter().zip(costs).zip(states.iter_mut());
         let mut counters: Vec<_> = counters
             .map(|((limit, cost), state)| StepCounter::new(params(limit), cost, 0, state.take()))

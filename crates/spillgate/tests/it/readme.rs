@@ -48,7 +48,7 @@ async fn job_runs(policy: &str) -> Result<bool, Box<dyn std::error::Error>> {
     match decision.receipt() {
         Some(receipt) => {
             let tokens = run_the_model().await;
-            limiter.settle(receipt, &Usage::of("tokens", tokens)).await?;
+            limiter.settle(receipt, &Usage::of_unit("tokens", tokens)).await?;
             has_run = true;
         }
         None => println!("denied: {:?}", decision.reason()),

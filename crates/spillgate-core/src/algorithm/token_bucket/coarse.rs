@@ -44,7 +44,7 @@ mod tests {
         cost: u64,
         now_us: u64,
     ) -> Option<(State, Reading)> {
-        let mut view = View::of(Some(state), params, now_us);
+        let mut view = View::new(Some(state), params, now_us);
         if !view.has_room(cost) {
             return None;
         }
@@ -93,7 +93,7 @@ mod tests {
             };
             let state = bucket(&params, used, (boundary_us, part % params.d));
             let coarse = CoarseTime { at_us: NOW_US, tick_us, late_us };
-            if !View::of(Some(&state), &params, NOW_US).is_certain(cost, coarse) {
+            if !View::new(Some(&state), &params, NOW_US).is_certain(cost, coarse) {
                 return Ok(());
             }
             let (after, reading) =
@@ -105,8 +105,8 @@ mod tests {
                     charged_by_view(&state, &params, cost, now_us).expect("there is room");
                 for instant_us in [now_us, now_us + drain_us * later / 1_000] {
                     prop_assert_eq!(
-                        View::of(Some(&after), &params, instant_us),
-                        View::of(Some(&expected), &params, instant_us)
+                        View::new(Some(&after), &params, instant_us),
+                        View::new(Some(&expected), &params, instant_us)
                     );
                 }
                 if behind_us <= tick_us {
@@ -125,7 +125,7 @@ mod tests {
         let mut coarse = CoarseTime { at_us: NOW_US, tick_us: 10_000, late_us: 100_000 };
         let mut cost = 1;
         change(&mut state, &mut coarse, &mut cost);
-        View::of(Some(&state), &params, NOW_US).is_certain(cost, coarse)
+        View::new(Some(&state), &params, NOW_US).is_certain(cost, coarse)
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(in crate::policy) fn read_conditions(
 ) -> Vec<Condition> {
     let attributes = table.attributes(FIELD, problems).unwrap_or_default();
     let condition = |(attribute, value)| {
-        let of_type = types.of(attribute);
+        let of_type = types.type_of(attribute);
         let any_of = Reader { table, attribute, of_type }.any_of(value, problems);
         Condition { attribute: attribute.into(), any_of }
     };

@@ -153,7 +153,7 @@ fn read_subject(
     let mut named = Vec::with_capacity(entries.len());
     for (attribute, value) in &entries {
         let text = problems.noting(read_value(table, attribute, value))?;
-        named.push((*attribute, text.as_bytes(), types.of(attribute)));
+        named.push((*attribute, text.as_bytes(), types.type_of(attribute)));
     }
     let subject = Covered::new(rule, named).map_err(|NoSubject { attribute, message }| {
         let at = entries.iter().find(|(name, _)| *name == attribute);

@@ -53,7 +53,7 @@ pub(in crate::policy) fn subject_of(
     subject: &runtime::Subject,
 ) -> Result<Covered, InvalidChange> {
     let named = subject.iter().map(|(attribute, value)| {
-        let of_type = types.of(attribute);
+        let of_type = types.type_of(attribute);
         (&**attribute, &**value, of_type)
     });
     Covered::new(rule, named)

@@ -121,13 +121,13 @@ fn milliseconds(text: &[u8]) -> Result<Duration, String> {
 fn usage(text: &[u8]) -> Result<Usage<'_>, String> {
     let whole = cost(text)?;
     if !text.contains(&b'=') {
-        return Ok(Usage::from(whole.of("requests")));
+        return Ok(Usage::from(whole.amount("requests")));
     }
     let mut usage = Usage::default();
     for part in text.split(|byte| *byte == b',') {
         let unit = part.split(|byte| *byte == b'=').next().unwrap_or_default();
         let unit = name("unit of cost", unit)?;
-        usage = usage.and(unit, whole.of(unit));
+        usage = usage.and(unit, whole.amount(unit));
     }
     Ok(usage)
 }
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn only_the_units_that_are_named_are_settled() {
         assert_eq!(usage(b"7"), Ok(Usage::from(7)));
-        assert_eq!(usage(b"tokens=0,bytes=9"), Ok(Usage::of("tokens", 0).and("bytes", 9)));
+        assert_eq!(usage(b"tokens=0,bytes=9"), Ok(Usage::of_unit("tokens", 0).and("bytes", 9)));
         assert!(usage(b"tokens=").is_err());
     }
 }

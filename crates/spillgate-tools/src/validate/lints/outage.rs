@@ -32,7 +32,7 @@ pub(super) fn shares_above_limit(checked: &Checked<'_>) -> Vec<Finding> {
     for written in checked.rules() {
         let Some(share) = written.rule.local_share() else { continue };
         // A share has at most six decimals.
-        let millionths = share.of(1_000_000);
+        let millionths = share.part_of(1_000_000);
         if u64::from(instances) * millionths > 1_000_000 {
             let share = format!("{}.{:06}", millionths / 1_000_000, millionths % 1_000_000);
             let share = share.trim_end_matches('0').trim_end_matches('.');

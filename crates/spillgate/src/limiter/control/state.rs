@@ -141,7 +141,7 @@ impl Limiter {
         check_units(&policy, found, subject, cost)?;
         let plan = self.inner.plan_of(&policy, found, subject);
         for counter in &plan.transaction.charges {
-            let amount = cost.of(counter.limit.limit().unit());
+            let amount = cost.amount(counter.limit.limit().unit());
             if amount > 0 {
                 let changed = self.inner.engine.change(counter, change(amount)).await;
                 self.inner.note_room();

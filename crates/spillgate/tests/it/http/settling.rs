@@ -63,7 +63,7 @@ const ESTIMATE: u64 = 100;
 
 fn tokens_of(served: &spillgate::tower::Served) -> Usage<'static> {
     let produced = served.head().and_then(|head| head.extensions.get::<Produced>());
-    Usage::of("tokens", produced.map_or(0, |tokens| tokens.0.load(Ordering::Relaxed)))
+    Usage::of_unit("tokens", produced.map_or(0, |tokens| tokens.0.load(Ordering::Relaxed)))
 }
 
 fn left(peeked: &spillgate::Decision) -> Vec<u64> {
@@ -215,7 +215,7 @@ fn a_request_is_settled_by_status_and_size_of_its_response() {
         let layer = RateLimitLayer::new(limiter.clone())
             .cost(|_| Cost::requests(1).and("bytes", 500))
             .settle(Duration::from_secs(60), |served| {
-                let usage = Usage::of("bytes", served.bytes());
+                let usage = Usage::of_unit("bytes", served.bytes());
                 // A request that finds nothing costs nothing.
                 let found = served.head().is_some_and(|head| head.status.is_success());
                 if found { usage } else { usage.and("requests", 0) }
@@ -301,7 +301,7 @@ fn a_response_is_whole_once_its_last_byte_was_taken() {
                 .with("user", from_header("x-user"))
                 .settle(Duration::from_secs(60), move |served| {
                     seen.lock().unwrap().push(served.is_whole());
-                    Usage::of("tokens", 0)
+                    Usage::of_unit("tokens", 0)
                 });
             let mut response = Response::builder();
             if let Some(length) = length {

@@ -56,7 +56,7 @@ impl Ledger {
         // Of the closed rows of an instance only the last is kept, so that its call cannot be
         // granted again.
         self.rows.retain(|row| row.granted > 0 || row.node != asked.node || row.seq == last);
-        let view = View::of(state.as_ref(), asked.counter.params(), now_us);
+        let view = View::new(state.as_ref(), asked.counter.params(), now_us);
         let reading = view.reading(state.as_ref(), 1);
         Granted { amount, lasts_us, reading }
     }
@@ -71,7 +71,7 @@ impl Ledger {
                 // The whole grant is the charge, as for a reservation. So a return mints nothing
                 // either.
                 let charge = Charge { incarnation, at_us, amount: granted, mark };
-                let mut view = View::of(state.as_ref(), asked.counter.params(), now_us);
+                let mut view = View::new(state.as_ref(), asked.counter.params(), now_us);
                 view.refund(state, Refund::Unused { charge, unused }, now_us);
             }
             row.granted = 0;
@@ -89,7 +89,7 @@ impl Ledger {
         nonce: u64,
     ) -> (u64, u64) {
         let params = asked.counter.params();
-        let mut view = View::of(state.as_ref(), params, now_us);
+        let mut view = View::new(state.as_ref(), params, now_us);
         let room = view.reading(state.as_ref(), 1).remaining;
         let outstanding = self.outstanding();
         let unspent = u128::from(room + outstanding);

@@ -77,7 +77,7 @@ fn a_unit_that_is_not_named_settles_at_its_estimate() {
     pair_on_each(MIXED, |one, _, _| async move {
         let request = ten_and_hundred_tokens("a");
         let decision = one.reserve(&request, &Reserve::default()).await.unwrap();
-        let settled = one.settle(&read(&decision), &Usage::of("tokens", 1)).await;
+        let settled = one.settle(&read(&decision), &Usage::of_unit("tokens", 1)).await;
         assert_eq!(settled, Ok(EndResult::Done));
         assert_eq!(remaining(&one.peek(&request).await), [80, 70, 60, 50, 50, 999]);
     });
@@ -94,7 +94,7 @@ fn usage_above_the_estimate_is_charged_even_beyond_the_limit() {
         // A counter that was only read is charged its actual usage in the end.
         let reads = of("b").costing(Cost::requests(1));
         let decision = one.reserve(&reads, &Reserve::default()).await.unwrap();
-        let usage = Usage::of("tokens", 300);
+        let usage = Usage::of_unit("tokens", 300);
         assert_eq!(other.settle(&read(&decision), &usage).await, Ok(EndResult::Done));
         assert_eq!(remaining(&one.peek(&reads).await), [89, 79, 69, 59, 50, 700]);
     });

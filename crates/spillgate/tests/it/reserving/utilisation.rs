@@ -37,7 +37,7 @@ async fn share_used(builder: LimiterBuilder, limit: &str) -> u64 {
         clock.set(TODAY_US + second * 1_000_000);
         while streams.front().is_some_and(|(began, _)| began + STREAM_S <= second) {
             let (began, receipt) = streams.pop_front().unwrap();
-            let usage = Usage::of("tokens", ACTUAL);
+            let usage = Usage::of_unit("tokens", ACTUAL);
             assert_eq!(limiter.settle(&receipt, &usage).await, Ok(EndResult::Done));
             used += if began >= STEADY_S { ACTUAL } else { 0 };
         }
