@@ -24,9 +24,9 @@ use crate::policy::{DenialBody, RuleDenial};
 /// let limiter = Limiter::builder().policy(policy).build().await.unwrap();
 /// let request = Request::new().with("ip", "203.0.113.7");
 ///
-/// assert!(DenialResponse::of(&limiter.check(&request).await).is_none());
+/// assert!(DenialResponse::from_decision(&limiter.check(&request).await).is_none());
 /// let denied = limiter.check(&request).await;
-/// let response = DenialResponse::of(&denied).unwrap().response(HeaderStyle::Ietf);
+/// let response = DenialResponse::from_decision(&denied).unwrap().response(HeaderStyle::Ietf);
 /// assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (429, &"60".parse().unwrap()));
 /// # });
 /// ```
@@ -39,7 +39,7 @@ pub struct DenialResponse<'d> {
 
 impl<'d> DenialResponse<'d> {
     /// Returns the response to a denied decision, `None` if the decision is allowed.
-    pub fn of(decision: &'d Decision) -> Option<DenialResponse<'d>> {
+    pub fn from_decision(decision: &'d Decision) -> Option<DenialResponse<'d>> {
         Some(DenialResponse { decision, reason: decision.reason()?, status: None })
     }
 
@@ -241,8 +241,8 @@ impl HeaderStyle {
     /// # });
     /// ```
     pub fn write(self, decision: &Decision, headers: &mut HeaderMap) {
-        Fields::of(self, decision, &[]).add_to(headers);
-        if let Some(denial) = DenialResponse::of(decision) {
+        Fields::new(self, decision, &[]).add_to(headers);
+        if let Some(denial) = DenialResponse::from_decision(decision) {
             denial.write_retry_after(headers);
         }
     }
@@ -279,7 +279,7 @@ mod tests {
         let full = outcome(1, Reason::LimitExceeded, Some(1));
         let decision = decision::from_counters([away, full].into_iter().collect(), names);
         assert_eq!(decision.rule(), Some("away"), "its wait is unknown, which is longest");
-        let denial = DenialResponse::of(&decision).unwrap();
+        let denial = DenialResponse::from_decision(&decision).unwrap();
         assert_eq!((denial.reason(), denial.status().as_u16()), (Reason::LimitExceeded, 420));
     }
 }

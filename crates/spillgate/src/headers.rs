@@ -96,13 +96,13 @@ pub(crate) struct Fields {
 impl Fields {
     /// Makes the fields of a decision, together with those of earlier decisions on the same
     /// request.
-    pub(crate) fn of(style: HeaderStyle, decision: &Decision, before: &[Decision]) -> Fields {
+    pub(crate) fn new(style: HeaderStyle, decision: &Decision, before: &[Decision]) -> Fields {
         if style == HeaderStyle::None {
             return Fields::default();
         }
         match Advice::sole(decision) {
             Some(one) if before.is_empty() => Fields::saying(style, std::slice::from_ref(&one)),
-            _ => Fields::saying(style, &Advice::of([decision].into_iter().chain(before))),
+            _ => Fields::saying(style, &Advice::new([decision].into_iter().chain(before))),
         }
     }
 

@@ -235,14 +235,14 @@ where
     }
 
     fn call(&mut self, mut request: HttpRequest<B>) -> Self::Future {
-        if self.settings.skip.as_ref().is_some_and(|skips| skips(Head::of(&request))) {
+        if self.settings.skip.as_ref().is_some_and(|skips| skips(Head::from_request(&request))) {
             return ResponseFuture::passed(self.inner.call(request), Fields::default(), None);
         }
         self.settings.diagnostics.of_policy(&self.settings);
         if !self.answers_at_once() {
             return self.check_on_store(request);
         }
-        let decision = self.decide_in_memory(Head::of(&request));
+        let decision = self.decide_in_memory(Head::from_request(&request));
         match self.settings.admit(decision, &mut request) {
             Admission::Passes(fields, unsettled) => {
                 ResponseFuture::passed(self.inner.call(request), fields, unsettled)
@@ -291,7 +291,7 @@ impl<S> RateLimit<S> {
         let inner = std::mem::replace(&mut self.inner, clone);
         let settings = Arc::clone(&self.settings);
         let checking = Box::pin(async move {
-            let decision = settings.decide(Head::of(&request)).await;
+            let decision = settings.decide(Head::from_request(&request)).await;
             (settings.admit(decision, &mut request), request)
         });
         ResponseFuture::asked(checking, body, inner)
@@ -360,9 +360,9 @@ impl Settings {
     /// Admits or denies a request by its decision. An admitted request gets the decision in its
     /// extensions.
     fn admit<B>(&self, decision: Decision, request: &mut HttpRequest<B>) -> Admission {
-        let above = Above::of(request.extensions_mut());
-        let fields = Fields::of(self.style, &decision, &above.0);
-        let Some(denial) = DenialResponse::of(&decision) else {
+        let above = Above::from_extensions(request.extensions_mut());
+        let fields = Fields::new(self.style, &decision, &above.0);
+        let Some(denial) = DenialResponse::from_decision(&decision) else {
             let unsettled = decision.receipt().map(|receipt| {
                 let settle = self.settle.clone();
                 Box::new(Unsettled::new(self.limiter.clone(), receipt.clone(), settle))
@@ -370,7 +370,7 @@ impl Settings {
             above.leave(decision, request.extensions_mut());
             return Admission::Passes(fields, unsettled);
         };
-        Admission::Denied(self.response_to(&denial, fields, Head::of(request)))
+        Admission::Denied(self.response_to(&denial, fields, Head::from_request(request)))
     }
 
     /// Makes the response to a denied request.
@@ -409,7 +409,7 @@ enum Admission {
 struct Above(Vec<Decision>);
 
 impl Above {
-    fn of(extensions: &mut Extensions) -> Above {
+    fn from_extensions(extensions: &mut Extensions) -> Above {
         let Some(nearest) = extensions.remove::<Decision>() else { return Above::default() };
         let mut above = extensions.remove::<Above>().unwrap_or_default();
         above.0.push(nearest);

@@ -24,7 +24,7 @@ pub async fn limit(
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let decision = limits.check(&request).await;
-    if let Some(denial) = DenialResponse::of(&decision) {
+    if let Some(denial) = DenialResponse::from_decision(&decision) {
         return Ok(request.into_response(response_to(&denial)));
     }
     let permits = decision.receipt().map(|receipt| Permits::new(&limits.limiter, receipt));

@@ -28,7 +28,7 @@ impl ProxyHttp for Proxy {
         allowed: &mut Option<Decision>,
     ) -> Result<bool> {
         let decision = self.check(session).await;
-        match DenialResponse::of(&decision) {
+        match DenialResponse::from_decision(&decision) {
             Some(denial) => deny(session, &denial).await?,
             None => *allowed = Some(decision),
         }

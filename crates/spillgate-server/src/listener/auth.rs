@@ -116,7 +116,7 @@ impl Gate {
     }
 
     fn response(&self, decision: &Decision, uri: &Uri) -> Response {
-        let Some(refusal) = DenialResponse::of(decision) else {
+        let Some(refusal) = DenialResponse::from_decision(decision) else {
             let mut response = Response::new(Body::empty());
             HeaderStyle::Ietf.write(decision, response.headers_mut());
             return response;

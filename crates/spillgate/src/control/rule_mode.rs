@@ -34,7 +34,7 @@ impl RuleMode {
         policy: &Policy,
         live: impl Iterator<Item = &'e Entry> + Clone,
     ) -> Vec<RuleMode> {
-        let set = live.filter_map(RuntimeMode::of);
+        let set = live.filter_map(RuntimeMode::from_entry);
         let mut by_rule: HashMap<&str, RuntimeMode> = set.clone().collect();
         let rules = policy.rules().map(|rule| RuleMode {
             rule: rule.name().into(),
@@ -92,7 +92,7 @@ impl RuleMode {
 
 impl RuntimeMode {
     /// Returns the rule and the mode that an entry sets, if it sets one.
-    fn of(entry: &Entry) -> Option<(&str, RuntimeMode)> {
+    fn from_entry(entry: &Entry) -> Option<(&str, RuntimeMode)> {
         let RuntimeEntry::Mode { rule, mode } = &entry.what else { return None };
         let expires_at = entry.expires_at_us.map(system_time);
         Some((rule, RuntimeMode { mode: *mode, expires_at, note: entry.note.clone() }))

@@ -59,7 +59,7 @@ pub(crate) fn whole_seconds(duration: Duration) -> u64 {
 
 impl<'d> Advice<'d> {
     /// Returns the advice of a decision over a single enforced counter, else `None`. Faster than
-    /// [`Advice::of`].
+    /// [`Advice::new`].
     #[inline]
     pub(super) fn sole(decision: &'d Decision) -> Option<Advice<'d>> {
         let mut counters = decision.limits();
@@ -71,7 +71,7 @@ impl<'d> Advice<'d> {
 
     /// Returns the advice of several decisions, tightest first. A limit that two decisions share is
     /// listed once.
-    pub(super) fn of(
+    pub(super) fn new(
         decisions: impl IntoIterator<Item = &'d Decision>,
     ) -> SmallVec<[Advice<'d>; 2]> {
         let mut advice: SmallVec<[Advice<'d>; 2]> = SmallVec::new();

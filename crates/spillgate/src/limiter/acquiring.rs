@@ -214,7 +214,7 @@ struct Claim<'q, 'a> {
 impl Claim<'_, '_> {
     /// Returns when to try again, or `None` if that is later than `left`.
     fn pause(&self, left: Duration) -> Option<Pause> {
-        Pause::of(&self.decision).filter(|pause| pause.wait <= left)
+        Pause::from_decision(&self.decision).filter(|pause| pause.wait <= left)
     }
 }
 
@@ -228,7 +228,7 @@ struct Pause {
 
 impl Pause {
     /// Returns `None` if the wait is unknown or waiting does not help.
-    fn of(decision: &Decision) -> Option<Pause> {
+    fn from_decision(decision: &Decision) -> Option<Pause> {
         if decision.reason().is_none_or(Reason::is_permanent) {
             return None;
         }

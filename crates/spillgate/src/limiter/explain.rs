@@ -348,7 +348,7 @@ fn explained_rules(policy: &Policy, request: &Request<'_>) -> (Vec<ExplainedRule
             true => OverriddenBy::Operator,
             false => OverriddenBy::File,
         });
-        ExplainedRule { overridden, ..ExplainedRule::of(matched.rule, None) }
+        ExplainedRule { overridden, ..ExplainedRule::new(matched.rule, None) }
     });
     let mut rules: Vec<ExplainedRule> = matched.collect();
     let mut left_out = 0;
@@ -356,14 +356,14 @@ fn explained_rules(policy: &Policy, request: &Request<'_>) -> (Vec<ExplainedRule
         match rule.not_matched_by(request) {
             None => {}
             Some(_) if rules.len() >= RULES_MAX => left_out += 1,
-            not_matched => rules.push(ExplainedRule::of(rule, not_matched)),
+            not_matched => rules.push(ExplainedRule::new(rule, not_matched)),
         }
     }
     (rules, left_out)
 }
 
 impl ExplainedRule {
-    fn of(rule: &Rule, not_matched: Option<NotMatched>) -> ExplainedRule {
+    fn new(rule: &Rule, not_matched: Option<NotMatched>) -> ExplainedRule {
         ExplainedRule {
             name: rule.name().to_owned(),
             mode: rule.mode(),

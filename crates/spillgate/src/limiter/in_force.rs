@@ -18,7 +18,7 @@ impl InForce {
     /// Replaces the policy that counted by the meters `before`. A rule that keeps its name keeps
     /// its meter.
     pub(super) fn new(policy: Policy, before: &Meters) -> InForce {
-        let meters = Meters::of(policy.rules(), before);
+        let meters = Meters::for_rules(policy.rules(), before);
         InForce { policy: Arc::new(policy), meters }
     }
 }

@@ -53,7 +53,7 @@ pub struct ShardCounts {
 #[cfg(feature = "redis")]
 impl ShardCounts {
     /// Reads the counts of a shard's meter.
-    pub(crate) fn of(meter: &spillgate_redis::meter::ShardMeter) -> ShardCounts {
+    pub(crate) fn from_meter(meter: &spillgate_redis::meter::ShardMeter) -> ShardCounts {
         ShardCounts {
             shard: meter.shard.clone(),
             calls: meter.seconds.read(),

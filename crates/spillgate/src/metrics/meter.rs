@@ -95,7 +95,7 @@ pub(crate) struct Meters(Arc<[Arc<Meter>]>);
 
 impl Meters {
     /// Returns the meters of the rules of a policy. A rule that the policy before had keeps its meter.
-    pub(crate) fn of<'r>(rules: impl Iterator<Item = &'r Rule>, before: &Meters) -> Meters {
+    pub(crate) fn for_rules<'r>(rules: impl Iterator<Item = &'r Rule>, before: &Meters) -> Meters {
         let names = |meter: &Meter| (Arc::clone(&meter.domain), Arc::clone(&meter.rule));
         let known: HashMap<_, _> =
             before.0.iter().map(|meter| (names(meter), Arc::clone(meter))).collect();

@@ -78,7 +78,7 @@ impl Name {
     const EMPTY: Name = Name { bytes: [0; NAME_BYTES], length: 0, whole: true };
 
     /// Returns the name of these values; long values are cut to equal parts of the room.
-    pub(super) fn of<'v>(values: impl ExactSizeIterator<Item = &'v [u8]>) -> Name {
+    pub(super) fn from_values<'v>(values: impl ExactSizeIterator<Item = &'v [u8]>) -> Name {
         let mut name = Name::EMPTY;
         let mut left = values.len();
         for value in values {
@@ -123,15 +123,15 @@ mod tests {
     use crate::subject::{SHARED_SECRET, Secret};
 
     fn named(text: &str) -> Name {
-        Name::of([text.as_bytes()].into_iter())
+        Name::from_values([text.as_bytes()].into_iter())
     }
 
     #[test]
     fn a_name_that_is_too_long_keeps_a_part_of_each_value() {
-        let name = Name::of([b"acme".as_slice(), &[b'x'; 200]].into_iter());
+        let name = Name::from_values([b"acme".as_slice(), &[b'x'; 200]].into_iter());
         let values: Vec<&[u8]> = name.values().collect();
         assert_eq!((values[0], values[1].len(), name.whole), (&b"acme"[..], 72, false));
-        let name = Name::of((0..100).map(|_| b"x".as_slice()));
+        let name = Name::from_values((0..100).map(|_| b"x".as_slice()));
         assert!(!name.whole && name.values().count() <= 100);
         assert!(named("ann").whole);
     }

@@ -222,7 +222,7 @@ impl Tops {
             };
             let values = || rule.key().map(|name| rule.subject_value(request, name));
             let (name, key) = (rule.shared_name(), || rule.key());
-            windows.count(weight, Some(&name), &seen, key, || Name::of(values()));
+            windows.count(weight, Some(&name), &seen, key, || Name::from_values(values()));
         }
         self.period.store(windows.next_period(), Ordering::Relaxed);
     }
@@ -239,7 +239,7 @@ impl Tops {
             denied: u64::from(!allowed) * weight,
             unit: crate::limit::REQUESTS,
         };
-        let name = || Name::of([key.as_bytes()].into_iter());
+        let name = || Name::from_values([key.as_bytes()].into_iter());
         windows.count(weight, None, &seen, || ["key"].into_iter(), name);
         self.period.store(windows.next_period(), Ordering::Relaxed);
     }
@@ -439,7 +439,7 @@ mod tests {
     fn note(windows: &mut Windows, secret: &Secret, subject: &str, weight: u64) {
         let hash = secret.hash_bytes(subject.as_bytes());
         let seen = Seen { hash, consumed: weight, denied: 0, unit: "requests" };
-        let name = || Name::of([subject.as_bytes()].into_iter());
+        let name = || Name::from_values([subject.as_bytes()].into_iter());
         windows.count(weight, None, &seen, || ["key"].into_iter(), name);
     }
 
@@ -514,7 +514,7 @@ mod tests {
             let rule: Arc<str> = number.to_string().into();
             let hash = secret.hash_bytes(b"ann");
             let seen = Seen { hash, consumed: 1, denied: 0, unit: "requests" };
-            let name = || Name::of([b"ann".as_slice()].into_iter());
+            let name = || Name::from_values([b"ann".as_slice()].into_iter());
             windows.count(3, Some(&rule), &seen, || ["user"].into_iter(), name);
         }
         assert_eq!((windows.rules.len(), windows.left_out), (RULES_MAX, 3));

@@ -19,7 +19,7 @@ pub struct Head<'r> {
 }
 
 impl<'r> Head<'r> {
-    pub(super) fn of<B>(request: &'r Request<B>) -> Head<'r> {
+    pub(super) fn from_request<B>(request: &'r Request<B>) -> Head<'r> {
         Head {
             method: request.method(),
             uri: request.uri(),

@@ -149,7 +149,7 @@ impl PaceLayer {
     /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
     /// ```
     pub async fn wait<B>(&self, call: &HttpRequest<B>) -> Result<(), PaceError<Infallible>> {
-        if let Some(permits) = self.wait_for_room::<Infallible>(Head::of(call)).await? {
+        if let Some(permits) = self.wait_for_room::<Infallible>(Head::from_request(call)).await? {
             permits.keep();
         }
         Ok(())
@@ -157,7 +157,7 @@ impl PaceLayer {
 
     /// Reads how long the API asks its clients to wait, from the reply to a call. Later calls to that host wait.
     pub fn note_reply<B>(&self, call: &HttpRequest<B>, status: StatusCode, headers: &HeaderMap) {
-        self.holds.learn(host(Head::of(call)).into(), status, headers);
+        self.holds.learn(host(Head::from_request(call)).into(), status, headers);
     }
 
     /// Returns the permits of a call that may be sent, if it holds any.
@@ -209,8 +209,8 @@ where
         let layer = self.layer.clone();
         Box::pin(async move {
             let (head, body) = without_body(request);
-            let permits = layer.wait_for_room::<S::Error>(Head::of(&head)).await?;
-            let host: Box<str> = host(Head::of(&head)).into();
+            let permits = layer.wait_for_room::<S::Error>(Head::from_request(&head)).await?;
+            let host: Box<str> = host(Head::from_request(&head)).into();
             let answer = inner.call(head.map(|()| body)).await;
             drop(permits);
             let answer = answer.map_err(PaceError::Client)?;
@@ -238,7 +238,7 @@ impl Holds {
     /// `deadline`.
     async fn wait<E>(&self, host: &str, deadline: Instant) -> Result<(), PaceError<E>> {
         // The host may ask for more while a caller waits.
-        while let Some(until) = self.of(host) {
+        while let Some(until) = self.held_until(host) {
             if until > deadline {
                 return Err(PaceError::HeldOff(left(until)));
             }
@@ -247,7 +247,7 @@ impl Holds {
         Ok(())
     }
 
-    fn of(&self, host: &str) -> Option<Instant> {
+    fn held_until(&self, host: &str) -> Option<Instant> {
         let mut holds = self.0.lock();
         let until = *holds.get(host)?;
         if left(until).is_zero() {

@@ -14,7 +14,7 @@ use super::rls::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
 pub(super) fn to(combined: &AtomicDecision, style: HeaderStyle) -> RateLimitResponse {
     let whole = combined.whole();
-    let refusal = DenialResponse::of(whole);
+    let refusal = DenialResponse::from_decision(whole);
     let mut headers = refusal.map_or_else(HeaderMap::new, |refusal| refusal.headers());
     style.write(whole, &mut headers);
     let mut response = RateLimitResponse {

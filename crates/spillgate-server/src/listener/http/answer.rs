@@ -126,7 +126,7 @@ fn write_decision(
 /// Writes the header fields that a middleware copies to its own response, and the rest of the response if a rule sets
 /// it.
 fn write_headers(bytes: &mut Vec<u8>, decision: &Decision, style: HeaderStyle) {
-    let of_rule = DenialResponse::of(decision).filter(DenialResponse::is_of_rule);
+    let of_rule = DenialResponse::from_decision(decision).filter(DenialResponse::is_of_rule);
     let mut headers = of_rule.map_or_else(HeaderMap::new, |refusal| refusal.headers());
     style.write(decision, &mut headers);
     let fields = headers

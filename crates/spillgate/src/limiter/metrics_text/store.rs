@@ -13,7 +13,7 @@ use crate::time::boottime_us;
 
 /// Returns the counts of each shard.
 pub(super) fn counts(store: &RedisStore) -> Vec<ShardCounts> {
-    store.servers().meters().iter().map(|meter| ShardCounts::of(meter)).collect()
+    store.servers().meters().iter().map(|meter| ShardCounts::from_meter(meter)).collect()
 }
 
 impl Text {

@@ -198,7 +198,7 @@ fn a_post_paid_limit_without_room_delays_no_retry() {
     assert!(check(2, 1_000).allowed());
     let denied = check(1, 50);
     assert_eq!((denied.rule(), denied.retry_after()), (Some("calls"), Some(HALF_A_MINUTE)));
-    let refusal = DenialResponse::of(&denied).unwrap();
+    let refusal = DenialResponse::from_decision(&denied).unwrap();
     assert_eq!(refusal.violated_policies().collect::<Vec<_>>(), ["calls"]);
     let response = refusal.response(HeaderStyle::Ietf);
     assert_eq!(response.headers()["retry-after"], "30");
@@ -288,7 +288,7 @@ fn an_inline_limit_has_the_usual_response() {
     let limiter = limiter(&rule("free", "1/day", "denial.status = 402"));
     let request = Request::keyed("ada", Limit::per_day(1));
     let decisions: [Decision; 2] = [0; 2].map(|_| runtime().block_on(limiter.check(&request)));
-    assert_eq!(DenialResponse::of(&decisions[1]).unwrap().status().as_u16(), 429);
+    assert_eq!(DenialResponse::from_decision(&decisions[1]).unwrap().status().as_u16(), 429);
 }
 
 #[test]
@@ -316,7 +316,7 @@ proptest! {
             let policy = Policy::builder().rule(rule).build().unwrap();
             let limiter = runtime.block_on(Limiter::builder().policy(policy).build()).unwrap();
             let decision = runtime.block_on(limiter.check(&Request::new().with("user", "ada")));
-            DenialResponse::of(&decision).unwrap().response(HeaderStyle::Ietf).into_body()
+            DenialResponse::from_decision(&decision).unwrap().response(HeaderStyle::Ietf).into_body()
         };
         let read = |body: Vec<u8>| serde_json::from_slice::<serde_json::Value>(&body).unwrap();
         prop_assert_eq!(sent(DenialSpec::new().text(&*text)), text.as_bytes());

@@ -257,7 +257,10 @@ fn held_permits_have_no_retry_time() {
         ],
     );
     let denied = bench.check(1);
-    assert_eq!(DenialResponse::of(&denied).unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        DenialResponse::from_decision(&denied).unwrap().status(),
+        StatusCode::TOO_MANY_REQUESTS
+    );
     assert!(!headers(&denied, HeaderStyle::Ietf).contains_key("retry-after"));
     check_lines(&denied, HeaderStyle::Draft6, &[]);
 }
@@ -283,12 +286,12 @@ fn a_denial_that_no_wait_ends_has_no_retry_after() {
     for (decision, reason, status) in
         [(&blocked, Reason::Blocked, 403), (&never, Reason::CostExceedsLimit, 429)]
     {
-        let refusal = DenialResponse::of(decision).unwrap();
+        let refusal = DenialResponse::from_decision(decision).unwrap();
         assert_eq!((refusal.reason(), refusal.status().as_u16()), (reason, status));
         assert_eq!(refusal.retry_after_seconds(), None);
     }
     assert_eq!(
-        DenialResponse::of(&never).unwrap().body(),
+        DenialResponse::from_decision(&never).unwrap().body(),
         r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"detail":"The cost is larger than the limit can ever hold.","violated-policies":["login"]}"#
     );
 }
@@ -309,7 +312,7 @@ fn a_body_names_each_limit_that_denies() {
     let bench = Bench::new(STACK);
     assert!(bench.check(Cost::requests(20).and("tokens", 60_000)).allowed());
     let denied = bench.check(Cost::requests(1).and("tokens", 10));
-    let refusal = DenialResponse::of(&denied).unwrap();
+    let refusal = DenialResponse::from_decision(&denied).unwrap();
     assert_eq!(refusal.violated_policies().collect::<Vec<_>>(), ["api/permits", "api/llm"]);
     let response = refusal.response(HeaderStyle::Ietf);
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
@@ -340,7 +343,7 @@ fn an_outage_is_503_without_numbers() {
     let builder = Limiter::builder().redis(unreachable).policy(Policy::from_toml(policy).unwrap());
     let limiter = runtime.block_on(builder.build()).unwrap();
     let decision = runtime.block_on(limiter.check(&Request::new().with("user", "u")));
-    let refusal = DenialResponse::of(&decision).unwrap();
+    let refusal = DenialResponse::from_decision(&decision).unwrap();
     assert_eq!((refusal.reason(), refusal.status().as_u16()), (Reason::StoreUnavailable, 503));
     for style in HeaderStyle::ALL {
         check_lines(&decision, style, &["retry-after: 1"]);
@@ -411,7 +414,7 @@ proptest! {
             let fields = headers(&decision, HeaderStyle::Ietf);
             let (policies, limits) = read(&fields);
             prop_assert_eq!(policies.len(), limits.len());
-            let Some(refusal) = DenialResponse::of(&decision) else {
+            let Some(refusal) = DenialResponse::from_decision(&decision) else {
                 prop_assert!(!fields.contains_key("retry-after"));
                 continue;
             };
