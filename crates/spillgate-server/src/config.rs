@@ -118,7 +118,7 @@ impl Config {
     /// If the file cannot be read, or a setting or a rule is wrong; the error holds every problem.
     pub fn load(file: Option<&Path>, flags: Flags<'_>) -> Result<Config, ConfigError> {
         let contents = match file {
-            Some(file) => Contents::of(&file.display().to_string(), &read(file)?),
+            Some(file) => Contents::parse(&file.display().to_string(), &read(file)?),
             None => Contents::default(),
         };
         let mut given = contents.given;
@@ -222,7 +222,7 @@ pub struct Loaded {
 ///
 /// Every problem that keeps the file from loading, in the order of its lines.
 pub fn load_text(file: &str, text: &str) -> Result<Loaded, Vec<Problem>> {
-    let Contents { given, policy, mut problems } = Contents::of(file, text);
+    let Contents { given, policy, mut problems } = Contents::parse(file, text);
     let mut settings = Settings::default();
     problems.extend(settings.apply(&given));
     problems.sort_by_key(Problem::line);
@@ -250,7 +250,7 @@ pub(crate) struct Change {
 }
 
 impl Version {
-    pub(crate) fn of(file: &str, text: &str) -> Version {
+    pub(crate) fn from_text(file: &str, text: &str) -> Version {
         let given = file::settings_in(file, text).unwrap_or_default();
         Version { settings: given.into_iter().map(|given| (given.name, given.value)).collect() }
     }
@@ -262,7 +262,7 @@ impl Version {
     /// Every problem of the file.
     pub(crate) fn next(&self, file: &str, text: &str) -> Result<Change, ConfigError> {
         let policy = check(file, text).map_err(ConfigError)?;
-        let version = Version::of(file, text);
+        let version = Version::from_text(file, text);
         let other_settings = version.settings != self.settings;
         Ok(Change { policy, other_settings, version })
     }
@@ -277,7 +277,7 @@ struct Contents {
 }
 
 impl Contents {
-    fn of(file: &str, text: &str) -> Contents {
+    fn parse(file: &str, text: &str) -> Contents {
         let mut contents = Contents::default();
         match Policy::from_toml_file(file, text) {
             Ok(policy) => contents.policy = policy,

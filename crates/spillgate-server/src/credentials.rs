@@ -126,7 +126,7 @@ pub(crate) struct Stamp {
 
 impl Stamp {
     /// Returns the stamp of a file; `None` if its metadata cannot be read.
-    pub(crate) fn of(file: &Path) -> Option<Stamp> {
+    pub(crate) fn from_file(file: &Path) -> Option<Stamp> {
         let metadata = fs::metadata(file).ok()?;
         Some(Stamp {
             device: metadata.dev(),

@@ -213,7 +213,7 @@ impl History {
         let columns: Vec<Column> = window.last(range.points).map(|at| window.column(at)).collect();
         let decisions = window.last(range.points).map(|at| match (series, own) {
             (Series::Sums, _) => window.sum(at),
-            (_, Some(own)) => window.of(own.slot, at),
+            (_, Some(own)) => window.decisions(own.slot, at),
             (_, None) => Decisions::default(),
         });
         let end_ms = columns.last().map_or(0, |last| last.at_ms);

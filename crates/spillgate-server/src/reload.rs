@@ -50,7 +50,7 @@ struct Size {
 }
 
 impl Size {
-    fn of(policy: &Policy) -> Size {
+    fn new(policy: &Policy) -> Size {
         Size { rules: policy.rules().len(), overrides: policy.override_count() }
     }
 
@@ -75,8 +75,8 @@ impl Followed {
     /// Notes the content of the file now. Call it before the file is loaded, so that no change is missed.
     pub(crate) fn now(file: &Path) -> Followed {
         let text = config::read(file);
-        let handled = Content::of(&text);
-        let version = Version::of(&file.display().to_string(), &text.unwrap_or_default());
+        let handled = Content::from_text(&text);
+        let version = Version::from_text(&file.display().to_string(), &text.unwrap_or_default());
         Followed { file: file.to_owned(), handled, changing: None, stamp: None, version }
     }
 
@@ -103,7 +103,7 @@ impl Followed {
                 }
                 now = ticks.tick() => now,
             };
-            let in_force = Size::of(&app.limiter().policy());
+            let in_force = Size::new(&app.limiter().policy());
             let (followed, found) = self.look(asked.is_some(), now, in_force).await;
             self = followed;
             let status = match found {
@@ -134,14 +134,14 @@ impl Followed {
     /// Looks at the file. `in_force` is the size of the policy in force.
     fn look_now(&mut self, asked: bool, now: Instant, in_force: Size) -> Found {
         // The stamp is taken before reading, so a write during the reading shows as another change.
-        let stamp = Stamp::of(&self.file).filter(|stamp| stamp.length > READ_ALWAYS_MAX);
+        let stamp = Stamp::from_file(&self.file).filter(|stamp| stamp.length > READ_ALWAYS_MAX);
         let is_settled = !asked && self.changing.is_none();
         if is_settled && stamp.is_some() && stamp == self.stamp {
             return Found::Same;
         }
         self.stamp = stamp;
         let text = config::read(&self.file);
-        let content = Content::of(&text);
+        let content = Content::from_text(&text);
         let mut still_for = Duration::MAX;
         if content == self.handled {
             self.changing = None;
@@ -161,7 +161,7 @@ impl Followed {
         let read = text.and_then(|text| self.version.next(&self.name(), &text));
         // The rest of the file may be yet to come: a writer may pause.
         let is_short =
-            read.as_ref().is_ok_and(|change| Size::of(&change.policy).is_short_of(in_force));
+            read.as_ref().is_ok_and(|change| Size::new(&change.policy).is_short_of(in_force));
         if is_short && still_for < 2 * QUIET {
             return Found::Changing;
         }
@@ -245,7 +245,7 @@ struct Content {
 }
 
 impl Content {
-    fn of(text: &Result<String, Problem>) -> Content {
+    fn from_text(text: &Result<String, Problem>) -> Content {
         let mut hasher = DefaultHasher::new();
         hasher.write_u8(u8::from(text.is_ok()));
         let length = match text {

@@ -91,7 +91,7 @@ pub(crate) enum Level {
 
 impl Facts {
     /// Gathers the facts about an instance now. No command is sent to the store.
-    pub(crate) fn of(app: &App) -> Facts {
+    pub(crate) fn gather(app: &App) -> Facts {
         let policy = app.limiter().policy();
         Facts {
             now_ms: history::now_ms(),

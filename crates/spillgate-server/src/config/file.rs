@@ -31,7 +31,7 @@ pub(super) fn whole_settings_in(file: &str, text: &str) -> Result<Vec<Given>, Pr
         );
         return Err(Problem::File(message));
     }
-    let reader = Reader { file, lines: Lines::of(text) };
+    let reader = Reader { file, lines: Lines::new(text) };
     let table = DeTable::parse(text).map_err(|error| reader.syntax(&error))?;
     let mut given = Vec::new();
     for (key, value) in table.get_ref() {
@@ -130,7 +130,7 @@ impl Reader<'_> {
 struct Lines(Vec<usize>);
 
 impl Lines {
-    fn of(text: &str) -> Lines {
+    fn new(text: &str) -> Lines {
         Lines(text.match_indices('\n').map(|(at, _)| at).collect())
     }
 

@@ -26,7 +26,7 @@ pub(super) fn of_audit(audit: &[AuditRecord], now_ms: u64) -> Vec<Event> {
             |at_ms, text: &str| Event::new(at_ms, EventKind::Change, Some(record.rule()), text);
         let at_ms = ms_of(record.at());
         events.push(event(at_ms, &text_of(record)));
-        let Some(target) = Target::of(record) else { continue };
+        let Some(target) = Target::from_record(record) else { continue };
         let expired = target.expired();
         let replaced_ms = replaced_at_ms.insert(target, at_ms).unwrap_or(u64::MAX);
         if let Some(end_ms) = record.expires_at().map(ms_of)
@@ -47,7 +47,7 @@ pub(super) fn ms_of(time: SystemTime) -> u64 {
 
 impl Target<'_> {
     /// Returns the target of a change; `None` for one that cannot expire.
-    fn of(record: &AuditRecord) -> Option<Target<'_>> {
+    fn from_record(record: &AuditRecord) -> Option<Target<'_>> {
         let rule = record.rule();
         match record.action() {
             AuditedAction::SetMode(_) | AuditedAction::ClearMode => Some(Target::Mode { rule }),

@@ -25,10 +25,10 @@ impl World {
                  key = [\"route\"]\nlimits = [\"1000000/second\"]\n"
             )
         };
-        World::of(&(0..count).map(rule).collect::<String>())
+        World::with_policy(&(0..count).map(rule).collect::<String>())
     }
 
-    fn of(policy: &str) -> World {
+    fn with_policy(policy: &str) -> World {
         let runtime = Runtime::new().unwrap();
         let policy = Policy::from_toml(policy).unwrap();
         let limiter =
@@ -67,7 +67,7 @@ impl World {
 
 #[test]
 fn points_have_the_decisions_of_their_second_and_of_their_minute() {
-    let mut world = World::of(
+    let mut world = World::with_policy(
         "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"3/hour\"]\n\
          [[rule]]\nname = \"banned\"\nmatch = { user = \"mallory\" }\nkey = []\nlimits = [\"block\"]\n",
     );
@@ -186,7 +186,7 @@ fn a_rule_that_moved_to_another_domain_has_the_points_of_the_new_one() {
         };
         (0..MOVED).map(rule).collect::<String>()
     };
-    let mut world = World::of(&rules("old"));
+    let mut world = World::with_policy(&rules("old"));
     let check_each = |world: &World, domain: &'static str| {
         for n in 0..MOVED {
             let request = Request::new().in_domain(domain).with("route", format!("r{n}"));
@@ -289,7 +289,7 @@ fn a_rule_that_an_operator_switched_is_watched_since_that_change() {
 
 #[test]
 fn a_rule_that_the_policy_file_switched_is_watched_since_it_was_seen() {
-    let mut world = World::of(
+    let mut world = World::with_policy(
         "[[rule]]\nname = \"new\"\nmode = \"shadow\"\nkey = []\nlimits = [\"1/second\"]\n",
     );
     let first_ms = world.wall_ms;

@@ -109,7 +109,7 @@ impl Window {
     }
 
     /// Returns the decisions of a slot at a position.
-    pub(super) fn of(&self, slot: usize, at: usize) -> Decisions {
+    pub(super) fn decisions(&self, slot: usize, at: usize) -> Decisions {
         self.rings[slot].as_ref().map_or_else(Decisions::default, |ring| ring[at])
     }
 

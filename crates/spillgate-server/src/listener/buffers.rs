@@ -34,7 +34,7 @@ pub(super) struct BufferShare {
 }
 
 impl BufferShare {
-    pub(super) fn of(budget: &Arc<Budget>) -> BufferShare {
+    pub(super) fn new(budget: &Arc<Budget>) -> BufferShare {
         BufferShare {
             budget: Arc::clone(budget),
             blocks: AtomicUsize::new(0),
@@ -147,7 +147,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn connections_buffer_the_budget_and_a_few_messages_more() {
         let budget = Arc::new(Budget::new());
-        let shares: Vec<BufferShare> = (0..200).map(|_| BufferShare::of(&budget)).collect();
+        let shares: Vec<BufferShare> = (0..200).map(|_| BufferShare::new(&budget)).collect();
         let mut covered = 0;
         for share in &shares {
             let waited = timeout(Duration::from_secs(1), share.cover(1024 * 1024)).await;
@@ -163,14 +163,14 @@ mod tests {
     async fn shrinking_and_dropping_return_the_share_to_the_budget() {
         let budget = Arc::new(Budget::new());
         let all = budget.blocks.available_permits();
-        let share = BufferShare::of(&budget);
+        let share = BufferShare::new(&budget);
         share.cover(1024 * 1024).await;
         share.shrink_to(100 * 1024);
         assert_eq!(all - budget.blocks.available_permits(), blocks(100 * 1024));
         drop(share);
-        let rest = BufferShare::of(&budget);
+        let rest = BufferShare::new(&budget);
         rest.cover(BUFFERED_MAX).await;
-        let late = BufferShare::of(&budget);
+        let late = BufferShare::new(&budget);
         late.cover(BUFFERED_MAX).await;
         assert_eq!(late.allowance(), usize::MAX, "an overdraft");
         drop((rest, late));

@@ -49,7 +49,7 @@ impl ConnectionState {
             served: AtomicBool::new(false),
             used: AtomicBool::new(false),
             task: OnceLock::new(),
-            buffer_share: BufferShare::of(budget),
+            buffer_share: BufferShare::new(budget),
             buffered: AtomicUsize::new(0),
             answers: AtomicBool::new(false),
             unflushed: AtomicBool::new(false),

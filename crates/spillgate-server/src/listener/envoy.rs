@@ -77,7 +77,7 @@ impl RateLimitService for Envoy {
         }
         let mut response = answer::to(&combined, self.choices.headers);
         if self.choices.dynamic_metadata {
-            response.dynamic_metadata = Some(metadata::of(&combined, request::domain(request)));
+            response.dynamic_metadata = Some(metadata::build(&combined, request::domain(request)));
         }
         Ok(Response::new(response))
     }

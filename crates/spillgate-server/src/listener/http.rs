@@ -72,7 +72,7 @@ where
     let check: Check<'_> = json::parse(&body)?;
     let (request, wait) = (check.request()?, check.wait()?);
     let unused = app.require_names(&request)?;
-    let room = Room::of(&app.limiter().policy(), [(&request, check.headers())]);
+    let room = Room::new(&app.limiter().policy(), [(&request, check.headers())]);
     if let Some(connection) = connection.filter(|_| room.is_large()) {
         body::room_for(connection, body.len() + room.decided() + room.answer()?).await?;
     }
@@ -97,7 +97,7 @@ async fn check_batch(
     let listed = Batch::listed(&body)?;
     let decoded = room::decoded(&body, listed.len());
     body::room_for(&connection, decoded).await?;
-    let batch = Batch::of(listed);
+    let batch = Batch::decode(listed);
     let mut requests = Vec::new();
     let mut items = Vec::new();
     for item in batch.requests() {
@@ -114,7 +114,7 @@ async fn check_batch(
         });
     }
     let styles = items.iter().filter_map(|item| item.as_ref().ok().copied());
-    let room = Room::of(&app.limiter().policy(), requests.iter().zip(styles));
+    let room = Room::new(&app.limiter().policy(), requests.iter().zip(styles));
     let problems = items.iter().filter_map(|item| item.as_ref().err());
     let problems: usize = problems.map(|problem| problem.len() + room::PROBLEM).sum();
     body::room_for(&connection, decoded + room.decided() + room.answer()? + problems).await?;

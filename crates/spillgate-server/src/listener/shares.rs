@@ -15,7 +15,7 @@ pub(crate) struct Shares {
 impl Shares {
     /// Divides `files` among `listeners` that decide and the admin listener. Some files are set aside for each of
     /// `threads`, and two for each of `store` connections, since a new one is opened before the old one is closed.
-    pub(crate) fn of(files: u64, listeners: usize, store: usize, threads: usize) -> Shares {
+    pub(crate) fn divide(files: u64, listeners: usize, store: usize, threads: usize) -> Shares {
         let files = u32::try_from(files).unwrap_or(u32::MAX);
         let wanted = FILES_RESERVED + FILES_OF_THREAD * bounded(threads) + 2 * bounded(store);
         let left = files - wanted.min(files / 2);
@@ -58,13 +58,13 @@ mod tests {
     #[test]
     fn the_shares_and_the_reserve_fit_into_the_bound() {
         for (files, store) in [(64, 4), (200, 8), (1_024, 8), (1_024, 600), (65_536, 8)] {
-            let shares = Shares::of(files, 3, store, 2);
+            let shares = Shares::divide(files, 3, store, 2);
             let taken = u64::from(shares.data * 3 + shares.admin);
             let reserve = files - taken;
             assert!(reserve >= (40 + 2 * store as u64).min(files / 2), "{files}: {shares:?}");
             assert!(shares.data >= 5 && shares.admin >= 5, "{files}: {shares:?}");
         }
-        assert_eq!(Shares::of(1 << 20, 3, 8, 2), Shares { data: 20_000, admin: 1_000 });
-        assert_eq!(Shares::of(200, 3, 8, 2), Shares { data: 36, admin: 36 });
+        assert_eq!(Shares::divide(1 << 20, 3, 8, 2), Shares { data: 20_000, admin: 1_000 });
+        assert_eq!(Shares::divide(200, 3, 8, 2), Shares { data: 36, admin: 36 });
     }
 }

@@ -32,7 +32,7 @@ impl Tls {
     /// # Errors
     ///
     /// If a file cannot be read or is invalid.
-    pub(crate) fn of(files: &config::Tls, protocols: &[&str]) -> Result<Option<Tls>, Problem> {
+    pub(crate) fn load(files: &config::Tls, protocols: &[&str]) -> Result<Option<Tls>, Problem> {
         let protocols: Vec<_> = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         let Some(acceptor) = acceptor(files, &protocols)? else { return Ok(None) };
         let (files, acceptor) = (files.clone(), RwLock::new(acceptor));

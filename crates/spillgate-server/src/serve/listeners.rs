@@ -59,7 +59,7 @@ impl Listeners {
         let cores = Cores::start()?;
         let (data, store) = (settings.data_listeners(), settings.store.connections_max());
         // Each core has a runtime that decides and a worker for everything else, and each of them opens files.
-        let shares = Shares::of(files, data, store, 2 * cores.count());
+        let shares = Shares::divide(files, data, store, 2 * cores.count());
         if shares.are_small() {
             tracing::warn!(target: "spillgate", "{}", few_files(files, shares));
         }
@@ -168,7 +168,7 @@ impl Listeners {
 
     /// Reads the certificate of a listener, and keeps it for [`Listeners::follow_tls`].
     fn tls(&mut self, files: &config::Tls, protocols: &[&str]) -> Result<Option<Tls>, Problem> {
-        let tls = Tls::of(files, protocols)?;
+        let tls = Tls::load(files, protocols)?;
         self.certificates.extend(tls.clone());
         Ok(tls)
     }

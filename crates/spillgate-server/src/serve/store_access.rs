@@ -30,12 +30,12 @@ impl StoreSettings {
     }
 
     fn stamp(&self) -> Option<Stamp> {
-        Stamp::of(self.file.as_deref()?)
+        Stamp::from_file(self.file.as_deref()?)
     }
 }
 
 impl Found {
-    fn of(settings: &StoreSettings) -> Option<Found> {
+    fn from_settings(settings: &StoreSettings) -> Option<Found> {
         let store = settings.store().ok()?;
         let mut hasher = DefaultHasher::new();
         store.urls().hash(&mut hasher);
@@ -62,7 +62,7 @@ pub(super) fn follow(credentials: &mut Credentials, settings: StoreSettings, app
         if read_at != Some(stamp) {
             read_at = Some(stamp);
             // The reload of the policy reports problems of the file; here the last valid version stays.
-            found = Found::of(&looked_at).or(found.take());
+            found = Found::from_settings(&looked_at).or(found.take());
         }
         found.as_ref().map_or(0, Found::fingerprint)
     };

@@ -97,7 +97,7 @@ impl Sampler {
         let Some(name) = TRACED.into_iter().find(|known| path.starts_with(known)) else {
             return Span::none();
         };
-        match Caller::of(request.headers()) {
+        match Caller::from_headers(request.headers()) {
             Some(caller) if caller.sampled => follow(opened(name), caller),
             None if self.samples() => opened(name),
             Some(_) | None => Span::none(),
@@ -137,7 +137,7 @@ pub(super) struct Caller {
 
 impl Caller {
     /// Reads the caller's span; `None` if the field is absent or malformed.
-    fn of(headers: &HeaderMap) -> Option<Caller> {
+    fn from_headers(headers: &HeaderMap) -> Option<Caller> {
         let mut fields = headers.get("traceparent")?.to_str().ok()?.split('-');
         let mut field = |length: usize| fields.next().filter(|text| text.len() == length);
         let (version, trace, span, flags) = (field(2)?, field(32)?, field(16)?, field(2)?);
@@ -190,7 +190,7 @@ mod tests {
     fn caller(traceparent: &str) -> Option<Caller> {
         let mut headers = HeaderMap::new();
         headers.insert("traceparent", traceparent.parse().unwrap());
-        Caller::of(&headers)
+        Caller::from_headers(&headers)
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
         ] {
             assert_eq!(caller(&malformed), None, "{malformed:?}");
         }
-        assert_eq!(Caller::of(&HeaderMap::new()), None);
+        assert_eq!(Caller::from_headers(&HeaderMap::new()), None);
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl Nodes {
     /// Applies one setting, named without its `store.ring.`. Returns `Ok(false)` if there is no setting of that name.
     pub(super) fn set(&mut self, field: &str, text: &str) -> Result<bool, String> {
         if field == "nodes" {
-            self.0 = value::list(text).map(Node::of).collect::<Result<_, _>>()?;
+            self.0 = value::list(text).map(Node::parse).collect::<Result<_, _>>()?;
             return Ok(true);
         }
         match field.strip_prefix("nodes.") {
@@ -84,7 +84,7 @@ impl fmt::Display for Nodes {
 
 impl Node {
     /// Parses `name=url` or `name*weight=url`.
-    fn of(text: &str) -> Result<Node, String> {
+    fn parse(text: &str) -> Result<Node, String> {
         let (name, url) = text.split_once('=').ok_or_else(|| {
             "a node is written name=redis://host:port, or name*weight=redis://host:port".to_owned()
         })?;
@@ -103,10 +103,10 @@ mod tests {
 
     #[test]
     fn a_node_has_a_name_an_address_and_perhaps_a_weight() {
-        let node = Node::of("b*2=redis://host:6379?a=b").unwrap();
+        let node = Node::parse("b*2=redis://host:6379?a=b").unwrap();
         assert_eq!((&node.name[..], &node.url[..], node.weight), ("b", "redis://host:6379?a=b", 2));
         for text in ["redis://host", "a", "a*=redis://host", "a=host"] {
-            assert!(Node::of(text).is_err(), "{text:?}");
+            assert!(Node::parse(text).is_err(), "{text:?}");
         }
     }
 }

@@ -45,7 +45,7 @@ pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, P
     let records = app.limiter().audit();
     let of_rule =
         records.iter().filter(|record| rule.as_ref().is_none_or(|rule| rule == record.rule()));
-    let answer = AuditAnswer { changes: of_rule.take(n).map(ChangeAnswer::of).collect() };
+    let answer = AuditAnswer { changes: of_rule.take(n).map(ChangeAnswer::new).collect() };
     Ok(answer::json(&answer, answer::ANSWER_BYTES * (1 + answer.changes.len())))
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, P
 pub(crate) fn warn_of_unsaved(limiter: &Limiter, log: Log) {
     let changes = limiter.unsaved_changes();
     for record in changes.iter().take(LOGGED_MAX) {
-        let mut change = json!(ChangeAnswer::of(record));
+        let mut change = json!(ChangeAnswer::new(record));
         if let Some(fields) = change.as_object_mut() {
             fields.retain(|_, value| !value.is_null());
         }
@@ -69,7 +69,7 @@ pub(crate) fn warn_of_unsaved(limiter: &Limiter, log: Log) {
 }
 
 impl<'a> ChangeAnswer<'a> {
-    fn of(record: &'a AuditRecord) -> ChangeAnswer<'a> {
+    fn new(record: &'a AuditRecord) -> ChangeAnswer<'a> {
         let action = record.action();
         let (mode, limits, cost) = match action {
             AuditedAction::SetMode(mode) => (Some(*mode), None, None),
@@ -85,7 +85,7 @@ impl<'a> ChangeAnswer<'a> {
             rule: record.rule(),
             subject: shown(record.subject()),
             mode: mode.map(Mode::name),
-            limits: limits.map(|limits| limits.iter().map(LimitAnswer::of).collect()),
+            limits: limits.map(|limits| limits.iter().map(LimitAnswer::new).collect()),
             cost: cost.map(|cost| cost.amounts().collect()),
             expires_at: record.expires_at().map(Instant),
         }

@@ -118,7 +118,7 @@ impl Events {
         let limiter = app.limiter();
         let (shards, top, stats) = (limiter.shards(), limiter.top(None, TOP), limiter.stats());
         let latest = app.history.latest();
-        let facts = Facts::of(app);
+        let facts = Facts::gather(app);
         let rates = latest.iter().flat_map(|latest| &latest.rates);
         let event = Event {
             at_ms: facts.now_ms,
@@ -127,7 +127,7 @@ impl Events {
             store: &app.store,
             rules: facts.rules,
             status: facts.status(),
-            shards: shards.iter().map(|shard| ShardAnswer::of(shard, latest.as_ref())).collect(),
+            shards: shards.iter().map(|shard| ShardAnswer::new(shard, latest.as_ref())).collect(),
             facts: FactsAnswer {
                 live_instances: stats.live_instances,
                 unmatched: stats.unmatched,
@@ -136,12 +136,12 @@ impl Events {
                 evictions: stats.evictions,
                 overflows: stats.overflows,
             },
-            fleet: limiter.fleet_load().map(FleetAnswer::of),
+            fleet: limiter.fleet_load().map(FleetAnswer::new),
             point: latest
                 .as_ref()
                 .map(|latest| Points::new(&[latest.column], &[latest.decisions], true)),
-            rates: rates.map(RateAnswer::of).collect(),
-            top: TopAnswer::of(&top),
+            rates: rates.map(RateAnswer::new).collect(),
+            top: TopAnswer::new(&top),
         };
         let mut bytes = b"data: ".to_vec();
         serde_json::to_writer(&mut bytes, &event)
@@ -197,7 +197,7 @@ pub(super) async fn listen(State(events): State<Events>, headers: HeaderMap) -> 
 }
 
 impl<'e> ShardAnswer<'e> {
-    fn of(shard: &'e ShardStatus, latest: Option<&Latest>) -> ShardAnswer<'e> {
+    fn new(shard: &'e ShardStatus, latest: Option<&Latest>) -> ShardAnswer<'e> {
         let ShardStatus { name, asked, degraded, trouble, clock_ahead_us, .. } = shard;
         let rate = latest.and_then(|latest| latest.shards.iter().find(|rate| rate.shard == *name));
         let p99 = rate.and_then(|rate| rate.p99);
@@ -216,13 +216,13 @@ impl<'e> ShardAnswer<'e> {
 }
 
 impl FleetAnswer {
-    fn of(FleetLoad { instances, allowed, denied, .. }: FleetLoad) -> FleetAnswer {
+    fn new(FleetLoad { instances, allowed, denied, .. }: FleetLoad) -> FleetAnswer {
         FleetAnswer { instances, allowed, denied }
     }
 }
 
 impl<'e> RateAnswer<'e> {
-    fn of(rate: &'e Rate) -> RateAnswer<'e> {
+    fn new(rate: &'e Rate) -> RateAnswer<'e> {
         let Decisions { results, near_limit } = rate.decisions;
         RateAnswer {
             rule: &rate.rule,

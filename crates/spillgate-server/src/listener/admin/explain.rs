@@ -84,7 +84,7 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
     let unused = app.require_names(&request)?;
     let explained = app.limiter().explain(&request).await;
     let unused = unused.iter().map(|sentence| sentence.to_string()).collect();
-    let answer = ExplainedAnswer { unused, ..ExplainedAnswer::of(&explained) };
+    let answer = ExplainedAnswer { unused, ..ExplainedAnswer::new(&explained) };
     let items = 1 + answer.limits.len() + answer.rules.len();
     Ok(answer::json(&answer, answer::ANSWER_BYTES * items))
 }
@@ -124,7 +124,7 @@ fn amount(name: &str, value: &str) -> Result<u64, Problem> {
 }
 
 impl<'e> ExplainedAnswer<'e> {
-    fn of(explained: &'e Explanation) -> ExplainedAnswer<'e> {
+    fn new(explained: &'e Explanation) -> ExplainedAnswer<'e> {
         let answer = explained.answer();
         ExplainedAnswer {
             allowed: answer.allowed(),
@@ -135,23 +135,23 @@ impl<'e> ExplainedAnswer<'e> {
             retry_after_ms: answer.retry_after().map(ms_up),
             source: answer.source().name(),
             degraded: answer.degraded(),
-            limits: explained.limits().map(|limit| LimitAnswer::of(&limit)).collect(),
-            rules: explained.rules().iter().map(RuleAnswer::of).collect(),
+            limits: explained.limits().map(|limit| LimitAnswer::new(&limit)).collect(),
+            rules: explained.rules().iter().map(RuleAnswer::new).collect(),
             rules_left_out: explained.left_out(),
-            other_domains: explained.elsewhere().iter().map(OtherDomain::of).collect(),
+            other_domains: explained.elsewhere().iter().map(OtherDomain::new).collect(),
             unused: Vec::new(),
         }
     }
 }
 
 impl<'e> OtherDomain<'e> {
-    fn of((rule, domain): &'e (String, String)) -> OtherDomain<'e> {
+    fn new((rule, domain): &'e (String, String)) -> OtherDomain<'e> {
         OtherDomain { rule, domain }
     }
 }
 
 impl<'e> LimitAnswer<'e> {
-    fn of(limit: &ExplainedLimit<'e>) -> LimitAnswer<'e> {
+    fn new(limit: &ExplainedLimit<'e>) -> LimitAnswer<'e> {
         let decision = limit.decision();
         LimitAnswer {
             rule: decision.rule(),
@@ -170,20 +170,20 @@ impl<'e> LimitAnswer<'e> {
             source: decision.source().name(),
             shadow: decision.shadow(),
             sentence: limit.sentence(),
-            raise: limit.raise().map(RaiseAnswer::of),
+            raise: limit.raise().map(RaiseAnswer::new),
         }
     }
 }
 
 impl<'e> RaiseAnswer<'e> {
-    fn of(raise: &'e Raise) -> RaiseAnswer<'e> {
+    fn new(raise: &'e Raise) -> RaiseAnswer<'e> {
         let (remaining, fits) = (raise.remaining(), raise.fits());
         RaiseAnswer { quota: raise.quota(), remaining, fits, sentence: raise.sentence() }
     }
 }
 
 impl<'e> RuleAnswer<'e> {
-    fn of(rule: &'e ExplainedRule) -> RuleAnswer<'e> {
+    fn new(rule: &'e ExplainedRule) -> RuleAnswer<'e> {
         RuleAnswer {
             name: rule.name(),
             mode: rule.mode().name(),

@@ -71,12 +71,12 @@ fn viewer(Holder { name, .. }: &Holder, method: &Method) -> Problem {
         "the token {name} is a viewer's, which may only read; send {method} with a token that \
          admin_token_file gives the role operator"
     );
-    Problem::of(StatusCode::FORBIDDEN, message)
+    Problem::new(StatusCode::FORBIDDEN, message)
 }
 
 fn not_local() -> Problem {
     let message = "without a token this listener answers only programs of this machine that call it \
                    localhost, 127.0.0.1 or [::1], and its own pages; use one of these names, or set \
                    admin_token_file under [server] and send Authorization: Bearer TOKEN";
-    Problem::of(StatusCode::FORBIDDEN, message.to_owned())
+    Problem::new(StatusCode::FORBIDDEN, message.to_owned())
 }

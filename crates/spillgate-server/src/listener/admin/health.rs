@@ -58,7 +58,7 @@ pub(super) async fn ready(
         }
     } else {
         let is_operator = health.guard.holder(&headers, peer).is_some();
-        let facts = Facts::of(&health.app);
+        let facts = Facts::gather(&health.app);
         text.push_str(&format!("policy: {}\n{}", counted(facts.rules, "rule"), store(&facts)));
         for (number, shard) in (1_u32..).zip(&facts.shards) {
             let state = match (&shard.trouble, shard.degraded) {

@@ -98,7 +98,7 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
         kept,
         kept_since_ms,
         points: Points::new(&extract.columns, &extract.decisions, rule.is_none()),
-        events: extract.events.iter().map(EventAnswer::of).collect(),
+        events: extract.events.iter().map(EventAnswer::new).collect(),
     };
     Ok(answer::json(&answer, POINT_BYTES * extract.columns.len() + answer::ANSWER_BYTES))
 }
@@ -161,7 +161,7 @@ impl Points {
 }
 
 impl<'h> EventAnswer<'h> {
-    fn of(event: &'h Event) -> EventAnswer<'h> {
+    fn new(event: &'h Event) -> EventAnswer<'h> {
         let Event { at_ms, kind, rule, text } = event;
         EventAnswer {
             at: Instant(UNIX_EPOCH + Duration::from_millis(*at_ms)),

@@ -86,7 +86,7 @@ pub(super) struct LimitAnswer<'o> {
 
 pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
     let overrides = app.limiter().overrides();
-    let answer = Overrides { overrides: overrides.iter().map(OverrideAnswer::of).collect() };
+    let answer = Overrides { overrides: overrides.iter().map(OverrideAnswer::new).collect() };
     versions::unless_known(&headers, &answer, answer::ANSWER_BYTES * (1 + overrides.len()))
 }
 
@@ -116,7 +116,7 @@ pub(super) async fn remove(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let query = Query::of(&uri)?.without_all()?;
+    let query = Query::parse(&uri)?.without_all()?;
     let note = holder.note(query.reason.as_deref())?;
     let limiter = app.limiter().with_note(versions::replacing(note, &headers)?);
     Ok(written(&limiter.remove_override(&query.rule, &query.subject).await?))
@@ -166,11 +166,11 @@ impl<'de> Visitor<'de> for LimitVisitor {
 }
 
 impl<'o> OverrideAnswer<'o> {
-    fn of(set: &'o Override) -> OverrideAnswer<'o> {
+    fn new(set: &'o Override) -> OverrideAnswer<'o> {
         OverrideAnswer {
             rule: set.rule(),
             subject: shown(set.subject()),
-            limits: set.limits().iter().map(LimitAnswer::of).collect(),
+            limits: set.limits().iter().map(LimitAnswer::new).collect(),
             written_at: Instant(set.written_at()),
             expires_at: set.expires_at().map(Instant),
             actor: set.actor(),
@@ -182,7 +182,7 @@ impl<'o> OverrideAnswer<'o> {
 }
 
 impl<'o> LimitAnswer<'o> {
-    pub(super) fn of(limit: &'o LimitSpec) -> LimitAnswer<'o> {
+    pub(super) fn new(limit: &'o LimitSpec) -> LimitAnswer<'o> {
         LimitAnswer {
             quota: &limit.quota,
             burst: limit.burst,

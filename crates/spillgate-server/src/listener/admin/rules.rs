@@ -102,9 +102,10 @@ pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response
     let by_rule: HashMap<&str, &RuleMode> = modes.iter().map(|mode| (mode.rule(), mode)).collect();
     let rules = policy
         .rules()
-        .filter_map(|rule| Some(RuleAnswer::of(rule, by_rule.get(rule.name()).copied()?)));
+        .filter_map(|rule| Some(RuleAnswer::new(rule, by_rule.get(rule.name()).copied()?)));
     let gone = modes.iter().filter(|mode| mode.written().is_none());
-    let answer = Rules { rules: rules.collect(), without_rule: gone.map(ModeAnswer::of).collect() };
+    let answer =
+        Rules { rules: rules.collect(), without_rule: gone.map(ModeAnswer::new).collect() };
     versions::unless_known(&headers, &answer, answer::ANSWER_BYTES * (1 + answer.rules.len()))
 }
 
@@ -187,24 +188,24 @@ fn rule_in(path: Result<Path<String>, PathRejection>, uri: &Uri) -> Result<Strin
 }
 
 impl<'p> RuleAnswer<'p> {
-    fn of(rule: &'p Rule, mode: &'p RuleMode) -> RuleAnswer<'p> {
+    fn new(rule: &'p Rule, mode: &'p RuleMode) -> RuleAnswer<'p> {
         RuleAnswer {
             name: rule.name(),
             domain: rule.domain(),
             key: rule.key().collect(),
             anchor: rule.anchor().map(Iterator::collect),
             on_outage: rule.on_outage().name(),
-            mode: ModeAnswer::of(mode),
+            mode: ModeAnswer::new(mode),
             limits: (0..)
                 .zip(rule.limits())
-                .map(|(at, limit)| LimitAnswer::of(at, limit))
+                .map(|(at, limit)| LimitAnswer::new(at, limit))
                 .collect(),
         }
     }
 }
 
 impl<'p> ModeAnswer<'p> {
-    fn of(mode: &'p RuleMode) -> ModeAnswer<'p> {
+    fn new(mode: &'p RuleMode) -> ModeAnswer<'p> {
         ModeAnswer {
             rule: mode.rule(),
             in_force: mode.in_force().name(),
@@ -218,7 +219,7 @@ impl<'p> ModeAnswer<'p> {
 }
 
 impl<'p> LimitAnswer<'p> {
-    fn of(position: usize, limit: &'p Limit) -> LimitAnswer<'p> {
+    fn new(position: usize, limit: &'p Limit) -> LimitAnswer<'p> {
         LimitAnswer {
             name: limit.name().map_or_else(|| position.to_string(), str::to_owned),
             quota: limit.to_string(),

@@ -35,7 +35,7 @@ pub(super) struct ChangeFields<'a> {
 }
 
 pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
-    let query = Query::of(&uri)?.without_all()?;
+    let query = Query::parse(&uri)?.without_all()?;
     Ok(answer::with_quotas(&app.limiter().state(&query.rule, &query.subject).await?))
 }
 
@@ -69,7 +69,7 @@ pub(super) async fn forget(
     uri: Uri,
 ) -> Result<Response, Problem> {
     versions::refuse_any(&headers)?;
-    let query = Query::of(&uri)?;
+    let query = Query::parse(&uri)?;
     let limiter = app.limiter().with_note(holder.note(query.reason.as_deref())?);
     if query.all {
         if query.subject.attributes().next().is_some() {

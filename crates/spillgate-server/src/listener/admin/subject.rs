@@ -23,7 +23,7 @@ pub(super) struct Query<'u> {
 }
 
 impl<'u> Query<'u> {
-    pub(super) fn of(uri: &'u Uri) -> Result<Query<'u>, Problem> {
+    pub(super) fn parse(uri: &'u Uri) -> Result<Query<'u>, Problem> {
         let (mut rule, mut all, mut subject) = (None, None, Request::new());
         let mut reason = None;
         for (name, value) in parameters(uri) {

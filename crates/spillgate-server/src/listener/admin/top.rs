@@ -48,37 +48,37 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
         return Err(Problem::no_such_rule(rule));
     }
     let top = app.limiter().top(rule.as_deref(), n);
-    let answer = TopAnswer::of(&top);
+    let answer = TopAnswer::new(&top);
     let subjects = answer.rules.iter().map(|rule| rule.consumers.len() + rule.most_denied.len());
     let bytes = SUBJECT_BYTES * subjects.sum::<usize>() + answer::ANSWER_BYTES;
     Ok(answer::json(&answer, bytes))
 }
 
 impl<'t> TopAnswer<'t> {
-    pub(super) fn of(top: &'t Top) -> TopAnswer<'t> {
+    pub(super) fn new(top: &'t Top) -> TopAnswer<'t> {
         TopAnswer {
             window_ms: answer::ms_up(top.window()),
-            rules: top.rules().iter().map(RuleAnswer::of).collect(),
+            rules: top.rules().iter().map(RuleAnswer::new).collect(),
             decisions_left_out: top.left_out(),
         }
     }
 }
 
 impl<'t> RuleAnswer<'t> {
-    fn of(rule: &'t TopOfRule) -> RuleAnswer<'t> {
+    fn new(rule: &'t TopOfRule) -> RuleAnswer<'t> {
         RuleAnswer {
             rule: rule.rule(),
             unit: rule.unit(),
             consumed: rule.consumed(),
             denied: rule.denied(),
-            consumers: rule.consumers().iter().map(SubjectAnswer::of).collect(),
-            most_denied: rule.most_denied().iter().map(SubjectAnswer::of).collect(),
+            consumers: rule.consumers().iter().map(SubjectAnswer::new).collect(),
+            most_denied: rule.most_denied().iter().map(SubjectAnswer::new).collect(),
         }
     }
 }
 
 impl<'t> SubjectAnswer<'t> {
-    fn of(subject: &'t TopSubject) -> SubjectAnswer<'t> {
+    fn new(subject: &'t TopSubject) -> SubjectAnswer<'t> {
         let (whole, count) = (subject.whole(), subject.count());
         SubjectAnswer { subject: shown(subject.attributes()), whole, count }
     }

@@ -80,7 +80,7 @@ impl Grpc {
                 let mut request = request;
                 keep_known(request.headers_mut());
                 let request =
-                    request.map(|body| Messages::of(body, kind, longest, state, arriving));
+                    request.map(|body| Messages::new(body, kind, longest, state, arriving));
                 Ok((self.routes.call(request), call))
             }
         };

@@ -41,7 +41,7 @@ pub(super) enum RequestKind {
 
 impl Messages {
     /// Receives messages of at most `longest` bytes. With the first of them `call` has arrived whole.
-    pub(super) fn of(
+    pub(super) fn new(
         body: Incoming,
         request: RequestKind,
         longest: usize,

@@ -85,7 +85,7 @@ impl Http {
         let stage = client.stage.clone();
         client.state.note_call();
         let call = Call::on(&client.state);
-        let mut request = request.map(|body| CountedBody::of(&call, body));
+        let mut request = request.map(|body| CountedBody::new(&call, body));
         // Without a token every request is right.
         let token = self.token.as_ref();
         let shown = token.map_or(Shown::Right, |token| token.shown_in(request.headers()));
@@ -175,7 +175,7 @@ struct CountedBody {
 }
 
 impl CountedBody {
-    fn of(call: &Call, body: Incoming) -> CountedBody {
+    fn new(call: &Call, body: Incoming) -> CountedBody {
         if body.is_end_stream() {
             call.note_whole();
         }

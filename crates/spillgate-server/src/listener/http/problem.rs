@@ -35,7 +35,7 @@ enum Kind {
 
 impl Problem {
     pub(in crate::listener) fn in_field(field: &str, message: &str) -> Problem {
-        let problem = Problem::of(StatusCode::BAD_REQUEST, shortened(message));
+        let problem = Problem::new(StatusCode::BAD_REQUEST, shortened(message));
         Problem { field: shortened(field), ..problem }
     }
 
@@ -46,11 +46,11 @@ impl Problem {
 
     /// Returns the problem of an empty body, with what the path expects.
     pub(in crate::listener) fn no_body(expected: &str) -> Problem {
-        Problem::of(StatusCode::BAD_REQUEST, format!("the body is empty; send {expected}"))
+        Problem::new(StatusCode::BAD_REQUEST, format!("the body is empty; send {expected}"))
     }
 
     pub(in crate::listener) fn compressed() -> Problem {
-        Problem::of(
+        Problem::new(
             StatusCode::BAD_REQUEST,
             "the body is compressed; send it as it is, without Content-Encoding".to_owned(),
         )
@@ -58,14 +58,14 @@ impl Problem {
 
     pub(in crate::listener) fn broken_json(line: usize, column: usize, message: &str) -> Problem {
         let message = shortened(message);
-        Problem::of(
+        Problem::new(
             StatusCode::BAD_REQUEST,
             format!("the body is no JSON: {message} at line {line}, column {column}"),
         )
     }
 
     pub(in crate::listener) fn incomplete() -> Problem {
-        Problem::of(
+        Problem::new(
             StatusCode::BAD_REQUEST,
             "the body is incomplete; send as many bytes as Content-Length names".to_owned(),
         )
@@ -74,7 +74,7 @@ impl Problem {
     pub(in crate::listener) fn too_large(bytes_max: usize) -> Problem {
         let message =
             format!("the body is above {bytes_max} bytes; send the checks in several calls");
-        Problem::of(StatusCode::PAYLOAD_TOO_LARGE, message)
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
     /// Returns the problem of checks whose answer could have too many bytes, with how many of them fit.
@@ -82,13 +82,13 @@ impl Problem {
         let message = format!(
             "the answer could have {bytes} bytes, and one may have {most}; send at most {fit} of these checks in a batch"
         );
-        Problem::of(StatusCode::PAYLOAD_TOO_LARGE, message)
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
     pub(in crate::listener) fn too_slow(bound: Duration) -> Problem {
         let message =
             format!("the body took more than {} s; send it with its head", bound.as_secs());
-        Problem::of(StatusCode::REQUEST_TIMEOUT, message)
+        Problem::new(StatusCode::REQUEST_TIMEOUT, message)
     }
 
     /// Returns the problem of a batch that was not charged, because the buffers have no room for its answer.
@@ -101,13 +101,13 @@ impl Problem {
 
     /// Returns the problem of a call that the settings of this server forbid.
     pub(in crate::listener) fn forbidden(why: &str) -> Problem {
-        Problem::of(StatusCode::FORBIDDEN, why.to_owned())
+        Problem::new(StatusCode::FORBIDDEN, why.to_owned())
     }
 
     /// Returns the problem of a call that was done in part or not at all. If the client sends it again, the rest is
     /// done.
     pub(in crate::listener) fn retryable(message: String) -> Problem {
-        let problem = Problem::of(StatusCode::SERVICE_UNAVAILABLE, message);
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, message);
         Problem { kind: Kind::Retryable, ..problem }
     }
 
@@ -119,17 +119,17 @@ impl Problem {
 
     /// Returns the problem of a call that the service is too busy for, or has no room for.
     pub(in crate::listener) fn overloaded(message: String) -> Problem {
-        let problem = Problem::of(StatusCode::SERVICE_UNAVAILABLE, message);
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, message);
         Problem { kind: Kind::Overloaded, ..problem }
     }
 
     pub(in crate::listener) fn no_token() -> Problem {
         let message = "no token or a wrong one; send the header Authorization: Bearer TOKEN";
-        Problem::of(StatusCode::UNAUTHORIZED, message.to_owned())
+        Problem::new(StatusCode::UNAUTHORIZED, message.to_owned())
     }
 
     pub(in crate::listener) fn no_such_path(path: &str, paths: &str) -> Problem {
-        Problem::of(
+        Problem::new(
             StatusCode::NOT_FOUND,
             format!("there is no {}; there are {paths}", shortened(path)),
         )
@@ -138,7 +138,7 @@ impl Problem {
     /// Returns the problem of a path that another listener has.
     pub(in crate::listener) fn elsewhere(path: &str, listener: &str) -> Problem {
         let message = format!("there is no {} here; send it to {listener}", shortened(path));
-        Problem::of(StatusCode::NOT_FOUND, message)
+        Problem::new(StatusCode::NOT_FOUND, message)
     }
 
     pub(in crate::listener) fn no_such_rule(rule: &str) -> Problem {
@@ -151,10 +151,10 @@ impl Problem {
     pub(in crate::listener) fn not_taken(method: &Method, path: &str, remedy: &str) -> Problem {
         let message =
             format!("{} does not take {}; {remedy}", shortened(path), shortened(method.as_str()));
-        Problem::of(StatusCode::METHOD_NOT_ALLOWED, message)
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, message)
     }
 
-    pub(in crate::listener) fn of(status: StatusCode, message: String) -> Problem {
+    pub(in crate::listener) fn new(status: StatusCode, message: String) -> Problem {
         Problem { status, field: String::new(), message, kind: Kind::Plain }
     }
 }

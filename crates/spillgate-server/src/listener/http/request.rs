@@ -167,7 +167,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Decodes the items.
-    pub(in crate::listener) fn of(items: Vec<&'a RawValue>) -> Batch<'a> {
+    pub(in crate::listener) fn decode(items: Vec<&'a RawValue>) -> Batch<'a> {
         let checks = items.into_iter().map(|item| json::parse(item.get().as_bytes()));
         Batch(checks.collect())
     }

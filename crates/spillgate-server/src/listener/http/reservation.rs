@@ -152,7 +152,7 @@ impl From<ReservationError> for Problem {
                 Problem::in_field("receipt", &message).with_status(StatusCode::CONFLICT)
             }
             ReservationError::Retryable { .. } => Problem::retryable(PART_AWAY.to_owned()),
-            _ => Problem::of(StatusCode::BAD_REQUEST, message),
+            _ => Problem::new(StatusCode::BAD_REQUEST, message),
         }
     }
 }

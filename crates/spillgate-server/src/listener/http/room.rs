@@ -24,7 +24,7 @@ pub(super) fn decoded(body: &[u8], count: usize) -> usize {
 
 impl Room {
     /// Returns the room of requests, each with the style of its ready-made headers.
-    pub(super) fn of<'r, 'a: 'r>(
+    pub(super) fn new<'r, 'a: 'r>(
         policy: &Policy,
         requests: impl IntoIterator<Item = (&'r Request<'a>, Option<HeaderStyle>)>,
     ) -> Room {
@@ -204,7 +204,7 @@ mod tests {
                 [r#"{"attributes":{"user":"u"}}"#, r#"{"key":"u","limit":{"quota":"5/day"}}"#]
             {
                 let body = format!("[{check},{check},{check}]");
-                let batch = Batch::of(Batch::listed(body.as_bytes()).unwrap());
+                let batch = Batch::decode(Batch::listed(body.as_bytes()).unwrap());
                 let requests: Vec<_> = batch.requests().map(|item| item.unwrap().0).collect();
                 for headers in [None, Some(HeaderStyle::Ietf)] {
                     let (length, counted) = answered(&app, &requests, headers).await;
@@ -260,7 +260,7 @@ mod tests {
             let policy = Policy::from_toml(&rule).unwrap();
             let request = Request::new().with("user", "u");
             let headers = Some(HeaderStyle::Ietf);
-            Room::of(&policy, std::iter::repeat_n((&request, headers), 1_000)).answer().is_ok()
+            Room::new(&policy, std::iter::repeat_n((&request, headers), 1_000)).answer().is_ok()
         };
         let text =
             |text: &str| format!("limits = ['block']\ndenial.text = \"{}\"", text.repeat(4_000));
@@ -276,7 +276,7 @@ mod tests {
         headers: Option<HeaderStyle>,
     ) -> (usize, usize) {
         let policy = app.limiter().policy();
-        let counted = Room::of(&policy, requests.iter().map(|request| (request, headers)));
+        let counted = Room::new(&policy, requests.iter().map(|request| (request, headers)));
         let decisions = app.check_batch(requests).await;
         let mut answers = Answers::to(requests.len());
         decisions.iter().for_each(|decision| answers.add(decision, headers));
@@ -288,7 +288,7 @@ mod tests {
     fn a_batch_over_many_limits_is_decided_in_parts_and_refused_if_its_answer_is_too_large() {
         let policy = policy(32, 64);
         let request = Request::new().with("user", "u");
-        let room = |count| Room::of(&policy, std::iter::repeat_n((&request, None), count));
+        let room = |count| Room::new(&policy, std::iter::repeat_n((&request, None), count));
         assert_eq!(room(3).answer().unwrap() / 3, room(1).answer().unwrap());
         assert_eq!((room(3).next(3), room(9).next(9), room(9).next(1)), (3, 4, 1));
         assert_eq!(room(1_000).decided(), DECIDED_AT_ONCE * DECISION_OF_LIMIT);

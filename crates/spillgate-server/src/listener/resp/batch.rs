@@ -48,7 +48,7 @@ pub(super) enum Access {
 
 impl<'a> Batch<'a> {
     /// Decodes at most `most` commands. `refusal` returns the error reply to a check that must not be made.
-    pub(super) fn of(
+    pub(super) fn decode(
         bytes: &'a [u8],
         access: Access,
         most: usize,
@@ -86,7 +86,7 @@ impl<'a> Batch<'a> {
         access: Access,
         refusal: impl Fn(&Request<'_>) -> Option<String>,
     ) -> Position {
-        let (entry, position) = match Command::of(request) {
+        let (entry, position) = match Command::parse(request) {
             Command::Control(control) if access == Access::Open || control.is_for_all() => {
                 let position = if control.ends_batch() { Position::Last } else { Position::Within };
                 (Entry::Control(control), position)

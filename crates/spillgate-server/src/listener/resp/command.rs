@@ -52,7 +52,7 @@ pub(super) struct Hello<'a> {
 
 impl<'a> Command<'a> {
     /// Parses a request, which holds at least the name of a command.
-    pub(super) fn of(request: &[&'a [u8]]) -> Command<'a> {
+    pub(super) fn parse(request: &[&'a [u8]]) -> Command<'a> {
         let (name, arguments) = (request[0], &request[1..]);
         let Some(command) = command_named(name) else {
             return unknown(name);

@@ -132,7 +132,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handler<S> {
                 let unknown = self.app.require_names(request).err();
                 unknown.map(|unknown| format!("ERR {}: {unknown}", unknown.field))
             };
-            let batch = Batch::of(&self.received.bytes()[answered..], access, most, refusal);
+            let batch = Batch::decode(&self.received.bytes()[answered..], access, most, refusal);
             if !batch.entries.is_empty() {
                 call.note_whole();
             }
