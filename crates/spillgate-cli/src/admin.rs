@@ -16,7 +16,7 @@ use crate::cli::{
 use crate::client::{self, Server};
 
 pub(crate) fn run(args: &AdminArgs) -> Result<ExitCode, Failure> {
-    let call = Call::of(&args.action, Timestamp::now());
+    let call = Call::from_action(&args.action, Timestamp::now());
     let answer: Value = Runtime::new()?.block_on(call.send(args))?;
     let shown = Answer { server: &args.url, asked: &call.body["subject"], answer: &answer };
     match &args.action {
@@ -45,7 +45,7 @@ struct Answer<'s> {
 }
 
 impl Call {
-    fn of(action: &Action, now: Timestamp) -> Call {
+    fn from_action(action: &Action, now: Timestamp) -> Call {
         match action {
             Action::Mode(args) => Call::of_mode(args, now),
             Action::Override(args) => {

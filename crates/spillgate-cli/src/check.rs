@@ -19,7 +19,7 @@ mod answer;
 use answer::Answer;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
-    let body = serde_json::to_vec(&CheckBody::of(args))?;
+    let body = serde_json::to_vec(&CheckBody::from_args(args))?;
     let reply = Runtime::new()?.block_on(async {
         match &args.redis {
             None => {
@@ -65,7 +65,7 @@ struct Limit<'a> {
 }
 
 impl<'a> CheckBody<'a> {
-    fn of(args: &'a CheckArgs) -> CheckBody<'a> {
+    fn from_args(args: &'a CheckArgs) -> CheckBody<'a> {
         let (burst, algorithm) = (args.burst, args.algorithm.as_deref());
         CheckBody {
             domain: args.domain.as_deref(),

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         .collect();
     findings.sort_by_key(|finding| finding.level);
     match args.json {
-        true => say(&serde_json::to_string(&Report::of(&probe, &findings))?)?,
+        true => say(&serde_json::to_string(&Report::new(&probe, &findings))?)?,
         false => print(&probe, &findings)?,
     }
     let safe = findings.iter().all(|finding| finding.level != Level::Unsafe);
@@ -49,7 +49,7 @@ fn acl() -> String {
 fn print(probe: &StoreProbe, findings: &[Finding]) -> Result<(), Failure> {
     for (name, facts) in probe.reached() {
         say(&format!("{name}: {}", introduction(facts)))?;
-        say(&format!("  script  {}", Latency::of(&facts.script_us)))?;
+        say(&format!("  script  {}", Latency::from_sorted(&facts.script_us)))?;
         let ahead = ms(facts.ahead_us.unsigned_abs());
         let way = if facts.ahead_us < 0 { "behind" } else { "ahead of" };
         say(&format!("  clock   {ahead} {way} this machine's"))?;
@@ -118,12 +118,12 @@ struct Latency {
 }
 
 impl<'a> Report<'a> {
-    fn of(probe: &'a StoreProbe, findings: &'a [Finding]) -> Report<'a> {
+    fn new(probe: &'a StoreProbe, findings: &'a [Finding]) -> Report<'a> {
         let server = |(name, facts): (&'a str, &'a ServerFacts)| Server {
             name,
             version: version(facts),
             ahead_us: facts.ahead_us,
-            script: Latency::of(&facts.script_us),
+            script: Latency::from_sorted(&facts.script_us),
         };
         Report {
             safe: findings.iter().all(|finding| finding.level != Level::Unsafe),
@@ -135,7 +135,7 @@ impl<'a> Report<'a> {
 }
 
 impl Latency {
-    fn of(sorted: &[u64]) -> Latency {
+    fn from_sorted(sorted: &[u64]) -> Latency {
         Latency {
             p50_us: percentile(sorted, 500),
             p99_us: percentile(sorted, 990),

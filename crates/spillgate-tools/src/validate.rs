@@ -97,7 +97,7 @@ impl<'a> Report<'a> {
     /// With `subjects`, it estimates the bytes that the state of that many subjects takes, rule by rule.
     pub fn new(file: Loaded<'a>, old: Option<InForce<'_>>, subjects: Option<u64>) -> Report<'a> {
         let Loaded { name, text, policy, settings, unreadable, service } = file;
-        let source = Source::of(text);
+        let source = Source::parse(text);
         let checked =
             lints::Checked { policy, service, set: settings, unreadable, source: &source };
         let findings = lints::findings(&checked);
@@ -123,7 +123,7 @@ impl<'a> Report<'a> {
                 off: names(&|rule: &Rule| rule.mode() == Mode::Off),
             },
             bytes: subjects
-                .map(|subjects| policy.rules().map(|rule| Bytes::of(rule, subjects)).collect()),
+                .map(|subjects| policy.rules().map(|rule| Bytes::new(rule, subjects)).collect()),
             subjects: subjects.unwrap_or_default(),
             against: old.map(|old| state_changes(&old, policy)),
         }

@@ -12,7 +12,7 @@ pub(super) struct Bytes<'a> {
 }
 
 impl Bytes<'_> {
-    pub(super) fn of(rule: &Rule, subjects: u64) -> Bytes<'_> {
+    pub(super) fn new(rule: &Rule, subjects: u64) -> Bytes<'_> {
         // A rule without key attributes has one subject.
         let subjects = if rule.key().len() == 0 { 1 } else { subjects };
         let kept = || rule.limits().filter(|limit| limit.capacity().is_some_and(|most| most > 0));

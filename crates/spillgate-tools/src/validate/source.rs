@@ -39,7 +39,7 @@ pub(super) struct Wording {
 }
 
 impl Source {
-    pub(super) fn of(text: &str) -> Source {
+    pub(super) fn parse(text: &str) -> Source {
         let mut source = Source::default();
         let mut line = 1;
         for piece in pieces(text) {
@@ -93,7 +93,7 @@ fn entries(
     let entry = |value: &Spanned<DeValue<'_>>| {
         let fields = value.get_ref().as_table()?;
         let rule = fields.get("rule").map(written).unwrap_or_default();
-        Some((rule, entry(fields, lines.of(value.span()), lines)))
+        Some((rule, entry(fields, lines.line_at(value.span()), lines)))
     };
     let entries: Vec<_> = tables.into_iter().flatten().filter_map(entry).collect();
     entries.into_iter()
@@ -102,7 +102,7 @@ fn entries(
 fn entry(table: &DeTable<'_>, line: usize, lines: &mut Lines<'_>) -> Entry {
     let mut fields: Vec<_> = table.keys().map(|key| (key.get_ref(), key.span())).collect();
     fields.sort_by_key(|(_, span)| span.start);
-    let fields = fields.into_iter().map(|(name, span)| (name.as_ref().into(), lines.of(span)));
+    let fields = fields.into_iter().map(|(name, span)| (name.as_ref().into(), lines.line_at(span)));
     let fields = fields.collect();
     let limits = table.get("limits").and_then(|value| value.get_ref().as_array());
     let subject = table.get("subject").and_then(|value| value.get_ref().as_table());
@@ -124,7 +124,7 @@ fn entry(table: &DeTable<'_>, line: usize, lines: &mut Lines<'_>) -> Entry {
 }
 
 fn wording(limit: &Spanned<DeValue<'_>>, lines: &mut Lines<'_>) -> Wording {
-    let line = lines.of(limit.span());
+    let line = lines.line_at(limit.span());
     let Some(table) = limit.get_ref().as_table() else {
         return Wording { line, quota: written(limit), ..Wording::default() };
     };
@@ -169,7 +169,7 @@ struct Lines<'t> {
 }
 
 impl Lines<'_> {
-    fn of(&mut self, span: Range<usize>) -> usize {
+    fn line_at(&mut self, span: Range<usize>) -> usize {
         let (from, to) = (self.at.min(span.start), self.at.max(span.start));
         let between = self.piece.get(from..to).map_or(0, newlines);
         self.line = if self.at <= span.start { self.line + between } else { self.line - between };
@@ -212,7 +212,7 @@ limits = ["5/minute"]
     #[test]
     fn everything_has_its_line_and_its_wording() {
         for text in [FILE.to_owned(), format!("{FILE}# '''\n")] {
-            let source = Source::of(&text);
+            let source = Source::parse(&text);
             let ([rule], [over]) = (&source.rules[..], &source.overrides["a"][..]) else {
                 panic!("{source:?}")
             };
