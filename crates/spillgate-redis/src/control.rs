@@ -74,7 +74,7 @@ impl Redis {
     ) -> Vec<(String, Result<Exchanged, StoreError>)> {
         let command = |tag: &ShardTag| Some(exchange(&tag.name)?.command(tag));
         let answers = self.on_each_shard(TIMEOUT, command).await;
-        answers.into_iter().map(|(name, answer)| (name, answer.and_then(Exchanged::of))).collect()
+        answers.into_iter().map(|(name, answer)| (name, answer.and_then(Exchanged::read))).collect()
     }
 }
 
@@ -97,7 +97,7 @@ impl Exchange {
 
 impl Exchanged {
     /// Parses the reply of the script.
-    pub fn of(answer: Value) -> Result<Exchanged, StoreError> {
+    pub fn read(answer: Value) -> Result<Exchanged, StoreError> {
         let foreign =
             || StoreError::Foreign("a copy of runtime changes returned a malformed reply".into());
         let Value::Array(parts) = answer else { return Err(foreign()) };

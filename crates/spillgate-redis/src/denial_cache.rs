@@ -125,7 +125,7 @@ impl DenialCache {
                 // room.
                 if !reply.fits && counter.group == 0 && is_steadfast(counter) =>
             {
-                CachedDenial::of(counter, reply, sent, monotonic_us())
+                CachedDenial::from_reply(counter, reply, sent, monotonic_us())
             }
             _ => None,
         };
@@ -181,7 +181,7 @@ impl DenialCache {
 
 impl CachedDenial {
     /// Returns `None` if the wait is unknown.
-    fn of(
+    fn from_reply(
         counter: &PlannedCharge,
         reply: &ChargeReply,
         sent: Sent,

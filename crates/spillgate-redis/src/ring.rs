@@ -29,7 +29,7 @@ pub(super) fn fingerprint(ring: &Ring) -> u64 {
 
 impl Points {
     /// Computes the points of nodes, given by name and weight.
-    pub fn of<'n>(nodes: impl IntoIterator<Item = (&'n str, u32)>) -> Points {
+    pub fn new<'n>(nodes: impl IntoIterator<Item = (&'n str, u32)>) -> Points {
         let nodes: Vec<(&str, u32)> = nodes.into_iter().collect();
         let mut points: Vec<(u64, u16)> = Vec::new();
         for (number, (name, weight)) in (0..).zip(&nodes) {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     fn shares(nodes: &[(&str, u32)]) -> Vec<u32> {
-        let points = Points::of(nodes.iter().copied());
+        let points = Points::new(nodes.iter().copied());
         let mut shares = vec![0; nodes.len()];
         (0..SUBJECTS).for_each(|tag| shares[usize::from(points.node_of(scattered(tag)))] += 1);
         shares
@@ -98,10 +98,10 @@ mod tests {
     /// ACCIDENTS A12. Positions of 32 bits fell together, one overwrote the other, and a node vanished.
     #[test]
     fn points_at_one_position_are_all_kept() {
-        let twins = Points::of([("a", 2), ("a", 2)]);
+        let twins = Points::new([("a", 2), ("a", 2)]);
         let of = |node| twins.points.iter().filter(|(_, owner)| *owner == node).count() as u32;
         assert_eq!((of(0), of(1)), (2 * POINTS_EACH, 2 * POINTS_EACH));
-        let points = Points::of([("a", 3), ("b", 2)]);
+        let points = Points::new([("a", 3), ("b", 2)]);
         let of = |node| points.points.iter().filter(|(_, owner)| *owner == node).count() as u32;
         assert_eq!((of(0), of(1)), (3 * POINTS_EACH, 2 * POINTS_EACH));
     }
@@ -110,7 +110,7 @@ mod tests {
     fn the_order_of_nodes_does_not_matter() {
         let there = [("a", 1), ("b", 2), ("c", 1)];
         let back = [("c", 1), ("b", 2), ("a", 1)];
-        let (one, other) = (Points::of(there), Points::of(back));
+        let (one, other) = (Points::new(there), Points::new(back));
         for tag in (0..10_000).map(scattered) {
             let named = there[usize::from(one.node_of(tag))].0;
             assert_eq!(back[usize::from(other.node_of(tag))].0, named);
@@ -119,8 +119,8 @@ mod tests {
 
     #[test]
     fn a_new_node_takes_from_all_and_moves_nothing_between_others() {
-        let few = Points::of([("a", 1), ("b", 1), ("c", 1)]);
-        let more = Points::of([("a", 1), ("b", 1), ("c", 1), ("d", 1)]);
+        let few = Points::new([("a", 1), ("b", 1), ("c", 1)]);
+        let more = Points::new([("a", 1), ("b", 1), ("c", 1), ("d", 1)]);
         let mut moved = 0;
         for tag in (0..10_000).map(scattered) {
             let (before, after) = (few.node_of(tag), more.node_of(tag));
@@ -134,7 +134,7 @@ mod tests {
     /// Python binding.
     #[test]
     fn subjects_stay_on_their_nodes() {
-        let points = Points::of([("a", 1), ("b", 1), ("c", 1)]);
+        let points = Points::new([("a", 1), ("b", 1), ("c", 1)]);
         let nodes: Vec<u16> = (0..16).map(|tag| points.node_of(scattered(tag))).collect();
         assert_eq!(point_of("a", 0), 7_978_727_645_958_045_335);
         assert_eq!(nodes, [1, 0, 2, 1, 0, 2, 0, 1, 1, 1, 1, 1, 2, 1, 0, 2]);

@@ -9,7 +9,7 @@ pub(super) const SLOTS: u16 = 16_384;
 
 /// Returns the slot of all keys of a tag.
 pub(super) fn of_tag(tag: u128) -> u16 {
-    of(&keys::tag_name(tag))
+    slot_of(&keys::tag_name(tag))
 }
 
 /// Returns a short tag whose keys belong to a slot.
@@ -22,7 +22,7 @@ pub(super) fn tag_in(slot: u16) -> String {
             if missing == 0 {
                 break;
             }
-            let place = &mut numbers[usize::from(of(number.to_string().as_bytes()))];
+            let place = &mut numbers[usize::from(slot_of(number.to_string().as_bytes()))];
             if place.is_none() {
                 *place = Some(number);
                 missing -= 1;
@@ -34,7 +34,7 @@ pub(super) fn tag_in(slot: u16) -> String {
 }
 
 /// Computes CRC16/XMODEM modulo the number of slots, as the Cluster specification defines it.
-fn of(bytes: &[u8]) -> u16 {
+fn slot_of(bytes: &[u8]) -> u16 {
     let crc = bytes
         .iter()
         .fold(0_u16, |crc, byte| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)]);
@@ -64,14 +64,14 @@ mod tests {
     /// The second value is the specification's own example.
     #[test]
     fn slots_are_those_of_the_specification() {
-        assert_eq!(of(b""), 0);
-        assert_eq!(of(b"123456789"), 0x31C3 % SLOTS);
-        assert_eq!(of(b"foo"), 12_182);
+        assert_eq!(slot_of(b""), 0);
+        assert_eq!(slot_of(b"123456789"), 0x31C3 % SLOTS);
+        assert_eq!(slot_of(b"foo"), 12_182);
     }
 
     #[test]
     fn there_is_a_tag_in_every_slot() {
-        assert!((0..SLOTS).all(|slot| of(tag_in(slot).as_bytes()) == slot));
+        assert!((0..SLOTS).all(|slot| slot_of(tag_in(slot).as_bytes()) == slot));
     }
 
     /// ACCIDENTS 32. A whole namespace belonged to one slot.

@@ -51,7 +51,7 @@ impl Topology {
             Store::Url(_) => Topology::One(shard(None, &addresses[0])),
             Store::Ring(ring) => {
                 let nodes = ring.checked_nodes()?;
-                let points = Points::of(nodes.iter().map(|node| (&node.name[..], node.weight)));
+                let points = Points::new(nodes.iter().map(|node| (&node.name[..], node.weight)));
                 let shards = nodes.iter().zip(&addresses);
                 let shards = shards.map(|(node, address)| shard(Some(&node.name), address));
                 Topology::Ring { points, shards: shards.collect() }

@@ -210,8 +210,8 @@ impl World {
                     Mistake::None | Mistake::KeepsOnReset => {}
                 }
                 let refused = reply.filter(|reply| !reply.fits);
-                let denial =
-                    refused.and_then(|reply| CachedDenial::of(counter, &reply, sent, received_us));
+                let denial = refused
+                    .and_then(|reply| CachedDenial::from_reply(counter, &reply, sent, received_us));
                 denial.into_iter().for_each(|denial| self.cache.remember(denial));
             }
             Step::AdmitElsewhere => {

@@ -316,7 +316,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
             if is_pushed(frame) {
                 continue;
             }
-            let answer = WireReply::of(frame).and_then(WireReply::unless_error);
+            let answer = WireReply::parse(frame).and_then(WireReply::unless_error);
             // Delivered after the lock is released: the caller may send the next command at once, which takes
             // the lock.
             let awaited = self.line.sending.lock().awaited.pop_front();

@@ -13,7 +13,7 @@ pub(in super::super) enum WireReply {
 
 impl WireReply {
     /// Parses one whole reply.
-    pub(super) fn of(frame: &[u8]) -> RedisResult<WireReply> {
+    pub(super) fn parse(frame: &[u8]) -> RedisResult<WireReply> {
         match integers(frame) {
             Some(integers) => Ok(WireReply::Integers(integers)),
             None => parse_redis_value(frame).map(WireReply::Other),
@@ -235,7 +235,7 @@ mod tests {
     fn parses_replies_as_the_library_does() {
         for answer in ANSWERS {
             let known = parse_redis_value(answer.as_bytes()).unwrap();
-            let read = WireReply::of(answer.as_bytes()).unwrap();
+            let read = WireReply::parse(answer.as_bytes()).unwrap();
             assert_eq!(read.value(), known, "{answer:?}");
         }
         let lists = ANSWERS.iter().filter(|answer| integers(answer.as_bytes()).is_some());

@@ -9,7 +9,7 @@ use crate::rounds::Effort;
 pub fn modulo_against_ring(_: Effort) -> Outcome {
     let names: Vec<String> = (0..=20).map(|number| format!("redis-{number}")).collect();
     let rows = [1, 2, 3, 4, 9, 19].map(|nodes: usize| {
-        let ring = |nodes: usize| Points::of(names[..nodes].iter().map(|name| (&**name, 1)));
+        let ring = |nodes: usize| Points::new(names[..nodes].iter().map(|name| (&**name, 1)));
         let (before, after) = (ring(nodes), ring(nodes + 1));
         let moved = |moves: &dyn Fn(u128) -> bool| {
             percent(tags().filter(|tag| moves(*tag)).count() as f64, f64::from(KEYS))

@@ -47,7 +47,7 @@ impl Copy {
 
     fn take(&mut self, exchange: Exchange) -> Exchanged {
         let answer = exchange.command(&self.place).query(&mut self.connection).unwrap();
-        Exchanged::of(answer).unwrap()
+        Exchanged::read(answer).unwrap()
     }
 
     fn opened(&self, stored: &[StoredEntry]) -> Known {
@@ -204,7 +204,7 @@ impl Node {
         let writing = writing.map(|(id, entry)| (*id, entry));
         let exchange = self.copies.exchange_with(name, writing, &self.table, self.now_us);
         let answer = exchange.command(&shard.place).query(&mut shard.connection).unwrap();
-        let news = self.copies.note(name, &Exchanged::of(answer).unwrap(), self.now_us);
+        let news = self.copies.note(name, &Exchanged::read(answer).unwrap(), self.now_us);
         news.into_iter().for_each(|(id, entry)| {
             self.table.merge(id, entry);
         });
