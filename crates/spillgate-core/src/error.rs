@@ -2,8 +2,74 @@
 //!
 //! A limiter that was built answers every request with a decision.
 
+use std::error::Error;
 use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
+
+/// The reason for an error in words, with the error that caused it if there is one.
+///
+/// ```
+/// use std::error::Error as _;
+/// use spillgate::{StoreError, Why};
+///
+/// let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+/// let error = StoreError::NotExecuted(Why::new("redis://db:6379 refuses", refused));
+/// assert_eq!(error.to_string(), "the store did not execute: redis://db:6379 refuses");
+/// assert!(error.source().unwrap().is::<std::io::Error>());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Why {
+    message: String,
+    source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl Why {
+    /// Creates the reason from a message and the error that caused it.
+    pub fn new(message: impl Into<String>, source: impl Error + Send + Sync + 'static) -> Why {
+        Why { message: message.into(), source: Some(Arc::new(source)) }
+    }
+
+    /// Returns the reason with another message and the same cause.
+    #[must_use]
+    pub fn map(self, message: impl FnOnce(String) -> String) -> Why {
+        Why { message: message(self.message), source: self.source }
+    }
+
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&**self.source.as_ref()?)
+    }
+}
+
+impl<M: Into<String>> From<M> for Why {
+    fn from(message: M) -> Why {
+        Why { message: message.into(), source: None }
+    }
+}
+
+impl Deref for Why {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+/// Reasons are equal if their messages are.
+impl PartialEq for Why {
+    fn eq(&self, other: &Why) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Why {}
 
 /// The reason why a limiter could not be built.
 ///
@@ -16,7 +82,7 @@ pub enum BuildError {
         /// The address, without credentials.
         url: String,
         /// The problem and its remedy.
-        why: String,
+        why: Why,
     },
     /// The ring is invalid.
     Ring {
@@ -35,12 +101,12 @@ pub enum BuildError {
         /// How long the builder waited.
         waited: Duration,
         /// The last error of a connection.
-        why: String,
+        why: Why,
     },
     /// A certificate is invalid.
     Tls {
         /// The problem, with the certificate, and its remedy.
-        why: String,
+        why: Why,
     },
 }
 
@@ -63,7 +129,18 @@ impl fmt::Display for BuildError {
     }
 }
 
-impl std::error::Error for BuildError {}
+impl Error for BuildError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            BuildError::StoreUrl { why, .. }
+            | BuildError::StoreUnavailable { why, .. }
+            | BuildError::Tls { why } => why.source(),
+            BuildError::Ring { .. } | BuildError::OnStateLoss { .. } | BuildError::OtherStore => {
+                None
+            }
+        }
+    }
+}
 
 /// The reason why a store gave no answer. It tells callers whether the call may have been executed.
 ///
@@ -71,9 +148,9 @@ impl std::error::Error for BuildError {}
 #[derive(Clone, Debug)]
 pub enum StoreError {
     /// The store rejected the call or was never reached. Nothing was charged.
-    NotExecuted(String),
+    NotExecuted(Why),
     /// The store may have executed the call. It counts as charged.
-    Unknown(String),
+    Unknown(Why),
     /// The store works but did not answer in time.
     Overloaded {
         /// Whether the call was sent. Then it counts as charged.
@@ -82,10 +159,10 @@ pub enum StoreError {
         /// afterwards.
         admits_itself: bool,
         /// The reason why the wait ended.
-        why: String,
+        why: Why,
     },
     /// The store's reply cannot be used: the data is not Spillgate's, or the script failed. This counts as a bug.
-    Foreign(String),
+    Foreign(Why),
 }
 
 impl StoreError {
@@ -116,4 +193,11 @@ impl fmt::Display for StoreError {
     }
 }
 
-impl std::error::Error for StoreError {}
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            StoreError::NotExecuted(why) | StoreError::Unknown(why) => why.source(),
+            StoreError::Overloaded { why, .. } | StoreError::Foreign(why) => why.source(),
+        }
+    }
+}

@@ -21,7 +21,7 @@ pub mod subject;
 pub mod time;
 
 pub use decision::{Decision, Denial, LimitDecision, Reason, Source};
-pub use error::{BuildError, StoreError};
+pub use error::{BuildError, StoreError, Why};
 pub use ip::Network;
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec};
 pub use policy::{

@@ -38,7 +38,7 @@ pub(super) struct Host {
 impl Address {
     /// Parses `redis://`, `rediss://` and `unix://` URLs.
     pub(super) fn parse(url: &str) -> Result<Address, BuildError> {
-        let wrong = |why: String| BuildError::StoreUrl { url: redacted(url), why };
+        let wrong = |why: String| BuildError::StoreUrl { url: redacted(url), why: why.into() };
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong(REMEDY.into()))?;
         if rest.contains('#') {
             return Err(wrong("nothing may follow a #; name the CA to trust instead".into()));

@@ -20,7 +20,7 @@ use super::link::Redirect;
 use super::server::Server;
 use super::shard::{Batches, LATER, Route, Shard, pause};
 use super::slot::SLOTS;
-use crate::error::BuildError;
+use crate::error::{BuildError, Why};
 use crate::store::{ShardStatus, StoreOptions};
 use crate::time::Deadline;
 
@@ -35,7 +35,7 @@ pub(super) struct Cluster {
     /// first slot owns none while the keys move.
     importing: Mutex<Vec<(Host, Arc<Shard>)>>,
     /// Why the node that was asked last gave no map.
-    trouble: Mutex<Option<String>>,
+    trouble: Mutex<Option<Why>>,
     /// Held while the map is changed.
     changing: Mutex<()>,
     /// Whether a task is reading the map, or has just done so.
@@ -119,7 +119,7 @@ impl Cluster {
             return Ok(Route { shard, redirect: Redirect::None });
         }
         self.refresh_soon();
-        Err(Failure::NotSent(format!("no known node owns slot {slot}")))
+        Err(Failure::NotSent(format!("no known node owns slot {slot}").into()))
     }
 
     /// Returns the route to try after a call that was not executed, or the failure if no other server can help.
@@ -219,10 +219,11 @@ impl Cluster {
                     self.refreshed.notify_waiters();
                     return;
                 }
-                Ok(None) => "its reply lists no owner".to_owned(),
-                Err(failure) => failure.why().to_owned(),
+                Ok(None) => "its reply lists no owner".into(),
+                Err(failure) => failure.why().clone(),
             };
-            *self.trouble.lock() = Some(format!("CLUSTER SLOTS at {}: {why}", shard.name));
+            *self.trouble.lock() =
+                Some(why.map(|why| format!("CLUSTER SLOTS at {}: {why}", shard.name)));
         }
     }
 
@@ -413,7 +414,7 @@ mod tests {
         let tried = Route { shard: Arc::clone(&cluster.seeds[0]), redirect: Redirect::None };
         let node = |port| Host { name: "127.0.0.2".into(), port };
         let ask = async |port| {
-            let failure = Failure::NotHere(NotHere::Ask(node(port)), String::new());
+            let failure = Failure::NotHere(NotHere::Ask(node(port)), "".into());
             let route = cluster.next_route(0, &tried, failure, Deadline::after(ASK)).await;
             route.unwrap().shard
         };

@@ -60,9 +60,9 @@ impl Redis {
         let version = |value| match value {
             Value::BulkString(version) => Ok(version),
             Value::Nil => Ok(Vec::new()),
-            other => Err(StoreError::Foreign(format!(
-                "the version of a copy of runtime changes is {other:?}"
-            ))),
+            other => Err(StoreError::Foreign(
+                format!("the version of a copy of runtime changes is {other:?}").into(),
+            )),
         };
         answers.into_iter().map(|(name, answer)| (name, answer.and_then(version))).collect()
     }

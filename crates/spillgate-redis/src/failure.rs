@@ -8,29 +8,29 @@ use ::redis::{ErrorKind, RedisError};
 
 use super::address::Host;
 use super::script;
-use crate::error::StoreError;
+use crate::error::{StoreError, Why};
 use crate::meter::ErrorClass;
 
 /// The reason why a call returned no usable reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// Not executed: the call must be sent elsewhere, or again.
-    NotHere(NotHere, String),
+    NotHere(NotHere, Why),
     /// Not executed, and it will not be until an operator fixes the store.
-    Unfit(String),
+    Unfit(Why),
     /// It may have been executed.
-    Unknown(String),
+    Unknown(Why),
     /// Not sent: there is no connection.
-    NotSent(String),
+    NotSent(Why),
     /// Not sent: there is no connection now, and the caller's deadline is too short to count this against the server.
-    Hasty(String),
+    Hasty(Why),
     /// It may have been executed: the server sent no byte for the whole timeout. The connections have counted
     /// it already.
-    Silent(String),
+    Silent(Why),
     /// The server works, but did not answer in time: a deadline passed, or the queue is full.
-    Overloaded { sent: bool, why: String },
+    Overloaded { sent: bool, why: Why },
     /// A bug of this program.
-    Bug(String),
+    Bug(Why),
 }
 
 /// The remedy for a call that was not executed by this server.
@@ -55,17 +55,17 @@ pub(super) enum NotHere {
 impl Failure {
     /// Classifies an error of the client library.
     pub(super) fn of(error: &RedisError) -> Failure {
-        let text = error.to_string();
+        let why = Why::new(error.to_string(), error.clone());
         // The library turns a denied login into an error of its own, without the server's code.
         if error.kind() == ErrorKind::AuthenticationFailed {
-            return Failure::Unfit(format!("WRONGPASS: {text}"));
+            return Failure::Unfit(why.map(|why| format!("WRONGPASS: {why}")));
         }
         // Nothing was sent: the server accepts no connection, or this one had been closed before.
         if error.is_connection_refusal() {
-            return Failure::NotSent(text);
+            return Failure::NotSent(why);
         }
-        let Some(code) = error.code() else { return Failure::Unknown(text) };
-        Failure::of_answer(code, error.detail().unwrap_or_default(), text)
+        let Some(code) = error.code() else { return Failure::Unknown(why) };
+        Failure::of_answer(code, error.detail().unwrap_or_default(), why)
     }
 
     /// Returns the failure for a call that was not sent, because its connection could not be made.
@@ -76,10 +76,10 @@ impl Failure {
         }
     }
 
-    fn of_answer(code: &str, details: &str, text: String) -> Failure {
+    fn of_answer(code: &str, details: &str, why: Why) -> Failure {
         // Servers before 7.0 wrap an error inside a script in a plain ERR.
         let code = if code == "ERR" { wrapped_code(details).unwrap_or(code) } else { code };
-        let not_here = |what| Failure::NotHere(what, text.clone());
+        let not_here = |what| Failure::NotHere(what, why.clone());
         match code {
             "MOVED" | "ASK" => match redirect(details) {
                 Some((slot, to)) if code == "MOVED" => not_here(NotHere::Moved { slot, to }),
@@ -91,11 +91,11 @@ impl Failure {
             "TRYAGAIN" => not_here(NotHere::HalfMoved),
             "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => not_here(NotHere::Later),
             "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "NOAUTH" | "NOPERM" | "WRONGPASS" => {
-                Failure::Unfit(text)
+                Failure::Unfit(why)
             }
-            "ERR" if UNFIT.iter().any(|unfit| details.contains(unfit)) => Failure::Unfit(text),
+            "ERR" if UNFIT.iter().any(|unfit| details.contains(unfit)) => Failure::Unfit(why),
             // Any other error means a wrong command or script, and would come again.
-            _ => Failure::Bug(script::located(text)),
+            _ => Failure::Bug(why.map(script::located)),
         }
     }
 
@@ -103,7 +103,7 @@ impl Failure {
     pub(super) fn bug(error: StoreError) -> Failure {
         match error {
             StoreError::Foreign(why) => Failure::Bug(why),
-            other => Failure::Bug(other.to_string()),
+            other => Failure::Bug(Why::new(other.to_string(), other)),
         }
     }
 
@@ -127,8 +127,8 @@ impl Failure {
         )
     }
 
-    /// Returns the reason as text.
-    pub(super) fn why(&self) -> &str {
+    /// Returns the reason, with its cause.
+    pub(super) fn why(&self) -> &Why {
         match self {
             Failure::NotHere(_, why) | Failure::Unfit(why) | Failure::Unknown(why) => why,
             Failure::NotSent(why) | Failure::Hasty(why) | Failure::Silent(why) => why,
@@ -142,11 +142,11 @@ impl Failure {
     pub(super) fn report_credentials(&self, server: &dyn fmt::Display, before: Option<&str>) {
         let Failure::Unfit(why) = self else { return };
         let is_about_them = why.contains("WRONGPASS") || why.contains("NOAUTH");
-        if is_about_them && before != Some(why) {
+        if is_about_them && before != Some(&**why) {
             tracing::error!(
                 target: "spillgate",
                 %server,
-                why,
+                %why,
                 "the store rejects the credentials: set the user and password in its address"
             );
         }
@@ -163,12 +163,12 @@ impl Failure {
     }
 
     /// Creates the failure of a call whose deadline passed before it was sent.
-    pub(super) fn unsent_in_time(why: impl Into<String>) -> Failure {
+    pub(super) fn unsent_in_time(why: impl Into<Why>) -> Failure {
         Failure::Overloaded { sent: false, why: why.into() }
     }
 
     /// Creates the failure of a call whose deadline passed before its reply came.
-    pub(super) fn too_late(why: impl Into<String>) -> Failure {
+    pub(super) fn too_late(why: impl Into<Why>) -> Failure {
         Failure::Overloaded { sent: true, why: why.into() }
     }
 }
@@ -210,6 +210,8 @@ const UNFIT: [&str; 2] = ["max number of clients reached", "operation not permit
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error as _;
+
     use super::*;
 
     fn of(answer: &str) -> Failure {
@@ -283,5 +285,19 @@ mod tests {
     fn a_broken_connection_leaves_the_call_unknown() {
         let broken: RedisError = std::io::Error::from(std::io::ErrorKind::ConnectionReset).into();
         assert!(matches!(Failure::of(&broken), Failure::Unknown(_)));
+    }
+
+    #[test]
+    fn a_store_error_has_the_client_librarys_error_as_its_source() {
+        let reset = || RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
+        let denied = (ErrorKind::AuthenticationFailed, "denied").into();
+        for error in [reset(), denied] {
+            let store_error = StoreError::from(Failure::of(&error));
+            let source = store_error.source().unwrap().downcast_ref::<RedisError>().unwrap();
+            assert_eq!(source.kind(), error.kind(), "{store_error}");
+            assert!(store_error.to_string().ends_with(&error.to_string()), "{store_error}");
+        }
+        let too_late = StoreError::from(Failure::too_late("no answer"));
+        assert!(too_late.source().is_none());
     }
 }

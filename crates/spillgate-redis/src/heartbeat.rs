@@ -72,7 +72,7 @@ impl Redis {
         let answer = shard.link.command(&command, Redirect::None, deadline).await;
         let answer = answer.inspect_err(|failure| self.topology.note_failure(failure))?;
         let (guard, living) = read(answer, key, &self.settings.instance.fingerprint)
-            .ok_or_else(|| Failure::Bug(format!("{} returned no guard", shard.name)))?;
+            .ok_or_else(|| Failure::Bug(format!("{} returned no guard", shard.name).into()))?;
         if shard.guard.note(guard) {
             tracing::warn!(
                 target: "spillgate",

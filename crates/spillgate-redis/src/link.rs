@@ -25,6 +25,7 @@ use super::server::Server;
 use super::wire::{Held, Pulse, Wire, WireReply};
 use crate::algorithm::Intent;
 use crate::counter::PlannedCharge;
+use crate::error::Why;
 use crate::limit::{Limit, NamedLimit};
 use crate::plan::{RecordAction, Transaction};
 use crate::subject::SubjectKey;
@@ -47,7 +48,7 @@ pub(super) struct Link {
     connecting: AtomicBool,
     changed: Notify,
     /// The reason why the last attempt to connect failed.
-    trouble: Mutex<Option<String>>,
+    trouble: Mutex<Option<Why>>,
 }
 
 /// A connection that passed its test, and the variant of the scripts that its server accepts.
@@ -136,12 +137,11 @@ impl Link {
             let open = self.connection(deadline).await?;
             let sent_at = Instant::now();
             let (packed, commands) = packed(command, redirect);
+            let late = || format!("{} did not answer in time", self.server);
             match deadline.bound(open.wire.send_packed(&packed, commands)).await {
                 Some(answer) => self.classified(&open, answer).map(WireReply::value),
-                None if self.pulse.received_since(sent_at) => {
-                    Err(Failure::too_late(format!("{} did not answer in time", self.server)))
-                }
-                None => Err(Failure::Unknown(format!("{} did not answer in time", self.server))),
+                None if self.pulse.received_since(sent_at) => Err(Failure::too_late(late())),
+                None => Err(Failure::Unknown(late().into())),
             }
         };
         let answer = answer.await;
@@ -175,7 +175,7 @@ impl Link {
     }
 
     /// Returns the reason why the last attempt to connect failed.
-    pub(super) fn trouble(&self) -> Option<String> {
+    pub(super) fn trouble(&self) -> Option<Why> {
         self.trouble.lock().clone()
     }
 
@@ -254,10 +254,9 @@ impl Link {
             return Ok(open);
         }
         let not_connected = || {
-            let trouble = self.trouble.lock();
-            Failure::NotSent(match &*trouble {
-                Some(why) => format!("not connected to {}: {why}", self.server),
-                None => format!("not connected to {} yet", self.server),
+            Failure::NotSent(match self.trouble() {
+                Some(why) => why.map(|why| format!("not connected to {}: {why}", self.server)),
+                None => format!("not connected to {} yet", self.server).into(),
             })
         };
         // Calls do not wait for a server that has failed, but each one makes sure that the reconnecting task runs.
@@ -278,7 +277,7 @@ impl Link {
                 Some(None) => return Err(not_connected()),
                 // The caller's deadline was shorter than the timeout, so the failure is not the server's.
                 None if deadline.left().is_zero() => {
-                    return Err(Failure::Hasty(not_connected().why().to_owned()));
+                    return Err(Failure::Hasty(not_connected().why().clone()));
                 }
                 // The server answers to the attempt.
                 None if self.pulse.received_since(began) => {}
@@ -338,7 +337,7 @@ impl Link {
         let answer = self.send(open, command, redirect, deadline, held).await?;
         answer.integers().and_then(Reply::of).map_err(|why| {
             self.drop_line(open);
-            Failure::Unknown(format!("{}: {why}", self.server))
+            Failure::Unknown(format!("{}: {why}", self.server).into())
         })
     }
 
@@ -371,8 +370,8 @@ impl Link {
         answer.map_err(|error| {
             // The connections raise this error themselves when the shard is silent; the breaker has counted it.
             if error.is_timeout() {
-                let timeout = self.timeout;
-                return Failure::Silent(format!("{} sent no byte for {timeout:?}", self.server));
+                let why = format!("{} sent no byte for {:?}", self.server, self.timeout);
+                return Failure::Silent(Why::new(why, error));
             }
             if error.is_io_error() || error.is_unrecoverable_error() {
                 self.drop_line(open);
@@ -392,7 +391,7 @@ impl Link {
 
     async fn open_line(self: &Arc<Self>, line: &ArcSwapOption<Open>) -> Result<(), Failure> {
         let attempt = Deadline::after(CONNECT).bound(self.open()).await;
-        let late = || Err(Failure::NotSent(format!("no answer within {CONNECT:?}")));
+        let late = || Err(Failure::NotSent(format!("no answer within {CONNECT:?}").into()));
         let opened = attempt.unwrap_or_else(late).map_err(Failure::unsent);
         match opened {
             Ok(open) => {
@@ -407,7 +406,7 @@ impl Link {
                 Ok(())
             }
             Err(failure) => {
-                let before = self.trouble.lock().replace(failure.why().to_owned());
+                let before = self.trouble.lock().replace(failure.why().clone());
                 failure.report_credentials(&self.server, before.as_deref());
                 self.changed.notify_waiters();
                 // Callers with short deadlines do not wait long enough to count this failure, so it is counted here.

@@ -177,7 +177,7 @@ impl Examination {
     async fn answer(&self, command: &Cmd) -> Result<WireReply, Failure> {
         match Deadline::after(PATIENCE).bound(self.wire.send(command)).await {
             Some(answer) => answer.map_err(|error| Failure::of(&error)),
-            None => Err(Failure::Unknown(format!("no answer within {PATIENCE:?}"))),
+            None => Err(Failure::Unknown(format!("no answer within {PATIENCE:?}").into())),
         }
     }
 }

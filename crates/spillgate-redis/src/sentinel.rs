@@ -40,7 +40,8 @@ impl Sentinels {
         let Some((primary, addresses)) = addresses.split_first() else {
             return Err(BuildError::StoreUrl {
                 url: String::new(),
-                why: format!("the primary {master:?} needs the address of at least one sentinel"),
+                why: format!("the primary {master:?} needs the address of at least one sentinel")
+                    .into(),
             });
         };
         Ok(Sentinels {

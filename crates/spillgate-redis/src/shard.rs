@@ -151,7 +151,7 @@ impl Shard {
             }
             if reply.guarded_otherwise() {
                 let why = format!("the guard of {} has changed", self.name);
-                return Err(Failure::NotHere(NotHere::Guarded, why));
+                return Err(Failure::NotHere(NotHere::Guarded, why.into()));
             }
             if !reply.outside() {
                 return Ok(reply);

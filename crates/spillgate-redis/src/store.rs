@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::BuildError;
+use crate::error::{BuildError, Why};
 use crate::subject::{SHARED_SECRET, Secret};
 
 /// The store that the instances of a fleet share.
@@ -146,7 +146,7 @@ pub struct ShardStatus {
     /// Whether decisions are sent to it. It is `false` while its circuit breaker is open.
     pub asked: bool,
     /// The error of the last attempt to connect, if it failed.
-    pub trouble: Option<String>,
+    pub trouble: Option<Why>,
     /// The number of times that its clock stepped by more than half a second.
     pub clock_steps: u64,
     /// Whether decisions are made without it now, by each rule's `on_outage`.

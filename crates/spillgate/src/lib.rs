@@ -41,7 +41,7 @@ mod waiting;
 pub use limiter::{AtomicDecision, Limiter, LimiterBuilder, MemoryStats, Stats};
 pub use spillgate_core::{
     Algorithm, BuildError, Cost, Decision, Denial, Limit, LimitDecision, LimitError, LimitSpec,
-    Mode, OnOutage, Policy, PolicyError, Reason, Request, Rule, Source, StoreError, Value,
+    Mode, OnOutage, Policy, PolicyError, Reason, Request, Rule, Source, StoreError, Value, Why,
 };
 
 /// Rules built in code, and what a policy shows of its rules.

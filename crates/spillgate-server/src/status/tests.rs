@@ -94,7 +94,7 @@ fn lost_state_is_shown_for_an_hour() {
 fn a_shard_out_of_reach_is_critical_with_its_trouble_and_age() {
     let mut facts = healthy();
     facts.shards[0].degraded = true;
-    facts.shards[0].trouble = Some("Connection refused".to_owned());
+    facts.shards[0].trouble = Some("Connection refused".into());
     facts.watched.degraded = vec![("store".to_owned(), NOW_MS - 3 * 3_600_000)];
     let parts = ["without store: Connection refused", "(since 3 h)", "spillgate doctor"];
     check(&facts, Level::Critical, "degraded", &parts);
@@ -117,7 +117,7 @@ fn a_server_that_refuses_calls_need_not_be_brought_back() {
         ("BUSY: Redis is busy running a script.", "SCRIPT KILL"),
         ("LOADING: Redis is loading the dataset in memory", "wait until it has"),
     ] {
-        facts.shards[0].trouble = Some(trouble.to_owned());
+        facts.shards[0].trouble = Some(trouble.into());
         check(&facts, Level::Critical, "degraded", &[trouble, next, "on_outage decides"]);
     }
 }

@@ -62,7 +62,7 @@ pub(super) async fn ready(
         text.push_str(&format!("policy: {}\n{}", counted(facts.rules, "rule"), store(&facts)));
         for (number, shard) in (1_u32..).zip(&facts.shards) {
             let state = match (&shard.trouble, shard.degraded) {
-                (Some(trouble), _) if is_operator => trouble.as_str(),
+                (Some(trouble), _) if is_operator => trouble,
                 (_, true) => "does not answer",
                 (_, false) if is_operator => "no trouble",
                 (_, false) => "answers",

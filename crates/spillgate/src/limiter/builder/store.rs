@@ -330,7 +330,7 @@ impl Limiter {
             return Ok(());
         }
         let trouble = self.shards().into_iter().find_map(|shard| shard.trouble);
-        let why = trouble.unwrap_or_else(|| "it does not answer in time".to_owned());
+        let why = trouble.unwrap_or_else(|| "it does not answer in time".into());
         Err(BuildError::StoreUnavailable { waited: within, why })
     }
 }

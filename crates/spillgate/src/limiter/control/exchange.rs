@@ -28,7 +28,7 @@ impl Inner {
             // No node of the Cluster has given its map. The nodes of the settings stand for the shards.
             let nodes = store.servers().shards().into_iter().map(|node| PendingShard {
                 shard: node.name,
-                why: node.trouble.unwrap_or_else(|| "it does not answer".to_owned()),
+                why: node.trouble.as_deref().unwrap_or("it does not answer").to_owned(),
             });
             let pending: Vec<PendingShard> = nodes.collect();
             return WriteReport { shards: pending.len(), pending, ..WriteReport::default() };

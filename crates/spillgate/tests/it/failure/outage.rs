@@ -1,5 +1,6 @@
 //! A store that is gone: the local decisions of each process, and how answers show them.
 
+use std::error::Error as _;
 use std::time::Duration;
 
 use spillgate::{BuildError, Limit, LimitSpec, Limiter, Policy, Reason, Request, Source};
@@ -185,6 +186,7 @@ fn a_required_store_is_waited_for_and_its_absence_fails_the_build() {
     let absent = builder().redis("redis://127.0.0.1:1").require_store(Duration::from_millis(200));
     let error = runtime.block_on(absent.build()).unwrap_err();
     assert!(error.to_string().starts_with("the store did not answer within 200ms: "), "{error}");
+    assert!(error.source().unwrap().to_string().contains("refused"), "{error}");
     let BuildError::StoreUnavailable { waited, .. } = error else { panic!("{error}") };
     assert_eq!(waited, Duration::from_millis(200));
 }

@@ -117,7 +117,7 @@ async fn reply_in_full(
     }
     let replies = outcomes.into_iter().map(|outcome| match outcome {
         ChargeOutcome::Store(reply) => Ok(reply),
-        other => Err(StoreError::Unknown(format!("decided without the store: {other:?}"))),
+        other => Err(StoreError::Unknown(format!("decided without the store: {other:?}").into())),
     });
     let mut reply = TransactionReply {
         allowed: true,
