@@ -85,7 +85,6 @@ pub struct Charge {
 
 impl LimitParams {
     /// Returns the algorithm of these parameters.
-    #[inline]
     pub fn algorithm(&self) -> Algorithm {
         match self {
             LimitParams::TokenBucket(_) => Algorithm::TokenBucket,
@@ -131,7 +130,6 @@ impl LimitParams {
     }
 
     /// Returns the longest time that a cost within capacity may have to wait, if no other request is charged.
-    #[inline]
     pub fn longest_wait_us(&self) -> u64 {
         match self {
             LimitParams::TokenBucket(params) => params.refill_us(),
@@ -179,13 +177,11 @@ impl State {
     ///
     /// A concurrency state stays for a moment after its last hold ended, so that an old receipt never names a
     /// new hold.
-    #[inline]
     pub fn is_spent(&self) -> bool {
         matches!(self, State::SlidingLog(log) if log.gone_us() == 0)
     }
 
     /// Returns the bytes on the heap.
-    #[inline]
     pub fn heap_bytes(&self) -> usize {
         match self {
             State::SlidingLog(state) => state.heap_bytes(),
@@ -214,7 +210,6 @@ pub fn forced_max_in_window(count: u32) -> u64 {
 }
 
 /// Returns how far stored time may be ahead of now before the clock counts as stepped back.
-#[inline]
 pub fn tolerated_us(longest_wait_us: u64) -> u64 {
     longest_wait_us.min(SECOND_US)
 }

@@ -52,13 +52,11 @@ impl<L: Borrow<NamedLimit>> PlannedCharge<L> {
     }
 
     /// Returns the limit.
-    #[inline]
     pub fn limit(&self) -> &NamedLimit {
         self.limit.borrow()
     }
 
     /// Returns the parameters of the limit.
-    #[inline]
     pub fn params(&self) -> &LimitParams {
         // Plans send unlimited and blocked limits to no store, so every charge has parameters.
         self.limit().params().expect("a plan has no charge for a limit without state")
@@ -66,7 +64,6 @@ impl<L: Borrow<NamedLimit>> PlannedCharge<L> {
 
     /// Returns the number that names the counter among all: a keyed hash with another joined to it, so that no
     /// caller can aim two counters at one name.
-    #[inline]
     pub fn name(&self) -> u128 {
         self.key.id ^ self.limit().mix()
     }

@@ -164,7 +164,6 @@ impl SubjectPrefix {
 
     /// Returns whether a value is surely the text of its subject: an IPv4 address that is not cut,
     /// since it has only one spelling.
-    #[inline]
     pub fn is_own_text(self, value: &[u8]) -> bool {
         self.v4 == V4_BITS
             && std::str::from_utf8(value).is_ok_and(|text| text.parse::<Ipv4Addr>().is_ok())

@@ -252,7 +252,6 @@ impl Limit {
     }
 
     /// Returns the algorithm; that of a bucket for limits without state.
-    #[inline]
     pub fn algorithm(&self) -> Algorithm {
         match &self.kind {
             Kind::Counted(params) => params.algorithm(),
@@ -261,20 +260,17 @@ impl Limit {
     }
 
     /// Returns the name, if one was given. Otherwise its position in the rule is its name.
-    #[inline]
     pub fn name(&self) -> Option<&str> {
         self.words.as_ref().and_then(|words| words.name.as_deref())
     }
 
     /// Returns the unit that it counts. The default is `requests`.
-    #[inline]
     pub fn unit(&self) -> &str {
         self.words.as_ref().and_then(|words| words.unit.as_deref()).unwrap_or(REQUESTS)
     }
 
     /// Returns the most that can be used at once: the burst of a bucket, the count of others.
     /// `None` if unlimited.
-    #[inline]
     pub fn capacity(&self) -> Option<u64> {
         match &self.kind {
             Kind::Unlimited => None,
@@ -349,7 +345,6 @@ impl Limit {
         &self.kind
     }
 
-    #[inline]
     fn from_kind(kind: Kind) -> Limit {
         Limit { kind, words: None }
     }

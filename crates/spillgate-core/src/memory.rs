@@ -320,7 +320,6 @@ impl Locked<'_> {
     }
 }
 
-#[inline]
 fn shard_of(key: SubjectKey) -> usize {
     (key.id >> 64) as usize % SHARDS
 }

@@ -285,13 +285,11 @@ impl Policy {
     }
 
     /// Returns whether the limits with this index come from a runtime change.
-    #[inline]
     pub fn is_set_while_running(&self, overridden: u32) -> bool {
         overridden >= self.overrides.places()
     }
 
     /// Returns the rule at an index.
-    #[inline]
     pub fn rule_at(&self, place: u32) -> &Rule {
         &self.rules[place as usize]
     }

@@ -98,7 +98,6 @@ impl<'a> Request<'a> {
     }
 
     /// Sets the domain.
-    #[inline]
     pub fn in_domain(self, domain: impl Into<Cow<'a, str>>) -> Request<'a> {
         Request { domain: Some(domain.into()), ..self }
     }
@@ -151,7 +150,6 @@ impl<'a> Request<'a> {
     /// let request = Request::new().with("user", "ada").limited_to(Limit::per_minute(3));
     /// assert_eq!(request.request_limit(), Some(&Limit::per_minute(3)));
     /// ```
-    #[inline]
     pub fn limited_to(self, limit: impl Into<Cow<'a, Limit>>) -> Request<'a> {
         match self.brought {
             BroughtLimit::Inline { .. } => self,
@@ -173,7 +171,6 @@ impl<'a> Request<'a> {
     /// use spillgate::Request;
     /// assert!(Request::new().with("user", "ada").costing(3).refunding().refunds());
     /// ```
-    #[inline]
     pub fn refunding(self) -> Request<'a> {
         Request { refunds: true, ..self }
     }
@@ -185,7 +182,6 @@ impl<'a> Request<'a> {
     }
 
     /// Returns the value of an attribute, if the request has it.
-    #[inline]
     pub fn attribute(&self, name: &str) -> Option<&[u8]> {
         self.value(name).map(Value::as_bytes)
     }
@@ -210,13 +206,11 @@ impl<'a> Request<'a> {
     /// let (_, path) = request.values().next().unwrap();
     /// assert_eq!(path, &Value::of_path("/%2Flogin"));
     /// ```
-    #[inline]
     pub fn values(&self) -> impl Iterator<Item = (&str, &Value<'a>)> {
         self.attributes.iter().map(|(name, value)| (name.as_ref(), value))
     }
 
     /// Returns all attributes, in the order in which they were given.
-    #[inline]
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.attributes.iter().map(|(name, value)| (name.as_ref(), value.as_bytes()))
     }
@@ -273,7 +267,6 @@ pub struct Cost<'a> {
 
 impl<'a> Cost<'a> {
     /// Makes a cost in requests. A cost of 0 peeks.
-    #[inline]
     pub fn requests(amount: u64) -> Cost<'a> {
         Cost { requests: amount, others: Vec::new() }
     }
@@ -346,14 +339,12 @@ impl From<u64> for Cost<'_> {
 }
 
 impl<'a> From<&'a Limit> for Cow<'a, Limit> {
-    #[inline]
     fn from(limit: &'a Limit) -> Cow<'a, Limit> {
         Cow::Borrowed(limit)
     }
 }
 
 impl From<Limit> for Cow<'_, Limit> {
-    #[inline]
     fn from(limit: Limit) -> Self {
         Cow::Owned(limit)
     }

@@ -90,7 +90,6 @@ impl Secret {
 }
 
 impl SubjectKey {
-    #[inline]
     fn inline(id: u128) -> SubjectKey {
         SubjectKey { tag: id, id, rule: 0 }
     }

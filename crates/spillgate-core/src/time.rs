@@ -85,7 +85,6 @@ pub struct CoarseTime {
 
 impl CoarseTime {
     /// Returns a reading that is exact.
-    #[inline]
     pub fn exactly(now_us: u64) -> CoarseTime {
         CoarseTime { at_us: now_us, tick_us: 0, late_us: 0 }
     }
@@ -185,7 +184,6 @@ fn coarse_us() -> u64 {
 
 /// Returns whole microseconds; 0 for an instant before the clock's first.
 #[cfg(target_os = "linux")]
-#[inline]
 fn us_of(time: Timespec) -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + time.tv_nsec as u64 / 1_000
 }

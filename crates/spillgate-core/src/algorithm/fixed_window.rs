@@ -35,7 +35,6 @@ pub enum Window {
 impl Window {
     /// Returns a number that differs whenever the lengths of windows differ. Calendars of time zones with equal clock
     /// changes have one number.
-    #[inline]
     pub fn period(&self) -> u64 {
         match self {
             Window::Every { period_us } => *period_us,

@@ -109,7 +109,6 @@ impl Params {
     }
 
     /// Appends the parameters as `token_bucket.lua` reads them.
-    #[inline]
     pub fn words(&self, out: &mut Vec<u64>) {
         let code = PERIOD_SECONDS.iter().position(|s| s * 1_000_000 == self.period_us);
         out.extend([
@@ -225,7 +224,6 @@ impl<'n> View<'n> {
     }
 
     /// Returns whether the stored boundary was too far ahead of now, so that the use was moved to now.
-    #[inline]
     pub fn rebased(&self) -> bool {
         self.rebased
     }
@@ -384,7 +382,6 @@ fn before(now_us: u64, parts: u64, d: u32) -> (u64, u32) {
     (now_us - whole, (whole * u64::from(d) - parts) as u32)
 }
 
-#[inline]
 fn ceil_us(parts: u128, d: u32) -> u64 {
     match u64::try_from(parts) {
         Ok(parts) => parts.div_ceil(u64::from(d)),

@@ -84,7 +84,6 @@ impl AddressText {
         }
     }
 
-    #[inline]
     fn byte(&mut self, byte: u8) {
         self.bytes[self.length] = byte;
         self.length += 1;

@@ -116,7 +116,6 @@ impl NamedLimit {
     }
 
     /// Returns its name within its rule.
-    #[inline]
     pub fn name(&self) -> &str {
         self.limit.name().unwrap_or(POSITION_NAMES[usize::from(self.position)])
     }
@@ -143,7 +142,6 @@ impl NamedLimit {
     }
 
     /// Returns the size of its texts in bytes, as if they were not shared.
-    #[inline]
     pub fn heap_bytes(&self) -> usize {
         let Some(words) = &self.limit.words else { return 0 };
         let length = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
@@ -151,7 +149,6 @@ impl NamedLimit {
     }
 
     /// Returns its algorithm.
-    #[inline]
     pub fn algorithm(&self) -> Algorithm {
         self.limit.algorithm()
     }
@@ -164,7 +161,6 @@ impl From<&NamedLimit> for NamedLimit {
 }
 
 impl RecordName {
-    #[inline]
     fn from_name(name: &str) -> RecordName {
         match name.parse() {
             // The name `01` is not position 1.
@@ -184,7 +180,6 @@ impl RecordName {
 /// Returns a different number for each position and algorithm, without hashing, since it is needed
 /// for every inline limit. Each step is invertible, so that no two are equal, and the bits are
 /// spread like those of a hash.
-#[inline]
 const fn mix_of_position(position: u8, algorithm: Algorithm) -> u128 {
     let number = ((position as u128) << 4 | algorithm as u128) + 1;
     let spread = number.wrapping_mul(SPREAD);

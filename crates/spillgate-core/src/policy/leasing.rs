@@ -54,7 +54,6 @@ impl LeaseTerms {
     }
 
     /// Returns the time for which an instance may spend a lease, in µs.
-    #[inline]
     pub fn ttl_us(&self) -> u64 {
         self.ttl_us
     }
@@ -192,7 +191,6 @@ impl fmt::Debug for HotSubjects {
 }
 
 /// Returns whether part of such a limit can be taken ahead, and the rest refunded.
-#[inline]
 pub fn is_leasable(algorithm: Algorithm) -> bool {
     match algorithm {
         Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow => true,

@@ -137,7 +137,6 @@ impl<'a> Value<'a> {
     }
 
     /// Returns the value without copying its bytes, unless it has several readings.
-    #[inline]
     pub fn borrowed(&self) -> Value<'_> {
         match &self.0 {
             Readings::One(value) => Value::from(&**value),
@@ -157,7 +156,6 @@ impl<'a> Value<'a> {
     }
 
     /// Returns the other readings by which rules match.
-    #[inline]
     pub fn other_readings(&self) -> impl Iterator<Item = &[u8]> {
         let (readings, repeated): (&[Reading], &[Box<[u8]>]) = match &self.0 {
             Readings::One(_) => (&[], &[]),
@@ -174,7 +172,6 @@ impl<'a> Value<'a> {
     }
 
     /// Returns all readings.
-    #[inline]
     pub(crate) fn readings(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(self.as_bytes()).chain(self.other_readings())
     }
@@ -215,21 +212,18 @@ impl<'a> From<&'a [u8]> for Value<'a> {
 }
 
 impl<'a> From<&'a String> for Value<'a> {
-    #[inline]
     fn from(value: &'a String) -> Value<'a> {
         Value::from(value.as_bytes())
     }
 }
 
 impl From<String> for Value<'_> {
-    #[inline]
     fn from(value: String) -> Self {
         Value::from(value.into_bytes())
     }
 }
 
 impl From<Vec<u8>> for Value<'_> {
-    #[inline]
     fn from(value: Vec<u8>) -> Self {
         Value(Readings::One(Cow::Owned(value)))
     }

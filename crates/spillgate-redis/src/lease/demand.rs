@@ -26,7 +26,6 @@ impl Demand {
         Demand { asked, used_us: now_us.saturating_add(ttl_us), ..Demand::new(now_us) }
     }
 
-    #[inline]
     pub(super) fn note(&mut self, cost: u64, now_us: u64) {
         self.asked = self.asked.saturating_add(cost);
         self.used_us = now_us;

@@ -45,7 +45,6 @@ pub struct Taken {
 
 impl Holder {
     /// Spends tokens of one lease that has enough and has not ended.
-    #[inline]
     pub fn take(&mut self, cost: u64, now_us: u64) -> Option<Taken> {
         let fits = |grant: &&mut Grant| grant.left >= cost && now_us < grant.ends_us;
         let grant = self.grants.iter_mut().find(fits)?;
@@ -67,7 +66,6 @@ impl Holder {
     }
 
     /// Returns the tokens that can be spent now.
-    #[inline]
     pub fn left(&self, now_us: u64) -> u64 {
         let live = self.grants.iter().filter(|grant| now_us < grant.ends_us);
         live.map(|grant| grant.left).sum()

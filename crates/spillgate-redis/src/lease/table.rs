@@ -77,7 +77,6 @@ impl Leases {
     }
 
     /// Returns whether any counter is in the table.
-    #[inline]
     pub fn are_any(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
@@ -264,7 +263,6 @@ impl Leases {
         shard.lock().find_mut(name as u64, |counter| counter.name == name).map(what);
     }
 
-    #[inline]
     fn place(&self, name: u128) -> Option<usize> {
         // The hash table uses the low bits, so shards use the high ones.
         ((name >> 64) as usize).checked_rem(self.shards.len())
@@ -301,7 +299,6 @@ impl LeasedCounter {
         }
     }
 
-    #[inline]
     fn take(&mut self, asked: &PlannedCharge, terms: &LeaseTerms, now_us: u64) -> Option<Spent> {
         if !self.is_under(asked, terms) {
             return None;
@@ -312,19 +309,16 @@ impl LeasedCounter {
     }
 
     /// Returns whether its leases were granted under the limit and terms in force.
-    #[inline]
     fn is_under(&self, asked: &PlannedCharge, terms: &LeaseTerms) -> bool {
         self.counter.params() == asked.params() && self.terms == *terms
     }
 
-    #[inline]
     fn known_remaining(&self, now_us: u64) -> u64 {
         let capacity = self.counter.params().capacity();
         self.remaining.saturating_add(self.holder.left(now_us)).min(capacity)
     }
 
     /// Returns whether the task must be notified, which happens once until the next call.
-    #[inline]
     fn needs_notice(&mut self, now_us: u64) -> bool {
         if self.is_reported
             || self.holder.left(now_us) > self.low

@@ -151,14 +151,12 @@ fn integers(frame: &[u8]) -> Option<Vec<i64>> {
     Some(integers)
 }
 
-#[inline]
 fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b'\r')?;
     Some((&bytes[..end], bytes.get(end + 2..)?))
 }
 
 /// Parses an integer as servers write it.
-#[inline]
 fn number(word: &[u8]) -> Option<i64> {
     let (is_negative, digits) = match word {
         [b'-', digits @ ..] => (true, digits),

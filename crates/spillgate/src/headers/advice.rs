@@ -60,7 +60,6 @@ pub(crate) fn whole_seconds(duration: Duration) -> u64 {
 impl<'d> Advice<'d> {
     /// Returns the advice of a decision over a single enforced counter, else `None`. Faster than
     /// [`Advice::new`].
-    #[inline]
     pub(super) fn sole(decision: &'d Decision) -> Option<Advice<'d>> {
         let mut counters = decision.limits();
         let counter = counters.next().filter(|counter| counters.len() == 0 && !counter.shadow())?;
@@ -90,7 +89,6 @@ impl<'d> Advice<'d> {
         advice
     }
 
-    #[inline]
     fn over(counter: LimitDecision<'d>, name: PolicyName<'d>) -> Option<Advice<'d>> {
         let (capacity, remaining, limit) =
             (counter.capacity()?, counter.remaining()?, counter.definition());

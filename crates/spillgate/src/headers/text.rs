@@ -18,7 +18,6 @@ impl Text {
         Text { inline: [0; INLINE_MAX], length: 0, spilled: Vec::new() }
     }
 
-    #[inline]
     pub(super) fn text(&mut self, text: &str) -> &mut Text {
         self.bytes(text.as_bytes())
     }
@@ -37,7 +36,6 @@ impl Text {
         self.text("\"")
     }
 
-    #[inline]
     pub(super) fn number(&mut self, before: &str, number: u64) -> &mut Text {
         self.text(before).digits(number)
     }
@@ -59,7 +57,6 @@ impl Text {
         self
     }
 
-    #[inline]
     pub(super) fn known(&mut self, before: &str, number: Option<u64>) -> &mut Text {
         match number {
             Some(number) => self.number(before, number),
@@ -71,7 +68,6 @@ impl Text {
         HeaderValue::from_bytes(self.as_bytes()).expect("names, digits and punctuation of ours")
     }
 
-    #[inline]
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Text {
         let end = self.length + bytes.len();
         match self.inline.get_mut(self.length..end) {

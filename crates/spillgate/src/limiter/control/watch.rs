@@ -56,7 +56,6 @@ impl Inner {
     }
 
     /// Removes expired entries if no task does. Otherwise this is one relaxed load.
-    #[inline]
     pub(crate) fn expire_if_unwatched(&self) {
         if self.control.watch.unwatched.load(Ordering::Relaxed) {
             self.expire_unwatched();
