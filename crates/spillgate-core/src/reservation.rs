@@ -295,16 +295,16 @@ pub enum Opened {
 
 impl Group {
     /// Returns the group of the counters that one call charges.
-    pub fn of(counters: &[PlannedCharge]) -> Group {
+    pub fn new(counters: &[PlannedCharge]) -> Group {
         Group {
             tag: counters.first().map_or(0, |counter| counter.key.tag),
-            counters: Some(counters.iter().map(RecordedCharge::of).collect()),
+            counters: Some(counters.iter().map(RecordedCharge::new).collect()),
         }
     }
 
     /// Returns the group of a record that another call made. Only the record has its counters.
     pub fn unread(counters: &[PlannedCharge]) -> Group {
-        Group { counters: None, ..Group::of(counters) }
+        Group { counters: None, ..Group::new(counters) }
     }
 }
 
@@ -358,7 +358,7 @@ pub enum Closed {
 
 impl Closing {
     /// Creates the change that an ending makes to a record.
-    pub fn of(id: u128, ending: &Ending<'_>) -> Closing {
+    pub fn from_ending(id: u128, ending: &Ending<'_>) -> Closing {
         let how = match ending {
             Ending::Renew { for_us } => Closes::Renews { for_us: *for_us },
             Ending::Undo => Closes::Undoes,

@@ -33,7 +33,7 @@ impl Redis {
     ///
     /// Returns [`BuildError::OtherStore`] if `store` names other servers or databases.
     pub fn set_access(&self, store: &Store, tls: Option<&Tls>) -> Result<(), BuildError> {
-        self.access.take_over(&Access::of(store, tls)?)
+        self.access.take_over(&Access::from_store(store, tls)?)
     }
 
     /// Checks the addresses of a store, and the nodes of a ring. Nothing is connected.
@@ -58,7 +58,7 @@ impl Connector {
 }
 
 impl Access {
-    pub(super) fn of(store: &Store, tls: Option<&Tls>) -> Result<Access, BuildError> {
+    pub(super) fn from_store(store: &Store, tls: Option<&Tls>) -> Result<Access, BuildError> {
         let connector = tls::connector(tls, store.is_secured())?;
         Ok(Access { addresses: addresses_of(store)?, tls: Connector::new(connector) })
     }
@@ -134,22 +134,22 @@ mod tests {
     use super::*;
     use crate::store::Ring;
 
-    fn of(store: &Store) -> Access {
-        Access::of(store, None).unwrap()
+    fn access_to(store: &Store) -> Access {
+        Access::from_store(store, None).unwrap()
     }
 
     #[test]
     fn new_logins_of_the_same_servers_apply_everywhere() {
         let url = |password: &str| Store::Url(format!("redis://me:{password}@a:1/2"));
-        let access = of(&url("old"));
+        let access = access_to(&url("old"));
         let shared = access.addresses[0].login.clone();
-        access.take_over(&of(&url("new"))).unwrap();
+        access.take_over(&access_to(&url("new"))).unwrap();
         assert_eq!(shared.get().password(), Some("new"));
     }
 
     #[test]
     fn another_server_or_database_changes_nothing() {
-        let access = of(&Store::Url("redis://:old@a:1/2".into()));
+        let access = access_to(&Store::Url("redis://:old@a:1/2".into()));
         let ring = Ring::new().node("a", "redis://:new@a:1/2").node("b", "redis://:new@b:1");
         for other in [
             Store::Url("redis://:new@b:1/2".into()),
@@ -157,7 +157,7 @@ mod tests {
             Store::Url("redis://:new@a:1/3".into()),
             Store::Ring(ring),
         ] {
-            assert!(matches!(access.take_over(&of(&other)), Err(BuildError::OtherStore)));
+            assert!(matches!(access.take_over(&access_to(&other)), Err(BuildError::OtherStore)));
         }
         assert_eq!(access.addresses[0].login.get().password(), Some("old"));
     }

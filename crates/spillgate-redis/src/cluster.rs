@@ -408,7 +408,7 @@ mod tests {
     #[tokio::test]
     async fn calls_that_are_redirected_to_a_node_without_slots_share_its_connections() {
         let store = Store::Cluster(vec!["redis://127.0.0.1:1".into()]);
-        let access = Access::of(&store, None).unwrap();
+        let access = Access::from_store(&store, None).unwrap();
         let options = StoreOptions::new(ASK);
         let cluster = Cluster::new(access.addresses, &access.tls, &options).unwrap();
         let tried = Route { shard: Arc::clone(&cluster.seeds[0]), redirect: Redirect::None };

@@ -54,7 +54,7 @@ pub(super) enum NotHere {
 
 impl Failure {
     /// Classifies an error of the client library.
-    pub(super) fn of(error: &RedisError) -> Failure {
+    pub(super) fn from_error(error: &RedisError) -> Failure {
         let why = Why::new(error.to_string(), error.clone());
         // The library turns a denied login into an error of its own, without the server's code.
         if error.kind() == ErrorKind::AuthenticationFailed {
@@ -214,14 +214,14 @@ mod tests {
 
     use super::*;
 
-    fn of(answer: &str) -> Failure {
+    fn from_answer(answer: &str) -> Failure {
         let (code, details) = answer.split_once(' ').unwrap();
         Failure::of_answer(code, details, answer.into())
     }
 
     #[test]
     fn a_refused_connection_has_sent_nothing() {
-        let of = |kind| Failure::of(&std::io::Error::from(kind).into());
+        let of = |kind| Failure::from_error(&std::io::Error::from(kind).into());
         assert!(matches!(of(std::io::ErrorKind::ConnectionRefused), Failure::NotSent(_)));
         assert!(matches!(of(std::io::ErrorKind::BrokenPipe), Failure::Unknown(_)));
     }
@@ -229,7 +229,7 @@ mod tests {
     /// Replies of real servers: 6.2, 7.0, 8.2 and Valkey 9.
     #[test]
     fn classifies_the_replies_of_real_servers() {
-        let not_here = |answer: &str| match of(answer) {
+        let not_here = |answer: &str| match from_answer(answer) {
             Failure::NotHere(what, _) => what,
             other => panic!("{answer}: {other:?}"),
         };
@@ -268,7 +268,7 @@ mod tests {
             "WRONGPASS invalid username-password pair or user is disabled.",
             "ERR max number of clients reached",
         ] {
-            assert!(matches!(of(unfit), Failure::Unfit(_)), "{unfit}");
+            assert!(matches!(from_answer(unfit), Failure::Unfit(_)), "{unfit}");
         }
         for bug in [
             "CROSSSLOT Keys in request don't hash to the same slot",
@@ -277,14 +277,14 @@ mod tests {
             "ERR Error compiling script (new function): user_script:1: unexpected symbol near '#'",
             "ERR Error running script (call to f_1f): @user_script:1: -WRONGTYPE Operation against a key holding the wrong kind of value",
         ] {
-            assert!(matches!(of(bug), Failure::Bug(_)), "{bug}");
+            assert!(matches!(from_answer(bug), Failure::Bug(_)), "{bug}");
         }
     }
 
     #[test]
     fn a_broken_connection_leaves_the_call_unknown() {
         let broken: RedisError = std::io::Error::from(std::io::ErrorKind::ConnectionReset).into();
-        assert!(matches!(Failure::of(&broken), Failure::Unknown(_)));
+        assert!(matches!(Failure::from_error(&broken), Failure::Unknown(_)));
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
         let reset = || RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
         let denied = (ErrorKind::AuthenticationFailed, "denied").into();
         for error in [reset(), denied] {
-            let store_error = StoreError::from(Failure::of(&error));
+            let store_error = StoreError::from(Failure::from_error(&error));
             let source = store_error.source().unwrap().downcast_ref::<RedisError>().unwrap();
             assert_eq!(source.kind(), error.kind(), "{store_error}");
             assert!(store_error.to_string().ends_with(&error.to_string()), "{store_error}");

@@ -137,7 +137,7 @@ impl Redis {
 
     /// Creates an engine on a store, whether the store can be reached or not.
     pub async fn open(store: &Store, options: &StoreOptions) -> Result<Redis, BuildError> {
-        let access = Access::of(store, options.tls.as_ref())?;
+        let access = Access::from_store(store, options.tls.as_ref())?;
         let topology = Topology::new(store, &access, options)?;
         topology.warm_up().await;
         let settings = CallSettings {

@@ -155,7 +155,7 @@ impl Link {
 
     /// Opens a separate connection, for diagnosis.
     pub(super) async fn dial(&self) -> Result<Wire, Failure> {
-        self.server.dial().await.map_err(|error| Failure::of(&error).unsent())
+        self.server.dial().await.map_err(|error| Failure::from_error(&error).unsent())
     }
 
     /// Drops all connections and makes new ones, because another server may have the role now.
@@ -335,7 +335,7 @@ impl Link {
         held: &mut Held,
     ) -> Result<Reply, Failure> {
         let answer = self.send(open, command, redirect, deadline, held).await?;
-        answer.integers().and_then(Reply::of).map_err(|why| {
+        answer.integers().and_then(Reply::parse).map_err(|why| {
             self.drop_line(open);
             Failure::Unknown(format!("{}: {why}", self.server).into())
         })
@@ -376,7 +376,7 @@ impl Link {
             if error.is_io_error() || error.is_unrecoverable_error() {
                 self.drop_line(open);
             }
-            Failure::of(&error)
+            Failure::from_error(&error)
         })
     }
 
@@ -422,7 +422,7 @@ impl Link {
     ///
     /// The load shows which variant of the script the server accepts. The caller must bound the wait.
     async fn open(&self) -> Result<Open, Failure> {
-        let wire = self.server.dial().await.map_err(|error| Failure::of(&error))?;
+        let wire = self.server.dial().await.map_err(|error| Failure::from_error(&error))?;
         // From here on each byte shows that the server works, also to callers that wait for this connection.
         wire.watch(&self.pulse);
         let mut scripts = &script::PLAIN;

@@ -158,12 +158,12 @@ impl Examination {
         let estimate_us = Clock::System.now_us();
         let nonce = (jitter::random() >> 16).max(1);
         let once = [(&transaction, 1)];
-        let call = Call::of(Header { given_us: 0, estimate_us, nonce }, &once);
+        let call = Call::encode(Header { given_us: 0, estimate_us, nonce }, &once);
         let command = call.command(how, script, &call.encoded());
         let answer =
             self.answer(&command).await.map_err(|failure| StoreError::from(failure).to_string());
         let transactions = std::slice::from_ref(&transaction);
-        let reply = Reply::of(answer?.integers()?)?;
+        let reply = Reply::parse(answer?.integers()?)?;
         let reply = reply.read(transactions, &program::reply_ranges(&once));
         let reply = reply.map_err(|error| error.to_string())?;
         let one = reply.into_iter().next().ok_or("no answer")?;
@@ -176,7 +176,7 @@ impl Examination {
 
     async fn answer(&self, command: &Cmd) -> Result<WireReply, Failure> {
         match Deadline::after(PATIENCE).bound(self.wire.send(command)).await {
-            Some(answer) => answer.map_err(|error| Failure::of(&error)),
+            Some(answer) => answer.map_err(|error| Failure::from_error(&error)),
             None => Err(Failure::Unknown(format!("no answer within {PATIENCE:?}").into())),
         }
     }

@@ -75,7 +75,7 @@ impl<'a> Call<'a> {
     }
 
     /// Encodes transactions, in order, each with its number of equal decisions.
-    pub(super) fn of(header: Header, transactions: &[Times<'a>]) -> Call<'a> {
+    pub(super) fn encode(header: Header, transactions: &[Times<'a>]) -> Call<'a> {
         let mut call = Call::new(header);
         transactions.iter().for_each(|(transaction, times)| call.coalesced(transaction, *times));
         call

@@ -57,7 +57,7 @@ impl Redis {
                     None => return Ok(Answer::EndResult(EndResult::Unknown)),
                 },
             };
-            let closing = Closing::of(id, ending);
+            let closing = Closing::from_ending(id, ending);
             // With other counters: an instance on another ring divided the reservation otherwise. Tries again.
             if let Closed::Answered(answer) =
                 self.correct_at(location, closing, &counters, ending, deadline).await?
@@ -130,7 +130,7 @@ impl Redis {
     ///
     /// If the store cannot be reached, the charges stay. That never admits too much.
     pub(super) async fn undo(&self, location: Location, id: u128, counters: &[RecordedCharge]) {
-        let (closing, deadline) = (Closing::of(id, &Ending::Undo), self.deadline());
+        let (closing, deadline) = (Closing::from_ending(id, &Ending::Undo), self.deadline());
         let _ = self.correct_at(location, closing, counters, &Ending::Undo, deadline).await;
     }
 

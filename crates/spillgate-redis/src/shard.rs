@@ -80,7 +80,7 @@ impl Shard {
                 let (once, ranges) = once(transactions);
                 let held: Held = Some(Box::new(permit));
                 // Boxed, since a decision that queues would otherwise be as large as this future.
-                let run = self.run_holding(|header| Call::of(header, &once), terms, held);
+                let run = self.run_holding(|header| Call::encode(header, &once), terms, held);
                 let reply = Box::pin(run).await?;
                 self.read(&reply, transactions, &ranges)
             }

@@ -112,7 +112,7 @@ pub(super) async fn read(
 ) -> Result<TransactionReply, StoreError> {
     let deadline = redis.deadline();
     let mut replies: SmallVec<[_; 1]> = smallvec![None; transaction.charges.len()];
-    let Legs { mut enforced, mut unenforced } = Legs::of(redis, transaction);
+    let Legs { mut enforced, mut unenforced } = Legs::from_transaction(redis, transaction);
     enforced.append(&mut unenforced);
     let asked =
         enforced.iter().map(|leg| redis.decide_one_at(leg.location, &leg.transaction, deadline));
@@ -187,12 +187,12 @@ impl Outcomes {
                 noted.is_resent |= is_resent;
                 // When the record was made, another policy may have divided the counters into other groups.
                 noted.note(*opened, || match opened {
-                    Opened::New => Group::of(&transaction.charges),
+                    Opened::New => Group::new(&transaction.charges),
                     _ => Group::unread(&transaction.charges),
                 });
             }
             Err(StoreError::Unknown(_) | StoreError::Overloaded { sent: true, .. }) => {
-                noted.note(Opened::New, || Group::of(&transaction.charges));
+                noted.note(Opened::New, || Group::new(&transaction.charges));
             }
             _ => {}
         }
@@ -225,7 +225,7 @@ impl LegRunner<'_, '_, '_> {
     /// Decides the transaction leg by leg.
     async fn run(&mut self) {
         let transaction = self.call.transaction;
-        let Legs { mut enforced, mut unenforced } = Legs::of(self.redis, transaction);
+        let Legs { mut enforced, mut unenforced } = Legs::from_transaction(self.redis, transaction);
         // An opening counts as a charge even at cost 0: its record may be charged when the reservation ends.
         let opens = matches!(transaction.record, RecordAction::Open(_));
         let charges = transaction.intent != Intent::Peek

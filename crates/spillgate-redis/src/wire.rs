@@ -71,7 +71,7 @@ impl Wire {
     pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
         match self.send(command).await {
             Ok(answer) => Ok(answer.value()),
-            Err(error) => Err(Failure::of(&error)),
+            Err(error) => Err(Failure::from_error(&error)),
         }
     }
 }

@@ -121,7 +121,6 @@ impl NamedLimit {
     }
 
     /// Returns its name within a Redis value.
-    #[inline]
     pub fn record(&self) -> RecordName {
         self.record
     }

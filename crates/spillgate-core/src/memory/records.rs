@@ -104,7 +104,7 @@ impl Memory {
             let charges = charges
                 .map(|(counter, reply)| RecordedCost { cost: counter.cost, charge: reply.charge });
             let record = Record::new(opening.body, opening.lasting_us, charges, now_us);
-            let counters = transaction.charges.iter().map(RecordedCharge::of).collect();
+            let counters = transaction.charges.iter().map(RecordedCharge::new).collect();
             let held = Held { record, counters, elsewhere: SmallVec::new(), subject };
             records.put(opening.id, Box::new(held));
         }

@@ -61,7 +61,6 @@ impl Slot {
         (self.tag() == LARGE).then_some(self.a)
     }
 
-    #[inline]
     fn of_bucket(state: &token_bucket::State) -> Option<Slot> {
         let token_bucket::State { used, boundary_us, boundary_part, count, period_us, .. } = *state;
         let counts = [used, boundary_part, count];

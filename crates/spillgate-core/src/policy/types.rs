@@ -131,7 +131,6 @@ impl Types {
         respelled.map_or(TypedRequest::Given(request), TypedRequest::Respelled)
     }
 
-    #[inline]
     fn place_of(&self, name: &str) -> Result<usize, usize> {
         let name = (name.len(), name);
         self.named.binary_search_by(|(known, _)| (known.len(), &**known).cmp(&name))
@@ -308,7 +307,6 @@ impl PathForm {
 }
 
 /// Returns the subject of a value: an address, or the text of a subject that was cut before.
-#[inline]
 fn subject_in(prefix: SubjectPrefix, value: &[u8]) -> Option<Network> {
     match address(value) {
         Some(address) => Some(prefix.subject(address)),

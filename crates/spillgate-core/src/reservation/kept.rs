@@ -35,7 +35,7 @@ pub type RecordedCharges = Arc<[RecordedCharge]>;
 
 impl RecordedCharge {
     /// Records a counter that was charged by its limit.
-    pub fn of<L: LimitHandle>(counter: &PlannedCharge<L>) -> RecordedCharge {
+    pub fn new<L: LimitHandle>(counter: &PlannedCharge<L>) -> RecordedCharge {
         let limit = counter.limit().clone();
         RecordedCharge {
             key: counter.key,
@@ -51,7 +51,7 @@ impl RecordedCharge {
         let share = counter.under(counter.limit.with_params(share));
         RecordedCharge {
             share_of: Some(Box::new(counter.limit.clone())),
-            ..RecordedCharge::of(&share)
+            ..RecordedCharge::new(&share)
         }
     }
 
@@ -268,7 +268,7 @@ mod tests {
         let read = decoded(&bytes).unwrap();
         assert_eq!(read.len(), asked.len());
         for (read, asked) in read.iter().zip(&asked) {
-            let kept = RecordedCharge::of(asked);
+            let kept = RecordedCharge::new(asked);
             let params = |counter: &RecordedCharge| counter.limit.params().cloned();
             assert_eq!((read.key, read.unit, params(read)), (kept.key, kept.unit, params(&kept)));
             assert_eq!(read.is_enforced, asked.group == 0);

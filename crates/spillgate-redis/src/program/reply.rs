@@ -20,7 +20,7 @@ pub(in super::super) struct Reply(Vec<i64>);
 
 impl Reply {
     /// Checks the integers of a reply, and returns what is wrong with them.
-    pub(in super::super) fn of(integers: Vec<i64>) -> Result<Reply, String> {
+    pub(in super::super) fn parse(integers: Vec<i64>) -> Result<Reply, String> {
         match integers.iter().find(|integer| integer.unsigned_abs() > EXACT_MAX) {
             Some(other) => Err(format!("the script returned {other}")),
             None => Ok(Reply(integers)),

@@ -308,7 +308,7 @@ async fn send_batch(shard: &Shard, batch: Batch) {
     };
     let once: Vec<Times<'_>> =
         coalescer.iter().map(|group| (first(group.first), group.times)).collect();
-    let answer = shard.run(|header| Call::of(header, &once), &terms).await.map(Arc::new);
+    let answer = shard.run(|header| Call::encode(header, &once), &terms).await.map(Arc::new);
     // Measured here: handing out the replies is not the server's time.
     drop(sent);
     // Each group has one range of the reply. A transaction's range is found by its position in the group.

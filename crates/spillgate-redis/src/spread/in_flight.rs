@@ -86,7 +86,7 @@ async fn refund(
         // A caller may send a named reservation again and must find it then, so its record stays.
         if !opening.is_named {
             let counters: Vec<RecordedCharge> =
-                transaction.charges.iter().map(RecordedCharge::of).collect();
+                transaction.charges.iter().map(RecordedCharge::new).collect();
             redis.undo(location, opening.id, &counters).await;
         }
         return;

@@ -28,7 +28,7 @@ pub(super) struct Legs {
 }
 
 impl Legs {
-    pub(super) fn of(redis: &Redis, transaction: &Transaction) -> Legs {
+    pub(super) fn from_transaction(redis: &Redis, transaction: &Transaction) -> Legs {
         let mut legs = Legs { enforced: Vec::new(), unenforced: Vec::new() };
         for (number, counter) in transaction.charges.iter().enumerate() {
             legs.add(transaction, counter, redis.topology.location(counter.key.tag), number);

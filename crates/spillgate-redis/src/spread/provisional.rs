@@ -61,7 +61,7 @@ impl<'a> ProvisionalCharges<'a> {
                 return;
             }
             // Undoing the record refunds every charge of the leg, so no single charges are recorded.
-            let counters = leg.transaction.charges.iter().map(RecordedCharge::of).collect();
+            let counters = leg.transaction.charges.iter().map(RecordedCharge::new).collect();
             self.records.push((leg.location, opening.id, counters));
             return;
         }
