@@ -31,6 +31,7 @@ mod problem;
 mod rule;
 mod runtime;
 mod share;
+mod tree;
 mod types;
 
 pub use builder::{DenialSpec, LeaseSpec, PolicyBuilder, RuleSpec};
@@ -374,21 +375,8 @@ impl Policy {
         for piece in &pieces {
             read_overrides(piece, &mut reading, problems);
         }
-        let overrides = Arc::new(reading.finish(problems));
-        let index = Arc::new(Index::from_rules(&rules.in_order));
-        let written: Arc<[Rule]> = rules.in_order.into();
-        let limit_count = written.iter().map(|rule| rule.limits().len()).sum();
-        Policy {
-            rules: Arc::clone(&written),
-            written,
-            places_by_name: Arc::new(rules.places_by_name),
-            types: Arc::new(types),
-            index,
-            overrides,
-            limit_count,
-            is_empty_on_purpose: rules.none_at.is_some(),
-            runtime: Overrides::default(),
-        }
+        let overrides = reading.finish(problems);
+        rules.into_policy(types, overrides)
     }
 }
 
@@ -407,13 +395,13 @@ impl Rules {
             if problems.are_plenty() {
                 return;
             }
-            if let Some(rule) = Rule::read(&table, types, problems) {
-                self.add(rule, &table, problems);
-            }
+            self.check(&table, types, problems);
         }
     }
 
-    fn add(&mut self, rule: Rule, table: &Table<'_>, problems: &mut Problems<'_>) {
+    /// Adds the rule of a table, or notes its problems.
+    fn check(&mut self, table: &Table<'_>, types: &Types, problems: &mut Problems<'_>) {
+        let Some(rule) = Rule::check(table, types, problems) else { return };
         let place = self.in_order.len() as u32;
         if self.places_by_name.insert(rule.shared_name(), place).is_some() {
             problems.note(
@@ -427,6 +415,23 @@ impl Rules {
             }
         }
         self.in_order.push(rule);
+    }
+
+    fn into_policy(self, types: Types, overrides: Overrides) -> Policy {
+        let index = Arc::new(Index::of(&self.in_order));
+        let written: Arc<[Rule]> = self.in_order.into();
+        let limit_count = written.iter().map(|rule| rule.limits().len()).sum();
+        Policy {
+            rules: Arc::clone(&written),
+            written,
+            places_by_name: Arc::new(self.places_by_name),
+            types: Arc::new(types),
+            index,
+            overrides: Arc::new(overrides),
+            limit_count,
+            is_empty_on_purpose: self.none_at.is_some(),
+            runtime: Overrides::default(),
+        }
     }
 }
 

@@ -1,17 +1,19 @@
 //! Builds a policy in code.
 //!
-//! A rule is written in the language of the policy file, and read as a file is. So there is one way
-//! to a valid rule, and code and files have the same errors.
+//! A [`RuleSpec`] holds the tree that a `[[rule]]` of the policy file becomes, so that one check
+//! makes the rules of both and returns the same errors.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use toml_writer::{ToTomlKey, ToTomlValue};
-
-use super::Policy;
-use super::problem::PolicyError;
+use super::file::{Place, Table};
+use super::overrides::Overrides;
+use super::problem::{PolicyError, Problems};
 use super::rule::{Mode, OnOutage, RequestLimit, Rule};
+use super::tree::{Fields, Value, tree_of};
+use super::types::Types;
+use super::{Policy, Rules};
 use crate::limit::LimitSpec;
 
 /// Collects the rules of a policy. Made by [`Policy::builder`].
@@ -52,11 +54,11 @@ pub struct PolicyBuilder {
 #[must_use = "a rule has an effect only in a policy"]
 pub struct RuleSpec {
     name: String,
-    /// For each attribute of `match`, its patterns as values of the policy file.
-    patterns: BTreeMap<String, Vec<String>>,
-    limits: Vec<LimitSpec>,
-    /// The other fields, as values of the policy file.
-    fields: BTreeMap<&'static str, String>,
+    /// For each attribute of `match`, its patterns.
+    patterns: BTreeMap<String, Vec<Value>>,
+    limits: Vec<Value>,
+    /// The other fields.
+    fields: Fields,
 }
 
 /// The lease terms of a rule as written, not checked yet. See [`RuleSpec::lease`].
@@ -72,8 +74,8 @@ pub struct LeaseSpec {
 #[derive(Clone, Debug, Default)]
 #[must_use = "a denial has an effect only in a rule"]
 pub struct DenialSpec {
-    /// Status and body, as values of the policy file.
-    fields: BTreeMap<&'static str, String>,
+    /// Status and body.
+    fields: Fields,
     headers: BTreeMap<String, String>,
 }
 
@@ -110,8 +112,16 @@ impl PolicyBuilder {
     /// # Errors
     /// Returns the first rule and field that are invalid, with the remedy.
     pub fn build(&self) -> Result<Policy, PolicyError> {
-        let text: String = self.rules.iter().map(RuleSpec::to_toml).collect();
-        Policy::from_toml(&text).map_err(PolicyError::without_file)
+        let (types, mut problems) = (Types::default(), Problems::in_text(""));
+        let mut rules = Rules::default();
+        for rule in &self.rules {
+            let fields = rule.fields();
+            let fields = tree_of(&fields);
+            let place = Place::Rule(Some(&rule.name));
+            rules.check(&Table::without_file(&fields, place), &types, &mut problems);
+        }
+        let first = problems.into_errors("").into_iter().next();
+        first.map_or_else(|| Ok(rules.into_policy(types, Overrides::default())), Err)
     }
 }
 
@@ -134,7 +144,7 @@ impl Rule {
             name: name.into(),
             patterns: BTreeMap::new(),
             limits: Vec::new(),
-            fields: BTreeMap::new(),
+            fields: Fields::new(),
         }
     }
 }
@@ -142,7 +152,7 @@ impl Rule {
 impl RuleSpec {
     /// Sets the domain of the requests that it matches. The default is `default`.
     pub fn domain(self, domain: impl Into<String>) -> RuleSpec {
-        self.with("domain", domain.into().to_toml_value())
+        self.with("domain", Value::text(domain))
     }
 
     /// Adds a condition: the attribute must match this pattern. Each `*` stands for any text, so
@@ -150,7 +160,7 @@ impl RuleSpec {
     ///
     /// If one attribute has several patterns, one of them must match.
     pub fn matching(self, attribute: impl Into<String>, pattern: impl Into<String>) -> RuleSpec {
-        self.with_pattern(attribute.into(), pattern.into().to_toml_value())
+        self.with_pattern(attribute.into(), Value::text(pattern))
     }
 
     /// Adds a condition like [`RuleSpec::matching`]: the attribute must be equal to this value, in
@@ -168,52 +178,51 @@ impl RuleSpec {
         attribute: impl Into<String>,
         value: impl Into<String>,
     ) -> RuleSpec {
-        let value: String = value.into();
-        self.with_pattern(attribute.into(), BTreeMap::from([("exact", value)]).to_toml_value())
+        self.with_pattern(attribute.into(), Value::members([("exact", value)]))
     }
 
     /// Sets the attributes of its subjects: each combination of their values is limited by itself.
     /// Without any, all requests share one counter.
     pub fn key(self, attributes: impl IntoIterator<Item: Into<String>>) -> RuleSpec {
-        self.with("key", list_of(attributes))
+        self.with("key", Value::texts(attributes))
     }
 
     /// Sets the key attributes that choose the shard, so that subjects with equal values of these
     /// share one. The default is the whole key.
     pub fn anchor(self, attributes: impl IntoIterator<Item: Into<String>>) -> RuleSpec {
-        self.with("anchor", list_of(attributes))
+        self.with("anchor", Value::texts(attributes))
     }
 
     /// Adds a limit: a [`Limit`](crate::Limit), a quota such as `"5/minute"`, or a [`LimitSpec`].
     pub fn limit(mut self, limit: impl Into<LimitSpec>) -> RuleSpec {
-        self.limits.push(limit.into());
+        self.limits.push(limit_value(limit.into()));
         self
     }
 
     /// Sets the effect of the rule. The default is [`Mode::Enforce`].
     pub fn mode(self, mode: Mode) -> RuleSpec {
-        self.with("mode", mode.name().to_toml_value())
+        self.with("mode", Value::text(mode.name()))
     }
 
     /// Sets the behaviour while the store is out of reach. The default is [`OnOutage::Local`].
     pub fn on_outage(self, on_outage: OnOutage) -> RuleSpec {
-        self.with("on_outage", on_outage.name().to_toml_value())
+        self.with("on_outage", Value::text(on_outage.name()))
     }
 
     /// Sets the part of each limit that one instance enforces while the store is out of reach,
     /// above 0 and at most 1. The default is one part for each instance.
     pub fn local_share(self, share: f64) -> RuleSpec {
-        self.with("local_share", share.to_toml_value())
+        self.with("local_share", Value::number(share))
     }
 
     /// Lets instances take tokens ahead of use, and spend them without asking the store.
     pub fn lease(self, lease: LeaseSpec) -> RuleSpec {
-        self.with("lease", lease.to_toml())
+        self.with("lease", lease.value())
     }
 
     /// Sets the response to the requests that the rule denies, where it differs from the usual one.
     pub fn denial(self, denial: DenialSpec) -> RuleSpec {
-        self.with("denial", denial.to_toml())
+        self.with("denial", denial.value())
     }
 
     /// Makes the rule post-paid: it is charged whether it has room or not, and whatever other rules
@@ -226,7 +235,7 @@ impl RuleSpec {
     /// let rule = Rule::new("bytes").key(["user"]).limit(Limit::per_minute(5)).postpaid();
     /// ```
     pub fn postpaid(self) -> RuleSpec {
-        self.with("postpaid", true.to_toml_value())
+        self.with("postpaid", Value::Truth(true))
     }
 
     /// Lets requests refund without a receipt, by [`Request::refunding`](crate::Request::refunding).
@@ -238,7 +247,7 @@ impl RuleSpec {
     /// let rule = Rule::new("api").key(["user"]).limit(Limit::per_minute(5)).negative_hits();
     /// ```
     pub fn negative_hits(self) -> RuleSpec {
-        self.with("negative_hits", true.to_toml_value())
+        self.with("negative_hits", Value::Truth(true))
     }
 
     /// Sets the effect of a limit that a request asks for, by
@@ -253,36 +262,33 @@ impl RuleSpec {
     /// let rule = rule.request_limit(RequestLimit::Replace);
     /// ```
     pub fn request_limit(self, request_limit: RequestLimit) -> RuleSpec {
-        self.with("request_limit", request_limit.name().to_toml_value())
+        self.with("request_limit", Value::text(request_limit.name()))
     }
 
-    fn with(mut self, field: &'static str, value: String) -> RuleSpec {
-        self.fields.insert(field, value);
+    fn with(mut self, field: &str, value: Value) -> RuleSpec {
+        self.fields.insert(field.to_owned(), value);
         self
     }
 
-    fn with_pattern(mut self, attribute: String, pattern: String) -> RuleSpec {
+    fn with_pattern(mut self, attribute: String, pattern: Value) -> RuleSpec {
         self.patterns.entry(attribute).or_default().push(pattern);
         self
     }
 
-    /// Writes the rule as the policy file has it.
-    fn to_toml(&self) -> String {
-        let mut text = format!("[[rule]]\nname = {}\n", self.name.to_toml_value());
-        for (field, value) in &self.fields {
-            text += &format!("{field} = {value}\n");
-        }
+    /// Returns the fields that a file would have.
+    fn fields(&self) -> Fields {
+        let mut fields = self.fields.clone();
+        fields.insert("name".to_owned(), Value::text(&self.name));
         if !self.patterns.is_empty() {
-            let patterns = self.patterns.iter().map(|(attribute, patterns)| {
-                (attribute.to_toml_key(), format!("[{}]", patterns.join(", ")))
-            });
-            text += &format!("match = {}\n", inline_table(patterns));
+            let patterns = self.patterns.iter();
+            let patterns =
+                patterns.map(|(name, any_of)| (name.clone(), Value::List(any_of.clone())));
+            fields.insert("match".to_owned(), Value::Table(patterns.collect()));
         }
         if !self.limits.is_empty() {
-            let limits: Vec<String> = self.limits.iter().map(limit_to_toml).collect();
-            text += &format!("limits = [{}]\n", limits.join(", "));
+            fields.insert("limits".to_owned(), Value::List(self.limits.clone()));
         }
-        text
+        fields
     }
 }
 
@@ -304,20 +310,18 @@ impl LeaseSpec {
         self
     }
 
-    fn to_toml(&self) -> String {
+    fn value(self) -> Value {
         let ttl = match self.ttl.subsec_nanos().is_multiple_of(1_000_000) {
             true => format!("{}ms", self.ttl.as_millis()),
             // No length of time of the policy file is so fine, and the error shows this text.
             false => format!("{:?}", self.ttl),
         };
-        let mut fields = vec![
-            ("share".to_owned(), self.share.to_toml_value()),
-            ("ttl".to_owned(), ttl.to_toml_value()),
-        ];
-        if !self.hot.is_empty() {
-            fields.push(("hot".to_owned(), self.hot.to_toml_value()));
-        }
-        inline_table(fields)
+        let hot = Value::List(self.hot.into_iter().map(Value::members).collect());
+        Value::table([
+            ("share", Value::number(self.share)),
+            ("ttl", Value::text(ttl)),
+            ("hot", hot),
+        ])
     }
 }
 
@@ -329,12 +333,12 @@ impl DenialSpec {
 
     /// Sets the status, from 400 to 599. Without it the status goes by the reason.
     pub fn status(self, status: u16) -> DenialSpec {
-        self.with("status", status.to_toml_value())
+        self.with("status", Value::number(status))
     }
 
     /// Sets the body: a text, sent as `text/plain` unless a header says otherwise.
     pub fn text(self, text: impl Into<String>) -> DenialSpec {
-        self.with("text", text.into().to_toml_value())
+        self.with("text", Value::text(text))
     }
 
     /// Sets the body: a JSON object with these texts.
@@ -342,7 +346,7 @@ impl DenialSpec {
         self,
         members: impl IntoIterator<Item = (N, V)>,
     ) -> DenialSpec {
-        self.with("json", table_of(members))
+        self.with("json", Value::members(members))
     }
 
     /// Sets members of the problem details, in place of the usual ones of these names or beside them.
@@ -350,7 +354,7 @@ impl DenialSpec {
         self,
         members: impl IntoIterator<Item = (N, V)>,
     ) -> DenialSpec {
-        self.with("problem", table_of(members))
+        self.with("problem", Value::members(members))
     }
 
     /// Adds a header field. `Content-Type` replaces the type that goes with the body.
@@ -359,17 +363,16 @@ impl DenialSpec {
         self
     }
 
-    fn with(mut self, field: &'static str, value: String) -> DenialSpec {
-        self.fields.insert(field, value);
+    fn with(mut self, field: &str, value: Value) -> DenialSpec {
+        self.fields.insert(field.to_owned(), value);
         self
     }
 
-    fn to_toml(&self) -> String {
-        let mut fields = self.fields.clone();
+    fn value(mut self) -> Value {
         if !self.headers.is_empty() {
-            fields.insert("headers", self.headers.to_toml_value());
+            self.fields.insert("headers".to_owned(), Value::members(self.headers));
         }
-        inline_table(fields.into_iter().map(|(field, value)| (field.to_owned(), value)))
+        Value::Table(self.fields)
     }
 }
 
@@ -389,35 +392,18 @@ impl fmt::Debug for LeaseSpec {
     }
 }
 
-fn limit_to_toml(limit: &LimitSpec) -> String {
+fn limit_value(limit: LimitSpec) -> Value {
     let LimitSpec { quota, algorithm, burst, name, unit, time_zone, max_hold } = limit;
-    let text = |value: &Option<String>| value.as_ref().map(ToTomlValue::to_toml_value);
     let fields = [
-        ("quota", Some(quota.to_toml_value())),
-        ("algorithm", text(algorithm)),
-        ("burst", burst.map(|burst| burst.to_toml_value())),
-        ("name", text(name)),
-        ("unit", text(unit)),
-        ("time_zone", text(time_zone)),
-        ("max_hold", text(max_hold)),
+        ("quota", Some(Value::text(quota))),
+        ("algorithm", algorithm.map(Value::text)),
+        ("burst", burst.map(Value::number)),
+        ("name", name.map(Value::text)),
+        ("unit", unit.map(Value::text)),
+        ("time_zone", time_zone.map(Value::text)),
+        ("max_hold", max_hold.map(Value::text)),
     ];
-    inline_table(fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))))
-}
-
-fn list_of(texts: impl IntoIterator<Item: Into<String>>) -> String {
-    let texts: Vec<String> = texts.into_iter().map(Into::into).collect();
-    texts.to_toml_value()
-}
-
-fn table_of<N: Into<String>, V: Into<String>>(members: impl IntoIterator<Item = (N, V)>) -> String {
-    let owned = members.into_iter().map(|(name, value)| (name.into(), value.into()));
-    owned.collect::<BTreeMap<String, String>>().to_toml_value()
-}
-
-fn inline_table(fields: impl IntoIterator<Item = (String, String)>) -> String {
-    let fields: Vec<String> =
-        fields.into_iter().map(|(key, value)| format!("{key} = {value}")).collect();
-    format!("{{ {} }}", fields.join(", "))
+    Value::table(fields.into_iter().filter_map(|(field, value)| Some((field, value?))))
 }
 
 #[cfg(test)]

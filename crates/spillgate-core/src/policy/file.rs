@@ -170,6 +170,11 @@ impl<'t> Table<'t> {
         }
     }
 
+    /// Makes a table that was built in code.
+    pub(super) fn without_file(fields: &'t DeTable<'t>, place: Place<'t>) -> Table<'t> {
+        Table { fields, head: 0, piece: Piece { at: 0, text: "" }, place, limit: None }
+    }
+
     /// Makes the table of one limit in this table's list.
     pub(super) fn of_limit(
         self,

@@ -43,11 +43,6 @@ impl PolicyError {
     pub fn message(&self) -> &str {
         &self.message
     }
-
-    /// Returns the error for a policy that has no file.
-    pub(super) fn without_file(self) -> PolicyError {
-        PolicyError { file: String::new(), line: 0, ..self }
-    }
 }
 
 impl fmt::Display for PolicyError {
@@ -123,7 +118,7 @@ impl<'t> Problems<'t> {
         1 + newlines(&self.text.as_bytes()[..at])
     }
 
-    /// Returns the errors in file order.
+    /// Returns the errors in file order. Those of a policy without a file have no line.
     pub(super) fn into_errors(mut self, file_name: &str) -> Vec<PolicyError> {
         self.found.sort_by_key(|problem| problem.at);
         let (mut line, mut counted) = (1, 0);
@@ -131,6 +126,7 @@ impl<'t> Problems<'t> {
             line += newlines(&self.text.as_bytes()[counted..problem.at]);
             counted = problem.at;
             let Problem { place, field, message, .. } = problem;
+            let line = if file_name.is_empty() { 0 } else { line };
             PolicyError { file: file_name.to_owned(), line, place, field, message }
         };
         self.found.into_iter().map(with_line).collect()

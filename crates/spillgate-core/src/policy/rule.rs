@@ -277,8 +277,8 @@ impl Rule {
             && self.missing_from(request).is_none()
     }
 
-    /// Reads a rule from a table, unless something is missing or wrong.
-    pub(super) fn read(
+    /// Makes a rule of a table of a file or of code, unless something is missing or wrong.
+    pub(super) fn check(
         table: &Table<'_>,
         types: &Types,
         problems: &mut Problems<'_>,
