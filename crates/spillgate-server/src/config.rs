@@ -1,36 +1,32 @@
 //! Settings, from three origins: the environment overrides the file, and flags override both. The file holds the policy
 //! too.
-//!
-//! Longer than 450 lines because each setting has one line in each of its tables.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use spillgate::policy::FileSetting;
 use spillgate::{Policy, http};
 
 use crate::files;
 
 mod auth;
-mod closest;
 mod contradictions;
 mod environment;
 mod envoy;
 mod expose;
-mod file;
 mod problem;
 mod store;
+mod table;
 mod telemetry;
 mod value;
 
 pub(crate) use auth::{Auth, Original, deny_status};
-use closest::closest_setting;
-use envoy::ON_OUTAGE_DENY;
 pub(crate) use envoy::{Envoy, OnOutageDeny};
 use problem::Origin;
 pub use problem::{ConfigError, Problem};
 pub use store::Store;
 pub(crate) use store::StoreTls;
-use telemetry::{FORMATS, LEVELS};
+pub use table::setting_names;
 pub(crate) use telemetry::{Format, Log, Otlp, Sample, log_format};
 
 /// The settings and the policy of a command.
@@ -146,7 +142,7 @@ impl Config {
 /// If the file cannot be read, or a setting of the store is wrong.
 pub(crate) fn store_now(file: Option<&Path>, flags: Flags<'_>) -> Result<Store, ConfigError> {
     let mut given = match file {
-        Some(file) => file::settings_in(&file.display().to_string(), &read(file)?)?,
+        Some(file) => settings_in(&file.display().to_string(), &read(file)?)?,
         None => Vec::new(),
     };
     given.extend(environment::settings_in(std::env::vars_os()).0);
@@ -251,7 +247,7 @@ pub(crate) struct Change {
 
 impl Version {
     pub(crate) fn from_text(file: &str, text: &str) -> Version {
-        let given = file::settings_in(file, text).unwrap_or_default();
+        let given = settings_in(file, text).unwrap_or_default();
         Version { settings: given.into_iter().map(|given| (given.name, given.value)).collect() }
     }
 
@@ -286,7 +282,7 @@ impl Contents {
                 contents.problems = problems.map(Problem::Policy).collect();
             }
         }
-        match file::settings_in(file, text) {
+        match settings_in(file, text) {
             Ok(given) => contents.given = given,
             // A file that is no TOML is a problem of the policy too, and one report of it is enough.
             Err(_) if !contents.problems.is_empty() => {}
@@ -294,6 +290,17 @@ impl Contents {
         }
         contents
     }
+}
+
+/// Returns the settings of a file's text.
+fn settings_in(file: &str, text: &str) -> Result<Vec<Given>, Problem> {
+    let found = Policy::settings_in(file, text).map_err(Problem::Policy)?;
+    let given = found.into_iter().map(|FileSetting { name, value, line }| Given {
+        name,
+        value,
+        origin: Origin::Line { file: file.to_owned(), line },
+    });
+    Ok(given.collect())
 }
 
 /// One setting as an operator gave it.
@@ -367,66 +374,6 @@ impl Settings {
             .filter_map(|given| self.set(given).err().map(|message| wrong(given, message)))
             .collect()
     }
-
-    fn set(&mut self, given: &Given) -> Result<(), String> {
-        let text = given.value.as_deref().ok_or("takes a string, a whole number, true or false")?;
-        match given.name.as_str() {
-            "server.http" => self.http = value::address(text)?,
-            "server.grpc.address" => self.grpc = value::address(text)?,
-            "server.grpc.timeout" => self.envoy.timeout = value::duration(text)?,
-            "server.grpc.on_outage_deny" => {
-                self.envoy.on_outage_deny = value::choice(text, &ON_OUTAGE_DENY)?;
-            }
-            "server.grpc.headers" => self.envoy.headers = envoy::headers(text)?,
-            "server.grpc.dynamic_metadata" => self.envoy.dynamic_metadata = value::boolean(text)?,
-            "server.domains" => self.domains = value::choice(text, &NAMES)?,
-            "server.attributes" => self.attributes = value::choice(text, &NAMES)?,
-            "server.units" => self.units = value::choice(text, &NAMES)?,
-            "server.resp.address" => self.resp = value::address(text)?,
-            "server.resp.password_file" => self.resp_password_file = Some(text.into()),
-            "server.admin" => self.admin = value::address(text)?,
-            "server.insecure" => self.insecure = value::boolean(text)?,
-            "server.data_token_file" => self.data_token_file = Some(text.into()),
-            "server.admin_token_file" => self.admin_token_file = Some(text.into()),
-            "server.trusted_proxies" => self.trusted_proxies = value::networks(text)?,
-            "server.auth.original" => self.auth.original = Original::named(text)?,
-            "server.auth.headers" => self.auth.headers = auth::headers(text)?,
-            "server.auth.query" => self.auth.query = auth::parameters(text)?,
-            "server.auth.deny_status" => self.auth.deny_status = Some(auth::deny_status(text)?),
-            "server.tls.cert" => self.tls.cert = Some(text.into()),
-            "server.tls.key" => self.tls.key = Some(text.into()),
-            "server.tls.client_ca" => self.tls.client_ca = Some(text.into()),
-            "telemetry.log.level" => self.log.level = value::choice(text, &LEVELS)?,
-            "telemetry.log.format" => self.log.format = value::choice(text, &FORMATS)?,
-            "telemetry.otlp.collector" => self.otlp.collector = value::collector(text)?,
-            "telemetry.otlp.sample" => self.otlp.sample = value::sample(text)?,
-            "telemetry.audit_subjects" => self.log.audit_subjects = value::boolean(text)?,
-            name => match name.strip_prefix("store.") {
-                Some(field) if self.store.set(field, text, &given.origin)? => {}
-                _ => return Err(unknown(name)),
-            },
-        }
-        Ok(())
-    }
-}
-
-/// Returns the problem of a name that no setting has.
-fn unknown(name: &str) -> String {
-    if let Some(remedy) = gone(name) {
-        return format!("no such setting; {remedy}");
-    }
-    match closest_setting(name) {
-        Some(closest) => format!("no such setting; did you mean `{closest}`?"),
-        None => "no such setting; `spillgate validate --schema` lists all settings".to_owned(),
-    }
-}
-
-/// Returns what to do in place of a setting that is gone; `None` for other names.
-fn gone(name: &str) -> Option<&'static str> {
-    // A field of the ring before has the name of that ring in front.
-    let is_previous = name.starts_with("store.ring.previous.");
-    let name = if is_previous { "store.ring.previous" } else { name };
-    GONE.iter().find(|(gone, _)| *gone == name).map(|(_, remedy)| *remedy)
 }
 
 /// Returns an address that only this machine reaches, so that a first try opens nothing to remote clients.
@@ -436,70 +383,3 @@ fn local(port: u16) -> SocketAddr {
 
 /// The prefix of the widest private network, `fc00::/7`.
 const PRIVATE: u8 = 7;
-/// The tables of the file that hold settings; the others are the policy's.
-const SECTIONS: [&str; 3] = ["server", "store", "telemetry"];
-
-fn settings() -> Vec<&'static str> {
-    SETTINGS.iter().chain(&store::SETTINGS).copied().collect()
-}
-
-const SETTINGS: &[&str] = &[
-    "server.http",
-    "server.grpc.address",
-    "server.grpc.timeout",
-    "server.grpc.on_outage_deny",
-    "server.grpc.headers",
-    "server.grpc.dynamic_metadata",
-    "server.domains",
-    "server.attributes",
-    "server.units",
-    "server.resp.address",
-    "server.resp.password_file",
-    "server.admin",
-    "server.insecure",
-    "server.data_token_file",
-    "server.admin_token_file",
-    "server.trusted_proxies",
-    "server.auth.original",
-    "server.auth.headers",
-    "server.auth.query",
-    "server.auth.deny_status",
-    "server.tls.cert",
-    "server.tls.key",
-    "server.tls.client_ca",
-    "telemetry.log.level",
-    "telemetry.log.format",
-    "telemetry.otlp.collector",
-    "telemetry.otlp.sample",
-    "telemetry.audit_subjects",
-];
-
-/// Settings that are gone, with their fields, and what to do instead.
-const GONE: &[(&str, &str)] = &[
-    ("server.grpc", "write its address as server.grpc.address"),
-    ("server.resp", "write its address as server.resp.address"),
-    ("telemetry.log", "write its level as telemetry.log.level"),
-    ("telemetry.metrics", "decisions are always counted, so leave this out"),
-    ("telemetry.otlp", "write the collector's address as telemetry.otlp.collector"),
-    (
-        "telemetry.otlp.metrics_every",
-        "let the collector scrape /metrics of the admin listener, with its Prometheus receiver",
-    ),
-    ("telemetry.top", "subjects are always sampled, so leave this out"),
-    (
-        "store.clock",
-        "the store's clock always decides, so leave it out; a store that bars TIME in scripts cannot be used",
-    ),
-    ("store.ring.number", "a ring is known by its nodes and their weights, so leave it out"),
-    ("store.ring.previous", CHANGE_RING),
-    ("store.ring.previous_number", CHANGE_RING),
-    (
-        "store.secret_previous_file",
-        "restart all instances with the new key_secret_file; while both secrets are in use, each subject can \
-         get up to twice its limit",
-    ),
-];
-const CHANGE_RING: &str = "restart all instances with the new nodes; while both rings are in use, each subject \
-    that moves can get up to twice its limit";
-
-const NAMES: [(&str, Names); 2] = [("open", Names::Open), ("known", Names::Known)];

@@ -51,8 +51,8 @@ pub mod policy {
     pub use spillgate_core::ip::Network;
     pub(crate) use spillgate_core::policy::*;
     pub use spillgate_core::policy::{
-        DenialBody, DenialSpec, Glob, InvalidChange, LeaseSpec, LeaseTerms, NameKind, NotMatched,
-        Pattern, PolicyBuilder, RequestLimit, RuleDenial, RuleSpec, Subject, first_dot_too_many,
+        DenialBody, DenialSpec, FileSetting, Glob, InvalidChange, LeaseSpec, LeaseTerms, NameKind,
+        NotMatched, Pattern, PolicyBuilder, RequestLimit, RuleDenial, RuleSpec, Subject, edits,
     };
 }
 

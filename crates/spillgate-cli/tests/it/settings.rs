@@ -444,13 +444,7 @@ fn refusal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     errors
 }
 
-/// Every setting, by the lists in the source of the server.
+/// Every setting.
 pub(crate) fn every_setting() -> Vec<String> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../spillgate-server/src");
-    let lists = ["config.rs", "config/store.rs"].map(|file| {
-        let source = std::fs::read_to_string(format!("{folder}/{file}")).unwrap();
-        source.split_once("const SETTINGS: ").unwrap().1.split_once("];").unwrap().0.to_owned()
-    });
-    let name = |line: &str| Some(line.trim().strip_prefix('"')?.strip_suffix("\",")?.to_owned());
-    lists.iter().flat_map(|list| list.lines().filter_map(name)).collect()
+    spillgate_server::config::setting_names().map(str::to_owned).collect()
 }

@@ -4,22 +4,13 @@ use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
 /// Returns the byte offset of the first dot in a key beyond the bound for the text's length, or
-/// `None` if the file is within the bound. Check a TOML file with it before you parse the file
-/// into a tree. [`Policy`](crate::policy::Policy) checks its own files.
+/// `None` if the file is within the bound.
 ///
 /// The bound is 512 dots, and one more for every 8 bytes of text. No file that an operator needs
 /// reaches it. Each dot of a key makes a table, and a table with one field takes 1.4 kB. A file of
 /// 2.7 MB with lines `a.a.a.a = 1` took 1.5 GB as a tree. Dots in strings and comments make no
 /// table and are not counted.
-///
-/// ```
-/// use spillgate::policy::first_dot_too_many;
-///
-/// assert_eq!(first_dot_too_many("match.path = \"/a\""), None);
-/// let nested = "a.a.a.a = 1\n".repeat(1_000);
-/// assert_eq!(first_dot_too_many(&nested), Some(8_045));
-/// ```
-pub fn first_dot_too_many(text: &str) -> Option<usize> {
+pub(super) fn first_dot_too_many(text: &str) -> Option<usize> {
     let dots_max = DOTS_ALWAYS + text.len() / BYTES_PER_DOT;
     let mut dots = Source::new(text).lex().filter(|token| token.kind() == TokenKind::Dot);
     dots.nth(dots_max).map(|dot| dot.span().start())
@@ -46,6 +37,12 @@ mod tests {
         });
         println!("{} bytes of memory for {} bytes of text", taken.bytes_max, text.len());
         assert!(taken.bytes_max < text.len() as u64, "{} bytes of memory", taken.bytes_max);
+    }
+
+    #[test]
+    fn names_the_first_dot_beyond_the_bound() {
+        assert_eq!(first_dot_too_many("match.path = \"/a\""), None);
+        assert_eq!(first_dot_too_many(&"a.a.a.a = 1\n".repeat(1_000)), Some(8_045));
     }
 
     #[test]

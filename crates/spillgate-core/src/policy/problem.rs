@@ -121,15 +121,32 @@ impl<'t> Problems<'t> {
     /// Returns the errors in file order. Those of a policy without a file have no line.
     pub(super) fn into_errors(mut self, file_name: &str) -> Vec<PolicyError> {
         self.found.sort_by_key(|problem| problem.at);
-        let (mut line, mut counted) = (1, 0);
-        let with_line = |problem: Problem| {
-            line += newlines(&self.text.as_bytes()[counted..problem.at]);
-            counted = problem.at;
-            let Problem { place, field, message, .. } = problem;
-            let line = if file_name.is_empty() { 0 } else { line };
+        let mut lines = LineCounter::new(self.text);
+        let with_line = |Problem { at, place, field, message }| {
+            let line = if file_name.is_empty() { 0 } else { lines.line_of(at) };
             PolicyError { file: file_name.to_owned(), line, place, field, message }
         };
         self.found.into_iter().map(with_line).collect()
+    }
+}
+
+/// Counts the lines up to places in a file, which come in order.
+pub(super) struct LineCounter<'t> {
+    text: &'t str,
+    counted: usize,
+    line: usize,
+}
+
+impl<'t> LineCounter<'t> {
+    pub(super) fn new(text: &'t str) -> LineCounter<'t> {
+        LineCounter { text, counted: 0, line: 1 }
+    }
+
+    /// Returns the line of a place that is not before the last one.
+    pub(super) fn line_of(&mut self, at: usize) -> usize {
+        self.line += newlines(&self.text.as_bytes()[self.counted..at]);
+        self.counted = at;
+        self.line
     }
 }
 
@@ -149,7 +166,7 @@ pub(super) fn longer<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
 
 /// Returns the number of bytes to insert, remove or replace to turn one word into the other. A word
 /// that is more than twice as long as the known one counts as unlike it.
-fn edits(word: &str, known: &str) -> usize {
+pub fn edits(word: &str, known: &str) -> usize {
     if word.len() > 2 * known.len() {
         return usize::MAX / 3;
     }

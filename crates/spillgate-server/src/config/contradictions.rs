@@ -60,22 +60,22 @@ impl Settings {
 
     /// Returns the files of secrets that every user of this machine may read: setting and file.
     pub(crate) fn open_secrets(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
-        let files = [
-            ("server.data_token_file", &self.data_token_file),
-            ("server.admin_token_file", &self.admin_token_file),
-            ("server.resp.password_file", &self.resp_password_file),
-            ("server.tls.key", &self.tls.key),
-            ("store.password_file", &self.store.password_file),
-            ("store.key_secret_file", &self.store.key_secret_file),
-            ("store.tls.key", &self.store.tls.key),
-        ];
-        let named = files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?)));
-        named.filter(|(_, file)| files::is_open_to_all(file))
+        let is_secret = |name: &str| name.ends_with("_file") || name.ends_with(".key");
+        self.files().filter(move |(name, file)| is_secret(name) && files::is_open_to_all(file))
     }
 
     /// Returns the settings that name a file that this process cannot read, so that the service would not start, each
     /// with the reason.
     pub fn unreadable_files(&self) -> Vec<(&'static str, String)> {
+        let unreadable = self.files().filter_map(|(name, file)| {
+            let why = files::read(file, files::CREDENTIAL_BYTES_MAX).err()?;
+            Some((name, format!("{}: {why}", file.display())))
+        });
+        unreadable.collect()
+    }
+
+    /// Returns the files of secrets and certificates that settings name.
+    fn files(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
         let (tls, store) = (&self.tls, &self.store);
         let files = [
             ("server.data_token_file", &self.data_token_file),
@@ -91,12 +91,7 @@ impl Settings {
             ("store.tls.cert", &store.tls.cert),
             ("store.tls.key", &store.tls.key),
         ];
-        let unreadable = files.into_iter().filter_map(|(name, file)| {
-            let file = file.as_ref()?;
-            let why = files::read(file, files::CREDENTIAL_BYTES_MAX).err()?;
-            Some((name, format!("{}: {why}", file.display())))
-        });
-        unreadable.collect()
+        files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?)))
     }
 
     /// Returns the data listeners that other machines reach without a token or a certificate, and without `insecure`.

@@ -3,9 +3,9 @@
 
 use std::ffi::OsString;
 
-use super::closest::closest_setting;
+use super::Given;
 use super::problem::{Origin, Problem};
-use super::{Given, SECTIONS, gone, settings};
+use super::table::{NODES, closest, gone, setting_names};
 
 /// Returns the settings, ordered by name and the nodes of a ring by number, and the problems of the variables.
 pub(super) fn settings_in(
@@ -47,9 +47,7 @@ fn parts_of(name: &str) -> impl Iterator<Item = (Option<u32>, &str)> {
 
 /// Returns whether a setting may have this name. The fields of a ring's nodes are checked where they are read.
 fn is_setting(name: &str) -> bool {
-    let known = settings();
-    let is_ours = name.split_once('.').is_some_and(|(section, _)| SECTIONS.contains(&section));
-    is_ours && (known.contains(&name) || name.starts_with("store.ring.nodes."))
+    name.starts_with(NODES) || setting_names().any(|known| known == name)
 }
 
 /// Returns whether Kubernetes sets this variable: it sets some in each container for every Service whose name begins
@@ -92,12 +90,11 @@ fn no_setting(name: &str) -> String {
 
 /// Returns the setting that a name most likely means: the closest one, or the only one in any section with this name.
 fn meant_setting(name: &str) -> Option<String> {
-    closest_setting(name).or_else(|| {
+    closest(name).or_else(|| {
         let in_section = |setting: &&str| {
             setting.strip_suffix(name).is_some_and(|section| section.ends_with('.'))
         };
-        let known = settings();
-        let mut namesakes = known.into_iter().filter(in_section);
+        let mut namesakes = setting_names().filter(in_section);
         let only = namesakes.next().filter(|_| namesakes.next().is_none());
         only.map(str::to_owned)
     })
@@ -197,7 +194,7 @@ mod tests {
 
     #[test]
     fn every_setting_is_read_by_its_variable() {
-        for name in settings() {
+        for name in setting_names() {
             let variable = format!("{PREFIX}{}", name.replace('.', "__").to_uppercase());
             let (given, problems) = read(&variable, "x");
             assert!(problems.is_empty(), "{variable}");

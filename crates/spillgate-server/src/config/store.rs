@@ -25,7 +25,7 @@ pub struct Store {
     pub(crate) overload_wait: Option<Duration>,
     /// The number of connections to each server; the library chooses one if it is absent.
     pub connections: Option<usize>,
-    on_state_loss: Option<OnStateLoss>,
+    pub(crate) on_state_loss: Option<OnStateLoss>,
     /// The file with the password of the sentinels, if it is not the primary's.
     pub(crate) sentinel_password_file: Option<PathBuf>,
     /// The file with the password of every server, in place of one in the addresses.
@@ -75,27 +75,14 @@ impl Store {
         }
     }
 
-    /// Applies one setting, named without its `store.`. Returns `Ok(false)` if there is no setting of that name.
-    pub(super) fn set(&mut self, name: &str, text: &str, origin: &Origin) -> Result<bool, String> {
-        match name {
-            "timeout" => self.timeout = Some(value::duration(text)?),
-            "overload_wait" => self.overload_wait = Some(value::duration(text)?),
-            "connections" => self.connections = Some(connections(text)?),
-            "on_state_loss" => self.on_state_loss = Some(value::choice(text, &ON_STATE_LOSS)?),
-            "sentinel.password_file" => self.sentinel_password_file = Some(text.into()),
-            "password_file" => self.password_file = Some(text.into()),
-            "key_secret_file" => self.key_secret_file = Some(text.into()),
-            "expected_instances" => self.expected_instances = Some(value::number(text)?),
-            "max_keys" => self.max_keys = Some(value::count(text)?),
-            "tls.ca" => self.tls.ca = Some(text.into()),
-            "tls.cert" => self.tls.cert = Some(text.into()),
-            "tls.key" => self.tls.key = Some(text.into()),
-            _ => return self.set_topology(name, text, origin),
-        }
-        Ok(true)
-    }
-
-    fn set_topology(&mut self, name: &str, text: &str, origin: &Origin) -> Result<bool, String> {
+    /// Applies one setting of the topology, named without its `store.`. Returns `Ok(false)` if there is no setting of
+    /// that name.
+    pub(super) fn set_topology(
+        &mut self,
+        name: &str,
+        text: &str,
+        origin: &Origin,
+    ) -> Result<bool, String> {
         match name {
             "url" => {
                 let url = value::store_url(text)?;
@@ -371,7 +358,7 @@ fn wrong(given: &[Given], name: &str, message: &str) -> Problem {
     Problem::Setting { origin, name: name.to_owned(), message: message.to_owned() }
 }
 
-fn connections(text: &str) -> Result<usize, String> {
+pub(super) fn connections(text: &str) -> Result<usize, String> {
     let connections = value::count(text).ok().filter(|count| *count <= CONNECTIONS_MAX);
     connections.ok_or_else(|| {
         format!(
@@ -413,28 +400,6 @@ fn with_password(url: &str, password: &str) -> String {
     format!("{scheme}://{user}:{password}@{server}")
 }
 
-/// The names of all settings of the store. The fields of a ring's nodes, such as `store.ring.nodes.0.name`, are not
-/// listed.
-pub(super) const SETTINGS: [&str; 17] = [
-    "store.url",
-    "store.sentinel.master",
-    "store.sentinel.urls",
-    "store.sentinel.password_file",
-    "store.cluster",
-    "store.ring.nodes",
-    "store.on_state_loss",
-    "store.timeout",
-    "store.overload_wait",
-    "store.connections",
-    "store.password_file",
-    "store.key_secret_file",
-    "store.expected_instances",
-    "store.max_keys",
-    "store.tls.ca",
-    "store.tls.cert",
-    "store.tls.key",
-];
-
 /// Settings that take effect only with a store outside of this process. Without one, the operator forgot to name it.
 const NEEDS_A_STORE: [&str; 8] = [
     "store.password_file",
@@ -455,7 +420,7 @@ const NO_STORE: &str = "no store is named, so state would be in memory; name one
 const NO_SENTINELS: &str = "no sentinels are named, so the password would not be used; name them with urls under \
     [store.sentinel], or leave this out";
 const TWO_PASSWORDS: &str = "an address of the store has a password too; leave one of the two out";
-const ON_STATE_LOSS: [(&str, OnStateLoss); 2] =
+pub(super) const ON_STATE_LOSS: [(&str, OnStateLoss); 2] =
     [("fresh", OnStateLoss::Fresh), ("exhausted", OnStateLoss::Exhausted)];
 /// The most connections to one server that a setting may ask for.
 const CONNECTIONS_MAX: usize = 16;

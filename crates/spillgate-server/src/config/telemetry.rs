@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{Settings, environment, file, read};
+use super::{Settings, environment, read, settings_in};
 
 /// Which events the log holds, and how it writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,7 @@ impl Default for Log {
 /// Returns the format of the log by file and environment, before all settings are read: a start that fails is reported
 /// in this format. A file that cannot be read, or is no TOML outside its rules, names none.
 pub(crate) fn log_format(file: Option<&Path>) -> Format {
-    let of_file =
-        |path: &Path| file::settings_in(&path.display().to_string(), &read(path).ok()?).ok();
+    let of_file = |path: &Path| settings_in(&path.display().to_string(), &read(path).ok()?).ok();
     let mut given = file.and_then(of_file).unwrap_or_default();
     given.extend(environment::settings_in(std::env::vars_os()).0);
     given.retain(|given| given.name == "telemetry.log.format");

@@ -1,0 +1,193 @@
+//! Every setting: its name, and how its value is taken. File, environment and flags give values by these names.
+
+use std::path::PathBuf;
+
+use spillgate::policy::edits;
+
+use super::envoy::ON_OUTAGE_DENY;
+use super::store::{ON_STATE_LOSS, connections};
+use super::telemetry::{FORMATS, LEVELS};
+use super::{Given, Names, Original, Settings, auth, envoy, value};
+
+/// Takes the value of a setting.
+type Take = fn(&mut Settings, &str, &Given) -> Result<(), String>;
+
+impl Settings {
+    /// Applies one setting.
+    pub(super) fn set(&mut self, given: &Given) -> Result<(), String> {
+        let text = given.value.as_deref().ok_or("takes a string, a whole number, true or false")?;
+        match SETTINGS.iter().find(|(name, _)| *name == given.name) {
+            Some((_, take)) => take(self, text, given),
+            None => topology(self, text, given),
+        }
+    }
+}
+
+/// Returns the names of all settings. Those of a ring's nodes, such as `store.ring.nodes.0.name`, are not among them.
+pub fn setting_names() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().map(|(name, _)| *name)
+}
+
+/// Returns the setting that differs least from an unknown name; `None` if all differ too much to be a typing mistake.
+pub(super) fn closest(name: &str) -> Option<String> {
+    let node = name.strip_prefix(NODES).and_then(|node| node.split_once('.'));
+    let fields = node
+        .into_iter()
+        .flat_map(|(number, _)| NODE_FIELDS.map(|field| format!("{NODES}{number}.{field}")));
+    let known = setting_names().map(str::to_owned).chain(fields);
+    let (distance, closest) = known.map(|known| (edits(name, &known), known)).min()?;
+    let is_beginning = closest.strip_prefix(name).is_some_and(|rest| rest.starts_with('_'));
+    (distance <= EDITS_MAX || is_beginning).then_some(closest)
+}
+
+/// Returns what to do in place of a setting that is gone; `None` for other names.
+pub(super) fn gone(name: &str) -> Option<&'static str> {
+    // A field of the ring before has the name of that ring in front.
+    let is_previous = name.starts_with("store.ring.previous.");
+    let name = if is_previous { "store.ring.previous" } else { name };
+    GONE.iter().find(|(gone, _)| *gone == name).map(|(_, remedy)| *remedy)
+}
+
+/// Takes a part of the store's topology, or refuses a name that no setting has.
+fn topology(settings: &mut Settings, text: &str, given: &Given) -> Result<(), String> {
+    let name = &given.name;
+    if let Some(field) = name.strip_prefix("store.")
+        && settings.store.set_topology(field, text, &given.origin)?
+    {
+        return Ok(());
+    }
+    if let Some(remedy) = gone(name) {
+        return Err(format!("no such setting; {remedy}"));
+    }
+    Err(match closest(name) {
+        Some(closest) => format!("no such setting; did you mean `{closest}`?"),
+        None => "no such setting; `spillgate validate --schema` lists all settings".to_owned(),
+    })
+}
+
+fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *place = value?;
+    Ok(())
+}
+
+fn file(place: &mut Option<PathBuf>, path: &str) -> Result<(), String> {
+    *place = Some(path.into());
+    Ok(())
+}
+
+const SETTINGS: &[(&str, Take)] = &[
+    ("server.http", |s, v, _| put(&mut s.http, value::address(v))),
+    ("server.grpc.address", |s, v, _| put(&mut s.grpc, value::address(v))),
+    ("server.grpc.timeout", |s, v, _| put(&mut s.envoy.timeout, value::duration(v))),
+    ("server.grpc.on_outage_deny", |s, v, _| {
+        put(&mut s.envoy.on_outage_deny, value::choice(v, &ON_OUTAGE_DENY))
+    }),
+    ("server.grpc.headers", |s, v, _| put(&mut s.envoy.headers, envoy::headers(v))),
+    ("server.grpc.dynamic_metadata", |s, v, _| {
+        put(&mut s.envoy.dynamic_metadata, value::boolean(v))
+    }),
+    ("server.domains", |s, v, _| put(&mut s.domains, value::choice(v, &NAMES))),
+    ("server.attributes", |s, v, _| put(&mut s.attributes, value::choice(v, &NAMES))),
+    ("server.units", |s, v, _| put(&mut s.units, value::choice(v, &NAMES))),
+    ("server.resp.address", |s, v, _| put(&mut s.resp, value::address(v))),
+    ("server.resp.password_file", |s, v, _| file(&mut s.resp_password_file, v)),
+    ("server.admin", |s, v, _| put(&mut s.admin, value::address(v))),
+    ("server.insecure", |s, v, _| put(&mut s.insecure, value::boolean(v))),
+    ("server.data_token_file", |s, v, _| file(&mut s.data_token_file, v)),
+    ("server.admin_token_file", |s, v, _| file(&mut s.admin_token_file, v)),
+    ("server.trusted_proxies", |s, v, _| put(&mut s.trusted_proxies, value::networks(v))),
+    ("server.auth.original", |s, v, _| put(&mut s.auth.original, Original::named(v))),
+    ("server.auth.headers", |s, v, _| put(&mut s.auth.headers, auth::headers(v))),
+    ("server.auth.query", |s, v, _| put(&mut s.auth.query, auth::parameters(v))),
+    ("server.auth.deny_status", |s, v, _| {
+        put(&mut s.auth.deny_status, auth::deny_status(v).map(Some))
+    }),
+    ("server.tls.cert", |s, v, _| file(&mut s.tls.cert, v)),
+    ("server.tls.key", |s, v, _| file(&mut s.tls.key, v)),
+    ("server.tls.client_ca", |s, v, _| file(&mut s.tls.client_ca, v)),
+    ("store.url", topology),
+    ("store.sentinel.master", topology),
+    ("store.sentinel.urls", topology),
+    ("store.sentinel.password_file", |s, v, _| file(&mut s.store.sentinel_password_file, v)),
+    ("store.cluster", topology),
+    ("store.ring.nodes", topology),
+    ("store.on_state_loss", |s, v, _| {
+        put(&mut s.store.on_state_loss, value::choice(v, &ON_STATE_LOSS).map(Some))
+    }),
+    ("store.timeout", |s, v, _| put(&mut s.store.timeout, value::duration(v).map(Some))),
+    ("store.overload_wait", |s, v, _| {
+        put(&mut s.store.overload_wait, value::duration(v).map(Some))
+    }),
+    ("store.connections", |s, v, _| put(&mut s.store.connections, connections(v).map(Some))),
+    ("store.password_file", |s, v, _| file(&mut s.store.password_file, v)),
+    ("store.key_secret_file", |s, v, _| file(&mut s.store.key_secret_file, v)),
+    ("store.expected_instances", |s, v, _| {
+        put(&mut s.store.expected_instances, value::number(v).map(Some))
+    }),
+    ("store.max_keys", |s, v, _| put(&mut s.store.max_keys, value::count(v).map(Some))),
+    ("store.tls.ca", |s, v, _| file(&mut s.store.tls.ca, v)),
+    ("store.tls.cert", |s, v, _| file(&mut s.store.tls.cert, v)),
+    ("store.tls.key", |s, v, _| file(&mut s.store.tls.key, v)),
+    ("telemetry.log.level", |s, v, _| put(&mut s.log.level, value::choice(v, &LEVELS))),
+    ("telemetry.log.format", |s, v, _| put(&mut s.log.format, value::choice(v, &FORMATS))),
+    ("telemetry.otlp.collector", |s, v, _| put(&mut s.otlp.collector, value::collector(v))),
+    ("telemetry.otlp.sample", |s, v, _| put(&mut s.otlp.sample, value::sample(v))),
+    ("telemetry.audit_subjects", |s, v, _| put(&mut s.log.audit_subjects, value::boolean(v))),
+];
+
+/// Settings that are gone, with their fields, and what to do instead.
+const GONE: &[(&str, &str)] = &[
+    ("server.grpc", "write its address as server.grpc.address"),
+    ("server.resp", "write its address as server.resp.address"),
+    ("telemetry.log", "write its level as telemetry.log.level"),
+    ("telemetry.metrics", "decisions are always counted, so leave this out"),
+    ("telemetry.otlp", "write the collector's address as telemetry.otlp.collector"),
+    (
+        "telemetry.otlp.metrics_every",
+        "let the collector scrape /metrics of the admin listener, with its Prometheus receiver",
+    ),
+    ("telemetry.top", "subjects are always sampled, so leave this out"),
+    (
+        "store.clock",
+        "the store's clock always decides, so leave it out; a store that bars TIME in scripts cannot be used",
+    ),
+    ("store.ring.number", "a ring is known by its nodes and their weights, so leave it out"),
+    ("store.ring.previous", CHANGE_RING),
+    ("store.ring.previous_number", CHANGE_RING),
+    (
+        "store.secret_previous_file",
+        "restart all instances with the new key_secret_file; while both secrets are in use, each subject can \
+         get up to twice its limit",
+    ),
+];
+const CHANGE_RING: &str = "restart all instances with the new nodes; while both rings are in use, each subject \
+    that moves can get up to twice its limit";
+
+const NAMES: [(&str, Names); 2] = [("open", Names::Open), ("known", Names::Known)];
+pub(super) const NODES: &str = "store.ring.nodes.";
+const NODE_FIELDS: [&str; 3] = ["name", "url", "weight"];
+/// The most differences of a typing mistake.
+const EDITS_MAX: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typing_mistake_finds_the_setting_and_other_names_find_none() {
+        for (name, expected) in [
+            ("server.httpp", Some("server.http")),
+            ("store.ulr", Some("store.url")),
+            ("store.tls.caa", Some("store.tls.ca")),
+            ("telemetry.log_level", Some("telemetry.log.level")),
+            ("server.resp.password", Some("server.resp.password_file")),
+            ("store.ring.nodes.12.ulr", Some("store.ring.nodes.12.url")),
+            ("store.ring.nodes.0.wieght", Some("store.ring.nodes.0.weight")),
+            ("server", None),
+            ("store.compression", None),
+            ("telemetry.dashboard.refresh", None),
+        ] {
+            assert_eq!(closest(name).as_deref(), expected, "{name}");
+        }
+    }
+}
