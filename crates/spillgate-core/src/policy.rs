@@ -46,7 +46,7 @@ pub use matching::{NameKind, Pattern};
 use nesting::first_dot_too_many;
 pub use not_matched::NotMatched;
 use overrides::Overrides;
-pub use problem::{PolicyError, edits};
+pub use problem::{PolicyError, nearest};
 use problem::{Problem, Problems};
 pub use rule::{Mode, OnOutage, RequestLimit, Rule};
 pub use runtime::InvalidChange;
@@ -215,7 +215,7 @@ impl Policy {
     pub fn nearest_name(&self, domain: &str, kind: NameKind, name: &str) -> Option<&str> {
         let used = self.index.used(domain, kind);
         let used: Vec<&str> = used.iter().take(COMPARED_MAX).map(|used| &**used).collect();
-        problem::nearest(name, &used)
+        nearest(name, &used)
     }
 
     /// Returns the number of limits of all rules. No request matches more.

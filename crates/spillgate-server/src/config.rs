@@ -113,11 +113,12 @@ impl Config {
     ///
     /// If the file cannot be read, or a setting or a rule is wrong; the error holds every problem.
     pub fn load(file: Option<&Path>, flags: Flags<'_>) -> Result<Config, ConfigError> {
+        let name = file.map_or(String::new(), |file| file.display().to_string());
         let contents = match file {
-            Some(file) => Contents::parse(&file.display().to_string(), &read(file)?),
+            Some(file) => Contents::parse(&name, &read(file)?),
             None => Contents::default(),
         };
-        let mut given = contents.given;
+        let mut given = given_in(&name, &contents.set);
         let (from_environment, unknown) = environment::settings_in(std::env::vars_os());
         given.extend(from_environment);
         given.extend(from_flags(flags));
@@ -129,7 +130,7 @@ impl Config {
         problems.extend(settings.contradictions(&given));
         match problems.is_empty() {
             true => Ok(Config { settings, policy: contents.policy }),
-            false => Err(ConfigError(problems)),
+            false => Err(problems.into()),
         }
     }
 }
@@ -151,7 +152,7 @@ pub(crate) fn store_now(file: Option<&Path>, flags: Flags<'_>) -> Result<Store, 
     let mut settings = Settings::default();
     match settings.apply(&given) {
         problems if problems.is_empty() => Ok(settings.store),
-        problems => Err(ConfigError(problems)),
+        problems => Err(problems.into()),
     }
 }
 
@@ -161,8 +162,7 @@ pub(crate) fn store_now(file: Option<&Path>, flags: Flags<'_>) -> Result<Store, 
 ///
 /// If the file cannot be read.
 pub fn read(file: &Path) -> Result<String, Problem> {
-    let unreadable = |error| Problem::File(format!("cannot read {}: {error}", file.display()));
-    files::read_text(file, files::POLICY_BYTES_MAX).map_err(unreadable)
+    files::read_text(file, files::POLICY_BYTES_MAX).map_err(|why| Problem::unreadable(file, why))
 }
 
 /// Reads the text of a settings file once, which may come from a pipe.
@@ -171,17 +171,8 @@ pub fn read(file: &Path) -> Result<String, Problem> {
 ///
 /// If the file cannot be read.
 pub fn read_once(file: &Path) -> Result<String, Problem> {
-    let unreadable = |error| Problem::File(format!("cannot read {}: {error}", file.display()));
-    files::read_text_or_pipe(file, files::POLICY_BYTES_MAX).map_err(unreadable)
-}
-
-/// Reads the policy of a file's text.
-///
-/// # Errors
-///
-/// Every problem that keeps the file from loading, in the order of its lines.
-pub(crate) fn check(file: &str, text: &str) -> Result<Policy, Vec<Problem>> {
-    load_text(file, text).map(|loaded| loaded.policy)
+    let text = files::read_text_or_pipe(file, files::POLICY_BYTES_MAX);
+    text.map_err(|why| Problem::unreadable(file, why))
 }
 
 /// Reads the policy of a file.
@@ -199,7 +190,7 @@ pub fn policy_of(file: &Path) -> Result<Policy, ConfigError> {
 ///
 /// If the file cannot be read or does not load; the error holds every problem.
 pub fn load_file(file: &Path) -> Result<Loaded, ConfigError> {
-    load_text(&file.display().to_string(), &read(file)?).map_err(ConfigError)
+    Ok(load_text(&file.display().to_string(), &read(file)?)?)
 }
 
 /// The content of a file, without environment and flags.
@@ -208,8 +199,8 @@ pub struct Loaded {
     pub policy: Policy,
     /// Its settings, with the defaults of those that it leaves out.
     pub settings: Settings,
-    /// The names of the settings that it sets, with their lines.
-    pub set: Vec<(String, usize)>,
+    /// The fields that it sets, with their lines.
+    pub set: Vec<FileSetting>,
 }
 
 /// Reads the policy and the settings of a file's text.
@@ -218,56 +209,26 @@ pub struct Loaded {
 ///
 /// Every problem that keeps the file from loading, in the order of its lines.
 pub fn load_text(file: &str, text: &str) -> Result<Loaded, Vec<Problem>> {
-    let Contents { given, policy, mut problems } = Contents::parse(file, text);
+    let Contents { set, policy, mut problems } = Contents::parse(file, text);
     let mut settings = Settings::default();
-    problems.extend(settings.apply(&given));
+    problems.extend(settings.apply(&given_in(file, &set)));
     problems.sort_by_key(Problem::line);
-    if !problems.is_empty() {
-        return Err(problems);
+    match problems.is_empty() {
+        true => Ok(Loaded { policy, settings, set }),
+        false => Err(problems),
     }
-    let line = |given: &Given| given.origin.line().unwrap_or(1);
-    let set = given.iter().map(|given| (given.name.clone(), line(given))).collect();
-    Ok(Loaded { policy, settings, set })
 }
 
-/// The settings of a file as it was read last, to compare a changed file with.
-pub(crate) struct Version {
-    /// In the file's order, without their lines.
-    settings: Vec<(String, Option<String>)>,
-}
-
-/// The content of a file that changed.
-pub(crate) struct Change {
-    pub(crate) policy: Policy,
-    /// Whether settings changed too, which take effect at the next start only.
-    pub(crate) other_settings: bool,
-    /// The version to compare the next change with, once this one is in force.
-    pub(crate) version: Version,
-}
-
-impl Version {
-    pub(crate) fn from_text(file: &str, text: &str) -> Version {
-        let given = settings_in(file, text).unwrap_or_default();
-        Version { settings: given.into_iter().map(|given| (given.name, given.value)).collect() }
-    }
-
-    /// Reads the file again, and compares its settings with this version.
-    ///
-    /// # Errors
-    ///
-    /// Every problem of the file.
-    pub(crate) fn next(&self, file: &str, text: &str) -> Result<Change, ConfigError> {
-        let policy = check(file, text).map_err(ConfigError)?;
-        let version = Version::from_text(file, text);
-        let other_settings = version.settings != self.settings;
-        Ok(Change { policy, other_settings, version })
-    }
+/// Returns whether two versions of a file have the same settings, be it in other lines.
+pub(crate) fn are_same(old: &[FileSetting], new: &[FileSetting]) -> bool {
+    let old = old.iter().map(|setting| (&setting.name, &setting.value));
+    old.eq(new.iter().map(|setting| (&setting.name, &setting.value)))
 }
 
 /// The parts of a file, and its problems.
 #[derive(Default)]
 struct Contents {
-    given: Vec<Given>,
+    set: Vec<FileSetting>,
     policy: Policy,
     problems: Vec<Problem>,
 }
@@ -279,14 +240,14 @@ impl Contents {
             Ok(policy) => contents.policy = policy,
             Err(_) => {
                 let problems = Policy::problems_in(file, text).into_iter();
-                contents.problems = problems.map(Problem::Policy).collect();
+                contents.problems = problems.map(Problem::from).collect();
             }
         }
-        match settings_in(file, text) {
-            Ok(given) => contents.given = given,
+        match Policy::settings_in(file, text) {
+            Ok(set) => contents.set = set,
             // A file that is no TOML is a problem of the policy too, and one report of it is enough.
             Err(_) if !contents.problems.is_empty() => {}
-            Err(syntax) => contents.problems.push(syntax),
+            Err(syntax) => contents.problems.push(syntax.into()),
         }
         contents
     }
@@ -294,13 +255,16 @@ impl Contents {
 
 /// Returns the settings of a file's text.
 fn settings_in(file: &str, text: &str) -> Result<Vec<Given>, Problem> {
-    let found = Policy::settings_in(file, text).map_err(Problem::Policy)?;
-    let given = found.into_iter().map(|FileSetting { name, value, line }| Given {
-        name,
-        value,
-        origin: Origin::Line { file: file.to_owned(), line },
+    Ok(given_in(file, &Policy::settings_in(file, text)?))
+}
+
+fn given_in(file: &str, set: &[FileSetting]) -> Vec<Given> {
+    let given = set.iter().map(|FileSetting { name, value, line }| Given {
+        name: name.clone(),
+        value: value.clone(),
+        origin: Origin::Line { file: file.to_owned(), line: *line },
     });
-    Ok(given.collect())
+    given.collect()
 }
 
 /// One setting as an operator gave it.
@@ -364,15 +328,11 @@ impl Settings {
     /// Applies settings in order, so that a later one overrides an earlier one. Returns the problems of those that are
     /// wrong.
     fn apply(&mut self, given: &[Given]) -> Vec<Problem> {
-        let wrong = |given: &Given, message| Problem::Setting {
-            origin: given.origin.clone(),
-            name: given.name.clone(),
-            message,
+        let wrong = |given: &Given| {
+            let message = self.set(given).err()?;
+            Some(Problem::new(&given.origin, &given.name, message))
         };
-        given
-            .iter()
-            .filter_map(|given| self.set(given).err().map(|message| wrong(given, message)))
-            .collect()
+        given.iter().filter_map(wrong).collect()
     }
 }
 

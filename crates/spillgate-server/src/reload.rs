@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use spillgate::Policy;
+use spillgate::policy::FileSetting;
 use tokio::signal::unix::Signal;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::app::App;
-use crate::config::{self, Change, ConfigError, Problem, Version};
+use crate::config::{self, ConfigError, Loaded, Problem};
 use crate::counted::counted;
 use crate::credentials::Stamp;
 use crate::history::EventKind;
@@ -33,7 +34,14 @@ pub(crate) struct Followed {
     changing: Option<Changing>,
     /// The stamp of a large file at the last look.
     stamp: Option<Stamp>,
-    version: Version,
+    /// The settings that the file had when it was put in force last.
+    set: Vec<FileSetting>,
+}
+
+/// The parts of a changed file.
+struct Change {
+    policy: Policy,
+    set: Vec<FileSetting>,
 }
 
 /// New content, and the instant of the look that found it first.
@@ -76,8 +84,9 @@ impl Followed {
     pub(crate) fn now(file: &Path) -> Followed {
         let text = config::read(file);
         let handled = Content::from_text(&text);
-        let version = Version::from_text(&file.display().to_string(), &text.unwrap_or_default());
-        Followed { file: file.to_owned(), handled, changing: None, stamp: None, version }
+        let name = file.display().to_string();
+        let set = Policy::settings_in(&name, &text.unwrap_or_default()).unwrap_or_default();
+        Followed { file: file.to_owned(), handled, changing: None, stamp: None, set }
     }
 
     /// Reads the file again whenever it changes, and at each hangup signal.
@@ -158,7 +167,8 @@ impl Followed {
             }
         }
         let text = text.map_err(ConfigError::from);
-        let read = text.and_then(|text| self.version.next(&self.name(), &text));
+        let loaded = text.and_then(|text| Ok(config::load_text(&self.name(), &text)?));
+        let read = loaded.map(|Loaded { policy, set, .. }| Change { policy, set });
         // The rest of the file may be yet to come: a writer may pause.
         let is_short =
             read.as_ref().is_ok_and(|change| Size::new(&change.policy).is_short_of(in_force));
@@ -189,10 +199,11 @@ impl Followed {
     }
 
     fn apply(&mut self, change: Change, app: &App) -> String {
-        let Change { policy, other_settings, version } = change;
+        let Change { policy, set } = change;
         let rules = policy.rules().len();
         let warning = warning_of_gone_rules(&app.limiter().policy(), &policy);
-        self.version = version;
+        let other_settings = !config::are_same(&self.set, &set);
+        self.set = set;
         app.limiter().set_policy(policy);
         app.reloads.count_applied(warning.as_deref());
         let in_force = format!("{}: {} in force", self.name(), counted(rules, "rule"));

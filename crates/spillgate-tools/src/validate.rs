@@ -4,6 +4,7 @@
 use std::io;
 
 use serde::Serialize;
+use spillgate::policy::FileSetting;
 use spillgate::{Mode, OnOutage, Policy, Rule};
 
 use crate::{counted, say};
@@ -30,7 +31,7 @@ pub struct Loaded<'a> {
     /// The rules of the file.
     pub policy: &'a Policy,
     /// The settings that the file sets, each with its line.
-    pub settings: &'a [(String, usize)],
+    pub settings: &'a [FileSetting],
     /// The settings that name a file that cannot be read here, each with the file and the reason.
     pub unreadable: &'a [(&'static str, String)],
     /// The parts of the service that lints depend on.

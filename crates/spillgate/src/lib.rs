@@ -52,7 +52,7 @@ pub mod policy {
     pub(crate) use spillgate_core::policy::*;
     pub use spillgate_core::policy::{
         DenialBody, DenialSpec, FileSetting, Glob, InvalidChange, LeaseSpec, LeaseTerms, NameKind,
-        NotMatched, Pattern, PolicyBuilder, RequestLimit, RuleDenial, RuleSpec, Subject, edits,
+        NotMatched, Pattern, PolicyBuilder, RequestLimit, RuleDenial, RuleSpec, Subject, nearest,
     };
 }
 

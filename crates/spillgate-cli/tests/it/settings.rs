@@ -166,12 +166,12 @@ const BAD_FILES: &[(&str, &str)] = &[
         ":2: field `store.sentinel.urls`: master is missing; write the name",
     ),
     (
-        "[store.ring]\nnodes = [\n{ name = \"a\", ulr = \"redis://a\" },\n]\n",
-        ":3: field `store.ring.nodes.0.ulr`: no such setting; did you mean `store.ring.nodes.0.url`?",
+        "[store.ring]\nnodes = [\n{ name = \"a\", url = \"redis://a\" },\n]\n",
+        ":2: field `store.ring.nodes`: write each node as a string, such as nodes = [\"a=redis://",
     ),
     (
-        "[store.ring]\nnodes = [\n{ name = \"a\", url = \"redis://a\" },\n{ name = \"a\", url = \"redis://b\" },\n]\n",
-        ":4: field `store.ring`: two nodes of the ring are named \"a\"; rename one of them",
+        "[store.ring]\nnodes = [\"a=redis://a\", \"a=redis://b\"]\n",
+        ":2: field `store.ring`: two nodes of the ring are named \"a\"; rename one of them",
     ),
     (
         "[store.ring]\nnodes = [\"a\"]\n",
@@ -183,7 +183,7 @@ const BAD_FILES: &[(&str, &str)] = &[
     ),
     (
         "[store.ring]\nnodes = [\"a=redis://a\"]\nprevious = [{ name = \"b\" }]\n",
-        ":3: field `store.ring.previous.0.name`: no such setting; restart all instances with the new",
+        ":3: field `store.ring.previous`: no such setting; restart all instances with the new",
     ),
     (
         "[store]\non_state_loss = \"exhausted\"\ncluster = [\"redis://a\"]\n",

@@ -1,6 +1,5 @@
 //! Every kind of store that settings can name, for real: each one decides, and is checked by the doctor, node by node.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::time::Duration;
@@ -214,11 +213,10 @@ fn store(settings: &str) -> TempFile {
 }
 
 fn ring(nodes: &[RedisServer]) -> String {
-    let mut ring = "ring = { nodes = [\n".to_owned();
-    for (node, name) in nodes.iter().zip(["a", "b", "c"]) {
-        writeln!(ring, "{{ name = \"{name}\", url = \"{}\" }},", node.url()).unwrap();
-    }
-    ring + "] }\n"
+    let nodes = nodes.iter().zip(["a", "b", "c"]);
+    let nodes: Vec<String> =
+        nodes.map(|(node, name)| format!("\"{name}={}\"", node.url())).collect();
+    format!("ring = {{ nodes = [{}] }}\n", nodes.join(", "))
 }
 
 /// Uses many subjects, so that every node has some.

@@ -53,7 +53,7 @@ fn an_address_to_which_the_service_does_not_start_does_not_load() {
     for (store, part) in [
         ("url = \"redis://127.0.0.1:70000\"", "the port must be a number up to 65535"),
         ("cluster = [\"redis://a\", \"redis://b/x\"]", "field `store.cluster`"),
-        ("ring = { nodes = [{ name = \"a\", url = \"redis://a:x\" }] }", "field `store.ring`"),
+        ("ring = { nodes = [\"a=redis://a:x\"] }", "field `store.ring`"),
         (
             "sentinel = { master = \"m\", urls = [\"redis://a\", \"redis://:x@a:6379\"] }",
             "field `store.sentinel.urls`: store address \"redis://a:6379\": this sentinel is listed twice",

@@ -151,7 +151,7 @@ impl<'t> LineCounter<'t> {
 }
 
 /// Returns the known word that was probably meant: less than a third of it differs.
-pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let distances = known.iter().map(|known| (edits(word, known), *known));
     let (distance, nearest) = distances.min_by_key(|(distance, _)| *distance)?;
     (distance * 3 <= nearest.len()).then_some(nearest)
@@ -166,7 +166,7 @@ pub(super) fn longer<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
 
 /// Returns the number of bytes to insert, remove or replace to turn one word into the other. A word
 /// that is more than twice as long as the known one counts as unlike it.
-pub fn edits(word: &str, known: &str) -> usize {
+fn edits(word: &str, known: &str) -> usize {
     if word.len() > 2 * known.len() {
         return usize::MAX / 3;
     }

@@ -1,8 +1,7 @@
 //! Reads the tables of a file that are not the policy's, with the line of every field.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::file::{Table, pieces};
@@ -12,8 +11,7 @@ use super::{PIECE_BYTES, Policy, PolicyError, unreadable};
 /// A field of a file's tables `server`, `store` and `telemetry`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSetting {
-    /// Its whole name, such as `server.tls.cert`. A table in a list is named by its index:
-    /// `store.ring.nodes.0.url`.
+    /// Its whole name, such as `server.tls.cert`.
     pub name: String,
     /// Its value as a string, with commas between the items of a list. `None` for a value of another
     /// kind, such as a date.
@@ -49,19 +47,19 @@ pub(super) fn in_pieces_of(
 ) -> Result<Vec<FileSetting>, PolicyError> {
     let mut problems = Problems::in_text(text);
     let pieces = pieces(text, bytes);
-    let mut found = Found::default();
+    let mut found = Found::new();
     if let Some(problem) = unreadable(text, &pieces) {
         problems.note(problem);
     } else {
         for piece in pieces.iter().filter(|piece| MARKS.iter().any(|mark| piece.has(mark))) {
             let Some(tree) = piece.parse(&mut problems) else { continue };
             let table = Table::of_piece(&tree, piece);
-            found.add_fields("", tree.get_ref(), &table);
+            add_fields("", tree.get_ref(), &table, &mut found);
         }
     }
-    found.fields.sort_by_key(|(at, ..)| *at);
+    found.sort_by_key(|(at, ..)| *at);
     let mut names = HashSet::new();
-    for (at, name, _) in &found.fields {
+    for (at, name, _) in &found {
         if !names.insert(name) {
             let message = "given twice in one table; keep one of them";
             problems.note(Problem { field: name.clone(), ..Problem::of_file(*at, message) });
@@ -72,47 +70,24 @@ pub(super) fn in_pieces_of(
     }
     let mut lines = LineCounter::new(text);
     let with_line = |(at, name, value)| FileSetting { name, value, line: lines.line_of(at) };
-    Ok(found.fields.into_iter().map(with_line).collect())
+    Ok(found.into_iter().map(with_line).collect())
 }
 
-/// The fields found so far, each with its place.
-#[derive(Default)]
-struct Found {
-    fields: Vec<(usize, String, Option<String>)>,
-    /// The number of tables in each list, which may go on in another piece.
-    tables: HashMap<String, usize>,
-}
+/// The fields found so far: place, name and value.
+type Found = Vec<(usize, String, Option<String>)>;
 
-impl Found {
-    fn add_fields(&mut self, within: &str, fields: &DeTable<'_>, table: &Table<'_>) {
-        for (key, value) in fields {
-            let name = match within {
-                "" if !SECTIONS.contains(&&**key.get_ref()) => continue,
-                "" => key.get_ref().to_string(),
-                within => format!("{within}.{}", key.get_ref()),
-            };
-            self.add(name, table.at(key.span()), value.get_ref(), table);
+fn add_fields(within: &str, fields: &DeTable<'_>, table: &Table<'_>, found: &mut Found) {
+    for (key, value) in fields {
+        let name = match within {
+            "" if !SECTIONS.contains(&&**key.get_ref()) => continue,
+            "" => key.get_ref().to_string(),
+            within => format!("{within}.{}", key.get_ref()),
+        };
+        match value.get_ref() {
+            DeValue::Table(fields) => add_fields(&name, fields, table, found),
+            plain => found.push((table.at(key.span()), name, as_text(plain))),
         }
     }
-
-    fn add(&mut self, name: String, at: usize, value: &DeValue<'_>, table: &Table<'_>) {
-        match value {
-            DeValue::Table(fields) => self.add_fields(&name, fields, table),
-            DeValue::Array(items) if items.iter().any(is_table) => {
-                for item in items.iter() {
-                    let index = self.tables.entry(name.clone()).or_default();
-                    let of_item = format!("{name}.{index}");
-                    *index += 1;
-                    self.add(of_item, table.at(item.span()), item.get_ref(), table);
-                }
-            }
-            plain => self.fields.push((at, name, as_text(plain))),
-        }
-    }
-}
-
-fn is_table(item: &Spanned<DeValue<'_>>) -> bool {
-    matches!(item.get_ref(), DeValue::Table(_))
 }
 
 /// Returns a value as an environment variable would hold it.
@@ -170,13 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn tables_go_on_after_rules_and_no_field_is_given_twice() {
+    fn a_field_that_is_given_twice_is_refused() {
         let rule = "[[rule]]\nname = \"a\"\n";
-        let nodes = "[[store.ring.nodes]]\nname = \"x\"\n";
-        let found = in_pieces_of(1, "f", &format!("{nodes}{rule}{nodes}")).unwrap();
-        let names: Vec<&str> = found.iter().map(|setting| &setting.name[..]).collect();
-        assert_eq!(names, ["store.ring.nodes.0.name", "store.ring.nodes.1.name"]);
-
         let url = "[store]\nurl = \"redis://a\"\n";
         let error = in_pieces_of(1, "f", &format!("{url}{rule}{url}")).unwrap_err();
         assert_eq!((error.line(), error.field()), (6, "store.url"));

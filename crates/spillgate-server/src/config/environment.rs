@@ -5,9 +5,9 @@ use std::ffi::OsString;
 
 use super::Given;
 use super::problem::{Origin, Problem};
-use super::table::{NODES, closest, gone, setting_names};
+use super::table::{closest, gone, setting_names};
 
-/// Returns the settings, ordered by name and the nodes of a ring by number, and the problems of the variables.
+/// Returns the settings, ordered by name, and the problems of the variables.
 pub(super) fn settings_in(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> (Vec<Given>, Vec<Problem>) {
@@ -20,34 +20,20 @@ pub(super) fn settings_in(
             continue;
         }
         let name = rest.replace("__", ".").to_lowercase();
-        let wrong = |message: String| Problem::Setting {
-            origin: Origin::Variable(variable.clone()),
-            name: name.clone(),
-            message,
-        };
+        let origin = Origin::Variable(variable.clone());
+        let wrong = |message: String| Problem::new(&origin, &name, message);
         match value.into_string() {
             Err(_) => problems.push(wrong("its value is no UTF-8; write it anew".to_owned())),
-            Ok(value) if is_setting(&name) => {
-                let origin = Origin::Variable(variable.clone());
+            Ok(value) if setting_names().any(|known| known == name) => {
                 given.push(Given { name, value: Some(value), origin });
             }
             Ok(value) if is_of_kubernetes(rest, &value) => {}
             Ok(_) => problems.push(wrong(no_setting(&name))),
         }
     }
-    given.sort_by(|a, b| parts_of(&a.name).cmp(parts_of(&b.name)));
+    given.sort_by(|a, b| a.name.cmp(&b.name));
     problems.sort_by_key(Problem::to_string);
     (given, problems)
-}
-
-/// Returns the parts of a name, to order names by. A number is compared as one, so that node 10 comes after node 9.
-fn parts_of(name: &str) -> impl Iterator<Item = (Option<u32>, &str)> {
-    name.split('.').map(|part| (part.parse().ok(), part))
-}
-
-/// Returns whether a setting may have this name. The fields of a ring's nodes are checked where they are read.
-fn is_setting(name: &str) -> bool {
-    name.starts_with(NODES) || setting_names().any(|known| known == name)
 }
 
 /// Returns whether Kubernetes sets this variable: it sets some in each container for every Service whose name begins
@@ -82,21 +68,20 @@ fn no_setting(name: &str) -> String {
     }
     let remedy = match meant_setting(name) {
         _ if name == "config" => "name the file with the flag --config, and ".to_owned(),
-        Some(setting) => format!("did you mean {}? ", variable_of(&setting)),
+        Some(setting) => format!("did you mean {}? ", variable_of(setting)),
         None => String::new(),
     };
     format!("no such setting; {remedy}unset the variable if it is not for Spillgate")
 }
 
 /// Returns the setting that a name most likely means: the closest one, or the only one in any section with this name.
-fn meant_setting(name: &str) -> Option<String> {
+fn meant_setting(name: &str) -> Option<&'static str> {
     closest(name).or_else(|| {
         let in_section = |setting: &&str| {
             setting.strip_suffix(name).is_some_and(|section| section.ends_with('.'))
         };
         let mut namesakes = setting_names().filter(in_section);
-        let only = namesakes.next().filter(|_| namesakes.next().is_none());
-        only.map(str::to_owned)
+        namesakes.next().filter(|_| namesakes.next().is_none())
     })
 }
 
@@ -179,20 +164,6 @@ mod tests {
     }
 
     #[test]
-    fn the_nodes_of_a_ring_are_ordered_by_their_numbers() {
-        let variables = (0..11).rev().map(|node| {
-            let variable = format!("{PREFIX}STORE__RING__NODES__{node}__URL");
-            (OsString::from(variable), OsString::from("redis://a"))
-        });
-        let (given, problems) = settings_in(variables);
-        assert!(problems.is_empty());
-        let names: Vec<String> = given.into_iter().map(|given| given.name).collect();
-        let expected: Vec<String> =
-            (0..11).map(|node| format!("store.ring.nodes.{node}.url")).collect();
-        assert_eq!(names, expected);
-    }
-
-    #[test]
     fn every_setting_is_read_by_its_variable() {
         for name in setting_names() {
             let variable = format!("{PREFIX}{}", name.replace('.', "__").to_uppercase());
@@ -200,6 +171,7 @@ mod tests {
             assert!(problems.is_empty(), "{variable}");
             assert_eq!(given[0].name, name);
         }
-        assert_eq!(read("SPILLGATE_STORE__RING__NODES__0__URL", "x").0.len(), 1);
+        let message = read("SPILLGATE_STORE__RING__NODES__0__URL", "x").1[0].to_string();
+        assert!(message.contains("no such setting; write each node as a string"), "{message}");
     }
 }

@@ -8,7 +8,7 @@ use spillgate::PolicyError;
 
 /// The problems that keep a command from starting, shown on one line each.
 #[derive(Debug)]
-pub struct ConfigError(pub(super) Vec<Problem>);
+pub struct ConfigError(Vec<Problem>);
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -19,6 +19,12 @@ impl fmt::Display for ConfigError {
 
 impl Error for ConfigError {}
 
+impl From<Vec<Problem>> for ConfigError {
+    fn from(problems: Vec<Problem>) -> Self {
+        ConfigError(problems)
+    }
+}
+
 impl From<Problem> for ConfigError {
     fn from(problem: Problem) -> Self {
         ConfigError(vec![problem])
@@ -27,20 +33,11 @@ impl From<Problem> for ConfigError {
 
 /// One problem: where it was given, its field, and how to fix it.
 #[derive(Clone, Debug)]
-pub enum Problem {
-    /// A wrong setting.
-    Setting {
-        /// Where it was given.
-        origin: Origin,
-        /// Its name, such as `server.http`.
-        name: String,
-        /// The problem, and how to fix it.
-        message: String,
-    },
-    /// A wrong rule or override.
-    Policy(PolicyError),
-    /// A file that cannot be read, or is no TOML.
-    File(String),
+pub struct Problem {
+    line: Option<usize>,
+    field: String,
+    /// The whole text, with origin and field.
+    text: String,
 }
 
 /// Where a setting was given.
@@ -57,8 +54,15 @@ pub enum Origin {
 }
 
 impl Problem {
+    /// Returns the problem of a setting.
+    pub(super) fn new(origin: &Origin, name: &str, message: impl fmt::Display) -> Problem {
+        let text = format!("{origin}field `{}`: {message}", name.escape_debug());
+        Problem { line: origin.line(), field: name.to_owned(), text }
+    }
+
+    /// Returns the problem of a setting whose origin is not known, or of several settings.
     pub(crate) fn of_setting(name: &str, message: String) -> Problem {
-        Problem::Setting { origin: Origin::Unknown, name: name.to_owned(), message }
+        Problem::new(&Origin::Unknown, name, message)
     }
 
     /// Returns the problem of the file that a setting names.
@@ -66,34 +70,33 @@ impl Problem {
         Problem::of_setting(setting, format!("{}: {why}", file.display()))
     }
 
+    /// Returns the problem that the file of settings and policy cannot be read.
+    pub(super) fn unreadable(file: &Path, why: impl fmt::Display) -> Problem {
+        let text = format!("cannot read {}: {why}", file.display());
+        Problem { line: None, field: String::new(), text }
+    }
+
     /// Returns the line of the file that the problem is about; `None` if it is about no line.
     pub fn line(&self) -> Option<usize> {
-        match self {
-            Problem::Setting { origin, .. } => origin.line(),
-            Problem::Policy(error) => Some(error.line()),
-            Problem::File(_) => None,
-        }
+        self.line
     }
 
     /// Returns the field that the problem is about; empty if it is about none.
     pub fn field(&self) -> &str {
-        match self {
-            Problem::Setting { name, .. } => name,
-            Problem::Policy(error) => error.field(),
-            Problem::File(_) => "",
-        }
+        &self.field
+    }
+}
+
+impl From<PolicyError> for Problem {
+    fn from(error: PolicyError) -> Problem {
+        let (line, field) = (Some(error.line()), error.field().to_owned());
+        Problem { line, field, text: error.to_string() }
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Problem::Setting { origin, name, message } => {
-                write!(f, "{origin}field `{}`: {message}", name.escape_debug())
-            }
-            Problem::Policy(error) => error.fmt(f),
-            Problem::File(message) => f.write_str(message),
-        }
+        f.write_str(&self.text)
     }
 }
 

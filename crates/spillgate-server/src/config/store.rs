@@ -15,7 +15,7 @@ use super::{Given, value};
 
 mod ring;
 
-use ring::Nodes;
+pub(super) use ring::Nodes;
 
 /// The settings of the store. They have no `Debug`, because addresses may hold credentials.
 #[derive(Default)]
@@ -75,70 +75,31 @@ impl Store {
         }
     }
 
-    /// Applies one setting of the topology, named without its `store.`. Returns `Ok(false)` if there is no setting of
-    /// that name.
-    pub(super) fn set_topology(
-        &mut self,
-        name: &str,
-        text: &str,
-        origin: &Origin,
-    ) -> Result<bool, String> {
-        match name {
-            "url" => {
-                let url = value::store_url(text)?;
-                *self.named("url", Topology::Url(String::new()), origin)? = Topology::Url(url);
-            }
-            "cluster" => {
-                let urls = value::store_urls(text)?;
-                *self.named("cluster", Topology::Cluster(Vec::new()), origin)? =
-                    Topology::Cluster(urls);
-            }
-            "sentinel.master" | "sentinel.urls" => {
-                let none = Topology::Sentinel { master: String::new(), urls: Vec::new() };
-                let Topology::Sentinel { master, urls } = self.named("sentinel", none, origin)?
-                else {
-                    return Ok(false);
-                };
-                match name {
-                    "sentinel.master" => text.clone_into(master),
-                    _ => *urls = value::store_urls(text)?,
-                }
-            }
-            _ => {
-                let Some(field) = name.strip_prefix("ring.") else { return Ok(false) };
-                let none = Topology::Ring(Nodes::default());
-                let Topology::Ring(ring) = self.named("ring", none, origin)? else {
-                    return Ok(false);
-                };
-                return ring.set(field, text);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Returns the topology to fill in. A later origin overrides the topology of an earlier one.
+    /// Names the servers. A later origin overrides an earlier one.
     ///
     /// # Errors
     ///
-    /// If one origin, such as the file, names two topologies.
-    fn named(
-        &mut self,
-        kind: &'static str,
-        none: Topology,
-        origin: &Origin,
-    ) -> Result<&mut Topology, String> {
-        if let Some(earlier) = self.topology.kind().filter(|earlier| *earlier != kind)
+    /// If one origin, such as the file, names servers in two ways.
+    pub(super) fn name(&mut self, topology: Topology, origin: &Origin) -> Result<(), String> {
+        if let Some(earlier) = self.topology.kind()
+            && topology.kind() != Some(earlier)
             && self.named.as_ref().is_some_and(|named| named.is_like(origin))
         {
             return Err(format!(
                 "{earlier} is set too, and state lives in one store; leave one of them out"
             ));
         }
-        if self.topology.kind() != Some(kind) {
-            self.topology = none;
-        }
+        self.topology = topology;
         self.named = Some(origin.clone());
-        Ok(&mut self.topology)
+        Ok(())
+    }
+
+    /// Returns master and addresses of the sentinels, as far as they are named.
+    pub(super) fn sentinels(&self) -> (String, Vec<String>) {
+        match &self.topology {
+            Topology::Sentinel { master, urls } => (master.clone(), urls.clone()),
+            _ => Default::default(),
+        }
     }
 
     /// Returns whether instances can share the store: it is not the memory of this process.
@@ -216,8 +177,7 @@ impl Store {
             Some("sentinel") => "store.sentinel.urls".to_owned(),
             kind => format!("store.{}", kind.unwrap_or("url")),
         };
-        let origin = self.named.clone().unwrap_or(Origin::Unknown);
-        Problem::Setting { origin, name, message }
+        Problem::new(self.named.as_ref().unwrap_or(&Origin::Unknown), &name, message)
     }
 
     /// Returns the problem of an address to which the service would not start. Servers that are named elsewhere, such as
@@ -354,12 +314,12 @@ fn in_force<'g>(given: &'g [Given], name: &str) -> Option<&'g Given> {
 }
 
 fn wrong(given: &[Given], name: &str, message: &str) -> Problem {
-    let origin = in_force(given, name).map_or(Origin::Unknown, |given| given.origin.clone());
-    Problem::Setting { origin, name: name.to_owned(), message: message.to_owned() }
+    let origin = in_force(given, name).map_or(&Origin::Unknown, |given| &given.origin);
+    Problem::new(origin, name, message)
 }
 
 pub(super) fn connections(text: &str) -> Result<usize, String> {
-    let connections = value::count(text).ok().filter(|count| *count <= CONNECTIONS_MAX);
+    let connections = value::count(text).ok().filter(|count: &usize| *count <= CONNECTIONS_MAX);
     connections.ok_or_else(|| {
         format!(
             "{text:?} is no number of connections; write a whole number from 1 to {CONNECTIONS_MAX}"

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use spillgate::policy::edits;
+use spillgate::policy::nearest;
 
 use super::envoy::ON_OUTAGE_DENY;
-use super::store::{ON_STATE_LOSS, connections};
+use super::store::{Nodes, ON_STATE_LOSS, Topology, connections};
 use super::telemetry::{FORMATS, LEVELS};
 use super::{Given, Names, Original, Settings, auth, envoy, value};
 
@@ -15,54 +15,43 @@ type Take = fn(&mut Settings, &str, &Given) -> Result<(), String>;
 impl Settings {
     /// Applies one setting.
     pub(super) fn set(&mut self, given: &Given) -> Result<(), String> {
-        let text = given.value.as_deref().ok_or("takes a string, a whole number, true or false")?;
-        match SETTINGS.iter().find(|(name, _)| *name == given.name) {
-            Some((_, take)) => take(self, text, given),
-            None => topology(self, text, given),
+        let name = &given.name;
+        let Some((_, take)) = SETTINGS.iter().find(|(known, _)| known == name) else {
+            return Err(unknown(name));
+        };
+        match &given.value {
+            Some(text) => take(self, text, given),
+            // The nodes of a ring were tables.
+            None => Err(gone(&format!("{name}.")).unwrap_or(TAKES).to_owned()),
         }
     }
 }
 
-/// Returns the names of all settings. Those of a ring's nodes, such as `store.ring.nodes.0.name`, are not among them.
+/// Returns the names of all settings.
 pub fn setting_names() -> impl Iterator<Item = &'static str> {
     SETTINGS.iter().map(|(name, _)| *name)
 }
 
-/// Returns the setting that differs least from an unknown name; `None` if all differ too much to be a typing mistake.
-pub(super) fn closest(name: &str) -> Option<String> {
-    let node = name.strip_prefix(NODES).and_then(|node| node.split_once('.'));
-    let fields = node
-        .into_iter()
-        .flat_map(|(number, _)| NODE_FIELDS.map(|field| format!("{NODES}{number}.{field}")));
-    let known = setting_names().map(str::to_owned).chain(fields);
-    let (distance, closest) = known.map(|known| (edits(name, &known), known)).min()?;
-    let is_beginning = closest.strip_prefix(name).is_some_and(|rest| rest.starts_with('_'));
-    (distance <= EDITS_MAX || is_beginning).then_some(closest)
+/// Returns the setting that an unknown name most likely means; `None` if all differ too much to be a typing mistake.
+pub(super) fn closest(name: &str) -> Option<&'static str> {
+    nearest(name, &setting_names().collect::<Vec<_>>())
 }
 
 /// Returns what to do in place of a setting that is gone; `None` for other names.
 pub(super) fn gone(name: &str) -> Option<&'static str> {
-    // A field of the ring before has the name of that ring in front.
-    let is_previous = name.starts_with("store.ring.previous.");
-    let name = if is_previous { "store.ring.previous" } else { name };
-    GONE.iter().find(|(gone, _)| *gone == name).map(|(_, remedy)| *remedy)
+    let is = |gone: &str| name == gone || gone.ends_with('.') && name.starts_with(gone);
+    GONE.iter().find(|(gone, _)| is(gone)).map(|(_, remedy)| *remedy)
 }
 
-/// Takes a part of the store's topology, or refuses a name that no setting has.
-fn topology(settings: &mut Settings, text: &str, given: &Given) -> Result<(), String> {
-    let name = &given.name;
-    if let Some(field) = name.strip_prefix("store.")
-        && settings.store.set_topology(field, text, &given.origin)?
-    {
-        return Ok(());
-    }
+/// Returns the problem of a name that no setting has.
+fn unknown(name: &str) -> String {
     if let Some(remedy) = gone(name) {
-        return Err(format!("no such setting; {remedy}"));
+        return format!("no such setting; {remedy}");
     }
-    Err(match closest(name) {
+    match closest(name) {
         Some(closest) => format!("no such setting; did you mean `{closest}`?"),
         None => "no such setting; `spillgate validate --schema` lists all settings".to_owned(),
-    })
+    }
 }
 
 fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
@@ -105,12 +94,18 @@ const SETTINGS: &[(&str, Take)] = &[
     ("server.tls.cert", |s, v, _| file(&mut s.tls.cert, v)),
     ("server.tls.key", |s, v, _| file(&mut s.tls.key, v)),
     ("server.tls.client_ca", |s, v, _| file(&mut s.tls.client_ca, v)),
-    ("store.url", topology),
-    ("store.sentinel.master", topology),
-    ("store.sentinel.urls", topology),
+    ("store.url", |s, v, g| s.store.name(Topology::Url(value::store_url(v)?), &g.origin)),
+    ("store.sentinel.master", |s, v, g| {
+        let (_, urls) = s.store.sentinels();
+        s.store.name(Topology::Sentinel { master: v.to_owned(), urls }, &g.origin)
+    }),
+    ("store.sentinel.urls", |s, v, g| {
+        let ((master, _), urls) = (s.store.sentinels(), value::store_urls(v)?);
+        s.store.name(Topology::Sentinel { master, urls }, &g.origin)
+    }),
     ("store.sentinel.password_file", |s, v, _| file(&mut s.store.sentinel_password_file, v)),
-    ("store.cluster", topology),
-    ("store.ring.nodes", topology),
+    ("store.cluster", |s, v, g| s.store.name(Topology::Cluster(value::store_urls(v)?), &g.origin)),
+    ("store.ring.nodes", |s, v, g| s.store.name(Topology::Ring(Nodes::of(v)?), &g.origin)),
     ("store.on_state_loss", |s, v, _| {
         put(&mut s.store.on_state_loss, value::choice(v, &ON_STATE_LOSS).map(Some))
     }),
@@ -122,7 +117,7 @@ const SETTINGS: &[(&str, Take)] = &[
     ("store.password_file", |s, v, _| file(&mut s.store.password_file, v)),
     ("store.key_secret_file", |s, v, _| file(&mut s.store.key_secret_file, v)),
     ("store.expected_instances", |s, v, _| {
-        put(&mut s.store.expected_instances, value::number(v).map(Some))
+        put(&mut s.store.expected_instances, value::count(v).map(Some))
     }),
     ("store.max_keys", |s, v, _| put(&mut s.store.max_keys, value::count(v).map(Some))),
     ("store.tls.ca", |s, v, _| file(&mut s.store.tls.ca, v)),
@@ -135,7 +130,7 @@ const SETTINGS: &[(&str, Take)] = &[
     ("telemetry.audit_subjects", |s, v, _| put(&mut s.log.audit_subjects, value::boolean(v))),
 ];
 
-/// Settings that are gone, with their fields, and what to do instead.
+/// Settings that are gone, or all that begin with a name, and what to do instead.
 const GONE: &[(&str, &str)] = &[
     ("server.grpc", "write its address as server.grpc.address"),
     ("server.resp", "write its address as server.resp.address"),
@@ -152,7 +147,12 @@ const GONE: &[(&str, &str)] = &[
         "the store's clock always decides, so leave it out; a store that bars TIME in scripts cannot be used",
     ),
     ("store.ring.number", "a ring is known by its nodes and their weights, so leave it out"),
+    (
+        "store.ring.nodes.",
+        "write each node as a string, such as nodes = [\"a=redis://10.0.0.1:6379\", \"b*2=redis://10.0.0.2:6379\"]",
+    ),
     ("store.ring.previous", CHANGE_RING),
+    ("store.ring.previous.", CHANGE_RING),
     ("store.ring.previous_number", CHANGE_RING),
     (
         "store.secret_previous_file",
@@ -164,10 +164,8 @@ const CHANGE_RING: &str = "restart all instances with the new nodes; while both 
     that moves can get up to twice its limit";
 
 const NAMES: [(&str, Names); 2] = [("open", Names::Open), ("known", Names::Known)];
-pub(super) const NODES: &str = "store.ring.nodes.";
-const NODE_FIELDS: [&str; 3] = ["name", "url", "weight"];
-/// The most differences of a typing mistake.
-const EDITS_MAX: usize = 3;
+const TAKES: &str =
+    "takes a string, a whole number, true or false, or a list of strings without commas";
 
 #[cfg(test)]
 mod tests {
@@ -181,13 +179,11 @@ mod tests {
             ("store.tls.caa", Some("store.tls.ca")),
             ("telemetry.log_level", Some("telemetry.log.level")),
             ("server.resp.password", Some("server.resp.password_file")),
-            ("store.ring.nodes.12.ulr", Some("store.ring.nodes.12.url")),
-            ("store.ring.nodes.0.wieght", Some("store.ring.nodes.0.weight")),
             ("server", None),
             ("store.compression", None),
             ("telemetry.dashboard.refresh", None),
         ] {
-            assert_eq!(closest(name).as_deref(), expected, "{name}");
+            assert_eq!(closest(name), expected, "{name}");
         }
     }
 }

@@ -94,17 +94,12 @@ pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, St
     })
 }
 
-pub(super) fn count(text: &str) -> Result<usize, String> {
+/// Parses a whole number from 1 up.
+pub(super) fn count<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let count = text.replace('_', "").parse().ok().filter(|count| *count > 0);
-    count.ok_or_else(|| {
+    count.and_then(|count| T::try_from(count).ok()).ok_or_else(|| {
         format!("{text:?} is no count; write a whole number from 1 up, such as 1_000_000")
     })
-}
-
-/// Parses a small number from 1 up.
-pub(super) fn number(text: &str) -> Result<u32, String> {
-    let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| format!("{text:?} is no number; write a whole number from 1 up"))
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
@@ -154,9 +149,9 @@ mod tests {
 
     #[test]
     fn a_count_is_above_zero_and_may_be_grouped() {
-        assert_eq!(count("1_000_000"), Ok(1_000_000));
-        for text in ["", "0", "-1", "1e6", "many"] {
-            assert!(count(text).is_err(), "{text:?}");
+        assert_eq!(count("1_000_000"), Ok(1_000_000_usize));
+        for text in ["", "0", "-1", "1e6", "many", "4_294_967_296"] {
+            assert!(count::<u32>(text).is_err(), "{text:?}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! The lints. Each one checks a file that loads, and returns its findings.
 
+use spillgate::policy::FileSetting;
 use spillgate::{Policy, Rule};
 
 use super::Service;
@@ -62,7 +63,7 @@ pub(super) struct Checked<'a> {
     pub(super) policy: &'a Policy,
     pub(super) service: Service,
     /// The settings of the file, with their lines.
-    pub(super) set: &'a [(String, usize)],
+    pub(super) set: &'a [FileSetting],
     /// The settings that name a file that cannot be read here, each with the file and the reason.
     pub(super) unreadable: &'a [(&'static str, String)],
     pub(super) source: &'a Source,
@@ -96,7 +97,7 @@ impl<'a> Checked<'a> {
         let is_within = |set: &str| {
             set.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        self.set.iter().find(|(set, _)| is_within(set)).map(|(_, line)| *line)
+        self.set.iter().find(|set| is_within(&set.name)).map(|set| set.line)
     }
 }
 

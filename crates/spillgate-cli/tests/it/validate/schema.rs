@@ -56,7 +56,7 @@ fn the_schema_refuses_what_the_parser_refuses_as_unknown() {
         "[server.tls]\nca = \"x\"\n",
         "[store]\nurls = [\"redis://127.0.0.1\"]\n",
         "[store.sentinel]\nmaster = \"m\"\nurl = \"redis://127.0.0.1\"\n",
-        "[store.ring]\nnodes = [{ name = \"a\", address = \"redis://127.0.0.1\" }]\n",
+        "[store.ring]\nnodes = [{ name = \"a\", url = \"redis://127.0.0.1\" }]\n",
         "[store.tls]\nclient_ca = \"x\"\n",
         "[telemetry]\nlogs = \"info\"\n",
         "[telemetry]\nlog = { levels = \"info\" }\n",

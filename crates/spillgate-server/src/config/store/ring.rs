@@ -8,10 +8,9 @@ use super::without_credentials;
 use crate::config::value;
 
 /// The nodes of a ring.
-#[derive(Default)]
 pub(crate) struct Nodes(Vec<Node>);
 
-/// A node of a ring. Fields that are not set yet are empty.
+/// A node of a ring.
 struct Node {
     name: String,
     url: String,
@@ -19,41 +18,13 @@ struct Node {
 }
 
 impl Nodes {
+    /// Parses a list of nodes, each `name=url` or `name*weight=url`.
+    pub(in crate::config) fn of(text: &str) -> Result<Nodes, String> {
+        value::list(text).map(Node::of).collect::<Result<_, _>>().map(Nodes)
+    }
+
     pub(super) fn count(&self) -> usize {
         self.0.len()
-    }
-
-    /// Applies one setting, named without its `store.ring.`. Returns `Ok(false)` if there is no setting of that name.
-    pub(super) fn set(&mut self, field: &str, text: &str) -> Result<bool, String> {
-        if field == "nodes" {
-            self.0 = value::list(text).map(Node::parse).collect::<Result<_, _>>()?;
-            return Ok(true);
-        }
-        match field.strip_prefix("nodes.") {
-            Some(node) => self.set_node(node, text),
-            None => Ok(false),
-        }
-    }
-
-    /// Applies one field of one node, named `0.url`. Returns `Ok(false)` if there is no field of that name.
-    fn set_node(&mut self, field: &str, text: &str) -> Result<bool, String> {
-        let nodes = &mut self.0;
-        let Some((index, field)) = field.split_once('.') else { return Ok(false) };
-        let Ok(index) = index.parse::<usize>() else { return Ok(false) };
-        if index > nodes.len() {
-            return Err(format!("there is no node {} before it; count them from 0", index - 1));
-        }
-        if index == nodes.len() {
-            nodes.push(Node { name: String::new(), url: String::new(), weight: 1 });
-        }
-        let node = &mut nodes[index];
-        match field {
-            "name" => text.clone_into(&mut node.name),
-            "url" => node.url = value::store_url(text)?,
-            "weight" => node.weight = value::number(text)?,
-            _ => return Ok(false),
-        }
-        Ok(true)
     }
 
     /// Returns the ring in the library's form, with each address as `login` changes it. The library checks it.
@@ -92,7 +63,7 @@ impl Node {
         Ok(Node {
             name: name.to_owned(),
             url: value::store_url(url)?,
-            weight: value::number(weight)?,
+            weight: value::count(weight)?,
         })
     }
 }
