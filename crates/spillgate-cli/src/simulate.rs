@@ -6,5 +6,5 @@ use spillgate_server::config;
 use spillgate_tools::{Failure, SimulateArgs, simulate};
 
 pub(crate) fn run(args: &SimulateArgs) -> Result<ExitCode, Failure> {
-    simulate::run(args, &|file| Ok(config::policy_of(file)?))
+    simulate::run(args, &|file| Ok(config::load_file(file)?.policy))
 }

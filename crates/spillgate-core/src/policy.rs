@@ -420,7 +420,7 @@ impl Rules {
     }
 
     fn into_policy(self, types: Types, overrides: Overrides) -> Policy {
-        let index = Arc::new(Index::of(&self.in_order));
+        let index = Arc::new(Index::from_rules(&self.in_order));
         let written: Arc<[Rule]> = self.in_order.into();
         let limit_count = written.iter().map(|rule| rule.limits().len()).sum();
         Policy {

@@ -175,15 +175,6 @@ pub fn read_once(file: &Path) -> Result<String, Problem> {
     text.map_err(|why| Problem::unreadable(file, why))
 }
 
-/// Reads the policy of a file.
-///
-/// # Errors
-///
-/// If the file cannot be read or does not load; the error holds every problem.
-pub fn policy_of(file: &Path) -> Result<Policy, ConfigError> {
-    load_file(file).map(|loaded| loaded.policy)
-}
-
 /// Reads the policy and the settings of a file.
 ///
 /// # Errors

@@ -151,6 +151,13 @@ impl<'t> LineCounter<'t> {
 }
 
 /// Returns the known word that was probably meant: less than a third of it differs.
+///
+/// ```
+/// use spillgate_core::policy::nearest;
+///
+/// assert_eq!(nearest("timout", &["timeout", "url"]), Some("timeout"));
+/// assert_eq!(nearest("port", &["timeout", "url"]), None);
+/// ```
 pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let distances = known.iter().map(|known| (edits(word, known), *known));
     let (distance, nearest) = distances.min_by_key(|(distance, _)| *distance)?;

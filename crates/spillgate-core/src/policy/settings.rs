@@ -8,7 +8,8 @@ use super::file::{Table, pieces};
 use super::problem::{LineCounter, Problem, Problems};
 use super::{PIECE_BYTES, Policy, PolicyError, unreadable};
 
-/// A field of a file's tables `server`, `store` and `telemetry`.
+/// A field of a file's tables `server`, `store` and `telemetry`, which [`Policy::settings_in`]
+/// returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSetting {
     /// Its whole name, such as `server.tls.cert`.
