@@ -105,7 +105,7 @@ const SETTINGS: &[(&str, Take)] = &[
     }),
     ("store.sentinel.password_file", |s, v, _| file(&mut s.store.sentinel_password_file, v)),
     ("store.cluster", |s, v, g| s.store.name(Topology::Cluster(value::store_urls(v)?), &g.origin)),
-    ("store.ring.nodes", |s, v, g| s.store.name(Topology::Ring(Nodes::of(v)?), &g.origin)),
+    ("store.ring.nodes", |s, v, g| s.store.name(Topology::Ring(Nodes::parse(v)?), &g.origin)),
     ("store.on_state_loss", |s, v, _| {
         put(&mut s.store.on_state_loss, value::choice(v, &ON_STATE_LOSS).map(Some))
     }),

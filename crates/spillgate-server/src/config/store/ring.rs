@@ -19,7 +19,7 @@ struct Node {
 
 impl Nodes {
     /// Parses a list of nodes, each `name=url` or `name*weight=url`.
-    pub(in crate::config) fn of(text: &str) -> Result<Nodes, String> {
+    pub(crate) fn parse(text: &str) -> Result<Nodes, String> {
         value::list(text).map(Node::of).collect::<Result<_, _>>().map(Nodes)
     }
 
