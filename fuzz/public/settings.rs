@@ -8,7 +8,7 @@ pub fn holds(input: &[u8]) {
     let lines = 1 + input.iter().filter(|byte| **byte == b'\n').count();
     match load_text("f", text) {
         Ok(loaded) => {
-            assert!(loaded.set.iter().all(|(_, line)| (1..=lines).contains(line)));
+            assert!(loaded.set.iter().all(|set| (1..=lines).contains(&set.line)));
             let again = load_text("f", text).unwrap_or_else(|_| panic!("the same file is valid"));
             assert_eq!(again.set, loaded.set);
             assert_eq!(again.policy.rules().len(), loaded.policy.rules().len());

@@ -20,7 +20,7 @@ struct Node {
 impl Nodes {
     /// Parses a list of nodes, each `name=url` or `name*weight=url`.
     pub(crate) fn parse(text: &str) -> Result<Nodes, String> {
-        value::list(text).map(Node::of).collect::<Result<_, _>>().map(Nodes)
+        value::list(text).map(Node::parse).collect::<Result<_, _>>().map(Nodes)
     }
 
     pub(super) fn count(&self) -> usize {
