@@ -16,14 +16,14 @@ use crate::store::{Store, Tls};
 
 /// The TLS configuration of connections. Clones share it.
 #[derive(Clone)]
-pub(super) struct Connector(Arc<ArcSwap<TlsConnector>>);
+pub(crate) struct Connector(Arc<ArcSwap<TlsConnector>>);
 
 /// The logins and certificates of one store.
 #[derive(Debug)]
-pub(super) struct Access {
+pub struct Access {
     /// For each server of the settings, in their order.
-    pub(super) addresses: Vec<Address>,
-    pub(super) tls: Connector,
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) tls: Connector,
 }
 
 impl Redis {
@@ -52,19 +52,19 @@ impl Connector {
     }
 
     /// Returns the certificates for the next connection.
-    pub(super) fn get(&self) -> Arc<TlsConnector> {
+    pub(crate) fn get(&self) -> Arc<TlsConnector> {
         self.0.load_full()
     }
 }
 
 impl Access {
-    pub(super) fn from_store(store: &Store, tls: Option<&Tls>) -> Result<Access, BuildError> {
+    pub fn from_store(store: &Store, tls: Option<&Tls>) -> Result<Access, BuildError> {
         let connector = tls::connector(tls, store.is_secured())?;
         Ok(Access { addresses: addresses_of(store)?, tls: Connector::new(connector) })
     }
 
     /// Takes logins and certificates from `other`, which must have the same servers and databases.
-    pub(super) fn take_over(&self, other: &Access) -> Result<(), BuildError> {
+    pub fn take_over(&self, other: &Access) -> Result<(), BuildError> {
         let is_same = |(ours, theirs): (&Address, &Address)| {
             ours.at == theirs.at && ours.login.get().db() == theirs.login.get().db()
         };

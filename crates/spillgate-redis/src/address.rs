@@ -11,18 +11,18 @@ use crate::error::BuildError;
 
 /// A server's address, with the login for it.
 #[derive(Clone)]
-pub(super) struct Address {
-    pub(super) at: At,
-    pub(super) login: Login,
+pub(crate) struct Address {
+    pub(crate) at: At,
+    pub(crate) login: Login,
 }
 
 /// User, password and database at a server. Clones share it.
 #[derive(Clone)]
-pub(super) struct Login(Arc<ArcSwap<RedisConnectionInfo>>);
+pub(crate) struct Login(Arc<ArcSwap<RedisConnectionInfo>>);
 
 /// The transport to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum At {
+pub(crate) enum At {
     Tcp(Host),
     Tls(Host),
     Unix(PathBuf),
@@ -30,14 +30,14 @@ pub(super) enum At {
 
 /// A host and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Host {
-    pub(super) name: String,
-    pub(super) port: u16,
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) port: u16,
 }
 
 impl Address {
     /// Parses `redis://`, `rediss://` and `unix://` URLs.
-    pub(super) fn parse(url: &str) -> Result<Address, BuildError> {
+    pub(crate) fn parse(url: &str) -> Result<Address, BuildError> {
         let wrong = |why: String| BuildError::StoreUrl { url: redacted(url), why: why.into() };
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong(REMEDY.into()))?;
         if rest.contains('#') {
@@ -73,24 +73,24 @@ impl Address {
     }
 
     /// Creates the address of another server with the same transport and login.
-    pub(super) fn of_host(host: &Host, secured: bool, login: &Login) -> Address {
+    pub(crate) fn of_host(host: &Host, secured: bool, login: &Login) -> Address {
         let at = if secured { At::Tls(host.clone()) } else { At::Tcp(host.clone()) };
         Address { at, login: login.clone() }
     }
 }
 
 impl Login {
-    pub(super) fn new(login: RedisConnectionInfo) -> Login {
+    pub(crate) fn new(login: RedisConnectionInfo) -> Login {
         Login(Arc::new(ArcSwap::from_pointee(login)))
     }
 
     /// Returns the login for the next connection.
-    pub(super) fn get(&self) -> Arc<RedisConnectionInfo> {
+    pub(crate) fn get(&self) -> Arc<RedisConnectionInfo> {
         self.0.load_full()
     }
 
     /// Replaces the login, from the next connection on.
-    pub(super) fn set(&self, login: Arc<RedisConnectionInfo>) {
+    pub(crate) fn set(&self, login: Arc<RedisConnectionInfo>) {
         self.0.store(login);
     }
 }

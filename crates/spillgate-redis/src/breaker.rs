@@ -2,7 +2,7 @@
 
 /// The results of the last calls to one server.
 #[derive(Debug, Default)]
-pub(super) struct Breaker {
+pub struct Breaker {
     in_a_row: u32,
     /// The last 64 calls as bits, the newest lowest; a set bit is a failure.
     failed: u64,
@@ -11,7 +11,7 @@ pub(super) struct Breaker {
 
 impl Breaker {
     /// Records a result, and returns whether the breaker must open.
-    pub(super) fn note(&mut self, went_well: bool) -> bool {
+    pub fn note(&mut self, went_well: bool) -> bool {
         self.failed = self.failed << 1 | u64::from(!went_well);
         self.noted = (self.noted + 1).min(u64::BITS);
         self.in_a_row = if went_well { 0 } else { self.in_a_row + 1 };
@@ -21,7 +21,7 @@ impl Breaker {
     }
 
     /// Forgets all results, when the server answers again.
-    pub(super) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         *self = Breaker::default();
     }
 }

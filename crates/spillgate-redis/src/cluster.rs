@@ -26,7 +26,7 @@ use crate::time::Deadline;
 
 /// The nodes of a Cluster, and the owner of each slot.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub struct Cluster {
     /// The nodes of the settings, called when no known primary answers.
     seeds: Vec<Arc<Shard>>,
     nodes: Nodes,
@@ -64,7 +64,7 @@ struct Map {
 
 impl Cluster {
     /// Creates a Cluster from the addresses of some of its nodes.
-    pub(super) fn new(
+    pub fn new(
         addresses: Vec<Address>,
         tls: &Connector,
         options: &StoreOptions,
@@ -106,7 +106,7 @@ impl Cluster {
     }
 
     /// Reads the map and connects to the owners, for a moment at most.
-    pub(super) async fn warm_up(&self) {
+    pub async fn warm_up(&self) {
         // An unreachable Cluster is an outage, which the first decision finds.
         let _ = Deadline::after(ASK).bound(self.refresh_now()).await;
         let shards = self.shards();
@@ -114,7 +114,7 @@ impl Cluster {
     }
 
     /// Returns the owner of a slot, as far as it is known.
-    pub(super) fn route(self: &Arc<Self>, slot: u16) -> Result<Route, Failure> {
+    pub fn route(self: &Arc<Self>, slot: u16) -> Result<Route, Failure> {
         if let Some(shard) = self.map.load().owner(slot) {
             return Ok(Route { shard, redirect: Redirect::None });
         }
@@ -123,7 +123,7 @@ impl Cluster {
     }
 
     /// Returns the route to try after a call that was not executed, or the failure if no other server can help.
-    pub(super) async fn next_route(
+    pub async fn next_route(
         self: &Arc<Self>,
         slot: u16,
         tried: &Route,
@@ -161,13 +161,13 @@ impl Cluster {
     }
 
     /// Returns every primary that owns slots, with its first slot.
-    pub(super) fn shards(&self) -> Vec<(u16, Arc<Shard>)> {
+    pub fn shards(&self) -> Vec<(u16, Arc<Shard>)> {
         let map = self.map.load();
         map.in_charge().map(|(first, shard)| (first, Arc::clone(shard))).collect()
     }
 
     /// Returns the status of every primary. While no node has given the map, the nodes of the settings stand for them.
-    pub(super) fn statuses(&self) -> Vec<ShardStatus> {
+    pub fn statuses(&self) -> Vec<ShardStatus> {
         let shards = self.shards();
         if !shards.is_empty() {
             return shards.iter().map(|(_, shard)| shard.status()).collect();
@@ -181,13 +181,13 @@ impl Cluster {
     }
 
     /// Returns how often a primary lost its data.
-    pub(super) fn losses(&self) -> u64 {
+    pub fn losses(&self) -> u64 {
         let map = self.map.load();
         map.in_charge().map(|(_, shard)| shard.guard.losses()).sum()
     }
 
     /// Reads the map in the background, unless a task does so or has just done so.
-    pub(super) fn refresh_soon(self: &Arc<Self>) {
+    pub fn refresh_soon(self: &Arc<Self>) {
         if self.refreshing.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -353,14 +353,14 @@ impl Drop for Refreshing {
 }
 
 /// Consecutive slots of one owner.
-pub(super) struct Range {
-    pub(super) first: u16,
-    pub(super) last: u16,
+pub struct Range {
+    pub(crate) first: u16,
+    pub(crate) last: u16,
     owner: Host,
 }
 
 /// Parses the reply to CLUSTER SLOTS; `None` if it lists no owner. `answered` is the node that replied.
-pub(super) fn ranges(answer: Value, answered: Option<&Host>) -> Option<Vec<Range>> {
+pub fn ranges(answer: Value, answered: Option<&Host>) -> Option<Vec<Range>> {
     let Value::Array(rows) = answer else { return None };
     let ranges = rows.into_iter().map(|row| {
         let Value::Array(row) = row else { return None };

@@ -13,7 +13,7 @@ use crate::meter::ErrorClass;
 
 /// The reason why a call returned no usable reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// Not executed: the call must be sent elsewhere, or again.
     NotHere(NotHere, Why),
     /// Not executed, and it will not be until an operator fixes the store.
@@ -35,7 +35,7 @@ pub(super) enum Failure {
 
 /// The remedy for a call that was not executed by this server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NotHere {
+pub(crate) enum NotHere {
     /// Another server owns the slot now.
     Moved { slot: u16, to: Host },
     /// Send this one call to another server.
@@ -54,7 +54,7 @@ pub(super) enum NotHere {
 
 impl Failure {
     /// Classifies an error of the client library.
-    pub(super) fn from_error(error: &RedisError) -> Failure {
+    pub(crate) fn from_error(error: &RedisError) -> Failure {
         let why = Why::new(error.to_string(), error.clone());
         // The library turns a denied login into an error of its own, without the server's code.
         if error.kind() == ErrorKind::AuthenticationFailed {
@@ -69,7 +69,7 @@ impl Failure {
     }
 
     /// Returns the failure for a call that was not sent, because its connection could not be made.
-    pub(super) fn unsent(self) -> Failure {
+    pub(crate) fn unsent(self) -> Failure {
         match self {
             Failure::Unknown(why) => Failure::NotSent(why),
             known => known,
@@ -100,7 +100,7 @@ impl Failure {
     }
 
     /// Returns the failure for a reply that does not fit the request.
-    pub(super) fn bug(error: StoreError) -> Failure {
+    pub(crate) fn bug(error: StoreError) -> Failure {
         match error {
             StoreError::Foreign(why) => Failure::Bug(why),
             other => Failure::Bug(Why::new(other.to_string(), other)),
@@ -108,7 +108,7 @@ impl Failure {
     }
 
     /// Returns the class under which the metrics count this failure.
-    pub(super) fn class(&self) -> ErrorClass {
+    pub(crate) fn class(&self) -> ErrorClass {
         match self {
             Failure::NotHere(..) => ErrorClass::NotHere,
             Failure::Unfit(_) => ErrorClass::Unfit,
@@ -120,7 +120,7 @@ impl Failure {
     }
 
     /// Returns whether the call may have reached a server.
-    pub(super) fn was_sent(&self) -> bool {
+    pub(crate) fn was_sent(&self) -> bool {
         !matches!(
             self,
             Failure::NotSent(_) | Failure::Hasty(_) | Failure::Overloaded { sent: false, .. }
@@ -128,7 +128,7 @@ impl Failure {
     }
 
     /// Returns the reason, with its cause.
-    pub(super) fn why(&self) -> &Why {
+    pub(crate) fn why(&self) -> &Why {
         match self {
             Failure::NotHere(_, why) | Failure::Unfit(why) | Failure::Unknown(why) => why,
             Failure::NotSent(why) | Failure::Hasty(why) | Failure::Silent(why) => why,
@@ -139,7 +139,7 @@ impl Failure {
     /// Logs that a server rejects the user and password.
     ///
     /// Every attempt to connect fails in the same way, so only a failure that differs from the one before is logged.
-    pub(super) fn report_credentials(&self, server: &dyn fmt::Display, before: Option<&str>) {
+    pub(crate) fn report_credentials(&self, server: &dyn fmt::Display, before: Option<&str>) {
         let Failure::Unfit(why) = self else { return };
         let is_about_them = why.contains("WRONGPASS") || why.contains("NOAUTH");
         if is_about_them && before != Some(&**why) {
@@ -153,7 +153,7 @@ impl Failure {
     }
 
     /// Returns the evidence for the circuit breaker: the server works, or fails; `None` if the failure shows neither.
-    pub(super) fn shows_work(&self) -> Option<bool> {
+    pub(crate) fn shows_work(&self) -> Option<bool> {
         match self {
             Failure::NotHere(what, _) => Some(!matches!(what, NotHere::ReadOnly | NotHere::Later)),
             Failure::Unfit(_) | Failure::Unknown(_) | Failure::NotSent(_) => Some(false),
@@ -163,12 +163,12 @@ impl Failure {
     }
 
     /// Creates the failure of a call whose deadline passed before it was sent.
-    pub(super) fn unsent_in_time(why: impl Into<Why>) -> Failure {
+    pub(crate) fn unsent_in_time(why: impl Into<Why>) -> Failure {
         Failure::Overloaded { sent: false, why: why.into() }
     }
 
     /// Creates the failure of a call whose deadline passed before its reply came.
-    pub(super) fn too_late(why: impl Into<Why>) -> Failure {
+    pub(crate) fn too_late(why: impl Into<Why>) -> Failure {
         Failure::Overloaded { sent: true, why: why.into() }
     }
 }

@@ -12,7 +12,7 @@ use crate::subject::Secret;
 
 /// The settings that decide the key, the server and the format of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fingerprint {
+pub struct Fingerprint {
     schema: u32,
     secret: u64,
     /// The hash of the ring's nodes and weights; 0 for a store that is no ring.
@@ -21,13 +21,13 @@ pub(super) struct Fingerprint {
 
 /// An instance as others see it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Instance {
-    pub(super) fingerprint: Fingerprint,
-    pub(super) presence: Presence,
+pub struct Instance {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) presence: Presence,
 }
 
 impl Instance {
-    pub(super) fn new(store: &Store, options: &StoreOptions) -> Instance {
+    pub fn new(store: &Store, options: &StoreOptions) -> Instance {
         let ring = match store {
             Store::Ring(ring) => ring::fingerprint(ring),
             _ => 0,
@@ -38,12 +38,12 @@ impl Instance {
 }
 
 impl Fingerprint {
-    pub(super) fn new(secret: &Secret, ring: u64) -> Fingerprint {
+    pub fn new(secret: &Secret, ring: u64) -> Fingerprint {
         Fingerprint { schema: SCHEMA, secret: secret.fingerprint(), ring }
     }
 
     /// Parses the output of `Display`; `None` for the heartbeat of a version with another layout.
-    pub(super) fn read(text: &str) -> Option<Fingerprint> {
+    pub fn read(text: &str) -> Option<Fingerprint> {
         let mut words = text.split(':');
         let schema = words.next()?.parse().ok()?;
         let secret = u64::from_str_radix(words.next()?, 16).ok()?;
@@ -52,7 +52,7 @@ impl Fingerprint {
     }
 
     /// Returns which settings differ from those of a kind of instance, of which there are `live`.
-    pub(super) fn mismatch(&self, other: Option<&Fingerprint>, live: u32) -> InstanceMismatch {
+    pub fn mismatch(&self, other: Option<&Fingerprint>, live: u32) -> InstanceMismatch {
         let count = |differs: bool| if differs { live } else { 0 };
         let Some(other) = other else {
             return InstanceMismatch { schema: live, live, ..InstanceMismatch::default() };

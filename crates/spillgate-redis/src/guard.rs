@@ -14,9 +14,9 @@ use crate::store::OnStateLoss;
 
 /// A shard's guard, as the last heartbeat read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Guard {
+pub(crate) struct Guard {
     /// The key that holds the guard. On a Cluster it may change, and then two epochs cannot be compared.
-    pub(super) key: String,
+    pub(crate) key: String,
     /// The value in the store: epoch and loss, with a dot between.
     text: String,
     /// The instant at which the epoch before was found lost; 0 if unknown.
@@ -25,33 +25,33 @@ pub(super) struct Guard {
 
 /// The guard that a call expects.
 #[derive(Clone, Debug)]
-pub(super) struct Expected(Arc<Guard>);
+pub(crate) struct Expected(Arc<Guard>);
 
 /// The last known guard of a shard.
 #[derive(Debug, Default)]
-pub(super) struct KnownGuard {
+pub(crate) struct KnownGuard {
     guard: ArcSwapOption<Guard>,
     /// Held while the guard is read, so that concurrent callers read it once.
-    pub(super) asking: tokio::sync::Mutex<()>,
+    pub(crate) asking: tokio::sync::Mutex<()>,
     losses: AtomicU64,
 }
 
 impl Guard {
     /// Parses the value of a guard.
-    pub(super) fn read(key: String, text: &[u8]) -> Option<Guard> {
+    pub(crate) fn read(key: String, text: &[u8]) -> Option<Guard> {
         let text = String::from_utf8(text.to_vec()).ok()?;
         let lost_us = text.split_once('.')?.1.parse().ok()?;
         Some(Guard { key, text, lost_us })
     }
 
-    pub(super) fn epoch(&self) -> &str {
+    pub(crate) fn epoch(&self) -> &str {
         self.text.split('.').next().unwrap_or_default()
     }
 }
 
 impl Expected {
     /// Returns the guard that a call to a shard must expect, if its result depends on the guard.
-    pub(super) fn on(known: &KnownGuard, on_state_loss: OnStateLoss) -> Option<Expected> {
+    pub(crate) fn on(known: &KnownGuard, on_state_loss: OnStateLoss) -> Option<Expected> {
         let begins_exhausted = on_state_loss == OnStateLoss::Exhausted;
         // With no guard known yet, the call expects an empty one. The script then executes nothing, and the
         // guard is read.
@@ -59,11 +59,11 @@ impl Expected {
     }
 
     /// Appends the expected guard to a command, after the program.
-    pub(super) fn append_to(&self, command: &mut ::redis::Cmd) {
+    pub(crate) fn append_to(&self, command: &mut ::redis::Cmd) {
         command.arg(&self.0.text).arg(self.0.lost_us);
     }
 
-    pub(super) fn key(&self) -> &str {
+    pub(crate) fn key(&self) -> &str {
         &self.0.key
     }
 }
@@ -72,7 +72,7 @@ impl KnownGuard {
     /// Records a guard, and returns whether the shard lost all that it held before.
     ///
     /// A guard under another key, as after a move of slots, shows nothing about the old one.
-    pub(super) fn note(&self, guard: Guard) -> bool {
+    pub(crate) fn note(&self, guard: Guard) -> bool {
         let before = self.guard.swap(Some(Arc::new(guard.clone())));
         let lost =
             before.is_some_and(|known| known.key == guard.key && known.epoch() != guard.epoch());
@@ -81,18 +81,18 @@ impl KnownGuard {
     }
 
     /// Returns the last known epoch under a key, or an empty string.
-    pub(super) fn epoch_under(&self, key: &str) -> String {
+    pub(crate) fn epoch_under(&self, key: &str) -> String {
         let guard = self.guard.load();
         let same = guard.as_ref().filter(|guard| guard.key == key);
         same.map_or_else(String::new, |guard| guard.epoch().to_owned())
     }
 
-    pub(super) fn now(&self) -> Option<Arc<Guard>> {
+    pub(crate) fn now(&self) -> Option<Arc<Guard>> {
         self.guard.load_full()
     }
 
     /// Returns how often the shard lost its data.
-    pub(super) fn losses(&self) -> u64 {
+    pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
     }
 }
@@ -103,6 +103,6 @@ fn unknown() -> Arc<Guard> {
 }
 
 /// Returns the key of the guard on a shard whose keys have this tag.
-pub(super) fn key_of(tag: &str) -> String {
+pub fn key_of(tag: &str) -> String {
     format!("sg1:{{{tag}}}:epoch")
 }

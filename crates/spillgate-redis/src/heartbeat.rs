@@ -43,7 +43,7 @@ impl Redis {
     }
 
     /// Reads a shard's guard after a call found it changed, unless another caller has just read it.
-    pub(super) async fn learn_guard(
+    pub(crate) async fn learn_guard(
         &self,
         shard: &Shard,
         deadline: Deadline,
@@ -116,7 +116,7 @@ impl Living {
 }
 
 /// Parses a heartbeat's reply: the guard, and the live instances compared with the own fingerprint.
-pub(super) fn read(answer: Value, key: String, own: &Fingerprint) -> Option<(Guard, Living)> {
+pub fn read(answer: Value, key: String, own: &Fingerprint) -> Option<(Guard, Living)> {
     let Value::Array(parts) = answer else { return None };
     let [Value::BulkString(guard), Value::Array(kinds), Value::Array(load)] = &parts[..] else {
         return None;

@@ -10,7 +10,7 @@ pub fn jittered(longest: Duration) -> Duration {
 }
 
 /// Returns a random number, good enough to separate instances and to start counters at different values.
-pub(super) fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     #[cfg(feature = "simulation")]
     if let Some(number) = crate::simulation::random() {
         return number;

@@ -7,7 +7,7 @@ use crate::limit::{Algorithm, NamedLimit, RecordName};
 use crate::subject::SubjectKey;
 
 /// Returns the key of the value with the small states of all limits of one rule and subject.
-pub(super) fn value(key: SubjectKey) -> Vec<u8> {
+pub fn value(key: SubjectKey) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_LENGTH);
     name.extend_from_slice(PREFIX);
     base64url(key.tag, &mut name);
@@ -17,14 +17,14 @@ pub(super) fn value(key: SubjectKey) -> Vec<u8> {
 }
 
 /// Returns the text between the braces of a tag's keys.
-pub(super) fn tag_name(tag: u128) -> Vec<u8> {
+pub fn tag_name(tag: u128) -> Vec<u8> {
     let mut name = Vec::with_capacity(22);
     base64url(tag, &mut name);
     name
 }
 
 /// Returns the key of a log or of permits, which are stored apart; the other algorithms have none.
-pub(super) fn own(key: SubjectKey, limit: &NamedLimit) -> Option<Vec<u8>> {
+pub fn own(key: SubjectKey, limit: &NamedLimit) -> Option<Vec<u8>> {
     let letter = match limit.algorithm() {
         Algorithm::SlidingLog => b'l',
         Algorithm::Concurrency => b's',
@@ -43,7 +43,7 @@ pub(super) fn own(key: SubjectKey, limit: &NamedLimit) -> Option<Vec<u8>> {
 }
 
 /// Returns the key of a reservation's record.
-pub(super) fn record(tag: u128, id: u128) -> Vec<u8> {
+pub fn record(tag: u128, id: u128) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_LENGTH + 2);
     name.extend_from_slice(PREFIX);
     base64url(tag, &mut name);
@@ -54,7 +54,7 @@ pub(super) fn record(tag: u128, id: u128) -> Vec<u8> {
 
 /// Returns the key that ties a reservation's id to its request. It is not stored beside a counter, because
 /// another request under the same id may have other counters.
-pub(super) fn named(id: u128) -> Vec<u8> {
+pub fn named(id: u128) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_LENGTH);
     name.extend_from_slice(PREFIX);
     base64url(id, &mut name);
@@ -63,7 +63,7 @@ pub(super) fn named(id: u128) -> Vec<u8> {
 }
 
 /// Returns the key of the leases on a counter, beside its value.
-pub(super) fn ledger(key: SubjectKey, limit: &NamedLimit) -> Vec<u8> {
+pub fn ledger(key: SubjectKey, limit: &NamedLimit) -> Vec<u8> {
     let mut name = value(key);
     name.extend_from_slice(b":e:");
     base64url(limit.mix(), &mut name);
@@ -71,7 +71,7 @@ pub(super) fn ledger(key: SubjectKey, limit: &NamedLimit) -> Vec<u8> {
 }
 
 /// Returns every key that a subject's limits may have.
-pub(super) fn all_of(key: SubjectKey, limits: &[NamedLimit]) -> Vec<Vec<u8>> {
+pub fn all_of(key: SubjectKey, limits: &[NamedLimit]) -> Vec<Vec<u8>> {
     std::iter::once(value(key)).chain(limits.iter().filter_map(|limit| own(key, limit))).collect()
 }
 
@@ -85,9 +85,9 @@ fn base64url(bits: u128, out: &mut Vec<u8>) {
 ///
 /// Raise both if an instance of this version cannot share counters with one of the version before. Heartbeats
 /// carry the number, and each side warns about the other.
-pub(super) const SCHEMA: u32 = 3;
+pub const SCHEMA: u32 = 3;
 const PREFIX: &[u8] = b"sg3:{";
 /// The tag of keys on a server of its own, where any tag will do.
-pub(super) const ANY_TAG: &str = "control";
+pub const ANY_TAG: &str = "control";
 /// `sg3:{`, 22 characters, `}:`, 22 characters.
 const KEY_LENGTH: usize = 51;

@@ -33,8 +33,8 @@ use crate::time::Deadline;
 
 /// A set of connections to one server, made again when they break.
 #[derive(Debug)]
-pub(super) struct Link {
-    pub(super) server: Server,
+pub(crate) struct Link {
+    pub(crate) server: Server,
     lines: Box<[ArcSwapOption<Open>]>,
     next_line: AtomicUsize,
     /// How long to wait for a connection, and for a byte of a reply.
@@ -62,13 +62,13 @@ struct Open {
 
 /// Whether a call goes to the owner of a slot, or to the server that is taking the slot over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Redirect {
+pub(crate) enum Redirect {
     None,
     Ask,
 }
 
 impl Link {
-    pub(super) fn new(server: Server, connections: usize, timeout: Duration) -> Arc<Link> {
+    pub(crate) fn new(server: Server, connections: usize, timeout: Duration) -> Arc<Link> {
         Arc::new_cyclic(|link: &Weak<Link>| {
             let link = Weak::clone(link);
             let on_silence = move || {
@@ -95,7 +95,7 @@ impl Link {
     /// Waits a moment for the first connection, so that the first decisions are made by the store.
     ///
     /// Returns early if the server cannot be reached.
-    pub(super) async fn warm_up(self: &Arc<Self>) {
+    pub(crate) async fn warm_up(self: &Arc<Self>) {
         let tried = self.until(|link| {
             (link.any_open().is_some() || link.trouble.lock().is_some()).then_some(())
         });
@@ -107,7 +107,7 @@ impl Link {
     ///
     /// If the caller is dropped before the reply, the call stays in flight. It keeps `held` until the reply comes, or
     /// until the server is found silent.
-    pub(super) async fn run(
+    pub(crate) async fn run(
         self: &Arc<Self>,
         call: &Call<'_>,
         redirect: Redirect,
@@ -126,7 +126,7 @@ impl Link {
     ///
     /// It ends at its own deadline. Silence neither ends it early nor is measured by it: the server may take
     /// longer for it than for a decision.
-    pub(super) async fn command(
+    pub(crate) async fn command(
         self: &Arc<Self>,
         command: &Cmd,
         redirect: Redirect,
@@ -154,28 +154,28 @@ impl Link {
     }
 
     /// Opens a separate connection, for diagnosis.
-    pub(super) async fn dial(&self) -> Result<Wire, Failure> {
+    pub(crate) async fn dial(&self) -> Result<Wire, Failure> {
         self.server.dial().await.map_err(|error| Failure::from_error(&error).unsent())
     }
 
     /// Drops all connections and makes new ones, because another server may have the role now.
-    pub(super) fn renew(self: &Arc<Self>) {
+    pub(crate) fn renew(self: &Arc<Self>) {
         self.lines.iter().for_each(|line| line.store(None));
         self.connect();
     }
 
     /// Returns whether the circuit breaker is open.
-    pub(super) fn is_tripped(&self) -> bool {
+    pub(crate) fn is_tripped(&self) -> bool {
         self.tripped.load(Ordering::Relaxed)
     }
 
     /// Returns whether any connection is open, or was until it was last used.
-    pub(super) fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.lines.iter().any(|line| line.load().is_some())
     }
 
     /// Returns the reason why the last attempt to connect failed.
-    pub(super) fn trouble(&self) -> Option<Why> {
+    pub(crate) fn trouble(&self) -> Option<Why> {
         self.trouble.lock().clone()
     }
 

@@ -6,18 +6,18 @@ use super::jitter;
 
 /// The nonces of one instance.
 #[derive(Debug)]
-pub(super) struct Nonces(AtomicU64);
+pub struct Nonces(AtomicU64);
 
 impl Nonces {
     /// Starts at a random number.
-    pub(super) fn begin() -> Nonces {
+    pub fn begin() -> Nonces {
         Nonces(AtomicU64::new(jitter::random()))
     }
 
     /// Returns a number below 2^48, never 0, and practically unique within the instance.
     ///
     /// An odd multiplier scatters a counter over all values.
-    pub(super) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         let count = self.0.fetch_add(1, Ordering::Relaxed);
         (count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 16).max(1)
     }

@@ -6,7 +6,7 @@ use crate::time::{Clock, monotonic_us};
 
 /// The store's clock minus the local monotonic clock.
 #[derive(Debug)]
-pub(super) struct Offset {
+pub struct Offset {
     us: AtomicI64,
     /// Whether a reply has shown it; before, it is a guess.
     seen: AtomicBool,
@@ -15,30 +15,30 @@ pub(super) struct Offset {
 
 impl Offset {
     /// Starts with the offset of the local wall clock, until a reply shows the store's.
-    pub(super) fn guessed() -> Offset {
+    pub fn guessed() -> Offset {
         let us = Clock::System.now_us().wrapping_sub(monotonic_us()).cast_signed();
         Offset { us: AtomicI64::new(us), seen: AtomicBool::new(false), steps: AtomicU64::new(0) }
     }
 
     /// Returns the estimate of the store's time.
-    pub(super) fn now_us(&self) -> u64 {
+    pub fn now_us(&self) -> u64 {
         monotonic_us().saturating_add_signed(self.us.load(Ordering::Relaxed))
     }
 
     /// Returns how far the store's clock is ahead of the local wall clock.
-    pub(super) fn ahead_us(&self) -> i64 {
+    pub fn ahead_us(&self) -> i64 {
         self.now_us().wrapping_sub(Clock::System.now_us()).cast_signed()
     }
 
     /// Returns how often the clock stepped by more than half a second.
-    pub(super) fn steps(&self) -> u64 {
+    pub fn steps(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
     }
 
     /// Records the store's time, which was read between two local instants.
     ///
     /// Returns the size of a step, if no moment between the instants fits the offset known before.
-    pub(super) fn note(&self, store_us: u64, sent_us: u64, answered_us: u64) -> Option<i64> {
+    pub fn note(&self, store_us: u64, sent_us: u64, answered_us: u64) -> Option<i64> {
         // The clock was read at an unknown moment of the call, so the offset lies between these two bounds.
         let offset_us = store_us.wrapping_sub(answered_us).cast_signed();
         let most_us = store_us.wrapping_sub(sent_us).cast_signed();

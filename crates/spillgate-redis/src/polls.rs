@@ -9,14 +9,14 @@ use tokio::time::{Instant, sleep_until};
 
 /// When the next poll may be sent.
 #[derive(Debug, Default)]
-pub(super) struct Polls {
+pub(crate) struct Polls {
     /// Locked by the caller whose turn is next. Locks are given in order of arrival.
     next: Mutex<Option<Instant>>,
 }
 
 impl Polls {
     /// Waits for the caller's turn, in order of arrival. A caller that is dropped before takes no turn.
-    pub(super) async fn turn(self: &Arc<Self>) {
+    pub(crate) async fn turn(self: &Arc<Self>) {
         let polls = Arc::clone(self);
         // In a task of its own, which ends with this caller: a caller that is not polled must not hold up the others.
         let mut turn = JoinSet::new();

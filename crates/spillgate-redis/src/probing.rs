@@ -211,7 +211,7 @@ async fn durations_us<F: Future<Output = bool>>(count: usize, call: impl Fn() ->
 }
 
 /// Parses the `name:value` lines of INFO.
-pub(super) fn fields(info: &Value) -> BTreeMap<String, String> {
+pub fn fields(info: &Value) -> BTreeMap<String, String> {
     let text = text(info);
     let fields = text.lines().filter_map(|line| line.split_once(':'));
     fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()

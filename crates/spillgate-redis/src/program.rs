@@ -16,25 +16,25 @@ use crate::subject::SubjectKey;
 mod lease;
 mod reply;
 
-pub(super) use reply::{Reply, ReplyRange, reply_from, reply_ranges};
+pub(crate) use reply::{Reply, ReplyRange, reply_from, reply_ranges};
 
 /// The words before the limits of every call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Header {
+pub(crate) struct Header {
     /// The instant to decide at; 0 means the store's own time.
-    pub(super) given_us: u64,
+    pub(crate) given_us: u64,
     /// The estimate of the store's time, for calendar windows.
-    pub(super) estimate_us: u64,
+    pub(crate) estimate_us: u64,
     /// Names the incarnations and permits that begin in this call.
-    pub(super) nonce: u64,
+    pub(crate) nonce: u64,
 }
 
 /// A transaction, and the number of equal decisions that it stands for.
-pub(super) type Times<'q> = (&'q Transaction, u32);
+pub type Times<'q> = (&'q Transaction, u32);
 
 /// One call of the script.
 #[derive(Debug)]
-pub(super) struct Call<'a> {
+pub(crate) struct Call<'a> {
     header: Header,
     subjects: Vec<(SubjectKey, u64)>,
     /// Each with the index in the program at which it begins.
@@ -49,11 +49,11 @@ pub(super) struct Call<'a> {
     nonce: Option<u64>,
     guard: Option<Expected>,
     /// Whether the call is for the script of leases.
-    pub(super) is_of_leases: bool,
+    pub(crate) is_of_leases: bool,
 }
 
 impl<'a> Call<'a> {
-    pub(super) fn new(header: Header) -> Call<'a> {
+    pub(crate) fn new(header: Header) -> Call<'a> {
         Call {
             header,
             subjects: Vec::new(),
@@ -70,12 +70,12 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the call, to be executed only if the shard's guard is the expected one.
-    pub(super) fn guarded(self, guard: Option<Expected>) -> Call<'a> {
+    pub(crate) fn guarded(self, guard: Option<Expected>) -> Call<'a> {
         Call { guard, ..self }
     }
 
     /// Encodes transactions, in order, each with its number of equal decisions.
-    pub(super) fn encode(header: Header, transactions: &[Times<'a>]) -> Call<'a> {
+    pub(crate) fn encode(header: Header, transactions: &[Times<'a>]) -> Call<'a> {
         let mut call = Call::new(header);
         transactions.iter().for_each(|(transaction, times)| call.coalesced(transaction, *times));
         call
@@ -92,7 +92,7 @@ impl<'a> Call<'a> {
     }
 
     /// Adds one decision. Its deferred charges come first, by force.
-    pub(super) fn decision(&mut self, transaction: &'a Transaction) {
+    pub(crate) fn decision(&mut self, transaction: &'a Transaction) {
         for counter in transaction.charges.iter().filter(|counter| counter.deferred > 0) {
             self.change(counter, Change::Force(counter.deferred));
         }
@@ -159,7 +159,7 @@ impl<'a> Call<'a> {
         self.operations.push(0);
     }
 
-    pub(super) fn change(&mut self, counter: &'a PlannedCharge, change: Change) {
+    pub(crate) fn change(&mut self, counter: &'a PlannedCharge, change: Change) {
         let operation = match change {
             Change::Force(_) => FORCE,
             Change::Refund(Refund::Unused { .. }) => REFUND,
@@ -179,7 +179,7 @@ impl<'a> Call<'a> {
     }
 
     /// Builds the command that runs this call: EVALSHA with a script's hash, or EVAL with its text.
-    pub(super) fn command(&self, name: &str, script: &str, program: &[u8]) -> Cmd {
+    pub(crate) fn command(&self, name: &str, script: &str, program: &[u8]) -> Cmd {
         let mut command = ::redis::cmd(name);
         command.arg(script).arg(self.keys_read() + self.own_keys.len());
         command.arg(&self.keys);
@@ -199,7 +199,7 @@ impl<'a> Call<'a> {
     }
 
     /// Encodes the program, in its short form if possible, else as one msgpack array.
-    pub(super) fn encoded(&self) -> Vec<u8> {
+    pub(crate) fn encoded(&self) -> Vec<u8> {
         self.single_charge().unwrap_or_else(|| self.program())
     }
 
@@ -409,7 +409,7 @@ impl Msgpack {
 }
 
 /// The most counters in one call. The script blocks the server while it runs: for 128, well below a millisecond.
-pub(super) const COUNTERS_MAX: usize = 128;
+pub const COUNTERS_MAX: usize = 128;
 /// More than any counter holds, and exact in Lua.
 const AMOUNT_MAX: u64 = 1 << 40;
 const SINGLE_CHARGE_BYTES: usize = 46;

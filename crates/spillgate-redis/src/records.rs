@@ -129,7 +129,7 @@ impl Redis {
     /// Refunds all charges of a record, and deletes the record.
     ///
     /// If the store cannot be reached, the charges stay. That never admits too much.
-    pub(super) async fn undo(&self, location: Location, id: u128, counters: &[RecordedCharge]) {
+    pub(crate) async fn undo(&self, location: Location, id: u128, counters: &[RecordedCharge]) {
         let (closing, deadline) = (Closing::from_ending(id, &Ending::Undo), self.deadline());
         let _ = self.correct_at(location, closing, counters, &Ending::Undo, deadline).await;
     }
@@ -162,7 +162,7 @@ impl Redis {
     }
 
     /// Sends one command that is not the script.
-    pub(super) async fn command_at(
+    pub(crate) async fn command_at(
         &self,
         location: Location,
         command: &::redis::Cmd,

@@ -15,7 +15,7 @@ pub struct Points {
 }
 
 /// Returns a hash of a ring's nodes and weights. If two rings differ in it, they map subjects differently.
-pub(super) fn fingerprint(ring: &Ring) -> u64 {
+pub(crate) fn fingerprint(ring: &Ring) -> u64 {
     let mut nodes: Vec<_> = ring.nodes().iter().map(|it| (&it.name, it.weight)).collect();
     nodes.sort_unstable();
     let mut bytes = Vec::new();

@@ -10,30 +10,30 @@ mod assembly;
 
 /// A script, the SHA1 that EVALSHA takes, and the source of each line.
 #[derive(Debug)]
-pub(super) struct Script {
-    pub(super) text: String,
-    pub(super) sha: String,
+pub struct Script {
+    pub(crate) text: String,
+    pub(crate) sha: String,
     /// The file and line of each line of the text.
     origins: Vec<(&'static str, usize)>,
 }
 
 /// Both scripts, in one variant.
 #[derive(Debug)]
-pub(super) struct Scripts {
+pub struct Scripts {
     /// The script that decides.
-    pub(super) decides: LazyLock<Script>,
+    pub(crate) decides: LazyLock<Script>,
     /// The script of leases: the driver with the ledger in place of reservations. It is separate so that the
     /// script that decides stays short.
-    pub(super) leases: LazyLock<Script>,
+    pub(crate) leases: LazyLock<Script>,
 }
 
 /// The scripts with `#!lua`: a server that knows it rejects undeclared keys, and rejects calls on a replica at once.
-pub(super) static MARKED: Scripts = Scripts {
+pub static MARKED: Scripts = Scripts {
     decides: LazyLock::new(|| Script::new(MARK, &DECIDES)),
     leases: LazyLock::new(|| Script::new(MARK, &LEASES)),
 };
 /// The scripts for servers before 7.0, where `#` is a syntax error.
-pub(super) static PLAIN: Scripts = Scripts {
+pub static PLAIN: Scripts = Scripts {
     decides: LazyLock::new(|| Script::new("", &DECIDES)),
     leases: LazyLock::new(|| Script::new("", &LEASES)),
 };
@@ -62,14 +62,14 @@ impl Script {
 }
 
 /// Returns the command that loads a script.
-pub(super) fn load(script: &Script) -> ::redis::Cmd {
+pub fn load(script: &Script) -> ::redis::Cmd {
     let mut command = ::redis::cmd("SCRIPT");
     command.arg("LOAD").arg(&script.text);
     command
 }
 
 /// Adds the file and line of the source to an error that a server reported for one of these scripts.
-pub(super) fn located(error: String) -> String {
+pub fn located(error: String) -> String {
     let origin = || {
         let behind = error.split("user_script:").nth(1)?.trim_start();
         let number: usize =
@@ -104,7 +104,7 @@ fn assembled(others: [Source; 2]) -> Vec<Line> {
 }
 
 /// Returns an algorithm's number in programs: its place among the includes of `check.lua`, counted from 1.
-pub(super) fn number(algorithm: Algorithm) -> u8 {
+pub fn number(algorithm: Algorithm) -> u8 {
     match algorithm {
         Algorithm::TokenBucket => 1,
         Algorithm::FixedWindow => 2,

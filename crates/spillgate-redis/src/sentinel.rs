@@ -20,7 +20,7 @@ use crate::error::BuildError;
 use crate::time::Deadline;
 
 /// The sentinels that watch one primary.
-pub(super) struct Sentinels {
+pub(crate) struct Sentinels {
     master: String,
     addresses: Vec<Address>,
     /// The login of the primary, and an address whose transport it shares.
@@ -32,7 +32,7 @@ pub(super) struct Sentinels {
 
 impl Sentinels {
     /// Creates the sentinels from an address with the login and transport of the primary, and their own addresses.
-    pub(super) fn new(
+    pub(crate) fn new(
         master: &str,
         addresses: &[Address],
         tls: &Connector,
@@ -56,7 +56,7 @@ impl Sentinels {
     /// Connects to the primary, and checks its role.
     ///
     /// Without a majority, the primary of the last connection has precedence for as long as it confirms its role.
-    pub(super) async fn dial(&self) -> RedisResult<Wire> {
+    pub(crate) async fn dial(&self) -> RedisResult<Wire> {
         let votes = self.ask_all().await?;
         let found = self.found.lock().clone();
         if let Some(host) = votes.majority(self.addresses.len()) {
@@ -98,13 +98,13 @@ impl Sentinels {
     }
 
     /// Connects to one of the watched servers.
-    pub(super) async fn dial_server(&self, host: &Host) -> RedisResult<Wire> {
+    pub(crate) async fn dial_server(&self, host: &Host) -> RedisResult<Wire> {
         let secured = matches!(self.primary.at, At::Tls(_));
         wire::dial(&Address::of_host(host, secured, &self.primary.login), &self.tls).await
     }
 
     /// Returns whether most sentinels name another server than that of the last connection.
-    pub(super) async fn primary_has_moved(&self) -> bool {
+    pub(crate) async fn primary_has_moved(&self) -> bool {
         // Sentinels that do not answer prove no change.
         let Ok(votes) = self.ask_all().await else { return false };
         let found = self.found.lock();

@@ -12,14 +12,14 @@ use super::wire::{self, Wire};
 
 /// A primary, and how to find it.
 #[derive(Clone)]
-pub(super) enum Server {
+pub(crate) enum Server {
     At { address: Address, tls: Connector },
     WatchedBy(Arc<Sentinels>),
 }
 
 impl Server {
     /// Opens a connection. The caller must bound the wait.
-    pub(super) async fn dial(&self) -> RedisResult<Wire> {
+    pub(crate) async fn dial(&self) -> RedisResult<Wire> {
         match self {
             Server::At { address, tls } => wire::dial(address, tls).await,
             Server::WatchedBy(sentinels) => sentinels.dial().await,
@@ -27,7 +27,7 @@ impl Server {
     }
 
     /// Returns the host and port, if the server is identified by them.
-    pub(super) fn host(&self) -> Option<&Host> {
+    pub(crate) fn host(&self) -> Option<&Host> {
         match self {
             Server::At { address: Address { at: At::Tcp(host) | At::Tls(host), .. }, .. } => {
                 Some(host)

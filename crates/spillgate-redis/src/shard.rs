@@ -24,33 +24,33 @@ use crate::time::{Deadline, counter_ns, monotonic_us};
 mod batch;
 
 use batch::Admission;
-pub(super) use batch::Batches;
+pub(crate) use batch::Batches;
 use batch::coalescer::BatchIndex;
-pub(super) use batch::coalescer::together;
+pub(crate) use batch::coalescer::together;
 
 /// A primary of the store.
 #[derive(Debug)]
-pub(super) struct Shard {
+pub(crate) struct Shard {
     /// The node's name, or the address without credentials.
-    pub(super) name: String,
-    pub(super) link: Arc<Link>,
-    pub(super) guard: KnownGuard,
+    pub(crate) name: String,
+    pub(crate) link: Arc<Link>,
+    pub(crate) guard: KnownGuard,
     offset: Offset,
-    pub(super) meter: Arc<ShardMeter>,
+    pub(crate) meter: Arc<ShardMeter>,
     batches: Batches,
-    pub(super) polls: Arc<Polls>,
+    pub(crate) polls: Arc<Polls>,
 }
 
 /// The server for a call, and whether it needs ASKING.
 #[derive(Clone, Debug)]
-pub(super) struct Route {
-    pub(super) shard: Arc<Shard>,
-    pub(super) redirect: Redirect,
+pub struct Route {
+    pub(crate) shard: Arc<Shard>,
+    pub(crate) redirect: Redirect,
 }
 
 impl Shard {
     /// Creates a shard. If it is silent for `timeout`, that is an outage.
-    pub(super) fn new(
+    pub(crate) fn new(
         name: String,
         server: Server,
         connections: usize,
@@ -70,7 +70,7 @@ impl Shard {
 
     /// Has the server decide several transactions, in order, each by itself: in a call of their own, or in a batch. All
     /// their keys must belong to this shard.
-    pub(super) async fn submit(
+    pub(crate) async fn submit(
         self: &Arc<Self>,
         transactions: &[Transaction],
         terms: &CallTerms<'_>,
@@ -108,7 +108,7 @@ impl Shard {
     }
 
     /// Runs a call. If its calendar windows did not contain the store's time, builds it again with the time learned.
-    pub(super) async fn run<'a>(
+    pub(crate) async fn run<'a>(
         &self,
         build: impl Fn(Header) -> Call<'a>,
         terms: &CallTerms<'_>,
@@ -161,13 +161,13 @@ impl Shard {
     }
 
     /// Counts a call that was given up before it was sent.
-    pub(super) fn count(&self, failure: Failure) -> Failure {
+    pub(crate) fn count(&self, failure: Failure) -> Failure {
         self.meter.fail(failure.class());
         failure
     }
 
     /// Returns the shard's status as this instance sees it.
-    pub(super) fn status(&self) -> ShardStatus {
+    pub(crate) fn status(&self) -> ShardStatus {
         ShardStatus {
             name: self.name.clone(),
             asked: !self.link.is_tripped(),
@@ -179,7 +179,7 @@ impl Shard {
     }
 
     /// Returns the estimate of the server's time.
-    pub(super) fn now_us(&self) -> u64 {
+    pub(crate) fn now_us(&self) -> u64 {
         self.offset.now_us()
     }
 
@@ -207,7 +207,7 @@ impl Shard {
 }
 
 /// Waits a short random time, for a temporary condition of a server to pass.
-pub(super) async fn pause(deadline: Deadline) {
+pub async fn pause(deadline: Deadline) {
     let _ = deadline.bound(tokio::time::sleep(jittered(LATER))).await;
 }
 
@@ -228,6 +228,6 @@ fn once(transactions: &[Transaction]) -> (SmallVec<[Times<'_>; 1]>, SmallVec<[Re
 }
 
 /// The longest pause before a retry. Two of them, with the calls between, fit a deadline of 25 ms.
-pub(super) const LATER: Duration = Duration::from_millis(8);
+pub const LATER: Duration = Duration::from_millis(8);
 /// Three tries: the first learns the store's clock, the second uses it, the third may cross a window's border.
 const CALENDAR_TRIES: usize = 3;

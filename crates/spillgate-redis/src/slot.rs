@@ -5,15 +5,15 @@ use std::sync::LazyLock;
 use super::keys;
 
 /// The number of slots in a Cluster.
-pub(super) const SLOTS: u16 = 16_384;
+pub const SLOTS: u16 = 16_384;
 
 /// Returns the slot of all keys of a tag.
-pub(super) fn of_tag(tag: u128) -> u16 {
+pub fn of_tag(tag: u128) -> u16 {
     slot_of(&keys::tag_name(tag))
 }
 
 /// Returns a short tag whose keys belong to a slot.
-pub(super) fn tag_in(slot: u16) -> String {
+pub fn tag_in(slot: u16) -> String {
     // Found by trying numbers once: any text works, and short ones keep keys small.
     static NUMBERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
         let mut numbers = vec![None; usize::from(SLOTS)];

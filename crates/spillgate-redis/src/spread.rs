@@ -106,7 +106,7 @@ async fn decide_one(redis: &Redis, call: &mut StoreCall<'_>) -> Outcomes {
 }
 
 /// Reads the counters of a transaction that charges nothing, at all its locations at once.
-pub(super) async fn read(
+pub(crate) async fn read(
     redis: &Redis,
     transaction: &Transaction,
 ) -> Result<TransactionReply, StoreError> {

@@ -12,7 +12,7 @@ use crate::error::{BuildError, Why};
 use crate::store::Tls;
 
 /// Builds the TLS configuration. The machine's certificate authorities are read only if it is used.
-pub(super) fn connector(tls: Option<&Tls>, is_used: bool) -> Result<TlsConnector, BuildError> {
+pub fn connector(tls: Option<&Tls>, is_used: bool) -> Result<TlsConnector, BuildError> {
     const PAIR: &str = "give the client's certificate chain and the key that belongs to it";
     let unusable =
         |error: rustls::Error| BuildError::Tls { why: Why::new(format!("{error}; {PAIR}"), error) };

@@ -22,7 +22,7 @@ use crate::time::Deadline;
 
 /// All shards of the store, and the mapping of subjects to them.
 #[derive(Debug)]
-pub(super) enum Topology {
+pub enum Topology {
     One(Arc<Shard>),
     Ring { points: Points, shards: Vec<Arc<Shard>> },
     Cluster(Arc<Cluster>),
@@ -30,10 +30,10 @@ pub(super) enum Topology {
 
 /// Where a counter is held: a server, or a slot of a Cluster. One call can decide counters of one location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Location(u16);
+pub(crate) struct Location(u16);
 
 impl Topology {
-    pub(super) fn new(
+    pub fn new(
         store: &Store,
         access: &Access,
         options: &StoreOptions,
@@ -73,7 +73,7 @@ impl Topology {
     }
 
     /// Waits a moment for the first connections, so that the first decisions are made by the store.
-    pub(super) async fn warm_up(&self) {
+    pub async fn warm_up(&self) {
         match self {
             Topology::One(shard) => shard.link.warm_up().await,
             Topology::Ring { shards, .. } => {
@@ -84,7 +84,7 @@ impl Topology {
     }
 
     /// Returns the location of the subjects of a tag.
-    pub(super) fn location(&self, tag: u128) -> Location {
+    pub fn location(&self, tag: u128) -> Location {
         match self {
             Topology::One(_) => Location(0),
             Topology::Ring { points, .. } => Location(points.node_of(tag)),
@@ -93,7 +93,7 @@ impl Topology {
     }
 
     /// Returns how often a shard lost its data. Every decision calls this.
-    pub(super) fn losses(&self) -> u64 {
+    pub fn losses(&self) -> u64 {
         match self {
             Topology::One(shard) => shard.guard.losses(),
             Topology::Ring { shards, .. } => shards.iter().map(|shard| shard.guard.losses()).sum(),
@@ -102,7 +102,7 @@ impl Topology {
     }
 
     /// Returns the first route to try for a location.
-    pub(super) fn route(&self, location: Location) -> Result<Route, Failure> {
+    pub fn route(&self, location: Location) -> Result<Route, Failure> {
         let shard = match self {
             Topology::One(shard) => shard,
             Topology::Ring { shards, .. } => &shards[usize::from(location.0)],
@@ -112,7 +112,7 @@ impl Topology {
     }
 
     /// Returns the route to try after a call that was not executed, or the failure if no other server can help.
-    pub(super) async fn next_route(
+    pub async fn next_route(
         &self,
         location: Location,
         tried: &Route,
@@ -134,7 +134,7 @@ impl Topology {
     /// Notes the failure of a maintenance command.
     ///
     /// Slots that no decision touches may move too, and the shard's own keys with them.
-    pub(super) fn note_failure(&self, failure: &Failure) {
+    pub fn note_failure(&self, failure: &Failure) {
         if let (Topology::Cluster(cluster), Failure::NotHere(NotHere::Moved { .. }, _)) =
             (self, failure)
         {
@@ -143,7 +143,7 @@ impl Topology {
     }
 
     /// Returns every shard, with the tag for its own keys.
-    pub(super) fn shards(&self) -> Vec<(ShardTag, Arc<Shard>)> {
+    pub fn shards(&self) -> Vec<(ShardTag, Arc<Shard>)> {
         let tagged = |shard: &Arc<Shard>, tag: String| {
             (ShardTag { name: shard.name.clone(), tag }, Arc::clone(shard))
         };

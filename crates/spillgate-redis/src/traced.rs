@@ -3,7 +3,7 @@
 use tracing::{Span, debug_span};
 
 /// Makes the span of one call to a server, which lasts until the reply, including the wait in the queue.
-pub(super) fn call(server: &str, decisions: usize) -> Span {
+pub fn call(server: &str, decisions: usize) -> Span {
     debug_span!(
         target: "spillgate",
         "store",

@@ -18,25 +18,25 @@ mod line;
 mod pulse;
 mod reply;
 
-pub(super) use line::Held;
+pub(crate) use line::Held;
 use line::{Line, line};
-pub(super) use pulse::Pulse;
-pub(super) use reply::WireReply;
+pub(crate) use pulse::Pulse;
+pub(crate) use reply::WireReply;
 
 /// A connection. It is closed when this is dropped.
-pub(super) struct Wire {
+pub(crate) struct Wire {
     line: Arc<Line>,
     reader: AbortHandle,
 }
 
 impl Wire {
     /// Sends one command and returns the reply. All callers share the connection. The caller must bound the wait.
-    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<WireReply> {
+    pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<WireReply> {
         self.send_packed(&command.get_packed_command(), 1).await
     }
 
     /// Sends encoded commands as [`Wire::send`] does, and returns the reply to the last.
-    pub(super) async fn send_packed(
+    pub(crate) async fn send_packed(
         &self,
         packed: &[u8],
         commands: usize,
@@ -48,7 +48,7 @@ impl Wire {
     /// several encoded commands: the reply is that to the last.
     ///
     /// `held` is returned with the reply. If the caller is dropped before, `held` is dropped when the reply comes.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         packed: &[u8],
         commands: usize,
@@ -58,17 +58,17 @@ impl Wire {
     }
 
     /// Returns whether the connection has ended, or broke. Commands on it fail unsent.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.reader.is_finished()
     }
 
     /// Reports the bytes that are read here to the pulse of a shard.
-    pub(super) fn watch(&self, pulse: &Arc<Pulse>) {
+    pub(crate) fn watch(&self, pulse: &Arc<Pulse>) {
         self.line.watch(pulse);
     }
 
     /// Sends one command and returns its value. The caller must bound the wait.
-    pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
+    pub(crate) async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
         match self.send(command).await {
             Ok(answer) => Ok(answer.value()),
             Err(error) => Err(Failure::from_error(&error)),
@@ -85,7 +85,7 @@ impl Drop for Wire {
 }
 
 /// Connects and logs in. The caller must bound the wait.
-pub(super) async fn dial(address: &Address, tls: &Connector) -> RedisResult<Wire> {
+pub async fn dial(address: &Address, tls: &Connector) -> RedisResult<Wire> {
     match &address.at {
         At::Tcp(host) => {
             #[cfg(feature = "simulation")]

@@ -259,7 +259,7 @@ fn given_in(file: &str, set: &[FileSetting]) -> Vec<Given> {
 }
 
 /// One setting as an operator gave it.
-struct Given {
+pub(crate) struct Given {
     /// Its whole name, such as `server.http`.
     name: String,
     /// Its value as text; `None` for a value of a kind that no setting has, such as a table or a date.

@@ -66,7 +66,7 @@ struct Attributes {
 /// All settings, with the limiter. The service is cloned for every request, so they are behind one
 /// pointer.
 #[derive(Clone)]
-struct Settings {
+pub(crate) struct Settings {
     limiter: Limiter,
     attributes: Attributes,
     settle: Option<Settle>,
@@ -398,7 +398,7 @@ impl Settings {
 
 /// The result of a decision: the request passes, its response gets these fields and its reservation
 /// is settled afterwards; or it is denied with a response.
-enum Admission {
+pub(crate) enum Admission {
     Passes(Fields, Option<Box<Unsettled>>),
     Denied(Response<Vec<u8>>),
 }

@@ -9,7 +9,7 @@ use spillgate::explain::Wait;
 
 /// The fields that the text shows. Fields of later versions are ignored.
 #[derive(Deserialize)]
-pub(super) struct Answer {
+pub struct Answer {
     allowed: bool,
     reason: Option<String>,
     rule: Option<String>,
@@ -42,7 +42,7 @@ struct Limit {
 }
 
 impl Answer {
-    pub(super) fn exit_code(&self) -> ExitCode {
+    pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(if self.allowed { 0 } else { DENIED })
     }
 }

@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// Shakes hands with the server called `host`, whose certificate an authority must have signed.
-pub(super) async fn shake_hands(
+pub async fn shake_hands(
     stream: TcpStream,
     host: &str,
     ca: Option<&Path>,

@@ -6,34 +6,34 @@ use super::{
 
 /// A counter's stored state, and the parameters in force.
 #[derive(Clone)]
-pub(super) struct Stored {
-    pub(super) params: LimitParams,
-    pub(super) state: Option<State>,
+pub(crate) struct Stored {
+    pub(crate) params: LimitParams,
+    pub(crate) state: Option<State>,
 }
 
 impl Stored {
-    pub(super) fn new(params: LimitParams) -> Stored {
+    pub(crate) fn new(params: LimitParams) -> Stored {
         Stored { params, state: None }
     }
 
-    pub(super) fn check(&mut self, cost: u64, now_us: u64) -> (bool, Reading) {
+    pub(crate) fn check(&mut self, cost: u64, now_us: u64) -> (bool, Reading) {
         let (fits, reading, _) = self.step(cost, Intent::Charge, now_us);
         (fits, reading)
     }
 
-    pub(super) fn allows(&mut self, cost: u64, now_us: u64) -> bool {
+    pub(crate) fn allows(&mut self, cost: u64, now_us: u64) -> bool {
         self.check(cost, now_us).0
     }
 
-    pub(super) fn reserve(&mut self, cost: u64, nonce: u64, now_us: u64) -> Charge {
+    pub(crate) fn reserve(&mut self, cost: u64, nonce: u64, now_us: u64) -> Charge {
         self.step(cost, Intent::Reserve { nonce }, now_us).2.expect("there is room")
     }
 
-    pub(super) fn peek(&self, now_us: u64) -> Reading {
+    pub(crate) fn peek(&self, now_us: u64) -> Reading {
         self.clone().step(0, Intent::Peek, now_us).1
     }
 
-    pub(super) fn step(
+    pub(crate) fn step(
         &mut self,
         cost: u64,
         intent: Intent,
@@ -47,7 +47,7 @@ impl Stored {
         (fits, counter.reading, counter.charge)
     }
 
-    pub(super) fn force(&mut self, cost: u64, now_us: u64) -> Reading {
+    pub(crate) fn force(&mut self, cost: u64, now_us: u64) -> Reading {
         let mut counters = [StepCounter::new(&self.params, cost, 0, self.state.clone())];
         force(&mut counters, now_us);
         let [counter] = counters;
@@ -55,7 +55,7 @@ impl Stored {
         counter.reading
     }
 
-    pub(super) fn refund(&mut self, what: Refund, now_us: u64) -> u64 {
+    pub(crate) fn refund(&mut self, what: Refund, now_us: u64) -> u64 {
         let mut counter = StepCounter::new(&self.params, 0, 0, self.state.clone());
         let returned = refund(&mut counter, what, now_us);
         assert!(counter.changed || counter.state == self.state, "changed without the mark");
@@ -65,10 +65,10 @@ impl Stored {
 }
 
 /// Random numbers by xorshift64*.
-pub(super) struct Random(pub(super) u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -76,7 +76,7 @@ impl Random {
     }
 
     /// Usually a little later; sometimes much later, and sometimes earlier.
-    pub(super) fn later(&mut self, now_us: u64) -> u64 {
+    pub(crate) fn later(&mut self, now_us: u64) -> u64 {
         let kind = self.below(10);
         let most = match kind {
             0 => self.one_of([2, 1_000, SECOND, SECOND, 2 * SECOND, DAY]),
@@ -87,13 +87,13 @@ impl Random {
         if kind == 0 { now_us - by } else { now_us + by }
     }
 
-    pub(super) fn one_of<const N: usize>(&mut self, choices: [u64; N]) -> u64 {
+    pub(crate) fn one_of<const N: usize>(&mut self, choices: [u64; N]) -> u64 {
         choices[self.below(N as u64) as usize]
     }
 }
 
-pub(super) const SECOND: u64 = 1_000_000;
-pub(super) const HOUR: u64 = 3_600 * SECOND;
-pub(super) const DAY: u64 = 24 * HOUR;
+pub(crate) const SECOND: u64 = 1_000_000;
+pub(crate) const HOUR: u64 = 3_600 * SECOND;
+pub(crate) const DAY: u64 = 24 * HOUR;
 /// A Wednesday: 2026-03-18T12:00Z.
-pub(super) const NOON: u64 = 1_773_835_200 * SECOND;
+pub(crate) const NOON: u64 = 1_773_835_200 * SECOND;

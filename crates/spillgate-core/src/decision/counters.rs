@@ -4,13 +4,13 @@ use super::{CounterOutcome, CounterOutcomes};
 
 /// The counters of a decision. Most decisions have one and allocate nothing.
 #[derive(Clone)]
-pub(super) enum Counters {
+pub enum Counters {
     One(CounterOutcome),
     Several(Box<[CounterOutcome]>),
 }
 
 impl Counters {
-    pub(super) fn as_slice(&self) -> &[CounterOutcome] {
+    pub fn as_slice(&self) -> &[CounterOutcome] {
         match self {
             Counters::One(counter) => std::slice::from_ref(counter),
             Counters::Several(counters) => counters,

@@ -13,7 +13,7 @@ pub struct AddressText {
 impl AddressText {
     /// Writes them as `Display` does. IPv4-mapped addresses, which `Display` writes differently, do
     /// not occur.
-    pub(super) fn new(network: IpAddr, prefix: Option<u8>) -> AddressText {
+    pub(crate) fn new(network: IpAddr, prefix: Option<u8>) -> AddressText {
         let mut text = AddressText { bytes: [0; LENGTH_MAX], length: 0 };
         match network {
             IpAddr::V4(address) => text.ipv4(address),

@@ -10,7 +10,7 @@ use crate::calendar::CalendarUnit;
 
 /// A parsed quota. Its count is not yet checked against an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Quota {
+pub(crate) enum Quota {
     Unlimited,
     Block,
     Permits { count: u64 },
@@ -18,7 +18,7 @@ pub(super) enum Quota {
 }
 
 impl Quota {
-    pub(super) fn parse(text: &str) -> Result<Quota, LimitError> {
+    pub(crate) fn parse(text: &str) -> Result<Quota, LimitError> {
         match text {
             "unlimited" => return Ok(Quota::Unlimited),
             "block" => return Ok(Quota::Block),
@@ -42,13 +42,13 @@ impl Quota {
 
 /// A length of time from 1 ms to 366 days, and its calendar unit if it was written as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Length {
+pub(crate) struct Length {
     ms: u64,
     calendar: Option<CalendarUnit>,
 }
 
 impl Length {
-    pub(super) fn new(field: &'static str, duration: Duration) -> Result<Length, LimitError> {
+    pub(crate) fn new(field: &'static str, duration: Duration) -> Result<Length, LimitError> {
         let whole = duration.subsec_nanos().is_multiple_of(1_000_000);
         let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         if !whole {
@@ -63,7 +63,7 @@ impl Length {
         Length::checked(field, ms)
     }
 
-    pub(super) fn parse(field: &'static str, text: &str) -> Result<Length, LimitError> {
+    pub(crate) fn parse(field: &'static str, text: &str) -> Result<Length, LimitError> {
         let digits = text.bytes().take_while(|b| b.is_ascii_digit() || *b == b'_').count();
         let (amount, unit) = text.split_at(digits);
         if let Some((ms, calendar)) = spelled(unit).filter(|_| amount.is_empty()) {
@@ -82,11 +82,11 @@ impl Length {
         Length::checked(field, amount.saturating_mul(unit_ms))
     }
 
-    pub(super) fn us(self) -> u64 {
+    pub(crate) fn us(self) -> u64 {
         self.ms * 1_000
     }
 
-    pub(super) fn calendar(self) -> Option<CalendarUnit> {
+    pub(crate) fn calendar(self) -> Option<CalendarUnit> {
         self.calendar
     }
 

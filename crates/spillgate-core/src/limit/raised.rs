@@ -6,7 +6,7 @@ use crate::algorithm::{LimitParams, sliding_log, token_bucket};
 impl Limit {
     /// Returns the limit with twice the quota. Returns `None` if that does not fit, or if nothing
     /// is counted.
-    pub(super) fn raised(&self) -> Option<Limit> {
+    pub(crate) fn raised(&self) -> Option<Limit> {
         let Kind::Counted(params) = &self.kind else { return None };
         Some(Limit { kind: Kind::Counted(twice(params)?), ..self.clone() })
     }

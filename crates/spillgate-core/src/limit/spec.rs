@@ -93,7 +93,7 @@ impl LimitSpec {
         Some(scaled.min(COUNT_MAX.into()) as u64)
     }
 
-    pub(super) fn build_with(
+    pub(crate) fn build_with(
         &self,
         quota: Quota,
         algorithm: Algorithm,
@@ -257,7 +257,7 @@ impl From<String> for LimitSpec {
     }
 }
 
-pub(super) fn checked_count(count: u64) -> Result<u32, LimitError> {
+pub fn checked_count(count: u64) -> Result<u32, LimitError> {
     count_up_to(COUNT_MAX, count)
 }
 

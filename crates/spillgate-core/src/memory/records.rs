@@ -15,7 +15,7 @@ use crate::reservation::{Answer, EndResult, Ended, Ending, Group, Opened, Openin
 
 mod room;
 
-pub(super) use room::Records;
+pub(crate) use room::Records;
 use room::{Held, bytes_of_open};
 
 /// A correction that was made to a counter when its reservation ended.
@@ -56,7 +56,7 @@ pub struct RecordsHeld {
 
 impl Memory {
     /// Decides a reservation, and stores its record if it is allowed.
-    pub(super) fn open<L: LimitHandle>(
+    pub(crate) fn open<L: LimitHandle>(
         &self,
         transaction: &Transaction<L>,
         opening: &Opening,

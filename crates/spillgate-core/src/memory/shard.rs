@@ -11,7 +11,7 @@ use crate::counter::{LimitHandle, PlannedCharge};
 use crate::time::CoarseTime;
 
 #[derive(Debug)]
-pub(super) struct Shard {
+pub struct Shard {
     table: HashTable<Entry>,
     large: Vec<Option<State>>,
     large_free: Vec<u32>,
@@ -33,25 +33,25 @@ struct Entry {
 ///
 /// The bucket index goes stale when the table grows; `still_or_again` finds it again then.
 #[derive(Debug)]
-pub(super) struct Place {
+pub struct Place {
     key: [u64; 2],
     bucket: Option<usize>,
 }
 
 /// A slot that was charged in place, and its content before.
-pub(super) struct Written {
+pub struct Written {
     place: usize,
     before: Slot,
 }
 
 impl Place {
-    pub(super) fn is_known(&self) -> bool {
+    pub fn is_known(&self) -> bool {
         self.bucket.is_some()
     }
 }
 
 impl Shard {
-    pub(super) fn new(max_keys: usize) -> Shard {
+    pub fn new(max_keys: usize) -> Shard {
         Shard {
             table: HashTable::new(),
             large: Vec::new(),
@@ -62,25 +62,25 @@ impl Shard {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.table.allocation_size()
             + self.large.capacity() * size_of::<Option<State>>()
             + self.large.iter().flatten().map(State::heap_bytes).sum::<usize>()
     }
 
     #[inline]
-    pub(super) fn find(&self, key: u128) -> Place {
+    pub fn find(&self, key: u128) -> Place {
         let key = halves(key);
         Place { key, bucket: self.table.find_bucket_index(key[0], |entry| entry.key == key) }
     }
 
     /// Returns the state at a place. A large state is moved out, and must be put back.
     #[inline]
-    pub(super) fn take(&mut self, place: &Place) -> Option<State> {
+    pub fn take(&mut self, place: &Place) -> Option<State> {
         let entry = self.table.get_bucket(place.bucket?)?;
         match entry.slot.unpack() {
             Unpacked::State(state) => Some(state),
@@ -92,7 +92,7 @@ impl Shard {
     ///
     /// Returns `None`, and changes nothing, if the counter is no bucket in use, or the coarse clock is not certain.
     #[inline(always)] // else the result is moved into the lists of a decision
-    pub(super) fn charge<L: LimitHandle>(
+    pub fn charge<L: LimitHandle>(
         &mut self,
         asked: &PlannedCharge<L>,
         now: CoarseTime,
@@ -106,7 +106,7 @@ impl Shard {
     }
 
     /// Restores a slot. Valid only before the table changes otherwise.
-    pub(super) fn undo(&mut self, written: Written) {
+    pub fn undo(&mut self, written: Written) {
         if let Some(entry) = self.table.get_bucket_mut(written.place) {
             entry.slot = written.before;
         }
@@ -114,7 +114,7 @@ impl Shard {
 
     /// Stores the new state of a counter that was taken. Does nothing for an unchanged small state, which is
     /// still there.
-    pub(super) fn put(&mut self, place: Place, counter: &mut StepCounter<'_>) {
+    pub fn put(&mut self, place: Place, counter: &mut StepCounter<'_>) {
         let left = (counter.params.capacity(), counter.reading.remaining);
         self.store(place, counter.state.take(), counter.changed, left);
     }
@@ -157,14 +157,14 @@ impl Shard {
         place
     }
 
-    pub(super) fn forget(&mut self, key: u128) {
+    pub fn forget(&mut self, key: u128) {
         let place = self.find(key);
         let taken = self.take(&place);
         self.store(place, None, taken.is_some(), (0, 0));
     }
 
     /// Returns whether the shard holds more than it may. It can, because a stored log grows.
-    pub(super) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.counted() > self.max_keys
     }
 
@@ -176,7 +176,7 @@ impl Shard {
     /// Sweeps a few buckets, and returns whether one more counter may be added.
     ///
     /// If the shard is full, evicts the counter of a sample that has used the smallest part of its limit.
-    pub(super) fn make_room(&mut self, now_us: u64, evicted: &AtomicU64) -> bool {
+    pub fn make_room(&mut self, now_us: u64, evicted: &AtomicU64) -> bool {
         self.sweep(SWEEP, now_us);
         // A loop, because the overflow counter is added even without room: the table can exceed `max_keys`.
         while self.counted() >= self.max_keys {

@@ -15,7 +15,7 @@ use crate::time::CoarseTime;
 /// | 1 | whether the counter was exhausted when last written |
 /// | 5 | the part of its limit that was used when it was last written |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
+pub struct Slot {
     word: u64,
     a: u32,
     b: u32,
@@ -25,7 +25,7 @@ pub(super) struct Slot {
 
 /// An unpacked slot: the state itself, or its index among the shard's large states.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unpacked {
+pub enum Unpacked {
     State(State),
     Large(u32),
 }
@@ -33,7 +33,7 @@ pub(super) enum Unpacked {
 impl Slot {
     /// Packs a state, if it fits. States with receipts, log entries or permits do not.
     #[inline]
-    pub(super) fn pack(state: &State) -> Option<Slot> {
+    pub fn pack(state: &State) -> Option<Slot> {
         match state {
             State::TokenBucket(state) => Slot::of_bucket(state),
             State::FixedWindow(fixed_window::State { start_us, end_us, used, incarnation: 0 }) => {
@@ -51,13 +51,13 @@ impl Slot {
     }
 
     /// Creates a slot that points to a large state.
-    pub(super) fn large(index: u32) -> Slot {
+    pub fn large(index: u32) -> Slot {
         Slot { word: LARGE << TAG_SHIFT, a: index, b: 0, c: 0, d: 0 }
     }
 
     /// Returns the index of the large state that the slot points to, if it does.
     #[inline]
-    pub(super) fn large_index(&self) -> Option<u32> {
+    pub fn large_index(&self) -> Option<u32> {
         (self.tag() == LARGE).then_some(self.a)
     }
 
@@ -85,7 +85,7 @@ impl Slot {
     ///
     /// Returns `None`, and changes nothing, if the slot holds no bucket or `now` is not certain.
     #[inline(always)] // with the view's arithmetic: else each step moves what the last one made
-    pub(super) fn charge(
+    pub fn charge(
         &mut self,
         params: &token_bucket::Params,
         cost: u64,
@@ -108,7 +108,7 @@ impl Slot {
     }
 
     #[inline]
-    pub(super) fn unpack(&self) -> Unpacked {
+    pub fn unpack(&self) -> Unpacked {
         let instant_us = self.word & INSTANT;
         let length_us = self.length_us();
         Unpacked::State(match self.tag() {
@@ -132,7 +132,7 @@ impl Slot {
 
     /// Returns the slot with the use of a limit that has `remaining` left of its capacity.
     #[inline]
-    pub(super) fn with_use(self, capacity: u64, remaining: u64) -> Slot {
+    pub fn with_use(self, capacity: u64, remaining: u64) -> Slot {
         let used = capacity.saturating_sub(remaining);
         // Of the next power of two, since a division would take longer than the rest of a charge.
         let bits = u64::BITS - capacity.leading_zeros();
@@ -146,13 +146,13 @@ impl Slot {
     }
 
     /// Returns the part of the limit that was used when the counter was last written: 0 is little, 31 is all.
-    pub(super) fn part_used(&self) -> u64 {
+    pub fn part_used(&self) -> u64 {
         self.word >> PART_SHIFT & PART_MAX
     }
 
     /// Returns whether the counter was exhausted when last written. Its eviction would admit a subject that
     /// was just denied.
-    pub(super) fn was_exhausted(&self) -> bool {
+    pub fn was_exhausted(&self) -> bool {
         self.word & EXHAUSTED != 0
     }
 

@@ -6,10 +6,10 @@ use crate::decision::{CounterOutcome, CounterOutcomes, Reason, Source};
 
 /// The outcomes of a plan's counters. It receives the outcome of each charge of the plan, in order.
 pub struct PendingOutcomes<'a, L> {
-    pub(super) outcomes: &'a mut CounterOutcomes,
-    pub(super) charges: &'a [PlannedCharge<L>],
+    pub(crate) outcomes: &'a mut CounterOutcomes,
+    pub(crate) charges: &'a [PlannedCharge<L>],
     /// The index of the next charge.
-    pub(super) next: usize,
+    pub(crate) next: usize,
 }
 
 impl<L> PendingOutcomes<'_, L> {

@@ -65,7 +65,7 @@ impl RuleDenial {
     }
 
     /// Reads the denial of a rule, if it has one.
-    pub(super) fn read(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<RuleDenial> {
+    pub(crate) fn read(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<RuleDenial> {
         let denial = table.table(FIELD, EXAMPLE, problems)?;
         let all_known = denial.refuse_unknown(&FIELDS, problems);
         if all_known && !FIELDS.iter().any(|field| denial.has(field)) {

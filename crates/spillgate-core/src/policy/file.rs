@@ -13,7 +13,7 @@ use super::problem::{Problem, Problems, longer, nearest};
 
 /// A part of the file that is TOML by itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece<'t> {
+pub(crate) struct Piece<'t> {
     at: usize,
     text: &'t str,
 }
@@ -21,7 +21,7 @@ pub(super) struct Piece<'t> {
 /// Cuts the file before lines that start with `[[rule]]` or `[[override]]`. As a tree a file takes
 /// a hundred times its size, so a large one is read piece by piece. Such a line can mean something
 /// else only inside a multi-line text, so nothing is cut after the first triple quote.
-pub(super) fn pieces(text: &str, bytes: usize) -> Vec<Piece<'_>> {
+pub fn pieces(text: &str, bytes: usize) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     let mut at = 0;
     while at < text.len() {
@@ -44,15 +44,15 @@ fn end_of_piece(rest: &[u8], bytes: usize) -> Option<usize> {
 
 impl<'t> Piece<'t> {
     /// Returns whether a text occurs in the piece.
-    pub(super) fn has(&self, text: &str) -> bool {
+    pub(crate) fn has(&self, text: &str) -> bool {
         self.text.contains(text)
     }
 
-    pub(super) fn is_too_long(&self) -> bool {
+    pub(crate) fn is_too_long(&self) -> bool {
         self.text.len() > TREE_MAX
     }
 
-    pub(super) fn too_long(&self) -> Problem {
+    pub(crate) fn too_long(&self) -> Problem {
         let message = format!(
             "no line in {TREE_MAX} bytes begins with {}; write each in a table of its own, and texts in one pair of quotes, not three",
             HEADS.join(" or ")
@@ -61,7 +61,7 @@ impl<'t> Piece<'t> {
     }
 
     /// Parses the piece; returns `None` if it is not TOML.
-    pub(super) fn parse(&self, problems: &mut Problems<'_>) -> Option<Spanned<DeTable<'t>>> {
+    pub(crate) fn parse(&self, problems: &mut Problems<'_>) -> Option<Spanned<DeTable<'t>>> {
         let (tree, mut errors) = DeTable::parse_recoverable(self.text);
         let start = |error: &toml::de::Error| error.span().unwrap_or_default().start;
         errors.sort_by_key(start);
@@ -120,7 +120,7 @@ fn is_duplicate(error: &toml::de::Error) -> bool {
 
 /// The kind and name of a table, for messages.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place<'t> {
+pub(crate) enum Place<'t> {
     File,
     /// A rule, with its name if it has one.
     Rule(Option<&'t str>),
@@ -132,14 +132,14 @@ pub(super) enum Place<'t> {
 
 /// A limit of a rule or override, by its name or else its position.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum LimitLabel<'t> {
+pub(crate) enum LimitLabel<'t> {
     Named(&'t str),
     At(usize),
 }
 
 /// One table of the file, with its place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Table<'t> {
+pub(crate) struct Table<'t> {
     fields: &'t DeTable<'t>,
     /// The place to report for a missing field.
     head: usize,
@@ -150,17 +150,17 @@ pub(super) struct Table<'t> {
 
 /// A text of the file, with its place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Text<'t> {
-    pub(super) at: usize,
-    pub(super) text: &'t str,
+pub(crate) struct Text<'t> {
+    pub(crate) at: usize,
+    pub(crate) text: &'t str,
 }
 
 /// A key of the file, with its value.
-pub(super) type Entry<'t> = (&'t str, &'t Spanned<DeValue<'t>>);
+pub type Entry<'t> = (&'t str, &'t Spanned<DeValue<'t>>);
 
 impl<'t> Table<'t> {
     /// Makes the table of a whole piece.
-    pub(super) fn of_piece(tree: &'t Spanned<DeTable<'t>>, piece: &Piece<'t>) -> Table<'t> {
+    pub(crate) fn of_piece(tree: &'t Spanned<DeTable<'t>>, piece: &Piece<'t>) -> Table<'t> {
         Table {
             fields: tree.get_ref(),
             head: piece.at,
@@ -171,12 +171,12 @@ impl<'t> Table<'t> {
     }
 
     /// Makes a table that was built in code.
-    pub(super) fn without_file(fields: &'t DeTable<'t>, place: Place<'t>) -> Table<'t> {
+    pub(crate) fn without_file(fields: &'t DeTable<'t>, place: Place<'t>) -> Table<'t> {
         Table { fields, head: 0, piece: Piece { at: 0, text: "" }, place, limit: None }
     }
 
     /// Makes the table of one limit in this table's list.
-    pub(super) fn of_limit(
+    pub(crate) fn of_limit(
         self,
         fields: &'t DeTable<'t>,
         span: Range<usize>,
@@ -186,12 +186,12 @@ impl<'t> Table<'t> {
     }
 
     /// Returns this table, with problems reported for one of its limits.
-    pub(super) fn at_limit(self, limit: LimitLabel<'t>) -> Table<'t> {
+    pub(crate) fn at_limit(self, limit: LimitLabel<'t>) -> Table<'t> {
         Table { limit: Some(limit), ..self }
     }
 
     /// Returns the tables `[[name]]` of the file.
-    pub(super) fn entries(
+    pub(crate) fn entries(
         self,
         name: &'static str,
         place: fn(&'t DeTable<'t>) -> Place<'t>,
@@ -211,7 +211,7 @@ impl<'t> Table<'t> {
     }
 
     /// Returns the tables `[name.KEY]` of the file, by their keys.
-    pub(super) fn tables(
+    pub(crate) fn tables(
         self,
         name: &'static str,
         place: fn(&'t str) -> Place<'t>,
@@ -231,12 +231,12 @@ impl<'t> Table<'t> {
     }
 
     /// Makes a problem of a field, at the field, or at the table if it is missing.
-    pub(super) fn wrong(&self, field: &str, message: impl Into<String>) -> Problem {
+    pub(crate) fn wrong(&self, field: &str, message: impl Into<String>) -> Problem {
         self.wrong_at(self.place_of(field), field, message)
     }
 
     /// Makes a problem of a part of a field.
-    pub(super) fn wrong_at(&self, at: usize, field: &str, message: impl Into<String>) -> Problem {
+    pub(crate) fn wrong_at(&self, at: usize, field: &str, message: impl Into<String>) -> Problem {
         let place = match self.limit {
             None => self.place.to_string(),
             Some(limit) => format!("{}, limit {limit}", self.place),
@@ -269,23 +269,23 @@ impl<'t> Table<'t> {
     }
 
     /// Returns the place of a field, or of the table if it is missing.
-    pub(super) fn place_of(&self, field: &str) -> usize {
+    pub(crate) fn place_of(&self, field: &str) -> usize {
         self.fields.get_key_value(field).map_or(self.head, |(key, _)| self.at(key.span()))
     }
 
     /// Returns the place in the file of a span in this piece.
-    pub(super) fn at(&self, span: Range<usize>) -> usize {
+    pub(crate) fn at(&self, span: Range<usize>) -> usize {
         self.piece.at + span.start
     }
 
     /// Returns the source text of a field, unless it is spread over tables of its own.
-    pub(super) fn as_written(&self, field: &str) -> Option<&'t str> {
+    pub(crate) fn as_written(&self, field: &str) -> Option<&'t str> {
         let text = &self.piece.text[self.fields.get(field)?.span()];
         (!text.starts_with("[[")).then_some(text)
     }
 
     /// Notes each field that is not in `known`. Returns whether there is none.
-    pub(super) fn refuse_unknown(&self, known: &[&str], problems: &mut Problems<'_>) -> bool {
+    pub(crate) fn refuse_unknown(&self, known: &[&str], problems: &mut Problems<'_>) -> bool {
         let fields = self.fields.keys().map(|key| key.get_ref().as_ref());
         let unknown: Vec<&str> = fields.filter(|field| !known.contains(field)).collect();
         for field in &unknown {
@@ -303,24 +303,24 @@ impl<'t> Table<'t> {
     }
 
     /// Notes a missing field, unless a similar name exists, which is reported itself.
-    pub(super) fn require(&self, field: &str, example: &str, problems: &mut Problems<'_>) {
+    pub(crate) fn require(&self, field: &str, example: &str, problems: &mut Problems<'_>) {
         let mut names = self.fields.keys().map(|key| key.get_ref().as_ref());
         if !names.any(|name| nearest(name, &[field]).is_some()) {
             problems.note(self.wrong(field, format!("missing; write for example {example}")));
         }
     }
 
-    pub(super) fn has(&self, field: &str) -> bool {
+    pub(crate) fn has(&self, field: &str) -> bool {
         self.fields.contains_key(field)
     }
 
-    pub(super) fn text(&self, field: &str, problems: &mut Problems<'_>) -> Option<&'t str> {
+    pub(crate) fn text(&self, field: &str, problems: &mut Problems<'_>) -> Option<&'t str> {
         let value = self.fields.get(field)?;
         problems.noting(self.text_of(field, value)).map(|text| text.text)
     }
 
     /// Reads a whole number. `example` is one that fits.
-    pub(super) fn whole_number(
+    pub(crate) fn whole_number(
         &self,
         field: &str,
         example: u16,
@@ -341,12 +341,12 @@ impl<'t> Table<'t> {
     }
 
     /// Reads a boolean.
-    pub(super) fn truth(&self, field: &str, problems: &mut Problems<'_>) -> Option<bool> {
+    pub(crate) fn truth(&self, field: &str, problems: &mut Problems<'_>) -> Option<bool> {
         self.read(field, format_args!("true or false"), DeValue::as_bool, problems)
     }
 
     /// Reads a number in its source form, with or without a fraction.
-    pub(super) fn decimal(&self, field: &str, problems: &mut Problems<'_>) -> Option<&'t str> {
+    pub(crate) fn decimal(&self, field: &str, problems: &mut Problems<'_>) -> Option<&'t str> {
         let number = |value: &'t DeValue<'t>| match value {
             DeValue::Float(number) => Some(number.as_str()),
             DeValue::Integer(number) => Some(number.as_str()),
@@ -355,7 +355,7 @@ impl<'t> Table<'t> {
         self.read(field, format_args!("a number such as 0.25"), number, problems)
     }
 
-    pub(super) fn choice<T: Copy>(
+    pub(crate) fn choice<T: Copy>(
         &self,
         field: &str,
         choices: &[(&str, T)],
@@ -375,12 +375,12 @@ impl<'t> Table<'t> {
         None
     }
 
-    pub(super) fn list(&self, field: &str, problems: &mut Problems<'_>) -> Option<&'t DeArray<'t>> {
+    pub(crate) fn list(&self, field: &str, problems: &mut Problems<'_>) -> Option<&'t DeArray<'t>> {
         self.read(field, format_args!("a list: {field} = [...]"), DeValue::as_array, problems)
     }
 
     /// Reads a table inside this one.
-    pub(super) fn table(
+    pub(crate) fn table(
         &self,
         field: &str,
         example: &str,
@@ -392,19 +392,19 @@ impl<'t> Table<'t> {
     }
 
     /// Returns the keys of this table with their values.
-    pub(super) fn members(self) -> impl Iterator<Item = Entry<'t>> {
+    pub(crate) fn members(self) -> impl Iterator<Item = Entry<'t>> {
         self.fields.iter().map(|(key, value)| (&**key.get_ref(), value))
     }
 
     /// Reads a list of texts.
-    pub(super) fn texts(&self, field: &str, problems: &mut Problems<'_>) -> Option<Vec<Text<'t>>> {
+    pub(crate) fn texts(&self, field: &str, problems: &mut Problems<'_>) -> Option<Vec<Text<'t>>> {
         let list = self.list(field, problems)?;
         let texts = list.iter().filter_map(|value| problems.noting(self.text_of(field, value)));
         Some(texts.collect()).filter(|texts: &Vec<_>| texts.len() == list.len())
     }
 
     /// Reads a table of attributes: valid names and their values.
-    pub(super) fn attributes(
+    pub(crate) fn attributes(
         &self,
         field: &str,
         problems: &mut Problems<'_>,
@@ -425,7 +425,7 @@ impl<'t> Table<'t> {
     }
 
     /// Returns the name of an attribute if a request can have it.
-    pub(super) fn attribute_name(&self, field: &str, name: Text<'t>) -> Result<&'t str, Problem> {
+    pub(crate) fn attribute_name(&self, field: &str, name: Text<'t>) -> Result<&'t str, Problem> {
         if (1..=ATTRIBUTE_NAME_MAX).contains(&name.text.len()) {
             return Ok(name.text);
         }
@@ -436,7 +436,7 @@ impl<'t> Table<'t> {
         Err(self.wrong_at(name.at, field, message))
     }
 
-    pub(super) fn text_of(
+    pub(crate) fn text_of(
         &self,
         field: &str,
         value: &'t Spanned<DeValue<'t>>,
@@ -471,7 +471,7 @@ impl fmt::Display for LimitLabel<'_> {
 }
 
 /// Returns the text of a field if it is one, to name a table in messages.
-pub(super) fn text_in<'t>(fields: &'t DeTable<'t>, field: &str) -> Option<&'t str> {
+pub fn text_in<'t>(fields: &'t DeTable<'t>, field: &str) -> Option<&'t str> {
     fields.get(field).and_then(|value| value.get_ref().as_str())
 }
 
@@ -491,7 +491,7 @@ fn kind(value: &DeValue<'_>) -> &'static str {
 /// The lines before which a file may be cut.
 const HEADS: [&str; 2] = ["[[rule]]", "[[override]]"];
 /// The largest piece. An invalid one can take a thousand times its size as a tree and as errors.
-pub(super) const TREE_MAX: usize = 4 << 20;
+pub const TREE_MAX: usize = 4 << 20;
 /// The longest name of an attribute, as at the APIs.
 /// The longest name of an attribute: Envoy Gateway joins those of its descriptors from the names of namespace, route,
 /// rule and host.

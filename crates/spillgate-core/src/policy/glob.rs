@@ -30,7 +30,7 @@ enum Gap {
 impl Glob {
     /// Parses a text in which each `*` stands for any bytes, or none. Returns `None` if it has no
     /// `*`, or two without a text between them.
-    pub(super) fn of_text(text: &str) -> Option<Glob> {
+    pub(crate) fn of_text(text: &str) -> Option<Glob> {
         let (head, gaps) = text.split_once('*')?;
         let gaps: Vec<&str> = gaps.split('*').collect();
         let (_, between) = gaps.split_last()?;
@@ -43,7 +43,7 @@ impl Glob {
     /// Parses a path in which `{name}` stands for one segment and `*` for any bytes. Returns `None`
     /// if a `{name}` is only a part of a segment, if two `*` stand side by side, or if no path in
     /// its normal form can match.
-    pub(super) fn of_path(text: &str) -> Option<Glob> {
+    pub(crate) fn of_path(text: &str) -> Option<Glob> {
         let mut glob = Glob { head: Box::default(), gaps: Box::default() };
         let (mut literal, mut gaps) = (String::new(), Vec::new());
         // The pattern with a letter in each gap, which shows whether its text is in normal form.
@@ -84,14 +84,14 @@ impl Glob {
     }
 
     /// Lower-cases the text between the gaps.
-    pub(super) fn in_lower_case(mut self) -> Glob {
+    pub(crate) fn in_lower_case(mut self) -> Glob {
         self.head.make_ascii_lowercase();
         self.gaps.iter_mut().for_each(|(_, text)| text.make_ascii_lowercase());
         self
     }
 
     /// Makes the form of all values that begin with a text.
-    pub(super) fn of_prefix(text: &str) -> Glob {
+    pub(crate) fn of_prefix(text: &str) -> Glob {
         Glob { head: text.as_bytes().into(), gaps: [(Gap::Any, Box::default())].into() }
     }
 

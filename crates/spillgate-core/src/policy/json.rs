@@ -6,14 +6,14 @@ use toml::de::DeValue;
 ///
 /// # Errors
 /// The problem of a value that JSON cannot hold, with the remedy.
-pub(super) fn of_value(value: &DeValue<'_>) -> Result<String, String> {
+pub fn of_value(value: &DeValue<'_>) -> Result<String, String> {
     let mut json = String::new();
     write_value(value, 0, &mut json)?;
     Ok(json)
 }
 
 /// Returns an object. The values are JSON already.
-pub(super) fn object(members: &[(Box<str>, Box<str>)]) -> String {
+pub fn object(members: &[(Box<str>, Box<str>)]) -> String {
     let mut json = String::from("{");
     for (position, (name, value)) in members.iter().enumerate() {
         if position > 0 {

@@ -59,7 +59,7 @@ impl LeaseTerms {
     }
 
     /// Reads the lease terms of a rule, if its limits can be leased.
-    pub(super) fn read(
+    pub(crate) fn read(
         table: &Table<'_>,
         key: Option<&[Box<str>]>,
         types: &Types,
@@ -101,7 +101,7 @@ impl LeaseTerms {
     }
 
     /// Makes the problem of a lease on a post-paid rule.
-    pub(super) fn refused_postpaid(table: &Table<'_>) -> Problem {
+    pub(crate) fn refused_postpaid(table: &Table<'_>) -> Problem {
         table.wrong(FIELD, "a post-paid rule is charged only by the store; leave the lease out")
     }
 }
@@ -109,7 +109,7 @@ impl LeaseTerms {
 /// The subjects that the policy lists as hot: `lease = { .., hot = [{ tenant = "acme" }] }`. An
 /// instance takes leases for them when it starts.
 #[derive(Clone, Default)]
-pub(super) struct HotSubjects(Box<[HotSubject]>);
+pub(crate) struct HotSubjects(Box<[HotSubject]>);
 
 /// Each attribute of the rule's key, with its value.
 type HotSubject = Box<[(Box<str>, Box<[u8]>)]>;

@@ -10,8 +10,8 @@ use crate::limit::{Algorithm, Limit, LimitError, LimitSpec, NamedLimit};
 
 /// One limit of the list, with its place.
 #[derive(Debug)]
-pub(super) struct WrittenLimit<'t> {
-    pub(super) spec: LimitSpec,
+pub struct WrittenLimit<'t> {
+    pub(crate) spec: LimitSpec,
     at: usize,
     shape: Shape,
     /// The limit's own table, or the one with the list that has the quota.
@@ -27,10 +27,7 @@ enum Shape {
 }
 
 /// Reads the limits of a table; returns `None` if any of them is invalid.
-pub(super) fn read<'t>(
-    table: &Table<'t>,
-    problems: &mut Problems<'_>,
-) -> Option<Vec<WrittenLimit<'t>>> {
+pub fn read<'t>(table: &Table<'t>, problems: &mut Problems<'_>) -> Option<Vec<WrittenLimit<'t>>> {
     let list = table.list("limits", problems)?;
     if list.is_empty() {
         problems.note(table.wrong(
@@ -95,17 +92,17 @@ fn read_spec(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<LimitSpec
 
 impl WrittenLimit<'_> {
     /// Makes a problem of this limit as a whole.
-    pub(super) fn wrong(&self, message: impl Into<String>) -> Problem {
+    pub fn wrong(&self, message: impl Into<String>) -> Problem {
         self.table.wrong_at(self.at, "limits", message)
     }
 
     /// Makes the limit as written.
-    pub(super) fn build(&self) -> Result<Limit, Problem> {
+    pub fn build(&self) -> Result<Limit, Problem> {
         self.spec.build().map_err(|error| self.not_built(&error))
     }
 
     /// Makes the problem that the limit cannot be made.
-    pub(super) fn not_built(&self, error: &LimitError) -> Problem {
+    pub fn not_built(&self, error: &LimitError) -> Problem {
         match self.shape {
             Shape::Quota => self.wrong(error.message()),
             Shape::Table => self.table.wrong(error.field(), error.message()),
@@ -115,7 +112,7 @@ impl WrittenLimit<'_> {
 
 /// Returns the rule's limits, with those of an override in their places. An error has the position of
 /// the wrong limit.
-pub(super) fn in_place_of_rules<'s>(
+pub fn in_place_of_rules<'s>(
     rule: &Rule,
     specs: impl Iterator<Item = &'s LimitSpec>,
 ) -> Result<Box<[NamedLimit]>, (usize, LimitError)> {
@@ -188,4 +185,4 @@ fn algorithm_name(name: Option<&String>) -> &str {
 
 const FIELDS: [&str; 7] = ["name", "quota", "burst", "algorithm", "unit", "time_zone", "max_hold"];
 /// The most limits of a rule: as many as a decision has counters.
-pub(super) const LIMITS_MAX: usize = 64;
+pub const LIMITS_MAX: usize = 64;

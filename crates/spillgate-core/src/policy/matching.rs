@@ -13,18 +13,18 @@ use crate::subject::DEFAULT_DOMAIN;
 
 mod reading;
 
-pub(super) use reading::{read_conditions, read_literal};
+pub(crate) use reading::{read_conditions, read_literal};
 
 /// A condition on one attribute.
 #[derive(Clone, Debug)]
-pub(super) struct Condition {
+pub(crate) struct Condition {
     attribute: Box<str>,
     any_of: AnyOf,
 }
 
 /// Patterns of which one must hold.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AnyOf {
+pub struct AnyOf {
     /// The exact values, sorted.
     exact: Vec<Box<[u8]>>,
     globs: Vec<Glob>,
@@ -72,11 +72,11 @@ enum Key<'p> {
 }
 
 impl Condition {
-    pub(super) fn attribute(&self) -> &str {
+    pub(crate) fn attribute(&self) -> &str {
         &self.attribute
     }
 
-    pub(super) fn holds(&self, request: &Request<'_>) -> bool {
+    pub(crate) fn holds(&self, request: &Request<'_>) -> bool {
         let mut readings = request.readings(&self.attribute).peekable();
         match readings.peek() {
             None => self.any_of.holds(None),
@@ -85,17 +85,17 @@ impl Condition {
     }
 
     /// Returns whether it holds for one reading of the attribute's value.
-    pub(super) fn holds_for(&self, reading: &[u8]) -> bool {
+    pub(crate) fn holds_for(&self, reading: &[u8]) -> bool {
         self.any_of.holds(Some(reading))
     }
 
     /// Returns whether a request needs the attribute.
-    pub(super) fn needs_value(&self) -> bool {
+    pub(crate) fn needs_value(&self) -> bool {
         !self.any_of.holds(None)
     }
 
     /// Describes the patterns for people. A long list is abbreviated.
-    pub(super) fn wants(&self) -> String {
+    pub(crate) fn wants(&self) -> String {
         described(self.any_of.patterns())
     }
 }
@@ -213,7 +213,7 @@ impl Rule {
 
     /// Returns whether the index must offer the rule to every request of its domain although it has
     /// conditions.
-    pub(super) fn is_tried_always(&self) -> bool {
+    pub(crate) fn is_tried_always(&self) -> bool {
         let conditions = self.conditions();
         !conditions.is_empty() && !conditions.iter().any(|condition| condition.any_of.is_indexed())
     }
@@ -259,7 +259,7 @@ const SHOWN_MAX: usize = 4;
 /// Finds the rules that a request can match. Each rule is entered under the patterns of one of its
 /// conditions: the one that the fewest other rules of its domain share.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Index {
+pub struct Index {
     /// The domain `default`, found without hashing its name.
     default: Domain,
     others: HashMap<Box<str>, Domain>,
@@ -284,10 +284,10 @@ struct Attribute {
 }
 
 /// Rules by their indexes in the file.
-pub(super) type Candidates = SmallVec<[u32; 8]>;
+pub type Candidates = SmallVec<[u32; 8]>;
 
 impl Index {
-    pub(super) fn from_rules(rules: &[Rule]) -> Index {
+    pub fn from_rules(rules: &[Rule]) -> Index {
         let mut sharing: HashMap<(&str, &str, Key<'_>), usize> = HashMap::new();
         for rule in rules {
             for condition in rule.conditions() {
@@ -335,12 +335,12 @@ impl Index {
     }
 
     /// Returns the names that the rules of a domain use, sorted.
-    pub(super) fn used(&self, domain: &str, kind: NameKind) -> &[Box<str>] {
+    pub fn used(&self, domain: &str, kind: NameKind) -> &[Box<str>] {
         self.domain(domain).map_or(&[], |domain| &domain.used[kind as usize])
     }
 
     /// Returns whether a limit of any rule counts this unit.
-    pub(super) fn counts_unit(&self, unit: &str) -> bool {
+    pub fn counts_unit(&self, unit: &str) -> bool {
         let counts = |domain: &Domain| {
             let used = &domain.used[NameKind::Unit as usize];
             used.binary_search_by(|used| (**used).cmp(unit)).is_ok()
@@ -348,20 +348,20 @@ impl Index {
         counts(&self.default) || self.others.values().any(counts)
     }
 
-    pub(super) fn has_domain(&self, domain: &str) -> bool {
+    pub fn has_domain(&self, domain: &str) -> bool {
         let is_empty = |found: &Domain| found.attributes.is_empty() && found.always.is_empty();
         self.domain(domain).is_some_and(|found| !is_empty(found))
     }
 
     /// Returns all rules of a domain if none of them is indexed, else `None`.
     #[inline]
-    pub(super) fn unindexed(&self, domain: &str) -> Option<&[u32]> {
+    pub fn unindexed(&self, domain: &str) -> Option<&[u32]> {
         let domain = self.domain(domain)?;
         domain.attributes.is_empty().then_some(&domain.always)
     }
 
     /// Returns every rule that can match the request, and few others, in file order.
-    pub(super) fn candidates(&self, request: &Request<'_>) -> Candidates {
+    pub fn candidates(&self, request: &Request<'_>) -> Candidates {
         let Some(domain) = self.domain(request.domain()) else { return Candidates::new() };
         let mut candidates = Candidates::from_slice(&domain.always);
         for (name, value) in request.values() {

@@ -10,7 +10,7 @@ use toml_parser::lexer::TokenKind;
 /// reaches it. Each dot of a key makes a table, and a table with one field takes 1.4 kB. A file of
 /// 2.7 MB with lines `a.a.a.a = 1` took 1.5 GB as a tree. Dots in strings and comments make no
 /// table and are not counted.
-pub(super) fn first_dot_too_many(text: &str) -> Option<usize> {
+pub fn first_dot_too_many(text: &str) -> Option<usize> {
     let dots_max = DOTS_ALWAYS + text.len() / BYTES_PER_DOT;
     let mut dots = Source::new(text).lex().filter(|token| token.kind() == TokenKind::Dot);
     dots.nth(dots_max).map(|dot| dot.span().start())

@@ -15,13 +15,13 @@ use crate::subject::Encoding;
 mod reading;
 mod runtime;
 
-pub(super) use reading::Reading;
-pub(super) use runtime::subject_of;
+pub(crate) use reading::Reading;
+pub(crate) use runtime::subject_of;
 
 /// The overrides of all rules. A million take about 100 MB, since equal limits of one rule are
 /// shared.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Overrides {
+pub struct Overrides {
     /// The sets by the rule's index, those with most attributes first, and those with the same
     /// attributes side by side.
     by_rule: Vec<SmallVec<[Set; 1]>>,
@@ -61,9 +61,9 @@ struct Override {
 
 /// The override that applies to a subject.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub struct Found {
     /// The index of its limits.
-    pub(super) limits: u32,
+    pub(crate) limits: u32,
     attributes: AttributeSet,
     /// The prefix of its network; [`ONE_VALUE`] if it names none.
     prefix: u8,
@@ -72,7 +72,7 @@ pub(super) struct Found {
 
 /// The subjects that an override covers.
 #[derive(Clone, Debug)]
-pub(super) struct Covered {
+pub struct Covered {
     attributes: AttributeSet,
     /// The values of these attributes but the one with a network, encoded in the order of the key.
     values: Encoding,
@@ -97,7 +97,7 @@ impl Overrides {
     /// Returns the override that applies to a subject: the one with most attributes, of those that
     /// name the same attributes the one with the smallest network, and the last of the rest. In a
     /// file two cannot tie.
-    pub(super) fn get(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<Found> {
+    pub fn get(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<Found> {
         let sets = self.by_rule.get(rule_index as usize).filter(|sets| !sets.is_empty())?;
         let values: SmallVec<[&[u8]; 4]> =
             rule.key().map(|attribute| rule.subject_value(request, attribute)).collect();
@@ -118,22 +118,22 @@ impl Overrides {
     }
 
     /// Returns the number of entries in the list of limits.
-    pub(super) fn places(&self) -> u32 {
+    pub fn places(&self) -> u32 {
         self.limits.len() as u32
     }
 
     /// Returns the limits at an index that [`Overrides::get`] returned.
-    pub(super) fn limits(&self, place: u32) -> &[NamedLimit] {
+    pub fn limits(&self, place: u32) -> &[NamedLimit] {
         &self.limits[place as usize]
     }
 
     /// Returns the number of overrides.
-    pub(super) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.by_rule.iter().flatten().map(Set::count).sum()
     }
 
     /// Returns whether the limit of an override counts this unit.
-    pub(super) fn count_unit(&self, unit: &str) -> bool {
+    pub fn count_unit(&self, unit: &str) -> bool {
         self.units.contains(unit)
     }
 
@@ -168,7 +168,7 @@ impl Overrides {
 
     /// Sorts the sets of each rule in the order in which they are looked up. Must be called after all
     /// overrides are inserted, and before any look-up.
-    pub(super) fn sort(&mut self) {
+    pub fn sort(&mut self) {
         for sets in &mut self.by_rule {
             sets.sort_by_key(|set| {
                 (std::cmp::Reverse(set.attributes.count()), set.attributes, set.network_at())
@@ -256,7 +256,7 @@ impl Set {
 impl Found {
     /// Returns whether it covers fewer subjects than the other: it names more attributes, or a
     /// smaller network of the same.
-    pub(super) fn is_narrower_than(&self, other: &Found) -> bool {
+    pub fn is_narrower_than(&self, other: &Found) -> bool {
         self.attributes.count() > other.attributes.count()
             || self.attributes == other.attributes && self.prefix > other.prefix
     }

@@ -66,19 +66,19 @@ impl std::error::Error for PolicyError {}
 
 /// A problem of the file, with its line not counted yet.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     /// The place in bytes from the start of the file.
-    pub(super) at: usize,
+    pub(crate) at: usize,
     /// The rule, override or limit, in the form of [`super::file::Place`]. Empty for the file
     /// itself.
-    pub(super) place: String,
-    pub(super) field: String,
-    pub(super) message: String,
+    pub(crate) place: String,
+    pub(crate) field: String,
+    pub(crate) message: String,
 }
 
 impl Problem {
     /// Makes a problem of no field.
-    pub(super) fn of_file(at: usize, message: impl Into<String>) -> Problem {
+    pub(crate) fn of_file(at: usize, message: impl Into<String>) -> Problem {
         Problem { at, place: String::new(), field: String::new(), message: message.into() }
     }
 }
@@ -86,40 +86,40 @@ impl Problem {
 /// All problems found. Reading goes on after a problem, so that a linter can report all at once.
 /// The result is used only if there are none.
 #[derive(Debug)]
-pub(super) struct Problems<'t> {
+pub(crate) struct Problems<'t> {
     text: &'t str,
     found: Vec<Problem>,
 }
 
 impl<'t> Problems<'t> {
-    pub(super) fn in_text(text: &'t str) -> Problems<'t> {
+    pub(crate) fn in_text(text: &'t str) -> Problems<'t> {
         Problems { text, found: Vec::new() }
     }
 
-    pub(super) fn note(&mut self, problem: Problem) {
+    pub(crate) fn note(&mut self, problem: Problem) {
         self.found.push(problem);
     }
 
     /// Returns the value, or notes the problem and returns `None`.
-    pub(super) fn noting<T>(&mut self, value: Result<T, Problem>) -> Option<T> {
+    pub(crate) fn noting<T>(&mut self, value: Result<T, Problem>) -> Option<T> {
         value.map_err(|problem| self.note(problem)).ok()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
     /// Returns whether reading may stop, since more problems help no reader.
-    pub(super) fn are_plenty(&self) -> bool {
+    pub(crate) fn are_plenty(&self) -> bool {
         self.found.len() >= PROBLEMS_PLENTY
     }
 
-    pub(super) fn line_of(&self, at: usize) -> usize {
+    pub(crate) fn line_of(&self, at: usize) -> usize {
         1 + newlines(&self.text.as_bytes()[..at])
     }
 
     /// Returns the errors in file order. Those of a policy without a file have no line.
-    pub(super) fn into_errors(mut self, file_name: &str) -> Vec<PolicyError> {
+    pub(crate) fn into_errors(mut self, file_name: &str) -> Vec<PolicyError> {
         self.found.sort_by_key(|problem| problem.at);
         let mut lines = LineCounter::new(self.text);
         let with_line = |Problem { at, place, field, message }| {
@@ -131,19 +131,19 @@ impl<'t> Problems<'t> {
 }
 
 /// Counts the lines up to places in a file, which come in order.
-pub(super) struct LineCounter<'t> {
+pub struct LineCounter<'t> {
     text: &'t str,
     counted: usize,
     line: usize,
 }
 
 impl<'t> LineCounter<'t> {
-    pub(super) fn new(text: &'t str) -> LineCounter<'t> {
+    pub fn new(text: &'t str) -> LineCounter<'t> {
         LineCounter { text, counted: 0, line: 1 }
     }
 
     /// Returns the line of a place that is not before the last one.
-    pub(super) fn line_of(&mut self, at: usize) -> usize {
+    pub fn line_of(&mut self, at: usize) -> usize {
         self.line += newlines(&self.text.as_bytes()[self.counted..at]);
         self.counted = at;
         self.line
@@ -166,7 +166,7 @@ pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
 
 /// Returns the known name that has the word as one of its parts, if there is only one: `max_hold`
 /// for `hold`.
-pub(super) fn longer<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+pub fn longer<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let mut longer = known.iter().filter(|known| known.split('_').any(|part| part == word));
     longer.next().copied().filter(|_| longer.next().is_none())
 }

@@ -107,12 +107,12 @@ pub struct Rule {
     negative_hits: bool,
     request_limit: RequestLimit,
     local_share: Option<Share>,
-    pub(super) lease: Option<(LeaseTerms, HotSubjects)>,
+    pub(crate) lease: Option<(LeaseTerms, HotSubjects)>,
     denial: Option<Arc<RuleDenial>>,
     /// The hash of domain, name and generation.
     id: u128,
     /// The cached header text of each limit, which is the same for every request.
-    pub(super) header_texts: Arc<[std::sync::OnceLock<Bytes>]>,
+    pub(crate) header_texts: Arc<[std::sync::OnceLock<Bytes>]>,
 }
 
 /// The attributes of a key or an anchor.
@@ -250,7 +250,7 @@ impl Rule {
     }
 
     /// Returns the rule in another mode, or with another generation, which starts with new state.
-    pub(super) fn changed(&self, mode: Option<Mode>, generation: Option<u64>) -> Rule {
+    pub(crate) fn changed(&self, mode: Option<Mode>, generation: Option<u64>) -> Rule {
         let mut changed = Rule { mode: mode.unwrap_or(self.mode), ..self.clone() };
         if let Some(generation) = generation {
             changed.id = id(&self.domain, &self.name, generation);
@@ -263,22 +263,22 @@ impl Rule {
         Arc::clone(&self.name)
     }
 
-    pub(super) fn conditions(&self) -> &[Condition] {
+    pub(crate) fn conditions(&self) -> &[Condition] {
         &self.conditions
     }
 
-    pub(super) fn specs(&self) -> &[LimitSpec] {
+    pub(crate) fn specs(&self) -> &[LimitSpec] {
         &self.specs
     }
 
-    pub(super) fn is_matched_by(&self, request: &Request<'_>) -> bool {
+    pub(crate) fn is_matched_by(&self, request: &Request<'_>) -> bool {
         self.mode != Mode::Off
             && self.conditions.iter().all(|condition| condition.holds(request))
             && self.missing_from(request).is_none()
     }
 
     /// Makes a rule of a table of a file or of code, unless something is missing or wrong.
-    pub(super) fn check(
+    pub(crate) fn check(
         table: &Table<'_>,
         types: &Types,
         problems: &mut Problems<'_>,

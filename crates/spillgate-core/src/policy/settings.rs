@@ -41,7 +41,7 @@ impl Policy {
 }
 
 /// Reads the settings of a file in pieces of `bytes`.
-pub(super) fn in_pieces_of(
+pub fn in_pieces_of(
     bytes: usize,
     file_name: &str,
     text: &str,

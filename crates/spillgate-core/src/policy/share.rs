@@ -19,7 +19,7 @@ impl Share {
     }
 
     /// Reads a share from a field.
-    pub(super) fn read(
+    pub(crate) fn read(
         table: &Table<'_>,
         field: &str,
         problems: &mut Problems<'_>,

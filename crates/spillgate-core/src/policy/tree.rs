@@ -8,7 +8,7 @@ use toml::de::{DeString, DeTable, DeValue};
 
 /// A value of the policy file.
 #[derive(Clone, Debug)]
-pub(super) enum Value {
+pub enum Value {
     Text(String),
     /// In the form of TOML, from which `toml` makes its numbers.
     Number(String),
@@ -18,28 +18,28 @@ pub(super) enum Value {
 }
 
 /// The fields of a table.
-pub(super) type Fields = BTreeMap<String, Value>;
+pub type Fields = BTreeMap<String, Value>;
 
 impl Value {
-    pub(super) fn text(text: impl Into<String>) -> Value {
+    pub fn text(text: impl Into<String>) -> Value {
         Value::Text(text.into())
     }
 
-    pub(super) fn number(number: impl Display) -> Value {
+    pub fn number(number: impl Display) -> Value {
         // Rust writes `NaN`, and TOML `nan`.
         Value::Number(number.to_string().to_lowercase())
     }
 
-    pub(super) fn texts(texts: impl IntoIterator<Item: Into<String>>) -> Value {
+    pub fn texts(texts: impl IntoIterator<Item: Into<String>>) -> Value {
         Value::List(texts.into_iter().map(Value::text).collect())
     }
 
-    pub(super) fn table<'n>(fields: impl IntoIterator<Item = (&'n str, Value)>) -> Value {
+    pub fn table<'n>(fields: impl IntoIterator<Item = (&'n str, Value)>) -> Value {
         Value::Table(fields.into_iter().map(|(field, value)| (field.to_owned(), value)).collect())
     }
 
     /// Makes a table whose values are all texts.
-    pub(super) fn members<N: Into<String>, V: Into<String>>(
+    pub fn members<N: Into<String>, V: Into<String>>(
         members: impl IntoIterator<Item = (N, V)>,
     ) -> Value {
         let members = members.into_iter();
@@ -60,7 +60,7 @@ impl Value {
 }
 
 /// Returns the table that a file with these fields has.
-pub(super) fn tree_of(fields: &Fields) -> DeTable<'_> {
+pub fn tree_of(fields: &Fields) -> DeTable<'_> {
     fields
         .iter()
         .map(|(field, value)| (without_place(DeString::from(field.as_str())), value.tree()))

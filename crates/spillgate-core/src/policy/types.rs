@@ -13,14 +13,14 @@ use crate::request::{Request, SEVERAL_PATHS, Value};
 
 /// The types of all attributes. An attribute without a type is a text.
 #[derive(Clone, Debug)]
-pub(super) struct Types {
+pub(crate) struct Types {
     /// Sorted by the names' length and then by name, so that most lookups compare no texts.
     named: Vec<(Box<str>, AttributeType)>,
 }
 
 /// The type of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AttributeType {
+pub(crate) enum AttributeType {
     /// Values are compared byte by byte.
     Text,
     /// Values are addresses, cut to the prefix of a subject.
@@ -31,14 +31,14 @@ pub(super) enum AttributeType {
 
 /// Differences between paths that have no meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PathForm {
+pub(crate) struct PathForm {
     ignore_trailing_slash: bool,
     ignore_case: bool,
 }
 
 /// A value of an override's subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Named {
+pub(crate) enum Named {
     /// One value of the attribute, in its one spelling.
     Value(Box<[u8]>),
     /// Every address of a network.
@@ -47,7 +47,7 @@ pub(super) enum Named {
 
 /// The reason why a value of an attribute of type ip names no subject, or not one alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoAddress {
+pub(crate) enum NoAddress {
     /// It is neither an address nor a network.
     Unreadable,
     /// The network is a part of this subject.
@@ -92,7 +92,7 @@ impl Default for Types {
 impl Types {
     /// Reads the tables `[attribute.NAME]` of a piece of the file. `declared` has those of earlier
     /// pieces.
-    pub(super) fn read(
+    pub(crate) fn read(
         &mut self,
         file: &Table<'_>,
         declared: &mut Vec<Box<str>>,
@@ -113,14 +113,14 @@ impl Types {
 
     /// Returns the type of an attribute.
     #[inline]
-    pub(super) fn type_of(&self, name: &str) -> AttributeType {
+    pub(crate) fn type_of(&self, name: &str) -> AttributeType {
         self.place_of(name).map_or(AttributeType::Text, |place| self.named[place].1)
     }
 
     /// Gives each value of a request its one spelling. Nothing is copied if all have it, as most
     /// requests do.
     #[inline]
-    pub(super) fn apply<'r, 'a>(&self, request: &'r Request<'a>) -> TypedRequest<'r, 'a> {
+    pub(crate) fn apply<'r, 'a>(&self, request: &'r Request<'a>) -> TypedRequest<'r, 'a> {
         let mut respelled: Option<Box<Request<'a>>> = None;
         for (name, value) in request.values() {
             if let Some(value) = self.type_of(name).respelled(value) {
@@ -162,7 +162,7 @@ impl AttributeType {
     /// An attribute of type ip whose value is no address has the value [`UNKNOWN`]: all such
     /// requests share a subject, so that a client gets no further limit by odd values.
     #[inline]
-    pub(super) fn respelled(self, value: &Value<'_>) -> Option<Value<'static>> {
+    pub(crate) fn respelled(self, value: &Value<'_>) -> Option<Value<'static>> {
         match self {
             AttributeType::Text => None,
             AttributeType::Ip(prefix)
@@ -184,7 +184,7 @@ impl AttributeType {
 
     /// Checks whether a value names one subject. Without this check, networks and texts that are no
     /// address would stand for the subject [`UNKNOWN`].
-    pub(super) fn names_one(self, value: &[u8]) -> Result<(), NoAddress> {
+    pub(crate) fn names_one(self, value: &[u8]) -> Result<(), NoAddress> {
         match self.named(value) {
             // A request with a part of a subject belongs to that subject.
             Ok(Named::Value(_)) | Err(NoAddress::PartOf(_)) => Ok(()),
@@ -194,7 +194,7 @@ impl AttributeType {
     }
 
     /// Returns whether a value is inside a network that an override names.
-    pub(super) fn is_inside(self, value: &[u8], network: &[u8]) -> bool {
+    pub(crate) fn is_inside(self, value: &[u8], network: &[u8]) -> bool {
         match (self.named(network), Network::of_value(value)) {
             (Ok(Named::Network(network)), Some(inner)) => network.contains(inner),
             _ => false,
@@ -202,7 +202,7 @@ impl AttributeType {
     }
 
     /// Returns the values that an override names.
-    pub(super) fn named(self, value: &[u8]) -> Result<Named, NoAddress> {
+    pub(crate) fn named(self, value: &[u8]) -> Result<Named, NoAddress> {
         let AttributeType::Ip(prefix) = self else {
             let respelled = self.respelled(&value.into());
             return Ok(Named::Value(respelled.as_ref().map_or(value, Value::as_bytes).into()));
@@ -226,7 +226,7 @@ impl AttributeType {
 
 impl Named {
     /// Returns its text, by which it is stored, listed and removed.
-    pub(super) fn into_text(self) -> Box<[u8]> {
+    pub(crate) fn into_text(self) -> Box<[u8]> {
         match self {
             Named::Value(value) => value,
             Named::Network(network) => network.text().as_bytes().into(),
@@ -236,7 +236,7 @@ impl Named {
 
 impl NoAddress {
     /// Describes the problem of a value and its remedy.
-    pub(super) fn message(self, value: &[u8]) -> String {
+    pub(crate) fn message(self, value: &[u8]) -> String {
         let value = String::from_utf8_lossy(value);
         match self {
             NoAddress::Unreadable => format!(
@@ -258,12 +258,12 @@ impl NoAddress {
 
 impl PathForm {
     /// Returns a text in the case that values have.
-    pub(super) fn cased(self, text: &str) -> String {
+    pub(crate) fn cased(self, text: &str) -> String {
         if self.ignore_case { text.to_ascii_lowercase() } else { text.to_owned() }
     }
 
     /// Parses a pattern for whole paths as [`Glob::of_path`] does, and spells it as values are.
-    pub(super) fn glob(self, text: &str) -> Option<Glob> {
+    pub(crate) fn glob(self, text: &str) -> Option<Glob> {
         let cut =
             text.strip_suffix('/').filter(|cut| self.ignore_trailing_slash && !cut.is_empty());
         let glob = Glob::of_path(cut.unwrap_or(text))?;
@@ -289,7 +289,7 @@ impl PathForm {
     }
 
     /// Returns the text of an exact pattern, spelled as values with `%2F` kept are.
-    pub(super) fn exact(self, text: &str) -> Box<[u8]> {
+    pub(crate) fn exact(self, text: &str) -> Box<[u8]> {
         self.folded(normalised_path(text).as_bytes()).into()
     }
 
@@ -330,9 +330,9 @@ fn read_prefix(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<Subject
     SubjectPrefix::new(v4?, v6?)
 }
 
-pub(super) const SECTION: &str = "attribute";
+pub const SECTION: &str = "attribute";
 /// The value of an attribute of type ip that is no address.
-pub(super) const UNKNOWN: &[u8] = b"unknown";
+pub const UNKNOWN: &[u8] = b"unknown";
 const KINDS: [(&str, &str); 3] = [("string", "string"), ("ip", "ip"), ("path", "path")];
 const TRAILING_SLASH: &str = "ignore_trailing_slash";
 const CASE: &str = "ignore_case";

@@ -69,7 +69,7 @@ impl fmt::Display for Ended {
 }
 
 /// The bits of a mark for the way of ending. The other bits tell one settlement from another.
-pub(super) const MARK_KIND: u64 = 3;
-pub(super) const MARK_CANCELLED: u64 = 1;
-pub(super) const MARK_RELEASED: u64 = 2;
-pub(super) const MARK_SETTLED: u64 = 3;
+pub const MARK_KIND: u64 = 3;
+pub const MARK_CANCELLED: u64 = 1;
+pub const MARK_RELEASED: u64 = 2;
+pub const MARK_SETTLED: u64 = 3;

@@ -12,7 +12,7 @@ use crate::counter::{LimitHandle, PlannedCharge};
 
 /// Deferred charges by counter, at most `COUNTERS_MAX`.
 #[derive(Debug, Default)]
-pub(super) struct DeferredCharges {
+pub struct DeferredCharges {
     by_counter: Mutex<BTreeMap<u128, DeferredCharge>>,
     /// The number of entries, so that most calls find out without the lock that there are none.
     count: AtomicUsize,
@@ -20,27 +20,21 @@ pub(super) struct DeferredCharges {
 
 /// The deferred charge of one counter.
 #[derive(Clone, Debug)]
-pub(super) struct DeferredCharge {
+pub(crate) struct DeferredCharge {
     /// Its cost is 0: the amount is `admitted`.
-    pub(super) counter: PlannedCharge,
+    pub(crate) counter: PlannedCharge,
     /// The local share of this instance, which admitted it.
-    pub(super) share: LimitParams,
+    pub(crate) share: LimitParams,
     /// The amount admitted since the last charge to the store.
-    pub(super) admitted: u64,
+    pub(crate) admitted: u64,
     /// Whether a part of it may still be refunded, since it belongs to reservations or permits.
-    pub(super) is_reserved: bool,
+    pub(crate) is_reserved: bool,
 }
 
 impl DeferredCharges {
     /// Adds an admission. Above the bound it is dropped; the local share has enforced the limit all
     /// the same.
-    pub(super) fn add(
-        &self,
-        counter: &PlannedCharge,
-        share: &LimitParams,
-        cost: u64,
-        is_reserved: bool,
-    ) {
+    pub fn add(&self, counter: &PlannedCharge, share: &LimitParams, cost: u64, is_reserved: bool) {
         let mut deferred_charges = self.by_counter.lock();
         // A known counter is always updated, even at the bound.
         let full = deferred_charges.len() >= COUNTERS_MAX;
@@ -62,7 +56,7 @@ impl DeferredCharges {
     }
 
     /// Subtracts a refunded admission. Returns what is left of it: the store has been charged for that.
-    pub(super) fn lower<L: LimitHandle>(&self, counter: &PlannedCharge<L>, cost: u64) -> u64 {
+    pub fn lower<L: LimitHandle>(&self, counter: &PlannedCharge<L>, cost: u64) -> u64 {
         let mut deferred_charges = self.by_counter.lock();
         let Some(deferred) = deferred_charges.get_mut(&counter.name()) else { return cost };
         let lowered = cost.min(deferred.admitted);
@@ -71,12 +65,12 @@ impl DeferredCharges {
     }
 
     /// Returns whether a counter has a deferred charge.
-    pub(super) fn is_deferred(&self, counter: &PlannedCharge) -> bool {
+    pub fn is_deferred(&self, counter: &PlannedCharge) -> bool {
         !self.are_none() && self.by_counter.lock().contains_key(&counter.name())
     }
 
     /// Takes out a deferred charge by the counter's name, to be sent.
-    pub(super) fn take_named(&self, name: u128) -> Option<DeferredCharge> {
+    pub fn take_named(&self, name: u128) -> Option<DeferredCharge> {
         let mut deferred_charges = self.by_counter.lock();
         let deferred = deferred_charges.remove(&name);
         self.count.store(deferred_charges.len(), Ordering::Release);
@@ -85,11 +79,7 @@ impl DeferredCharges {
 
     /// Returns the names of some that can be charged now. They stay deferred until they are taken
     /// out.
-    pub(super) fn some(
-        &self,
-        at_most: usize,
-        payable: impl Fn(&DeferredCharge) -> bool,
-    ) -> Vec<u128> {
+    pub fn some(&self, at_most: usize, payable: impl Fn(&DeferredCharge) -> bool) -> Vec<u128> {
         let deferred_charges = self.by_counter.lock();
         let names = deferred_charges
             .iter()
@@ -99,12 +89,12 @@ impl DeferredCharges {
     }
 
     /// Puts back a deferred charge that was not sent or not executed.
-    pub(super) fn put_back(&self, deferred: DeferredCharge) {
+    pub fn put_back(&self, deferred: DeferredCharge) {
         let DeferredCharge { counter, share, admitted, is_reserved } = deferred;
         self.add(&counter, &share, admitted, is_reserved);
     }
 
-    pub(super) fn are_none(&self) -> bool {
+    pub fn are_none(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 }

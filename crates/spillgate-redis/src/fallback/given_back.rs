@@ -17,7 +17,7 @@ use crate::counter::{Change, PlannedCharge};
 
 /// By counter, at most `COUNTERS_MAX`.
 #[derive(Debug, Default)]
-pub(super) struct GivenBack {
+pub struct GivenBack {
     by_counter: Mutex<BTreeMap<u128, Paid>>,
     /// How often the store had lost its data when this was last used. What was charged before a loss is gone.
     losses: AtomicU64,
@@ -57,7 +57,7 @@ impl GivenBack {
     }
 
     /// Notes that `unused` units are to be given back, or as many as the store certainly still counts.
-    pub(super) fn add(&self, counter: &PlannedCharge, unused: u64, now_us: u64) {
+    pub fn add(&self, counter: &PlannedCharge, unused: u64, now_us: u64) {
         if unused == 0 {
             return;
         }
@@ -117,7 +117,7 @@ impl Paid {
 
 impl Fallback {
     /// Notes that the store was charged `amount` for a deferred charge.
-    pub(super) fn note_paid(&self, deferred: &DeferredCharge, amount: u64) {
+    pub(crate) fn note_paid(&self, deferred: &DeferredCharge, amount: u64) {
         let now_us = self.clock.now_us();
         if deferred.is_reserved {
             self.given_back.note_paid(&deferred.counter, amount, now_us);
@@ -127,7 +127,7 @@ impl Fallback {
     }
 
     /// Refunds at the store what reservations of an outage did not use. Ends at `until_us`.
-    pub(super) async fn give_back(&self, redis: &Redis, until_us: u64) {
+    pub(crate) async fn give_back(&self, redis: &Redis, until_us: u64) {
         let losses = redis.state_losses();
         if self.given_back.losses.swap(losses, Ordering::Relaxed) != losses {
             self.given_back.by_counter.lock().clear();

@@ -9,7 +9,7 @@ use crate::limit::Algorithm;
 /// A table of fixed size. Each counter has one fixed slot, which it may lose to another. A counter
 /// that lost its slot starts afresh.
 #[derive(Debug)]
-pub(super) struct Known {
+pub struct Known {
     slots: Box<[Mutex<Last>]>,
 }
 
@@ -25,12 +25,12 @@ struct Last {
 }
 
 impl Known {
-    pub(super) fn new() -> Known {
+    pub fn new() -> Known {
         Known { slots: (0..SLOTS).map(|_| Mutex::default()).collect() }
     }
 
     /// Stores the state that the store reported for a counter at `at_us`.
-    pub(super) fn note(&self, counter: u128, reading: &Reading, at_us: u64) {
+    pub fn note(&self, counter: u128, reading: &Reading, at_us: u64) {
         let Reading { remaining, reset_after_us, .. } = *reading;
         let last = Last { counter, at_us, remaining, reset_after_us, has_started: false };
         let mut slot = self.slot(counter).lock();
@@ -47,12 +47,7 @@ impl Known {
     ///
     /// `start` returns whether the share has started. The slot stays locked meanwhile, so that no
     /// other caller uses the share before.
-    pub(super) fn start(
-        &self,
-        counter: &PlannedCharge,
-        now_us: u64,
-        start: impl FnOnce(u64) -> bool,
-    ) {
+    pub fn start(&self, counter: &PlannedCharge, now_us: u64, start: impl FnOnce(u64) -> bool) {
         let name = counter.name();
         let mut last = self.slot(name).lock();
         if last.counter == name && last.is_live(now_us) && !last.has_started {
@@ -61,7 +56,7 @@ impl Known {
     }
 
     /// Notes that the local share of a counter was reset, so that it may start again.
-    pub(super) fn note_reset(&self, counter: u128) {
+    pub fn note_reset(&self, counter: u128) {
         let mut last = self.slot(counter).lock();
         if last.counter == counter {
             last.has_started = false;

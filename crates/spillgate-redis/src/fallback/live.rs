@@ -8,7 +8,7 @@
 /// Time without an answer does not age a count. Otherwise a store that comes back empty after an
 /// outage of an hour would lower it.
 #[derive(Debug)]
-pub(super) struct LiveInstances {
+pub struct LiveInstances {
     /// The largest count of each period, the current period first.
     largest: [u32; PERIODS],
     /// The elapsed time of the current period.
@@ -18,12 +18,12 @@ pub(super) struct LiveInstances {
 }
 
 impl LiveInstances {
-    pub(super) fn new(now_us: u64) -> LiveInstances {
+    pub fn new(now_us: u64) -> LiveInstances {
         LiveInstances { largest: [0; PERIODS], elapsed_us: 0, last_us: now_us }
     }
 
     /// Adds a count and returns the number of instances to assume.
-    pub(super) fn note(&mut self, live: u32, now_us: u64) -> u32 {
+    pub fn note(&mut self, live: u32, now_us: u64) -> u32 {
         let silent_us = now_us.saturating_sub(self.last_us);
         self.last_us = now_us;
         self.elapsed_us += silent_us.min(GAP_MAX_US);

@@ -16,15 +16,15 @@ use crate::policy::{OnOutage, Rule};
 pub struct Outage<'p> {
     pub(crate) fallback: &'p Fallback,
     /// The rule of each charge; `None` for an inline limit.
-    pub(super) rules: SmallVec<[Option<&'p Rule>; 4]>,
+    pub(crate) rules: SmallVec<[Option<&'p Rule>; 4]>,
     /// The deferred charges that this plan's calls carry, with the index of their charge.
-    pub(super) deferred: Vec<(usize, DeferredCharge)>,
+    pub(crate) deferred: Vec<(usize, DeferredCharge)>,
     /// Local shares that admitted a charge which the store surely does not have, with the index of
     /// the charge. They become deferred charges once the whole decision stands. Until then another
     /// call could take them along.
-    pub(super) incurred: Vec<(usize, LimitParams)>,
+    pub(crate) incurred: Vec<(usize, LimitParams)>,
     /// The indices of the charges that the store surely does not have, those of cost 0 included.
-    pub(super) uncharged: SmallVec<[usize; 4]>,
+    pub(crate) uncharged: SmallVec<[usize; 4]>,
     /// Whether there was no room for the record of a local charge.
     pub(crate) is_full: bool,
 }

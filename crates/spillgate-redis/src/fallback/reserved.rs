@@ -36,7 +36,7 @@ impl Fallback {
 
     /// Returns whether there is room for the record of a local charge. A decision without a record
     /// needs none.
-    pub(super) fn has_room(&self, transaction: &Transaction) -> bool {
+    pub(crate) fn has_room(&self, transaction: &Transaction) -> bool {
         !matches!(transaction.record, RecordAction::Open(_)) || self.memory.has_room(transaction)
     }
 

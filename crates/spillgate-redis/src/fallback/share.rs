@@ -5,7 +5,7 @@ use crate::policy::Share;
 
 /// Returns the local share of a limit. The rate is exact; counts and bursts are rounded down, to at
 /// least 1.
-pub(super) fn part_of(params: &LimitParams, share: Share) -> LimitParams {
+pub fn part_of(params: &LimitParams, share: Share) -> LimitParams {
     if let LimitParams::TokenBucket(params) = params {
         return LimitParams::TokenBucket(part_of_bucket(params, share));
     }

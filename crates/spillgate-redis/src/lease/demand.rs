@@ -3,37 +3,37 @@
 
 /// The recent demand for one counter.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Demand {
+pub struct Demand {
     asked: u64,
     since_us: u64,
     /// The time of the last request.
-    pub(super) used_us: u64,
+    pub(crate) used_us: u64,
     /// No call is made before this time.
     quiet_until_us: u64,
 }
 
 impl Demand {
-    pub(super) fn new(now_us: u64) -> Demand {
+    pub fn new(now_us: u64) -> Demand {
         Demand { asked: 0, since_us: now_us, used_us: now_us, quiet_until_us: 0 }
     }
 
     /// Returns the demand for a counter that the policy lists as hot. Part of the share is wanted
     /// at once, and is kept for one lease without any request.
-    pub(super) fn expected(share: u64, ttl_us: u64, now_us: u64) -> Demand {
+    pub fn expected(share: u64, ttl_us: u64, now_us: u64) -> Demand {
         let part = (share / EXPECTED_PART).max(WORTH.min(share));
         // Set so that `wanted`, which measures over the shortest look, returns `part`.
         let asked = (part * AHEAD / SHORTEST_LOOK).max(WORTH.min(share));
         Demand { asked, used_us: now_us.saturating_add(ttl_us), ..Demand::new(now_us) }
     }
 
-    pub(super) fn note(&mut self, cost: u64, now_us: u64) {
+    pub fn note(&mut self, cost: u64, now_us: u64) {
         self.asked = self.asked.saturating_add(cost);
         self.used_us = now_us;
     }
 
     /// Returns the tokens expected to be requested within part of `ttl_us`, by recent demand.
     /// Returns 0 if they are not worth a call, or if the store was called just now.
-    pub(super) fn wanted(&self, share: u64, ttl_us: u64, now_us: u64) -> u64 {
+    pub fn wanted(&self, share: u64, ttl_us: u64, now_us: u64) -> u64 {
         let worth = WORTH.min(share);
         if now_us < self.quiet_until_us || self.asked < worth || self.is_over(ttl_us, now_us) {
             return 0;
@@ -48,22 +48,22 @@ impl Demand {
 
     /// Returns whether there was no request for a while. Then other instances can use the tokens
     /// better.
-    pub(super) fn is_over(&self, ttl_us: u64, now_us: u64) -> bool {
+    pub fn is_over(&self, ttl_us: u64, now_us: u64) -> bool {
         now_us.saturating_sub(self.used_us) >= ttl_us / IDLE
     }
 
     /// Returns whether there was no request for `2 * ttl_us`. Then the counter can be dropped.
-    pub(super) fn is_forgotten(&self, ttl_us: u64, now_us: u64) -> bool {
+    pub fn is_forgotten(&self, ttl_us: u64, now_us: u64) -> bool {
         now_us.saturating_sub(self.used_us) >= 2 * ttl_us
     }
 
     /// Returns whether a call that returns tokens may be made.
-    pub(super) fn may_report(&self, now_us: u64) -> bool {
+    pub fn may_report(&self, now_us: u64) -> bool {
         now_us >= self.quiet_until_us
     }
 
     /// Notes a call to the store. Half of the measured demand is carried over.
-    pub(super) fn note_call(&mut self, ttl_us: u64, now_us: u64) {
+    pub fn note_call(&mut self, ttl_us: u64, now_us: u64) {
         let elapsed_us = now_us.saturating_sub(self.since_us).min(ttl_us);
         self.since_us = now_us - elapsed_us / 2;
         self.asked /= 2;
@@ -71,7 +71,7 @@ impl Demand {
     }
 
     /// Notes that the store granted nothing or did not answer.
-    pub(super) fn note_nothing(&mut self, ttl_us: u64, now_us: u64) {
+    pub fn note_nothing(&mut self, ttl_us: u64, now_us: u64) {
         self.quiet_until_us = now_us + ttl_us / QUIET;
     }
 }

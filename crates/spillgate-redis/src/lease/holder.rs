@@ -179,7 +179,7 @@ impl Holder {
 /// One that is being spent, and the next.
 const GRANTS_MAX: usize = 2;
 /// As many as one call carries.
-pub(super) const CLOSES_MAX: usize = 8;
+pub const CLOSES_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests {

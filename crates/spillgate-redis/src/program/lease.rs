@@ -7,7 +7,7 @@ use crate::lease::{Exchange, Granted};
 
 impl<'a> Call<'a> {
     /// Adds an exchange with the ledger of a counter: leases that this instance closes, and the lease that it wants.
-    pub(in super::super) fn exchange(&mut self, exchange: &'a Exchange) {
+    pub(crate) fn exchange(&mut self, exchange: &'a Exchange) {
         let Exchange { counter, node, seq, closes, share, wanted, ttl_us } = exchange;
         self.is_of_leases = true;
         let ledger = self.add_key(keys::ledger(counter.key, &counter.limit));
@@ -24,7 +24,7 @@ impl<'a> Call<'a> {
 
 impl Reply {
     /// Returns the lease that was granted on a counter.
-    pub(in super::super) fn granted(&self, exchange: &Exchange) -> Result<Granted, StoreError> {
+    pub(crate) fn granted(&self, exchange: &Exchange) -> Result<Granted, StoreError> {
         let words = self.after(FIRST);
         let ([amount, lasts_us], rest) = words
             .split_first_chunk::<2>()

@@ -16,11 +16,11 @@ use crate::reservation::{Answer, Closed, EndResult, Ended, Opened};
 
 /// The integers of a reply.
 #[derive(Debug)]
-pub(in super::super) struct Reply(Vec<i64>);
+pub(crate) struct Reply(Vec<i64>);
 
 impl Reply {
     /// Checks the integers of a reply, and returns what is wrong with them.
-    pub(in super::super) fn parse(integers: Vec<i64>) -> Result<Reply, String> {
+    pub(crate) fn parse(integers: Vec<i64>) -> Result<Reply, String> {
         match integers.iter().find(|integer| integer.unsigned_abs() > EXACT_MAX) {
             Some(other) => Err(format!("the script returned {other}")),
             None => Ok(Reply(integers)),
@@ -28,22 +28,22 @@ impl Reply {
     }
 
     /// Returns the instant of the decision.
-    pub(in super::super) fn now_us(&self) -> u64 {
+    pub(crate) fn now_us(&self) -> u64 {
         self.0.first().map_or(0, |now| now.max(&0).cast_unsigned())
     }
 
     /// Returns whether nothing was executed, because no calendar window of the call contains the store's time.
-    pub(in super::super) fn outside(&self) -> bool {
+    pub(crate) fn outside(&self) -> bool {
         self.0.get(1) == Some(&OUTSIDE)
     }
 
     /// Returns whether nothing was executed, because the shard's guard has another value.
-    pub(in super::super) fn guarded_otherwise(&self) -> bool {
+    pub(crate) fn guarded_otherwise(&self) -> bool {
         self.0.get(1) == Some(&GUARDED)
     }
 
     /// Decodes the replies to `transactions`, each from its range.
-    pub(in super::super) fn read(
+    pub(crate) fn read(
         &self,
         transactions: &[Transaction],
         ranges: &[ReplyRange],
@@ -122,7 +122,7 @@ impl Reply {
     }
 
     /// Decodes the reply to changes: the units refunded, and the counters afterwards.
-    pub(in super::super) fn changed<'t>(
+    pub(crate) fn changed<'t>(
         &self,
         changes: impl IntoIterator<Item = (&'t PlannedCharge, Change)>,
     ) -> Result<Vec<(u64, ChargeReply)>, StoreError> {
@@ -143,12 +143,12 @@ impl Reply {
     }
 
     /// Returns the integers from an index on.
-    pub(super) fn after(&self, from: usize) -> &[i64] {
+    pub(crate) fn after(&self, from: usize) -> &[i64] {
         self.0.get(from..).unwrap_or_default()
     }
 
     /// Decodes the only counter of a call, at the end of its reply.
-    pub(super) fn one_counter(
+    pub(crate) fn one_counter(
         &self,
         mut words: &[i64],
         counter: &PlannedCharge,
@@ -193,20 +193,20 @@ impl Reply {
 
 /// The range of a decision in a reply, and the decision's position in its coalesced batch.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct ReplyRange {
+pub(crate) struct ReplyRange {
     from: u32,
     times: u32,
     place: u32,
 }
 
 impl ReplyRange {
-    pub(in super::super) fn at(self, place: u32) -> ReplyRange {
+    pub(crate) fn at(self, place: u32) -> ReplyRange {
         ReplyRange { place, ..self }
     }
 }
 
 /// Returns the range of each transaction, for the first of its equal decisions.
-pub(in super::super) fn reply_ranges(transactions: &[Times<'_>]) -> SmallVec<[ReplyRange; 1]> {
+pub fn reply_ranges(transactions: &[Times<'_>]) -> SmallVec<[ReplyRange; 1]> {
     let mut from = FIRST as u32;
     let ranges = transactions.iter().map(|(transaction, times)| {
         let range = ReplyRange { from, times: *times, place: 0 };
@@ -236,7 +236,7 @@ impl CounterReplies {
 }
 
 /// Makes the reply to a transaction from the replies of its counters, in the order of the charges.
-pub(in super::super) fn reply_from(
+pub fn reply_from(
     transaction: &Transaction,
     replies: SmallVec<[ChargeReply; 1]>,
 ) -> TransactionReply {
@@ -366,6 +366,6 @@ fn not_ours() -> StoreError {
 }
 
 /// The index of the first operation's reply, after the instant.
-pub(super) const FIRST: usize = 1;
+pub const FIRST: usize = 1;
 const OUTSIDE: i64 = -2;
 const GUARDED: i64 = -3;

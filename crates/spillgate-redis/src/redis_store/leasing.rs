@@ -17,7 +17,7 @@ use crate::subject::Secret;
 use crate::time::boottime_us;
 
 /// The charges that leases paid for one decision.
-pub(super) type Paid = SmallVec<[Spent; 1]>;
+pub type Paid = SmallVec<[Spent; 1]>;
 
 impl RedisStore {
     /// Returns all unspent leases and takes no more, within a second.
@@ -34,7 +34,7 @@ impl RedisStore {
     }
 
     /// Pays with leases for as many counters of a plan as possible. The store evaluates the others.
-    pub(super) fn pay(&self, plan: &mut Plan, policy: Option<&Policy>) -> Paid {
+    pub(crate) fn pay(&self, plan: &mut Plan, policy: Option<&Policy>) -> Paid {
         let mut paid = Paid::new();
         if policy.is_none() || !plan.may_be_leased() {
             return paid;
@@ -59,7 +59,7 @@ impl RedisStore {
     }
 
     /// Puts the leases' tokens back if the decision denies.
-    pub(super) fn put_back_if_denied(&self, paid: Paid, counters: &CounterOutcomes) {
+    pub(crate) fn put_back_if_denied(&self, paid: Paid, counters: &CounterOutcomes) {
         if !paid.is_empty() && counters.iter().any(CounterOutcome::denies) {
             paid.into_iter().for_each(|spent| self.leases.put_back(spent));
         }

@@ -106,7 +106,7 @@ impl RedisStore {
     /// Undoes the records of a denied call whose reply was late or lost, since nobody has a receipt for them.
     ///
     /// A named record stays, because its caller may repeat the call.
-    pub(super) fn undo_in_doubt(&self, plan: &Plan) {
+    pub(crate) fn undo_in_doubt(&self, plan: &Plan) {
         let (Some(opening), Some(noted)) = (&plan.opening, &plan.noted) else { return };
         let (id, mut groups) = (opening.id, noted.groups.clone());
         if opening.is_named || groups.is_empty() {
@@ -195,7 +195,7 @@ impl RedisStore {
 }
 
 /// Returns whether an enforced counter was decided without the servers.
-pub(super) fn is_degraded(counter: &CounterOutcome) -> bool {
+pub fn is_degraded(counter: &CounterOutcome) -> bool {
     !counter.shadow && counter.source >= Some(Source::Fallback)
 }
 

@@ -21,18 +21,18 @@ use std::collections::{HashMap, HashSet};
 
 /// A Lua file: the name by which others include it, its path below `src/`, and its text.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source {
-    pub(super) name: &'static str,
-    pub(super) path: &'static str,
-    pub(super) text: &'static str,
+pub struct Source {
+    pub(crate) name: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) text: &'static str,
 }
 
 /// A line of an assembled script, with its file and line in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Line {
-    pub(super) text: String,
-    pub(super) path: &'static str,
-    pub(super) number: usize,
+pub struct Line {
+    pub(crate) text: String,
+    pub(crate) path: &'static str,
+    pub(crate) number: usize,
 }
 
 /// Assembles the first file with all that it includes.
@@ -40,7 +40,7 @@ pub(super) struct Line {
 /// # Errors
 ///
 /// Names the file, the line and the mistake in a directive.
-pub(super) fn assemble(sources: &[Source]) -> Result<Vec<Line>, String> {
+pub fn assemble(sources: &[Source]) -> Result<Vec<Line>, String> {
     let fragments = fragments(sources)?;
     let mut assembly = Assembly { sources, fragments, depth: 0, lines: Vec::new() };
     let first = sources.first().map_or("", |source| source.name);

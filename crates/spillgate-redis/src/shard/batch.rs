@@ -24,7 +24,7 @@ use crate::program::{self, Call, Reply, Times};
 use crate::time::Deadline;
 use crate::{CallSettings, CallTerms};
 
-pub(super) mod coalescer;
+pub mod coalescer;
 mod load;
 mod queue;
 
@@ -34,13 +34,13 @@ use queue::{Queue, Ticket, Turn};
 
 /// The queue of one server, and the load that the server has been given.
 #[derive(Debug)]
-pub(in super::super) struct Batches {
+pub(crate) struct Batches {
     queue: Mutex<Queue<Waiting>>,
     load: Arc<Load>,
 }
 
 /// How a decision is sent.
-pub(super) enum Admission {
+pub(crate) enum Admission {
     /// In a call of its own, now. Once both permits are taken, later decisions queue.
     SendNow(CallPermit),
     /// In the next batch.
@@ -48,7 +48,7 @@ pub(super) enum Admission {
 }
 
 /// A queued caller's handle: it yields the caller's own part of the batch's reply.
-pub(super) struct PendingReply {
+pub(crate) struct PendingReply {
     shard: Arc<Shard>,
     ticket: Ticket,
     answer: oneshot::Receiver<Result<CallerReply, Failure>>,
@@ -66,7 +66,7 @@ struct Waiting {
 
 /// The parts of a batch's reply that belong to one caller.
 #[derive(Debug)]
-pub(super) struct CallerReply {
+pub struct CallerReply {
     reply: Arc<Reply>,
     ranges: SmallVec<[program::ReplyRange; 1]>,
 }
@@ -83,20 +83,20 @@ struct Batch {
 
 impl Batches {
     /// Creates the queue of a server that evaluates many subjects in one call.
-    pub(in super::super) fn new() -> Batches {
+    pub(crate) fn new() -> Batches {
         Batches { queue: Mutex::new(Queue::new(PERMITS)), load: Load::new() }
     }
 
     /// Creates the queue of a server that evaluates one subject in each call, as in a Cluster: every decision
     /// is sent at once.
-    pub(in super::super) fn unqueued() -> Batches {
+    pub(crate) fn unqueued() -> Batches {
         Batches { queue: Mutex::new(Queue::new(usize::MAX)), load: Load::new() }
     }
 
     /// Admits transactions that arrive now: sent at once, or queued.
     ///
     /// Returns `None` if the reply would come after the caller's deadline, or if the queue is full.
-    pub(super) fn arrive(
+    pub(crate) fn arrive(
         shard: &Arc<Shard>,
         transactions: &[Transaction],
         terms: &CallTerms<'_>,
@@ -177,7 +177,7 @@ impl Batches {
     }
 
     /// Fails every queued caller: the server is silent or not connected. Their transactions were never sent.
-    pub(super) fn release(&self) {
+    pub(crate) fn release(&self) {
         let released = self.queue.lock().release();
         for waiting in released {
             waiting.fail(Failure::NotSent("the server did not answer an earlier call".into()));
@@ -187,7 +187,7 @@ impl Batches {
 
 impl PendingReply {
     /// Waits for the reply to `transactions`, which were queued under this handle.
-    pub(super) async fn read(
+    pub(crate) async fn read(
         mut self,
         transactions: &[Transaction],
         deadline: Deadline,
@@ -229,7 +229,7 @@ impl PendingReply {
 ///
 /// It moves with the call, and is dropped when the server has replied, even if the caller is gone by then. If
 /// callers wait, dropping it passes the right to a drain.
-pub(super) struct CallPermit {
+pub(crate) struct CallPermit {
     shard: Arc<Shard>,
     _given: Given,
     _in_call: InCall,

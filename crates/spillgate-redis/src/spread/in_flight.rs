@@ -17,7 +17,7 @@ use crate::time::Deadline;
 
 /// The replies to transactions on their way to the caller. If they are dropped before they are taken, the charges with a
 /// receipt are refunded, and the records undone.
-pub(super) struct Answered(Option<Made>);
+pub struct Answered(Option<Made>);
 
 struct Made {
     redis: Redis,
@@ -28,7 +28,7 @@ struct Made {
 
 /// Evaluates transactions at one location. If this future is dropped before it completes, or its result before it is
 /// taken, their charges with a receipt are refunded, or their records are undone.
-pub(super) async fn ask(
+pub async fn ask(
     redis: &Redis,
     location: Location,
     transactions: &[Transaction],
@@ -47,7 +47,7 @@ pub(super) async fn ask(
 
 impl Answered {
     /// Returns the replies to `count` transactions, whose charges stay from here on.
-    pub(super) fn take(mut self, count: usize) -> Replies {
+    pub fn take(mut self, count: usize) -> Replies {
         let mut replies = self.0.take().map(|mut made| mem::take(&mut made.replies));
         let replies = replies.take().unwrap_or_default();
         let given_up = || StoreError::Unknown("the async runtime stopped before the reply".into());

@@ -12,23 +12,23 @@ use crate::counter::PlannedCharge;
 use crate::plan::{RecordAction, Transaction};
 
 /// The counters of a transaction at one location.
-pub(super) struct Leg {
-    pub(super) location: Location,
-    pub(super) transaction: Transaction,
+pub struct Leg {
+    pub(crate) location: Location,
+    pub(crate) transaction: Transaction,
     /// For each counter, its index in the whole transaction.
-    pub(super) indices: SmallVec<[usize; 4]>,
+    pub(crate) indices: SmallVec<[usize; 4]>,
 }
 
 /// The legs of a transaction.
-pub(super) struct Legs {
+pub struct Legs {
     /// Narrowest subject first.
-    pub(super) enforced: Vec<Leg>,
+    pub(crate) enforced: Vec<Leg>,
     /// The legs of shadow rules and post-paid limits, whose denial prevents no other charge.
-    pub(super) unenforced: Vec<Leg>,
+    pub(crate) unenforced: Vec<Leg>,
 }
 
 impl Legs {
-    pub(super) fn from_transaction(redis: &Redis, transaction: &Transaction) -> Legs {
+    pub fn from_transaction(redis: &Redis, transaction: &Transaction) -> Legs {
         let mut legs = Legs { enforced: Vec::new(), unenforced: Vec::new() };
         for (number, counter) in transaction.charges.iter().enumerate() {
             legs.add(transaction, counter, redis.topology.location(counter.key.tag), number);
@@ -62,7 +62,7 @@ impl Legs {
 
 impl Leg {
     /// Requests a receipt for each charge, so that the charge can be refunded.
-    pub(super) fn ask_for_receipts(&mut self, redis: &Redis) {
+    pub fn ask_for_receipts(&mut self, redis: &Redis) {
         if self.transaction.intent == Intent::Charge {
             self.transaction.intent = Intent::Reserve { nonce: redis.settings.nonces.next() };
         }
@@ -85,7 +85,7 @@ impl Leg {
     /// Moves the unenforced counters of this location into this leg.
     ///
     /// The script evaluates shadow groups in the same call, after the enforced counters have allowed.
-    pub(super) fn take_along(&mut self, unenforced: &mut Vec<Leg>) {
+    pub fn take_along(&mut self, unenforced: &mut Vec<Leg>) {
         if let Some(here) = unenforced.iter().position(|leg| leg.location == self.location) {
             let leg = unenforced.swap_remove(here);
             self.transaction.charges.extend(leg.transaction.charges);
@@ -94,7 +94,7 @@ impl Leg {
     }
 
     /// Returns whether no enforced counter of the leg denied.
-    pub(super) fn passes(&self, outcomes: &ChargeOutcomes) -> bool {
+    pub fn passes(&self, outcomes: &ChargeOutcomes) -> bool {
         self.indices.iter().zip(&self.transaction.charges).all(|(index, counter)| {
             counter.group > 0
                 || match outcomes[*index] {

@@ -18,7 +18,7 @@ use crate::time::Deadline;
 /// Charges made before all legs have allowed.
 ///
 /// Dropping this refunds them in the background, so a caller that is dropped between two legs leaves no charge.
-pub(super) struct ProvisionalCharges<'a> {
+pub struct ProvisionalCharges<'a> {
     redis: &'a Redis,
     fallback: &'a Fallback,
     charges: Vec<ProvisionalCharge>,
@@ -38,12 +38,12 @@ struct ProvisionalCharge {
 }
 
 impl<'a> ProvisionalCharges<'a> {
-    pub(super) fn new(redis: &'a Redis, fallback: &'a Fallback) -> ProvisionalCharges<'a> {
+    pub fn new(redis: &'a Redis, fallback: &'a Fallback) -> ProvisionalCharges<'a> {
         ProvisionalCharges { redis, fallback, charges: Vec::new(), records: Vec::new() }
     }
 
     /// Records the charges of a leg.
-    pub(super) fn note(&mut self, leg: &Leg, outcomes: &Outcomes, outage: &Outage<'_>) {
+    pub fn note(&mut self, leg: &Leg, outcomes: &Outcomes, outage: &Outage<'_>) {
         let Outcomes { charges: outcomes, noted } = outcomes;
         let by_store =
             leg.indices.iter().any(|number| matches!(outcomes[*number], ChargeOutcome::Store(_)));
@@ -86,7 +86,7 @@ impl<'a> ProvisionalCharges<'a> {
     }
 
     /// Keeps all charges: every leg has allowed.
-    pub(super) fn keep(mut self) {
+    pub fn keep(mut self) {
         self.charges.clear();
         self.records.clear();
     }
@@ -95,7 +95,7 @@ impl<'a> ProvisionalCharges<'a> {
     ///
     /// Refunds that take longer continue in the background. `outcomes` then shows the counters after the
     /// refund, or [`ChargeOutcome::Refunded`] where no reply came in time.
-    pub(super) async fn refund(
+    pub async fn refund(
         mut self,
         outage: &mut Outage<'_>,
         deadline: Deadline,

@@ -20,7 +20,7 @@ use super::reply::{Cut, WireReply, is_pushed};
 use crate::time::SLICES;
 
 /// The sending end of a line.
-pub(super) struct Line {
+pub(crate) struct Line {
     sending: Mutex<Sending>,
 }
 
@@ -52,10 +52,10 @@ struct Awaited {
 }
 
 /// A value that lives until the reply to its command, even if the caller is dropped before.
-pub(in super::super) type Held = Option<Box<dyn Send>>;
+pub type Held = Option<Box<dyn Send>>;
 
 /// The receiving end: reads replies while it is polled.
-pub(super) struct Reader<S> {
+pub struct Reader<S> {
     line: Arc<Line>,
     half: ReadHalf<S>,
     /// Bytes that were read and not delivered lie between `from` and `to`.
@@ -74,7 +74,7 @@ pub(super) struct Reader<S> {
 type ReplySender = oneshot::Sender<(RedisResult<WireReply>, Held)>;
 
 /// Creates a line over `stream`, and its reader. `socket` is a duplicate of the stream's socket.
-pub(super) fn line<S>(stream: S, socket: Option<TcpStream>) -> (Arc<Line>, Reader<S>)
+pub fn line<S>(stream: S, socket: Option<TcpStream>) -> (Arc<Line>, Reader<S>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -109,14 +109,14 @@ impl Line {
     ///
     /// Sending never blocks: bytes that the socket does not take now are sent by the reader. A caller that is
     /// dropped later has sent its commands all the same.
-    pub(super) async fn send(&self, packed: &[u8], commands: usize) -> RedisResult<WireReply> {
+    pub(crate) async fn send(&self, packed: &[u8], commands: usize) -> RedisResult<WireReply> {
         self.send_as(packed, commands, None, false).await.0
     }
 
     /// Sends a call whose reply the shard owes within the pulse's timeout.
     ///
     /// `held` is returned with the reply. If the caller is dropped before, `held` is dropped when the reply comes.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         packed: &[u8],
         commands: usize,
@@ -154,7 +154,7 @@ impl Line {
     }
 
     /// Reports the bytes that are read here to a shard's pulse, and makes the reader watch for silence.
-    pub(super) fn watch(self: &Arc<Self>, pulse: &Arc<Pulse>) {
+    pub(crate) fn watch(self: &Arc<Self>, pulse: &Arc<Pulse>) {
         self.sending.lock().pulse = Some(Arc::clone(pulse));
         pulse.join(self);
     }
@@ -162,7 +162,7 @@ impl Line {
     /// Asks the kernel whether the connection has bytes that the reader has not taken, or has ended.
     ///
     /// The runtime learns of bytes in its own time, which may be late.
-    pub(super) fn has_unread(&self) -> bool {
+    pub(crate) fn has_unread(&self) -> bool {
         let sending = self.sending.lock();
         let socket = sending.socket.as_ref();
         socket.is_some_and(|socket| match socket.peek(&mut [0]) {
@@ -172,7 +172,7 @@ impl Line {
     }
 
     /// Releases all watched callers: the shard is silent. Replies that still come are dropped.
-    pub(super) fn release(&self) {
+    pub(crate) fn release(&self) {
         let mut released = Vec::new();
         for awaited in &mut self.sending.lock().awaited {
             // The entry itself stays: a late reply must still be matched with it, to keep the order.
@@ -188,7 +188,7 @@ impl Line {
     }
 
     /// Closes the line, and fails all waiting callers.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.end(&closed());
     }
 

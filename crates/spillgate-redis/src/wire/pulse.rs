@@ -17,7 +17,7 @@ use crate::time::counted;
 ///
 /// A shard is silent if it has sent no byte on any connection for `timeout` since a call was written. A call
 /// that waits in this instance's queue, or a late reply, is not silence.
-pub(in super::super) struct Pulse {
+pub(crate) struct Pulse {
     timeout: Duration,
     began: Instant,
     received_us: AtomicU64,
@@ -29,10 +29,7 @@ pub(in super::super) struct Pulse {
 
 impl Pulse {
     /// Creates a pulse that runs `on_silence` once for each silence.
-    pub(in super::super) fn new(
-        timeout: Duration,
-        on_silence: impl Fn() + Send + Sync + 'static,
-    ) -> Pulse {
+    pub(crate) fn new(timeout: Duration, on_silence: impl Fn() + Send + Sync + 'static) -> Pulse {
         Pulse {
             timeout,
             began: Instant::now(),
@@ -44,53 +41,53 @@ impl Pulse {
     }
 
     /// Returns how long a shard may send nothing while it owes a reply.
-    pub(in super::super) fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
     /// Returns the time after which a silent connection counts as broken although others receive bytes.
     ///
     /// A shard serves all its connections in turn, so one cannot be silent for long.
-    pub(super) fn broken_after(&self) -> Duration {
+    pub(crate) fn broken_after(&self) -> Duration {
         BROKEN_AFTER.max(2 * self.timeout)
     }
 
     /// Returns whether a byte came after `instant`.
-    pub(in super::super) fn received_since(&self, instant: Instant) -> bool {
+    pub(crate) fn received_since(&self, instant: Instant) -> bool {
         self.last_received() > instant
     }
 
     /// Returns the number of late replies since the last call of this function.
-    pub(in super::super) fn take_late_answers(&self) -> u64 {
+    pub(crate) fn take_late_answers(&self) -> u64 {
         self.late_answers.swap(0, Ordering::Relaxed)
     }
 
-    pub(super) fn last_received(&self) -> Instant {
+    pub(crate) fn last_received(&self) -> Instant {
         self.began + Duration::from_micros(self.received_us.load(Ordering::Relaxed))
     }
 
-    pub(super) fn note_byte(&self, now: Instant) {
+    pub(crate) fn note_byte(&self, now: Instant) {
         let us = now.saturating_duration_since(self.began).as_micros();
         self.received_us.fetch_max(u64::try_from(us).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    pub(super) fn note_late_answer(&self) {
+    pub(crate) fn note_late_answer(&self) {
         self.late_answers.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn join(&self, line: &Arc<Line>) {
+    pub(crate) fn join(&self, line: &Arc<Line>) {
         let mut lines = self.lines.lock();
         lines.retain(|line| line.strong_count() > 0);
         lines.push(Arc::downgrade(line));
     }
 
     /// Returns whether a connection to the shard has bytes that its reader has not taken yet.
-    pub(super) fn has_unread(&self) -> bool {
+    pub(crate) fn has_unread(&self) -> bool {
         self.lines().iter().any(|line| line.has_unread())
     }
 
     /// Releases every caller that waits on one of the shard's connections: the shard is silent.
-    pub(super) fn judge_silent(&self) {
+    pub(crate) fn judge_silent(&self) {
         // First, so that a released caller finds the circuit breaker already updated.
         (self.on_silence)();
         self.lines().iter().for_each(|line| line.release());
@@ -105,7 +102,7 @@ impl Pulse {
 ///
 /// A slice that ended late counts little. While this process does not run, it can neither send nor read, and a shard on
 /// the same host may not run either.
-pub(super) struct Silence {
+pub struct Silence {
     /// Ends the slice at hand.
     timer: Pin<Box<Sleep>>,
     slice_from: Instant,
@@ -114,19 +111,19 @@ pub(super) struct Silence {
 
 impl Silence {
     /// Begins to count. All that could be sent has been sent.
-    pub(super) fn new(now: Instant, slice: Duration) -> Silence {
+    pub fn new(now: Instant, slice: Duration) -> Silence {
         let timer = Box::pin(tokio::time::sleep_until(now + slice));
         Silence { timer, slice_from: now, counted: Duration::ZERO }
     }
 
     /// Waits for the end of the slice at hand.
-    pub(super) fn poll_slice(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_slice(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.timer.as_mut().poll(context)
     }
 
     /// Ends the slice at hand, and counts what it has of a silence that began at `since`. Returns what is missing of
     /// `needed`.
-    pub(super) fn end_slice(&mut self, since: Instant, now: Instant, needed: Duration) -> Duration {
+    pub fn end_slice(&mut self, since: Instant, now: Instant, needed: Duration) -> Duration {
         if since > self.slice_from {
             self.counted = Duration::ZERO;
         }
@@ -134,7 +131,7 @@ impl Silence {
         needed.saturating_sub(self.counted)
     }
 
-    pub(super) fn begin_slice(&mut self, now: Instant, slice: Duration) {
+    pub fn begin_slice(&mut self, now: Instant, slice: Duration) {
         self.slice_from = now;
         self.timer.as_mut().reset(now + slice);
     }

@@ -4,7 +4,7 @@ use ::redis::{RedisResult, Value, parse_redis_value};
 
 /// The reply to one command.
 #[derive(Clone, Debug, PartialEq)]
-pub(in super::super) enum WireReply {
+pub(crate) enum WireReply {
     /// A list of integers only, as the script returns. Almost all replies are of this kind.
     Integers(Vec<i64>),
     /// Anything else.
@@ -13,7 +13,7 @@ pub(in super::super) enum WireReply {
 
 impl WireReply {
     /// Parses one whole reply.
-    pub(super) fn parse(frame: &[u8]) -> RedisResult<WireReply> {
+    pub(crate) fn parse(frame: &[u8]) -> RedisResult<WireReply> {
         match integers(frame) {
             Some(integers) => Ok(WireReply::Integers(integers)),
             None => parse_redis_value(frame).map(WireReply::Other),
@@ -21,7 +21,7 @@ impl WireReply {
     }
 
     /// Returns the reply, or the error that the server returned.
-    pub(super) fn unless_error(self) -> RedisResult<WireReply> {
+    pub(crate) fn unless_error(self) -> RedisResult<WireReply> {
         match self {
             WireReply::Integers(_) => Ok(self),
             WireReply::Other(value) => value.extract_error().map(WireReply::Other),
@@ -29,7 +29,7 @@ impl WireReply {
     }
 
     /// Returns the integers that the script returned, or what is wrong with the reply.
-    pub(in super::super) fn integers(self) -> Result<Vec<i64>, String> {
+    pub(crate) fn integers(self) -> Result<Vec<i64>, String> {
         match self {
             WireReply::Integers(integers) => Ok(integers),
             WireReply::Other(other) => {
@@ -41,7 +41,7 @@ impl WireReply {
     }
 
     /// Converts the reply to the library's type.
-    pub(in super::super) fn value(self) -> Value {
+    pub(crate) fn value(self) -> Value {
         match self {
             WireReply::Integers(integers) => {
                 Value::Array(integers.into_iter().map(Value::Int).collect())
@@ -53,7 +53,7 @@ impl WireReply {
 
 /// The position in a reply that arrives in pieces, so that no byte is examined twice.
 #[derive(Debug)]
-pub(super) struct Cut {
+pub struct Cut {
     at: usize,
     /// How many values are still to come. A value that contains others adds their number.
     due: u64,
@@ -61,18 +61,18 @@ pub(super) struct Cut {
 
 /// Bytes that are not a reply.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Garbled;
+pub struct Garbled;
 
 impl Cut {
     /// Starts at the beginning of a reply.
-    pub(super) fn new() -> Cut {
+    pub fn new() -> Cut {
         Cut { at: 0, due: 1 }
     }
 
     /// Returns the length of the first reply in `bytes`, once it is complete.
     ///
     /// `bytes` must begin with the bytes of the last call, and may have more.
-    pub(super) fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, Garbled> {
+    pub fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, Garbled> {
         while self.due > 0 {
             let rest = &bytes[self.at..];
             let Some(line) = line(rest) else {
@@ -109,7 +109,7 @@ impl Cut {
 }
 
 /// Returns whether a frame is a push message, which belongs to no command.
-pub(super) fn is_pushed(frame: &[u8]) -> bool {
+pub fn is_pushed(frame: &[u8]) -> bool {
     frame.first() == Some(&b'>')
 }
 

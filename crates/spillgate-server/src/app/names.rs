@@ -25,7 +25,7 @@ pub(crate) struct NameRules {
     pub(crate) domains: Names,
     pub(crate) attributes: Names,
     pub(crate) units: Names,
-    pub(super) logged: Logged,
+    pub(crate) logged: Logged,
 }
 
 /// A name, by its hash, with the sentence about it.
@@ -33,7 +33,7 @@ type Place = OnceLock<(u64, Arc<str>)>;
 
 /// The hash of each name, its kind and domain, and the sentence about it. Reading them takes no lock, since requests with
 /// an unused name may be most of all.
-pub(super) struct Logged {
+pub struct Logged {
     hasher: RandomState,
     places: Box<[Place]>,
 }

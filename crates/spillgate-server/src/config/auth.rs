@@ -44,7 +44,7 @@ impl Default for Auth {
 impl Auth {
     /// Returns a problem if two settings name the same attribute, since a client could then choose its value, or if
     /// there are too many attributes.
-    pub(super) fn contradiction(&self) -> Option<Problem> {
+    pub fn contradiction(&self) -> Option<Problem> {
         let headers = self.headers.iter().map(HeaderName::as_str);
         let mut names: Vec<&str> = OWN_ATTRIBUTES.to_vec();
         for name in headers.chain(self.query.iter().map(String::as_str)) {
@@ -63,7 +63,7 @@ impl Auth {
 }
 
 impl Original {
-    pub(super) fn named(text: &str) -> Result<Original, String> {
+    pub fn named(text: &str) -> Result<Original, String> {
         match text {
             "x-forwarded" => Ok(Original::XForwarded),
             "x-original" => Ok(Original::XOriginal),
@@ -76,7 +76,7 @@ impl Original {
     }
 }
 
-pub(super) fn headers(text: &str) -> Result<Vec<HeaderName>, String> {
+pub fn headers(text: &str) -> Result<Vec<HeaderName>, String> {
     let header = |name: &str| {
         let wrong = format!("{name:?} is no header; write a name such as \"x-api-key\"");
         name.parse().ok().filter(|_| name.len() <= NAME_MAX).ok_or(wrong)
@@ -84,7 +84,7 @@ pub(super) fn headers(text: &str) -> Result<Vec<HeaderName>, String> {
     value::list(text).map(header).collect()
 }
 
-pub(super) fn parameters(text: &str) -> Result<Vec<String>, String> {
+pub fn parameters(text: &str) -> Result<Vec<String>, String> {
     let parameter = |name: &str| match name.len() {
         1..=NAME_MAX => Ok(name.to_owned()),
         length => Err(format!("a name of {length} bytes; names have at most {NAME_MAX}")),

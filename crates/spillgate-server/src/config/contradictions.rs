@@ -9,7 +9,7 @@ use crate::files;
 
 impl Settings {
     /// Returns the problems between several settings.
-    pub(super) fn contradictions(&self, given: &[Given]) -> Vec<Problem> {
+    pub(crate) fn contradictions(&self, given: &[Given]) -> Vec<Problem> {
         let mut problems = Vec::new();
         if !self.generates_tokens {
             let exposed = |(name, address)| Problem::of_setting(name, unguarded(address));
@@ -24,7 +24,7 @@ impl Settings {
 
     /// Returns a problem if other machines reach the admin listener without a token. Its clients may lift every limit,
     /// so `insecure` does not open it.
-    pub(super) fn unguarded_admin(&self) -> Option<Problem> {
+    pub(crate) fn unguarded_admin(&self) -> Option<Problem> {
         let address = self.admin.filter(|address| is_exposed(*address))?;
         let message = format!(
             "{address} is open to other machines; listen on 127.0.0.1:{}, or ask callers for a token \
@@ -95,7 +95,7 @@ impl Settings {
     }
 
     /// Returns the data listeners that other machines reach without a token or a certificate, and without `insecure`.
-    pub(super) fn unguarded_data_listeners(
+    pub(crate) fn unguarded_data_listeners(
         &self,
     ) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let guarded =
@@ -107,7 +107,7 @@ impl Settings {
     }
 
     /// Returns the listeners that decide: setting, address, and the file of a password of their own.
-    pub(super) fn each_data_listener(
+    pub(crate) fn each_data_listener(
         &self,
     ) -> impl Iterator<Item = (&'static str, Listen, Option<&PathBuf>)> {
         [
@@ -150,5 +150,5 @@ fn unguarded(address: SocketAddr) -> String {
     )
 }
 
-pub(super) const NO_KEY: &str = "key is missing: name the file of the certificate's private key";
-pub(super) const NO_CERT: &str = "cert is missing: name the file of the certificate's chain";
+pub const NO_KEY: &str = "key is missing: name the file of the certificate's private key";
+pub const NO_CERT: &str = "cert is missing: name the file of the certificate's chain";

@@ -8,7 +8,7 @@ use super::problem::{Origin, Problem};
 use super::table::{closest, gone, setting_names};
 
 /// Returns the settings, ordered by name, and the problems of the variables.
-pub(super) fn settings_in(
+pub fn settings_in(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> (Vec<Given>, Vec<Problem>) {
     let (mut given, mut problems) = (Vec::new(), Vec::new());

@@ -39,11 +39,11 @@ pub(crate) enum OnOutageDeny {
 }
 
 /// Parses the style of header fields.
-pub(super) fn headers(text: &str) -> Result<HeaderStyle, String> {
+pub fn headers(text: &str) -> Result<HeaderStyle, String> {
     value::choice(text, &HeaderStyle::ALL.map(|style| (style.name(), style)))
 }
 
-pub(super) const ON_OUTAGE_DENY: [(&str, OnOutageDeny); 2] =
+pub const ON_OUTAGE_DENY: [(&str, OnOutageDeny); 2] =
     [("over-limit", OnOutageDeny::OverLimit), ("unavailable", OnOutageDeny::Unavailable)];
 
 /// Less than the 20 ms that Envoy waits by default, of which the network takes some.

@@ -6,7 +6,7 @@ use super::Settings;
 
 impl Settings {
     /// Returns the defaults of `--expose`: the default ports on every address of this machine, and tokens.
-    pub(super) fn exposed() -> Settings {
+    pub(crate) fn exposed() -> Settings {
         let everywhere = |port| Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
         Settings {
             http: everywhere(8080),

@@ -55,7 +55,7 @@ pub enum Origin {
 
 impl Problem {
     /// Returns the problem of a setting.
-    pub(super) fn new(origin: &Origin, name: &str, message: impl fmt::Display) -> Problem {
+    pub(crate) fn new(origin: &Origin, name: &str, message: impl fmt::Display) -> Problem {
         let text = format!("{origin}field `{}`: {message}", name.escape_debug());
         Problem { line: origin.line(), field: name.to_owned(), text }
     }
@@ -71,7 +71,7 @@ impl Problem {
     }
 
     /// Returns the problem that the file of settings and policy cannot be read.
-    pub(super) fn unreadable(file: &Path, why: impl fmt::Display) -> Problem {
+    pub(crate) fn unreadable(file: &Path, why: impl fmt::Display) -> Problem {
         let text = format!("cannot read {}: {why}", file.display());
         Problem { line: None, field: String::new(), text }
     }
@@ -104,11 +104,11 @@ impl Error for Problem {}
 
 impl Origin {
     /// Returns whether both are lines of the file, both variables or both flags, so that neither overrides the other.
-    pub(super) fn is_like(&self, other: &Origin) -> bool {
+    pub(crate) fn is_like(&self, other: &Origin) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
-    pub(super) fn line(&self) -> Option<usize> {
+    pub(crate) fn line(&self) -> Option<usize> {
         match self {
             Origin::Line { line, .. } => Some(*line),
             _ => None,

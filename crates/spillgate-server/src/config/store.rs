@@ -15,7 +15,7 @@ use super::{Given, value};
 
 mod ring;
 
-pub(super) use ring::Nodes;
+pub(crate) use ring::Nodes;
 
 /// The settings of the store. They have no `Debug`, because addresses may hold credentials.
 #[derive(Default)]
@@ -80,7 +80,7 @@ impl Store {
     /// # Errors
     ///
     /// If one origin, such as the file, names servers in two ways.
-    pub(super) fn name(&mut self, topology: Topology, origin: &Origin) -> Result<(), String> {
+    pub(crate) fn name(&mut self, topology: Topology, origin: &Origin) -> Result<(), String> {
         if let Some(earlier) = self.topology.kind()
             && topology.kind() != Some(earlier)
             && self.named.as_ref().is_some_and(|named| named.is_like(origin))
@@ -95,7 +95,7 @@ impl Store {
     }
 
     /// Returns master and addresses of the sentinels, as far as they are named.
-    pub(super) fn sentinels(&self) -> (String, Vec<String>) {
+    pub(crate) fn sentinels(&self) -> (String, Vec<String>) {
         match &self.topology {
             Topology::Sentinel { master, urls } => (master.clone(), urls.clone()),
             _ => Default::default(),
@@ -191,7 +191,7 @@ impl Store {
     }
 
     /// Returns the problems between several settings of the store, each with its origin.
-    pub(super) fn contradictions(&self, given: &[Given]) -> Vec<Problem> {
+    pub(crate) fn contradictions(&self, given: &[Given]) -> Vec<Problem> {
         let mut problems = self.contradictions_of_topology(given);
         problems.extend(self.contradictions_of_tls(given));
         let has_sentinels = matches!(self.topology, Topology::Sentinel { .. });
@@ -318,7 +318,7 @@ fn wrong(given: &[Given], name: &str, message: &str) -> Problem {
     Problem::new(origin, name, message)
 }
 
-pub(super) fn connections(text: &str) -> Result<usize, String> {
+pub fn connections(text: &str) -> Result<usize, String> {
     let connections = value::count(text).ok().filter(|count: &usize| *count <= CONNECTIONS_MAX);
     connections.ok_or_else(|| {
         format!(
@@ -380,7 +380,7 @@ const NO_STORE: &str = "no store is named, so state would be in memory; name one
 const NO_SENTINELS: &str = "no sentinels are named, so the password would not be used; name them with urls under \
     [store.sentinel], or leave this out";
 const TWO_PASSWORDS: &str = "an address of the store has a password too; leave one of the two out";
-pub(super) const ON_STATE_LOSS: [(&str, OnStateLoss); 2] =
+pub const ON_STATE_LOSS: [(&str, OnStateLoss); 2] =
     [("fresh", OnStateLoss::Fresh), ("exhausted", OnStateLoss::Exhausted)];
 /// The most connections to one server that a setting may ask for.
 const CONNECTIONS_MAX: usize = 16;

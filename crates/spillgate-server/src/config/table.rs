@@ -14,7 +14,7 @@ type Take = fn(&mut Settings, &str, &Given) -> Result<(), String>;
 
 impl Settings {
     /// Applies one setting.
-    pub(super) fn set(&mut self, given: &Given) -> Result<(), String> {
+    pub(crate) fn set(&mut self, given: &Given) -> Result<(), String> {
         let name = &given.name;
         let Some((_, take)) = SETTINGS.iter().find(|(known, _)| known == name) else {
             return Err(unknown(name));
@@ -33,12 +33,12 @@ pub fn setting_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the setting that an unknown name most likely means; `None` if all differ too much to be a typing mistake.
-pub(super) fn closest(name: &str) -> Option<&'static str> {
+pub fn closest(name: &str) -> Option<&'static str> {
     nearest(name, &setting_names().collect::<Vec<_>>())
 }
 
 /// Returns what to do in place of a setting that is gone; `None` for other names.
-pub(super) fn gone(name: &str) -> Option<&'static str> {
+pub fn gone(name: &str) -> Option<&'static str> {
     let is = |gone: &str| name == gone || gone.ends_with('.') && name.starts_with(gone);
     GONE.iter().find(|(gone, _)| is(gone)).map(|(_, remedy)| *remedy)
 }

@@ -62,11 +62,11 @@ impl Default for Otlp {
     }
 }
 
-pub(super) const LEVELS: [(&str, LevelFilter); 5] = [
+pub const LEVELS: [(&str, LevelFilter); 5] = [
     ("off", LevelFilter::OFF),
     ("error", LevelFilter::ERROR),
     ("warn", LevelFilter::WARN),
     ("info", LevelFilter::INFO),
     ("debug", LevelFilter::DEBUG),
 ];
-pub(super) const FORMATS: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
+pub const FORMATS: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];

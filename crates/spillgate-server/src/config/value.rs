@@ -8,7 +8,7 @@ use spillgate::http::ByIp;
 use super::{Listen, Sample};
 
 /// Parses the address of a listener; `off` is `None`.
-pub(super) fn address(text: &str) -> Result<Listen, String> {
+pub fn address(text: &str) -> Result<Listen, String> {
     if text == "off" {
         return Ok(None);
     }
@@ -23,7 +23,7 @@ pub(super) fn address(text: &str) -> Result<Listen, String> {
 }
 
 /// Checks the address of a store. The message does not quote it, because it may hold a password.
-pub(super) fn store_url(text: &str) -> Result<String, String> {
+pub fn store_url(text: &str) -> Result<String, String> {
     let known = ["redis://", "rediss://", "unix://"].iter().any(|scheme| text.starts_with(scheme));
     known.then(|| text.to_owned()).ok_or_else(|| {
         "no address of a store; write redis://user:password@host:port/database, rediss:// for TLS, \
@@ -33,7 +33,7 @@ pub(super) fn store_url(text: &str) -> Result<String, String> {
 }
 
 /// Parses the addresses of a store: a list of at least one.
-pub(super) fn store_urls(text: &str) -> Result<Vec<String>, String> {
+pub fn store_urls(text: &str) -> Result<Vec<String>, String> {
     let urls: Vec<String> = list(text).map(store_url).collect::<Result<_, _>>()?;
     if urls.is_empty() {
         Err("name the address of one server at least".to_owned())
@@ -43,7 +43,7 @@ pub(super) fn store_urls(text: &str) -> Result<Vec<String>, String> {
 }
 
 /// Parses the address of a collector of traces; `off` is `None`.
-pub(super) fn collector(text: &str) -> Result<Option<String>, String> {
+pub fn collector(text: &str) -> Result<Option<String>, String> {
     if text == "off" {
         return Ok(None);
     }
@@ -58,7 +58,7 @@ pub(super) fn collector(text: &str) -> Result<Option<String>, String> {
 }
 
 /// Parses a share of all requests, with a resolution of a ten-thousandth of a percent.
-pub(super) fn sample(text: &str) -> Result<Sample, String> {
+pub fn sample(text: &str) -> Result<Sample, String> {
     let share = || {
         let (whole, rest) =
             text.strip_suffix('%')?.split_once('.').unwrap_or((text.strip_suffix('%')?, ""));
@@ -73,20 +73,20 @@ pub(super) fn sample(text: &str) -> Result<Sample, String> {
 }
 
 /// Splits a list: its values are separated by commas.
-pub(super) fn list(text: &str) -> impl Iterator<Item = &str> {
+pub fn list(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-pub(super) fn networks(text: &str) -> Result<ByIp, String> {
+pub fn networks(text: &str) -> Result<ByIp, String> {
     ByIp::try_trusting(list(text)).map_err(|error| error.to_string())
 }
 
-pub(super) fn boolean(text: &str) -> Result<bool, String> {
+pub fn boolean(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| format!("{text:?} is neither true nor false; write one of them"))
 }
 
 /// Parses one of a few words.
-pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     let found = choices.iter().find(|(word, _)| *word == text);
     found.map(|(_, choice)| *choice).ok_or_else(|| {
         let words: Vec<String> = choices.iter().map(|(word, _)| format!("\"{word}\"")).collect();
@@ -95,14 +95,14 @@ pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, St
 }
 
 /// Parses a whole number from 1 up.
-pub(super) fn count<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+pub fn count<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let count = text.replace('_', "").parse().ok().filter(|count| *count > 0);
     count.and_then(|count| T::try_from(count).ok()).ok_or_else(|| {
         format!("{text:?} is no count; write a whole number from 1 up, such as 1_000_000")
     })
 }
 
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let in_ms = |digits: &str, factor: u64| digits.parse::<u64>().ok()?.checked_mul(factor);
     let ms = match text.strip_suffix("ms") {
         Some(digits) => in_ms(digits, 1),

@@ -5,7 +5,7 @@ use spillgate::store::ServerFacts;
 use super::finding::{Finding, Level};
 
 /// Returns every finding on one server.
-pub(super) fn server(address: &str, facts: &ServerFacts) -> Vec<Finding> {
+pub fn server(address: &str, facts: &ServerFacts) -> Vec<Finding> {
     let server = Server { address, facts };
     let found = CHECKS.iter().filter_map(|(check, run)| Some((*check, run(&server)?)));
     found

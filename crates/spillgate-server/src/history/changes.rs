@@ -18,7 +18,7 @@ enum Target<'a> {
 
 /// Returns an event for each change of an audit, and one for each change that has expired by now. The audit lists the
 /// newest change first, the events are in the order of the changes.
-pub(super) fn of_audit(audit: &[AuditRecord], now_ms: u64) -> Vec<Event> {
+pub fn of_audit(audit: &[AuditRecord], now_ms: u64) -> Vec<Event> {
     let mut events = Vec::new();
     let mut replaced_at_ms: HashMap<Target<'_>, u64> = HashMap::new();
     for record in audit {
@@ -40,7 +40,7 @@ pub(super) fn of_audit(audit: &[AuditRecord], now_ms: u64) -> Vec<Event> {
 }
 
 /// Returns a time in milliseconds since 1970-01-01 00:00 UTC.
-pub(super) fn ms_of(time: SystemTime) -> u64 {
+pub fn ms_of(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -27,7 +27,7 @@ pub(crate) enum EventKind {
 
 /// The last events, the newest last, without changes by operators.
 #[derive(Default)]
-pub(super) struct Events(VecDeque<Event>);
+pub struct Events(VecDeque<Event>);
 
 impl Event {
     pub(crate) fn new(at_ms: u64, kind: EventKind, rule: Option<&str>, text: &str) -> Event {
@@ -36,7 +36,7 @@ impl Event {
     }
 
     /// Returns whether the event matters to a rule: it is about the rule, or about all.
-    pub(super) fn concerns(&self, rule: Option<&str>) -> bool {
+    pub fn concerns(&self, rule: Option<&str>) -> bool {
         rule.is_none() || self.rule.is_none() || self.rule.as_deref() == rule
     }
 }
@@ -58,7 +58,7 @@ impl EventKind {
 
 impl Events {
     /// Adds an event. At the bound the oldest one goes.
-    pub(super) fn add(&mut self, event: Event) {
+    pub fn add(&mut self, event: Event) {
         if self.0.len() == EVENTS_MAX {
             self.0.pop_front();
         }
@@ -66,7 +66,7 @@ impl Events {
     }
 
     /// Returns the events, the newest last.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Event> {
+    pub fn all(&self) -> impl Iterator<Item = &Event> {
         self.0.iter()
     }
 }

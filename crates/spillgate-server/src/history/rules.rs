@@ -9,7 +9,7 @@ use spillgate::metrics::RuleCounts;
 use super::window::{Decisions, OTHERS, RESULTS, SLOTS, SOURCES, Window, small};
 
 /// The rules that have decided, and the slots of those with a series.
-pub(super) struct Rules {
+pub struct Rules {
     /// By domain and name.
     known: HashMap<String, RuleRecord>,
     free: Vec<usize>,
@@ -31,10 +31,10 @@ struct RuleRecord {
 
 /// The series of a rule.
 #[derive(Clone, Copy)]
-pub(super) struct Own {
-    pub(super) slot: usize,
+pub struct Own {
+    pub(crate) slot: usize,
     /// The time from which it has the rule's decisions; `None` if from the first.
-    pub(super) since_ms: Option<u64>,
+    pub(crate) since_ms: Option<u64>,
 }
 
 /// The decisions of one rule between two samples.
@@ -46,9 +46,9 @@ pub(crate) struct Rate {
 
 /// The growth of all rules' counts between two samples.
 #[derive(Default)]
-pub(super) struct Growth {
-    pub(super) rates: Vec<Rate>,
-    pub(super) sources: [u32; SOURCES.len()],
+pub struct Growth {
+    pub(crate) rates: Vec<Rate>,
+    pub(crate) sources: [u32; SOURCES.len()],
 }
 
 impl Default for Rules {
@@ -59,7 +59,7 @@ impl Default for Rules {
 
 impl Rules {
     /// Counts the growth of each rule in both windows.
-    pub(super) fn note(
+    pub fn note(
         &mut self,
         rules: &[RuleCounts],
         seconds: &mut Window,
@@ -99,7 +99,7 @@ impl Rules {
 
     /// Returns the series of a rule, if it has one. A rule that moved to another domain is known in both, and was last
     /// seen in the new one.
-    pub(super) fn series_of(&self, rule: &str) -> Option<Own> {
+    pub fn series_of(&self, rule: &str) -> Option<Own> {
         let named = self.known.values().filter(|known| &*known.rule == rule);
         named.max_by_key(|known| known.seen)?.own
     }
@@ -122,12 +122,7 @@ impl Rules {
 
     /// At the end of a minute, gives the slots of idle rules to busier rules. A rule must be twice as busy, so that equal
     /// rules do not take turns.
-    pub(super) fn choose_busiest(
-        &mut self,
-        seconds: &mut Window,
-        minutes: &mut Window,
-        now_ms: u64,
-    ) {
+    pub fn choose_busiest(&mut self, seconds: &mut Window, minutes: &mut Window, now_ms: u64) {
         for known in self.known.values_mut() {
             known.busy = known.busy / 2 + std::mem::take(&mut known.minute);
         }

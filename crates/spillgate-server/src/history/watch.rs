@@ -13,7 +13,7 @@ use super::event::{Event, EventKind, Events};
 
 /// The conditions at the last look.
 #[derive(Default)]
-pub(super) struct Watch {
+pub struct Watch {
     /// The policy with the runtime changes. After each change another policy is in force.
     policy: Weak<Policy>,
     has_looked: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Switched {
 }
 
 impl Watch {
-    pub(super) fn look(
+    pub fn look(
         &mut self,
         limiter: &Limiter,
         stats: &Stats,
@@ -56,15 +56,15 @@ impl Watch {
         self.look_at_losses(stats, shards, now_ms, events);
     }
 
-    pub(super) fn switched(&self) -> impl Iterator<Item = Switched> {
+    pub fn switched(&self) -> impl Iterator<Item = Switched> {
         self.switched.values().cloned()
     }
 
-    pub(super) fn degraded(&self) -> impl Iterator<Item = (String, u64)> {
+    pub fn degraded(&self) -> impl Iterator<Item = (String, u64)> {
         self.degraded.iter().map(|(shard, since_ms)| (shard.clone(), *since_ms))
     }
 
-    pub(super) fn lost_at_ms(&self) -> Option<u64> {
+    pub fn lost_at_ms(&self) -> Option<u64> {
         self.lost_at_ms
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The last points at one interval.
-pub(super) struct Window {
+pub struct Window {
     /// The present column.
     at: usize,
     len: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Decisions {
 }
 
 impl Window {
-    pub(super) fn new(columns: usize) -> Window {
+    pub fn new(columns: usize) -> Window {
         Window {
             at: 0,
             len: 0,
@@ -60,7 +60,7 @@ impl Window {
     }
 
     /// Begins the next column.
-    pub(super) fn turn(&mut self) {
+    pub fn turn(&mut self) {
         if self.len > 0 {
             self.at = (self.at + 1) % self.columns.len();
         }
@@ -72,16 +72,16 @@ impl Window {
     }
 
     /// Returns whether the present column, of a minute, ends before this time.
-    pub(super) fn is_over(&self, now_ms: u64) -> bool {
+    pub fn is_over(&self, now_ms: u64) -> bool {
         self.len == 0 || self.columns[self.at].at_ms / MINUTE_MS != now_ms / MINUTE_MS
     }
 
-    pub(super) fn present(&mut self) -> &mut Column {
+    pub fn present(&mut self) -> &mut Column {
         &mut self.columns[self.at]
     }
 
     /// Adds decisions of the present interval to a slot.
-    pub(super) fn count(&mut self, slot: usize, decisions: Decisions) {
+    pub fn count(&mut self, slot: usize, decisions: Decisions) {
         let columns = self.columns.len();
         let ring = &mut self.rings[slot];
         let ring = ring.get_or_insert_with(|| vec![Decisions::default(); columns].into());
@@ -89,7 +89,7 @@ impl Window {
     }
 
     /// Adds the points of a slot to those of the rules without a slot, and empties it.
-    pub(super) fn free(&mut self, slot: usize) {
+    pub fn free(&mut self, slot: usize) {
         let columns = self.columns.len();
         let Some(freed) = self.rings[slot].take() else { return };
         let others = &mut self.rings[OTHERS];
@@ -98,23 +98,23 @@ impl Window {
     }
 
     /// Returns the positions of the last columns, the oldest first.
-    pub(super) fn last(&self, count: usize) -> impl Iterator<Item = usize> {
+    pub fn last(&self, count: usize) -> impl Iterator<Item = usize> {
         let count = count.min(self.len);
         let (at, columns) = (self.at, self.columns.len());
         (0..count).map(move |back| (at + columns + 1 + back - count) % columns)
     }
 
-    pub(super) fn column(&self, at: usize) -> Column {
+    pub fn column(&self, at: usize) -> Column {
         self.columns[at]
     }
 
     /// Returns the decisions of a slot at a position.
-    pub(super) fn decisions(&self, slot: usize, at: usize) -> Decisions {
+    pub fn decisions(&self, slot: usize, at: usize) -> Decisions {
         self.rings[slot].as_ref().map_or_else(Decisions::default, |ring| ring[at])
     }
 
     /// Returns the decisions of all rules at a position.
-    pub(super) fn sum(&self, at: usize) -> Decisions {
+    pub fn sum(&self, at: usize) -> Decisions {
         let mut sum = Decisions::default();
         self.rings.iter().flatten().for_each(|ring| sum.add(ring[at]));
         sum
@@ -123,7 +123,7 @@ impl Window {
 
 impl Column {
     /// Adds an interval that follows this one.
-    pub(super) fn add(&mut self, next: &Column) {
+    pub fn add(&mut self, next: &Column) {
         let pairs = [
             (&mut self.lasted_ms, next.lasted_ms),
             (&mut self.allowed, next.allowed),
@@ -143,7 +143,7 @@ impl Column {
 }
 
 impl Decisions {
-    pub(super) fn add(&mut self, more: Decisions) {
+    pub fn add(&mut self, more: Decisions) {
         for (sum, more) in self.results.iter_mut().zip(more.results) {
             *sum = sum.saturating_add(more);
         }
@@ -157,7 +157,7 @@ impl Decisions {
 }
 
 /// Returns a count of one interval in 32 bits: a minute would have to decide 70 million times a second to exceed it.
-pub(super) fn small(count: u64) -> u32 {
+pub fn small(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
@@ -173,10 +173,10 @@ pub(crate) const RESULTS: [&str; 6] = [
 /// The sources in the order of the library's counts.
 pub(crate) const SOURCES: [&str; 6] =
     ["store", "lease", "denial-cache", "fallback", "outage-policy", "none"];
-pub(super) const FALLBACK: usize = 3;
-pub(super) const OUTAGE_POLICY: usize = 4;
+pub const FALLBACK: usize = 3;
+pub const OUTAGE_POLICY: usize = 4;
 /// The rules with a series of their own.
-pub(super) const SLOTS: usize = 64;
+pub const SLOTS: usize = 64;
 /// The ring of all other rules.
-pub(super) const OTHERS: usize = SLOTS;
+pub const OTHERS: usize = SLOTS;
 const MINUTE_MS: u64 = 60_000;

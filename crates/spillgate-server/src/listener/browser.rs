@@ -19,7 +19,7 @@ pub(crate) enum Browsers {
 
 /// A page that is not this listener's own, with the field that shows it. A browser's request for it is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ForeignPage {
+pub enum ForeignPage {
     /// The `Host` is no name of this machine.
     Host(String),
     /// `Sec-Fetch-Site` names another site.
@@ -39,7 +39,7 @@ impl Browsers {
     /// # Errors
     ///
     /// The reason for which the request is refused.
-    pub(super) fn admit<B>(self, request: &Request<B>, port: u16) -> Result<(), ForeignPage> {
+    pub fn admit<B>(self, request: &Request<B>, port: u16) -> Result<(), ForeignPage> {
         let headers = request.headers();
         if self == Browsers::Admitted || !is_of_browser(headers) {
             return Ok(());
@@ -59,7 +59,7 @@ impl Browsers {
 
 impl ForeignPage {
     /// Returns the problem and the fix.
-    pub(super) fn message(&self) -> String {
+    pub fn message(&self) -> String {
         let problem = match self {
             ForeignPage::Host(host) => format!("Host is {host:?}, no name of this machine"),
             ForeignPage::Site(site) => format!("Sec-Fetch-Site is {site:?}"),
@@ -76,7 +76,7 @@ impl ForeignPage {
 }
 
 /// Returns whether the `Host` of a request is this machine and, if a browser sent it, the page is this listener's own.
-pub(super) fn is_local(headers: &HeaderMap) -> bool {
+pub fn is_local(headers: &HeaderMap) -> bool {
     own_page(text(headers, &HOST).unwrap_or_default(), headers).is_ok()
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::{Semaphore, TryAcquireError};
 
 /// The bytes that all connections of one listener may buffer beyond the free bytes of each.
-pub(super) struct Budget {
+pub struct Budget {
     blocks: Semaphore,
     /// Permits to go beyond the budget to the end of one message. Without them many half messages could use up the
     /// budget, and none of them could be completed.
@@ -18,7 +18,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub(super) fn new() -> Budget {
+    pub fn new() -> Budget {
         Budget {
             blocks: Semaphore::new(BUFFERED_MAX / BLOCK),
             overdrafts: Semaphore::new(OVERDRAFTS_MAX),
@@ -27,14 +27,14 @@ impl Budget {
 }
 
 /// The share of the budget that one connection has. Dropping it returns the share.
-pub(super) struct BufferShare {
+pub struct BufferShare {
     budget: Arc<Budget>,
     blocks: AtomicUsize,
     overdrawn: AtomicBool,
 }
 
 impl BufferShare {
-    pub(super) fn new(budget: &Arc<Budget>) -> BufferShare {
+    pub fn new(budget: &Arc<Budget>) -> BufferShare {
         BufferShare {
             budget: Arc::clone(budget),
             blocks: AtomicUsize::new(0),
@@ -43,7 +43,7 @@ impl BufferShare {
     }
 
     /// Returns how many bytes the connection may buffer with its share.
-    pub(super) fn allowance(&self) -> usize {
+    pub fn allowance(&self) -> usize {
         if self.overdrawn.load(Ordering::Relaxed) {
             return usize::MAX;
         }
@@ -51,7 +51,7 @@ impl BufferShare {
     }
 
     /// Enlarges the share to `bytes`, and waits for the budget if need be. Dropping the future takes nothing.
-    pub(super) async fn cover(&self, bytes: usize) {
+    pub async fn cover(&self, bytes: usize) {
         let missing = self.missing(bytes);
         if missing == 0 {
             return;
@@ -72,7 +72,7 @@ impl BufferShare {
     }
 
     /// Enlarges the share to `bytes` if the budget has enough left, and returns whether it did.
-    pub(super) fn try_cover(&self, bytes: usize) -> bool {
+    pub fn try_cover(&self, bytes: usize) -> bool {
         let missing = self.missing(bytes);
         if missing == 0 {
             return true;
@@ -89,7 +89,7 @@ impl BufferShare {
     }
 
     /// Returns the part of the share beyond `bytes` to the budget.
-    pub(super) fn shrink_to(&self, bytes: usize) {
+    pub fn shrink_to(&self, bytes: usize) {
         let needed = blocks(bytes);
         let held = self.blocks.load(Ordering::Relaxed);
         if held > needed {
@@ -102,7 +102,7 @@ impl BufferShare {
     }
 
     /// Returns whether the budget is used up, so that other connections may wait.
-    pub(super) fn is_contended(&self) -> bool {
+    pub fn is_contended(&self) -> bool {
         self.budget.blocks.available_permits() == 0
     }
 
@@ -126,7 +126,7 @@ fn blocks(bytes: usize) -> usize {
 
 /// The bytes that each connection may buffer without the budget. Nearly all messages are shorter, so good clients are
 /// served even if others use up the budget. For 20,000 connections these are 160 MiB.
-pub(super) const FREE: usize = 8 * 1024;
+pub const FREE: usize = 8 * 1024;
 
 /// The bytes of the budget: 64 of the longest bodies at once. A check or batch also takes room for its decoded requests,
 /// its decisions and the longest answer that it can have, until it is decided.

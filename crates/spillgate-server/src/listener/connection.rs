@@ -52,7 +52,7 @@ type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 impl Connection {
     /// Opens a connection, after the TLS handshake if there is TLS; `None` if the handshake fails or takes too long.
-    pub(super) async fn open(
+    pub async fn open(
         stream: TcpStream,
         peer: Peer,
         tls: Option<Tls>,

@@ -20,7 +20,7 @@ use super::buffers::Budget;
 use super::connection_state::ConnectionState;
 
 /// The bound on a listener's connections, and the open connections.
-pub(super) struct ConnectionLimit {
+pub struct ConnectionLimit {
     count: u32,
     free: Arc<Semaphore>,
     budget: Arc<Budget>,
@@ -37,7 +37,7 @@ struct Open {
 }
 
 /// The permit of one open connection. Dropping it makes room for another.
-pub(super) struct ConnectionPermit {
+pub struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
     number: u64,
     state: Arc<ConnectionState>,
@@ -45,7 +45,7 @@ pub(super) struct ConnectionPermit {
 }
 
 impl ConnectionLimit {
-    pub(super) fn new(count: u32) -> ConnectionLimit {
+    pub fn new(count: u32) -> ConnectionLimit {
         ConnectionLimit {
             count,
             free: Arc::new(Semaphore::new(count as usize)),
@@ -56,7 +56,7 @@ impl ConnectionLimit {
 
     /// Returns a permit for a new connection, and closes another connection for it if need be; `None` if all have calls
     /// under way.
-    pub(super) async fn acquire(self: &Arc<ConnectionLimit>) -> Option<ConnectionPermit> {
+    pub async fn acquire(self: &Arc<ConnectionLimit>) -> Option<ConnectionPermit> {
         if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
             return Some(self.admit(permit));
         }
@@ -66,7 +66,7 @@ impl ConnectionLimit {
     }
 
     /// Waits until all connections are closed, for at most `bound`.
-    pub(super) async fn all_closed_within(&self, bound: Duration) {
+    pub async fn all_closed_within(&self, bound: Duration) {
         // Running out of time is no failure: the caller goes on to a harsher step.
         let _ = timeout(bound, self.free.acquire_many(self.count)).await;
     }
@@ -111,7 +111,7 @@ impl Open {
 }
 
 impl ConnectionPermit {
-    pub(super) fn state(&self) -> &Arc<ConnectionState> {
+    pub fn state(&self) -> &Arc<ConnectionState> {
         &self.state
     }
 }

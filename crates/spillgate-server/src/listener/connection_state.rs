@@ -43,7 +43,7 @@ pub(crate) struct ConnectionState {
 }
 
 impl ConnectionState {
-    pub(super) fn new(budget: &Arc<Budget>) -> ConnectionState {
+    pub fn new(budget: &Arc<Budget>) -> ConnectionState {
         ConnectionState {
             calls: AtomicU32::new(0),
             served: AtomicBool::new(false),
@@ -70,13 +70,13 @@ impl ConnectionState {
         Arc::new(ConnectionState::new(&Arc::new(Budget::new())))
     }
 
-    pub(super) fn served_by(&self, task: AbortHandle) {
+    pub fn served_by(&self, task: AbortHandle) {
         // A connection has one task, so the handle is never set twice.
         let _ = self.task.set(task);
     }
 
     /// Returns whether closing the connection loses no answer: no whole call is under way.
-    pub(super) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.calls.load(Ordering::Relaxed) == 0
     }
 
@@ -86,23 +86,23 @@ impl ConnectionState {
     }
 
     /// Returns whether a call was answered since the last call of this function.
-    pub(super) fn take_used(&self) -> bool {
+    pub fn take_used(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
     }
 
     /// Closes the connection and drops its calls.
-    pub(super) fn cut(&self) {
+    pub fn cut(&self) {
         if let Some(task) = self.task.get() {
             task.abort();
         }
     }
 
     /// Returns the connection's share of the listener's budget.
-    pub(super) fn buffer_share(&self) -> &BufferShare {
+    pub fn buffer_share(&self) -> &BufferShare {
         &self.buffer_share
     }
 
-    pub(super) fn buffered(&self) -> usize {
+    pub fn buffered(&self) -> usize {
         self.buffered.load(Ordering::Relaxed)
     }
 
@@ -127,7 +127,7 @@ impl ConnectionState {
         }
     }
 
-    pub(super) fn wake_when_less(&self, waker: &Waker) {
+    pub fn wake_when_less(&self, waker: &Waker) {
         *self.reader() = Some(waker.clone());
     }
 
@@ -136,7 +136,7 @@ impl ConnectionState {
         self.received.load(Ordering::Relaxed)
     }
 
-    pub(super) fn receive(&self, bytes: &[u8]) {
+    pub fn receive(&self, bytes: &[u8]) {
         let before = self.received.fetch_add(bytes.len(), Ordering::Relaxed);
         if before == 0 && bytes.windows(HTTP1.len()).any(|part| part == HTTP1) {
             self.speaks_http1.store(true, Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl ConnectionState {
     }
 
     /// Returns the bytes received in this turn.
-    pub(super) fn read_in_turn(&self) -> usize {
+    pub fn read_in_turn(&self) -> usize {
         self.received() - self.before_turn.load(Ordering::Relaxed)
     }
 
@@ -185,7 +185,7 @@ impl ConnectionState {
     /// Returns whether the end of what the client sends may be read later, since a call is under way or its answer not
     /// taken. A client may close its side as soon as it has sent its request, and still reads the answer. It looks like
     /// one that has left, so a call that waits for room ends.
-    pub(super) fn hides_end(&self) -> bool {
+    pub fn hides_end(&self) -> bool {
         let owes = self.answers.load(Ordering::Relaxed) || self.unflushed.load(Ordering::Relaxed);
         owes && !self.waits.load(Ordering::Relaxed)
     }
@@ -197,7 +197,7 @@ impl ConnectionState {
     }
 
     /// Notes that the system has taken all written bytes. If an answer was among them, its message is over.
-    pub(super) fn flushed(&self) {
+    pub fn flushed(&self) {
         if !self.unflushed.swap(false, Ordering::Relaxed) {
             return;
         }

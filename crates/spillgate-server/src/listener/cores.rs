@@ -31,7 +31,7 @@ impl Cores {
     }
 
     /// Serves a connection on the next core in turn, and returns a handle that aborts it; `None` for a dead socket.
-    pub(super) fn serve<A: Future<Output = ()> + Send>(
+    pub fn serve<A: Future<Output = ()> + Send>(
         &self,
         stream: TcpStream,
         answer: impl FnOnce(TcpStream) -> A + Send + 'static,

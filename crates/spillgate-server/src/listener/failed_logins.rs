@@ -28,7 +28,7 @@ impl FailedLogins {
     }
 
     /// Logs a failure: the first of a second at once, the others together at the end of that second.
-    pub(super) fn report(&self, peer: IpAddr) {
+    pub fn report(&self, peer: IpAddr) {
         let failures = &self.0;
         failures.unreported.fetch_add(1, Ordering::Relaxed);
         if failures.is_quiet.swap(true, Ordering::AcqRel) {

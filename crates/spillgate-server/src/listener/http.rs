@@ -16,14 +16,14 @@ use hyper::{Method, Request, Uri};
 use crate::app::App;
 use crate::listener::ConnectionState;
 
-pub(super) mod answer;
-pub(super) mod body;
+pub mod answer;
+pub mod body;
 mod connection;
-pub(super) mod json;
-pub(super) mod limit;
-pub(super) mod problem;
-pub(super) mod request;
-pub(super) mod reservation;
+pub mod json;
+pub mod limit;
+pub mod problem;
+pub mod request;
+pub mod reservation;
 mod room;
 
 use answer::Answers;

@@ -36,7 +36,7 @@ fn bounded(count: usize) -> u32 {
 
 /// The most connections of a listener that decides: more than a busy fleet of sidecars opens to one instance. Silent
 /// ones take some 20 KiB each, together 400 MiB.
-pub(super) const CONNECTIONS_MAX: u32 = 20_000;
+pub const CONNECTIONS_MAX: u32 = 20_000;
 
 /// The most connections to the admin listener, which has some dozens of operators, probes and scrapers.
 const ADMIN_MAX: u32 = 1_000;

@@ -52,7 +52,7 @@ impl Tls {
         Ok(())
     }
 
-    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         self.current().accept(stream).await
     }
 

@@ -6,7 +6,7 @@ use crate::counted::first_names;
 
 /// Returns a warning if more than half of the rules in force are not in the next policy, unless that has no rules on
 /// purpose.
-pub(super) fn warning_of_gone_rules(in_force: &Policy, next: &Policy) -> Option<String> {
+pub fn warning_of_gone_rules(in_force: &Policy, next: &Policy) -> Option<String> {
     let before = in_force.rules().len();
     let gone: Vec<&str> =
         in_force.rules().map(Rule::name).filter(|name| next.rule(name).is_none()).collect();

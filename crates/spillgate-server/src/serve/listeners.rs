@@ -21,21 +21,21 @@ use crate::listener::{
 };
 
 /// The listeners that are on. All of them listen before any of them answers.
-pub(super) struct Listeners {
+pub struct Listeners {
     /// The API and address of each, for the line that reports the start.
-    pub(super) names: Vec<String>,
+    pub(crate) names: Vec<String>,
     /// The addresses that are taken, with the flags that name them.
     addresses: Vec<(SocketAddr, &'static str)>,
     /// The URL of the dashboard, if the admin listener is on.
-    pub(super) dashboard: Option<String>,
+    pub(crate) dashboard: Option<String>,
     open: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
     shares: Shares,
     /// The certificates that were read, until [`Listeners::follow_tls`] watches them.
     certificates: Vec<Tls>,
     /// Their certificates, and the tokens and passwords that they ask for.
-    pub(super) credentials: Credentials,
+    pub(crate) credentials: Credentials,
     /// Lines for the operator, with the generated tokens.
-    pub(super) generated: Vec<String>,
+    pub(crate) generated: Vec<String>,
     stop: watch::Receiver<bool>,
 }
 
@@ -50,7 +50,7 @@ struct Data<'a> {
 
 impl Listeners {
     /// Opens the listeners that the settings name. `files` is the number of files that the process may open.
-    pub(super) async fn open(
+    pub async fn open(
         settings: &Settings,
         app: &App,
         files: u64,
@@ -245,7 +245,7 @@ impl Listeners {
     }
 
     /// Serves until the service stops and every request is answered.
-    pub(super) async fn closed(self) {
+    pub async fn closed(self) {
         let open: JoinSet<()> = self.open.into_iter().collect();
         open.join_all().await;
     }

@@ -10,10 +10,10 @@ use crate::config::{self, ConfigError, Flags, Store};
 use crate::credentials::{Credentials, Stamp, fingerprint};
 
 /// The sources of the store's settings, besides the environment.
-pub(super) struct StoreSettings {
-    pub(super) file: Option<PathBuf>,
+pub struct StoreSettings {
+    pub(crate) file: Option<PathBuf>,
     /// The flag `--redis`, which overrides the file.
-    pub(super) redis: Option<String>,
+    pub(crate) redis: Option<String>,
 }
 
 /// The result of the last reading of the settings file.
@@ -53,7 +53,7 @@ impl Found {
 
 /// Watches the credentials in the store's addresses, and the files that hold others. The settings file is read only when
 /// it has changed, because it may hold a large policy.
-pub(super) fn follow(credentials: &mut Credentials, settings: StoreSettings, app: App) {
+pub fn follow(credentials: &mut Credentials, settings: StoreSettings, app: App) {
     let settings = Arc::new(settings);
     let looked_at = Arc::clone(&settings);
     let (mut read_at, mut found): (Option<Option<Stamp>>, Option<Found>) = (None, None);

@@ -20,7 +20,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use super::traces::Caller;
 
 /// The export of spans, until it is closed.
-pub(super) struct Exporting {
+pub struct Exporting {
     provider: SdkTracerProvider,
 }
 
@@ -30,7 +30,7 @@ impl Exporting {
     /// # Errors
     ///
     /// If the collector's address is invalid.
-    pub(super) fn to(collector: &str) -> Result<Exporting, String> {
+    pub fn to(collector: &str) -> Result<Exporting, String> {
         let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_tonic()
             .with_endpoint(collector)
@@ -52,12 +52,12 @@ impl Exporting {
         Ok(Exporting { provider })
     }
 
-    pub(super) fn tracer(&self) -> SdkTracer {
+    pub fn tracer(&self) -> SdkTracer {
         self.provider.tracer("spillgate")
     }
 
     /// Sends the spans that still wait, for at most [`PATIENCE`].
-    pub(super) fn close(&self) {
+    pub fn close(&self) {
         if self.provider.shutdown_with_timeout(PATIENCE).is_err() {
             tracing::warn!(target: "spillgate", "the collector did not take the last traces");
         }
@@ -65,7 +65,7 @@ impl Exporting {
 }
 
 /// Makes a span part of its caller's trace.
-pub(super) fn follow(span: &tracing::Span, caller: Caller) {
+pub fn follow(span: &tracing::Span, caller: Caller) {
     let context = SpanContext::new(
         TraceId::from_bytes(caller.trace.to_be_bytes()),
         SpanId::from_bytes(caller.span.to_be_bytes()),

@@ -100,7 +100,7 @@ impl Drop for FlushAtEnd {
 }
 
 /// The output of `tracing`, which writes each event by one call of `write`.
-pub(super) struct Lines;
+pub struct Lines;
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -265,6 +265,8 @@ mod tests {
         assert_eq!(reads.recv().unwrap(), long);
         let note = String::from_utf8(reads.recv().unwrap()).unwrap();
         assert!(note.starts_with("spillgate: warning: 7 log lines were dropped"), "{note}");
+        // Until then the long line takes its room.
+        sink.flush(Duration::from_secs(60));
         sink.push(b"last\n");
         allow.send(()).unwrap();
         assert_eq!(reads.recv().unwrap(), b"last\n");

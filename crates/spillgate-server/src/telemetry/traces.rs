@@ -34,7 +34,7 @@ struct Sampler {
 
 impl Traces {
     #[cfg(any(feature = "otlp", test))]
-    pub(super) fn sampling(sample: Sample) -> Traces {
+    pub fn sampling(sample: Sample) -> Traces {
         let (requests, seed) = (AtomicU64::new(0), RandomState::new());
         Traces { sampler: Some(Arc::new(Sampler { sample, requests, seed })) }
     }
@@ -128,11 +128,11 @@ fn opened(name: &'static str) -> Span {
 
 /// The caller's span, from a `traceparent` such as `00-4bf9…4736-00f0…02b7-01`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Caller {
-    pub(super) trace: u128,
-    pub(super) span: u64,
+pub struct Caller {
+    pub(crate) trace: u128,
+    pub(crate) span: u64,
     /// Whether the caller traces this request.
-    pub(super) sampled: bool,
+    pub(crate) sampled: bool,
 }
 
 impl Caller {
@@ -168,7 +168,7 @@ fn follow(span: Span, _caller: Caller) -> Span {
 }
 
 /// The target of spans that begin a trace here. Spans within have the target of the log.
-pub(super) const REQUEST: &str = "spillgate::request";
+pub const REQUEST: &str = "spillgate::request";
 
 /// The paths whose requests are traced. Of two that begin alike the longer comes first.
 const TRACED: [&str; 9] = [

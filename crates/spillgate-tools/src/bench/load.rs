@@ -21,21 +21,21 @@ use crate::Failure;
 
 /// The calls of one run.
 #[derive(Clone)]
-pub(super) struct Load {
-    pub(super) pace: Pace,
-    pub(super) subjects: Subjects,
+pub struct Load {
+    pub(crate) pace: Pace,
+    pub(crate) subjects: Subjects,
     /// The most calls that wait for answers at once.
-    pub(super) callers: usize,
+    pub(crate) callers: usize,
     /// No call is made after this time.
-    pub(super) length: Duration,
+    pub(crate) length: Duration,
     /// How long an answer may take.
-    pub(super) patience: Duration,
+    pub(crate) patience: Duration,
     /// Becomes true when the run is to end early.
-    pub(super) stop: watch::Receiver<bool>,
+    pub(crate) stop: watch::Receiver<bool>,
 }
 
 /// Starts the loop that fits the pace; the receiver returns when the last answer has arrived.
-pub(super) fn start(
+pub fn start(
     target: &Arc<Target>,
     load: Load,
     recorder: &Arc<Recorder>,

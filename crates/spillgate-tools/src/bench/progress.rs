@@ -8,14 +8,14 @@ use super::tally::Tally;
 use crate::output::grouped;
 
 /// Writes the results of a run so far over the last line.
-pub(super) fn show(name: &str, at: Duration, length: Duration, tally: impl FnOnce() -> Tally) {
+pub fn show(name: &str, at: Duration, length: Duration, tally: impl FnOnce() -> Tally) {
     if io::stderr().is_terminal() {
         write_over(&line(name, at, length, &tally()));
     }
 }
 
 /// Removes the line.
-pub(super) fn end() {
+pub fn end() {
     if io::stderr().is_terminal() {
         write_over("");
     }

@@ -13,26 +13,26 @@ use crate::{counted, printable};
 
 /// The whole report; its fields are those of `--json`.
 #[derive(Serialize)]
-pub(super) struct Report {
-    pub(super) scenario: Scenario,
-    pub(super) subjects: u64,
-    pub(super) rate: Pace,
-    pub(super) duration_ms: u64,
-    pub(super) callers: u32,
+pub struct Report {
+    pub(crate) scenario: Scenario,
+    pub(crate) subjects: u64,
+    pub(crate) rate: Pace,
+    pub(crate) duration_ms: u64,
+    pub(crate) callers: u32,
     /// The limit or the rules that were checked.
-    pub(super) checks: String,
+    pub(crate) checks: String,
     /// Whether the run ended early.
-    pub(super) stopped: bool,
+    pub(crate) stopped: bool,
     /// The limiter or server first, then the baseline.
     #[serde(rename = "contenders")]
-    pub(super) targets: Vec<TargetReport>,
+    pub(crate) targets: Vec<TargetReport>,
     /// The limiter divided by the baseline.
-    pub(super) ratio: Option<Ratio>,
+    pub(crate) ratio: Option<Ratio>,
 }
 
 /// The results of one target.
 #[derive(Serialize)]
-pub(super) struct TargetReport {
+pub struct TargetReport {
     name: &'static str,
     place: String,
     sent: u64,
@@ -45,7 +45,7 @@ pub(super) struct TargetReport {
 
 /// The limiter divided by the baseline in each pair of runs.
 #[derive(Serialize)]
-pub(super) struct Ratio {
+pub struct Ratio {
     rounds: usize,
     rate: Option<MedianAndRange>,
     p50: Option<MedianAndRange>,
@@ -60,9 +60,9 @@ struct MedianAndRange {
 }
 
 /// The results of one run.
-pub(super) struct Run {
-    pub(super) tally: Tally,
-    pub(super) length: Duration,
+pub struct Run {
+    pub(crate) tally: Tally,
+    pub(crate) length: Duration,
 }
 
 impl Run {
@@ -73,7 +73,7 @@ impl Run {
 }
 
 impl TargetReport {
-    pub(super) fn new(name: &'static str, place: String, runs: &[Run]) -> TargetReport {
+    pub fn new(name: &'static str, place: String, runs: &[Run]) -> TargetReport {
         let mut whole = Run { tally: Tally::new(), length: Duration::ZERO };
         for run in runs {
             whole.tally.merge(&run.tally);
@@ -87,7 +87,7 @@ impl TargetReport {
 
 impl Ratio {
     /// Divides the figures of runs that took turns.
-    pub(super) fn new(ours: &[Run], theirs: &[Run]) -> Ratio {
+    pub fn new(ours: &[Run], theirs: &[Run]) -> Ratio {
         let ratio = |figure: fn(&Run) -> u64| {
             let pairs = ours.iter().zip(theirs);
             MedianAndRange::new(pairs.map(|(ours, theirs)| (figure(ours), figure(theirs))))
@@ -200,7 +200,7 @@ fn write_details(f: &mut fmt::Formatter<'_>, target: &TargetReport) -> fmt::Resu
 }
 
 /// Returns nanoseconds in the unit that fits: `67.34µs`, `1.23ms`.
-pub(super) fn time(ns: u64) -> String {
+pub fn time(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns}ns"),
         _ => format!("{:.2?}", Duration::from_nanos(ns)),

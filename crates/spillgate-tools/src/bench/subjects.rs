@@ -21,7 +21,7 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    pub(super) fn default_subjects(self) -> u64 {
+    pub fn default_subjects(self) -> u64 {
         match self {
             Scenario::Steady | Scenario::HotKey => 1_000,
             Scenario::Zipf => 100_000,
@@ -38,7 +38,7 @@ impl fmt::Display for Scenario {
 
 /// An endless sequence of subjects, as numbers from 0.
 #[derive(Clone, Debug)]
-pub(super) struct Subjects {
+pub struct Subjects {
     scenario: Scenario,
     count: u64,
     next: u64,
@@ -48,7 +48,7 @@ pub(super) struct Subjects {
 }
 
 impl Subjects {
-    pub(super) fn new(scenario: Scenario, count: u64) -> Subjects {
+    pub fn new(scenario: Scenario, count: u64) -> Subjects {
         let weighed = if scenario == Scenario::Zipf { count } else { 0 };
         let mut total = 0;
         let totals = (1..=weighed).map(|rank| {
@@ -61,11 +61,11 @@ impl Subjects {
 
     /// Returns another sequence over the same subjects. Callers and rounds each have their own, so that they do not
     /// call for the same subject at the same time.
-    pub(super) fn seeded(&self, seed: u64) -> Subjects {
+    pub fn seeded(&self, seed: u64) -> Subjects {
         Subjects { next: seed.wrapping_mul(7_919), random: Rng::with_seed(seed), ..self.clone() }
     }
 
-    pub(super) fn draw(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         match self.scenario {
             Scenario::Steady => {
                 let subject = self.next % self.count;
@@ -84,14 +84,14 @@ impl Subjects {
 
 /// Returns the name of a subject: an address, since that is valid for an attribute of any type. The network is
 /// reserved, so no rule on networks names it by chance.
-pub(super) fn name(subject: u64) -> String {
+pub fn name(subject: u64) -> String {
     Ipv4Addr::from_bits(0xF000_0000 | subject as u32).to_string()
 }
 
 /// The weight of the first Zipf subject. The last of the most still weighs more than 400, so rounding is no matter.
 const HEAVIEST: u64 = 1 << 32;
 /// With `zipf` each subject takes eight bytes.
-pub(super) const SUBJECTS_MAX: u64 = 10_000_000;
+pub const SUBJECTS_MAX: u64 = 10_000_000;
 
 #[cfg(test)]
 mod tests {

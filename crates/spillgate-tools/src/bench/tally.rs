@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 
 /// The result of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub enum Answer {
     /// Allowed, and the name of the part that decided.
     Allowed(&'static str),
     /// Denied, and the name of the part that decided.
@@ -22,26 +22,26 @@ pub(super) enum Answer {
 
 /// The counts and times of calls.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Tally {
-    pub(super) allowed: u64,
-    pub(super) denied: u64,
-    pub(super) by_source: BTreeMap<&'static str, u64>,
-    pub(super) timed_out: u64,
+pub struct Tally {
+    pub(crate) allowed: u64,
+    pub(crate) denied: u64,
+    pub(crate) by_source: BTreeMap<&'static str, u64>,
+    pub(crate) timed_out: u64,
     /// Calls without a decision by reason: the first few reasons, then [`OTHER_REASONS`].
-    pub(super) failed: BTreeMap<String, u64>,
+    pub(crate) failed: BTreeMap<String, u64>,
     /// Calls that were due before the end and never sent, since all callers waited for answers.
-    pub(super) unsent: u64,
+    pub(crate) unsent: u64,
     /// From when a call was due until its answer, in nanoseconds. Calls that were never sent count until the end.
     /// Calls that failed at once are not in it.
     #[serde(serialize_with = "as_quantiles")]
-    pub(super) latency: Histogram<u64>,
+    pub(crate) latency: Histogram<u64>,
     /// How much later than due a call was sent, in nanoseconds.
     #[serde(serialize_with = "as_quantiles")]
-    pub(super) sent_late: Histogram<u64>,
+    pub(crate) sent_late: Histogram<u64>,
 }
 
 impl Tally {
-    pub(super) fn new() -> Tally {
+    pub fn new() -> Tally {
         let histogram = |digits| {
             Histogram::new_with_bounds(1, LONGEST_NS, digits)
                 .expect("a range of more than two and a digit or more make a histogram")
@@ -58,12 +58,12 @@ impl Tally {
         }
     }
 
-    pub(super) fn errors(&self) -> u64 {
+    pub fn errors(&self) -> u64 {
         self.timed_out + self.failed.values().sum::<u64>()
     }
 
     /// Returns the number of decisions, allowed or denied.
-    pub(super) fn decisions(&self) -> u64 {
+    pub fn decisions(&self) -> u64 {
         self.allowed + self.denied
     }
 
@@ -92,7 +92,7 @@ impl Tally {
     }
 
     /// Adds all counts of another tally.
-    pub(super) fn merge(&mut self, other: &Tally) {
+    pub fn merge(&mut self, other: &Tally) {
         self.allowed += other.allowed;
         self.denied += other.denied;
         for (source, count) in &other.by_source {
@@ -109,7 +109,7 @@ impl Tally {
 }
 
 /// Returns the quantiles of a report, in nanoseconds.
-pub(super) fn quantiles(times: &Histogram<u64>) -> [(&'static str, u64); 5] {
+pub fn quantiles(times: &Histogram<u64>) -> [(&'static str, u64); 5] {
     let quantile = |name, quantile| (name, times.value_at_quantile(quantile));
     [
         quantile("p50_ns", 0.5),
@@ -125,30 +125,30 @@ fn as_quantiles<S: Serializer>(times: &Histogram<u64>, serializer: S) -> Result<
 }
 
 /// Counts the calls of all callers, in parts with a lock each, so that callers seldom wait for each other.
-pub(super) struct Recorder {
+pub struct Recorder {
     parts: [Mutex<Tally>; PARTS],
 }
 
 impl Recorder {
-    pub(super) fn new() -> Recorder {
+    pub fn new() -> Recorder {
         Recorder { parts: std::array::from_fn(|_| Mutex::new(Tally::new())) }
     }
 
     /// Adds a call that was sent this late and answered this long after it was due. `number`, the caller's or the
     /// call's, chooses the part.
-    pub(super) fn add(&self, number: u64, late: Duration, latency: Duration, answer: Answer) {
+    pub fn add(&self, number: u64, late: Duration, latency: Duration, answer: Answer) {
         held(&self.parts[number as usize % PARTS]).add(late, latency, answer);
     }
 
     /// Adds a call that has been due for this long and will not be made.
-    pub(super) fn add_unsent(&self, waited: Duration) {
+    pub fn add_unsent(&self, waited: Duration) {
         let mut part = held(&self.parts[0]);
         part.unsent += 1;
         part.latency.saturating_record(waited.as_nanos() as u64);
     }
 
     /// Returns all counts so far.
-    pub(super) fn total(&self) -> Tally {
+    pub fn total(&self) -> Tally {
         let mut all = Tally::new();
         self.parts.iter().for_each(|part| all.merge(&held(part)));
         all

@@ -17,20 +17,20 @@ mod http;
 use http::Http;
 
 /// A limiter or a baseline that is measured.
-pub(super) enum Target {
+pub enum Target {
     Library(Box<Library>),
     Http(Http),
     Evalsha(Evalsha),
 }
 
 /// The limiter of this process.
-pub(super) struct Library {
+pub struct Library {
     opened: OpenLimiter,
     checks: Checks,
 }
 
 /// The baseline: the same subjects, at the same times, by the shortest correct script.
-pub(super) struct Evalsha {
+pub struct Evalsha {
     connection: MultiplexedConnection,
     script: Script,
     /// Microseconds to refill one token, and to refill the whole bucket.
@@ -40,7 +40,7 @@ pub(super) struct Evalsha {
 
 /// The checks that are made for each subject.
 #[derive(Clone)]
-pub(super) enum Checks {
+pub enum Checks {
     InlineLimit(Limit),
     /// By rules that the target has already. `by` is the attribute that has the subject.
     ByRules {
@@ -52,7 +52,7 @@ pub(super) enum Checks {
 
 impl Checks {
     /// Returns the checks that the flags describe.
-    pub(super) fn new(args: &BenchArgs) -> Result<Checks, Failure> {
+    pub fn new(args: &BenchArgs) -> Result<Checks, Failure> {
         if let Some(by) = args.by.clone() {
             let (domain, with) = (args.domain.clone(), args.with.clone());
             return Ok(Checks::ByRules { domain, by, with });
@@ -86,7 +86,7 @@ impl fmt::Display for Checks {
 impl Target {
     /// Takes the limiter of this process over any store. A store that is down is an error: otherwise the bench would
     /// measure the local fallback.
-    pub(super) async fn library(opened: OpenLimiter, checks: Checks) -> Result<Target, Failure> {
+    pub async fn library(opened: OpenLimiter, checks: Checks) -> Result<Target, Failure> {
         if let Checks::ByRules { by, .. } = &checks
             && opened.limiter.policy().rules().len() == 0
         {
@@ -106,12 +106,12 @@ impl Target {
     }
 
     /// Prepares calls to the HTTP API of a server.
-    pub(super) fn http(args: &BenchArgs) -> Result<Target, Failure> {
+    pub fn http(args: &BenchArgs) -> Result<Target, Failure> {
         Http::new(args).map(Target::Http)
     }
 
     /// Connects the baseline for this limit to the Redis at a URL, which the limiter uses too.
-    pub(super) async fn evalsha(
+    pub async fn evalsha(
         url: Option<&str>,
         limit: &Limit,
         patience: Duration,
@@ -143,7 +143,7 @@ impl Target {
         }))
     }
 
-    pub(super) async fn ask(&self, subject: u64) -> Answer {
+    pub async fn ask(&self, subject: u64) -> Answer {
         let name = subjects::name(subject);
         match self {
             Target::Library(library) => library.ask(&name).await,
@@ -153,7 +153,7 @@ impl Target {
     }
 
     /// The name in tables.
-    pub(super) fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Target::Library(_) => "library",
             Target::Http(_) => "http",
@@ -162,7 +162,7 @@ impl Target {
     }
 
     /// A description for people, with the place of the state.
-    pub(super) fn place(&self) -> String {
+    pub fn place(&self) -> String {
         match self {
             Target::Library(library) => {
                 format!("the library in this process, state in {}", library.opened.store)
@@ -175,7 +175,7 @@ impl Target {
     }
 
     /// Returns unspent lease tokens to the store.
-    pub(super) async fn close(&self) {
+    pub async fn close(&self) {
         if let Target::Library(library) = self {
             library.opened.limiter.end_leases().await;
         }

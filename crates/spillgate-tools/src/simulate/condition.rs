@@ -78,7 +78,7 @@ pub(crate) fn condition(text: &str) -> Result<Condition, String> {
 
 impl Condition {
     /// Refuses a condition about a rule or a policy that is not there.
-    pub(super) fn check(&self, rules: &[&str], policies: usize) -> Result<(), String> {
+    pub fn check(&self, rules: &[&str], policies: usize) -> Result<(), String> {
         if let Some(rule) = &self.rule
             && !rules.contains(&rule.as_str())
         {
@@ -99,7 +99,7 @@ impl Condition {
     }
 
     /// Returns whether the condition holds for the first policy.
-    pub(super) fn holds(&self, report: &Report) -> bool {
+    pub fn holds(&self, report: &Report) -> bool {
         let (count, of) = self.count(report);
         self.comparison.holds(count, of, self.bound)
     }

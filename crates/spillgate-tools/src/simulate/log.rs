@@ -20,7 +20,7 @@ pub(crate) use fields::{Mapping, Wanted};
 use fields::{QUERY, TIME};
 
 /// A request and when it was made, or the place and the problem of a line that cannot be read.
-pub(super) type Event<'w> = Result<(u64, Request<'w>), String>;
+pub type Event<'w> = Result<(u64, Request<'w>), String>;
 
 /// The format of a log's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -34,7 +34,7 @@ pub(crate) enum Format {
 
 impl Format {
     /// Returns its name in reports.
-    pub(super) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Format::Common => "common log format",
             Format::Json => "JSON lines",
@@ -45,7 +45,7 @@ impl Format {
 
 /// Passes every line of a log to `each`, and returns the log's format, or `None` if it has no lines. The name `-` is the
 /// standard input.
-pub(super) fn read<'w>(
+pub fn read<'w>(
     file: &str,
     format: Option<Format>,
     wanted: &Wanted<'w>,
@@ -81,7 +81,7 @@ pub(super) fn read<'w>(
 }
 
 /// Returns the name of a log in messages.
-pub(super) fn name_of(file: &str) -> &str {
+pub fn name_of(file: &str) -> &str {
     if file == "-" { "standard input" } else { file }
 }
 

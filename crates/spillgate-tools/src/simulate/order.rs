@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// Holds requests until no earlier one can come.
 #[derive(Debug)]
-pub(super) struct Order<R> {
+pub struct Order<R> {
     delay_us: u64,
     spread: Spread,
     /// The held requests by instant, and by the number of their line.
@@ -17,14 +17,14 @@ pub(super) struct Order<R> {
     newest_us: u64,
     emitted_us: u64,
     /// How many requests came after a later one and were put in order.
-    pub(super) sorted: u64,
+    pub(crate) sorted: u64,
     /// How many requests came too late for that.
-    pub(super) late: u64,
+    pub(crate) late: u64,
 }
 
 /// How to treat the requests of one instant, if the log has whole seconds only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spread {
+pub enum Spread {
     /// All of them happen at that instant.
     No,
     /// They are spread evenly over the second.
@@ -32,7 +32,7 @@ pub(super) enum Spread {
 }
 
 impl<R> Order<R> {
-    pub(super) fn new(delay_us: u64, spread: Spread) -> Order<R> {
+    pub fn new(delay_us: u64, spread: Spread) -> Order<R> {
         // To spread a second, all its requests must be known before the first is emitted.
         let delay_us = if spread == Spread::No { delay_us } else { delay_us.max(1) };
         let held = BTreeMap::new();
@@ -40,7 +40,7 @@ impl<R> Order<R> {
     }
 
     /// Takes a request and emits those that are due, with their instants.
-    pub(super) fn take(&mut self, at_us: u64, request: R, mut emit: impl FnMut(u64, R)) {
+    pub fn take(&mut self, at_us: u64, request: R, mut emit: impl FnMut(u64, R)) {
         let due_us = at_us.max(self.emitted_us);
         if due_us > at_us {
             self.late += 1;
@@ -59,7 +59,7 @@ impl<R> Order<R> {
     }
 
     /// Emits all requests that are left.
-    pub(super) fn finish(&mut self, mut emit: impl FnMut(u64, R)) {
+    pub fn finish(&mut self, mut emit: impl FnMut(u64, R)) {
         while let Some((&(first_us, _), _)) = self.held.first_key_value() {
             self.emit_instant(first_us, &mut emit);
         }

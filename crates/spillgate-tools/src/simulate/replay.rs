@@ -14,37 +14,37 @@ use super::tally::{Denied, Tally};
 use crate::Failure;
 
 /// The policies, and what was decided so far.
-pub(super) struct Replay {
+pub struct Replay {
     runtime: Runtime,
-    pub(super) policies: Vec<PolicyReplay>,
+    pub(crate) policies: Vec<PolicyReplay>,
     /// The instants of the first and the last request.
-    pub(super) span_us: Option<(u64, u64)>,
+    pub(crate) span_us: Option<(u64, u64)>,
     /// The attributes that any request had.
-    pub(super) seen: BTreeSet<String>,
+    pub(crate) seen: BTreeSet<String>,
 }
 
 /// A policy with its limiter and its counts.
-pub(super) struct PolicyReplay {
+pub struct PolicyReplay {
     limiter: Limiter,
     clock: ManualClock,
-    pub(super) tally: Tally,
+    pub(crate) tally: Tally,
     /// Where it decides otherwise than the first policy; empty for the first itself.
-    pub(super) difference: Difference,
+    pub(crate) difference: Difference,
 }
 
 /// Where a policy and the first one decide differently.
 #[derive(Default)]
-pub(super) struct Difference {
+pub struct Difference {
     /// Denied by the first policy and not by this one.
-    pub(super) only_first_denies: u64,
-    pub(super) only_this_denies: u64,
+    pub(crate) only_first_denies: u64,
+    pub(crate) only_this_denies: u64,
     /// The subjects that only the first policy denies.
-    pub(super) subjects: Denied,
+    pub(crate) subjects: Denied,
 }
 
 impl Replay {
     /// Opens a limiter for each policy.
-    pub(super) fn new(policies: &[Policy]) -> Result<Replay, Failure> {
+    pub fn new(policies: &[Policy]) -> Result<Replay, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         let open = |policy: &Policy| -> Result<PolicyReplay, Failure> {
             let clock = ManualClock::new();
@@ -58,7 +58,7 @@ impl Replay {
     }
 
     /// Passes a request, which is no earlier than the last one, to every policy.
-    pub(super) fn decide(&mut self, at_us: u64, request: &Request<'_>) {
+    pub fn decide(&mut self, at_us: u64, request: &Request<'_>) {
         self.span_us = Some((self.span_us.map_or(at_us, |(from_us, _)| from_us), at_us));
         for (name, _) in request.attributes() {
             if !self.seen.contains(name) {
@@ -77,7 +77,7 @@ impl Replay {
 
 impl PolicyReplay {
     /// Returns how many counters in use were evicted for want of room. Their subjects may have been admitted too often.
-    pub(super) fn evicted(&self) -> u64 {
+    pub fn evicted(&self) -> u64 {
         let stats = self.limiter.stats();
         stats.evictions + stats.overflows
     }

@@ -14,109 +14,109 @@ mod text;
 
 /// The whole report; its fields are those of `--json`.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
-    pub(super) input: Input,
-    pub(super) policies: Vec<PolicyReport>,
-    pub(super) conditions: Vec<ConditionReport>,
+pub struct Report {
+    pub(crate) input: Input,
+    pub(crate) policies: Vec<PolicyReport>,
+    pub(crate) conditions: Vec<ConditionReport>,
 }
 
 /// The traffic that was replayed.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Input {
-    pub(super) source: String,
+pub struct Input {
+    pub(crate) source: String,
     /// The formats of the logs, each once.
-    pub(super) formats: Vec<&'static str>,
-    pub(super) lines: u64,
+    pub(crate) formats: Vec<&'static str>,
+    pub(crate) lines: u64,
     /// Lines that could not be read: their number, and the first few.
-    pub(super) malformed: u64,
-    pub(super) malformed_examples: Vec<String>,
-    pub(super) out_of_order: u64,
-    pub(super) late: u64,
+    pub(crate) malformed: u64,
+    pub(crate) malformed_examples: Vec<String>,
+    pub(crate) out_of_order: u64,
+    pub(crate) late: u64,
     /// Whether all instants are whole seconds.
-    pub(super) whole_seconds: bool,
-    pub(super) from: Option<String>,
-    pub(super) to: Option<String>,
+    pub(crate) whole_seconds: bool,
+    pub(crate) from: Option<String>,
+    pub(crate) to: Option<String>,
     /// The instants of the first and the last request.
     #[serde(skip)]
-    pub(super) span_us: Option<(u64, u64)>,
+    pub(crate) span_us: Option<(u64, u64)>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct PolicyReport {
-    pub(super) policy: String,
-    pub(super) requests: u64,
-    pub(super) allowed: u64,
-    pub(super) denied: u64,
+pub struct PolicyReport {
+    pub(crate) policy: String,
+    pub(crate) requests: u64,
+    pub(crate) allowed: u64,
+    pub(crate) denied: u64,
     /// Of these, the requests that cost more than a limit can ever hold.
-    pub(super) cost_exceeds_limit: u64,
-    pub(super) unmatched: u64,
-    pub(super) subjects_denied: u64,
+    pub(crate) cost_exceeds_limit: u64,
+    pub(crate) unmatched: u64,
+    pub(crate) subjects_denied: u64,
     /// Whether more subjects were denied than are counted.
-    pub(super) subjects_denied_at_least: bool,
-    pub(super) evicted: u64,
-    pub(super) rules: Vec<RuleReport>,
-    pub(super) denied_most: Vec<SubjectReport>,
-    pub(super) worst_minutes: Vec<WorstMinute>,
-    pub(super) against_first: Option<DifferenceReport>,
+    pub(crate) subjects_denied_at_least: bool,
+    pub(crate) evicted: u64,
+    pub(crate) rules: Vec<RuleReport>,
+    pub(crate) denied_most: Vec<SubjectReport>,
+    pub(crate) worst_minutes: Vec<WorstMinute>,
+    pub(crate) against_first: Option<DifferenceReport>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct RuleReport {
-    pub(super) rule: String,
-    pub(super) matched: u64,
-    pub(super) denied: u64,
-    pub(super) cost_exceeds_limit: u64,
-    pub(super) would_deny: u64,
-    pub(super) subjects_denied: u64,
-    pub(super) limits: Vec<LimitReport>,
+pub struct RuleReport {
+    pub(crate) rule: String,
+    pub(crate) matched: u64,
+    pub(crate) denied: u64,
+    pub(crate) cost_exceeds_limit: u64,
+    pub(crate) would_deny: u64,
+    pub(crate) subjects_denied: u64,
+    pub(crate) limits: Vec<LimitReport>,
     /// If no request matched the rule: its attributes that no request has.
-    pub(super) unknown_attributes: Vec<String>,
+    pub(crate) unknown_attributes: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct LimitReport {
-    pub(super) limit: String,
-    pub(super) algorithm: &'static str,
-    pub(super) unit: String,
-    pub(super) denied: u64,
-    pub(super) charged: u64,
+pub struct LimitReport {
+    pub(crate) limit: String,
+    pub(crate) algorithm: &'static str,
+    pub(crate) unit: String,
+    pub(crate) denied: u64,
+    pub(crate) charged: u64,
     /// The fill after a decision, in percent: p50, p99 and maximum.
-    pub(super) fill_median: Option<usize>,
-    pub(super) fill_p99: Option<usize>,
-    pub(super) fill_most: Option<usize>,
+    pub(crate) fill_median: Option<usize>,
+    pub(crate) fill_p99: Option<usize>,
+    pub(crate) fill_most: Option<usize>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct SubjectReport {
-    pub(super) rule: String,
-    pub(super) subject: String,
-    pub(super) denied: u64,
+pub struct SubjectReport {
+    pub(crate) rule: String,
+    pub(crate) subject: String,
+    pub(crate) denied: u64,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct WorstMinute {
-    pub(super) from: String,
-    pub(super) requests: u64,
-    pub(super) denied: u64,
+pub struct WorstMinute {
+    pub(crate) from: String,
+    pub(crate) requests: u64,
+    pub(crate) denied: u64,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct DifferenceReport {
-    pub(super) only_first_denies: u64,
-    pub(super) only_this_denies: u64,
+pub struct DifferenceReport {
+    pub(crate) only_first_denies: u64,
+    pub(crate) only_this_denies: u64,
     /// The subjects that only the first policy denies.
-    pub(super) subjects: Vec<SubjectReport>,
+    pub(crate) subjects: Vec<SubjectReport>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct ConditionReport {
-    pub(super) condition: String,
-    pub(super) holds: bool,
+pub struct ConditionReport {
+    pub(crate) condition: String,
+    pub(crate) holds: bool,
 }
 
 impl Report {
     /// Returns the report on policies with these names, with at most `top` subjects.
-    pub(super) fn new(
+    pub fn new(
         mut input: Input,
         replay: Replay,
         policies: &[Policy],
@@ -235,7 +235,7 @@ fn instant(us: u64) -> String {
 }
 
 /// Returns a part of a whole in percent, to a tenth: never 0 % of something, nor 100 % of less than all.
-pub(super) fn percent(part: u64, whole: u64) -> String {
+pub fn percent(part: u64, whole: u64) -> String {
     if part == 0 || whole == 0 {
         return "0 %".to_owned();
     }

@@ -10,58 +10,58 @@ use crate::printable;
 
 /// The counts of one policy.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub(super) requests: u64,
-    pub(super) denied: u64,
+pub struct Tally {
+    pub(crate) requests: u64,
+    pub(crate) denied: u64,
     /// Of these, the requests that cost more than a limit can ever hold.
-    pub(super) cost_exceeds_limit: u64,
+    pub(crate) cost_exceeds_limit: u64,
     /// Requests that matched no rule, and so were allowed.
-    pub(super) unmatched: u64,
-    pub(super) rules: Vec<RuleTally>,
+    pub(crate) unmatched: u64,
+    pub(crate) rules: Vec<RuleTally>,
     /// The denied subjects.
-    pub(super) subjects: Denied,
+    pub(crate) subjects: Denied,
     /// The requests of each minute since 1970, and those of them that were denied.
-    pub(super) minutes: BTreeMap<u64, [u64; 2]>,
+    pub(crate) minutes: BTreeMap<u64, [u64; 2]>,
     /// The answer to each request.
     #[cfg(test)]
-    pub(super) answers: Vec<super::tests::Answer>,
+    pub(crate) answers: Vec<super::tests::Answer>,
 }
 
 /// The counts of one rule.
 #[derive(Debug)]
-pub(super) struct RuleTally {
-    pub(super) name: String,
+pub struct RuleTally {
+    pub(crate) name: String,
     /// The attributes that name the subject.
     key: Vec<String>,
     /// Requests that matched it.
-    pub(super) matched: u64,
-    pub(super) denied: u64,
+    pub(crate) matched: u64,
+    pub(crate) denied: u64,
     /// Of these, the requests that cost more than a limit can ever hold.
-    pub(super) cost_exceeds_limit: u64,
+    pub(crate) cost_exceeds_limit: u64,
     /// Requests that a shadow or post-paid limit had no room for.
-    pub(super) would_deny: u64,
-    pub(super) limits: Vec<LimitTally>,
+    pub(crate) would_deny: u64,
+    pub(crate) limits: Vec<LimitTally>,
 }
 
 /// The counts of one limit.
 #[derive(Clone, Debug)]
-pub(super) struct LimitTally {
-    pub(super) denied: u64,
+pub struct LimitTally {
+    pub(crate) denied: u64,
     /// The sum of the charges, in the limit's unit.
-    pub(super) charged: u64,
+    pub(crate) charged: u64,
     /// How often it had each fill after a decision, in hundredths of its capacity.
     fill: [u64; FILL_STEPS + 1],
 }
 
 /// How often each subject of each rule was denied, for the first million subjects.
 #[derive(Debug, Default)]
-pub(super) struct Denied(HashMap<(usize, u64), DeniedSubject>);
+pub struct Denied(HashMap<(usize, u64), DeniedSubject>);
 
 /// A denied subject of a rule.
 #[derive(Clone, Debug)]
-pub(super) struct DeniedSubject {
-    pub(super) name: Box<str>,
-    pub(super) count: u64,
+pub struct DeniedSubject {
+    pub(crate) name: Box<str>,
+    pub(crate) count: u64,
 }
 
 /// The result of one decision for one rule.
@@ -73,12 +73,12 @@ struct RuleResult {
 }
 
 impl Tally {
-    pub(super) fn new(policy: &Policy) -> Tally {
+    pub fn new(policy: &Policy) -> Tally {
         Tally { rules: policy.rules().map(RuleTally::new).collect(), ..Tally::default() }
     }
 
     /// Counts a decision.
-    pub(super) fn note(&mut self, at_us: u64, request: &Request<'_>, decision: &Decision) {
+    pub fn note(&mut self, at_us: u64, request: &Request<'_>, decision: &Decision) {
         let allowed = decision.allowed();
         #[cfg(test)]
         self.answers.push(super::tests::answer(at_us, decision));
@@ -103,7 +103,7 @@ impl Tally {
     }
 
     /// Counts a denied subject elsewhere, under the name that this tally gives it.
-    pub(super) fn name_denied(&self, rule: usize, request: &Request<'_>, denied: &mut Denied) {
+    pub fn name_denied(&self, rule: usize, request: &Request<'_>, denied: &mut Denied) {
         let named = &self.rules[rule];
         denied.add((rule, named.hash(request)), || named.subject(request));
     }
@@ -193,7 +193,7 @@ impl LimitTally {
 
     /// Returns the fill, in hundredths, that `percentile` of a hundred decisions did not exceed; `None` if no
     /// decision had a fill.
-    pub(super) fn fill_at(&self, percentile: u64) -> Option<usize> {
+    pub fn fill_at(&self, percentile: u64) -> Option<usize> {
         let total: u64 = self.fill.iter().sum();
         let wanted = (u128::from(total) * u128::from(percentile)).div_ceil(100) as u64;
         let mut seen = 0;
@@ -215,22 +215,22 @@ impl Denied {
     }
 
     /// Returns how many subjects a rule denied.
-    pub(super) fn subjects_of(&self, rule: usize) -> u64 {
+    pub fn subjects_of(&self, rule: usize) -> u64 {
         self.0.keys().filter(|(known, _)| *known == rule).count() as u64
     }
 
     /// Returns how many subjects were denied by any rule, each counted once for each rule.
-    pub(super) fn subjects(&self) -> u64 {
+    pub fn subjects(&self) -> u64 {
         self.0.len() as u64
     }
 
     /// Returns whether there may be more subjects than are counted.
-    pub(super) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.0.len() == SUBJECTS_MAX
     }
 
     /// Returns the subjects that were denied most often, each with its rule.
-    pub(super) fn most(&self, number: usize) -> Vec<(usize, &DeniedSubject)> {
+    pub fn most(&self, number: usize) -> Vec<(usize, &DeniedSubject)> {
         let mut all: Vec<_> = self.0.iter().map(|((rule, _), subject)| (*rule, subject)).collect();
         all.sort_by_key(|&(rule, subject)| (Reverse(subject.count), rule, &subject.name));
         all.truncate(number);
@@ -240,7 +240,7 @@ impl Denied {
 
 /// A fill is counted in hundredths.
 const FILL_STEPS: usize = 100;
-pub(super) const MINUTE_US: u64 = 60_000_000;
+pub const MINUTE_US: u64 = 60_000_000;
 /// Some 100 MB.
 const SUBJECTS_MAX: usize = 1_000_000;
 /// The most characters of a value in a subject's name.

@@ -12,9 +12,9 @@ use super::{SimulateArgs, replay_logs};
 use crate::random::Random;
 
 /// The instant, reason, rule of the deciding limit, remaining quota and wait of a decision.
-pub(super) type Answer = (u64, Option<Reason>, Option<usize>, Option<u64>, Option<u64>);
+pub(crate) type Answer = (u64, Option<Reason>, Option<usize>, Option<u64>, Option<u64>);
 
-pub(super) fn answer(at_us: u64, decision: &Decision) -> Answer {
+pub(crate) fn answer(at_us: u64, decision: &Decision) -> Answer {
     let top = decision.top();
     let retry_us = decision.retry_after().map(|wait| wait.as_micros() as u64);
     (

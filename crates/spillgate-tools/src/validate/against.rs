@@ -10,18 +10,18 @@ use super::rules::tag;
 
 /// The effect of a new file on one counter, on all counters of a rule, or on all counters.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct StateChange {
+pub struct StateChange {
     /// Absent if all rules are affected.
-    pub(super) rule: Option<String>,
+    pub(crate) rule: Option<String>,
     /// Absent if all limits of the rule are affected.
-    pub(super) limit: Option<String>,
-    pub(super) effect: Effect,
-    pub(super) reason: String,
+    pub(crate) limit: Option<String>,
+    pub(crate) effect: Effect,
+    pub(crate) reason: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Effect {
+pub enum Effect {
     /// Its quota is full.
     StartsFull,
     /// The quota that was used stays used, under new parameters.
@@ -33,7 +33,7 @@ pub(super) enum Effect {
 }
 
 impl StateChange {
-    pub(super) fn for_people(&self) -> String {
+    pub fn for_people(&self) -> String {
         let rule =
             self.rule.as_ref().map_or("each rule".to_owned(), |rule| format!("rule {rule:?}"));
         let limit = self.limit.as_ref().map_or(String::new(), |limit| format!(", limit {limit:?}"));
@@ -48,7 +48,7 @@ impl StateChange {
 }
 
 /// Returns the changes in the order of the new file, those of all rules first; counters that end are last.
-pub(super) fn state_changes(old: &InForce<'_>, new: &Policy) -> Vec<StateChange> {
+pub fn state_changes(old: &InForce<'_>, new: &Policy) -> Vec<StateChange> {
     let apart = old.apart.iter().map(|reason| StateChange {
         rule: None,
         limit: None,

@@ -5,14 +5,14 @@ use spillgate::{Algorithm, Limit, Rule};
 
 /// The estimated state of a number of subjects of one rule.
 #[derive(Serialize)]
-pub(super) struct Bytes<'a> {
-    pub(super) rule: &'a str,
-    pub(super) in_redis: u64,
-    pub(super) in_memory: u64,
+pub struct Bytes<'a> {
+    pub(crate) rule: &'a str,
+    pub(crate) in_redis: u64,
+    pub(crate) in_memory: u64,
 }
 
 impl Bytes<'_> {
-    pub(super) fn new(rule: &Rule, subjects: u64) -> Bytes<'_> {
+    pub fn new(rule: &Rule, subjects: u64) -> Bytes<'_> {
         // A rule without key attributes has one subject.
         let subjects = if rule.key().len() == 0 { 1 } else { subjects };
         let kept = || rule.limits().filter(|limit| limit.capacity().is_some_and(|most| most > 0));
@@ -27,7 +27,7 @@ impl Bytes<'_> {
         }
     }
 
-    pub(super) fn for_people(&self) -> String {
+    pub fn for_people(&self) -> String {
         let Bytes { rule, in_redis, in_memory } = self;
         format!("{rule}: {} in Redis, {} in memory", readable(*in_redis), readable(*in_memory))
     }

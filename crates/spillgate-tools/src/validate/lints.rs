@@ -20,7 +20,7 @@ mod subjects;
 mod texts;
 
 /// Returns all findings, in the order of the file.
-pub(super) fn findings(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn findings(checked: &Checked<'_>) -> Vec<Finding> {
     let found = LINTS.into_iter().flat_map(|(code, lint)| {
         lint(checked).into_iter().map(move |finding| Finding { code, ..finding })
     });
@@ -59,14 +59,14 @@ const LINTS: [(&str, Lint); 22] = [
 ];
 
 /// A file that loads, with everything that lints need.
-pub(super) struct Checked<'a> {
-    pub(super) policy: &'a Policy,
-    pub(super) service: Service,
+pub struct Checked<'a> {
+    pub(crate) policy: &'a Policy,
+    pub(crate) service: Service,
     /// The settings of the file, with their lines.
-    pub(super) set: &'a [FileSetting],
+    pub(crate) set: &'a [FileSetting],
     /// The settings that name a file that cannot be read here, each with the file and the reason.
-    pub(super) unreadable: &'a [(&'static str, String)],
-    pub(super) source: &'a Source,
+    pub(crate) unreadable: &'a [(&'static str, String)],
+    pub(crate) source: &'a Source,
 }
 
 /// A rule, and its entry in the file.

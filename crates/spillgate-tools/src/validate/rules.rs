@@ -4,13 +4,13 @@ use spillgate::policy::{Network, Pattern};
 use spillgate::{Mode, Rule};
 
 /// Returns whether the rule can deny a request.
-pub(super) fn decides(rule: &Rule) -> bool {
+pub fn decides(rule: &Rule) -> bool {
     rule.mode() == Mode::Enforce
 }
 
 /// Returns whether every request that matches `narrow` matches `wide` too. With `lacking`, it is about requests that
 /// lack this attribute of `narrow` and match it otherwise; they have the attributes that every request has.
-pub(super) fn covers(wide: &Rule, narrow: &Rule, lacking: Option<&str>) -> bool {
+pub fn covers(wide: &Rule, narrow: &Rule, lacking: Option<&str>) -> bool {
     let has = |attribute: &str| match lacking {
         Some(lacking) if attribute == lacking => false,
         Some(_) if is_always_present(attribute) => true,
@@ -34,7 +34,7 @@ pub(super) fn covers(wide: &Rule, narrow: &Rule, lacking: Option<&str>) -> bool 
 }
 
 /// Returns whether every request at forward auth has this attribute.
-pub(super) fn is_always_present(attribute: &str) -> bool {
+pub fn is_always_present(attribute: &str) -> bool {
     ["ip", "method", "host", "path"].contains(&attribute)
 }
 
@@ -47,7 +47,7 @@ fn holds_if_absent(pattern: &Pattern<'_>) -> bool {
 }
 
 /// Returns whether one request can match both rules.
-pub(super) fn can_match_together(one: &Rule, other: &Rule) -> bool {
+pub fn can_match_together(one: &Rule, other: &Rule) -> bool {
     let apart = |(attribute, patterns): (&str, Vec<Pattern<'_>>)| {
         let others = other.matches().find(|(name, _)| *name == attribute);
         others.is_some_and(|(_, mut others)| {
@@ -64,7 +64,7 @@ fn is_any(pattern: &Pattern<'_>) -> bool {
 }
 
 /// Returns whether surely every value that matches `narrow` matches `wide`.
-pub(super) fn holds(wide: &Pattern<'_>, narrow: &Pattern<'_>) -> bool {
+pub fn holds(wide: &Pattern<'_>, narrow: &Pattern<'_>) -> bool {
     match (wide, narrow) {
         (Pattern::Glob(wide), Pattern::Exact(narrow)) => wide.matches(narrow),
         (Pattern::Glob(wide), Pattern::Glob(narrow)) if wide.is_prefix() => {
@@ -98,7 +98,7 @@ fn excludes(one: &Pattern<'_>, other: &Pattern<'_>) -> bool {
 }
 
 /// Returns the attributes whose values decide the shard of the rule's counters.
-pub(super) fn tag(rule: &Rule) -> Vec<&str> {
+pub fn tag(rule: &Rule) -> Vec<&str> {
     match rule.anchor() {
         Some(anchor) => anchor.collect(),
         None => rule.key().collect(),
@@ -106,7 +106,7 @@ pub(super) fn tag(rule: &Rule) -> Vec<&str> {
 }
 
 /// Returns the subjects of these attributes in words.
-pub(super) fn each_of(attributes: &[&str]) -> String {
+pub fn each_of(attributes: &[&str]) -> String {
     match attributes {
         [] => "for all requests".to_owned(),
         attributes => format!("for each {}", attributes.join(", ")),

@@ -10,36 +10,36 @@ use toml::de::{DeTable, DeValue};
 
 /// The rules of a file, in its order, and its overrides.
 #[derive(Debug, Default)]
-pub(super) struct Source {
-    pub(super) rules: Vec<Entry>,
+pub struct Source {
+    pub(crate) rules: Vec<Entry>,
     /// The overrides by the names of their rules.
-    pub(super) overrides: HashMap<Box<str>, Vec<Entry>>,
+    pub(crate) overrides: HashMap<Box<str>, Vec<Entry>>,
 }
 
 /// One `[[rule]]` or `[[override]]`.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) line: usize,
+pub struct Entry {
+    pub(crate) line: usize,
     /// The fields and their lines.
     fields: Vec<(Box<str>, usize)>,
-    pub(super) limits: Vec<Wording>,
+    pub(crate) limits: Vec<Wording>,
     /// The attributes of a rule's `match`, each with its texts outside a table such as `{ exact = "a*" }`.
-    pub(super) match_texts: Vec<(Box<str>, Box<str>)>,
+    pub(crate) match_texts: Vec<(Box<str>, Box<str>)>,
     /// The attributes and values of an override.
-    pub(super) subject: Vec<(Box<str>, Box<str>)>,
+    pub(crate) subject: Vec<(Box<str>, Box<str>)>,
 }
 
 /// A limit as written.
 #[derive(Debug, Default)]
-pub(super) struct Wording {
-    pub(super) line: usize,
-    pub(super) quota: Box<str>,
-    pub(super) name: Option<Box<str>>,
-    pub(super) algorithm: Option<Box<str>>,
+pub struct Wording {
+    pub(crate) line: usize,
+    pub(crate) quota: Box<str>,
+    pub(crate) name: Option<Box<str>>,
+    pub(crate) algorithm: Option<Box<str>>,
 }
 
 impl Source {
-    pub(super) fn parse(text: &str) -> Source {
+    pub fn parse(text: &str) -> Source {
         let mut source = Source::default();
         let mut line = 1;
         for piece in pieces(text) {
@@ -60,13 +60,13 @@ impl Source {
 
 impl Entry {
     /// Returns the line of a field, or of the entry's beginning.
-    pub(super) fn line_of(&self, field: &str) -> usize {
+    pub fn line_of(&self, field: &str) -> usize {
         let found = self.fields.iter().find(|(name, _)| **name == *field);
         found.map_or(self.line, |(_, line)| *line)
     }
 
     /// Returns the line of a limit.
-    pub(super) fn line_of_limit(&self, position: usize) -> usize {
+    pub fn line_of_limit(&self, position: usize) -> usize {
         self.limits.get(position).map_or_else(|| self.line_of("limits"), |limit| limit.line)
     }
 }

@@ -164,7 +164,7 @@ impl Table {
 
 /// Returns the `count` entries that ended first, fewer if fewer have ended. The order is the same at
 /// every instance, so that all let the same entries go.
-pub(super) fn ended_first(
+pub fn ended_first(
     ends: impl Iterator<Item = (Option<u64>, EntryId)>,
     count: usize,
     now_us: u64,
@@ -202,9 +202,9 @@ pub(crate) fn id_of(what: &RuntimeEntry, secret: &Secret) -> EntryId {
 const ABOUT: &[u8] = b"#control";
 // The kinds of entries, in ids and in sealed entries. They are stored, so they never change. A new
 // kind of entry gets a new constant.
-pub(super) const MODE: &[u8] = b"mode";
-pub(super) const GENERATION: &[u8] = b"generation";
-pub(super) const OVERRIDE: &[u8] = b"override";
+pub const MODE: &[u8] = b"mode";
+pub const GENERATION: &[u8] = b"generation";
+pub const OVERRIDE: &[u8] = b"override";
 /// The most live entries. An instance reads all of them when it starts, a few megabytes.
 pub(crate) const ENTRIES_MAX: usize = 10_000;
 /// The most modes beyond that.
@@ -213,7 +213,7 @@ pub(crate) const MODES_RESERVE: usize = 1_000;
 pub(crate) const COPY_MAX: usize = ENTRIES_MAX + MODES_RESERVE;
 /// The time for which entries are kept after they ended, while there is room. A shard that was away
 /// for longer may bring an older version back.
-pub(super) const REMEMBERED_US: u64 = 7 * 24 * 60 * 60 * 1_000_000;
+pub const REMEMBERED_US: u64 = 7 * 24 * 60 * 60 * 1_000_000;
 
 #[cfg(test)]
 mod tests {

@@ -11,10 +11,10 @@ use crate::decision::{self, Decision, LimitDecision, Reason, Source};
 use crate::limit::{Algorithm, Limit, REQUESTS};
 
 /// An enforced counter with known numbers.
-pub(super) struct Advice<'d> {
-    pub(super) name: PolicyName<'d>,
-    pub(super) capacity: u64,
-    pub(super) remaining: u64,
+pub struct Advice<'d> {
+    pub(crate) name: PolicyName<'d>,
+    pub(crate) capacity: u64,
+    pub(crate) remaining: u64,
     counter: LimitDecision<'d>,
     limit: &'d Limit,
 }
@@ -60,7 +60,7 @@ pub(crate) fn whole_seconds(duration: Duration) -> u64 {
 impl<'d> Advice<'d> {
     /// Returns the advice of a decision over a single enforced counter, else `None`. Faster than
     /// [`Advice::new`].
-    pub(super) fn sole(decision: &'d Decision) -> Option<Advice<'d>> {
+    pub fn sole(decision: &'d Decision) -> Option<Advice<'d>> {
         let mut counters = decision.limits();
         let counter = counters.next().filter(|counter| counters.len() == 0 && !counter.shadow())?;
         let (rule, definition) = (counter.rule(), counter.definition());
@@ -70,9 +70,7 @@ impl<'d> Advice<'d> {
 
     /// Returns the advice of several decisions, tightest first. A limit that two decisions share is
     /// listed once.
-    pub(super) fn new(
-        decisions: impl IntoIterator<Item = &'d Decision>,
-    ) -> SmallVec<[Advice<'d>; 2]> {
+    pub fn new(decisions: impl IntoIterator<Item = &'d Decision>) -> SmallVec<[Advice<'d>; 2]> {
         let mut advice: SmallVec<[Advice<'d>; 2]> = SmallVec::new();
         for (counter, name) in decisions.into_iter().flat_map(enforced_counters) {
             advice.extend(Advice::over(counter, name));
@@ -97,17 +95,17 @@ impl<'d> Advice<'d> {
 
     /// Returns the cache of the limit's text in `RateLimit-Policy`, if the rule's own limit is in
     /// force.
-    pub(super) fn kept(&self) -> Option<&'d OnceLock<Bytes>> {
+    pub fn kept(&self) -> Option<&'d OnceLock<Bytes>> {
         decision::header_text(&self.counter, self.name.limit.is_some())
     }
 
     /// Returns the period that the capacity applies to.
-    pub(super) fn window_s(&self) -> Option<u64> {
+    pub fn window_s(&self) -> Option<u64> {
         self.limit.window().map(whole_seconds)
     }
 
     /// Returns the quota unit, unless it is requests.
-    pub(super) fn unit(&self) -> Option<&'d str> {
+    pub fn unit(&self) -> Option<&'d str> {
         if self.is_concurrency() {
             return Some("concurrent-requests");
         }
@@ -116,7 +114,7 @@ impl<'d> Advice<'d> {
 
     /// Returns the time until the request would be allowed, or if it was, until one more unit is
     /// free.
-    pub(super) fn more_after_s(&self) -> Option<u64> {
+    pub fn more_after_s(&self) -> Option<u64> {
         if self.is_concurrency() {
             return None;
         }
@@ -128,7 +126,7 @@ impl<'d> Advice<'d> {
     }
 
     /// Returns the time until the request would be allowed, or if it was, until the limit is full.
-    pub(super) fn reset_s(&self) -> Option<u64> {
+    pub fn reset_s(&self) -> Option<u64> {
         if self.is_concurrency() {
             return None;
         }

@@ -5,7 +5,7 @@ use http::header::HeaderValue;
 
 use super::PolicyName;
 
-pub(super) struct Text {
+pub struct Text {
     inline: [u8; INLINE_MAX],
     /// The length of the text in `inline`.
     length: usize,
@@ -14,21 +14,21 @@ pub(super) struct Text {
 }
 
 impl Text {
-    pub(super) fn new() -> Text {
+    pub fn new() -> Text {
         Text { inline: [0; INLINE_MAX], length: 0, spilled: Vec::new() }
     }
 
-    pub(super) fn text(&mut self, text: &str) -> &mut Text {
+    pub fn text(&mut self, text: &str) -> &mut Text {
         self.bytes(text.as_bytes())
     }
 
     /// Starts the next member of a list.
-    pub(super) fn member(&mut self) -> &mut Text {
+    pub fn member(&mut self) -> &mut Text {
         if self.as_bytes().is_empty() { self } else { self.text(", ") }
     }
 
     /// Writes a name as a structured string. Names have no characters that need escaping.
-    pub(super) fn name(&mut self, name: PolicyName<'_>) -> &mut Text {
+    pub fn name(&mut self, name: PolicyName<'_>) -> &mut Text {
         self.text("\"");
         name.parts().for_each(|part| {
             self.text(part);
@@ -36,7 +36,7 @@ impl Text {
         self.text("\"")
     }
 
-    pub(super) fn number(&mut self, before: &str, number: u64) -> &mut Text {
+    pub fn number(&mut self, before: &str, number: u64) -> &mut Text {
         self.text(before).digits(number)
     }
 
@@ -57,18 +57,18 @@ impl Text {
         self
     }
 
-    pub(super) fn known(&mut self, before: &str, number: Option<u64>) -> &mut Text {
+    pub fn known(&mut self, before: &str, number: Option<u64>) -> &mut Text {
         match number {
             Some(number) => self.number(before, number),
             None => self,
         }
     }
 
-    pub(super) fn value(&self) -> HeaderValue {
+    pub fn value(&self) -> HeaderValue {
         HeaderValue::from_bytes(self.as_bytes()).expect("names, digits and punctuation of ours")
     }
 
-    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Text {
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Text {
         let end = self.length + bytes.len();
         match self.inline.get_mut(self.length..end) {
             Some(room) if self.spilled.is_empty() => {
@@ -88,7 +88,7 @@ impl Text {
         self.spilled.extend_from_slice(bytes);
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub fn as_bytes(&self) -> &[u8] {
         if self.spilled.is_empty() { &self.inline[..self.length] } else { &self.spilled }
     }
 }

@@ -14,7 +14,7 @@ use super::X_FORWARDED_FOR;
 
 /// Returns the hops over all lines, which form one list. Reads from the end, so that a long forged
 /// beginning costs nothing.
-pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
+pub fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all(X_FORWARDED_FOR).into_iter().rev();
     lines
         .flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','))
@@ -25,7 +25,7 @@ pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Optio
 
 /// Returns the hops over all lines. A line with an unclosed quote has no valid hop, since a client
 /// could have opened the quote to hide the hops that a proxy appended.
-pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
+pub fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all(FORWARDED).into_iter().rev();
     lines.flat_map(|line| {
         let hops = match split_outside_quotes(line.as_bytes(), b',') {

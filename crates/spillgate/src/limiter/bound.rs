@@ -19,7 +19,7 @@ use crate::reservation::{Opening, random_id};
 use crate::subject::Secret;
 
 /// A request with the policy or the inline limit that decides it.
-pub(super) enum BoundRequest<'q, 'a> {
+pub enum BoundRequest<'q, 'a> {
     ByPolicy { request: TypedRequest<'q, 'a>, in_force: Guard<Arc<InForce>> },
     Inline { request: &'q Request<'a>, key: &'q str, limit: NamedLimit },
 }
@@ -27,7 +27,7 @@ pub(super) enum BoundRequest<'q, 'a> {
 impl Inner {
     /// Binds a request to the policy in force, or to the inline limit that it brings.
     #[inline]
-    pub(super) fn bind<'q, 'a>(&self, request: &'q Request<'a>) -> BoundRequest<'q, 'a> {
+    pub fn bind<'q, 'a>(&self, request: &'q Request<'a>) -> BoundRequest<'q, 'a> {
         match request.inline_limit() {
             None => {
                 self.expire_if_unwatched();
@@ -42,7 +42,7 @@ impl Inner {
     }
 
     /// Makes the plan of a request.
-    pub(super) fn plan(&self, bound: &BoundRequest<'_, '_>, mode: PlanMode) -> Box<Plan> {
+    pub fn plan(&self, bound: &BoundRequest<'_, '_>, mode: PlanMode) -> Box<Plan> {
         if !bound.is_plain() {
             let requests = from_ref(bound.request());
             let matches = SharedMatch::all(bound.policy(), requests, &self.secret, mode);
@@ -55,7 +55,7 @@ impl Inner {
 
     /// Adds the counters of a plain request that matches `rules` to an empty plan.
     #[inline]
-    pub(super) fn add_counters<'p, L: LimitHandleFrom<'p>>(
+    pub fn add_counters<'p, L: LimitHandleFrom<'p>>(
         &self,
         plan: &mut Plan<L>,
         bound: &'p BoundRequest<'_, '_>,
@@ -78,21 +78,21 @@ impl Inner {
 
     /// Makes the plan that charges a request. If it charges permits, it opens a record, which is
     /// needed to release them.
-    pub(super) fn plan_to_charge(&self, bound: &BoundRequest<'_, '_>) -> Box<Plan> {
+    pub fn plan_to_charge(&self, bound: &BoundRequest<'_, '_>) -> Box<Plan> {
         let mut plan = self.plan(bound, PlanMode::Charge);
         self.open_permits(&mut plan);
         plan
     }
 
     /// Makes a plan that charges permits open a record.
-    pub(super) fn open_permits<L: LimitHandle>(&self, plan: &mut Plan<L>) {
+    pub fn open_permits<L: LimitHandle>(&self, plan: &mut Plan<L>) {
         if let Some(max_hold_us) = plan.max_hold_us() {
             plan.open(Arc::new(Opening::new(random_id(), 0, max_hold_us)));
         }
     }
 
     /// Samples the subjects of a decision for `top`, which shows use and denials, so no refunds.
-    pub(super) fn sample(&self, bound: &BoundRequest<'_, '_>, counters: &[CounterOutcome]) {
+    pub fn sample(&self, bound: &BoundRequest<'_, '_>, counters: &[CounterOutcome]) {
         if counters.is_empty() || bound.request().refunds() {
             return;
         }
@@ -109,7 +109,7 @@ impl Inner {
 
     /// Samples the key of a request with an inline limit for `top`.
     #[inline]
-    pub(super) fn sample_inline(&self, request: &Request<'_>, allowed: bool) {
+    pub fn sample_inline(&self, request: &Request<'_>, allowed: bool) {
         let Some((key, limit)) = request.inline_limit() else { return };
         let subject = || self.secret.inline_key_in(request.domain(), key);
         self.metrics.watch_inline(key, subject, request.cost().of_limit(limit), allowed);
@@ -119,7 +119,7 @@ impl Inner {
 impl<'q, 'a> BoundRequest<'q, 'a> {
     /// Returns the request.
     #[inline]
-    pub(super) fn request(&self) -> &Request<'a> {
+    pub fn request(&self) -> &Request<'a> {
         match self {
             BoundRequest::ByPolicy { request, .. } => request,
             BoundRequest::Inline { request, .. } => request,
@@ -129,14 +129,14 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
     /// Returns whether the request only charges the limits that it matches. Others refund, or add
     /// a limit to those of rules.
     #[inline]
-    pub(super) fn is_plain(&self) -> bool {
+    pub fn is_plain(&self) -> bool {
         let request = self.request();
         !request.refunds() && request.request_limit().is_none()
     }
 
     /// Returns the rules that the request matches; none for an inline limit.
     #[inline]
-    pub(super) fn rules(&self) -> SmallVec<[Matched<'_>; 4]> {
+    pub fn rules(&self) -> SmallVec<[Matched<'_>; 4]> {
         match self {
             BoundRequest::ByPolicy { request, in_force } => in_force.policy.matched(request),
             BoundRequest::Inline { .. } => SmallVec::new(),
@@ -147,7 +147,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
     /// within the capacity, and time alone refills the limit. A permit needs a receipt, so
     /// concurrency limits do not qualify.
     #[inline]
-    pub(super) fn only_charge<'p>(
+    pub fn only_charge<'p>(
         &'p self,
         rules: &[Matched<'p>],
         secret: &Secret,
@@ -176,7 +176,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
 
     /// Returns the policy of the rules; `None` for an inline limit.
     #[inline]
-    pub(super) fn policy(&self) -> Option<&Policy> {
+    pub fn policy(&self) -> Option<&Policy> {
         match self {
             BoundRequest::ByPolicy { in_force, .. } => Some(&in_force.policy),
             BoundRequest::Inline { .. } => None,
@@ -185,7 +185,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
 
     /// Returns the meters of the rules; `None` for an inline limit.
     #[inline]
-    pub(super) fn meters(&self) -> Option<&Meters> {
+    pub fn meters(&self) -> Option<&Meters> {
         match self {
             BoundRequest::ByPolicy { in_force, .. } => Some(&in_force.meters),
             BoundRequest::Inline { .. } => None,
@@ -194,7 +194,7 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
 
     /// Returns the source of its counters' names.
     #[inline]
-    pub(super) fn names(&self) -> Names {
+    pub fn names(&self) -> Names {
         match self {
             BoundRequest::ByPolicy { in_force, .. } => Names::Policy(Arc::clone(&in_force.policy)),
             BoundRequest::Inline { limit, .. } => Names::Inline(limit.limit().clone()),

@@ -23,7 +23,7 @@ mod store;
 #[path = "builder/no_store.rs"]
 mod store;
 
-pub(super) use store::StoreSettings;
+pub(crate) use store::StoreSettings;
 
 /// Builds a [`Limiter`]. Every setting has a default.
 ///
@@ -43,7 +43,7 @@ pub(super) use store::StoreSettings;
 #[derive(Debug, Default)]
 pub struct LimiterBuilder {
     policy: Policy,
-    pub(super) store: StoreSettings,
+    pub(crate) store: StoreSettings,
     secret: Option<[u8; 16]>,
     timeout: Option<Duration>,
     max_keys: Option<usize>,

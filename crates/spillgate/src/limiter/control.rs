@@ -23,7 +23,7 @@ mod state;
 mod watch;
 mod writing;
 
-pub(super) use writing::Control;
+pub(crate) use writing::Control;
 
 /// Runtime changes. They stay in force when the policy is replaced.
 ///

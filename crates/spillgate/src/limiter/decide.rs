@@ -20,7 +20,7 @@ use crate::reservation::Contents;
 
 impl Inner {
     /// Evaluates and answers one request.
-    pub(super) async fn decide(&self, request: &Request<'_>) -> Decision {
+    pub async fn decide(&self, request: &Request<'_>) -> Decision {
         let began = self.metrics.begin();
         let bound = self.bind(request);
         let plan = self.plan_to_charge(&bound);
@@ -31,7 +31,7 @@ impl Inner {
 
     /// Evaluates and answers one request in memory, without a future.
     #[inline]
-    pub(super) fn decide_in_memory(&self, memory: &Memory, request: &Request<'_>) -> Decision {
+    pub fn decide_in_memory(&self, memory: &Memory, request: &Request<'_>) -> Decision {
         let began = self.metrics.begin();
         let bound = self.bind(request);
         if !bound.is_plain() {
@@ -63,7 +63,7 @@ impl Inner {
     }
 
     /// Evaluates and answers several requests on a store in order, each by itself.
-    pub(super) async fn decide_each(
+    pub async fn decide_each(
         &self,
         store: &RedisStore,
         all: Vec<BoundRequest<'_, '_>>,
@@ -77,7 +77,7 @@ impl Inner {
     }
 
     /// Answers one request without charging it. It is not counted.
-    pub(super) async fn look(&self, bound: BoundRequest<'_, '_>) -> Decision {
+    pub async fn look(&self, bound: BoundRequest<'_, '_>) -> Decision {
         let plan = self.plan(&bound, PlanMode::Peek);
         let evaluated = self.evaluate(plan, bound.policy()).await;
         decision::from_counters(evaluated.plan.outcomes, bound.names())
@@ -86,7 +86,7 @@ impl Inner {
     /// Makes the decision on a request, with a receipt if it charged permits or opened a
     /// reservation.
     #[inline]
-    pub(super) fn answer(&self, bound: &BoundRequest<'_, '_>, evaluated: Evaluated) -> Decision {
+    pub fn answer(&self, bound: &BoundRequest<'_, '_>, evaluated: Evaluated) -> Decision {
         let Evaluated { mut plan, receipt } = evaluated;
         self.answer_plan(bound, &mut plan, receipt)
     }
@@ -123,7 +123,7 @@ impl Inner {
     }
 
     /// Makes a decision from counters and counts it.
-    pub(super) fn decision(
+    pub fn decision(
         &self,
         counters: CounterOutcomes,
         meters: Option<&Meters>,

@@ -13,12 +13,12 @@ use crate::reservation::Group;
 impl Inner {
     /// Evaluates a plan. `policy` holds the rules of the plan's counters and is `None` for an
     /// inline limit.
-    pub(super) async fn evaluate(&self, plan: Box<Plan>, policy: Option<&Policy>) -> Evaluated {
+    pub async fn evaluate(&self, plan: Box<Plan>, policy: Option<&Policy>) -> Evaluated {
         self.evaluate_within(plan, policy, None).await
     }
 
     /// Evaluates a plan for a caller that waits at most `within` for the store, if that is given.
-    pub(super) async fn evaluate_within(
+    pub async fn evaluate_within(
         &self,
         mut plan: Box<Plan>,
         policy: Option<&Policy>,
@@ -38,7 +38,7 @@ impl Inner {
     }
 
     /// Evaluates a plan in memory, and lets waiting callers try again if it refunds.
-    pub(super) fn evaluate_noting_room(&self, memory: &Memory, plan: &mut Plan) {
+    pub fn evaluate_noting_room(&self, memory: &Memory, plan: &mut Plan) {
         let is_refund = |follow_up: &FollowUp<_>| matches!(follow_up.change, Change::Refund(_));
         let refunds = plan.follow_ups.iter().any(is_refund);
         evaluate_in_memory(memory, plan);
@@ -50,7 +50,7 @@ impl Inner {
 
 /// Evaluates a plan in memory, then makes the corrections that follow the decision.
 #[inline]
-pub(super) fn evaluate_in_memory<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
+pub fn evaluate_in_memory<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
     if plan.asks() {
         let (transaction, mut pending) = plan.split();
         let record =

@@ -17,7 +17,7 @@ pub(crate) struct InForce {
 impl InForce {
     /// Replaces the policy that counted by the meters `before`. A rule that keeps its name keeps
     /// its meter.
-    pub(super) fn new(policy: Policy, before: &Meters) -> InForce {
+    pub fn new(policy: Policy, before: &Meters) -> InForce {
         let meters = Meters::for_rules(policy.rules(), before);
         InForce { policy: Arc::new(policy), meters }
     }

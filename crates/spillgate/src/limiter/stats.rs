@@ -45,14 +45,14 @@ pub struct Stats {
 
 /// The counts behind [`Stats`].
 #[derive(Debug, Default)]
-pub(super) struct DecisionCounts {
+pub struct DecisionCounts {
     decisions: Tally<COUNTS>,
-    pub(super) refunded: AtomicU64,
+    pub(crate) refunded: AtomicU64,
 }
 
 impl DecisionCounts {
     #[inline]
-    pub(super) fn count(&self, decision: &Decision) {
+    pub fn count(&self, decision: &Decision) {
         let counts = self.decisions.of_this_thread();
         counts.add(if decision.allowed() { ALLOWED } else { DENIED });
         if decision.is_unmatched() {
@@ -64,7 +64,7 @@ impl DecisionCounts {
     }
 
     /// Returns the counts, with 0 for all that the limiter reads elsewhere.
-    pub(super) fn read(&self) -> Stats {
+    pub fn read(&self) -> Stats {
         let counts = self.decisions.read();
         Stats {
             allowed: counts[ALLOWED],

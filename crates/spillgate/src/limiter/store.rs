@@ -119,13 +119,13 @@ impl Inner {
     }
 
     /// Returns the totals of decisions, which heartbeats report.
-    pub(super) fn decided(&self) -> Decided {
+    pub fn decided(&self) -> Decided {
         let Stats { allowed, denied, .. } = self.counts.read();
         Decided { allowed, denied }
     }
 
     /// Adds the counts of the store to those of the limiter.
-    pub(super) fn store_stats(&self, stats: Stats) -> Stats {
+    pub fn store_stats(&self, stats: Stats) -> Stats {
         let Some(store) = self.store() else { return stats };
         let (servers, leases) = (store.servers(), store.leases());
         Stats {

@@ -27,11 +27,11 @@ pub struct Counts {
 /// [`Limiter::counts`](crate::Limiter::counts) has one for each rule.
 #[derive(Clone, Debug)]
 pub struct RuleCounts {
-    pub(super) domain: Arc<str>,
-    pub(super) rule: Arc<str>,
-    pub(super) by_result: [u64; RESULTS.len()],
-    pub(super) by_source: [u64; SOURCES.len()],
-    pub(super) near_limit: u64,
+    pub(crate) domain: Arc<str>,
+    pub(crate) rule: Arc<str>,
+    pub(crate) by_result: [u64; RESULTS.len()],
+    pub(crate) by_source: [u64; SOURCES.len()],
+    pub(crate) near_limit: u64,
 }
 
 /// The calls to one shard of the store.
@@ -108,12 +108,12 @@ impl RuleCounts {
 }
 
 /// Returns the place of a result in [`RESULTS`].
-pub(super) fn index(reason: Option<Reason>) -> usize {
+pub fn index(reason: Option<Reason>) -> usize {
     reason.map_or(0, |reason| reason as usize + 1)
 }
 
 /// Allowed, then each reason of a denial in the order of its enum.
-pub(super) const RESULTS: [Option<Reason>; 6] = [
+pub const RESULTS: [Option<Reason>; 6] = [
     None,
     Some(Reason::Blocked),
     Some(Reason::CostExceedsLimit),
@@ -123,11 +123,11 @@ pub(super) const RESULTS: [Option<Reason>; 6] = [
 ];
 
 /// Values of the label `source`: those of `Source` in the order of the enum, then `none`.
-pub(super) const SOURCES: [&str; 6] =
+pub const SOURCES: [&str; 6] =
     ["store", "lease", "denial-cache", "fallback", "outage-policy", "none"];
 /// The place of `none`: the decisions for which no source was asked, because the limit blocks or is unlimited, or
 /// another rule had denied before.
-pub(super) const NOT_ASKED: usize = 5;
+pub const NOT_ASKED: usize = 5;
 
 #[cfg(test)]
 mod tests {

@@ -11,21 +11,21 @@ use crate::tally::Tally;
 
 /// Counts the decisions of one rule.
 #[derive(Debug)]
-pub(super) struct Meter {
-    pub(super) domain: Arc<str>,
-    pub(super) rule: Arc<str>,
+pub struct Meter {
+    pub(crate) domain: Arc<str>,
+    pub(crate) rule: Arc<str>,
     counts: Tally<COUNTS>,
 }
 
 impl Meter {
-    pub(super) fn new(domain: &str, rule: &str) -> Meter {
+    pub fn new(domain: &str, rule: &str) -> Meter {
         Meter { domain: domain.into(), rule: rule.into(), counts: Tally::default() }
     }
 
     /// Counts the counters of one decision as one result: with the first reason and the worst source. An advisory counter
     /// denies nothing.
     #[inline]
-    pub(super) fn count(&self, counters: &[CounterOutcome]) {
+    pub fn count(&self, counters: &[CounterOutcome]) {
         let deciding = counters.iter().filter(|counter| !counter.advisory);
         let reason = deciding.filter_map(|counter| counter.denied).min();
         let counts = self.counts.of_this_thread();
@@ -39,7 +39,7 @@ impl Meter {
     }
 
     /// Returns how many decisions had each reason (`None` is allowed) and source, without zeros.
-    pub(super) fn decisions(&self) -> impl Iterator<Item = (Option<Reason>, &'static str, u64)> {
+    pub fn decisions(&self) -> impl Iterator<Item = (Option<Reason>, &'static str, u64)> {
         let counts = self.counts.read().into_iter().take(NEAR_LIMIT).enumerate();
         let counted = counts.filter(|(_, count)| *count > 0);
         counted.map(|(place, count)| {
@@ -48,7 +48,7 @@ impl Meter {
     }
 
     /// Returns the counts now.
-    pub(super) fn read(&self) -> RuleCounts {
+    pub fn read(&self) -> RuleCounts {
         let counts = self.counts.read();
         let mut read = RuleCounts {
             domain: Arc::clone(&self.domain),
@@ -65,7 +65,7 @@ impl Meter {
     }
 
     /// Returns how many decisions allowed and how many denied, as [`DECISIONS`] names them.
-    pub(super) fn by_decision(&self) -> [u64; DECISIONS.len()] {
+    pub fn by_decision(&self) -> [u64; DECISIONS.len()] {
         let mut counts = [0; DECISIONS.len()];
         for (reason, _, count) in self.decisions() {
             counts[usize::from(reason.is_some())] += count;
@@ -74,17 +74,17 @@ impl Meter {
     }
 
     /// Returns how many decisions were made without the store.
-    pub(super) fn fallback(&self) -> u64 {
+    pub fn fallback(&self) -> u64 {
         let sources = Source::Fallback as usize..=Source::OutagePolicy as usize;
         self.read().by_source[sources].iter().sum()
     }
 
     /// Returns how many decisions `on_outage` made though the store was healthy.
-    pub(super) fn overloaded(&self) -> u64 {
+    pub fn overloaded(&self) -> u64 {
         self.counts.read()[OVERLOADED]
     }
 
-    pub(super) fn near_limit(&self) -> u64 {
+    pub fn near_limit(&self) -> u64 {
         self.counts.read()[NEAR_LIMIT]
     }
 }
@@ -111,12 +111,12 @@ impl Meters {
         Meters(meters.collect())
     }
 
-    pub(super) fn of_rule(&self, rule_index: u32) -> &Meter {
+    pub fn of_rule(&self, rule_index: u32) -> &Meter {
         &self.0[rule_index as usize]
     }
 
     /// Returns each meter once.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Meter> {
+    pub fn all(&self) -> impl Iterator<Item = &Meter> {
         self.0.iter().take(RULES_MAX + 1).map(|meter| &**meter)
     }
 }
@@ -133,10 +133,10 @@ const OVERLOADED: usize = NEAR_LIMIT + 1;
 const COUNTS: usize = NEAR_LIMIT + 2;
 
 /// Values of the label `decision`.
-pub(super) const DECISIONS: [&str; 2] = ["allowed", "denied"];
+pub const DECISIONS: [&str; 2] = ["allowed", "denied"];
 
 /// Domain and rule of counts that have no labels of their own.
-pub(super) const OTHER: &str = "other";
+pub const OTHER: &str = "other";
 
 /// More series than this are a burden for Prometheus: the rules beyond share one meter.
 pub(crate) const RULES_MAX: usize = 1_000;

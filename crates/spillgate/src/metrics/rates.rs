@@ -9,7 +9,7 @@ use super::meter::{DECISIONS, Meter};
 
 /// The counts at two looks in the past.
 #[derive(Debug, Default)]
-pub(super) struct Rates(Mutex<[Option<Look>; 2]>);
+pub struct Rates(Mutex<[Option<Look>; 2]>);
 
 #[derive(Clone, Debug)]
 struct Look {
@@ -22,7 +22,7 @@ type Names = [Arc<str>; 2];
 
 impl Rates {
     /// Returns domain, rule and decision with their rates as text; nothing at the first look.
-    pub(super) fn read<'m>(
+    pub fn read<'m>(
         &self,
         meters: impl Iterator<Item = &'m Meter>,
         now_ns: u64,

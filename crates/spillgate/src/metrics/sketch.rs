@@ -6,7 +6,7 @@
 
 /// Counts of the heaviest subjects. The tags of a bucket lie together, in one or two cache lines.
 #[derive(Debug)]
-pub(super) struct Sketch {
+pub struct Sketch {
     /// A part of each subject's hash; 0 if the place is empty.
     tags: Box<[u64]>,
     counts: Box<[u64]>,
@@ -24,11 +24,11 @@ struct Place {
 
 /// The values of a subject, one after the other, cut to the room that there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Name {
+pub struct Name {
     bytes: [u8; NAME_BYTES],
     length: u8,
     /// Whether no value is cut.
-    pub(super) whole: bool,
+    pub(crate) whole: bool,
 }
 
 impl Default for Sketch {
@@ -41,7 +41,7 @@ impl Default for Sketch {
 
 impl Sketch {
     /// Counts a subject. Makes its name only if the subject was not present.
-    pub(super) fn add(&mut self, hash: u128, count: u64, name: impl FnOnce() -> Name) {
+    pub fn add(&mut self, hash: u128, count: u64, name: impl FnOnce() -> Name) {
         self.total = self.total.saturating_add(count);
         let tag = hash as u64 | 1;
         let first = (hash >> 64) as usize % BUCKETS * BUCKET;
@@ -59,12 +59,12 @@ impl Sketch {
     }
 
     /// Returns the sum of all counts.
-    pub(super) fn total(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         self.total
     }
 
     /// Returns each present subject: its hash, the part of its count that is certainly its own, and its name.
-    pub(super) fn counts(&self) -> impl Iterator<Item = (u128, u64, &Name)> {
+    pub fn counts(&self) -> impl Iterator<Item = (u128, u64, &Name)> {
         let known = self.tags.iter().enumerate().filter(|(_, tag)| **tag > 0);
         known.map(|(at, tag)| {
             let hash = (((at / BUCKET) as u128) << 64) | u128::from(*tag);
@@ -78,7 +78,7 @@ impl Name {
     const EMPTY: Name = Name { bytes: [0; NAME_BYTES], length: 0, whole: true };
 
     /// Returns the name of these values; long values are cut to equal parts of the room.
-    pub(super) fn from_values<'v>(values: impl ExactSizeIterator<Item = &'v [u8]>) -> Name {
+    pub fn from_values<'v>(values: impl ExactSizeIterator<Item = &'v [u8]>) -> Name {
         let mut name = Name::EMPTY;
         let mut left = values.len();
         for value in values {
@@ -100,7 +100,7 @@ impl Name {
     }
 
     /// Returns the values.
-    pub(super) fn values(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn values(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &self.bytes[..usize::from(self.length)];
         std::iter::from_fn(move || {
             let (kept, after) = rest.split_first()?;

@@ -165,7 +165,7 @@ impl TopSubject {
 }
 
 impl Tops {
-    pub(super) fn new(on: bool) -> Tops {
+    pub fn new(on: bool) -> Tops {
         let windows = Windows {
             began_ns: counter_ns(),
             before_ns: 0,
@@ -178,7 +178,7 @@ impl Tops {
 
     /// Returns how many decisions this one stands for, if it is sampled.
     #[inline]
-    pub(super) fn draw(&self) -> Option<u64> {
+    pub fn draw(&self) -> Option<u64> {
         thread_local!(static DRAWS: Cell<Draws> = const { Cell::new(Draws::FIRST) });
         if !self.on {
             return None;
@@ -192,7 +192,7 @@ impl Tops {
     /// Counts a decision by the rules of a policy. `allowed` is the result of the decision.
     #[cold]
     #[inline(never)]
-    pub(super) fn note(
+    pub fn note(
         &self,
         weight: u64,
         policy: &Policy,
@@ -230,7 +230,7 @@ impl Tops {
     /// Counts a decision on an inline limit.
     #[cold]
     #[inline(never)]
-    pub(super) fn note_inline(&self, weight: u64, key: &str, id: u128, cost: u64, allowed: bool) {
+    pub fn note_inline(&self, weight: u64, key: &str, id: u128, cost: u64, allowed: bool) {
         let mut windows = self.windows.lock();
         windows.turn(counter_ns());
         let seen = Seen {
@@ -245,7 +245,7 @@ impl Tops {
     }
 
     /// Reads rule by rule, so that no decision waits for the lock longer than one rule takes.
-    pub(super) fn read(&self, rule: Option<&str>, n: usize, now_ns: u64) -> Top {
+    pub fn read(&self, rule: Option<&str>, n: usize, now_ns: u64) -> Top {
         let (window_ns, left_out, count) = {
             let mut windows = self.windows.lock();
             windows.turn(now_ns);

@@ -36,7 +36,7 @@ enum Kind {
 type Closure = dyn Fn(Head<'_>) -> Option<Vec<u8>> + Send + Sync;
 
 /// The value of an attribute in one request.
-pub(super) enum Found<'r> {
+pub(crate) enum Found<'r> {
     Borrowed(&'r [u8]),
     Owned(Vec<u8>),
     Address(AddressText),
@@ -170,14 +170,14 @@ impl From<ByIp> for Identity {
 }
 
 impl Identity {
-    pub(super) fn by_ip(&self) -> Option<&ByIp> {
+    pub(crate) fn by_ip(&self) -> Option<&ByIp> {
         match &self.0 {
             Kind::Ip(by_ip) => Some(by_ip),
             _ => None,
         }
     }
 
-    pub(super) fn find<'r>(
+    pub(crate) fn find<'r>(
         &'r self,
         head: Head<'r>,
         diagnostics: &Diagnostics,
@@ -218,7 +218,7 @@ impl Identity {
 }
 
 impl Found<'_> {
-    pub(super) fn value(&self) -> Value<'_> {
+    pub(crate) fn value(&self) -> Value<'_> {
         match self {
             Found::Borrowed(bytes) => Value::from(*bytes),
             Found::Owned(bytes) => Value::from(&bytes[..]),
@@ -272,13 +272,13 @@ mod routed {
     use super::{Head, whole_path};
     use axum::extract::MatchedPath;
 
-    pub(super) fn matched_path(head: Head<'_>) -> Option<&str> {
+    pub fn matched_path(head: Head<'_>) -> Option<&str> {
         head.extensions.get::<MatchedPath>().map(MatchedPath::as_str)
     }
 
     /// Returns the segment in place of the template's parameter, or the rest of the path for
     /// `{*rest}`.
-    pub(super) fn path_parameter(head: Head<'_>, name: &str) -> Option<Vec<u8>> {
+    pub fn path_parameter(head: Head<'_>, name: &str) -> Option<Vec<u8>> {
         let template = matched_path(head)?;
         let mut rest = whole_path(head);
         for segment in template.split('/') {

@@ -28,11 +28,11 @@ pin_project! {
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn served(body: B, unsettled: Option<Box<Unsettled>>) -> ResponseBody<B> {
+    pub(crate) fn served(body: B, unsettled: Option<Box<Unsettled>>) -> ResponseBody<B> {
         ResponseBody { kind: Kind::Served { body, unsettled } }
     }
 
-    pub(super) fn denial(bytes: Vec<u8>) -> ResponseBody<B> {
+    pub(crate) fn denial(bytes: Vec<u8>) -> ResponseBody<B> {
         ResponseBody { kind: Kind::Denial { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) } }
     }
 }

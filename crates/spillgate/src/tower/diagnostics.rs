@@ -14,7 +14,7 @@ use crate::policy::{Mode, Policy, Rule};
 use crate::subject::DEFAULT_DOMAIN;
 
 #[derive(Debug, Default)]
-pub(super) struct Diagnostics {
+pub(crate) struct Diagnostics {
     warned: AtomicU8,
     policy_seen: AtomicBool,
     watched: AtomicU32,
@@ -23,7 +23,7 @@ pub(super) struct Diagnostics {
 
 /// The problems that are detected.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Diagnostic {
+pub(crate) enum Diagnostic {
     RulesNeverMatch,
     TrustsEveryone,
     NoPeerAddress,
@@ -54,7 +54,7 @@ impl Clone for Diagnostics {
 
 impl Diagnostics {
     /// Checks the settings before the first request.
-    pub(super) fn of_settings(&self, settings: &Settings, policy: &Policy) {
+    pub(crate) fn of_settings(&self, settings: &Settings, policy: &Policy) {
         let by_ip = settings.attributes.named.iter().find_map(|(_, identity)| identity.by_ip());
         if by_ip.is_some_and(ByIp::trusts_everyone) {
             self.warn_once(Diagnostic::TrustsEveryone, || {
@@ -67,14 +67,14 @@ impl Diagnostics {
     }
 
     /// Checks the policy of a limiter that got it later.
-    pub(super) fn of_policy(&self, settings: &Settings) {
+    pub(crate) fn of_policy(&self, settings: &Settings) {
         if !self.policy_seen.load(Ordering::Relaxed) {
             self.of_rules(settings, &settings.limiter.policy());
         }
     }
 
     /// Checks the source of a request's address, for the first requests.
-    pub(super) fn of_address(&self, by_ip: &ByIp, peer: IpAddr, head: Head<'_>) {
+    pub(crate) fn of_address(&self, by_ip: &ByIp, peer: IpAddr, head: Head<'_>) {
         if self.watched.load(Ordering::Relaxed) >= WATCHED {
             return;
         }
@@ -103,7 +103,7 @@ impl Diagnostics {
         }
     }
 
-    pub(super) fn warn_once(&self, diagnostic: Diagnostic, message: impl FnOnce() -> String) {
+    pub(crate) fn warn_once(&self, diagnostic: Diagnostic, message: impl FnOnce() -> String) {
         let bit = 1 << diagnostic as u8;
         if self.warned.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
             tracing::warn!(target: "spillgate", diagnostic = diagnostic.name(), "{}", message());

@@ -46,12 +46,12 @@ pin_project! {
 }
 
 impl<S, B, F> ResponseFuture<S, B, F> {
-    pub(super) fn asked(checking: Checking, body: B, inner: S) -> ResponseFuture<S, B, F> {
+    pub(crate) fn asked(checking: Checking, body: B, inner: S) -> ResponseFuture<S, B, F> {
         let check = FinishedCheck { unanswered: Some(checking), polled: false };
         ResponseFuture { state: State::Asked { check, body: Some(body), inner } }
     }
 
-    pub(super) fn passed(
+    pub(crate) fn passed(
         answer: F,
         fields: Fields,
         unsettled: Option<Box<Unsettled>>,
@@ -59,7 +59,7 @@ impl<S, B, F> ResponseFuture<S, B, F> {
         ResponseFuture { state: State::Passed { answer, fields: Some(fields), unsettled } }
     }
 
-    pub(super) fn denied(response: Response<Vec<u8>>) -> ResponseFuture<S, B, F> {
+    pub(crate) fn denied(response: Response<Vec<u8>>) -> ResponseFuture<S, B, F> {
         ResponseFuture { state: State::Denied { response: Some(response) } }
     }
 }

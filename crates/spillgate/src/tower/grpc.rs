@@ -14,7 +14,7 @@ use crate::denial_response::{DenialResponse, description};
 
 /// Returns whether a request is gRPC or gRPC-Web. Both have the method POST. Another request with their content type gets
 /// a status that caches and logs understand.
-pub(super) fn is_asked_for(head: Head<'_>) -> bool {
+pub fn is_asked_for(head: Head<'_>) -> bool {
     let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let format = kind.and_then(|kind| kind.strip_prefix("application/grpc"));
     let is_grpc = |format: &str| {
@@ -26,7 +26,7 @@ pub(super) fn is_asked_for(head: Head<'_>) -> bool {
 }
 
 /// Makes a response of headers alone, which servers send for errors before the first message.
-pub(super) fn response(denial: &DenialResponse<'_>, head: Head<'_>) -> Response<Vec<u8>> {
+pub fn response(denial: &DenialResponse<'_>, head: Head<'_>) -> Response<Vec<u8>> {
     let code = match denial.reason() {
         Reason::Blocked => PERMISSION_DENIED,
         Reason::StoreUnavailable | Reason::Overloaded => UNAVAILABLE,

@@ -19,7 +19,7 @@ pub struct Head<'r> {
 }
 
 impl<'r> Head<'r> {
-    pub(super) fn from_request<B>(request: &'r Request<B>) -> Head<'r> {
+    pub(crate) fn from_request<B>(request: &'r Request<B>) -> Head<'r> {
         Head {
             method: request.method(),
             uri: request.uri(),
@@ -30,7 +30,7 @@ impl<'r> Head<'r> {
 }
 
 /// Splits a request, so that it can be held across an await without its body.
-pub(super) fn without_body<B>(request: Request<B>) -> (Request<()>, B) {
+pub fn without_body<B>(request: Request<B>) -> (Request<()>, B) {
     let (head, body) = request.into_parts();
     (Request::from_parts(head, ()), body)
 }

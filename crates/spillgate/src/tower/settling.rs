@@ -25,15 +25,15 @@ pub struct Served {
 
 /// The terms of a reservation, and the function that returns the true usage.
 #[derive(Clone)]
-pub(super) struct Settle {
-    pub(super) reserve: Reserve<'static>,
-    pub(super) usage: Arc<UsageOf>,
+pub(crate) struct Settle {
+    pub(crate) reserve: Reserve<'static>,
+    pub(crate) usage: Arc<UsageOf>,
 }
 
 type UsageOf = dyn Fn(&Served) -> Usage<'static> + Send + Sync;
 
 /// A reservation to be settled, which happens when this is dropped.
-pub(super) struct Unsettled {
+pub(crate) struct Unsettled {
     limiter: Limiter,
     receipt: Option<Receipt>,
     settle: Option<Settle>,
@@ -64,7 +64,7 @@ impl Served {
 
 impl Unsettled {
     /// Makes a receipt be settled on drop. Without `settle` its permits are released.
-    pub(super) fn new(limiter: Limiter, receipt: Receipt, settle: Option<Settle>) -> Unsettled {
+    pub(crate) fn new(limiter: Limiter, receipt: Receipt, settle: Option<Settle>) -> Unsettled {
         Unsettled {
             limiter,
             receipt: Some(receipt),
@@ -76,33 +76,33 @@ impl Unsettled {
     }
 
     /// Leaves the permits held until their limits' `max_hold`.
-    pub(super) fn keep(mut self) {
+    pub(crate) fn keep(mut self) {
         self.receipt = None;
     }
 
-    pub(super) fn answered(&mut self, head: &Parts) {
+    pub(crate) fn answered(&mut self, head: &Parts) {
         let length = head.headers.get(http::header::CONTENT_LENGTH);
         self.length = length.and_then(|length| length.to_str().ok()?.parse().ok());
         self.served.head = Some(head.clone());
     }
 
     /// Notes the length of the body before its first byte. That of the head counts before it.
-    pub(super) fn announced(&mut self, length: Option<u64>) {
+    pub(crate) fn announced(&mut self, length: Option<u64>) {
         if self.served.bytes == 0 {
             self.length = self.length.or(length);
         }
     }
 
-    pub(super) fn sent(&mut self, bytes: usize) {
+    pub(crate) fn sent(&mut self, bytes: usize) {
         self.served.bytes += bytes as u64;
     }
 
-    pub(super) fn ended(&self) {
+    pub(crate) fn ended(&self) {
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
     /// Notes that the body broke off. Then it is not whole, whatever its length.
-    pub(super) fn failed(&mut self) {
+    pub(crate) fn failed(&mut self) {
         self.length = None;
         *self.has_ended.get_mut() = false;
     }

@@ -15,7 +15,7 @@ use crate::reservation::{Group, REMEMBERED_US};
 
 /// Records by the id of their reservation, with their total bytes.
 #[derive(Debug, Default)]
-pub(in super::super) struct Records {
+pub struct Records {
     by_id: BTreeMap<u128, Box<Held>>,
     open: Order,
     ended: Order,
@@ -25,13 +25,13 @@ pub(in super::super) struct Records {
 
 /// A record in memory.
 #[derive(Debug)]
-pub(super) struct Held {
-    pub(super) record: Record,
-    pub(super) counters: RecordedCharges,
+pub struct Held {
+    pub(crate) record: Record,
+    pub(crate) counters: RecordedCharges,
     /// Groups of the reservation with records elsewhere: on the shards of the store that worked.
-    pub(super) elsewhere: SmallVec<[Group; 1]>,
+    pub(crate) elsewhere: SmallVec<[Group; 1]>,
     /// The subject that the record's bytes count for.
-    pub(super) subject: u128,
+    pub(crate) subject: u128,
 }
 
 /// Records in the order in which they may be deleted: of all subjects, and of each.
@@ -42,11 +42,11 @@ struct Order {
 }
 
 impl Records {
-    pub(super) fn get(&self, id: u128) -> Option<&Held> {
+    pub fn get(&self, id: u128) -> Option<&Held> {
         self.by_id.get(&id).map(|held| &**held)
     }
 
-    pub(super) fn put(&mut self, id: u128, held: Box<Held>) {
+    pub fn put(&mut self, id: u128, held: Box<Held>) {
         let (bytes, forget_us) = (held.bytes(), held.record.forget_us());
         self.bytes += bytes;
         *self.of_subject.entry(held.subject).or_default() += bytes;
@@ -54,7 +54,7 @@ impl Records {
         self.by_id.insert(id, held);
     }
 
-    pub(super) fn remove(&mut self, id: u128) -> Option<Box<Held>> {
+    pub fn remove(&mut self, id: u128) -> Option<Box<Held>> {
         let held = self.by_id.remove(&id)?;
         let bytes = held.bytes();
         self.bytes -= bytes;
@@ -69,7 +69,7 @@ impl Records {
     }
 
     /// Changes a record, and updates its bytes and its order.
-    pub(super) fn change(&mut self, id: u128, change: impl FnOnce(&mut Held)) {
+    pub fn change(&mut self, id: u128, change: impl FnOnce(&mut Held)) {
         if let Some(mut held) = self.remove(id) {
             change(&mut held);
             self.put(id, held);
@@ -77,7 +77,7 @@ impl Records {
     }
 
     /// Deletes a few records whose time has passed, more in each call than a call adds.
-    pub(super) fn forget_gone(&mut self, now_us: u64) {
+    pub fn forget_gone(&mut self, now_us: u64) {
         for _ in 0..SWEEP {
             let gone = [&self.open, &self.ended].map(|order| order.first(now_us));
             for id in gone.into_iter().flatten() {
@@ -89,7 +89,7 @@ impl Records {
     /// Returns whether `bytes` more of a subject find room.
     ///
     /// If needed, deletes records that only serve late or repeated calls: first ended ones, then expired ones.
-    pub(super) fn make_room(&mut self, subject: u128, bytes: u64, now_us: u64) -> bool {
+    pub fn make_room(&mut self, subject: u128, bytes: u64, now_us: u64) -> bool {
         let of_subject = |records: &Records| records.of_subject.get(&subject).copied();
         // The subject's own bound comes first: it evicts only records of the same subject.
         while of_subject(self).unwrap_or_default() + bytes > SUBJECT_BYTES_MAX {
@@ -109,7 +109,7 @@ impl Records {
         true
     }
 
-    pub(super) fn held(&self) -> RecordsHeld {
+    pub fn held(&self) -> RecordsHeld {
         let [open, ended] = [&self.open, &self.ended].map(|order| order.of_all.len() as u64);
         RecordsHeld { open, ended, bytes: self.bytes }
     }
@@ -144,7 +144,7 @@ impl Order {
 
 impl Held {
     /// Returns each counter that was charged, and its charge.
-    pub(super) fn charges(&self) -> impl Iterator<Item = (PlannedCharge<&NamedLimit>, Charge)> {
+    pub fn charges(&self) -> impl Iterator<Item = (PlannedCharge<&NamedLimit>, Charge)> {
         let counters = self.counters.iter().enumerate();
         counters
             .filter_map(|(place, counter)| Some((counter.planned(0), self.record.charge(place)?)))
@@ -158,7 +158,7 @@ impl Held {
 }
 
 /// Returns the bytes of a transaction's record while it is open.
-pub(super) fn bytes_of_open<L: LimitHandle>(transaction: &Transaction<L>) -> u64 {
+pub fn bytes_of_open<L: LimitHandle>(transaction: &Transaction<L>) -> u64 {
     bytes_of(transaction.charges.iter().map(PlannedCharge::limit))
 }
 

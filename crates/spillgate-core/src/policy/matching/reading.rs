@@ -20,7 +20,7 @@ struct Reader<'r, 't> {
 type Written<'t> = &'t Spanned<DeValue<'t>>;
 
 /// Reads the conditions of a rule from its field `match`.
-pub(in crate::policy) fn read_conditions(
+pub fn read_conditions(
     table: &Table<'_>,
     types: &Types,
     problems: &mut Problems<'_>,
@@ -179,7 +179,7 @@ impl<'t> Reader<'_, 't> {
 }
 
 /// Reads the text of `{ exact = "..." }`.
-pub(in crate::policy) fn read_literal<'t>(
+pub fn read_literal<'t>(
     table: &Table<'t>,
     field: &str,
     attribute: &str,

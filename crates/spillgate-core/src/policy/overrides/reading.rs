@@ -18,7 +18,7 @@ use crate::policy::types::Types;
 
 /// The overrides while they are read.
 #[derive(Debug)]
-pub(in crate::policy) struct Reading<'r> {
+pub struct Reading<'r> {
     rules: &'r [Rule],
     rules_by_name: &'r HashMap<Arc<str>, u32>,
     types: &'r Types,
@@ -28,7 +28,7 @@ pub(in crate::policy) struct Reading<'r> {
 }
 
 impl<'r> Reading<'r> {
-    pub(in crate::policy) fn new(
+    pub fn new(
         rules: &'r [Rule],
         rules_by_name: &'r HashMap<Arc<str>, u32>,
         types: &'r Types,
@@ -45,7 +45,7 @@ impl<'r> Reading<'r> {
     }
 
     /// Reads one `[[override]]`.
-    pub(in crate::policy) fn read(&mut self, table: &Table<'_>, problems: &mut Problems<'_>) {
+    pub fn read(&mut self, table: &Table<'_>, problems: &mut Problems<'_>) {
         table.refuse_unknown(&FIELDS, problems);
         for (field, example) in REQUIRED {
             table.require(field, example, problems);
@@ -61,7 +61,7 @@ impl<'r> Reading<'r> {
     }
 
     /// Returns all overrides, and notes their ties.
-    pub(in crate::policy) fn finish(mut self, problems: &mut Problems<'_>) -> Overrides {
+    pub fn finish(mut self, problems: &mut Problems<'_>) -> Overrides {
         self.overrides.sort();
         for (rule, sets) in self.rules.iter().zip(&self.overrides.by_rule) {
             for tie in ties(sets) {

@@ -10,7 +10,7 @@ use crate::policy::types::Types;
 
 impl Overrides {
     /// Enters one override of a subject that has none yet. `at` is its number.
-    pub(in crate::policy) fn enter(
+    pub fn enter(
         &mut self,
         rule_index: u32,
         rule: &Rule,
@@ -30,7 +30,7 @@ impl Overrides {
     }
 
     /// Returns whether an override of this subject could be entered.
-    pub(in crate::policy) fn has_room_for(
+    pub fn has_room_for(
         &self,
         rule_index: u32,
         rule: &Rule,
@@ -47,7 +47,7 @@ impl Overrides {
 }
 
 /// Returns the subjects of a rule that an override with this subject covers.
-pub(in crate::policy) fn subject_of(
+pub fn subject_of(
     rule: &Rule,
     types: &Types,
     subject: &runtime::Subject,

@@ -27,16 +27,16 @@ pub(crate) struct Coalescer<W> {
 
 /// Equal decisions, usually one.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Coalesced<W> {
-    pub(in super::super) first: W,
-    pub(in super::super) times: u32,
+pub struct Coalesced<W> {
+    pub(crate) first: W,
+    pub(crate) times: u32,
 }
 
 /// The index of a decision's group, and the decision's position in the group, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchIndex {
-    pub(in super::super) coalesced: u32,
-    pub(in super::super) position: u32,
+    pub(crate) coalesced: u32,
+    pub(crate) position: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,22 +47,22 @@ struct Touch {
 
 impl<W: Copy> Coalescer<W> {
     /// Creates a coalescer with capacity for `count` decisions, at most as many as one call holds.
-    pub(in super::super) fn for_some(count: usize) -> Coalescer<W> {
+    pub fn for_some(count: usize) -> Coalescer<W> {
         let count = count.min(COUNTERS_MAX);
         let last = HashMap::with_capacity_and_hasher(count, BuildHasherDefault::default());
         Coalescer { groups: Vec::with_capacity(count), last, counters: 0, weight_us: 0 }
     }
 
-    pub(in super::super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    pub(in super::super) fn iter(&self) -> impl Iterator<Item = &Coalesced<W>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Coalesced<W>> {
         self.groups.iter()
     }
 
     /// Adds a transaction, to an existing group if possible. `find` locates the first transaction of a group.
-    pub(in super::super) fn take_in<'d>(
+    pub fn take_in<'d>(
         &mut self,
         transaction: &Transaction,
         first: W,
@@ -72,7 +72,7 @@ impl<W: Copy> Coalescer<W> {
     }
 
     /// Adds a transaction, or returns `None` if this call has no room for it.
-    pub(in super::super) fn take_in_if_fits<'d>(
+    pub fn take_in_if_fits<'d>(
         &mut self,
         transaction: &Transaction,
         first: W,
@@ -88,7 +88,7 @@ impl<W: Copy> Coalescer<W> {
     ///
     /// A call is bounded by its number of counters and its estimated time. The script loads each counter
     /// once, so a counter may appear under one set of parameters only. An empty call takes any single caller.
-    pub(in super::super) fn has_room_for<'d>(
+    pub fn has_room_for<'d>(
         &self,
         transactions: &[Transaction],
         find: impl Fn(W) -> &'d Transaction,

@@ -13,7 +13,7 @@ use crate::plan::Transaction;
 
 /// Work given to a shard and not yet answered, in estimated microseconds of the shard's time.
 #[derive(Debug)]
-pub(in super::super) struct Load {
+pub struct Load {
     given_us: AtomicU64,
     /// The part of it that is in calls in flight.
     sent_us: AtomicU64,
@@ -25,13 +25,13 @@ pub(in super::super) struct Load {
 
 /// Work given to a shard. Dropping it marks the work as done or given up.
 #[derive(Debug)]
-pub(in super::super) struct Given {
+pub struct Given {
     load: Arc<Load>,
     weight_us: u64,
 }
 
 /// Work in a call in flight.
-pub(in super::super) struct InCall {
+pub struct InCall {
     load: Arc<Load>,
     weight_us: u64,
     /// All work in flight when this call was sent, this call included.
@@ -40,7 +40,7 @@ pub(in super::super) struct InCall {
 }
 
 impl Load {
-    pub(super) fn new() -> Arc<Load> {
+    pub fn new() -> Arc<Load> {
         let (given_us, sent_us) = (AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(Load { given_us, sent_us, pace: AtomicU64::new(ONE) })
     }
@@ -48,7 +48,7 @@ impl Load {
     /// Accepts work for a caller that waits for `patience`.
     ///
     /// Returns `None` if the work would not be done in time, or if the shard has too much work already.
-    pub(super) fn take_on(self: &Arc<Load>, weight_us: u64, patience: Duration) -> Option<Given> {
+    pub fn take_on(self: &Arc<Load>, weight_us: u64, patience: Duration) -> Option<Given> {
         let before_us = self.given_us.fetch_add(weight_us, Ordering::Relaxed);
         let given = Given { load: Arc::clone(self), weight_us };
         let pace = self.pace.load(Ordering::Relaxed);
@@ -58,19 +58,19 @@ impl Load {
     }
 
     /// Returns the work of one call if `calls` calls share all work given. It is at least 1.
-    pub(super) fn share_us(&self, calls: u64) -> u64 {
+    pub fn share_us(&self, calls: u64) -> u64 {
         self.given_us.load(Ordering::Relaxed).div_ceil(calls).max(1)
     }
 
     /// Records that a call with this weight is sent.
-    pub(super) fn send(self: &Arc<Load>, weight_us: u64) -> InCall {
+    pub fn send(self: &Arc<Load>, weight_us: u64) -> InCall {
         let under_way_us = weight_us + self.sent_us.fetch_add(weight_us, Ordering::Relaxed);
         InCall { load: Arc::clone(self), weight_us, under_way_us, at: Instant::now() }
     }
 }
 
 impl Given {
-    pub(super) fn weight_us(&self) -> u64 {
+    pub fn weight_us(&self) -> u64 {
         self.weight_us
     }
 }
@@ -100,14 +100,12 @@ impl Drop for InCall {
 }
 
 /// Returns the time that transactions occupy a shard without groups, in estimated microseconds.
-pub(in super::super) fn weight_of(transactions: &[Transaction]) -> u64 {
+pub fn weight_of(transactions: &[Transaction]) -> u64 {
     transactions.iter().map(|transaction| weight_of_counters(transaction.charges.iter())).sum()
 }
 
 /// Returns the time that one decision over these counters occupies a shard, in estimated microseconds.
-pub(in super::super) fn weight_of_counters<'a>(
-    counters: impl Iterator<Item = &'a PlannedCharge>,
-) -> u64 {
+pub fn weight_of_counters<'a>(counters: impl Iterator<Item = &'a PlannedCharge>) -> u64 {
     DECISION_US + counters.map(weight_of_counter).sum::<u64>()
 }
 
@@ -128,9 +126,7 @@ fn weight_of_counter(counter: &PlannedCharge) -> u64 {
 /// Returns the time of one more equal decision in a group, in estimated microseconds.
 ///
 /// A sliding log writes one more entry. Every other algorithm only adds a larger number.
-pub(in super::super) fn weight_of_one_more<'a>(
-    counters: impl Iterator<Item = &'a PlannedCharge>,
-) -> u64 {
+pub fn weight_of_one_more<'a>(counters: impl Iterator<Item = &'a PlannedCharge>) -> u64 {
     ENTRY_US
         * counters.filter(|counter| counter.limit.algorithm() == Algorithm::SlidingLog).count()
             as u64

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// Invariant: while an entry waits, at least one permit is taken, and its holder will look at the queue. A permit is
 /// returned only when the queue is empty, or together with all entries in it. Otherwise an entry could wait forever.
 #[derive(Clone, Debug)]
-pub(super) struct Queue<T> {
+pub struct Queue<T> {
     waiting: VecDeque<T>,
     under_way: usize,
     /// How many entries have left the queue so far. It is also the ticket of the first entry that waits.
@@ -18,11 +18,11 @@ pub(super) struct Queue<T> {
 
 /// Numbers the entries in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ticket(u64);
+pub struct Ticket(u64);
 
 /// Whether the first entry of the queue joins the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub enum Turn {
     /// It joins.
     Goes,
     /// It is dropped: its caller is gone, or its deadline has passed.
@@ -32,24 +32,24 @@ pub(super) enum Turn {
 }
 
 impl<T> Queue<T> {
-    pub(super) fn new(permits: usize) -> Queue<T> {
+    pub fn new(permits: usize) -> Queue<T> {
         Queue { waiting: VecDeque::new(), under_way: 0, left: 0, permits }
     }
 
     /// Returns whether a call may begin: a permit is free, and no earlier entry waits.
-    pub(super) fn has_permit(&self) -> bool {
+    pub fn has_permit(&self) -> bool {
         self.waiting.is_empty() && self.under_way < self.permits
     }
 
     /// Takes a permit if a call may begin.
-    pub(super) fn begin(&mut self) -> bool {
+    pub fn begin(&mut self) -> bool {
         let free = self.has_permit();
         self.under_way += usize::from(free);
         free
     }
 
     /// Appends an entry. Returns `None` if the queue is full.
-    pub(super) fn join(&mut self, one: T) -> Option<Ticket> {
+    pub fn join(&mut self, one: T) -> Option<Ticket> {
         if self.waiting.len() >= WAITING_MAX {
             return None;
         }
@@ -58,18 +58,18 @@ impl<T> Queue<T> {
     }
 
     /// Returns an estimate of the size of the next batch.
-    pub(super) fn will_leave(&self) -> usize {
+    pub fn will_leave(&self) -> usize {
         self.waiting.len().min(LEAVING)
     }
 
     /// Returns whether an entry is no longer in the queue.
-    pub(super) fn has_left(&self, ticket: Ticket) -> bool {
+    pub fn has_left(&self, ticket: Ticket) -> bool {
         ticket.0 < self.left
     }
 
     /// Ends a call. Returns whether entries wait; if so, the permit stays taken and the caller of this
     /// function must use it.
-    pub(super) fn end(&mut self) -> bool {
+    pub fn end(&mut self) -> bool {
         let wanted = !self.waiting.is_empty();
         self.under_way -= usize::from(!wanted);
         wanted
@@ -79,7 +79,7 @@ impl<T> Queue<T> {
     ///
     /// `turn` decides for each entry, and sees the entries that are already in the batch. If there is nothing
     /// to send, the permit is returned.
-    pub(super) fn leave(&mut self, mut turn: impl FnMut(&[T], &T) -> Turn) -> (Vec<T>, Vec<T>) {
+    pub fn leave(&mut self, mut turn: impl FnMut(&[T], &T) -> Turn) -> (Vec<T>, Vec<T>) {
         let (mut leaving, mut all_gone) = (Vec::with_capacity(self.will_leave()), Vec::new());
         while let Some(first) = self.waiting.front() {
             let turn = turn(&leaving, first);
@@ -98,13 +98,13 @@ impl<T> Queue<T> {
     }
 
     /// Empties the queue. Permits of calls in flight stay taken.
-    pub(super) fn release(&mut self) -> Vec<T> {
+    pub fn release(&mut self) -> Vec<T> {
         self.left += self.waiting.len() as u64;
         self.waiting.drain(..).collect()
     }
 
     /// Returns a permit whose holder cannot continue. If it was the last one, all entries leave with it.
-    pub(super) fn abandon(&mut self) -> Vec<T> {
+    pub fn abandon(&mut self) -> Vec<T> {
         self.under_way -= 1;
         // The holder of another permit will still look at the queue.
         if self.under_way > 0 {
@@ -117,7 +117,7 @@ impl<T> Queue<T> {
 /// Capacity reserved for a batch: more than the distinct decisions of one call.
 const LEAVING: usize = 256;
 /// Beyond this number a caller would pass its deadline anyway, unless most decisions are equal and leave as one group.
-pub(super) const WAITING_MAX: usize = 16_384;
+pub const WAITING_MAX: usize = 16_384;
 
 #[cfg(test)]
 mod tests {

@@ -23,24 +23,24 @@ impl Nodes {
         value::list(text).map(Node::parse).collect::<Result<_, _>>().map(Nodes)
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
     /// Returns the ring in the library's form, with each address as `login` changes it. The library checks it.
-    pub(super) fn ring(&self, login: impl Fn(&str) -> String) -> Ring {
+    pub fn ring(&self, login: impl Fn(&str) -> String) -> Ring {
         self.0.iter().fold(Ring::new(), |ring, node| {
             ring.weighted_node(&node.name, login(&node.url), node.weight)
         })
     }
 
     /// Returns what places subjects: name and weight of each node.
-    pub(super) fn placement(&self) -> impl Iterator<Item = (&str, u32)> {
+    pub fn placement(&self) -> impl Iterator<Item = (&str, u32)> {
         self.0.iter().map(|node| (&node.name[..], node.weight))
     }
 
     /// Returns the addresses of all nodes.
-    pub(super) fn urls(&self) -> impl Iterator<Item = &str> {
+    pub fn urls(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|node| node.url.as_str())
     }
 }

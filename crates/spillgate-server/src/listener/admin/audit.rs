@@ -39,7 +39,7 @@ struct ChangeAnswer<'a> {
     expires_at: Option<Instant>,
 }
 
-pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+pub async fn list(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     // Changes of a rule that the file no longer has are listed too.
     let (rule, n) = listing(&uri, Listed { unless_given: N_MAX, max: N_MAX })?;
     let records = app.limiter().audit();

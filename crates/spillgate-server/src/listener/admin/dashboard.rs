@@ -40,7 +40,7 @@ const FILES: [(&str, &str, &str); 25] = [
 ];
 
 /// Returns the routes of the files.
-pub(super) fn routes() -> Router {
+pub fn routes() -> Router {
     FILES.into_iter().fold(Router::new(), |routes, (path, kind, contents)| {
         routes.route(path, get(async move || file(kind, contents)))
     })

@@ -186,7 +186,7 @@ impl Events {
     }
 }
 
-pub(super) async fn listen(State(events): State<Events>, headers: HeaderMap) -> Response {
+pub async fn listen(State(events): State<Events>, headers: HeaderMap) -> Response {
     let (sender, channel) = Channel::<Bytes>::new(1);
     events.keep(tokio::spawn(events.clone().send_all(sender, headers)).abort_handle());
     let mut response = Response::new(Body::new(channel));

@@ -79,7 +79,7 @@ struct RuleAnswer<'e> {
     overridden: Option<&'static str>,
 }
 
-pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     let request = request_in(&uri)?;
     let unused = app.require_names(&request)?;
     let explained = app.limiter().explain(&request).await;
@@ -90,7 +90,7 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
 }
 
 /// Reads the request that a query describes.
-pub(super) fn request_in(uri: &Uri) -> Result<Request<'_>, Problem> {
+pub fn request_in(uri: &Uri) -> Result<Request<'_>, Problem> {
     let (mut request, mut domain, mut requests) = (Request::new(), None, None);
     let mut by_unit = BTreeMap::new();
     for (name, value) in parameters(uri) {

@@ -24,7 +24,7 @@ pub(crate) enum Guard {
 
 impl Guard {
     /// Returns whether a client that was admitted with these headers still is: its token may have been removed.
-    pub(super) fn still_admits(&self, headers: &HeaderMap) -> bool {
+    pub fn still_admits(&self, headers: &HeaderMap) -> bool {
         match self {
             Guard::Tokens(tokens, _) => {
                 bearer_in(headers).is_some_and(|token| tokens.holder_of(token).is_some())
@@ -34,7 +34,7 @@ impl Guard {
     }
 
     /// Returns the holder of the token that a request with these headers shows. Logs a wrong token.
-    pub(super) fn holder(&self, headers: &HeaderMap, peer: Peer) -> Option<Holder> {
+    pub fn holder(&self, headers: &HeaderMap, peer: Peer) -> Option<Holder> {
         let Guard::Tokens(tokens, failed_logins) = self else {
             return is_local(headers).then(Holder::local);
         };
@@ -47,7 +47,7 @@ impl Guard {
 }
 
 /// Passes on a request that the holder of its token may make, with the holder. Refuses any other request.
-pub(super) async fn admit(
+pub async fn admit(
     State(guard): State<Guard>,
     Extension(peer): Extension<Peer>,
     mut request: Request,

@@ -23,8 +23,8 @@ pub(crate) struct Health {
     /// Becomes true when the service stops.
     pub(crate) stop: watch::Receiver<bool>,
     /// Recognises operators.
-    pub(super) guard: Guard,
-    pub(super) scrapes: Scrapes,
+    pub(crate) guard: Guard,
+    pub(crate) scrapes: Scrapes,
 }
 
 impl Health {
@@ -34,14 +34,14 @@ impl Health {
     }
 }
 
-pub(super) async fn live() -> Response {
+pub async fn live() -> Response {
     plain(StatusCode::OK, "ok\n".to_owned())
 }
 
 /// Answers whether the process is ready, with the warning about the policy file if there is one. With `?verbose` the
 /// answer also has the number of rules, the last known state of the store and the status; no command is sent to the
 /// store. Only operators see the names of rules and shards, and the troubles of shards, which hold addresses.
-pub(super) async fn ready(
+pub async fn ready(
     State(health): State<Health>,
     Extension(peer): Extension<Peer>,
     uri: Uri,
@@ -102,7 +102,7 @@ fn store(facts: &Facts) -> String {
     }
 }
 
-pub(super) async fn metrics(State(health): State<Health>) -> Result<Response, Problem> {
+pub async fn metrics(State(health): State<Health>) -> Result<Response, Problem> {
     let mut response = health.scrapes.in_turn().await?.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
     Ok(response)

@@ -31,7 +31,7 @@ struct HistoryAnswer<'h> {
 
 /// Points by field, the oldest first. Each count belongs to the interval of `lasted_ms` that ends at `at_ms`.
 #[derive(Serialize)]
-pub(super) struct Points {
+pub struct Points {
     at_ms: Vec<u64>,
     lasted_ms: Vec<u32>,
     /// Decisions of rules: allowed, and by reason of denial.
@@ -77,7 +77,7 @@ struct EventAnswer<'h> {
     text: &'h str,
 }
 
-pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     let (range, rule) = asked_in(&uri)?;
     let extract = app.history.extract(app.limiter(), range, rule.as_deref());
     let (kept, kept_since_ms) = match extract.series {
@@ -104,7 +104,7 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
 }
 
 /// Reads the range and the rule of a query.
-pub(super) fn asked_in(uri: &Uri) -> Result<(Range, Option<String>), Problem> {
+pub fn asked_in(uri: &Uri) -> Result<(Range, Option<String>), Problem> {
     let (mut range, mut rule) = (None, None);
     for (name, value) in parameters(uri) {
         match name.as_ref() {
@@ -122,7 +122,7 @@ pub(super) fn asked_in(uri: &Uri) -> Result<(Range, Option<String>), Problem> {
 
 impl Points {
     /// Makes the points of some columns. With `of_instance` they have the figures that only the whole instance has.
-    pub(super) fn new(columns: &[Column], decisions: &[Decisions], of_instance: bool) -> Points {
+    pub fn new(columns: &[Column], decisions: &[Decisions], of_instance: bool) -> Points {
         let each = |of: fn(&Column) -> u32| columns.iter().map(of).collect::<Vec<u32>>();
         let times = |of: fn(&Column) -> Option<Duration>| {
             let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 
 use crate::listener::http::json::Text;
 
-pub(super) struct Instant(pub(super) SystemTime);
+pub struct Instant(pub SystemTime);
 
 impl<'de> Deserialize<'de> for Instant {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

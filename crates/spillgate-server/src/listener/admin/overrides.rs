@@ -30,14 +30,14 @@ use crate::listener::http::{answer, body, json};
     deny_unknown_fields,
     expecting = "an object such as {\"rule\": \"api\", \"subject\": {\"tenant\": \"acme\"}, \"limits\": [\"block\"]}"
 )]
-pub(super) struct OverrideFields<'a> {
+pub struct OverrideFields<'a> {
     #[serde(borrow)]
-    pub(super) rule: Text<'a>,
+    pub(crate) rule: Text<'a>,
     #[serde(borrow)]
-    pub(super) subject: KeyValues<'a>,
+    pub(crate) subject: KeyValues<'a>,
     #[serde(deserialize_with = "limit_list")]
-    pub(super) limits: LimitList,
-    pub(super) expires_at: Option<Instant>,
+    pub(crate) limits: LimitList,
+    pub(crate) expires_at: Option<Instant>,
     #[serde(borrow)]
     reason: Option<Text<'a>>,
 }
@@ -45,7 +45,7 @@ pub(super) struct OverrideFields<'a> {
 type LimitList = List<LimitField, LIMITS_MAX>;
 
 /// A quota, or a limit field by field, as in the policy file.
-pub(super) struct LimitField(pub(super) LimitSpec);
+pub struct LimitField(pub LimitSpec);
 
 #[derive(Serialize)]
 struct Overrides<'o> {
@@ -68,7 +68,7 @@ struct OverrideAnswer<'o> {
 }
 
 #[derive(Serialize)]
-pub(super) struct LimitAnswer<'o> {
+pub struct LimitAnswer<'o> {
     quota: &'o str,
     #[serde(skip_serializing_if = "Option::is_none")]
     burst: Option<u64>,
@@ -84,13 +84,13 @@ pub(super) struct LimitAnswer<'o> {
     max_hold: Option<&'o str>,
 }
 
-pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
+pub async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
     let overrides = app.limiter().overrides();
     let answer = Overrides { overrides: overrides.iter().map(OverrideAnswer::new).collect() };
     versions::unless_known(&headers, &answer, answer::ANSWER_BYTES * (1 + overrides.len()))
 }
 
-pub(super) async fn set(
+pub async fn set(
     State(app): State<App>,
     Extension(holder): Extension<Holder>,
     headers: HeaderMap,
@@ -110,7 +110,7 @@ pub(super) async fn set(
     Ok(written_for(&set, &named, policy.rule(rule), lowered))
 }
 
-pub(super) async fn remove(
+pub async fn remove(
     State(app): State<App>,
     Extension(holder): Extension<Holder>,
     headers: HeaderMap,
@@ -182,7 +182,7 @@ impl<'o> OverrideAnswer<'o> {
 }
 
 impl<'o> LimitAnswer<'o> {
-    pub(super) fn new(limit: &'o LimitSpec) -> LimitAnswer<'o> {
+    pub fn new(limit: &'o LimitSpec) -> LimitAnswer<'o> {
         LimitAnswer {
             quota: &limit.quota,
             burst: limit.burst,
@@ -196,4 +196,4 @@ impl<'o> LimitAnswer<'o> {
 }
 
 /// The most limits of an override, as of a rule.
-pub(super) const LIMITS_MAX: usize = 64;
+pub const LIMITS_MAX: usize = 64;

@@ -13,7 +13,7 @@ impl From<ControlError> for Problem {
 }
 
 /// Returns the problem of a charge or refund, whose cost is in the field `cost`.
-pub(super) fn problem_of(error: &ControlError, cost: &'static str) -> Problem {
+pub fn problem_of(error: &ControlError, cost: &'static str) -> Problem {
     let (status, field) = match error {
         ControlError::Refused(InvalidChange::UnknownUnit { .. }) => (StatusCode::BAD_REQUEST, cost),
         ControlError::Refused(InvalidChange::UnknownRule { .. }) => (StatusCode::NOT_FOUND, "rule"),

@@ -88,15 +88,15 @@ struct PendingAnswer<'w> {
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"mode\": \"off\"}")]
-pub(super) struct ModeFields<'a> {
+pub struct ModeFields<'a> {
     #[serde(borrow)]
     mode: Text<'a>,
-    pub(super) expires_at: Option<Instant>,
+    pub(crate) expires_at: Option<Instant>,
     #[serde(borrow)]
     reason: Option<Text<'a>>,
 }
 
-pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
+pub async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
     let policy = app.limiter().policy();
     let modes = app.limiter().modes();
     let by_rule: HashMap<&str, &RuleMode> = modes.iter().map(|mode| (mode.rule(), mode)).collect();
@@ -109,7 +109,7 @@ pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response
     versions::unless_known(&headers, &answer, answer::ANSWER_BYTES * (1 + answer.rules.len()))
 }
 
-pub(super) async fn set_mode(
+pub async fn set_mode(
     State(app): State<App>,
     Extension(holder): Extension<Holder>,
     path: Result<Path<String>, PathRejection>,
@@ -130,7 +130,7 @@ pub(super) async fn set_mode(
 }
 
 /// Removes the mode that was set at run time, so that the policy file's mode is in force again.
-pub(super) async fn clear_mode(
+pub async fn clear_mode(
     State(app): State<App>,
     Extension(holder): Extension<Holder>,
     path: Result<Path<String>, PathRejection>,
@@ -143,13 +143,13 @@ pub(super) async fn clear_mode(
 }
 
 /// Answers a runtime change, which is in force here. The status is 202 if some shards get it later.
-pub(super) fn written(report: &WriteReport) -> Response {
+pub fn written(report: &WriteReport) -> Response {
     written_as(report, None, None)
 }
 
 /// Answers a runtime change of the limits of some subjects of a rule. The answer notes capacities that it lowers, and
 /// that it has no effect if the rule is not enforced.
-pub(super) fn written_for(
+pub fn written_for(
     report: &WriteReport,
     subject: &Subject,
     rule: Option<&Rule>,

@@ -24,7 +24,7 @@ pub(crate) struct Scrapes {
 }
 
 impl Scrapes {
-    pub(super) fn new(app: App) -> Scrapes {
+    pub fn new(app: App) -> Scrapes {
         let next = Arc::new(Mutex::new(Instant::now()));
         Scrapes { app, last: Arc::default(), next, waiting: Arc::new(Semaphore::new(WAITING_MAX)) }
     }
@@ -35,7 +35,7 @@ impl Scrapes {
     /// # Errors
     ///
     /// If [`WAITING_MAX`] scrapers wait already.
-    pub(super) async fn in_turn(&self) -> Result<Bytes, Problem> {
+    pub async fn in_turn(&self) -> Result<Bytes, Problem> {
         let Ok(_waiting) = self.waiting.try_acquire() else {
             return Err(Problem::overloaded(TOO_MANY.to_owned()));
         };

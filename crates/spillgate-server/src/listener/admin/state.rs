@@ -21,11 +21,11 @@ use crate::listener::http::{answer, body, json};
     deny_unknown_fields,
     expecting = "an object such as {\"rule\": \"login\", \"subject\": {\"ip\": \"203.0.113.7\"}, \"refund\": 1}"
 )]
-pub(super) struct ChangeFields<'a> {
+pub struct ChangeFields<'a> {
     #[serde(borrow)]
     rule: Text<'a>,
     #[serde(borrow)]
-    pub(super) subject: KeyValues<'a>,
+    pub(crate) subject: KeyValues<'a>,
     #[serde(borrow)]
     charge: Option<CostField<'a>>,
     #[serde(borrow)]
@@ -34,12 +34,12 @@ pub(super) struct ChangeFields<'a> {
     reason: Option<Text<'a>>,
 }
 
-pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     let query = Query::parse(&uri)?.without_all()?;
     Ok(answer::with_quotas(&app.limiter().state(&query.rule, &query.subject).await?))
 }
 
-pub(super) async fn change(
+pub async fn change(
     State(app): State<App>,
     Extension(holder): Extension<Holder>,
     headers: HeaderMap,
@@ -62,7 +62,7 @@ pub(super) async fn change(
 }
 
 /// Resets one subject, or with `all=true` all subjects of a rule.
-pub(super) async fn forget(
+pub async fn forget(
     State(app): State<App>,
     Extension(holder): Extension<Holder>,
     headers: HeaderMap,

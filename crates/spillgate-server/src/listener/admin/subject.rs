@@ -12,18 +12,18 @@ use crate::listener::http::json::Named;
 use crate::listener::http::request::Attribute;
 
 /// A query such as `?rule=login&attr.ip=203.0.113.7`.
-pub(super) struct Query<'u> {
-    pub(super) rule: Cow<'u, str>,
-    pub(super) subject: Request<'u>,
+pub struct Query<'u> {
+    pub(crate) rule: Cow<'u, str>,
+    pub(crate) subject: Request<'u>,
     /// `&all=true`: all subjects of the rule. It must be explicit, so that a forgotten attribute resets no other
     /// subject.
-    pub(super) all: bool,
+    pub(crate) all: bool,
     /// `&reason=…`: the reason of a change.
-    pub(super) reason: Option<Cow<'u, str>>,
+    pub(crate) reason: Option<Cow<'u, str>>,
 }
 
 impl<'u> Query<'u> {
-    pub(super) fn parse(uri: &'u Uri) -> Result<Query<'u>, Problem> {
+    pub fn parse(uri: &'u Uri) -> Result<Query<'u>, Problem> {
         let (mut rule, mut all, mut subject) = (None, None, Request::new());
         let mut reason = None;
         for (name, value) in parameters(uri) {
@@ -44,7 +44,7 @@ impl<'u> Query<'u> {
     }
 
     /// Refuses `all=true`, which only a reset has.
-    pub(super) fn without_all(self) -> Result<Query<'u>, Problem> {
+    pub fn without_all(self) -> Result<Query<'u>, Problem> {
         match self.all {
             true => Err(Problem::in_field("all", ONLY_A_RESET)),
             false => Ok(self),
@@ -53,7 +53,7 @@ impl<'u> Query<'u> {
 }
 
 /// Returns the reason of a change that has no other parameter.
-pub(super) fn reason_in(uri: &Uri) -> Result<Option<Cow<'_, str>>, Problem> {
+pub fn reason_in(uri: &Uri) -> Result<Option<Cow<'_, str>>, Problem> {
     let mut reason = None;
     for (name, value) in parameters(uri) {
         if name != "reason" {
@@ -65,7 +65,7 @@ pub(super) fn reason_in(uri: &Uri) -> Result<Option<Cow<'_, str>>, Problem> {
 }
 
 /// Keeps the value of a parameter that may be given once.
-pub(super) fn once<T>(kept: &mut Option<T>, name: &str, value: T) -> Result<(), Problem> {
+pub fn once<T>(kept: &mut Option<T>, name: &str, value: T) -> Result<(), Problem> {
     match kept.replace(value) {
         None => Ok(()),
         Some(_) => Err(Problem::in_field(name, TWICE)),
@@ -73,18 +73,18 @@ pub(super) fn once<T>(kept: &mut Option<T>, name: &str, value: T) -> Result<(), 
 }
 
 /// Returns the parameters of a query, in their order.
-pub(super) fn parameters(uri: &Uri) -> form_urlencoded::Parse<'_> {
+pub fn parameters(uri: &Uri) -> form_urlencoded::Parse<'_> {
     form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
 }
 
 /// The number of entries that an answer lists.
-pub(super) struct Listed {
-    pub(super) unless_given: usize,
-    pub(super) max: usize,
+pub struct Listed {
+    pub(crate) unless_given: usize,
+    pub(crate) max: usize,
 }
 
 /// Returns the parameters `rule` and `n` of a list: the only rule to list, and the number of entries.
-pub(super) fn listing(uri: &Uri, listed: Listed) -> Result<(Option<Cow<'_, str>>, usize), Problem> {
+pub fn listing(uri: &Uri, listed: Listed) -> Result<(Option<Cow<'_, str>>, usize), Problem> {
     let Listed { unless_given, max } = listed;
     let (mut rule, mut n) = (None, None);
     for (name, value) in parameters(uri) {
@@ -105,7 +105,7 @@ pub(super) fn listing(uri: &Uri, listed: Listed) -> Result<(Option<Cow<'_, str>>
 }
 
 /// Adds the attribute of a parameter `attr.NAME=VALUE` to a subject.
-pub(super) fn attribute<'u>(
+pub fn attribute<'u>(
     subject: Request<'u>,
     name: &str,
     value: Cow<'u, str>,
@@ -124,10 +124,10 @@ pub(super) fn attribute<'u>(
 }
 
 /// The attributes of a subject in a body. A rule's key may have names as long as Envoy sends them.
-pub(super) type KeyValues<'a> = Named<'a, Attribute<'a>, LONG_NAME_MAX>;
+pub type KeyValues<'a> = Named<'a, Attribute<'a>, LONG_NAME_MAX>;
 
 /// Returns the attributes of a body as a subject.
-pub(super) fn subject<'a>(attributes: &'a KeyValues<'_>) -> Request<'a> {
+pub fn subject<'a>(attributes: &'a KeyValues<'_>) -> Request<'a> {
     let with = |subject: Request<'a>, (name, Attribute(value)): &'a (Cow<'_, str>, _)| {
         subject.with(name.as_ref(), Value::from(value.as_ref()))
     };
@@ -135,13 +135,13 @@ pub(super) fn subject<'a>(attributes: &'a KeyValues<'_>) -> Request<'a> {
 }
 
 /// Returns the attributes of a subject as text. Bytes that are no UTF-8 become replacement characters.
-pub(super) fn shown<'s>(
+pub fn shown<'s>(
     attributes: impl Iterator<Item = (&'s str, &'s [u8])>,
 ) -> BTreeMap<&'s str, Cow<'s, str>> {
     attributes.map(|(name, value)| (name, String::from_utf8_lossy(value))).collect()
 }
 
-pub(super) const TWICE: &str = "given twice; give it once";
+pub const TWICE: &str = "given twice; give it once";
 const NO_SUCH_PARAMETER: &str =
     "no such parameter; there are rule, attr.NAME for each attribute, all and reason";
 const ONLY_TRUE: &str = "write all=true to reset the whole rule, or leave it out";

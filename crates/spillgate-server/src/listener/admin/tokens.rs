@@ -90,7 +90,7 @@ impl From<Vec<Token>> for Tokens {
 
 impl Holder {
     /// Returns the note of a change by this holder.
-    pub(super) fn note(&self, reason: Option<&str>) -> Result<ChangeNote, Problem> {
+    pub fn note(&self, reason: Option<&str>) -> Result<ChangeNote, Problem> {
         let note = ChangeNote::by(&self.name);
         match reason {
             None => Ok(note),
@@ -111,7 +111,7 @@ impl Role {
     }
 
     /// Returns the role's name in the file of tokens.
-    pub(super) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Role::Viewer => "viewer",
             Role::Operator => "operator",

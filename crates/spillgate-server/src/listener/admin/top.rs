@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::listener::http::answer;
 
 #[derive(Serialize)]
-pub(super) struct TopAnswer<'t> {
+pub struct TopAnswer<'t> {
     window_ms: u64,
     rules: Vec<RuleAnswer<'t>>,
     decisions_left_out: u64,
@@ -40,7 +40,7 @@ struct SubjectAnswer<'t> {
     count: u64,
 }
 
-pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     let (rule, n) = listing(&uri, Listed { unless_given: N, max: N_MAX })?;
     if let Some(rule) = &rule
         && app.limiter().policy().rule(rule).is_none()
@@ -55,7 +55,7 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
 }
 
 impl<'t> TopAnswer<'t> {
-    pub(super) fn new(top: &'t Top) -> TopAnswer<'t> {
+    pub fn new(top: &'t Top) -> TopAnswer<'t> {
         TopAnswer {
             window_ms: answer::ms_up(top.window()),
             rules: top.rules().iter().map(RuleAnswer::new).collect(),

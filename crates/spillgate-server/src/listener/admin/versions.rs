@@ -17,7 +17,7 @@ use crate::listener::http::answer;
 
 /// Returns a list with its version, or the version alone if the client knows it. `capacity` is the estimated number of
 /// bytes.
-pub(super) fn unless_known(known: &HeaderMap, list: &impl Serialize, capacity: usize) -> Response {
+pub fn unless_known(known: &HeaderMap, list: &impl Serialize, capacity: usize) -> Response {
     let bytes = answer::json_bytes(list, capacity);
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
@@ -30,7 +30,7 @@ pub(super) fn unless_known(known: &HeaderMap, list: &impl Serialize, capacity: u
 }
 
 /// Returns the answer to a change with the version that it wrote.
-pub(super) fn written_at(response: Response, written_at: SystemTime) -> Response {
+pub fn written_at(response: Response, written_at: SystemTime) -> Response {
     with_version(response, version_of(format_args!("{}", Instant(written_at))))
 }
 
@@ -39,7 +39,7 @@ pub(super) fn written_at(response: Response, written_at: SystemTime) -> Response
 /// # Errors
 ///
 /// If the field has no version of a change, or several.
-pub(super) fn replacing(note: ChangeNote, headers: &HeaderMap) -> Result<ChangeNote, Problem> {
+pub fn replacing(note: ChangeNote, headers: &HeaderMap) -> Result<ChangeNote, Problem> {
     let mut fields = headers.get_all(IF_MATCH).iter();
     let Some(seen) = fields.next() else { return Ok(note) };
     let no_version = || Problem::in_field("If-Match", NO_VERSION);
@@ -54,7 +54,7 @@ pub(super) fn replacing(note: ChangeNote, headers: &HeaderMap) -> Result<ChangeN
 }
 
 /// Refuses a change of counters that names the version to replace: counters have no versions.
-pub(super) fn refuse_any(headers: &HeaderMap) -> Result<(), Problem> {
+pub fn refuse_any(headers: &HeaderMap) -> Result<(), Problem> {
     match headers.get_all(IF_MATCH).iter().all(|seen| *seen == ANY) {
         true => Ok(()),
         false => Err(Problem::in_field("If-Match", NO_VERSIONS)),

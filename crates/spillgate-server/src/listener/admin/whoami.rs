@@ -13,7 +13,7 @@ struct HolderAnswer<'h> {
     role: &'static str,
 }
 
-pub(super) async fn show(Extension(Holder { name, role }): Extension<Holder>) -> Response {
+pub async fn show(Extension(Holder { name, role }): Extension<Holder>) -> Response {
     let holder = HolderAnswer { name: &name, role: role.name() };
     answer::json(&holder, answer::ANSWER_BYTES)
 }

@@ -7,15 +7,15 @@ use spillgate::Value;
 use crate::config::Original;
 
 /// Method, host and target (path and query) that a proxy reported.
-pub(super) struct Reported<'r> {
-    pub(super) method: Option<&'r [u8]>,
-    pub(super) host: Option<&'r [u8]>,
-    pub(super) target: Option<&'r [u8]>,
+pub struct Reported<'r> {
+    pub(crate) method: Option<&'r [u8]>,
+    pub(crate) host: Option<&'r [u8]>,
+    pub(crate) target: Option<&'r [u8]>,
 }
 
 impl<'r> Reported<'r> {
     /// Reads them from the configured source.
-    pub(super) fn by(original: Original, request: &'r Request) -> Reported<'r> {
+    pub fn by(original: Original, request: &'r Request) -> Reported<'r> {
         let names = match original {
             Original::XForwarded => X_FORWARDED,
             Original::XOriginal => X_ORIGINAL,
@@ -39,13 +39,13 @@ impl<'r> Reported<'r> {
     }
 }
 
-pub(super) fn upper_case(method: &[u8]) -> Vec<u8> {
+pub fn upper_case(method: &[u8]) -> Vec<u8> {
     method.trim_ascii().to_ascii_uppercase()
 }
 
 /// Adds the wanted parameters of a target as attributes. A `#` ends the query or belongs to it, since servers differ, so
 /// a parameter has the values of both readings.
-pub(super) fn with_parameters<'r>(
+pub fn with_parameters<'r>(
     mut asked: spillgate::Request<'r>,
     target: &[u8],
     wanted: &[String],
@@ -72,9 +72,8 @@ fn last<'r>(headers: &'r HeaderMap, name: &str) -> Option<&'r [u8]> {
 }
 
 const OWN_PATH: &str = "/v1/auth";
-pub(super) const X_FORWARDED: [&str; 3] =
-    ["x-forwarded-method", "x-forwarded-host", "x-forwarded-uri"];
-pub(super) const X_ORIGINAL: [&str; 3] = ["x-original-method", "x-original-host", "x-original-uri"];
+pub const X_FORWARDED: [&str; 3] = ["x-forwarded-method", "x-forwarded-host", "x-forwarded-uri"];
+pub const X_ORIGINAL: [&str; 3] = ["x-original-method", "x-original-host", "x-original-uri"];
 
 #[cfg(test)]
 mod tests {

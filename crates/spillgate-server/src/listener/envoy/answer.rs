@@ -12,7 +12,7 @@ use super::rls::RateLimitResponse;
 use super::rls::rate_limit_response::rate_limit::Unit;
 use super::rls::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
-pub(super) fn to(combined: &AtomicDecision, style: HeaderStyle) -> RateLimitResponse {
+pub fn to(combined: &AtomicDecision, style: HeaderStyle) -> RateLimitResponse {
     let whole = combined.whole();
     let refusal = DenialResponse::from_decision(whole);
     let mut headers = refusal.map_or_else(HeaderMap::new, |refusal| refusal.headers());
@@ -61,7 +61,7 @@ fn status(part: &Decision) -> DescriptorStatus {
 }
 
 /// Returns the name of the rule, followed by that of the limit if the rule has several.
-pub(super) fn name(part: &Decision, limit: &LimitDecision<'_>) -> String {
+pub fn name(part: &Decision, limit: &LimitDecision<'_>) -> String {
     let rule = limit.rule().unwrap_or_default();
     let of_rule = part.limits().filter(|other| other.rule() == Some(rule)).count();
     if of_rule > 1 { format!("{rule}/{}", limit.limit()) } else { rule.to_owned() }

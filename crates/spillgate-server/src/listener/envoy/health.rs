@@ -23,7 +23,7 @@ impl Health {
         health
     }
 
-    pub(super) fn service(&self) -> HealthServer<HealthService> {
+    pub fn service(&self) -> HealthServer<HealthService> {
         HealthServer::new(HealthService::from_health_reporter(self.0.clone()))
     }
 

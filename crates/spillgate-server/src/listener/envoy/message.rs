@@ -17,7 +17,7 @@ use tonic::Status;
 use crate::listener::{Call, ConnectionState};
 
 /// The body of a request: a series of messages.
-pub(super) struct Messages {
+pub struct Messages {
     body: Incoming,
     state: Arc<ConnectionState>,
     call: Option<Call>,
@@ -32,7 +32,7 @@ pub(super) struct Messages {
 
 /// The number of messages that the client of a call sends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum RequestKind {
+pub enum RequestKind {
     /// One, whether the answer is one message or a stream.
     Unary,
     /// Any number.
@@ -41,7 +41,7 @@ pub(super) enum RequestKind {
 
 impl Messages {
     /// Receives messages of at most `longest` bytes. With the first of them `call` has arrived whole.
-    pub(super) fn new(
+    pub fn new(
         body: Incoming,
         request: RequestKind,
         longest: usize,

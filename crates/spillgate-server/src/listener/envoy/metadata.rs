@@ -11,7 +11,7 @@ use super::answer::name;
 use crate::listener::http::answer::ms_up;
 
 /// Returns the metadata of the answer to a call in this domain.
-pub(super) fn build(combined: &AtomicDecision, domain: &str) -> Struct {
+pub fn build(combined: &AtomicDecision, domain: &str) -> Struct {
     let whole = combined.whole();
     let denied_by = |shadow: bool| {
         let denies = move |limit: &LimitDecision<'_>| {

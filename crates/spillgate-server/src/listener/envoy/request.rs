@@ -15,7 +15,7 @@ use common::RateLimitDescriptor;
 use common::rate_limit_descriptor::{Entry, RateLimitOverride};
 
 /// Returns the domain of a request. An empty one, which Envoy does not send, is the default domain.
-pub(super) fn domain(request: &RateLimitRequest) -> &str {
+pub fn domain(request: &RateLimitRequest) -> &str {
     if request.domain.is_empty() { DOMAIN } else { &request.domain }
 }
 
@@ -25,7 +25,7 @@ pub(super) fn domain(request: &RateLimitRequest) -> &str {
 ///
 /// If there are too many descriptors or entries. The operator of Envoy configures their numbers and clients cannot
 /// change them, so no client can cause this error, on which Envoy admits a request.
-pub(super) fn requests(request: &RateLimitRequest) -> Result<Vec<Request<'_>>, Status> {
+pub fn requests(request: &RateLimitRequest) -> Result<Vec<Request<'_>>, Status> {
     let too_many = |noun: &str, count: usize, max: usize| {
         Status::invalid_argument(format!("at most {max} {noun}, got {count}; leave some out"))
     };
@@ -42,7 +42,7 @@ pub(super) fn requests(request: &RateLimitRequest) -> Result<Vec<Request<'_>>, S
 
 /// Returns the longest wait for the store: three quarters of the client's own time-out, so that the answer still
 /// arrives, and at most `most`.
-pub(super) fn store_timeout(metadata: &MetadataMap, most: Duration) -> Duration {
+pub fn store_timeout(metadata: &MetadataMap, most: Duration) -> Duration {
     let waits = metadata.get("grpc-timeout").and_then(|timeout| timeout.to_str().ok());
     let waits = waits.and_then(duration);
     waits.map_or(most, |waits| (waits.saturating_mul(3) / 4).min(most))
@@ -67,7 +67,7 @@ fn one<'a>(request: &'a RateLimitRequest, descriptor: &'a RateLimitDescriptor) -
 }
 
 /// Returns the entries of a descriptor as attributes. The second entry with the same key is named `key.2`, and so on.
-pub(super) fn attributes(entries: &[Entry]) -> Request<'_> {
+pub fn attributes(entries: &[Entry]) -> Request<'_> {
     // The last number of each repeated key. Without it, 256 equal keys would try 32,000 names.
     let mut numbers: HashMap<&str, u32> = HashMap::new();
     entries.iter().fold(Request::new(), |request, Entry { key, value }| {

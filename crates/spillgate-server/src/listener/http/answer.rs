@@ -18,17 +18,14 @@ struct Denial {
 }
 
 /// Answers one check, with ready-made header fields if a style is given.
-pub(in crate::listener) fn to_one<B: From<Vec<u8>>>(
-    decision: &Decision,
-    headers: Option<HeaderStyle>,
-) -> Response<B> {
+pub fn to_one<B: From<Vec<u8>>>(decision: &Decision, headers: Option<HeaderStyle>) -> Response<B> {
     let mut bytes = Vec::with_capacity(ANSWER_BYTES);
     write_decision(&mut bytes, decision, headers, write_limit);
     response(bytes)
 }
 
 /// Answers one check, with a sentence about each name of its request that no rule uses.
-pub(in crate::listener) fn to_check<B: From<Vec<u8>>>(
+pub fn to_check<B: From<Vec<u8>>>(
     decision: &Decision,
     headers: Option<HeaderStyle>,
     unused: &[Arc<str>],
@@ -45,7 +42,7 @@ pub(in crate::listener) fn to_check<B: From<Vec<u8>>>(
 }
 
 /// Answers with each limit's quota and burst in force too, as a policy writes them.
-pub(in crate::listener) fn with_quotas(decision: &Decision) -> Response {
+pub fn with_quotas(decision: &Decision) -> Response {
     let mut bytes = Vec::with_capacity(ANSWER_BYTES);
     write_decision(&mut bytes, decision, None, |bytes, limit| {
         write_limit(bytes, limit);
@@ -57,30 +54,30 @@ pub(in crate::listener) fn with_quotas(decision: &Decision) -> Response {
 }
 
 /// The answer to a batch, made item by item in their order.
-pub(in crate::listener) struct Answers(Vec<u8>);
+pub struct Answers(Vec<u8>);
 
 impl Answers {
     /// Begins the answer to some items.
-    pub(in crate::listener) fn to(items: usize) -> Answers {
+    pub fn to(items: usize) -> Answers {
         let mut bytes = Vec::with_capacity(ANSWER_BYTES * items);
         bytes.extend_from_slice(br#"{"results":["#);
         Answers(bytes)
     }
 
     /// Answers the next item by a decision, with ready-made header fields if a style is given.
-    pub(in crate::listener) fn add(&mut self, decision: &Decision, headers: Option<HeaderStyle>) {
+    pub fn add(&mut self, decision: &Decision, headers: Option<HeaderStyle>) {
         write_decision(&mut self.0, decision, headers, write_limit);
         self.0.push(b',');
     }
 
     /// Answers the next item by a problem, as JSON.
-    pub(in crate::listener) fn add_problem(&mut self, problem: &[u8]) {
+    pub fn add_problem(&mut self, problem: &[u8]) {
         self.0.extend_from_slice(br#"{"error":"#);
         self.0.extend_from_slice(problem);
         self.0.extend_from_slice(b"},");
     }
 
-    pub(in crate::listener) fn response(self) -> Response {
+    pub fn response(self) -> Response {
         let Answers(mut bytes) = self;
         if bytes.last() == Some(&b',') {
             bytes.pop();
@@ -205,17 +202,17 @@ fn write_null(bytes: &mut Vec<u8>, name: &str) {
 }
 
 /// Rounds up to whole milliseconds, so that a client that waits for this time is not too early.
-pub(in crate::listener) fn ms_up(duration: Duration) -> u64 {
+pub fn ms_up(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
 /// Returns any answer as JSON. `capacity` is the estimated number of its bytes.
-pub(in crate::listener) fn json(answer: &impl Serialize, capacity: usize) -> Response {
+pub fn json(answer: &impl Serialize, capacity: usize) -> Response {
     response(json_bytes(answer, capacity))
 }
 
 /// Returns the bytes of any answer as JSON.
-pub(in crate::listener) fn json_bytes(answer: &impl Serialize, capacity: usize) -> Vec<u8> {
+pub fn json_bytes(answer: &impl Serialize, capacity: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(capacity);
     write_json(&mut bytes, answer);
     bytes
@@ -227,14 +224,14 @@ fn write_json(bytes: &mut Vec<u8>, value: &impl Serialize) {
 }
 
 /// Returns the answer with this JSON.
-pub(in crate::listener) fn response<B: From<Vec<u8>>>(json: Vec<u8>) -> Response<B> {
+pub fn response<B: From<Vec<u8>>>(json: Vec<u8>) -> Response<B> {
     let mut response = Response::new(B::from(json));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
 /// The estimated bytes of an answer with one limit, so that most answers are written without growing the buffer.
-pub(in crate::listener) const ANSWER_BYTES: usize = 512;
+pub const ANSWER_BYTES: usize = 512;
 
 #[cfg(test)]
 mod tests {

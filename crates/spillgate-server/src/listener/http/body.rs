@@ -15,7 +15,7 @@ use crate::listener::ConnectionState;
 /// # Errors
 ///
 /// If the body is too long, too slow or incomplete.
-pub(in crate::listener) async fn read<B>(mut body: B) -> Result<Bytes, Problem>
+pub async fn read<B>(mut body: B) -> Result<Bytes, Problem>
 where
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
@@ -35,7 +35,7 @@ where
 /// # Errors
 ///
 /// If the listener's budget has no room for too long.
-pub(super) async fn room_for(connection: &ConnectionState, bytes: usize) -> Result<(), Problem> {
+pub async fn room_for(connection: &ConnectionState, bytes: usize) -> Result<(), Problem> {
     let covered = timeout(BODY_TIMEOUT, connection.buffer_share().cover(bytes)).await;
     covered.map_err(|_| Problem::no_room())
 }

@@ -16,7 +16,7 @@ use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 /// # Errors
 ///
 /// A problem that names the field, or the line and column.
-pub(in crate::listener) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| explain::<T>(body, &error))
 }
 
@@ -79,7 +79,7 @@ fn field(path: &str, message: &str) -> String {
 }
 
 /// A struct that is written as an object, never as an array of its fields.
-pub(in crate::listener) struct Object<T>(pub(in crate::listener) T);
+pub struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -104,9 +104,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for AsMap<D> {
 }
 
 /// An object with field names that the client chooses: each once, with at most `LONGEST` bytes, and not too many.
-pub(in crate::listener) struct Named<'a, T, const LONGEST: usize = NAME_MAX>(
-    pub(in crate::listener) Vec<(Cow<'a, str>, T)>,
-);
+pub struct Named<'a, T, const LONGEST: usize = NAME_MAX>(pub(crate) Vec<(Cow<'a, str>, T)>);
 
 impl<'de: 'a, 'a, T: Deserialize<'de>, const LONGEST: usize> Deserialize<'de>
     for Named<'a, T, LONGEST>
@@ -116,9 +114,7 @@ impl<'de: 'a, 'a, T: Deserialize<'de>, const LONGEST: usize> Deserialize<'de>
     }
 }
 
-pub(in crate::listener) struct NamedVisitor<T, const LONGEST: usize>(
-    pub(in crate::listener) PhantomData<T>,
-);
+pub struct NamedVisitor<T, const LONGEST: usize>(pub(crate) PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>, const LONGEST: usize> Visitor<'de> for NamedVisitor<T, LONGEST> {
     type Value = Vec<(Cow<'de, str>, T)>;
@@ -147,9 +143,7 @@ impl<'de, T: Deserialize<'de>, const LONGEST: usize> Visitor<'de> for NamedVisit
 }
 
 /// The name of an attribute, a unit or a domain: 1 to `LONGEST` bytes.
-pub(in crate::listener) struct Name<'a, const LONGEST: usize = NAME_MAX>(
-    pub(in crate::listener) Cow<'a, str>,
-);
+pub struct Name<'a, const LONGEST: usize = NAME_MAX>(pub(crate) Cow<'a, str>);
 
 impl<'de: 'a, 'a, const LONGEST: usize> Deserialize<'de> for Name<'a, LONGEST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -165,7 +159,7 @@ impl<'de: 'a, 'a, const LONGEST: usize> Deserialize<'de> for Name<'a, LONGEST> {
 
 /// A string, borrowed from the body unless it holds escapes.
 #[derive(PartialEq, Eq)]
-pub(in crate::listener) struct Text<'a>(pub(in crate::listener) Cow<'a, str>);
+pub struct Text<'a>(pub Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -192,7 +186,7 @@ impl<'de> Visitor<'de> for TextVisitor {
 }
 
 /// An array of at most `MAX`.
-pub(in crate::listener) struct List<T, const MAX: usize>(pub(in crate::listener) Vec<T>);
+pub struct List<T, const MAX: usize>(pub Vec<T>);
 
 impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -7,7 +7,7 @@ use super::request::Whole;
 
 #[derive(PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"quota\": \"5/minute\"}")]
-pub(in crate::listener) struct LimitFields<'a> {
+pub struct LimitFields<'a> {
     #[serde(borrow)]
     quota: Text<'a>,
     burst: Option<Whole>,
@@ -25,7 +25,7 @@ pub(in crate::listener) struct LimitFields<'a> {
 
 impl LimitFields<'_> {
     /// Returns the limit as it was written, valid or not.
-    pub(in crate::listener) fn spec(&self) -> LimitSpec {
+    pub fn spec(&self) -> LimitSpec {
         let owned = |text: &Option<Text<'_>>| text.as_ref().map(|Text(text)| text.to_string());
         LimitSpec {
             quota: self.quota.0.to_string(),

@@ -13,7 +13,7 @@ use crate::app::UnknownName;
 
 /// The reason for which a request got no decision and was not charged.
 #[derive(Clone, Debug)]
-pub(in crate::listener) struct Problem {
+pub struct Problem {
     status: StatusCode,
     /// The field with the problem, such as `limit.quota`; empty if the problem is about no field.
     field: String,
@@ -34,29 +34,29 @@ enum Kind {
 }
 
 impl Problem {
-    pub(in crate::listener) fn in_field(field: &str, message: &str) -> Problem {
+    pub fn in_field(field: &str, message: &str) -> Problem {
         let problem = Problem::new(StatusCode::BAD_REQUEST, shortened(message));
         Problem { field: shortened(field), ..problem }
     }
 
     /// Returns this problem with another status than 400.
-    pub(in crate::listener) fn with_status(self, status: StatusCode) -> Problem {
+    pub fn with_status(self, status: StatusCode) -> Problem {
         Problem { status, ..self }
     }
 
     /// Returns the problem of an empty body, with what the path expects.
-    pub(in crate::listener) fn no_body(expected: &str) -> Problem {
+    pub fn no_body(expected: &str) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, format!("the body is empty; send {expected}"))
     }
 
-    pub(in crate::listener) fn compressed() -> Problem {
+    pub fn compressed() -> Problem {
         Problem::new(
             StatusCode::BAD_REQUEST,
             "the body is compressed; send it as it is, without Content-Encoding".to_owned(),
         )
     }
 
-    pub(in crate::listener) fn broken_json(line: usize, column: usize, message: &str) -> Problem {
+    pub fn broken_json(line: usize, column: usize, message: &str) -> Problem {
         let message = shortened(message);
         Problem::new(
             StatusCode::BAD_REQUEST,
@@ -64,35 +64,35 @@ impl Problem {
         )
     }
 
-    pub(in crate::listener) fn incomplete() -> Problem {
+    pub fn incomplete() -> Problem {
         Problem::new(
             StatusCode::BAD_REQUEST,
             "the body is incomplete; send as many bytes as Content-Length names".to_owned(),
         )
     }
 
-    pub(in crate::listener) fn too_large(bytes_max: usize) -> Problem {
+    pub fn too_large(bytes_max: usize) -> Problem {
         let message =
             format!("the body is above {bytes_max} bytes; send the checks in several calls");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
     /// Returns the problem of checks whose answer could have too many bytes, with how many of them fit.
-    pub(in crate::listener) fn answer_too_large(bytes: usize, most: usize, fit: usize) -> Problem {
+    pub fn answer_too_large(bytes: usize, most: usize, fit: usize) -> Problem {
         let message = format!(
             "the answer could have {bytes} bytes, and one may have {most}; send at most {fit} of these checks in a batch"
         );
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
-    pub(in crate::listener) fn too_slow(bound: Duration) -> Problem {
+    pub fn too_slow(bound: Duration) -> Problem {
         let message =
             format!("the body took more than {} s; send it with its head", bound.as_secs());
         Problem::new(StatusCode::REQUEST_TIMEOUT, message)
     }
 
     /// Returns the problem of a batch that was not charged, because the buffers have no room for its answer.
-    pub(in crate::listener) fn no_room() -> Problem {
+    pub fn no_room() -> Problem {
         Problem::retryable(
             "the buffers of this listener are full; send smaller batches, or the same batch later"
                 .to_owned(),
@@ -100,35 +100,35 @@ impl Problem {
     }
 
     /// Returns the problem of a call that the settings of this server forbid.
-    pub(in crate::listener) fn forbidden(why: &str) -> Problem {
+    pub fn forbidden(why: &str) -> Problem {
         Problem::new(StatusCode::FORBIDDEN, why.to_owned())
     }
 
     /// Returns the problem of a call that was done in part or not at all. If the client sends it again, the rest is
     /// done.
-    pub(in crate::listener) fn retryable(message: String) -> Problem {
+    pub fn retryable(message: String) -> Problem {
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, message);
         Problem { kind: Kind::Retryable, ..problem }
     }
 
     /// Returns the problem of a call with the id of an ended reservation.
-    pub(in crate::listener) fn ended(how: &'static str, message: &str) -> Problem {
+    pub fn ended(how: &'static str, message: &str) -> Problem {
         let problem = Problem::in_field("id", message).with_status(StatusCode::CONFLICT);
         Problem { kind: Kind::Ended(how), ..problem }
     }
 
     /// Returns the problem of a call that the service is too busy for, or has no room for.
-    pub(in crate::listener) fn overloaded(message: String) -> Problem {
+    pub fn overloaded(message: String) -> Problem {
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, message);
         Problem { kind: Kind::Overloaded, ..problem }
     }
 
-    pub(in crate::listener) fn no_token() -> Problem {
+    pub fn no_token() -> Problem {
         let message = "no token or a wrong one; send the header Authorization: Bearer TOKEN";
         Problem::new(StatusCode::UNAUTHORIZED, message.to_owned())
     }
 
-    pub(in crate::listener) fn no_such_path(path: &str, paths: &str) -> Problem {
+    pub fn no_such_path(path: &str, paths: &str) -> Problem {
         Problem::new(
             StatusCode::NOT_FOUND,
             format!("there is no {}; there are {paths}", shortened(path)),
@@ -136,25 +136,25 @@ impl Problem {
     }
 
     /// Returns the problem of a path that another listener has.
-    pub(in crate::listener) fn elsewhere(path: &str, listener: &str) -> Problem {
+    pub fn elsewhere(path: &str, listener: &str) -> Problem {
         let message = format!("there is no {} here; send it to {listener}", shortened(path));
         Problem::new(StatusCode::NOT_FOUND, message)
     }
 
-    pub(in crate::listener) fn no_such_rule(rule: &str) -> Problem {
+    pub fn no_such_rule(rule: &str) -> Problem {
         let message =
             format!("there is no rule {:?}; GET /admin/v1/rules lists them", shortened(rule));
         Problem::in_field("rule", &message).with_status(StatusCode::NOT_FOUND)
     }
 
     /// Returns the problem of a method that a path does not take, with the remedy.
-    pub(in crate::listener) fn not_taken(method: &Method, path: &str, remedy: &str) -> Problem {
+    pub fn not_taken(method: &Method, path: &str, remedy: &str) -> Problem {
         let message =
             format!("{} does not take {}; {remedy}", shortened(path), shortened(method.as_str()));
         Problem::new(StatusCode::METHOD_NOT_ALLOWED, message)
     }
 
-    pub(in crate::listener) fn new(status: StatusCode, message: String) -> Problem {
+    pub fn new(status: StatusCode, message: String) -> Problem {
         Problem { status, field: String::new(), message, kind: Kind::Plain }
     }
 }
@@ -183,7 +183,7 @@ struct Body9457<'p> {
 
 impl Problem {
     /// Returns the problem details as JSON.
-    pub(in crate::listener) fn json(&self) -> Vec<u8> {
+    pub fn json(&self) -> Vec<u8> {
         let detail = match self.field.as_str() {
             "" => self.message.clone(),
             field => format!("{field}: {}", self.message),

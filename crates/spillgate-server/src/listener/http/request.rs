@@ -18,10 +18,10 @@ use super::problem::Problem;
 use crate::bounds::{BATCH_MAX, NAME_MAX, RESERVATION_NAME_MAX, VALUE_MAX, WAIT_MAX};
 
 /// One check, by the rules of the policy or with an inline limit. It borrows from the body.
-pub(in crate::listener) type Check<'a> = Object<CheckFields<'a>>;
+pub type Check<'a> = Object<CheckFields<'a>>;
 
 /// Several checks, each decided by itself. A malformed one is a problem of its own, and the others do not notice it.
-pub(in crate::listener) struct Batch<'a>(Vec<Result<Check<'a>, Problem>>);
+pub struct Batch<'a>(Vec<Result<Check<'a>, Problem>>);
 
 /// The fields of a check. A field that is null counts as left out.
 #[derive(serde::Deserialize)]
@@ -29,7 +29,7 @@ pub(in crate::listener) struct Batch<'a>(Vec<Result<Check<'a>, Problem>>);
     deny_unknown_fields,
     expecting = "an object such as {\"attributes\": {\"ip\": \"203.0.113.7\"}}"
 )]
-pub(in crate::listener) struct CheckFields<'a> {
+pub struct CheckFields<'a> {
     #[serde(borrow)]
     domain: Option<Name<'a>>,
     #[serde(borrow)]
@@ -125,18 +125,18 @@ impl Check<'_> {
     /// # Errors
     ///
     /// If fields are missing, contradict each other or belong to reservations.
-    pub(in crate::listener) fn request(&self) -> Result<Request<'_>, Problem> {
+    pub fn request(&self) -> Result<Request<'_>, Problem> {
         self.0.is_no_reservation()?;
         self.0.request(&mut LastLimit::default())
     }
 
     /// Returns the style of the ready-made header fields in the answer; `None` for none.
-    pub(in crate::listener) fn headers(&self) -> Option<HeaderStyle> {
+    pub fn headers(&self) -> Option<HeaderStyle> {
         self.0.headers()
     }
 
     /// Returns how long the check may wait for its limits.
-    pub(in crate::listener) fn wait(&self) -> Result<Duration, Problem> {
+    pub fn wait(&self) -> Result<Duration, Problem> {
         self.0.wait()
     }
 
@@ -145,7 +145,7 @@ impl Check<'_> {
     /// # Errors
     ///
     /// If fields are missing or contradict each other, or if the reservation asks to wait.
-    pub(in crate::listener) fn reservation(&self) -> Result<(Request<'_>, Reserve<'_>), Problem> {
+    pub fn reservation(&self) -> Result<(Request<'_>, Reserve<'_>), Problem> {
         if self.wait()? > Duration::ZERO {
             return Err(Problem::in_field("wait_ms", NO_WAITING_RESERVATION));
         }
@@ -159,7 +159,7 @@ impl<'a> Batch<'a> {
     /// # Errors
     ///
     /// If the body is not a JSON array of at most 1,000 items. A malformed item is not an error here.
-    pub(in crate::listener) fn listed(body: &'a [u8]) -> Result<Vec<&'a RawValue>, Problem> {
+    pub fn listed(body: &'a [u8]) -> Result<Vec<&'a RawValue>, Problem> {
         // Only the bounds of each item: an error inside one would leave a parser of the whole array at a place from
         // which it cannot find the next.
         let List(items) = json::parse::<List<&'a RawValue, BATCH_MAX>>(body)?;
@@ -167,14 +167,14 @@ impl<'a> Batch<'a> {
     }
 
     /// Decodes the items.
-    pub(in crate::listener) fn decode(items: Vec<&'a RawValue>) -> Batch<'a> {
+    pub fn decode(items: Vec<&'a RawValue>) -> Batch<'a> {
         let checks = items.into_iter().map(|item| json::parse(item.get().as_bytes()));
         Batch(checks.collect())
     }
 
     /// Returns the request of each check in order, with the style of the ready-made header fields in its answer, or the
     /// problem of an item that is malformed.
-    pub(in crate::listener) fn requests(
+    pub fn requests(
         &self,
     ) -> impl Iterator<Item = Result<(Request<'_>, Option<HeaderStyle>), Problem>> {
         let mut last = LastLimit::default();
@@ -279,7 +279,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for ReservationName<'a> {
 }
 
 /// The value of an attribute: a string, or an integer as its digits.
-pub(in crate::listener) struct Attribute<'a>(pub(in crate::listener) Cow<'a, str>);
+pub struct Attribute<'a>(pub Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Attribute<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -325,13 +325,13 @@ fn too_long<E: Error>(length: usize) -> E {
 }
 
 /// A cost: a number of requests, or a number for each unit.
-pub(in crate::listener) enum CostField<'a> {
+pub enum CostField<'a> {
     Requests(u64),
     ByUnit(Vec<(Cow<'a, str>, Whole)>),
 }
 
 impl CostField<'_> {
-    pub(in crate::listener) fn cost(&self) -> Cost<'_> {
+    pub fn cost(&self) -> Cost<'_> {
         match self {
             CostField::Requests(amount) => Cost::requests(*amount),
             CostField::ByUnit(amounts) => {
@@ -370,7 +370,7 @@ impl<'de> Visitor<'de> for CostVisitor {
 
 /// A whole number that 64 bits hold.
 #[derive(PartialEq, Eq)]
-pub(in crate::listener) struct Whole(pub(in crate::listener) u64);
+pub struct Whole(pub u64);
 
 impl<'de> Deserialize<'de> for Whole {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -23,7 +23,7 @@ use crate::app::App;
 use crate::bounds::{NO_ROOM, PART_AWAY};
 
 /// Returns the routes of reservations.
-pub(super) fn routes() -> Router<Arc<App>> {
+pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/reserve", post(reserve))
         .route("/v1/settle", post(settle))

@@ -9,14 +9,14 @@ use spillgate::{Policy, Request, Rule};
 use super::problem::Problem;
 
 /// The most bytes that the decisions and the answer to some requests may have.
-pub(super) struct Room {
+pub struct Room {
     /// The most limits of each request.
     limits: SmallVec<[usize; 1]>,
     answer: usize,
 }
 
 /// Returns the most bytes of a body and of the `count` requests that it lists, once they are decoded.
-pub(super) fn decoded(body: &[u8], count: usize) -> usize {
+pub fn decoded(body: &[u8], count: usize) -> usize {
     // Each attribute and each unit has a colon.
     let named = body.iter().filter(|byte| **byte == b':').count();
     body.len() + count * DECODED_OF_ONE + named * DECODED_OF_NAMED
@@ -24,7 +24,7 @@ pub(super) fn decoded(body: &[u8], count: usize) -> usize {
 
 impl Room {
     /// Returns the room of requests, each with the style of its ready-made headers.
-    pub(super) fn new<'r, 'a: 'r>(
+    pub fn new<'r, 'a: 'r>(
         policy: &Policy,
         requests: impl IntoIterator<Item = (&'r Request<'a>, Option<HeaderStyle>)>,
     ) -> Room {
@@ -38,7 +38,7 @@ impl Room {
     }
 
     /// Returns whether it is more than most checks take, which need no budget.
-    pub(super) fn is_large(&self) -> bool {
+    pub fn is_large(&self) -> bool {
         self.limits.iter().sum::<usize>() > FEW_LIMITS
     }
 
@@ -47,7 +47,7 @@ impl Room {
     /// # Errors
     ///
     /// If the answer could have more bytes than one answer may have. Nothing was charged.
-    pub(super) fn answer(&self) -> Result<usize, Problem> {
+    pub fn answer(&self) -> Result<usize, Problem> {
         if self.answer <= ANSWER_MAX {
             return Ok(self.answer);
         }
@@ -56,14 +56,14 @@ impl Room {
     }
 
     /// Returns the most bytes of the decisions that are in memory at once.
-    pub(super) fn decided(&self) -> usize {
+    pub fn decided(&self) -> usize {
         let all: usize = self.limits.iter().sum();
         let largest = self.limits.iter().copied().max().unwrap_or_default();
         all.min(DECIDED_AT_ONCE.max(largest)) * DECISION_OF_LIMIT
     }
 
     /// Returns how many of the last `rest` requests to decide at once: at least one.
-    pub(super) fn next(&self, rest: usize) -> usize {
+    pub fn next(&self, rest: usize) -> usize {
         let rest = &self.limits[self.limits.len() - rest..];
         let mut limits = 0;
         let fits = |of_one: &&usize| {
@@ -165,7 +165,7 @@ const NAMED_IN_HEADERS: usize = 3;
 /// The bytes around a header field in JSON, or around a member of a body that is a string in JSON.
 const MEMBER: usize = 8;
 /// The bytes around the problem of an item.
-pub(super) const PROBLEM: usize = 16;
+pub const PROBLEM: usize = 16;
 /// The bytes of one limit in a decision.
 const DECISION_OF_LIMIT: usize = 256;
 /// The bytes of a decoded check without its attributes, and of its request.

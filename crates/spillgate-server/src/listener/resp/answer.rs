@@ -10,7 +10,7 @@ use crate::listener::http::answer::ms_up;
 
 /// The form of an answer, with the numbers of the command that it repeats.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Answer {
+pub enum Answer {
     /// `[limited, limit, remaining, retry_after, reset_after]`, as redis-cell.
     Cell(Throttled),
     /// `[allowed, remaining, retry_after_ms, reset_after_ms, rule, reason]`, and the receipt if there is one.
@@ -21,13 +21,13 @@ pub(super) enum Answer {
 
 /// The numbers of `CL.THROTTLE`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Throttled {
-    pub(super) capacity: u64,
-    pub(super) quantity: u64,
+pub struct Throttled {
+    pub(crate) capacity: u64,
+    pub(crate) quantity: u64,
 }
 
 impl Answer {
-    pub(super) fn write(self, decision: &Decision, replies: &mut Replies) {
+    pub fn write(self, decision: &Decision, replies: &mut Replies) {
         if decision.reason() == Some(Reason::Overloaded) {
             return replies.error(OVERLOADED);
         }

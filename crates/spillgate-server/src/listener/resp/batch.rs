@@ -8,15 +8,15 @@ use super::frame::{Frame, Malformed, decode};
 use super::reservation::Reservation;
 
 /// Commands in their order, up to one that may change the meaning of those after it.
-pub(super) struct Batch<'a> {
-    pub(super) requests: Vec<Request<'a>>,
-    pub(super) entries: Vec<Entry<'a>>,
+pub struct Batch<'a> {
+    pub(crate) requests: Vec<Request<'a>>,
+    pub(crate) entries: Vec<Entry<'a>>,
     /// The bytes of all commands.
-    pub(super) length: usize,
-    pub(super) end: End,
+    pub(crate) length: usize,
+    pub(crate) end: End,
 }
 
-pub(super) enum Entry<'a> {
+pub enum Entry<'a> {
     /// The answer to the next of the batch's checks.
     Answer(Answer),
     Control(Control<'a>),
@@ -28,7 +28,7 @@ pub(super) enum Entry<'a> {
 
 /// The reason for which a batch ends.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub enum End {
     /// It is as long as it may be, or the meaning of the next command depends on it.
     Cut,
     /// The next command is incomplete until `wanted` bytes follow this batch.
@@ -40,7 +40,7 @@ pub(super) enum End {
 
 /// Whether the client may send checks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
+pub enum Access {
     Open,
     /// The client must send the password first.
     Barred,
@@ -48,7 +48,7 @@ pub(super) enum Access {
 
 impl<'a> Batch<'a> {
     /// Decodes at most `most` commands. `refusal` returns the error reply to a check that must not be made.
-    pub(super) fn decode(
+    pub fn decode(
         bytes: &'a [u8],
         access: Access,
         most: usize,

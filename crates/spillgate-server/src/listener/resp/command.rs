@@ -16,7 +16,7 @@ use crate::bounds::ATTRIBUTES_MAX;
     reason = "a busy client's commands are nearly all checks, and a box would cost each an allocation"
 )]
 #[derive(Debug)]
-pub(super) enum Command<'a> {
+pub enum Command<'a> {
     Check(Request<'a>, Answer),
     Reservation(Reservation<'a>),
     Control(Control<'a>),
@@ -24,7 +24,7 @@ pub(super) enum Command<'a> {
 
 /// A command about the connection itself, or one that is answered without the app.
 #[derive(Debug)]
-pub(super) enum Control<'a> {
+pub enum Control<'a> {
     Auth(Credentials<'a>),
     Commands,
     Hello(Hello<'a>),
@@ -38,21 +38,21 @@ pub(super) enum Control<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Credentials<'a> {
-    pub(super) user: &'a [u8],
-    pub(super) password: &'a [u8],
+pub struct Credentials<'a> {
+    pub(crate) user: &'a [u8],
+    pub(crate) password: &'a [u8],
 }
 
 /// `HELLO [version [AUTH user password] [SETNAME name]]`. The name has no effect.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Hello<'a> {
-    pub(super) version: Option<Version>,
-    pub(super) credentials: Option<Credentials<'a>>,
+pub struct Hello<'a> {
+    pub(crate) version: Option<Version>,
+    pub(crate) credentials: Option<Credentials<'a>>,
 }
 
 impl<'a> Command<'a> {
     /// Parses a request, which holds at least the name of a command.
-    pub(super) fn parse(request: &[&'a [u8]]) -> Command<'a> {
+    pub fn parse(request: &[&'a [u8]]) -> Command<'a> {
         let (name, arguments) = (request[0], &request[1..]);
         let Some(command) = command_named(name) else {
             return unknown(name);
@@ -76,12 +76,12 @@ impl<'a> Command<'a> {
 
 impl Control<'_> {
     /// Returns whether the command may change the meaning of the commands after it.
-    pub(super) fn ends_batch(&self) -> bool {
+    pub fn ends_batch(&self) -> bool {
         matches!(self, Control::Auth(_) | Control::Hello(_) | Control::Quit)
     }
 
     /// Returns whether a client may send the command before the password.
-    pub(super) fn is_for_all(&self) -> bool {
+    pub fn is_for_all(&self) -> bool {
         self.ends_batch() || matches!(self, Control::Ping(_))
     }
 }
@@ -266,4 +266,4 @@ const COMMANDS: &[CommandInfo] = &[
 ];
 
 /// The user of `AUTH password`.
-pub(super) const USER: &[u8] = b"default";
+pub const USER: &[u8] = b"default";

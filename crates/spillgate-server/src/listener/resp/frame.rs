@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 /// The request at the front of the bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Frame<'a> {
+pub enum Frame<'a> {
     /// A whole request, and the number of its bytes. Without arguments it is no command.
     Whole { arguments: Arguments<'a>, length: usize },
     /// The beginning of a request that is incomplete until there are `wanted` bytes.
@@ -15,11 +15,11 @@ pub(super) enum Frame<'a> {
 }
 
 /// The name of a command and its arguments; most commands have at most eight words.
-pub(super) type Arguments<'a> = SmallVec<[&'a [u8]; 8]>;
+pub type Arguments<'a> = SmallVec<[&'a [u8]; 8]>;
 
 /// Bytes that are no request and cannot become one. The bytes after them have no meaning either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed(&'static str);
+pub struct Malformed(&'static str);
 
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -28,7 +28,7 @@ impl fmt::Display for Malformed {
 }
 
 /// Decodes the request at the front of the bytes.
-pub(super) fn decode(bytes: &[u8]) -> Result<Frame<'_>, Malformed> {
+pub fn decode(bytes: &[u8]) -> Result<Frame<'_>, Malformed> {
     let mut reader = Reader { bytes, at: 0 };
     let read = match bytes.first() {
         None => Err(Stop::Partial { wanted: 1 }),
@@ -140,7 +140,7 @@ const ARGUMENTS_MAX: usize = 1_024;
 const STRING_MAX: usize = 64 * 1024;
 
 /// The most bytes of one request, and so the most that are kept of an incomplete one.
-pub(super) const REQUEST_MAX: usize = 128 * 1024;
+pub const REQUEST_MAX: usize = 128 * 1024;
 
 /// The most digits of a length: more than any valid length has.
 const DIGITS_MAX: usize = 8;

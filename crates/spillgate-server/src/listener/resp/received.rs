@@ -8,7 +8,7 @@ use crate::listener::ConnectionState;
 
 /// Requests that wait for their answers, and the beginning of one more.
 #[derive(Debug)]
-pub(super) struct Received {
+pub struct Received {
     bytes: Vec<u8>,
     /// The number of bytes below which no request is whole.
     wanted: usize,
@@ -17,20 +17,20 @@ pub(super) struct Received {
 }
 
 impl Received {
-    pub(super) fn new() -> Received {
+    pub fn new() -> Received {
         Received { bytes: Vec::new(), wanted: 1, chunk: CHUNK_MIN }
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
     /// Returns whether there may be a whole request.
-    pub(super) fn is_enough(&self) -> bool {
+    pub fn is_enough(&self) -> bool {
         self.bytes.len() >= self.wanted
     }
 
@@ -39,7 +39,7 @@ impl Received {
     /// An incomplete request is kept, and `frame` bounds its length, so this never holds more than that and one chunk.
     /// Bytes beyond the free part come from the listener's budget. If that is used up, chunks are short, and a client
     /// with nothing free left waits.
-    pub(super) async fn read(
+    pub async fn read(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
         state: &ConnectionState,
@@ -61,18 +61,18 @@ impl Received {
         Ok(read)
     }
 
-    pub(super) fn capacity(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
     /// Drops the first `answered` bytes, and notes that the rest is no whole request until it has `wanted` bytes.
-    pub(super) fn keep_after(&mut self, answered: usize, wanted: usize) {
+    pub fn keep_after(&mut self, answered: usize, wanted: usize) {
         self.bytes.drain(..answered);
         self.wanted = wanted;
     }
 
     /// Frees the memory of a client that is silent for a while.
-    pub(super) fn free_memory(&mut self) {
+    pub fn free_memory(&mut self) {
         if self.bytes.is_empty() {
             self.bytes = Vec::new();
             self.chunk = CHUNK_MIN;

@@ -2,51 +2,51 @@
 
 /// Replies that wait to be sent.
 #[derive(Debug, Default)]
-pub(super) struct Replies {
+pub struct Replies {
     bytes: Vec<u8>,
     version: Version,
 }
 
 /// The version of the protocol. Version 3 has maps, and a null of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Version {
+pub enum Version {
     #[default]
     Two,
     Three,
 }
 
 impl Replies {
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// Removes the replies after they are sent, and keeps the memory for the next.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.bytes.clear();
     }
 
     /// Frees the memory of a client that is silent for a while.
-    pub(super) fn free_memory(&mut self) {
+    pub fn free_memory(&mut self) {
         self.bytes = Vec::new();
     }
 
-    pub(super) fn version(&self) -> Version {
+    pub fn version(&self) -> Version {
         self.version
     }
 
     /// Sets the version of the protocol, from the next reply on.
-    pub(super) fn set_version(&mut self, version: Version) {
+    pub fn set_version(&mut self, version: Version) {
         self.version = version;
     }
 
     /// Writes a status such as `OK` or `PONG`.
-    pub(super) fn status(&mut self, text: &str) {
+    pub fn status(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
     /// Writes an error, which begins with its code, such as `ERR …`. Control characters become spaces, so that a text
     /// of the client cannot end the line.
-    pub(super) fn error(&mut self, text: &str) {
+    pub fn error(&mut self, text: &str) {
         let start = self.bytes.len() + 1;
         self.line(b'-', text.as_bytes());
         let end = self.bytes.len() - LINE_END.len();
@@ -57,25 +57,25 @@ impl Replies {
     }
 
     /// Writes a number. Integers of the protocol have a sign, so a larger one becomes the largest.
-    pub(super) fn number(&mut self, number: u64) {
+    pub fn number(&mut self, number: u64) {
         self.header(b':', number.min(i64::MAX as u64));
     }
 
     /// Writes a number, or -1 if it is unknown.
-    pub(super) fn number_or_unknown(&mut self, number: Option<u64>) {
+    pub fn number_or_unknown(&mut self, number: Option<u64>) {
         match number {
             Some(number) => self.number(number),
             None => self.line(b':', b"-1"),
         }
     }
 
-    pub(super) fn string(&mut self, bytes: &[u8]) {
+    pub fn string(&mut self, bytes: &[u8]) {
         self.header(b'$', bytes.len());
         self.bytes.extend_from_slice(bytes);
         self.bytes.extend_from_slice(LINE_END);
     }
 
-    pub(super) fn nothing(&mut self) {
+    pub fn nothing(&mut self) {
         match self.version {
             Version::Two => self.line(b'$', b"-1"),
             Version::Three => self.line(b'_', b""),
@@ -83,12 +83,12 @@ impl Replies {
     }
 
     /// Begins an array. The next `items` replies are its items.
-    pub(super) fn array(&mut self, items: usize) {
+    pub fn array(&mut self, items: usize) {
         self.header(b'*', items);
     }
 
     /// Begins a map. The next `pairs` pairs of replies are its entries.
-    pub(super) fn map(&mut self, pairs: usize) {
+    pub fn map(&mut self, pairs: usize) {
         match self.version {
             Version::Two => self.array(pairs * 2),
             Version::Three => self.header(b'%', pairs),

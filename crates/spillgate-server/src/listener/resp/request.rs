@@ -10,10 +10,10 @@ use super::answer::{Answer, Throttled};
 use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX, VALUE_MAX};
 
 /// A check and the form of its answer, or the problem of an argument.
-pub(super) type ParsedCheck<'a> = Result<(Request<'a>, Answer), String>;
+pub type ParsedCheck<'a> = Result<(Request<'a>, Answer), String>;
 
 /// Parses `CL.THROTTLE key max_burst count period [quantity]` of redis-cell: the capacity is one more than the burst.
-pub(super) fn cl_throttle<'a>(arguments: &[&'a [u8]]) -> ParsedCheck<'a> {
+pub fn cl_throttle<'a>(arguments: &[&'a [u8]]) -> ParsedCheck<'a> {
     let capacity = 1 + number("max_burst", arguments[1], 0..=COUNT_MAX - 1)?;
     let count = number("count", arguments[2], 1..=COUNT_MAX)?;
     let period = number("period", arguments[3], 1..=PERIOD_MAX)?;
@@ -28,7 +28,7 @@ pub(super) fn cl_throttle<'a>(arguments: &[&'a [u8]]) -> ParsedCheck<'a> {
 }
 
 /// Parses `SG.CHECK domain cost [attribute value …]`, a check by the rules of the policy.
-pub(super) fn sg_check<'a>(arguments: &[&'a [u8]]) -> ParsedCheck<'a> {
+pub fn sg_check<'a>(arguments: &[&'a [u8]]) -> ParsedCheck<'a> {
     let domain = name("domain", arguments[0])?;
     let mut request = Request::new().in_domain(domain).costing(cost(arguments[1])?);
     let (pairs, odd) = arguments[2..].as_chunks::<2>();
@@ -67,7 +67,7 @@ fn bounded<'a>(argument: &str, bytes: &'a [u8]) -> Result<&'a [u8], String> {
     Ok(bytes)
 }
 
-pub(super) fn name<'a>(argument: &str, bytes: &'a [u8]) -> Result<&'a str, String> {
+pub fn name<'a>(argument: &str, bytes: &'a [u8]) -> Result<&'a str, String> {
     let name = std::str::from_utf8(bytes).ok();
     name.filter(|name| (1..=NAME_MAX).contains(&name.len())).ok_or_else(|| {
         format!(
@@ -78,7 +78,7 @@ pub(super) fn name<'a>(argument: &str, bytes: &'a [u8]) -> Result<&'a str, Strin
 }
 
 /// Parses a cost such as `5` or `requests=1,tokens=900`.
-pub(super) fn cost(text: &[u8]) -> Result<Cost<'_>, String> {
+pub fn cost(text: &[u8]) -> Result<Cost<'_>, String> {
     if !text.contains(&b'=') {
         return number("cost", text, 0..=u64::MAX).map(Cost::requests);
     }
@@ -104,11 +104,7 @@ pub(super) fn cost(text: &[u8]) -> Result<Cost<'_>, String> {
     Ok(cost)
 }
 
-pub(super) fn number(
-    argument: &str,
-    text: &[u8],
-    range: RangeInclusive<u64>,
-) -> Result<u64, String> {
+pub fn number(argument: &str, text: &[u8], range: RangeInclusive<u64>) -> Result<u64, String> {
     // A sign is no digit, though the standard library takes a plus.
     let digits = text.first().filter(|first| first.is_ascii_digit()).map(|_| text);
     let number = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
@@ -119,7 +115,7 @@ pub(super) fn number(
 }
 
 /// Quotes bytes of a client in a message: escaped, and only the first ones.
-pub(super) fn quoted(bytes: &[u8]) -> String {
+pub fn quoted(bytes: &[u8]) -> String {
     let shown = &bytes[..bytes.len().min(QUOTED_MAX)];
     let more = if shown.len() < bytes.len() { "…" } else { "" };
     format!("'{}{more}'", shown.escape_ascii())

@@ -14,7 +14,7 @@ use crate::bounds::{NO_ROOM, PART_AWAY, RESERVATION_NAME_MAX};
 
 /// A command about a reservation.
 #[derive(Debug)]
-pub(super) enum Reservation<'a> {
+pub enum Reservation<'a> {
     Reserve { request: Box<Request<'a>>, reserve: Reserve<'a> },
     Settle { receipt: Receipt, usage: Usage<'a> },
     Cancel(Receipt),
@@ -23,10 +23,10 @@ pub(super) enum Reservation<'a> {
 }
 
 /// A command about a reservation, or the problem of an argument.
-pub(super) type ParsedReservation<'a> = Result<Reservation<'a>, String>;
+pub type ParsedReservation<'a> = Result<Reservation<'a>, String>;
 
 /// Parses `SG.RESERVE domain cost ttl_ms id [attribute value …]`. The id `-` is none.
-pub(super) fn reserve<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
+pub fn reserve<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
     let lasting = milliseconds(arguments[2])?;
     let mut reserve = Reserve::lasting(lasting);
     if arguments[3] != b"-" {
@@ -43,28 +43,28 @@ pub(super) fn reserve<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
 }
 
 /// Parses `SG.SETTLE receipt cost`.
-pub(super) fn settle<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
+pub fn settle<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
     Ok(Reservation::Settle { receipt: receipt(arguments[0])?, usage: usage(arguments[1])? })
 }
 
 /// Parses `SG.CANCEL receipt`.
-pub(super) fn cancel<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
+pub fn cancel<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
     receipt(arguments[0]).map(Reservation::Cancel)
 }
 
 /// Parses `SG.RELEASE receipt`.
-pub(super) fn release<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
+pub fn release<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
     receipt(arguments[0]).map(Reservation::Release)
 }
 
 /// Parses `SG.RENEW receipt ttl_ms`.
-pub(super) fn renew<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
+pub fn renew<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
     let lasting = milliseconds(arguments[1])?;
     Ok(Reservation::Renew { receipt: receipt(arguments[0])?, lasting })
 }
 
 impl Reservation<'_> {
-    pub(super) async fn run(&self, app: &App, replies: &mut Replies) {
+    pub async fn run(&self, app: &App, replies: &mut Replies) {
         if let Err(why) = app.takes_reservations() {
             return replies.error(&format!("NOPERM {why}"));
         }

@@ -7,7 +7,7 @@ use crate::listener::Token;
 
 /// The session of one client.
 #[derive(Debug)]
-pub(super) struct Session {
+pub struct Session {
     id: u64,
     /// The password that the client must send before it may check limits.
     password: Option<Token>,
@@ -18,28 +18,28 @@ pub(super) struct Session {
 
 /// Whether the connection stays open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub enum Next {
     Stay,
     Leave,
 }
 
 impl Session {
-    pub(super) fn new(id: u64, password: Option<Token>) -> Session {
+    pub fn new(id: u64, password: Option<Token>) -> Session {
         Session { id, password, authenticated: false, failed: false }
     }
 
     /// Returns whether the client may check limits.
-    pub(super) fn access(&self) -> Access {
+    pub fn access(&self) -> Access {
         if self.authenticated || self.password.is_none() { Access::Open } else { Access::Barred }
     }
 
     /// Returns whether a command had a wrong password since the last call of this function.
-    pub(super) fn take_failure(&mut self) -> bool {
+    pub fn take_failure(&mut self) -> bool {
         std::mem::take(&mut self.failed)
     }
 
     /// Runs a command, and writes its reply.
-    pub(super) fn run(&mut self, control: &Control<'_>, replies: &mut Replies) -> Next {
+    pub fn run(&mut self, control: &Control<'_>, replies: &mut Replies) -> Next {
         match control {
             Control::Auth(credentials) => match self.authenticate(*credentials) {
                 Ok(()) => replies.status("OK"),
@@ -112,7 +112,7 @@ const INFO: &str = concat!(
 );
 
 /// The reply to a check before the password.
-pub(super) const NOT_AUTHENTICATED: &str =
+pub const NOT_AUTHENTICATED: &str =
     "NOAUTH Authentication required: send AUTH with the password first";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair: the user is default, the \
      password is the one in password_file or data_token_file";

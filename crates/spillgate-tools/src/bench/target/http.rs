@@ -18,7 +18,7 @@ use spillgate::Source;
 use super::{Answer, BenchArgs};
 use crate::{Failure, token};
 
-pub(in crate::bench) struct Http {
+pub struct Http {
     client: Client<HttpConnector, Full<Bytes>>,
     url: Uri,
     token: Option<HeaderValue>,
@@ -35,7 +35,7 @@ struct CheckAnswer<'a> {
 }
 
 impl Http {
-    pub(super) fn new(args: &BenchArgs) -> Result<Http, Failure> {
+    pub fn new(args: &BenchArgs) -> Result<Http, Failure> {
         let url = args.url.as_deref().unwrap_or_default();
         let url: Option<Uri> = format!("{}/v1/check", url.trim_end_matches('/')).parse().ok();
         // The report shows the URL, so it may have no password.
@@ -54,11 +54,11 @@ impl Http {
         Ok(Http { client, url, token, body: body(args).to_string() })
     }
 
-    pub(super) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         self.url.to_string()
     }
 
-    pub(super) async fn ask(&self, subject: &str) -> Answer {
+    pub async fn ask(&self, subject: &str) -> Answer {
         let body = self.body.replacen(SUBJECT, subject, 1);
         let mut request = Request::new(Full::new(Bytes::from(body)));
         *request.method_mut() = hyper::Method::POST;

@@ -7,7 +7,7 @@ use saphyr_parser::Event;
 
 /// Counts the nodes of these copies before the loader makes them.
 #[derive(Default)]
-pub(super) struct Copies {
+pub struct Copies {
     /// The open lists and mappings: the anchor of each, or 0, and its number of nodes so far.
     open: Vec<(usize, usize)>,
     /// The number of nodes of each value with an anchor.
@@ -17,7 +17,7 @@ pub(super) struct Copies {
 
 impl Copies {
     /// Counts an event. Returns the reason if the file goes beyond a bound.
-    pub(super) fn note(&mut self, event: &Event<'_>) -> Result<(), &'static str> {
+    pub fn note(&mut self, event: &Event<'_>) -> Result<(), &'static str> {
         match event {
             Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
                 self.open.push((*anchor, 1));

@@ -6,7 +6,7 @@ use super::Note;
 use super::tree::{Entry, Limit, Node, Tree, Value};
 
 /// Returns the policy in TOML.
-pub(super) fn write(tree: &Tree, notes: &mut Vec<Note>) -> String {
+pub fn write(tree: &Tree, notes: &mut Vec<Note>) -> String {
     let nodes: Vec<&Node> = tree.nodes.iter().filter(|node| is_expressible(node, notes)).collect();
     for (place, node) in nodes.iter().enumerate() {
         note_hidden(&nodes, place, node, notes);

@@ -8,33 +8,33 @@ use super::copies::Copies;
 
 /// The limits of a configuration.
 #[derive(Debug)]
-pub(super) struct Tree {
-    pub(super) domain: String,
+pub struct Tree {
+    pub(crate) domain: String,
     /// Every limit and every exemption, in the order of the file.
-    pub(super) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<Node>,
 }
 
 /// A limit or an exemption, and the entries of the descriptors that it applies to.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
-    pub(super) line: usize,
-    pub(super) entries: Vec<Entry>,
-    pub(super) limit: Limit,
-    pub(super) shadow: bool,
+pub struct Node {
+    pub(crate) line: usize,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) limit: Limit,
+    pub(crate) shadow: bool,
     /// The name that the configuration gives the limit.
-    pub(super) name: Option<String>,
+    pub(crate) name: Option<String>,
 }
 
 /// An entry of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) key: String,
-    pub(super) value: Value,
+pub struct Entry {
+    pub(crate) key: String,
+    pub(crate) value: Value,
 }
 
 /// The values that an entry may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub enum Value {
     /// Any value.
     Any,
     /// This value.
@@ -56,7 +56,7 @@ pub(super) enum Value {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Limit {
+pub enum Limit {
     Unlimited,
     Block,
     /// A count of requests in a window such as `30d`.
@@ -67,7 +67,7 @@ pub(super) enum Limit {
 }
 
 /// Reads a configuration. Anything that envoyproxy/ratelimit refuses is an error.
-pub(super) fn read(text: &str, notes: &mut Vec<Note>) -> Result<Tree, Note> {
+pub fn read(text: &str, notes: &mut Vec<Note>) -> Result<Tree, Note> {
     let documents = documents(text).map_err(|error| {
         Note::error(error.marker().line(), format!("cannot be read as YAML: {}", error.info()))
     })?;

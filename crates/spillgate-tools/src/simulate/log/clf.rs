@@ -4,15 +4,15 @@
 use std::borrow::Cow;
 
 /// One line, split into its fields in the order of [`FIELDS`].
-pub(super) struct Clf<'l>([Cow<'l, [u8]>; FIELDS.len()]);
+pub struct Clf<'l>([Cow<'l, [u8]>; FIELDS.len()]);
 
 /// The names of the fields. The host is there if the server logs which of its hosts a request was for.
-pub(super) const FIELDS: [&str; 10] =
+pub const FIELDS: [&str; 10] =
     ["host", "ip", "ident", "user", "time", "request", "status", "bytes", "referer", "user-agent"];
 
 impl<'l> Clf<'l> {
     /// Splits a line, or returns its problem.
-    pub(super) fn parse(line: &'l [u8]) -> Result<Clf<'l>, &'static str> {
+    pub fn parse(line: &'l [u8]) -> Result<Clf<'l>, &'static str> {
         const NO_TIME: &str = "no time in brackets";
         let open = line.windows(2).position(|pair| pair == b" [").ok_or(NO_TIME)?;
         let (time, rest) = split(&line[open + 2..], b']').ok_or(NO_TIME)?;
@@ -28,7 +28,7 @@ impl<'l> Clf<'l> {
     }
 
     /// Returns the value of a field.
-    pub(super) fn field(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+    pub fn field(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         let number = FIELDS.iter().position(|known| known.eq_ignore_ascii_case(name))?;
         Some(Cow::Borrowed(&*self.0[number]))
     }

@@ -72,7 +72,7 @@ impl<'w> Wanted<'w> {
     }
 
     /// Refuses a log whose lines have these fields, if the time or a field that a flag names is not among them.
-    pub(super) fn check(&self, fields: &[&str]) -> Result<(), String> {
+    pub fn check(&self, fields: &[&str]) -> Result<(), String> {
         let is_there = |name: &str| fields.iter().any(|field| field.eq_ignore_ascii_case(name));
         let has = |name: &&&str| {
             is_there(name) || matches!(**name, "method" | "path") && is_there("request")
@@ -87,7 +87,7 @@ impl<'w> Wanted<'w> {
     }
 
     /// Returns the instant and the request of a line with these fields, or the line's problem.
-    pub(super) fn event<'l>(
+    pub fn event<'l>(
         &self,
         field: impl Fn(&str) -> Option<Cow<'l, [u8]>>,
     ) -> Result<(u64, Request<'w>), String> {
@@ -199,9 +199,9 @@ fn well_known(field: &str) -> &str {
 }
 
 /// The name by which `--map` names the time.
-pub(super) const TIME: &str = "time";
+pub const TIME: &str = "time";
 /// The prefix of the name of a query parameter.
-pub(super) const QUERY: &str = "query:";
+pub const QUERY: &str = "query:";
 /// The most characters of a list of fields in a message.
 const LIST_MAX: usize = 400;
 const NO_TIME: &str = "no field holds the time; name it: --map time=FIELD";

@@ -6,7 +6,7 @@ use jiff::{Timestamp, Zoned};
 
 /// Reads an instant and returns its microseconds since 1970. Returns `None` for other text, and for instants before 1970
 /// or later than limits can count.
-pub(super) fn instant_us(text: &[u8]) -> Option<u64> {
+pub fn instant_us(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?.trim();
     let at = match text.as_bytes() {
         [_, _, b'/', ..] => Timestamp::strptime("%d/%b/%Y:%H:%M:%S %z", text).ok()?,

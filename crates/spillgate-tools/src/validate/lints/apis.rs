@@ -7,7 +7,7 @@ use super::super::rules::decides;
 use super::{Checked, Finding};
 
 /// Forward auth is called by a proxy. Unless that proxy is trusted, every request has the proxy's address.
-pub(super) fn address_of_proxy(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn address_of_proxy(checked: &Checked<'_>) -> Vec<Finding> {
     let auth_is_set = checked.line_set("server.auth").is_some();
     if !auth_is_set || checked.line_set("server.trusted_proxies").is_some() {
         return Vec::new();
@@ -26,7 +26,7 @@ pub(super) fn address_of_proxy(checked: &Checked<'_>) -> Vec<Finding> {
 }
 
 /// A client that is trusted as a proxy names its own address, a new one for each request.
-pub(super) fn trusts_everyone(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn trusts_everyone(checked: &Checked<'_>) -> Vec<Finding> {
     let line =
         checked.line_set("server.trusted_proxies").filter(|_| checked.service.trusts_everyone);
     let found = line.map(|line| Finding {
@@ -43,7 +43,7 @@ pub(super) fn trusts_everyone(checked: &Checked<'_>) -> Vec<Finding> {
 }
 
 /// Forward auth checks in the domain `default`, so that domain needs rules.
-pub(super) fn auth_without_rules(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn auth_without_rules(checked: &Checked<'_>) -> Vec<Finding> {
     let auth = checked.line_set("server.auth");
     let has_rules = checked.policy.has_domain("default");
     let found =
@@ -60,7 +60,7 @@ pub(super) fn auth_without_rules(checked: &Checked<'_>) -> Vec<Finding> {
 }
 
 /// Only some APIs release the permits of a concurrency limit.
-pub(super) fn permits_end_at_max_hold(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn permits_end_at_max_hold(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for written in checked.rules().filter(|written| written.rule.mode() != Mode::Off) {
         for (position, limit) in written.rule.limits().enumerate() {

@@ -6,7 +6,7 @@ use spillgate::{Limit, Rule};
 use super::super::rules::{can_match_together, covers, decides};
 use super::{Checked, Finding, Written};
 
-pub(super) fn never_binds(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn never_binds(checked: &Checked<'_>) -> Vec<Finding> {
     let rules = checked.compared();
     let mut found = Vec::new();
     for (at, written) in rules.iter().enumerate() {
@@ -32,7 +32,7 @@ pub(super) fn never_binds(checked: &Checked<'_>) -> Vec<Finding> {
     found
 }
 
-pub(super) fn shadowed(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn shadowed(checked: &Checked<'_>) -> Vec<Finding> {
     let rules = checked.compared();
     let shadowed = (0..rules.len()).filter(|at| is_shadowed(checked, &rules, *at)).map(|at| {
         let by = denies_first(checked, &rules, at, 0, Others::OfOtherRules);
@@ -45,7 +45,7 @@ pub(super) fn shadowed(checked: &Checked<'_>) -> Vec<Finding> {
     shadowed.collect()
 }
 
-pub(super) fn limits_nothing(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn limits_nothing(checked: &Checked<'_>) -> Vec<Finding> {
     let unlimited = |written: &Written<'_>| {
         written.rule.limits().all(|limit| limit.capacity().is_none())
             && checked.overrides_of(written.rule).next().is_none()

@@ -5,11 +5,11 @@ use spillgate::{Algorithm, Rule};
 use super::super::source::Wording;
 use super::{Checked, Finding, Written};
 
-pub(super) fn nominal_months(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn nominal_months(checked: &Checked<'_>) -> Vec<Finding> {
     nominal(checked, "/month", "a month is 30 days here")
 }
 
-pub(super) fn nominal_years(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn nominal_years(checked: &Checked<'_>) -> Vec<Finding> {
     nominal(checked, "/year", "a year is 365 days here")
 }
 

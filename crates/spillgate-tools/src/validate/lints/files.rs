@@ -4,7 +4,7 @@ use super::super::finding::Level;
 use super::{Checked, Finding};
 
 /// Only a note: a file may be validated where the secrets of the service are not.
-pub(super) fn unreadable(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn unreadable(checked: &Checked<'_>) -> Vec<Finding> {
     let found = checked.unreadable.iter().map(|(setting, why)| Finding {
         code: "",
         level: Level::Note,

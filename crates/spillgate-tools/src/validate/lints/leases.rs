@@ -2,7 +2,7 @@
 
 use super::{Checked, Finding};
 
-pub(super) fn of_nothing(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn of_nothing(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for written in checked.rules() {
         let Some(lease) = written.rule.lease() else { continue };

@@ -7,7 +7,7 @@ use super::super::finding::Level;
 use super::super::rules::decides;
 use super::{COMPARED_MAX, Checked, Finding};
 
-pub(super) fn never_matches(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn never_matches(checked: &Checked<'_>) -> Vec<Finding> {
     let attributes_max = checked.service.attributes_max;
     let mut found = Vec::new();
     for written in checked.rules() {
@@ -39,7 +39,7 @@ pub(super) fn never_matches(checked: &Checked<'_>) -> Vec<Finding> {
     found
 }
 
-pub(super) fn nothing_enforced(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn nothing_enforced(checked: &Checked<'_>) -> Vec<Finding> {
     let first = checked.rules().next();
     let first = first.filter(|_| !checked.policy.rules().any(decides));
     let finding = first.map(|written| Finding {
@@ -54,7 +54,7 @@ pub(super) fn nothing_enforced(checked: &Checked<'_>) -> Vec<Finding> {
 }
 
 /// Reports a file without rules, which was probably cut short. A running service refuses it.
-pub(super) fn no_rules(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn no_rules(checked: &Checked<'_>) -> Vec<Finding> {
     if checked.policy.rules().len() > 0 || checked.policy.is_empty_on_purpose() {
         return Vec::new();
     }
@@ -69,7 +69,7 @@ pub(super) fn no_rules(checked: &Checked<'_>) -> Vec<Finding> {
 }
 
 /// Reports rules that were not compared, so that no finding does not look like no problem.
-pub(super) fn not_compared(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn not_compared(checked: &Checked<'_>) -> Vec<Finding> {
     let first = checked.rules().nth(COMPARED_MAX);
     let finding = first.map(|written| {
         let problem = format!(

@@ -5,7 +5,7 @@ use spillgate::OnOutage;
 use super::super::rules::{covers, decides};
 use super::{Checked, Finding};
 
-pub(super) fn fails_open(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn fails_open(checked: &Checked<'_>) -> Vec<Finding> {
     let rules = checked.compared();
     let open = rules.iter().filter(|written| {
         let closed_by = |other: &super::Written<'_>| {
@@ -26,7 +26,7 @@ pub(super) fn fails_open(checked: &Checked<'_>) -> Vec<Finding> {
 }
 
 /// Each instance enforces its local share by itself, so the shares of all instances must not exceed the limit.
-pub(super) fn shares_above_limit(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn shares_above_limit(checked: &Checked<'_>) -> Vec<Finding> {
     let Some(instances) = checked.service.expected_instances else { return Vec::new() };
     let mut found = Vec::new();
     for written in checked.rules() {

@@ -6,7 +6,7 @@ use spillgate::policy::{Network, Pattern};
 use super::super::rules::holds;
 use super::{Checked, Finding};
 
-pub(super) fn never_matches(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn never_matches(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for written in checked.rules() {
         for entry in checked.overrides_of(written.rule) {

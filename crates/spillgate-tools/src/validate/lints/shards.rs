@@ -5,7 +5,7 @@ use spillgate::Mode;
 use super::super::rules::{can_match_together, each_of, tag};
 use super::{Checked, Finding};
 
-pub(super) fn spans_shards(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn spans_shards(checked: &Checked<'_>) -> Vec<Finding> {
     if !checked.service.has_several_shards {
         return Vec::new();
     }

@@ -4,7 +4,7 @@ use super::super::rules::{can_match_together, covers, decides, is_always_present
 use super::{Checked, Finding};
 
 /// A client with many addresses has as many quotas, unless another rule limits it too.
-pub(super) fn address_alone(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn address_alone(checked: &Checked<'_>) -> Vec<Finding> {
     let rules = checked.compared();
     let alone = rules.iter().filter(|written| {
         let rule = written.rule;
@@ -26,7 +26,7 @@ pub(super) fn address_alone(checked: &Checked<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-pub(super) fn attribute_absent(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn attribute_absent(checked: &Checked<'_>) -> Vec<Finding> {
     let rules = checked.compared();
     let mut found = Vec::new();
     for written in rules.iter().filter(|written| decides(written.rule)) {

@@ -5,7 +5,7 @@ use spillgate::{Policy, Request};
 
 use super::{Checked, Finding};
 
-pub(super) fn pattern_as_text(checked: &Checked<'_>) -> Vec<Finding> {
+pub fn pattern_as_text(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for written in checked.rules() {
         for (attribute, text) in &written.entry.match_texts {

@@ -12,12 +12,12 @@ use crate::waiting::Waiting;
 
 /// The settings of a store that there is not.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct StoreSettings {
-    pub(in crate::limiter) required_within: Option<Duration>,
+pub(crate) struct StoreSettings {
+    pub(crate) required_within: Option<Duration>,
 }
 
 impl StoreSettings {
-    pub(in crate::limiter) async fn engine(
+    pub(crate) async fn engine(
         &self,
         _: Option<Duration>,
         _: usize,
@@ -30,11 +30,11 @@ impl StoreSettings {
 }
 
 impl Inner {
-    pub(in crate::limiter) async fn begin(self: &Arc<Self>) {}
+    pub(crate) async fn begin(self: &Arc<Self>) {}
 }
 
 impl Limiter {
-    pub(in crate::limiter) async fn wait_for_store(&self, _: Duration) -> Result<(), BuildError> {
+    pub(crate) async fn wait_for_store(&self, _: Duration) -> Result<(), BuildError> {
         Ok(())
     }
 }

@@ -15,17 +15,17 @@ use spillgate_redis::Redis;
 
 /// The settings of a shared store. Without an address, state is in memory.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct StoreSettings {
-    pub(in crate::limiter) address: Option<Store>,
-    pub(in crate::limiter) tls: Option<Tls>,
+pub(crate) struct StoreSettings {
+    pub(crate) address: Option<Store>,
+    pub(crate) tls: Option<Tls>,
     connections: Option<usize>,
-    pub(super) expected_instances: u32,
+    pub(crate) expected_instances: u32,
     on_state_loss: OnStateLoss,
     presence: Presence,
-    pub(super) denial_cache: Option<bool>,
+    pub(crate) denial_cache: Option<bool>,
     overload_wait: Option<Duration>,
     /// How long `build` waits for the store, if it has to answer.
-    pub(super) required_within: Option<Duration>,
+    pub(crate) required_within: Option<Duration>,
 }
 
 impl LimiterBuilder {
@@ -271,7 +271,7 @@ impl LimiterBuilder {
 
 impl StoreSettings {
     /// Opens the store; returns `None` if state is in memory. A given clock replaces the store's.
-    pub(super) async fn engine(
+    pub(crate) async fn engine(
         &self,
         timeout: Option<Duration>,
         max_keys: usize,
@@ -309,7 +309,7 @@ impl StoreSettings {
 
 impl Inner {
     /// Takes the first leases, and starts the tasks of the store.
-    pub(super) async fn begin(self: &Arc<Self>) {
+    pub async fn begin(self: &Arc<Self>) {
         let Some(store) = self.engine.store() else { return };
         store.warm_up(&self.in_force.load_full().policy, &self.secret).await;
         let limiter = Arc::downgrade(self);
@@ -320,7 +320,7 @@ impl Inner {
 
 impl Limiter {
     /// Waits until the store decides, for at most `within`.
-    pub(super) async fn wait_for_store(&self, within: Duration) -> Result<(), BuildError> {
+    pub(crate) async fn wait_for_store(&self, within: Duration) -> Result<(), BuildError> {
         let answers = async {
             while !self.store_answers().await {
                 tokio::time::sleep(STORE_POLL).await;

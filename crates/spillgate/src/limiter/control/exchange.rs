@@ -9,7 +9,7 @@ use crate::error::StoreError;
 
 /// The depth of a look at the copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub enum Look {
     /// Compares versions, and exchanges with copies whose version changed.
     Quick,
     /// Exchanges with every copy. This updates the offset to the store's clock and finds losses
@@ -21,7 +21,7 @@ pub(super) enum Look {
 impl Inner {
     /// Exchanges with every shard once, to write an entry or to complete the copies. Returns which
     /// shards have the entry.
-    pub(super) async fn exchange(&self, writing: Option<(EntryId, &Entry)>) -> WriteReport {
+    pub async fn exchange(&self, writing: Option<(EntryId, &Entry)>) -> WriteReport {
         let Some(store) = self.store() else { return WriteReport::default() };
         let answers = self.exchange_with(store, writing, |_| true).await;
         if answers.is_empty() {
@@ -48,7 +48,7 @@ impl Inner {
     }
 
     /// Returns the shards that are not known to have an entry.
-    pub(super) fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
+    pub fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
         let Some(store) = self.store() else { return Vec::new() };
         match self.control.copies.are_known() {
             true => self.control.copies.lacking(id, entry, self.control.now_us()),
@@ -58,7 +58,7 @@ impl Inner {
 
     /// Looks for new entries on the shards, and completes the copies that lack some. Returns whether
     /// every shard answered.
-    pub(super) async fn follow(&self, look: Look) -> bool {
+    pub async fn follow(&self, look: Look) -> bool {
         let Some(store) = self.store() else { return true };
         let control = &self.control;
         let versions = store.servers().copy_versions().await;
@@ -136,15 +136,15 @@ impl Inner {
 /// Does nothing, since without a store there are no copies.
 #[cfg(not(feature = "redis"))]
 impl Inner {
-    pub(super) async fn exchange(&self, _: Option<(EntryId, &Entry)>) -> WriteReport {
+    pub(crate) async fn exchange(&self, _: Option<(EntryId, &Entry)>) -> WriteReport {
         WriteReport::default()
     }
 
-    pub(super) fn lacking(&self, _: EntryId, _: &Entry) -> Vec<String> {
+    pub(crate) fn lacking(&self, _: EntryId, _: &Entry) -> Vec<String> {
         Vec::new()
     }
 
-    pub(super) async fn follow(&self, _: Look) -> bool {
+    pub(crate) async fn follow(&self, _: Look) -> bool {
         true
     }
 }

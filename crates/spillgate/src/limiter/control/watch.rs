@@ -16,7 +16,7 @@ use crate::control::random;
 
 /// The handle of the task, if it runs.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub struct Watch {
     task: Mutex<Option<AbortHandle>>,
     /// Set if entries may expire while no task runs. Decisions then look for expired entries.
     unwatched: AtomicBool,

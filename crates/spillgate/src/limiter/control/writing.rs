@@ -25,13 +25,13 @@ use crate::time::boottime_us;
 #[derive(Debug)]
 pub(crate) struct Control {
     /// Held while entries are put in force, and never across an await.
-    pub(super) table: Mutex<Table>,
+    pub(crate) table: Mutex<Table>,
     /// Locked after the table, if both are.
-    pub(super) audit: Mutex<Audit>,
+    pub(crate) audit: Mutex<Audit>,
     subjects_in_log: SubjectsInLog,
-    pub(super) watch: Watch,
+    pub(crate) watch: Watch,
     #[cfg(feature = "redis")]
-    pub(super) copies: Copies,
+    pub(crate) copies: Copies,
     /// The clock of an instance that never saw the store, and of state in memory.
     clock: Clock,
     store_time: StoreTime,
@@ -47,7 +47,7 @@ struct StoreTime {
 
 impl Inner {
     /// Writes a change. `what` gets the time of writing, which becomes the generation of a reset.
-    pub(super) async fn set(
+    pub async fn set(
         self: &Arc<Self>,
         what: impl Fn(u64) -> RuntimeEntry,
         expires_at: Option<SystemTime>,
@@ -69,7 +69,7 @@ impl Inner {
     }
 
     /// Removes the change to the same rule and subject. Returns `None` if there is none.
-    pub(super) async fn take_back(
+    pub async fn take_back(
         self: &Arc<Self>,
         about: RuntimeEntry,
         note: &ChangeNote,
@@ -121,7 +121,7 @@ impl Inner {
     }
 
     /// Puts entries in force. Waiting callers try again if that changes the policy.
-    pub(super) fn learn(&self, entries: impl IntoIterator<Item = (EntryId, Entry)>) {
+    pub fn learn(&self, entries: impl IntoIterator<Item = (EntryId, Entry)>) {
         if self.control.learn(entries, &self.in_force) {
             self.note_new_limits();
         }
@@ -212,7 +212,7 @@ impl Control {
     }
 
     /// Logs a change that is no entry, and adds it to the audit. `record` gets its time.
-    pub(super) fn record(&self, record: impl FnOnce(u64) -> AuditRecord) {
+    pub fn record(&self, record: impl FnOnce(u64) -> AuditRecord) {
         let stamp = self.table.lock().stamp(self.now_us(), random());
         let record = record(stamp.time_us);
         record.log(self.subjects_in_log);
@@ -222,12 +222,12 @@ impl Control {
     /// Returns the time in microseconds since the epoch, by the clock that stamps and expiry use:
     /// the last known time of the store and the time that has passed since. An instance that never
     /// saw the store goes by its own wall clock.
-    pub(super) fn now_us(&self) -> u64 {
+    pub fn now_us(&self) -> u64 {
         self.store_time.at_us(self.steady_us()).unwrap_or_else(|| self.clock.now_us())
     }
 
     /// Sets that clock by the store's.
-    pub(super) fn note_time(&self, store_us: u64) {
+    pub fn note_time(&self, store_us: u64) {
         self.store_time.note(store_us, self.steady_us());
     }
 

@@ -7,7 +7,7 @@ use crate::limit::Algorithm;
 use crate::request::Value;
 
 /// The answer that the request would get.
-pub(super) fn of_all(explained: &Explanation) -> String {
+pub fn of_all(explained: &Explanation) -> String {
     let answer = explained.answer();
     let by = answer.rule().zip(answer.limit()).map(|(rule, limit)| format!("{rule}/{limit}"));
     let by = by.unwrap_or_else(|| "the inline limit".to_owned());
@@ -45,7 +45,7 @@ pub(super) fn of_all(explained: &Explanation) -> String {
 }
 
 /// The readings of a value that has several.
-pub(super) fn of_readings(attribute: &str, value: &Value<'_>) -> String {
+pub fn of_readings(attribute: &str, value: &Value<'_>) -> String {
     let quoted = |one: &[u8]| format!("{:?}", String::from_utf8_lossy(one));
     let others: Vec<String> = value.other_readings().map(quoted).collect();
     format!(
@@ -56,7 +56,7 @@ pub(super) fn of_readings(attribute: &str, value: &Value<'_>) -> String {
 }
 
 /// The state of one limit.
-pub(super) fn of_counter(counter: &ExplainedLimit<'_>) -> String {
+pub fn of_counter(counter: &ExplainedLimit<'_>) -> String {
     let decision = counter.decision();
     let (limit, unit) = (decision.definition(), decision.unit());
     let name = match decision.rule() {

@@ -12,13 +12,13 @@ use crate::store::ShardStatus;
 use crate::time::boottime_us;
 
 /// Returns the counts of each shard.
-pub(super) fn counts(store: &RedisStore) -> Vec<ShardCounts> {
+pub fn counts(store: &RedisStore) -> Vec<ShardCounts> {
     store.servers().meters().iter().map(|meter| ShardCounts::from_meter(meter)).collect()
 }
 
 impl Text {
     /// Writes the state of the store as this instance sees it.
-    pub(super) fn store(&mut self, limiter: &Limiter, store: &RedisStore, policy: &Policy) {
+    pub fn store(&mut self, limiter: &Limiter, store: &RedisStore, policy: &Policy) {
         self.shards(&store.servers().meters());
         self.records(store.fallback().records());
         self.lookups(store.denials().lookups());

@@ -8,11 +8,7 @@ use http::{HeaderValue, StatusCode};
 use jiff::fmt::rfc2822;
 
 /// Returns how long the API asks its clients to wait, if it does.
-pub(super) fn requested_wait(
-    status: StatusCode,
-    headers: &HeaderMap,
-    now_s: u64,
-) -> Option<Duration> {
+pub fn requested_wait(status: StatusCode, headers: &HeaderMap, now_s: u64) -> Option<Duration> {
     let denied = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
     let retry_after = text(headers, &RETRY_AFTER).filter(|_| denied);
     let seconds = retry_after
