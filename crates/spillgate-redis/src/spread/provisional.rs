@@ -55,7 +55,7 @@ impl<'a> ProvisionalCharges<'a> {
             // repeats.
             let tag = leg.transaction.charges.first().map_or(0, |counter| counter.key.tag);
             let was_there = noted.as_ref().is_some_and(|noted| {
-                noted.repeated.contains(&tag) && !(noted.is_resent && !opening.is_named)
+                noted.repeated.contains(&tag) && (opening.is_named || !noted.is_resent)
             });
             if was_there || !leg.passes(outcomes) {
                 return;

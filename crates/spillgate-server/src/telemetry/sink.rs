@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{panic, thread};
 
 use serde::Serialize;
@@ -136,9 +136,10 @@ impl Sink {
 
     fn flush(&self, bound: Duration) {
         // The wait is bounded, so that a stalled reader does not keep the process from ending.
-        let end = Instant::now() + bound;
-        while self.waiting.load(Ordering::Relaxed) > 0 && Instant::now() < end {
+        let mut left = bound;
+        while self.waiting.load(Ordering::Relaxed) > 0 && !left.is_zero() {
             thread::sleep(FLUSH_PAUSE);
+            left = left.saturating_sub(FLUSH_PAUSE);
         }
     }
 

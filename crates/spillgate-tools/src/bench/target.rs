@@ -19,7 +19,7 @@ use http::Http;
 /// A limiter or a baseline that is measured.
 pub enum Target {
     Library(Box<Library>),
-    Http(Http),
+    Http(Box<Http>),
     Evalsha(Evalsha),
 }
 
@@ -107,7 +107,7 @@ impl Target {
 
     /// Prepares calls to the HTTP API of a server.
     pub fn http(args: &BenchArgs) -> Result<Target, Failure> {
-        Http::new(args).map(Target::Http)
+        Http::new(args).map(|http| Target::Http(Box::new(http)))
     }
 
     /// Connects the baseline for this limit to the Redis at a URL, which the limiter uses too.

@@ -30,8 +30,8 @@ fn since_1970(text: &str) -> Option<Timestamp> {
     let whole: i128 = whole.parse().ok()?;
     let unit_ns = match whole {
         ..SECONDS_BELOW => 1_000_000_000,
-        ..MILLIS_BELOW => 1_000_000,
-        ..MICROS_BELOW => 1_000,
+        SECONDS_BELOW..MILLIS_BELOW => 1_000_000,
+        MILLIS_BELOW..MICROS_BELOW => 1_000,
         _ => 1,
     };
     let kept = &fraction[..fraction.len().min(9)];

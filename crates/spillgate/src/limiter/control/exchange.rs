@@ -149,5 +149,6 @@ impl Inner {
     }
 }
 
-#[cfg(all(test, feature = "redis"))]
+#[cfg(test)]
+#[cfg(feature = "redis")]
 mod tests;
