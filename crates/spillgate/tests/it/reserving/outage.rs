@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use spillgate::reservation::{EndResult, Ended, Receipt, ReservationError, Reserve, Usage};
-use spillgate::{Cost, Decision, Limit, Limiter, LimiterBuilder, Reason, Request, Source};
+use spillgate::{Cost, Decision, Limit, Limiter, LimiterBuilder, Policy, Reason, Request, Source};
 use spillgate_testkit::{Direction, Fault, FaultProxy, RedisServer, eventually, free_port};
 
 use crate::failure::{Patient, counted_by};
@@ -339,6 +339,30 @@ fn a_reservation_is_given_back_after_another_one_used_more_than_its_estimate() {
     assert_eq!(patient.run(patient.limiter.cancel(none)), Ok(EndResult::Done));
     // All but what may have drained.
     eventually(|| counted() <= 13);
+}
+
+/// A server that was silent for a moment took the permit after its caller had been denied, and kept it for an hour.
+#[test]
+fn a_permit_that_was_taken_after_its_caller_was_denied_is_released() {
+    let server = RedisServer::start();
+    let policy = r#"
+        [[rule]]
+        name = "jobs"
+        key = ["user"]
+        limits = [{ quota = "3", algorithm = "concurrency", max_hold = "1h" }]
+        on_outage = "deny"
+    "#;
+    let policy = Policy::from_toml(policy).unwrap();
+    let builder = Limiter::builder().redis(server.url()).policy(policy);
+    let patient = Patient::built(builder.timeout(Duration::from_millis(50)));
+    let ann = Request::new().with("user", "ann");
+    assert!(patient.run(patient.limiter.check(&ann)).allowed());
+    server.pause();
+    let denied = patient.run(patient.limiter.check(&ann));
+    assert_eq!(denied.reason(), Some(Reason::StoreUnavailable));
+    server.resume();
+    patient.heals();
+    eventually(|| patient.run(patient.limiter.peek(&ann)).remaining() == Some(2));
 }
 
 /// The store has the charge of the reservation. Its local refund once lowered the deferred charge of another
