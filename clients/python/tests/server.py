@@ -25,7 +25,7 @@ class Server:
         arguments = ["serve", "--config", str(folder / "limits.toml"), "--http", "127.0.0.1:0"]
         # The server takes SPILLGATE_ variables for settings.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPILLGATE_")}
-        environment |= {f"SPILLGATE_SERVER__{name}": "off" for name in ("GRPC", "RESP", "ADMIN")}
+        environment |= {f"SPILLGATE_SERVER__{name}": "off" for name in ("GRPC__ADDRESS", "RESP__ADDRESS", "ADMIN")}
         # A machine that is busy with something else is no outage of the store.
         environment["SPILLGATE_STORE__TIMEOUT"] = "10s"
         if token is not None:

@@ -32,7 +32,7 @@ export class Server {
     const flags = ["serve", "--config", file("limits.toml", policy), "--http", "127.0.0.1:0"];
     // The server takes SPILLGATE_ variables for settings.
     const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("SPILLGATE_")));
-    for (const listener of ["GRPC", "RESP", "ADMIN"]) env[`SPILLGATE_SERVER__${listener}`] = "off";
+    for (const listener of ["GRPC__ADDRESS", "RESP__ADDRESS", "ADMIN"]) env[`SPILLGATE_SERVER__${listener}`] = "off";
     // A machine that is busy with something else is no outage of the store.
     env["SPILLGATE_STORE__TIMEOUT"] = "10s";
     if (token !== null) env["SPILLGATE_SERVER__DATA_TOKEN_FILE"] = file("token", token);
