@@ -140,7 +140,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "NUMBER", requires = "quota", value_parser = whole_number)]
     pub(crate) burst: Option<u64>,
 
-    /// token-bucket, fixed-window, sliding-log or sliding-window [default: token-bucket]
+    /// The algorithm, by its name in a policy [default: token-bucket]
     #[arg(long, value_name = "NAME", requires = "quota")]
     pub(crate) algorithm: Option<String>,
 

@@ -9,11 +9,17 @@
 
 use std::fmt;
 
+pub mod bytes;
 pub mod concurrency;
+mod counting;
 mod error;
 pub mod fixed_window;
 mod kind;
-pub mod period;
+pub mod passing;
+mod period;
+pub mod quota;
+mod rate;
+mod share;
 pub mod sliding_log;
 pub mod sliding_window;
 mod step;
@@ -22,8 +28,12 @@ mod testing;
 pub mod token_bucket;
 mod view;
 
+use counting::whole_periods_us;
+pub use counting::{Counting, Fields, Footprint, OwnField, Profile, checked_count};
 pub use error::LimitError;
 pub use kind::Algorithm;
+pub use rate::Rate;
+pub use share::Share;
 pub use step::{
     Intent, Refund, StepCounter, force, force_above_estimate, holds, refund, renew, step,
 };
@@ -83,6 +93,20 @@ pub struct Charge {
     pub mark: u64,
 }
 
+/// Runs one expression on the value of an enum with a variant for each algorithm.
+macro_rules! each {
+    ($of:ident, $value:expr, $inner:ident => $do:expr) => {
+        match $value {
+            $of::TokenBucket($inner) => $do,
+            $of::FixedWindow($inner) => $do,
+            $of::SlidingLog($inner) => $do,
+            $of::SlidingWindow($inner) => $do,
+            $of::Concurrency($inner) => $do,
+        }
+    };
+}
+use each;
+
 impl LimitParams {
     /// Returns the algorithm of these parameters.
     pub fn algorithm(&self) -> Algorithm {
@@ -95,68 +119,15 @@ impl LimitParams {
         }
     }
 
+    /// Returns how they count.
+    pub fn counting(&self) -> &dyn Counting {
+        each!(LimitParams, self, params => params)
+    }
+
     /// Returns the most that can be used at once.
     #[inline]
     pub fn capacity(&self) -> u64 {
-        u64::from(match self {
-            LimitParams::TokenBucket(params) => params.burst,
-            LimitParams::FixedWindow(params) => params.count,
-            LimitParams::SlidingLog(params) => params.count,
-            LimitParams::SlidingWindow(params) => params.count,
-            LimitParams::Concurrency(params) => params.count,
-        })
-    }
-
-    /// Returns the count, to change it; `None` for a bucket, where other parameters depend on it.
-    pub fn count_mut(&mut self) -> Option<&mut u32> {
-        match self {
-            LimitParams::TokenBucket(_) => None,
-            LimitParams::FixedWindow(params) => Some(&mut params.count),
-            LimitParams::SlidingLog(params) => Some(&mut params.count),
-            LimitParams::SlidingWindow(params) => Some(&mut params.count),
-            LimitParams::Concurrency(params) => Some(&mut params.count),
-        }
-    }
-
-    /// Appends the parameters as the Lua file of the algorithm reads them. `estimate_us` estimates the store's time.
-    pub fn words(&self, out: &mut Vec<u64>, estimate_us: u64) {
-        match self {
-            LimitParams::TokenBucket(params) => params.words(out),
-            LimitParams::FixedWindow(params) => params.words(out, estimate_us),
-            LimitParams::SlidingLog(params) => params.words(out),
-            LimitParams::SlidingWindow(params) => params.words(out),
-            LimitParams::Concurrency(params) => params.words(out),
-        }
-    }
-
-    /// Returns the longest time that a cost within capacity may have to wait, if no other request is charged.
-    pub fn longest_wait_us(&self) -> u64 {
-        match self {
-            LimitParams::TokenBucket(params) => params.refill_us(),
-            LimitParams::FixedWindow(params) => params.window.longest_us(),
-            LimitParams::SlidingLog(params) => params.period_us,
-            LimitParams::SlidingWindow(params) => 2 * params.period_us,
-            LimitParams::Concurrency(params) => params.max_hold_us,
-        }
-    }
-
-    /// Returns the least time from when `first` has room until all of `total`, which includes it, is admitted.
-    pub fn spaced_us(&self, first: u64, total: u64) -> u64 {
-        // A window admits at most its count, so `total` units need at least this many whole periods between them.
-        let periods = |count: u32, period_us: u64| {
-            (total.saturating_sub(1) / u64::from(count)).saturating_mul(period_us)
-        };
-        match self {
-            LimitParams::TokenBucket(params) => {
-                params.drain_floor_us(total.saturating_sub(first)).unwrap_or(u64::MAX)
-            }
-            LimitParams::FixedWindow(params) => periods(params.count, params.window.shortest_us()),
-            LimitParams::SlidingLog(params) => periods(params.count, params.period_us),
-            // Up to twice the count can pass in one period.
-            LimitParams::SlidingWindow(params) => periods(params.count, params.period_us / 2),
-            // A permit may be released at any time.
-            LimitParams::Concurrency(_) => 0,
-        }
+        u64::from(each!(LimitParams, self, params => params.capacity()))
     }
 }
 
@@ -164,13 +135,7 @@ impl State {
     /// Returns when the state is irrelevant under the parameters that it was written under, and may be deleted.
     #[inline]
     pub fn gone_us(&self) -> u64 {
-        match self {
-            State::TokenBucket(state) => state.gone_us(),
-            State::FixedWindow(state) => state.end_us,
-            State::SlidingLog(state) => state.gone_us(),
-            State::SlidingWindow(state) => state.gone_us(),
-            State::Concurrency(state) => state.gone_us(),
-        }
+        each!(State, self, state => state.gone_us())
     }
 
     /// Returns whether the state is a log without entries; small states are not stored when empty.
@@ -194,13 +159,7 @@ impl State {
 
 impl fmt::Display for LimitParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LimitParams::TokenBucket(params) => params.fmt(f),
-            LimitParams::FixedWindow(params) => params.fmt(f),
-            LimitParams::SlidingLog(params) => params.fmt(f),
-            LimitParams::SlidingWindow(params) => params.fmt(f),
-            LimitParams::Concurrency(params) => params.fmt(f),
-        }
+        each!(LimitParams, self, params => params.fmt(f))
     }
 }
 

@@ -7,21 +7,20 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::algorithm::quota::{Length, Quota};
 pub use crate::algorithm::{Algorithm, LimitError};
-use crate::algorithm::{COUNT_MAX, WINDOW_COUNT_MAX};
-use crate::algorithm::{LimitParams, concurrency, token_bucket};
+use crate::algorithm::{
+    COUNT_MAX, LimitParams, OwnField, checked_count, concurrency, token_bucket,
+};
 
 mod binding;
 mod named;
 mod narrowed;
-mod quota;
 mod raised;
 mod spec;
 
 pub use named::{NamedLimit, RecordName};
-use quota::{Length, Quota};
 pub use spec::LimitSpec;
-use spec::checked_count;
 
 /// One limit: an algorithm with its parameters and a unit. Cheap to clone.
 ///
@@ -136,7 +135,8 @@ impl Limit {
     pub fn per(count: u64, period: Duration) -> Limit {
         let length = Length::new("quota", period);
         Limit::valid(length.and_then(|length| {
-            LimitSpec::default().build_with(Quota::Rate { count, length }, Algorithm::TokenBucket)
+            let quota = Quota::Counted { count, length: Some(length) };
+            LimitSpec::default().build_with(quota, Algorithm::TokenBucket)
         }))
     }
 
@@ -152,8 +152,8 @@ impl Limit {
     /// ```
     pub fn bucket(count: u64, period: Duration, burst: u64) -> Result<Limit, LimitError> {
         let spec = LimitSpec { burst: Some(burst), ..LimitSpec::default() };
-        let length = Length::new("quota", period)?;
-        spec.build_with(Quota::Rate { count, length }, Algorithm::TokenBucket)
+        let length = Some(Length::new("quota", period)?);
+        spec.build_with(Quota::Counted { count, length }, Algorithm::TokenBucket)
     }
 
     /// Allows at most `count` permits held at once, each for at most `max_hold`.
@@ -170,7 +170,7 @@ impl Limit {
     #[track_caller]
     pub fn concurrent(count: u64, max_hold: Duration) -> Limit {
         Limit::valid(Length::new("max_hold", max_hold).and_then(|max_hold| {
-            let (count, max_hold_us) = (checked_count(count)?, max_hold.us());
+            let (count, max_hold_us) = (checked_count(COUNT_MAX, count)?, max_hold.us());
             let params = concurrency::Params { count, max_hold_us };
             Ok(Limit::counted(LimitParams::Concurrency(params)))
         }))
@@ -221,7 +221,10 @@ impl Limit {
     #[track_caller]
     pub fn burst(self, burst: u64) -> Limit {
         let Kind::Counted(LimitParams::TokenBucket(params)) = self.kind else {
-            return Limit::valid(Err(LimitError::burst_elsewhere(self.algorithm())));
+            return Limit::valid(Err(LimitError::field_of_another(
+                OwnField::Burst,
+                self.algorithm(),
+            )));
         };
         let params = token_bucket::Params::new(params.count, params.period_us, burst);
         Limit::valid(
@@ -283,7 +286,9 @@ impl Limit {
     pub fn refill(&self) -> Option<Duration> {
         match &self.kind {
             Kind::Unlimited | Kind::Block => None,
-            Kind::Counted(params) => Some(Duration::from_micros(params.longest_wait_us())),
+            Kind::Counted(params) => {
+                Some(Duration::from_micros(params.counting().longest_wait_us()))
+            }
         }
     }
 
@@ -298,34 +303,14 @@ impl Limit {
     /// assert_eq!(Limit::concurrent(20, Duration::from_secs(30)).window(), None);
     /// ```
     pub fn window(&self) -> Option<Duration> {
-        match &self.kind {
-            Kind::Unlimited | Kind::Block | Kind::Counted(LimitParams::Concurrency(_)) => None,
-            Kind::Counted(LimitParams::SlidingWindow(params)) => {
-                Some(Duration::from_micros(params.period_us))
-            }
-            Kind::Counted(params) => Some(Duration::from_micros(params.longest_wait_us())),
-        }
-    }
-
-    /// Returns the time in which a bucket drains `tokens`, in µs, rounded down. `None` for others,
-    /// which do not drain evenly.
-    pub fn drain_us(&self, tokens: u64) -> Option<u64> {
-        let Kind::Counted(LimitParams::TokenBucket(params)) = &self.kind else { return None };
-        params.drain_floor_us(tokens)
+        self.params()?.counting().window_us().map(Duration::from_micros)
     }
 
     /// Returns a number that differs whenever the periods differ, since state of one period has no
     /// meaning for another. Limits without a period have 0.
     #[inline]
     pub(crate) fn period(&self) -> u64 {
-        let Kind::Counted(params) = &self.kind else { return 0 };
-        match params {
-            LimitParams::TokenBucket(params) => params.period_us,
-            LimitParams::FixedWindow(params) => params.window.period(),
-            LimitParams::SlidingLog(params) => params.period_us,
-            LimitParams::SlidingWindow(params) => params.period_us,
-            LimitParams::Concurrency(_) => 0,
-        }
+        self.params().map_or(0, |params| params.counting().period())
     }
 
     /// Returns whether the unit is requests, without comparing texts.
@@ -337,6 +322,12 @@ impl Limit {
     /// Makes a limit from its parameters alone.
     pub fn counted(params: LimitParams) -> Limit {
         Limit::from_kind(Kind::Counted(params))
+    }
+
+    /// Returns its parameters, if it counts.
+    #[inline]
+    pub fn params(&self) -> Option<&LimitParams> {
+        if let Kind::Counted(params) = &self.kind { Some(params) } else { None }
     }
 
     /// Returns what it counts by, if it counts.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Intent, LimitParams};
+use crate::algorithm::Intent;
 use crate::counter::{Change, LimitHandle, PlannedCharge};
 use crate::decision::{CounterOutcome, CounterOutcomes, Reason};
 use crate::limit::{Kind, NamedLimit};
@@ -175,11 +175,8 @@ impl<L: LimitHandle> Plan<L> {
         if self.transaction.intent != Intent::Charge {
             return None;
         }
-        let of_permit = |counter: &PlannedCharge<L>| match counter.params() {
-            LimitParams::Concurrency(params) if counter.cost > 0 => Some(params.max_hold_us),
-            _ => None,
-        };
-        self.transaction.charges.iter().filter_map(of_permit).max()
+        let charged = self.transaction.charges.iter().filter(|counter| counter.cost > 0);
+        charged.filter_map(|counter| counter.params().counting().max_hold_us()).max()
     }
 
     /// Makes the plan open a record, unless its denial is certain.

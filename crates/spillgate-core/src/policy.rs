@@ -31,16 +31,15 @@ mod problem;
 mod rule;
 mod runtime;
 mod settings;
-mod share;
 mod tree;
 mod types;
 
+pub use crate::algorithm::Share;
 pub use builder::{DenialSpec, LeaseSpec, PolicyBuilder, RuleSpec};
 pub use denial::{DenialBody, RuleDenial};
 use file::{Piece, Place, Table, pieces, text_in};
 pub use glob::Glob;
 pub use leasing::LeaseTerms;
-pub use leasing::is_leasable;
 use matching::Index;
 pub use matching::{NameKind, Pattern};
 use nesting::first_dot_too_many;
@@ -52,7 +51,6 @@ pub use rule::{Mode, OnOutage, RequestLimit, Rule};
 pub use runtime::InvalidChange;
 pub use runtime::{RuntimeEntry, Subject};
 pub use settings::FileSetting;
-pub use share::Share;
 pub use types::TypedRequest;
 use types::Types;
 

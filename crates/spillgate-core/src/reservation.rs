@@ -16,7 +16,6 @@ use siphasher::sip128::SipHasher13;
 use smallvec::SmallVec;
 
 use crate::counter::PlannedCharge;
-use crate::limit::Algorithm;
 
 mod ended;
 mod error;
@@ -165,7 +164,7 @@ pub enum Ending<'a> {
 impl Ending<'_> {
     /// Returns the amount that a counter is charged in the end, or `None` if its charge stays.
     pub fn actual(&self, counter: &RecordedCharge) -> Option<u64> {
-        let is_permit = counter.limit.algorithm() == Algorithm::Concurrency;
+        let is_permit = counter.limit.algorithm().counts_permits();
         match self {
             // Permits always come back in full.
             Ending::Settle(_) | Ending::Release if is_permit => Some(0),

@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 use crate::Redis;
 use crate::algorithm::{Intent, LimitParams};
 use crate::counter::{ChargeReply, PlannedCharge};
-use crate::limit::Algorithm;
 use crate::plan::{ChargeOutcome, Plan, Transaction};
 use crate::time::monotonic_us;
 
@@ -226,7 +225,7 @@ impl CachedDenial {
 
 /// Returns whether only time makes room again. A permit may be released at any time.
 fn is_steadfast(counter: &PlannedCharge) -> bool {
-    counter.limit.algorithm() != Algorithm::Concurrency
+    !counter.limit.algorithm().counts_permits()
 }
 
 /// More subjects than one instance denies repeatedly within a second. The slots take 256 KB, and as

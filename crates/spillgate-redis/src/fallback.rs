@@ -25,7 +25,6 @@ mod known;
 mod live;
 mod outage;
 mod reserved;
-mod share;
 
 pub use outage::Outage;
 pub use reserved::{Alone, ChargedHere};
@@ -254,7 +253,7 @@ impl Fallback {
     /// Returns this instance's local share of a limit, for a rule or an inline limit.
     fn share_of(&self, rule: Option<&Rule>, params: &LimitParams) -> LimitParams {
         let own = rule.and_then(Rule::local_share);
-        share::part_of(params, own.unwrap_or_else(|| Share::one_of(self.instances())))
+        params.counting().share(own.unwrap_or_else(|| Share::one_of(self.instances())))
     }
 
     /// Charges the local share up to the usage that the store last reported, in proportion. Does

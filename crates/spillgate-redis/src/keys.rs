@@ -3,7 +3,7 @@
 //! Heartbeats, guards and runtime changes keep the prefix `sg1:`, so that instances of different schemas find
 //! each other there.
 
-use crate::limit::{Algorithm, NamedLimit, RecordName};
+use crate::limit::{NamedLimit, RecordName};
 use crate::subject::SubjectKey;
 
 /// Returns the key of the value with the small states of all limits of one rule and subject.
@@ -25,11 +25,7 @@ pub fn tag_name(tag: u128) -> Vec<u8> {
 
 /// Returns the key of a log or of permits, which are stored apart; the other algorithms have none.
 pub fn own(key: SubjectKey, limit: &NamedLimit) -> Option<Vec<u8>> {
-    let letter = match limit.algorithm() {
-        Algorithm::SlidingLog => b'l',
-        Algorithm::Concurrency => b's',
-        Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow => return None,
-    };
+    let letter = limit.algorithm().profile().own_key?;
     let mut name = value(key);
     name.extend_from_slice(&[b':', letter]);
     match limit.record() {

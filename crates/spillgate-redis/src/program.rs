@@ -5,7 +5,7 @@ use std::slice::ChunkBy;
 use ::redis::Cmd;
 
 use super::guard::Expected;
-use super::{keys, script};
+use super::keys;
 use crate::algorithm::{Charge, Intent, Refund};
 use crate::counter::{Change, PlannedCharge};
 use crate::limit::{Algorithm, NamedLimit, RecordName};
@@ -222,7 +222,7 @@ impl<'a> Call<'a> {
             return None;
         };
         let mut words = Vec::new();
-        limit.params()?.words(&mut words, self.header.estimate_us);
+        limit.params()?.counting().words(&mut words, self.header.estimate_us);
         let &[burst, most, n, 1, count, period_us, code] = &words[..] else { return None };
         let nonce = self.nonce.unwrap_or(self.header.nonce);
         let mut bytes = Vec::with_capacity(SINGLE_CHARGE_BYTES);
@@ -308,7 +308,7 @@ impl<'a> Call<'a> {
         let at = LIMITS_AT + u64::from(self.limit_words.elements);
         self.limits.push((&counter.limit, at));
         let words = &mut self.limit_words;
-        words.number(u64::from(script::number(counter.limit.algorithm())));
+        words.number(u64::from(counter.limit.algorithm().number()));
         match counter.limit.record() {
             RecordName::Position(position) => {
                 words.number(u64::from(position));
@@ -320,7 +320,7 @@ impl<'a> Call<'a> {
             }
         }
         let mut params = Vec::new();
-        counter.params().words(&mut params, self.header.estimate_us);
+        counter.params().counting().words(&mut params, self.header.estimate_us);
         params.iter().for_each(|word| words.number(*word));
         at
     }

@@ -12,7 +12,6 @@ use super::topology::{Location, Topology};
 use super::{Redis, StoreError, keys};
 use crate::algorithm::Intent;
 use crate::counter::{AS_CHARGED, LimitHandle};
-use crate::limit::Algorithm;
 use crate::plan::{RecordAction, RecordReply, Transaction};
 use crate::reservation::kept::{self, RecordedCharge, RecordedCharges};
 use crate::reservation::{
@@ -82,7 +81,7 @@ impl Redis {
         let closed = self.correct_at(location, closing, &counters, &as_charged, deadline).await?;
         let is_over = closed == Closed::Answered(Answer::EndResult(EndResult::Expired));
         let is_permit = |counter: &RecordedCharge| {
-            counter.is_enforced && counter.limit.algorithm() == Algorithm::Concurrency
+            counter.is_enforced && counter.limit.algorithm().counts_permits()
         };
         let how = if counters.iter().any(is_permit) { Ended::PermitEnded } else { Ended::Expired };
         Ok(is_over.then_some(how))

@@ -97,21 +97,10 @@ fn assembled(others: [Source; 2]) -> Vec<Line> {
             line.text = line
                 .text
                 .replace("@sizes@", &escaped(KINDS.map(|(size, _)| size)))
-                .replace("@owners@", &escaped(KINDS.map(|(_, owner)| number(owner))));
+                .replace("@owners@", &escaped(KINDS.map(|(_, owner)| owner.number())));
         }
     }
     lines
-}
-
-/// Returns an algorithm's number in programs: its place among the includes of `check.lua`, counted from 1.
-pub fn number(algorithm: Algorithm) -> u8 {
-    match algorithm {
-        Algorithm::TokenBucket => 1,
-        Algorithm::FixedWindow => 2,
-        Algorithm::SlidingLog => 3,
-        Algorithm::SlidingWindow => 4,
-        Algorithm::Concurrency => 5,
-    }
 }
 
 fn escaped(bytes: [u8; KINDS.len()]) -> String {

@@ -9,7 +9,6 @@ use http::{Response, StatusCode};
 
 use crate::decision::{self, Decision, LimitDecision, Reason};
 use crate::headers::{Fields, HeaderStyle, PolicyName, enforced_counters, whole_seconds};
-use crate::limit::Algorithm;
 use crate::policy::{DenialBody, RuleDenial};
 
 /// A denied decision, and the HTTP response to it.
@@ -191,8 +190,7 @@ impl<'d> DenialResponse<'d> {
             Reason::Blocked | Reason::CostExceedsLimit => None,
             Reason::StoreUnavailable | Reason::Overloaded => Some(OUTAGE_WAIT),
             _ => {
-                let timed =
-                    |counter: &LimitDecision<'_>| counter.algorithm() != Algorithm::Concurrency;
+                let timed = |counter: &LimitDecision<'_>| !counter.algorithm().counts_permits();
                 let denying = self.denying().map(|(counter, _)| counter).filter(timed);
                 denying.filter_map(|counter| counter.retry_after()).max()
             }

@@ -309,7 +309,7 @@ impl Place<'_> {
         // The first caller has room at `until`. Those after it, up to this one, need the rest of
         // the queue's cost, which the limit frees over time.
         let first = queue.waiters.front()?.cost;
-        let after_us = denial.params.spaced_us(first, queue.cost);
+        let after_us = denial.params.counting().spaced_us(first, queue.cost);
         denial.until.checked_add(Duration::from_micros(after_us))
     }
 }

@@ -15,7 +15,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
+use super::period::Period;
+use super::quota::Length;
+use super::{
+    COUNT_MAX, Charge, Counting, FORCED_TIMES, Fields, Footprint, LimitError, LimitParams,
+    OwnField, Profile, Rate, Reading, Refund, Share, checked_count, tolerated_us,
+};
 
 /// At most `count` permits held at once, each for at most `max_hold_us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,27 +77,128 @@ pub struct View<'n> {
     rebased: bool,
 }
 
-impl Params {
-    /// Appends the parameters as `concurrency.lua` reads them.
-    pub fn words(&self, out: &mut Vec<u64>) {
+/// What sets permits apart.
+pub static PROFILE: Profile = Profile {
+    name: "concurrency",
+    own_field: Some(OwnField::MaxHold),
+    own_key: Some(b's'),
+    is_leasable: false,
+    has_calendar: false,
+    counts_permits: true,
+    charge_us: 30,
+    unit_us: 0,
+    // Redis keeps a held permit by its name and by its end. In memory most of its bytes are the record by which it is
+    // released: 1,000 to 1,180 with its counter, measured over 100,000 subjects.
+    bytes: Footprint { memory: 0, memory_unit: 1_000, redis_unit: 330 },
+    build,
+    decode: |count, max_hold_us, _| {
+        (max_hold_us > 0).then_some(LimitParams::Concurrency(Params { count, max_hold_us }))
+    },
+};
+
+fn build(fields: &Fields<'_>) -> Result<LimitParams, LimitError> {
+    if fields.length.is_some() {
+        // The count is checked first, so that the advice is one that works.
+        let count = checked_count(COUNT_MAX, fields.count)?;
+        return Err(LimitError::new(
+            "quota",
+            format!(
+                "concurrency counts permits, not requests in a period; write quota = \"{count}\" and max_hold = \"30s\""
+            ),
+        ));
+    }
+    let Some(max_hold) = fields.max_hold else {
+        return Err(LimitError::new(
+            "max_hold",
+            "a permit must end even if its holder dies; write for example max_hold = \"30s\"",
+        ));
+    };
+    let max_hold = Length::parse("max_hold", max_hold)?;
+    let count = checked_count(COUNT_MAX, fields.count)?;
+    Ok(LimitParams::Concurrency(Params { count, max_hold_us: max_hold.us() }))
+}
+
+impl Counting for Params {
+    fn capacity(&self) -> u32 {
+        self.count
+    }
+
+    fn period(&self) -> u64 {
+        0
+    }
+
+    fn longest_wait_us(&self) -> u64 {
+        self.max_hold_us
+    }
+
+    fn window_us(&self) -> Option<u64> {
+        None
+    }
+
+    fn spaced_us(&self, _first: u64, _total: u64) -> u64 {
+        // A permit may be released at any time.
+        0
+    }
+
+    fn max_hold_us(&self) -> Option<u64> {
+        Some(self.max_hold_us)
+    }
+
+    fn own_value(&self) -> Option<String> {
+        Some(Period(self.max_hold_us).to_string())
+    }
+
+    fn replaced_by(&self, _asked: &Rate) -> Option<LimitParams> {
+        None
+    }
+
+    fn narrowed_to(&self, _asked: &Rate) -> Option<LimitParams> {
+        None
+    }
+
+    fn doubled(&self) -> Option<LimitParams> {
+        let count = self.count.checked_mul(2).filter(|count| *count <= COUNT_MAX)?;
+        Some(LimitParams::Concurrency(Params { count, ..*self }))
+    }
+
+    fn share(&self, share: Share) -> LimitParams {
+        LimitParams::Concurrency(Params { count: share.of_count(self.count), ..*self })
+    }
+
+    fn has_room_for(&self, other: &LimitParams) -> bool {
+        // The number of held permits does not show how many requests pass.
+        let LimitParams::Concurrency(other) = other else { return false };
+        // `other` counts each permit at least as long as this does, and has no more of them.
+        other.count <= self.count && other.max_hold_us >= self.max_hold_us
+    }
+
+    fn words(&self, out: &mut Vec<u64>, _estimate_us: u64) {
         out.extend([u64::from(self.count), self.max_hold_us]);
     }
 
-    /// Converts the reply of `concurrency.lua` to a reading.
-    pub fn reading(&self, reply: &[i64; REPLY_WIDTH]) -> Reading {
-        let held = u64::try_from(reply[0]).unwrap_or(0);
-        Reading {
+    fn reply_width(&self) -> usize {
+        3
+    }
+
+    fn reading(&self, reply: &[i64], _cost: u64, _since: i64) -> Option<Reading> {
+        let &[held, retry_us, reset_us] = reply else { return None };
+        let held = u64::try_from(held).unwrap_or(0);
+        Some(Reading {
             remaining: u64::from(self.count).saturating_sub(held),
-            retry_after_us: u64::try_from(reply[1]).ok(),
-            reset_after_us: u64::try_from(reply[2]).unwrap_or(0),
-        }
+            retry_after_us: u64::try_from(retry_us).ok(),
+            reset_after_us: u64::try_from(reset_us).unwrap_or(0),
+        })
+    }
+
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.count.to_be_bytes());
+        bytes.extend(self.max_hold_us.to_be_bytes());
     }
 }
 
 impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} max_hold ", self.count)?;
-        super::period::write_period(f, self.max_hold_us)
+        write!(f, "{} max_hold {}", self.count, Period(self.max_hold_us))
     }
 }
 
@@ -343,8 +449,6 @@ impl State {
     }
 }
 
-/// The number of integers that `concurrency.lua` returns for a counter.
-pub const REPLY_WIDTH: usize = 3;
 /// Far longer than an instant.
 const NAMES_US: u64 = 1_000_000;
 /// The bytes of a hold in both maps: nodes of a B-tree are two thirds full on average.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Algorithm;
+use super::{Algorithm, OwnField};
 
 /// The reason why a limit is invalid: the field, the problem, and an accepted value.
 ///
@@ -29,12 +29,28 @@ impl LimitError {
         LimitError { field, message: message.into() }
     }
 
-    /// Creates the error for a burst with another algorithm than the token bucket.
-    pub fn burst_elsewhere(algorithm: Algorithm) -> LimitError {
-        LimitError::new(
-            "burst",
-            format!("only a token-bucket has a burst, and this is a {algorithm}; leave burst out"),
-        )
+    /// Creates the error for a field that `algorithm` has not.
+    pub fn field_of_another(field: OwnField, algorithm: Algorithm) -> LimitError {
+        match field {
+            OwnField::Burst => LimitError::new(
+                "burst",
+                format!(
+                    "only a token-bucket has a burst, and this is a {algorithm}; leave burst out"
+                ),
+            ),
+            OwnField::TimeZone => LimitError::new(
+                "time_zone",
+                format!(
+                    "{algorithm} has no calendar; leave time_zone out, or write algorithm = \"fixed-window\""
+                ),
+            ),
+            OwnField::MaxHold => LimitError::new(
+                "max_hold",
+                format!(
+                    "{algorithm} has no permits; leave max_hold out, or write algorithm = \"concurrency\""
+                ),
+            ),
+        }
     }
 }
 

@@ -8,8 +8,14 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{Charge, Reading, Refund, forced_max_in_window, tolerated_us};
-use crate::calendar::Calendar;
+use super::bytes::Bytes;
+use super::passing::Passing;
+use super::period::Period;
+use super::{
+    Charge, Counting, Fields, Footprint, LimitError, LimitParams, OwnField, Profile, Rate, Reading,
+    Refund, Share, WINDOW_COUNT_MAX, forced_max_in_window, tolerated_us, whole_periods_us,
+};
+use crate::calendar::{Calendar, CalendarUnit};
 
 /// At most `count` in each window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +80,13 @@ pub struct State {
     pub incarnation: u64,
 }
 
+impl State {
+    /// Returns when the state is irrelevant, and may be deleted.
+    pub fn gone_us(&self) -> u64 {
+        self.end_us
+    }
+}
+
 /// The window at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'n> {
@@ -93,10 +106,118 @@ pub struct Level {
     pub left_us: u64,
 }
 
-impl Params {
-    /// Appends the parameters as `fixed_window.lua` reads them; a calendar as the windows around the estimate
-    /// of the store's time.
-    pub fn words(&self, out: &mut Vec<u64>, estimate_us: u64) {
+/// What sets fixed windows apart.
+pub static PROFILE: Profile = Profile {
+    name: "fixed-window",
+    own_field: Some(OwnField::TimeZone),
+    own_key: None,
+    is_leasable: true,
+    has_calendar: true,
+    counts_permits: false,
+    charge_us: 5,
+    unit_us: 0,
+    bytes: Footprint { memory: 0, memory_unit: 0, redis_unit: 0 },
+    build,
+    decode,
+};
+
+fn build(fields: &Fields<'_>) -> Result<LimitParams, LimitError> {
+    let (count, length) = fields.rate(WINDOW_COUNT_MAX)?;
+    let window = match (length.calendar(), fields.time_zone) {
+        (Some(unit), zone) => {
+            let zone = zone.unwrap_or("UTC");
+            let message = || {
+                format!("{zone:?} is no time zone; write an IANA name such as \"Europe/Berlin\"")
+            };
+            let calendar = Calendar::new(unit, zone);
+            Window::Calendar(calendar.ok_or_else(|| LimitError::new("time_zone", message()))?)
+        }
+        (None, None) => Window::Every { period_us: length.us() },
+        (None, Some(_)) => {
+            return Err(LimitError::new(
+                "time_zone",
+                format!(
+                    "windows of {length} are aligned to the epoch, in no time zone; write a quota per day, week, month or year, or leave time_zone out"
+                ),
+            ));
+        }
+    };
+    Ok(LimitParams::FixedWindow(Params { count, window }))
+}
+
+fn decode(count: u32, period_us: u64, rest: &mut Bytes<'_>) -> Option<LimitParams> {
+    let window = if period_us > 0 {
+        Window::Every { period_us }
+    } else {
+        let [unit, length] = rest.take()?;
+        let zone = std::str::from_utf8(rest.slice(usize::from(length))?).ok()?;
+        Window::Calendar(Calendar::new(*CalendarUnit::ALL.get(usize::from(unit))?, zone)?)
+    };
+    Some(LimitParams::FixedWindow(Params { count, window }))
+}
+
+impl Counting for Params {
+    fn capacity(&self) -> u32 {
+        self.count
+    }
+
+    fn period(&self) -> u64 {
+        self.window.period()
+    }
+
+    fn longest_wait_us(&self) -> u64 {
+        self.window.longest_us()
+    }
+
+    fn spaced_us(&self, _first: u64, total: u64) -> u64 {
+        whole_periods_us(total, self.count, self.window.shortest_us())
+    }
+
+    fn one_more_after_us(&self, _used: u64, reset_after_us: u64) -> Option<u64> {
+        Some(reset_after_us)
+    }
+
+    fn own_value(&self) -> Option<String> {
+        let Window::Calendar(calendar) = &self.window else { return None };
+        Some(calendar.parts().1.to_owned())
+    }
+
+    fn replaced_by(&self, asked: &Rate) -> Option<LimitParams> {
+        let window = self.window.asked_for(asked.period_us);
+        Some(LimitParams::FixedWindow(Params { count: asked.count, window }))
+    }
+
+    fn narrowed_to(&self, asked: &Rate) -> Option<LimitParams> {
+        let own = Rate::of_windows(self.count, self.window.longest_us());
+        let window = self.window.asked_for(asked.period_us);
+        let count = own.capped(&Rate { period_us: window.longest_us(), ..*asked })?;
+        Some(LimitParams::FixedWindow(Params { count, window }))
+    }
+
+    fn doubled(&self) -> Option<LimitParams> {
+        let count = self.count.checked_mul(2)?;
+        Some(LimitParams::FixedWindow(Params { count, ..*self }))
+    }
+
+    fn share(&self, share: Share) -> LimitParams {
+        LimitParams::FixedWindow(Params { count: share.of_count(self.count), ..*self })
+    }
+
+    fn passing(&self) -> Option<Passing> {
+        Some(Passing::windows(self.count, self.window))
+    }
+
+    fn has_room_for(&self, other: &LimitParams) -> bool {
+        let passing = other.counting().passing();
+        passing.is_some_and(|it| it.within_window(&self.window) <= u128::from(self.count))
+    }
+
+    fn surely_counted(&self, amount: u64, at_us: u64, now_us: u64, margin_us: u64) -> u64 {
+        self.window.surely_counted(amount, at_us, now_us, margin_us)
+    }
+
+    fn words(&self, out: &mut Vec<u64>, estimate_us: u64) {
+        // A calendar goes as the windows around the estimate of the store's time.
         let (period_us, around) = match &self.window {
             Window::Every { period_us } => (*period_us, [0; 4]),
             Window::Calendar(calendar) => (0, calendar.around(estimate_us)),
@@ -105,10 +226,28 @@ impl Params {
         out.extend(around);
     }
 
-    /// Converts the reply of `fixed_window.lua` to a reading.
-    pub fn reading(&self, reply: &[i64; REPLY_WIDTH], cost: u64) -> Reading {
-        let [used, left_us] = reply.map(|word| word.max(0) as u64);
-        Level { used, left_us }.reading(self, cost)
+    fn reply_width(&self) -> usize {
+        2
+    }
+
+    fn reading(&self, reply: &[i64], cost: u64, since: i64) -> Option<Reading> {
+        let &[used, left_us] = reply else { return None };
+        let [used, left_us] = [used + since, left_us].map(|word| word.max(0) as u64);
+        Some(Level { used, left_us }.reading(self, cost))
+    }
+
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.count.to_be_bytes());
+        match &self.window {
+            Window::Every { period_us } => bytes.extend(period_us.to_be_bytes()),
+            Window::Calendar(calendar) => {
+                let (unit, zone) = calendar.parts();
+                bytes.extend(0_u64.to_be_bytes());
+                // The names of time zones are far shorter than 255 bytes.
+                bytes.extend([unit as u8, zone.len() as u8]);
+                bytes.extend(zone.as_bytes());
+            }
+        }
     }
 }
 
@@ -116,13 +255,31 @@ impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.count)?;
         match &self.window {
-            Window::Every { period_us } => super::period::write_period(f, *period_us),
+            Window::Every { period_us } => Period(*period_us).fmt(f),
             Window::Calendar(calendar) => calendar.fmt(f),
         }
     }
 }
 
 impl Window {
+    /// Returns the windows that a caller means by a period: those of this calendar if the period is as long as the
+    /// calendar's day, week, month or year, else windows aligned to the epoch.
+    fn asked_for(&self, period_us: u64) -> Window {
+        match self {
+            Window::Calendar(calendar) if calendar.parts().0.usual_us() == period_us => *self,
+            _ => Window::Every { period_us },
+        }
+    }
+
+    /// Returns `amount` if a store whose clock differs by less than `margin_us` surely charged it in the window that
+    /// it is in at `now_us`, else 0.
+    pub fn surely_counted(&self, amount: u64, at_us: u64, now_us: u64, margin_us: u64) -> u64 {
+        let window = self.at(now_us);
+        // A refund lowers the window that it arrives in, so that must be the one that was charged.
+        let surely_inside = window.start + margin_us..window.end.saturating_sub(margin_us);
+        if surely_inside.contains(&at_us) && surely_inside.contains(&now_us) { amount } else { 0 }
+    }
+
     /// Returns the window that contains an instant.
     pub fn at(&self, at_us: u64) -> Range<u64> {
         match self {
@@ -253,9 +410,6 @@ impl Level {
         }
     }
 }
-
-/// The number of integers that `fixed_window.lua` returns for a counter.
-pub const REPLY_WIDTH: usize = 2;
 
 #[cfg(test)]
 mod tests {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::{Profile, concurrency, fixed_window, sliding_log, sliding_window, token_bucket};
+
 /// The way in which a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
@@ -29,12 +31,39 @@ impl Algorithm {
 
     /// Returns the name in a policy: `token-bucket`.
     pub fn name(self) -> &'static str {
+        self.profile().name
+    }
+
+    /// Returns its number in programs for Redis: its place among the includes of `check.lua`, counted from 1.
+    pub fn number(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// Returns what sets it apart.
+    pub fn profile(self) -> &'static Profile {
         match self {
-            Algorithm::TokenBucket => "token-bucket",
-            Algorithm::FixedWindow => "fixed-window",
-            Algorithm::SlidingLog => "sliding-log",
-            Algorithm::SlidingWindow => "sliding-window",
-            Algorithm::Concurrency => "concurrency",
+            Algorithm::TokenBucket => &token_bucket::PROFILE,
+            Algorithm::FixedWindow => &fixed_window::PROFILE,
+            Algorithm::SlidingLog => &sliding_log::PROFILE,
+            Algorithm::SlidingWindow => &sliding_window::PROFILE,
+            Algorithm::Concurrency => &concurrency::PROFILE,
+        }
+    }
+
+    /// Returns whether it counts permits, which are held and released, instead of requests over time.
+    pub fn counts_permits(self) -> bool {
+        self.profile().counts_permits
+    }
+
+    /// Lists the names of the algorithms that have a property: `a, b or c`.
+    pub fn listed(has: impl Fn(&Profile) -> bool) -> String {
+        let profiles = Algorithm::ALL.map(Algorithm::profile).into_iter();
+        let names: Vec<&str> = profiles.filter(|it| has(it)).map(|it| it.name).collect();
+        match names.split_last() {
+            Some((last, others)) if !others.is_empty() => {
+                format!("{} or {last}", others.join(", "))
+            }
+            _ => names.concat(),
         }
     }
 

@@ -2,19 +2,17 @@
 
 use std::fmt;
 
-/// Writes a period as in a quota: `90s`, `1500ms`, `7d`.
-pub fn write_period(f: &mut fmt::Formatter<'_>, period_us: u64) -> fmt::Result {
-    write_length(f, period_us / 1_000)
-}
+/// A length of time in µs, written in its shortest exact form: `90s`, `1500ms`, `7d`.
+pub struct Period(pub u64);
 
-/// Writes a length of time in its shortest exact form: `90s`, `1500ms`, `7d`.
-pub fn write_length(f: &mut fmt::Formatter<'_>, ms: u64) -> fmt::Result {
-    let (unit_ms, unit) = SHORT
-        .into_iter()
-        .rev()
-        .find(|(unit_ms, _)| ms.is_multiple_of(*unit_ms))
-        .unwrap_or((1, "ms"));
-    write!(f, "{}{unit}", ms / unit_ms)
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = self.0 / 1_000;
+        let mut longest_first = SHORT.into_iter().rev();
+        let whole = longest_first.find(|(unit_ms, _)| ms.is_multiple_of(*unit_ms));
+        let (unit_ms, unit) = whole.unwrap_or((1, "ms"));
+        write!(f, "{}{unit}", ms / unit_ms)
+    }
 }
 
 /// The units and their milliseconds, shortest first.

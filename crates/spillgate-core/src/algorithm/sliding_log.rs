@@ -14,7 +14,12 @@
 use std::collections::VecDeque;
 use std::{fmt, iter};
 
-use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
+use super::passing::{Passing, Shape};
+use super::period::Period;
+use super::{
+    Charge, Counting, FORCED_TIMES, Footprint, LimitError, LimitParams, Profile, Rate, Reading,
+    Refund, Share, tolerated_us, whole_periods_us,
+};
 
 /// `count` units in every interval of one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,27 +65,117 @@ pub struct View<'n> {
     rebased: bool,
 }
 
-impl Params {
-    /// Appends the parameters as `sliding_log.lua` reads them.
-    pub fn words(&self, out: &mut Vec<u64>) {
+/// What sets sliding logs apart.
+pub static PROFILE: Profile = Profile {
+    name: "sliding-log",
+    own_field: None,
+    own_key: Some(b'l'),
+    is_leasable: false,
+    has_calendar: false,
+    counts_permits: false,
+    charge_us: 30,
+    unit_us: 2,
+    // A log of few calls takes 300 to 480 bytes of memory with its counter. A unit takes six bytes in Redis, and the
+    // spare room of its string.
+    bytes: Footprint { memory: 300, memory_unit: 8, redis_unit: 8 },
+    build: |fields| {
+        let (count, length) = fields.rate(super::COUNT_MAX)?;
+        if count > COUNT_MAX {
+            return Err(LimitError::new(
+                "quota",
+                format!(
+                    "a sliding-log keeps the instant of every admitted unit, so its count is at most {COUNT_MAX}, got {count}; write that, or algorithm = \"sliding-window\""
+                ),
+            ));
+        }
+        Ok(LimitParams::SlidingLog(Params { count, period_us: length.us() }))
+    },
+    decode: |count, period_us, _| {
+        // A store writes as many bytes as a log has units.
+        let is_valid = count <= COUNT_MAX && period_us > 0;
+        is_valid.then_some(LimitParams::SlidingLog(Params { count, period_us }))
+    },
+};
+
+impl Counting for Params {
+    fn capacity(&self) -> u32 {
+        self.count
+    }
+
+    fn period(&self) -> u64 {
+        self.period_us
+    }
+
+    fn longest_wait_us(&self) -> u64 {
+        self.period_us
+    }
+
+    fn spaced_us(&self, _first: u64, total: u64) -> u64 {
+        whole_periods_us(total, self.count, self.period_us)
+    }
+
+    fn replaced_by(&self, asked: &Rate) -> Option<LimitParams> {
+        // The largest count is nearest to the one asked for. The rule's own may be far lower.
+        let count = asked.count.min(COUNT_MAX);
+        Some(LimitParams::SlidingLog(Params { count, period_us: asked.period_us }))
+    }
+
+    fn narrowed_to(&self, asked: &Rate) -> Option<LimitParams> {
+        let count = Rate::of_windows(self.count, self.period_us).capped(asked)?;
+        Some(LimitParams::SlidingLog(Params { count, period_us: asked.period_us }))
+    }
+
+    fn doubled(&self) -> Option<LimitParams> {
+        let count = self.count.checked_mul(2).filter(|count| *count <= COUNT_MAX)?;
+        Some(LimitParams::SlidingLog(Params { count, ..*self }))
+    }
+
+    fn share(&self, share: Share) -> LimitParams {
+        LimitParams::SlidingLog(Params { count: share.of_count(self.count), ..*self })
+    }
+
+    fn passing(&self) -> Option<Passing> {
+        Some(Passing {
+            burst: self.count.into(),
+            count: self.count.into(),
+            period_us: self.period_us.into(),
+            shape: Shape::Spaced,
+        })
+    }
+
+    fn has_room_for(&self, other: &LimitParams) -> bool {
+        let passing = other.counting().passing();
+        passing.is_some_and(|it| it.within(self.period_us - 1) <= u128::from(self.count))
+    }
+
+    fn words(&self, out: &mut Vec<u64>, _estimate_us: u64) {
         out.extend([u64::from(self.count), self.period_us]);
     }
 
-    /// Converts the reply of `sliding_log.lua` to a reading.
-    pub fn reading(&self, reply: &[i64; REPLY_WIDTH]) -> Reading {
-        let [used, retry_after_us, reset_after_us] = reply.map(|word| word.max(0).cast_unsigned());
-        Reading {
+    fn reply_width(&self) -> usize {
+        3
+    }
+
+    fn reading(&self, reply: &[i64], _cost: u64, since: i64) -> Option<Reading> {
+        let &[used, retry_us, reset_us] = reply else { return None };
+        let [used, retry_after_us, reset_after_us] =
+            [used + since, retry_us, reset_us].map(|word| word.max(0).cast_unsigned());
+        Some(Reading {
             remaining: u64::from(self.count).saturating_sub(used),
             retry_after_us: Some(retry_after_us),
             reset_after_us,
-        }
+        })
+    }
+
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.count.to_be_bytes());
+        bytes.extend(self.period_us.to_be_bytes());
     }
 }
 
 impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/", self.count)?;
-        super::period::write_period(f, self.period_us)
+        write!(f, "{}/{}", self.count, Period(self.period_us))
     }
 }
 
@@ -310,8 +405,6 @@ impl<'n> View<'n> {
 
 /// The largest count: a log keeps the instant of every unit.
 pub const COUNT_MAX: u32 = 10_000;
-/// The number of integers that `sliding_log.lua` returns for a counter.
-pub const REPLY_WIDTH: usize = 3;
 /// Incarnations are below this.
 const INCARNATIONS: u64 = 1 << 48;
 

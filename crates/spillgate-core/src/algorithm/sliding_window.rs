@@ -9,7 +9,13 @@
 
 use std::fmt;
 
-use super::{Charge, Reading, Refund, forced_max_in_window, tolerated_us};
+use super::fixed_window::Window;
+use super::passing::Passing;
+use super::period::Period;
+use super::{
+    Charge, Counting, Footprint, LimitParams, Profile, Rate, Reading, Refund, Share,
+    WINDOW_COUNT_MAX, forced_max_in_window, tolerated_us, whole_periods_us,
+};
 
 /// `count` in a sliding period, as a close approximation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,24 +64,122 @@ pub struct Counts {
     pub period_us: u64,
 }
 
+/// What sets sliding windows apart.
+pub static PROFILE: Profile = Profile {
+    name: "sliding-window",
+    own_field: None,
+    own_key: None,
+    is_leasable: true,
+    has_calendar: false,
+    counts_permits: false,
+    charge_us: 5,
+    unit_us: 0,
+    bytes: Footprint { memory: 0, memory_unit: 0, redis_unit: 0 },
+    build: |fields| {
+        let (count, length) = fields.rate(WINDOW_COUNT_MAX)?;
+        Ok(LimitParams::SlidingWindow(Params { count, period_us: length.us() }))
+    },
+    decode: |count, period_us, _| {
+        (period_us > 0).then_some(LimitParams::SlidingWindow(Params { count, period_us }))
+    },
+};
+
 impl Params {
-    /// Appends the parameters as `sliding_window.lua` reads them.
-    pub fn words(&self, out: &mut Vec<u64>) {
+    /// Returns the windows in which the counts are kept. None of them admits more than the count.
+    fn windows(&self) -> Window {
+        Window::Every { period_us: self.period_us }
+    }
+}
+
+impl Counting for Params {
+    fn capacity(&self) -> u32 {
+        self.count
+    }
+
+    fn period(&self) -> u64 {
+        self.period_us
+    }
+
+    fn longest_wait_us(&self) -> u64 {
+        2 * self.period_us
+    }
+
+    fn window_us(&self) -> Option<u64> {
+        Some(self.period_us)
+    }
+
+    fn spaced_us(&self, _first: u64, total: u64) -> u64 {
+        // Up to twice the count can pass in one period.
+        whole_periods_us(total, self.count, self.period_us / 2)
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        Some(Rate::of_windows(self.count, self.period_us))
+    }
+
+    fn replaced_by(&self, asked: &Rate) -> Option<LimitParams> {
+        let Rate { count, period_us, .. } = *asked;
+        Some(LimitParams::SlidingWindow(Params { count, period_us }))
+    }
+
+    fn narrowed_to(&self, asked: &Rate) -> Option<LimitParams> {
+        let count = self.rate()?.capped(asked)?;
+        Some(LimitParams::SlidingWindow(Params { count, period_us: asked.period_us }))
+    }
+
+    fn doubled(&self) -> Option<LimitParams> {
+        let count = self.count.checked_mul(2)?;
+        Some(LimitParams::SlidingWindow(Params { count, ..*self }))
+    }
+
+    fn share(&self, share: Share) -> LimitParams {
+        LimitParams::SlidingWindow(Params { count: share.of_count(self.count), ..*self })
+    }
+
+    fn passing(&self) -> Option<Passing> {
+        Some(Passing::windows(self.count, self.windows()))
+    }
+
+    fn has_room_for(&self, other: &LimitParams) -> bool {
+        if let LimitParams::SlidingWindow(other) = other
+            && other.period_us == self.period_us
+        {
+            return other.count <= self.count;
+        }
+        let Some(passing) = other.counting().passing() else { return false };
+        // The weighted count is at most what passes within a period plus what passes at once.
+        let refilled = passing.count * u128::from(self.period_us);
+        passing.burst * passing.period_us + refilled <= u128::from(self.count) * passing.period_us
+    }
+
+    fn surely_counted(&self, amount: u64, at_us: u64, now_us: u64, margin_us: u64) -> u64 {
+        self.windows().surely_counted(amount, at_us, now_us, margin_us)
+    }
+
+    fn words(&self, out: &mut Vec<u64>, _estimate_us: u64) {
         out.extend([u64::from(self.count), self.period_us]);
     }
 
-    /// Converts the reply of `sliding_window.lua` to a reading.
-    pub fn reading(&self, reply: &[i64; REPLY_WIDTH], cost: u64) -> Reading {
-        let [prev, curr, elapsed_us, period_us] = *reply;
-        let [prev, curr, period_us] = [prev, curr, period_us].map(|word| word.max(0) as u64);
-        Counts { prev, curr, elapsed_us, period_us }.reading(self, cost)
+    fn reply_width(&self) -> usize {
+        4
+    }
+
+    fn reading(&self, reply: &[i64], cost: u64, since: i64) -> Option<Reading> {
+        let &[prev, curr, elapsed_us, period_us] = reply else { return None };
+        let [prev, curr, period_us] =
+            [prev, curr + since, period_us].map(|word| word.max(0) as u64);
+        Some(Counts { prev, curr, elapsed_us, period_us }.reading(self, cost))
+    }
+
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.count.to_be_bytes());
+        bytes.extend(self.period_us.to_be_bytes());
     }
 }
 
 impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/", self.count)?;
-        super::period::write_period(f, self.period_us)
+        write!(f, "{}/{}", self.count, Period(self.period_us))
     }
 }
 
@@ -285,9 +389,6 @@ impl Counts {
         (self.period_us as i64 - self.elapsed_us).max(0) as u64
     }
 }
-
-/// The number of integers that `sliding_window.lua` returns for a counter.
-pub const REPLY_WIDTH: usize = 4;
 
 #[cfg(test)]
 mod tests {

@@ -9,8 +9,11 @@
 
 use std::fmt;
 
+use super::passing::{Passing, Shape};
+use super::period::Period;
 use super::{
-    COUNT_MAX, Charge, EXACT_MAX, FORCED_TIMES, LimitError, Reading, Refund, gcd, tolerated_us,
+    COUNT_MAX, Charge, Counting, EXACT_MAX, FORCED_TIMES, Footprint, LimitError, LimitParams,
+    OwnField, Profile, Rate, Reading, Refund, Share, gcd, tolerated_us,
 };
 
 mod coarse;
@@ -108,26 +111,6 @@ impl Params {
         Ok(Params { count, period_us, burst, n, d, forced_max })
     }
 
-    /// Appends the parameters as `token_bucket.lua` reads them.
-    pub fn words(&self, out: &mut Vec<u64>) {
-        let code = PERIOD_SECONDS.iter().position(|s| s * 1_000_000 == self.period_us);
-        out.extend([
-            u64::from(self.burst),
-            self.forced_max,
-            self.n,
-            u64::from(self.d),
-            u64::from(self.count),
-            self.period_us,
-            code.map_or(0, |code| code as u64 + 1),
-        ]);
-    }
-
-    /// Converts the reply of `token_bucket.lua` to a reading.
-    pub fn reading(&self, reply: &[i64; REPLY_WIDTH], cost: u64) -> Reading {
-        let level = Level { tokens: reply[0].max(0) as u64, drained: reply[1] };
-        level.reading(self, cost, u64::try_from(reply[2]).ok())
-    }
-
     /// Returns how long a full bucket takes to drain.
     #[inline]
     pub fn refill_us(&self) -> u64 {
@@ -169,10 +152,151 @@ impl Params {
     }
 }
 
+/// What sets token buckets apart.
+pub static PROFILE: Profile = Profile {
+    name: "token-bucket",
+    own_field: Some(OwnField::Burst),
+    own_key: None,
+    is_leasable: true,
+    has_calendar: false,
+    counts_permits: false,
+    charge_us: 3,
+    unit_us: 0,
+    bytes: Footprint { memory: 0, memory_unit: 0, redis_unit: 0 },
+    build: |fields| {
+        let (count, length) = fields.rate(COUNT_MAX)?;
+        let burst = fields.burst.unwrap_or(u64::from(count));
+        Params::new(count, length.us(), burst).map(LimitParams::TokenBucket)
+    },
+    decode: |count, period_us, rest| {
+        let burst = u32::from_be_bytes(rest.take()?);
+        // The period divides.
+        let period_us = Some(period_us).filter(|us| *us > 0)?;
+        Params::new(count, period_us, burst.into()).ok().map(LimitParams::TokenBucket)
+    },
+};
+
+impl Counting for Params {
+    fn capacity(&self) -> u32 {
+        self.burst
+    }
+
+    fn period(&self) -> u64 {
+        self.period_us
+    }
+
+    fn longest_wait_us(&self) -> u64 {
+        self.refill_us()
+    }
+
+    fn spaced_us(&self, first: u64, total: u64) -> u64 {
+        self.drain_floor_us(total.saturating_sub(first)).unwrap_or(u64::MAX)
+    }
+
+    fn one_more_after_us(&self, used: u64, reset_after_us: u64) -> Option<u64> {
+        // The other `used - 1` units drain after the first one.
+        let later_us = self.drain_floor_us(used - 1)?;
+        Some(reset_after_us.saturating_sub(later_us))
+    }
+
+    fn own_value(&self) -> Option<String> {
+        (self.burst != self.count).then(|| self.burst.to_string())
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        Some(Rate { count: self.count, period_us: self.period_us, burst: self.burst })
+    }
+
+    fn replaced_by(&self, asked: &Rate) -> Option<LimitParams> {
+        let Rate { count, period_us, burst } = asked.at_most(COUNT_MAX);
+        Params::new(count, period_us, burst.into()).ok().map(LimitParams::TokenBucket)
+    }
+
+    fn narrowed_to(&self, asked: &Rate) -> Option<LimitParams> {
+        let burst = self.burst.min(asked.burst);
+        let lower = self.rate()?.lower(asked.at_most(COUNT_MAX));
+        self.replaced_by(&Rate { burst, ..lower })
+    }
+
+    fn doubled(&self) -> Option<LimitParams> {
+        let twice = |count: u32| count.checked_mul(2).filter(|count| *count <= COUNT_MAX);
+        let (count, burst) = (twice(self.count)?, twice(self.burst)?);
+        Params::new(count, self.period_us, burst.into()).ok().map(LimitParams::TokenBucket)
+    }
+
+    /// The rate is exact if a bucket can have it, else slower by less than 1 µs for each token.
+    fn share(&self, share: Share) -> LimitParams {
+        let burst = share.part_of(self.burst.into()).max(1);
+        let exactly = share.of_rate(self.count, self.period_us);
+        let exactly = exactly.and_then(|(count, us)| Params::new(count, us, burst).ok());
+        LimitParams::TokenBucket(exactly.unwrap_or_else(|| {
+            let token_us = share.time_for_one(self.count, self.period_us).min(EXACT_MAX);
+            let burst = burst.min(EXACT_MAX / token_us);
+            Params::new(1, token_us, burst).unwrap_or(*self)
+        }))
+    }
+
+    fn passing(&self) -> Option<Passing> {
+        Some(Passing {
+            burst: self.burst.into(),
+            count: self.count.into(),
+            period_us: self.period_us.into(),
+            shape: Shape::Evenly,
+        })
+    }
+
+    fn has_room_for(&self, other: &LimitParams) -> bool {
+        let Some(passing) = other.counting().passing() else { return false };
+        let (count, period_us) = (u128::from(self.count), u128::from(self.period_us));
+        passing.burst <= u128::from(self.burst)
+            && passing.count * period_us <= count * passing.period_us
+    }
+
+    fn used_after(&self, used: u64, left_us: u64, whole_us: u64) -> u64 {
+        // At most `used`, so it fits.
+        (u128::from(used) * u128::from(left_us)).div_ceil(u128::from(whole_us)) as u64
+    }
+
+    fn surely_counted(&self, amount: u64, at_us: u64, now_us: u64, _margin_us: u64) -> u64 {
+        let age_us = now_us.saturating_sub(at_us);
+        let drained = u128::from(self.burst) * u128::from(age_us);
+        let drained = drained.div_ceil(u128::from(self.refill_us().max(1)));
+        amount.saturating_sub(drained.try_into().unwrap_or(u64::MAX))
+    }
+
+    fn words(&self, out: &mut Vec<u64>, _estimate_us: u64) {
+        let code = PERIOD_SECONDS.iter().position(|s| s * 1_000_000 == self.period_us);
+        out.extend([
+            u64::from(self.burst),
+            self.forced_max,
+            self.n,
+            u64::from(self.d),
+            u64::from(self.count),
+            self.period_us,
+            code.map_or(0, |code| code as u64 + 1),
+        ]);
+    }
+
+    fn reply_width(&self) -> usize {
+        3
+    }
+
+    fn reading(&self, reply: &[i64], cost: u64, since: i64) -> Option<Reading> {
+        let &[used, drained, gone_after_us] = reply else { return None };
+        let level = Level { tokens: (used + since).max(0) as u64, drained };
+        Some(level.reading(self, cost, u64::try_from(gone_after_us).ok()))
+    }
+
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.count.to_be_bytes());
+        bytes.extend(self.period_us.to_be_bytes());
+        bytes.extend(self.burst.to_be_bytes());
+    }
+}
+
 impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/", self.count)?;
-        super::period::write_period(f, self.period_us)?;
+        write!(f, "{}/{}", self.count, Period(self.period_us))?;
         if self.burst != self.count {
             write!(f, " burst {}", self.burst)?;
         }
@@ -389,8 +513,6 @@ fn ceil_us(parts: u128, d: u32) -> u64 {
     }
 }
 
-/// The number of integers that `token_bucket.lua` returns for a counter.
-pub const REPLY_WIDTH: usize = 3;
 /// Periods that fit a short record in Redis, by code. `coded_period_us` in the Lua file has the same list.
 const PERIOD_SECONDS: [u64; 13] =
     [1, 10, 30, 60, 300, 600, 900, 3_600, 43_200, 86_400, 604_800, 2_592_000, 31_536_000];

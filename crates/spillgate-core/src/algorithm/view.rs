@@ -1,8 +1,8 @@
 //! A counter at one instant: dispatches to the five algorithms.
 
 use super::{
-    Charge, Intent, LimitParams, Reading, Refund, State, concurrency, fixed_window, sliding_log,
-    sliding_window, token_bucket,
+    Charge, Intent, LimitParams, Reading, Refund, State, concurrency, each, fixed_window,
+    sliding_log, sliding_window, token_bucket,
 };
 
 /// A counter at one instant, under the parameters in force.
@@ -18,19 +18,6 @@ pub enum View<'n> {
     SlidingWindow(sliding_window::View<'n>),
     /// See [`concurrency`].
     Concurrency(concurrency::View<'n>),
-}
-
-/// Runs one expression on the view, whichever algorithm it is of.
-macro_rules! each {
-    ($view:expr, $bound:ident => $do:expr) => {
-        match $view {
-            View::TokenBucket($bound) => $do,
-            View::FixedWindow($bound) => $do,
-            View::SlidingLog($bound) => $do,
-            View::SlidingWindow($bound) => $do,
-            View::Concurrency($bound) => $do,
-        }
-    };
 }
 
 impl<'n> View<'n> {
@@ -69,12 +56,12 @@ impl<'n> View<'n> {
 
     /// Returns whether `cost` more fits now.
     pub fn has_room(&self, cost: u64) -> bool {
-        each!(self, view => view.has_room(cost))
+        each!(View, self, view => view.has_room(cost))
     }
 
     /// Returns whether stored time was too far ahead of now, so that the use was moved to now.
     pub fn rebased(&self) -> bool {
-        each!(self, view => view.rebased())
+        each!(View, self, view => view.rebased())
     }
 
     /// Returns whether the state was written under other parameters, whose numbers a charge would replace.

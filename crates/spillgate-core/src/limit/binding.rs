@@ -1,8 +1,6 @@
 //! Determines whether one limit can deny a request that another allows, by the bounds of both.
 
 use super::{Kind, Limit};
-use crate::algorithm::LimitParams;
-use crate::algorithm::fixed_window::Window;
 
 impl Limit {
     /// Returns whether this limit never denies a request that `other` has room for, if both are
@@ -25,119 +23,7 @@ impl Limit {
             _ if self.unit() != other.unit() => false,
             (_, Kind::Block) => true,
             (Kind::Block, _) | (_, Kind::Unlimited) => false,
-            (Kind::Counted(this), Kind::Counted(other)) => has_room(this, other),
-        }
-    }
-}
-
-/// Returns whether `this` has room for everything that `other` allows.
-fn has_room(this: &LimitParams, other: &LimitParams) -> bool {
-    if let (LimitParams::Concurrency(this), LimitParams::Concurrency(other)) = (this, other) {
-        // `other` counts each permit at least as long as `this` does, and has no more of them.
-        return other.count <= this.count && other.max_hold_us >= this.max_hold_us;
-    }
-    let Some(passing) = Passing::from_params(other) else { return false };
-    match this {
-        LimitParams::TokenBucket(this) => {
-            let (count, period_us) = (u128::from(this.count), u128::from(this.period_us));
-            passing.burst <= u128::from(this.burst)
-                && passing.count * period_us <= count * passing.period_us
-        }
-        LimitParams::FixedWindow(this) => {
-            passing.within_window(&this.window) <= u128::from(this.count)
-        }
-        LimitParams::SlidingLog(this) => {
-            passing.within(this.period_us - 1) <= u128::from(this.count)
-        }
-        LimitParams::SlidingWindow(this) => match other {
-            LimitParams::SlidingWindow(other) if other.period_us == this.period_us => {
-                other.count <= this.count
-            }
-            // The weighted count is at most what passes within a period plus what passes at once.
-            _ => {
-                let refilled = passing.count * u128::from(this.period_us);
-                passing.burst * passing.period_us + refilled
-                    <= u128::from(this.count) * passing.period_us
-            }
-        },
-        // The number of held permits does not show how many requests pass.
-        LimitParams::Concurrency(_) => false,
-    }
-}
-
-/// The most that a limit allows: in any L µs, `burst + L × count / period_us`.
-struct Passing {
-    burst: u128,
-    count: u128,
-    period_us: u128,
-    shape: Shape,
-}
-
-/// The times at which quota becomes free.
-enum Shape {
-    /// At any time, as the bucket drains.
-    Evenly,
-    /// `count` at once, and again a period later.
-    Spaced,
-    /// `count` in each of these windows, and so twice that around a boundary.
-    Windows(Window),
-}
-
-impl Passing {
-    /// Returns `None` for permits, which can be taken again as soon as they are released.
-    fn from_params(params: &LimitParams) -> Option<Passing> {
-        let windows = |count: u32, window: &Window| {
-            let (count, period_us) = (u128::from(count), u128::from(window.shortest_us()));
-            Passing { burst: 2 * count, count, period_us, shape: Shape::Windows(*window) }
-        };
-        Some(match params {
-            LimitParams::TokenBucket(bucket) => Passing {
-                burst: bucket.burst.into(),
-                count: bucket.count.into(),
-                period_us: bucket.period_us.into(),
-                shape: Shape::Evenly,
-            },
-            LimitParams::FixedWindow(window) => windows(window.count, &window.window),
-            LimitParams::SlidingLog(log) => Passing {
-                burst: log.count.into(),
-                count: log.count.into(),
-                period_us: log.period_us.into(),
-                shape: Shape::Spaced,
-            },
-            // In any of its windows it allows no more, independent of the previous one.
-            LimitParams::SlidingWindow(window) => {
-                windows(window.count, &Window::Every { period_us: window.period_us })
-            }
-            LimitParams::Concurrency(_) => return None,
-        })
-    }
-
-    /// Returns the most between two instants `span_us` apart, both included.
-    fn within(&self, span_us: u64) -> u128 {
-        let span_us = u128::from(span_us);
-        match &self.shape {
-            Shape::Evenly => self.burst + self.count * span_us / self.period_us,
-            Shape::Spaced => self.count * (span_us / self.period_us + 1),
-            Shape::Windows(_) if span_us == 0 => self.count,
-            Shape::Windows(_) => self.count * ((span_us - 1) / self.period_us + 2),
-        }
-    }
-
-    /// Returns the most in any window of another limit.
-    fn within_window(&self, window: &Window) -> u128 {
-        match (&self.shape, window) {
-            (Shape::Windows(own), window) if own == window => self.count,
-            (Shape::Windows(Window::Every { period_us: own }), Window::Every { period_us })
-                if own.is_multiple_of(*period_us) =>
-            {
-                self.count
-            }
-            (Shape::Windows(Window::Every { period_us: own }), Window::Every { period_us })
-                if period_us.is_multiple_of(*own) =>
-            {
-                self.count * u128::from(period_us / own)
-            }
-            _ => self.within(window.longest_us() - 1),
+            (Kind::Counted(this), Kind::Counted(other)) => this.counting().has_room_for(other),
         }
     }
 }
@@ -145,6 +31,7 @@ impl Passing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::fixed_window::Window;
     use crate::calendar::{Calendar, CalendarUnit};
     use crate::limit::LimitSpec;
 

@@ -1,7 +1,6 @@
 //! Narrows a limit to one that a caller asks for, or replaces it by that.
 
-use super::{COUNT_MAX, Kind, Limit};
-use crate::algorithm::{LimitParams, fixed_window, sliding_log, sliding_window, token_bucket};
+use super::{Kind, Limit};
 
 impl Limit {
     /// Returns this limit narrowed to `asked`, a bucket, a sliding window or `block`: it never allows more at once,
@@ -13,7 +12,7 @@ impl Limit {
             (_, Kind::Block) => Kind::Block,
             (Kind::Unlimited, Kind::Counted(_)) => asked.kind,
             (Kind::Counted(params), Kind::Counted(asked)) => {
-                Kind::Counted(params_below(params, &Asked::from_params(asked)?)?)
+                Kind::Counted(params.counting().narrowed_to(&asked.counting().rate()?)?)
             }
         };
         Some(Limit { kind, ..self.clone() })
@@ -26,7 +25,7 @@ impl Limit {
         let kind = match (&self.kind, &asked.kind) {
             (Kind::Block, _) => return None,
             (Kind::Counted(params), Kind::Counted(asked)) => {
-                Kind::Counted(params_of(params, &Asked::from_params(asked)?)?)
+                Kind::Counted(params.counting().replaced_by(&asked.counting().rate()?)?)
             }
             (Kind::Unlimited, _) => {
                 return Some(Limit { words: self.words.clone(), ..asked.clone() });
@@ -34,124 +33,6 @@ impl Limit {
             (_, Kind::Unlimited | Kind::Block) => asked.kind,
         };
         Some(Limit { kind, ..self.clone() })
-    }
-}
-
-/// The numbers that a caller asks for. A window counts further than a bucket.
-struct Asked {
-    rate: Rate,
-    burst: u32,
-}
-
-/// A number of requests in a period.
-#[derive(Clone, Copy)]
-struct Rate {
-    count: u32,
-    period_us: u64,
-}
-
-fn params_below(params: &LimitParams, asked: &Asked) -> Option<LimitParams> {
-    Some(match params {
-        LimitParams::TokenBucket(bucket) => {
-            let own = Rate { count: bucket.count, period_us: bucket.period_us };
-            let Rate { count, period_us } = own.lower(asked.rate.of_bucket());
-            let burst = bucket.burst.min(asked.burst);
-            LimitParams::TokenBucket(
-                token_bucket::Params::new(count, period_us, burst.into()).ok()?,
-            )
-        }
-        LimitParams::FixedWindow(params) => {
-            let own = Rate { count: params.count, period_us: params.window.longest_us() };
-            let window = window_of(params, asked.rate);
-            let period_us = window.longest_us();
-            let Rate { count, .. } = own.capped(Rate { count: asked.rate.count, period_us })?;
-            LimitParams::FixedWindow(fixed_window::Params { count, window })
-        }
-        LimitParams::SlidingLog(params) => {
-            let own = Rate { count: params.count, period_us: params.period_us };
-            let Rate { count, period_us } = own.capped(asked.rate)?;
-            LimitParams::SlidingLog(sliding_log::Params { count, period_us })
-        }
-        LimitParams::SlidingWindow(params) => {
-            let own = Rate { count: params.count, period_us: params.period_us };
-            let Rate { count, period_us } = own.capped(asked.rate)?;
-            LimitParams::SlidingWindow(sliding_window::Params { count, period_us })
-        }
-        LimitParams::Concurrency(_) => return None,
-    })
-}
-
-/// Returns the numbers that `asked` makes for the algorithm of `params`.
-fn params_of(params: &LimitParams, asked: &Asked) -> Option<LimitParams> {
-    let Rate { count, period_us } = asked.rate;
-    Some(match params {
-        LimitParams::TokenBucket(_) => {
-            let burst = asked.burst.min(COUNT_MAX);
-            let Rate { count, period_us } = asked.rate.of_bucket();
-            LimitParams::TokenBucket(
-                token_bucket::Params::new(count, period_us, burst.into()).ok()?,
-            )
-        }
-        LimitParams::FixedWindow(params) => {
-            let window = window_of(params, asked.rate);
-            LimitParams::FixedWindow(fixed_window::Params { count, window })
-        }
-        LimitParams::SlidingLog(_) => {
-            // The largest count is nearest to the one asked for. The rule's own may be far lower.
-            let count = count.min(sliding_log::COUNT_MAX);
-            LimitParams::SlidingLog(sliding_log::Params { count, period_us })
-        }
-        LimitParams::SlidingWindow(_) => {
-            LimitParams::SlidingWindow(sliding_window::Params { count, period_us })
-        }
-        LimitParams::Concurrency(_) => return None,
-    })
-}
-
-/// Returns the windows that `asked` means: the calendar's own if it asks for a day, week, month or
-/// year as the calendar has, else windows of its period.
-fn window_of(params: &fixed_window::Params, asked: Rate) -> fixed_window::Window {
-    match &params.window {
-        fixed_window::Window::Calendar(calendar)
-            if calendar.parts().0.usual_us() == asked.period_us =>
-        {
-            params.window
-        }
-        _ => fixed_window::Window::Every { period_us: asked.period_us },
-    }
-}
-
-impl Asked {
-    fn from_params(params: &LimitParams) -> Option<Asked> {
-        let (count, period_us, burst) = match params {
-            LimitParams::TokenBucket(bucket) => (bucket.count, bucket.period_us, bucket.burst),
-            LimitParams::SlidingWindow(window) => (window.count, window.period_us, window.count),
-            _ => return None,
-        };
-        Some(Asked { rate: Rate { count, period_us }, burst })
-    }
-}
-
-impl Rate {
-    /// Returns the rate, or the highest that a bucket has.
-    fn of_bucket(self) -> Rate {
-        Rate { count: self.count.min(COUNT_MAX), ..self }
-    }
-
-    /// Returns the rate that is lower in the long run.
-    fn lower(self, other: Rate) -> Rate {
-        let product = |count: u32, period_us: u64| u128::from(count) * u128::from(period_us);
-        let other_is_lower =
-            product(other.count, self.period_us) <= product(self.count, other.period_us);
-        if other_is_lower { other } else { self }
-    }
-
-    /// Returns the rate of windows that hold no more than ours and no more than `asked`. Returns
-    /// `None` if even those would allow more in the long run than ours.
-    fn capped(self, asked: Rate) -> Option<Rate> {
-        let capped = Rate { count: self.count.min(asked.count), period_us: asked.period_us };
-        let is_lower = self.lower(capped);
-        (is_lower.period_us == capped.period_us && is_lower.count == capped.count).then_some(capped)
     }
 }
 

@@ -1,31 +1,13 @@
 //! Doubles a limit, to show the effect of a raise on the current state.
 
-use super::{COUNT_MAX, Kind, Limit};
-use crate::algorithm::{LimitParams, sliding_log, token_bucket};
+use super::{Kind, Limit};
 
 impl Limit {
     /// Returns the limit with twice the quota. Returns `None` if that does not fit, or if nothing
     /// is counted.
     pub(crate) fn raised(&self) -> Option<Limit> {
         let Kind::Counted(params) = &self.kind else { return None };
-        Some(Limit { kind: Kind::Counted(twice(params)?), ..self.clone() })
-    }
-}
-
-fn twice(params: &LimitParams) -> Option<LimitParams> {
-    let twice = |count: u32| count.checked_mul(2).filter(|count| *count <= COUNT_MAX);
-    if let LimitParams::TokenBucket(bucket) = params {
-        let (count, burst) = (twice(bucket.count)?, twice(bucket.burst)?);
-        let raised = token_bucket::Params::new(count, bucket.period_us, burst.into());
-        return raised.ok().map(LimitParams::TokenBucket);
-    }
-    let mut raised = *params;
-    let is_window = matches!(params, LimitParams::FixedWindow(_) | LimitParams::SlidingWindow(_));
-    let count = raised.count_mut()?;
-    *count = if is_window { count.checked_mul(2)? } else { twice(*count)? };
-    match raised {
-        LimitParams::SlidingLog(log) if log.count > sliding_log::COUNT_MAX => None,
-        _ => Some(raised),
+        Some(Limit { kind: Kind::Counted(params.counting().doubled()?), ..self.clone() })
     }
 }
 

@@ -1,11 +1,8 @@
 //! Unchecked limits, and their conversion into valid ones.
 
-use super::quota::{Length, Quota};
-use super::{Algorithm, COUNT_MAX, Kind, Limit, LimitError, WINDOW_COUNT_MAX, checked_name};
-use crate::algorithm::{
-    LimitParams, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
-};
-use crate::calendar::{Calendar, CalendarUnit};
+use super::{Algorithm, COUNT_MAX, Kind, Limit, LimitError, checked_name};
+use crate::algorithm::quota::Quota;
+use crate::algorithm::{Fields, OwnField};
 
 /// A limit as written, not checked yet.
 ///
@@ -68,12 +65,8 @@ impl LimitSpec {
         let algorithm = match &self.algorithm {
             None => Algorithm::TokenBucket,
             Some(name) => Algorithm::named(name).ok_or_else(|| {
-                LimitError::new(
-                    "algorithm",
-                    format!(
-                        "{name:?} is no algorithm; write token-bucket, fixed-window, sliding-log, sliding-window or concurrency"
-                    ),
-                )
+                let names = Algorithm::listed(|_| true);
+                LimitError::new("algorithm", format!("{name:?} is no algorithm; write {names}"))
             })?,
         };
         self.build_with(Quota::parse(&self.quota)?, algorithm)
@@ -82,8 +75,10 @@ impl LimitSpec {
     /// Returns the burst with the same ratio to another quota's rate, rounded up, so that a higher
     /// rate never lowers the capacity. Returns `None` without a burst, or if one of them is no rate.
     pub(crate) fn burst_for(&self, quota: &str) -> Option<u64> {
-        let rate = |quota| match Quota::parse(quota) {
-            Ok(Quota::Rate { count, length }) => Some((u128::from(count), u128::from(length.us()))),
+        let rate = |quota: &str| match Quota::parse(quota) {
+            Ok(Quota::Counted { count, length: Some(length) }) => {
+                Some((u128::from(count), u128::from(length.us())))
+            }
             _ => None,
         };
         let (burst, (old_count, old_us)) = (u128::from(self.burst?), rate(&self.quota)?);
@@ -98,38 +93,23 @@ impl LimitSpec {
         quota: Quota,
         algorithm: Algorithm,
     ) -> Result<Limit, LimitError> {
-        if algorithm != Algorithm::TokenBucket && self.burst.is_some() {
-            return Err(LimitError::burst_elsewhere(algorithm));
-        }
-        if algorithm != Algorithm::FixedWindow && self.time_zone.is_some() {
-            return Err(LimitError::new(
-                "time_zone",
-                format!(
-                    "{algorithm} has no calendar; leave time_zone out, or write algorithm = \"fixed-window\""
-                ),
-            ));
-        }
-        if algorithm != Algorithm::Concurrency && self.max_hold.is_some() {
-            return Err(LimitError::new(
-                "max_hold",
-                format!(
-                    "{algorithm} has no permits; leave max_hold out, or write algorithm = \"concurrency\""
-                ),
-            ));
+        for (field, is_written) in [
+            (OwnField::Burst, self.burst.is_some()),
+            (OwnField::TimeZone, self.time_zone.is_some()),
+            (OwnField::MaxHold, self.max_hold.is_some()),
+        ] {
+            if is_written && algorithm.profile().own_field != Some(field) {
+                return Err(LimitError::field_of_another(field, algorithm));
+            }
         }
         let kind = match quota {
             Quota::Unlimited => Kind::Unlimited,
             Quota::Block => Kind::Block,
-            Quota::Permits { count } if algorithm == Algorithm::Concurrency => {
-                Kind::Counted(LimitParams::Concurrency(self.permits(count)?))
+            Quota::Counted { count, length } => {
+                let (time_zone, max_hold) = (self.time_zone.as_deref(), self.max_hold.as_deref());
+                let fields = Fields { count, length, burst: self.burst, time_zone, max_hold };
+                Kind::Counted((algorithm.profile().build)(&fields)?)
             }
-            Quota::Permits { count } => {
-                return Err(LimitError::new(
-                    "quota",
-                    format!("{count} has no period; write for example \"{count}/second\""),
-                ));
-            }
-            Quota::Rate { count, length } => Kind::Counted(self.rate(count, length, algorithm)?),
         };
         let mut limit = Limit::from_kind(kind);
         if let Some(name) = &self.name {
@@ -139,70 +119,6 @@ impl LimitSpec {
             limit = limit.with_unit(checked_name("unit", unit)?);
         }
         Ok(limit)
-    }
-
-    fn permits(&self, count: u64) -> Result<concurrency::Params, LimitError> {
-        let Some(max_hold) = &self.max_hold else {
-            return Err(LimitError::new(
-                "max_hold",
-                "a permit must end even if its holder dies; write for example max_hold = \"30s\"",
-            ));
-        };
-        let max_hold = Length::parse("max_hold", max_hold)?;
-        Ok(concurrency::Params { count: checked_count(count)?, max_hold_us: max_hold.us() })
-    }
-
-    fn rate(
-        &self,
-        count: u64,
-        length: Length,
-        algorithm: Algorithm,
-    ) -> Result<LimitParams, LimitError> {
-        let is_window = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow);
-        let count = if is_window { window_count(count)? } else { checked_count(count)? };
-        let period_us = length.us();
-        match algorithm {
-            Algorithm::TokenBucket => {
-                let burst = self.burst.unwrap_or(u64::from(count));
-                token_bucket::Params::new(count, period_us, burst).map(LimitParams::TokenBucket)
-            }
-            Algorithm::FixedWindow => {
-                let window = match (length.calendar(), &self.time_zone) {
-                    (Some(unit), zone) => {
-                        fixed_window::Window::Calendar(calendar(unit, zone.as_deref())?)
-                    }
-                    (None, None) => fixed_window::Window::Every { period_us },
-                    (None, Some(_)) => {
-                        return Err(LimitError::new(
-                            "time_zone",
-                            format!(
-                                "windows of {length} are aligned to the epoch, in no time zone; write a quota per day, week, month or year, or leave time_zone out"
-                            ),
-                        ));
-                    }
-                };
-                Ok(LimitParams::FixedWindow(fixed_window::Params { count, window }))
-            }
-            Algorithm::SlidingLog if count > sliding_log::COUNT_MAX => Err(LimitError::new(
-                "quota",
-                format!(
-                    "a sliding-log keeps the instant of every admitted unit, so its count is at most {}, got {count}; write that, or algorithm = \"sliding-window\"",
-                    sliding_log::COUNT_MAX
-                ),
-            )),
-            Algorithm::SlidingLog => {
-                Ok(LimitParams::SlidingLog(sliding_log::Params { count, period_us }))
-            }
-            Algorithm::SlidingWindow => {
-                Ok(LimitParams::SlidingWindow(sliding_window::Params { count, period_us }))
-            }
-            Algorithm::Concurrency => Err(LimitError::new(
-                "quota",
-                format!(
-                    "concurrency counts permits, not requests in a period; write quota = \"{count}\" and max_hold = \"30s\""
-                ),
-            )),
-        }
     }
 }
 
@@ -217,8 +133,8 @@ impl From<Limit> for LimitSpec {
     /// ```
     fn from(limit: Limit) -> LimitSpec {
         let text = limit.to_string();
-        // The quota is the first word. Burst, time zone and longest hold follow it.
-        let (quota, rest) = text.split_once(' ').unwrap_or((&text, ""));
+        // The quota is the first word. The algorithm's own field follows it.
+        let quota = text.split_once(' ').map_or(&*text, |(quota, _)| quota);
         let mut spec = LimitSpec {
             name: limit.name().map(str::to_owned),
             unit: (!limit.counts_requests()).then(|| limit.unit().to_owned()),
@@ -227,19 +143,12 @@ impl From<Limit> for LimitSpec {
         if limit.algorithm() != Algorithm::TokenBucket {
             spec.algorithm = Some(limit.algorithm().name().to_owned());
         }
-        match limit.kind() {
-            Kind::Counted(LimitParams::TokenBucket(bucket)) if bucket.burst != bucket.count => {
-                spec.burst = Some(bucket.burst.into());
-            }
-            Kind::Counted(LimitParams::FixedWindow(params)) => {
-                if let fixed_window::Window::Calendar(calendar) = &params.window {
-                    spec.time_zone = Some(calendar.parts().1.to_owned());
-                }
-            }
-            Kind::Counted(LimitParams::Concurrency(_)) => {
-                spec.max_hold = rest.strip_prefix("max_hold ").map(str::to_owned);
-            }
-            Kind::Unlimited | Kind::Block | Kind::Counted(_) => {}
+        let value = limit.params().and_then(|params| params.counting().own_value());
+        match limit.algorithm().profile().own_field {
+            Some(OwnField::Burst) => spec.burst = value.and_then(|burst| burst.parse().ok()),
+            Some(OwnField::TimeZone) => spec.time_zone = value,
+            Some(OwnField::MaxHold) => spec.max_hold = value,
+            None => {}
         }
         spec
     }
@@ -255,45 +164,6 @@ impl From<String> for LimitSpec {
     fn from(quota: String) -> LimitSpec {
         LimitSpec::new(quota)
     }
-}
-
-pub fn checked_count(count: u64) -> Result<u32, LimitError> {
-    count_up_to(COUNT_MAX, count)
-}
-
-fn window_count(count: u64) -> Result<u32, LimitError> {
-    count_up_to(WINDOW_COUNT_MAX, count)
-}
-
-fn count_up_to(most: u32, count: u64) -> Result<u32, LimitError> {
-    match u32::try_from(count) {
-        Ok(count) if (1..=most).contains(&count) => Ok(count),
-        Ok(0) => Err(LimitError::new(
-            "quota",
-            "a count of 0 allows nothing; write \"block\" if you mean that, or \"unlimited\" for the opposite",
-        )),
-        _ => Err(LimitError::new(
-            "quota",
-            match most {
-                COUNT_MAX => format!(
-                    "{count} is above {COUNT_MAX}, the nearest count that fits; windows count up to {WINDOW_COUNT_MAX}"
-                ),
-                _ => format!("{count} is above {most}, the nearest count that fits"),
-            },
-        )),
-    }
-}
-
-fn calendar(unit: CalendarUnit, time_zone: Option<&str>) -> Result<Calendar, LimitError> {
-    Calendar::new(unit, time_zone.unwrap_or("UTC")).ok_or_else(|| {
-        LimitError::new(
-            "time_zone",
-            format!(
-                "{:?} is no time zone; write an IANA name such as \"Europe/Berlin\"",
-                time_zone.unwrap_or_default()
-            ),
-        )
-    })
 }
 
 #[cfg(test)]

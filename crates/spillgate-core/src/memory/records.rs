@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 use super::{Locked, Memory};
 use crate::algorithm::{self, Intent};
 use crate::counter::{Change, LimitHandle, PlannedCharge};
-use crate::limit::Algorithm;
 use crate::plan::{RecordReply, Transaction, TransactionReply};
 use crate::reservation::kept::{RecordedCharge, RecordedCharges};
 use crate::reservation::record::{Record, RecordedCost};
@@ -297,9 +296,7 @@ pub fn subject_of<L>(counters: &[PlannedCharge<L>]) -> u128 {
 /// Returns whether an enforced limit grants a permit, which expires by itself.
 pub fn takes_permits<L: LimitHandle>(counters: &[PlannedCharge<L>]) -> bool {
     let takes = |counter: &PlannedCharge<L>| {
-        counter.group == 0
-            && counter.cost > 0
-            && counter.limit().algorithm() == Algorithm::Concurrency
+        counter.group == 0 && counter.cost > 0 && counter.limit().algorithm().counts_permits()
     };
     counters.iter().any(takes)
 }

@@ -10,6 +10,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::problem::{Problem, Problems, longer, nearest};
+use crate::algorithm::Share;
 
 /// A part of the file that is TOML by itself.
 #[derive(Clone, Copy, Debug)]
@@ -353,6 +354,18 @@ impl<'t> Table<'t> {
             _ => None,
         };
         self.read(field, format_args!("a number such as 0.25"), number, problems)
+    }
+
+    pub(crate) fn share(&self, field: &str, problems: &mut Problems<'_>) -> Option<Share> {
+        let text = self.decimal(field, problems)?;
+        let share = Share::parse(text);
+        if share.is_none() {
+            let message = format!(
+                "must be greater than 0 and at most 1, with at most six decimal places, got {text}; write for example 0.25"
+            );
+            problems.note(self.wrong(field, message));
+        }
+        share
     }
 
     pub(crate) fn choice<T: Copy>(

@@ -10,9 +10,9 @@ use toml::de::DeValue;
 use super::file::Table;
 use super::problem::{Problem, Problems};
 use super::rule::Rule;
-use super::share::Share;
 use super::types::{Named, Types};
-use crate::limit::{Algorithm, Limit, NamedLimit, length_us};
+use crate::algorithm::{Algorithm, Share};
+use crate::limit::{Limit, NamedLimit, length_us};
 use crate::request::Request;
 
 /// The lease terms of a rule, written as `lease = { share = 0.05, ttl = "1s" }`.
@@ -47,7 +47,7 @@ impl LeaseTerms {
     /// limit: its share of the capacity, rounded down. It is 0 if nothing is ever leased. An
     /// interval can admit that much beyond the limit's own bound.
     pub fn tokens_of(&self, limit: &Limit) -> u64 {
-        match is_leasable(limit.algorithm()) {
+        match limit.algorithm().profile().is_leasable {
             true => self.share.part_of(limit.capacity().unwrap_or_default()),
             false => 0,
         }
@@ -71,7 +71,7 @@ impl LeaseTerms {
         for field in REQUIRED {
             lease.require(field, EXAMPLE, problems);
         }
-        let share = Share::read(&lease, "share", problems);
+        let share = lease.share("share", problems);
         let ttl_us = lease.text("ttl", problems).and_then(|ttl| {
             let length = length_us("ttl", ttl);
             problems.noting(length.map_err(|error| lease.wrong("ttl", error.message())))
@@ -87,11 +87,12 @@ impl LeaseTerms {
                 (TTL_MIN_US..=TTL_MAX_US).contains(&ttl_us).then_some(ttl_us).ok_or_else(wrong),
             )
         });
-        for limit in limits.iter().filter(|limit| !is_leasable(limit.algorithm())) {
+        for limit in limits.iter().filter(|limit| !limit.algorithm().profile().is_leasable) {
             let message = format!(
-                "limit {:?} is a {}, which is never leased; leave the lease out, make it a token-bucket, fixed-window or sliding-window, or give it a rule of its own",
+                "limit {:?} is a {}, which is never leased; leave the lease out, make it a {}, or give it a rule of its own",
                 limit.name(),
-                limit.algorithm()
+                limit.algorithm(),
+                Algorithm::listed(|profile| profile.is_leasable),
             );
             problems.note(table.wrong(FIELD, message));
         }
@@ -187,14 +188,6 @@ fn read_hot<'t>(
 impl fmt::Debug for HotSubjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HotSubjects({})", self.0.len())
-    }
-}
-
-/// Returns whether part of such a limit can be taken ahead, and the rest refunded.
-pub fn is_leasable(algorithm: Algorithm) -> bool {
-    match algorithm {
-        Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow => true,
-        Algorithm::SlidingLog | Algorithm::Concurrency => false,
     }
 }
 

@@ -12,9 +12,9 @@ use super::leasing::{HotSubjects, LeaseTerms};
 use super::limits;
 use super::matching::{Condition, read_conditions};
 use super::problem::Problems;
-use super::share::Share;
 use super::types::Types;
-use crate::limit::{Algorithm, Limit, LimitError, LimitSpec, NamedLimit, checked_name};
+use crate::algorithm::Share;
+use crate::limit::{Limit, LimitError, LimitSpec, NamedLimit, checked_name};
 use crate::request::Request;
 use crate::subject::{DEFAULT_DOMAIN, Encoding, Secret, SubjectKey, fixed_hash};
 
@@ -297,7 +297,7 @@ impl Rule {
         let anchor = read_anchor(table, key.as_deref(), problems);
         let mode = table.choice("mode", &MODES, problems).unwrap_or_default();
         let on_outage = table.choice("on_outage", &ON_OUTAGE, problems).unwrap_or_default();
-        let local_share = Share::read(table, "local_share", problems);
+        let local_share = table.share("local_share", problems);
         let truth = |field, problems: &mut _| table.truth(field, problems).unwrap_or_default();
         let postpaid = truth("postpaid", problems);
         let negative_hits = truth("negative_hits", problems);
@@ -454,7 +454,7 @@ fn refuse_irreplaceable(table: &Table<'_>, limits: &[NamedLimit], problems: &mut
             limits.len()
         );
         problems.note(table.wrong("request_limit", message));
-    } else if limits.iter().any(|limit| limit.algorithm() == Algorithm::Concurrency) {
+    } else if limits.iter().any(|limit| limit.algorithm().counts_permits()) {
         let message = "a limit of a request is a rate, and cannot replace a concurrency limit; leave request_limit out";
         problems.note(table.wrong("request_limit", message));
     }

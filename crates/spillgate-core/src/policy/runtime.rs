@@ -9,7 +9,6 @@ use super::overrides::{Overrides, subject_of};
 use super::rule::{Mode, Rule};
 use super::types::Named;
 use super::{Policy, problem::nearest};
-use crate::algorithm::LimitParams;
 use crate::limit::{LimitError, LimitSpec, NamedLimit};
 use crate::request::Request;
 
@@ -181,7 +180,7 @@ impl Policy {
         let overridden = self.override_of(rule_index, rule, &request);
         let capacities = self.limits_in_force(rule, overridden).iter().zip(new.iter()).filter_map(
             |(old, new)| {
-                let capacity = |limit: &NamedLimit| limit.params().map(LimitParams::capacity);
+                let capacity = |limit: &NamedLimit| limit.limit().capacity();
                 Some((new.name(), capacity(old)?, capacity(new)?))
             },
         );

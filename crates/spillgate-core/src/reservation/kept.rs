@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use siphasher::sip128::SipHasher13;
 
-use crate::algorithm::{
-    LimitParams, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
-};
-use crate::calendar::{Calendar, CalendarUnit};
+use crate::algorithm::LimitParams;
+use crate::algorithm::bytes::Bytes;
 use crate::counter::{LimitHandle, PlannedCharge};
 use crate::limit::{Algorithm, Limit, NamedLimit, RecordName};
 use crate::subject::SubjectKey;
@@ -101,35 +99,9 @@ pub fn encoded(counters: &[PlannedCharge]) -> Vec<u8> {
         if !is_of_requests {
             bytes.extend(self::unit(unit).to_be_bytes());
         }
-        encode_params(counter.params(), &mut bytes);
+        counter.params().counting().encode(&mut bytes);
     }
     bytes
-}
-
-fn encode_params(params: &LimitParams, bytes: &mut Vec<u8>) {
-    let mut put = |count: u32, us: u64| {
-        bytes.extend(count.to_be_bytes());
-        bytes.extend(us.to_be_bytes());
-    };
-    match params {
-        LimitParams::TokenBucket(params) => {
-            put(params.count, params.period_us);
-            bytes.extend(params.burst.to_be_bytes());
-        }
-        LimitParams::SlidingLog(params) => put(params.count, params.period_us),
-        LimitParams::SlidingWindow(params) => put(params.count, params.period_us),
-        LimitParams::Concurrency(params) => put(params.count, params.max_hold_us),
-        LimitParams::FixedWindow(fixed_window::Params { count, window }) => match window {
-            fixed_window::Window::Every { period_us } => put(*count, *period_us),
-            fixed_window::Window::Calendar(calendar) => {
-                let (unit, zone) = calendar.parts();
-                put(*count, 0);
-                // The names of time zones are far shorter than 255 bytes.
-                bytes.extend([unit as u8, zone.len() as u8]);
-                bytes.extend(zone.as_bytes());
-            }
-        },
-    }
 }
 
 /// Decodes counters that [`encoded`] wrote; returns `None` for other bytes.
@@ -151,69 +123,15 @@ pub fn decoded(bytes: &[u8]) -> Option<Vec<RecordedCharge>> {
             0 => u64::from_be_bytes(rest.take()?),
             _ => self::unit(crate::limit::REQUESTS),
         };
-        let params = decode_params(algorithm, &mut rest)?;
+        // A counter divides by its count.
+        let count = Some(u32::from_be_bytes(rest.take()?)).filter(|count| *count > 0)?;
+        let length_us = u64::from_be_bytes(rest.take()?);
+        let params = (algorithm.profile().decode)(count, length_us, &mut rest)?;
         let limit = NamedLimit::recorded(Limit::counted(params), record, mix)?;
         let is_enforced = flags & 1 << 7 == 0;
         counters.push(RecordedCharge { key, limit, share_of: None, unit, is_enforced });
     }
     Some(counters)
-}
-
-fn decode_params(algorithm: Algorithm, rest: &mut Bytes<'_>) -> Option<LimitParams> {
-    let count = u32::from_be_bytes(rest.take()?);
-    let period_us = u64::from_be_bytes(rest.take()?);
-    // Both divide. A fixed window has no period if a calendar follows.
-    if count == 0 || period_us == 0 && algorithm != Algorithm::FixedWindow {
-        return None;
-    }
-    Some(match algorithm {
-        Algorithm::TokenBucket => {
-            let burst = u32::from_be_bytes(rest.take()?);
-            let params = token_bucket::Params::new(count, period_us, burst.into());
-            LimitParams::TokenBucket(params.ok()?)
-        }
-        // A store writes as many bytes as a log has units.
-        Algorithm::SlidingLog if count > sliding_log::COUNT_MAX => return None,
-        Algorithm::SlidingLog => LimitParams::SlidingLog(sliding_log::Params { count, period_us }),
-        Algorithm::SlidingWindow => {
-            LimitParams::SlidingWindow(sliding_window::Params { count, period_us })
-        }
-        Algorithm::Concurrency => {
-            LimitParams::Concurrency(concurrency::Params { count, max_hold_us: period_us })
-        }
-        Algorithm::FixedWindow if period_us > 0 => {
-            let window = fixed_window::Window::Every { period_us };
-            LimitParams::FixedWindow(fixed_window::Params { count, window })
-        }
-        Algorithm::FixedWindow => {
-            let [unit, length] = rest.take()?;
-            let zone = std::str::from_utf8(rest.slice(usize::from(length))?).ok()?;
-            let calendar = Calendar::new(*CalendarUnit::ALL.get(usize::from(unit))?, zone)?;
-            let window = fixed_window::Window::Calendar(calendar);
-            LimitParams::FixedWindow(fixed_window::Params { count, window })
-        }
-    })
-}
-
-/// The undecoded rest of some bytes.
-struct Bytes<'b>(&'b [u8]);
-
-impl<'b> Bytes<'b> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*taken)
-    }
-
-    fn slice(&mut self, length: usize) -> Option<&'b [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn long(&mut self) -> Option<u128> {
-        self.take().map(u128::from_be_bytes)
-    }
 }
 
 /// Enough for a counter with a key of its own.
@@ -222,6 +140,7 @@ const COUNTER_BYTES: usize = 72;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::{concurrency, fixed_window, sliding_log, sliding_window, token_bucket};
     use crate::limit::LimitSpec;
     use proptest::prelude::*;
 

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::deferred_charges::DeferredCharge;
 use super::{Fallback, REPAID_IN_A_ROUND, redis_until};
 use crate::Redis;
-use crate::algorithm::{LimitParams, Refund};
+use crate::algorithm::Refund;
 use crate::counter::{Change, PlannedCharge};
 
 /// By counter, at most `COUNTERS_MAX`.
@@ -94,24 +94,8 @@ impl GivenBack {
 impl Paid {
     /// Returns how much of the amount the store certainly still counts.
     fn certain(&self, now_us: u64) -> u64 {
-        let window = match self.counter.params() {
-            LimitParams::TokenBucket(bucket) => {
-                let age_us = now_us.saturating_sub(self.at_us);
-                let drained = u128::from(bucket.burst) * u128::from(age_us);
-                let drained = drained.div_ceil(u128::from(bucket.refill_us().max(1)));
-                return self.amount.saturating_sub(drained.try_into().unwrap_or(u64::MAX));
-            }
-            LimitParams::FixedWindow(params) => params.window.at(now_us),
-            LimitParams::SlidingWindow(params) => {
-                let start_us = now_us - now_us % params.period_us;
-                start_us..start_us + params.period_us
-            }
-            LimitParams::SlidingLog(_) | LimitParams::Concurrency(_) => return 0,
-        };
-        // A refund lowers the window that it arrives in, so that must be the one that was charged.
-        let surely_inside = window.start + MARGIN_US..window.end.saturating_sub(MARGIN_US);
-        let is_charged = surely_inside.contains(&self.at_us) && surely_inside.contains(&now_us);
-        if is_charged { self.amount } else { 0 }
+        let counting = self.counter.params().counting();
+        counting.surely_counted(self.amount, self.at_us, now_us, MARGIN_US)
     }
 }
 

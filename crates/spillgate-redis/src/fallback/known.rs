@@ -4,7 +4,6 @@ use parking_lot::Mutex;
 
 use crate::algorithm::Reading;
 use crate::counter::PlannedCharge;
-use crate::limit::Algorithm;
 
 /// A table of fixed size. Each counter has one fixed slot, which it may lose to another. A counter
 /// that lost its slot starts afresh.
@@ -73,20 +72,13 @@ impl Last {
         now_us < self.at_us.saturating_add(self.reset_after_us)
     }
 
-    /// Returns an estimate of the quota left while the state is live. The used quota of a token
-    /// bucket drains evenly. That of the other algorithms may all return at the end only.
+    /// Returns an estimate of the quota left while the state is live.
     fn estimate(&self, counter: &PlannedCharge, now_us: u64) -> u64 {
         let capacity = counter.params().capacity();
         let used = capacity.saturating_sub(self.remaining);
         // `is_live` has checked that this does not underflow.
         let left_us = self.reset_after_us - now_us.saturating_sub(self.at_us);
-        let still = match counter.limit.algorithm() {
-            // At most `used`, so it fits.
-            Algorithm::TokenBucket => (u128::from(used) * u128::from(left_us))
-                .div_ceil(u128::from(self.reset_after_us))
-                as u64,
-            _ => used,
-        };
+        let still = counter.params().counting().used_after(used, left_us, self.reset_after_us);
         capacity.saturating_sub(still)
     }
 }

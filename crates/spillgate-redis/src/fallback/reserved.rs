@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::{Fallback, StoreCall};
 use crate::algorithm::Refund;
 use crate::counter::{Change, PlannedCharge};
-use crate::limit::{Algorithm, NamedLimit};
+use crate::limit::NamedLimit;
 use crate::memory::{Corrected, Kept, RecordsHeld, subject_of};
 use crate::plan::{ChargeOutcome, ChargeOutcomes, RecordAction, Transaction};
 use crate::reservation::kept::RecordedCharge;
@@ -117,7 +117,7 @@ impl Fallback {
     }
 
     fn is_permit_of_store(&self, counter: &RecordedCharge) -> bool {
-        let limit = counter.share_of.as_ref().filter(|it| it.algorithm() == Algorithm::Concurrency);
+        let limit = counter.share_of.as_ref().filter(|it| it.algorithm().counts_permits());
         let is_deferred = |limit: &NamedLimit| {
             self.deferred_charges.is_deferred(&PlannedCharge::new(counter.key, limit.clone()))
         };

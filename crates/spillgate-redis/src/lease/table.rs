@@ -12,7 +12,7 @@ use super::demand::Demand;
 use super::holder::Holder;
 use super::{Exchange, Granted, Taken};
 use crate::counter::PlannedCharge;
-use crate::policy::{LeaseTerms, Rule, is_leasable};
+use crate::policy::{LeaseTerms, Rule};
 use crate::subject::SubjectKey;
 
 /// The leases of one instance.
@@ -59,7 +59,8 @@ pub struct Spent {
 /// Returns the terms under which a rule leases a counter, or `None` if it does not.
 pub fn leased_by<'r>(counter: &PlannedCharge, rule: &'r Rule) -> Option<&'r LeaseTerms> {
     let terms = rule.lease()?;
-    let may = counter.group == 0 && counter.cost > 0 && is_leasable(counter.limit.algorithm());
+    let may =
+        counter.group == 0 && counter.cost > 0 && counter.limit.algorithm().profile().is_leasable;
     may.then_some(terms)
 }
 

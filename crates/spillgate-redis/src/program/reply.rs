@@ -4,13 +4,9 @@ use smallvec::SmallVec;
 
 use super::{Times, groups, is_coalesced};
 use crate::algorithm::EXACT_MAX;
-use crate::algorithm::{
-    Charge, Intent, LimitParams, Reading, concurrency, fixed_window, sliding_log, sliding_window,
-    token_bucket,
-};
+use crate::algorithm::{Charge, Intent, LimitParams, Reading};
 use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::error::StoreError;
-use crate::limit::Algorithm;
 use crate::plan::{RecordAction, RecordReply, Transaction, TransactionReply};
 use crate::reservation::{Answer, Closed, EndResult, Ended, Opened};
 
@@ -285,7 +281,7 @@ fn closed([word]: [i64; 1]) -> Result<Closed, StoreError> {
 
 /// Returns the number of integers in the reply to a transaction that stands for `times` decisions.
 fn width(transaction: &Transaction, times: u32) -> usize {
-    let alone = |counter: &PlannedCharge| 1 + reply_width(counter.params());
+    let alone = |counter: &PlannedCharge| 1 + counter.params().counting().reply_width();
     if is_coalesced(transaction, times) {
         return groups(transaction).count()
             + 2 * transaction.charges.iter().map(alone).sum::<usize>();
@@ -304,20 +300,10 @@ fn width(transaction: &Transaction, times: u32) -> usize {
     of_record + transaction.charges.iter().map(of_counter).sum::<usize>()
 }
 
-fn reply_width(params: &LimitParams) -> usize {
-    match params {
-        LimitParams::TokenBucket(_) => token_bucket::REPLY_WIDTH,
-        LimitParams::FixedWindow(_) => fixed_window::REPLY_WIDTH,
-        LimitParams::SlidingLog(_) => sliding_log::REPLY_WIDTH,
-        LimitParams::SlidingWindow(_) => sliding_window::REPLY_WIDTH,
-        LimitParams::Concurrency(_) => concurrency::REPLY_WIDTH,
-    }
-}
-
 /// Returns whether a counter has a receipt. A permit always has one: nothing else could release it.
 fn has_receipt(transaction: &Transaction, counter: &PlannedCharge) -> bool {
     matches!(transaction.intent, Intent::Reserve { .. })
-        || counter.limit.algorithm() == Algorithm::Concurrency
+        || counter.limit.algorithm().counts_permits()
 }
 
 /// Decodes an algorithm's words into a reading, as it is after `since` more was charged.
@@ -327,30 +313,14 @@ fn reading(
     cost: u64,
     since: u64,
 ) -> Result<Reading, StoreError> {
+    let counting = params.counting();
+    let split = rest.split_at_checked(counting.reply_width());
     // Fits: no counter holds that much.
     let since = since.cast_signed();
-    Ok(match params {
-        LimitParams::TokenBucket(params) => {
-            let [used, drained, gone_after_us] = take::<{ token_bucket::REPLY_WIDTH }>(rest)?;
-            params.reading(&[used + since, drained, gone_after_us], cost)
-        }
-        LimitParams::FixedWindow(params) => {
-            let [used, left_us] = take::<{ fixed_window::REPLY_WIDTH }>(rest)?;
-            params.reading(&[used + since, left_us], cost)
-        }
-        LimitParams::SlidingLog(params) => {
-            let [used, retry_us, reset_us] = take::<{ sliding_log::REPLY_WIDTH }>(rest)?;
-            params.reading(&[used + since, retry_us, reset_us])
-        }
-        LimitParams::SlidingWindow(params) => {
-            let [prev, curr, elapsed_us, period_us] =
-                take::<{ sliding_window::REPLY_WIDTH }>(rest)?;
-            params.reading(&[prev, curr + since, elapsed_us, period_us], cost)
-        }
-        LimitParams::Concurrency(params) => {
-            params.reading(&take::<{ concurrency::REPLY_WIDTH }>(rest)?)
-        }
-    })
+    let too_short = || StoreError::Foreign("the script's reply is too short".into());
+    let (words, left) = split.ok_or_else(too_short)?;
+    *rest = left;
+    counting.reading(words, cost, since).ok_or_else(too_short)
 }
 
 fn take<const N: usize>(rest: &mut &[i64]) -> Result<[i64; N], StoreError> {

@@ -47,7 +47,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NUMBER", value_parser = whole_number)]
     pub(crate) burst: Option<u64>,
 
-    /// token-bucket, fixed-window, sliding-log or sliding-window [default: token-bucket]
+    /// The algorithm, by its name in a policy [default: token-bucket]
     #[arg(long, value_name = "NAME")]
     pub(crate) algorithm: Option<String>,
 

@@ -1,7 +1,7 @@
 //! Estimates the memory of a rule's state from measurements, with every limit in use.
 
 use serde::Serialize;
-use spillgate::{Algorithm, Limit, Rule};
+use spillgate::{Limit, Rule};
 
 /// The estimated state of a number of subjects of one rule.
 #[derive(Serialize)]
@@ -18,7 +18,7 @@ impl Bytes<'_> {
         let kept = || rule.limits().filter(|limit| limit.capacity().is_some_and(|most| most > 0));
         let records = kept().count() as u64;
         let value = if records > 0 { KEY_BYTES + records * RECORD_BYTES } else { 0 };
-        let own: u64 = kept().filter(|limit| has_own_key(limit)).map(own_key_bytes).sum();
+        let own: u64 = kept().filter_map(own_key_bytes).sum();
         let in_memory: u64 = kept().map(slot_bytes).sum();
         Bytes {
             rule: rule.name(),
@@ -33,28 +33,19 @@ impl Bytes<'_> {
     }
 }
 
-/// A sliding log, and the permits of a concurrency limit, have keys beside that of the other counters.
-fn has_own_key(limit: &Limit) -> bool {
-    matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency)
-}
-
-fn own_key_bytes(limit: &Limit) -> u64 {
-    KEY_BYTES + entries_bytes(limit, HOLD_BYTES)
+/// Returns the bytes of a key for one limit alone, if it has one, with the limit in full use.
+fn own_key_bytes(limit: &Limit) -> Option<u64> {
+    let profile = limit.algorithm().profile();
+    profile.own_key.map(|_| KEY_BYTES + in_full_use(limit, profile.bytes.redis_unit))
 }
 
 fn slot_bytes(limit: &Limit) -> u64 {
-    let own = if limit.algorithm() == Algorithm::SlidingLog { LOG_BYTES_IN_MEMORY } else { 0 };
-    SLOT_BYTES + own + entries_bytes(limit, HOLD_BYTES_IN_MEMORY)
+    let bytes = &limit.algorithm().profile().bytes;
+    SLOT_BYTES + bytes.memory + in_full_use(limit, bytes.memory_unit)
 }
 
-/// Returns the bytes of a full limit's entries: the units of a log, or the held permits.
-fn entries_bytes(limit: &Limit, hold_bytes: u64) -> u64 {
-    let each = match limit.algorithm() {
-        Algorithm::SlidingLog => LOG_ENTRY_BYTES,
-        Algorithm::Concurrency => hold_bytes,
-        _ => 0,
-    };
-    limit.capacity().unwrap_or(0).saturating_mul(each)
+fn in_full_use(limit: &Limit, unit_bytes: u64) -> u64 {
+    limit.capacity().unwrap_or(0).saturating_mul(unit_bytes)
 }
 
 /// Returns bytes in powers of ten: `1.5 MB`.
@@ -77,15 +68,6 @@ const UNITS: [(u64, &str); 4] =
 const KEY_BYTES: u64 = 150;
 /// One counter in a value.
 const RECORD_BYTES: u64 = 30;
-/// One unit in a log: six bytes in Redis, and the spare room of its string; eight in the memory engine.
-const LOG_ENTRY_BYTES: u64 = 8;
-/// One held permit, by its name and by its end.
-const HOLD_BYTES: u64 = 330;
-/// One held permit in the memory engine, most of it the record by which it is released: 1,000 to 1,180 bytes with its
-/// counter, measured over 100,000 subjects.
-const HOLD_BYTES_IN_MEMORY: u64 = 1_000;
-/// A log of few calls in the memory engine: 300 to 480 bytes with its counter.
-const LOG_BYTES_IN_MEMORY: u64 = 300;
 /// One counter in the memory engine.
 const SLOT_BYTES: u64 = 96;
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::decision::{self, Decision, LimitDecision, Reason, Source};
-use crate::limit::{Algorithm, Limit, REQUESTS};
+use crate::limit::{Limit, REQUESTS};
 
 /// An enforced counter with known numbers.
 pub struct Advice<'d> {
@@ -144,14 +144,7 @@ impl<'d> Advice<'d> {
         let by_its_numbers = self.counter.source() < Source::Fallback;
         let reset_after = self.counter.reset_after().filter(|_| by_its_numbers)?;
         let reset_after_us = u64::try_from(reset_after.as_micros()).ok()?;
-        match self.limit.algorithm() {
-            Algorithm::FixedWindow => Some(reset_after_us),
-            _ => {
-                // The other `used - 1` units drain after the first one.
-                let later_us = self.limit.drain_us(used - 1)?;
-                Some(reset_after_us.saturating_sub(later_us))
-            }
-        }
+        self.limit.params()?.counting().one_more_after_us(used, reset_after_us)
     }
 
     /// Returns the reason why the limit denies, or `None` if it does not. One without room denies
@@ -162,7 +155,7 @@ impl<'d> Advice<'d> {
 
     /// Returns whether it is a concurrency limit. Its permits may be released at any time.
     fn is_concurrency(&self) -> bool {
-        self.limit.algorithm() == Algorithm::Concurrency
+        self.limit.algorithm().counts_permits()
     }
 }
 

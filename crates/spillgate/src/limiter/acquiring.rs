@@ -10,7 +10,7 @@ use super::{Inner, Limiter};
 use crate::algorithm::LimitParams;
 use crate::control::random;
 use crate::decision::{self, Decision, Reason, Source};
-use crate::limit::{Algorithm, Kind};
+use crate::limit::Kind;
 use crate::metrics::{Metrics, Took};
 use crate::plan::{Evaluated, PlanMode};
 use crate::request::Request;
@@ -238,11 +238,11 @@ impl Pause {
                 continue;
             }
             let Kind::Counted(params) = counter.definition().kind() else { return None };
-            let wait = match (counter.algorithm(), counter.source()) {
-                // It may be released at any time.
-                (Algorithm::Concurrency, _) => soon(),
+            let wait = match counter.source() {
+                // A permit may be released at any time.
+                _ if counter.algorithm().counts_permits() => soon(),
                 // The denial cache knows no wait for a larger cost than it remembers, but forgets soon.
-                (_, Source::DenialCache) => counter.retry_after().unwrap_or_else(soon),
+                Source::DenialCache => counter.retry_after().unwrap_or_else(soon),
                 _ => counter.retry_after()?,
             };
             if longest.as_ref().is_none_or(|longest| longest.wait < wait) {

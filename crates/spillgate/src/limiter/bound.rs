@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::{InForce, Inner};
 use crate::counter::{LimitHandle, PlannedCharge};
 use crate::decision::{CounterOutcome, Names};
-use crate::limit::{Algorithm, NamedLimit};
+use crate::limit::NamedLimit;
 use crate::metrics::Meters;
 use crate::plan::{LimitHandleFrom, Plan, PlanMode, SharedMatch};
 use crate::policy::{Matched, Mode, Policy, TypedRequest};
@@ -208,5 +208,5 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
 fn plain_cost(limit: &NamedLimit, cost: &Cost<'_>) -> Option<u64> {
     let cost = cost.of_limit(limit.limit());
     let is_in_bounds = (1..=limit.params()?.capacity()).contains(&cost);
-    (is_in_bounds && limit.algorithm() != Algorithm::Concurrency).then_some(cost)
+    (is_in_bounds && !limit.algorithm().counts_permits()).then_some(cost)
 }

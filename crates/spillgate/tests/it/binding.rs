@@ -46,7 +46,8 @@ impl Both {
 
     /// Returns whether this limit denies, in a random run, a call that the other has room for.
     fn denies(&mut self, random: &mut Random, steps: u32) -> bool {
-        let period_us = self.limits.each_ref().map(|limit| params(limit).longest_wait_us());
+        let period_us =
+            self.limits.each_ref().map(|limit| params(limit).counting().longest_wait_us());
         for _ in 0..steps {
             let [_, other] = self.check(1, Intent::Peek);
             let cost = match random.below(3) {

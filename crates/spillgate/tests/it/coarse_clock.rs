@@ -33,7 +33,7 @@ fn a_lagging_coarse_clock_changes_no_decision_and_no_state() {
             if random.one_in(200) {
                 limit = random.pick(&limits);
             }
-            let wait_us = params(limit).longest_wait_us();
+            let wait_us = params(limit).counting().longest_wait_us();
             now_us += match random.below(8) {
                 0 => random.spread(wait_us),
                 1..=3 => random.spread(wait_us / 16),

@@ -98,7 +98,7 @@ fn same_answers(targets: &mut [&mut dyn Target], limits: &[NamedLimit], seed: u6
             limit = random.pick(limits);
         }
         let params = params(limit);
-        let step = random_step(&mut random, params.longest_wait_us());
+        let step = random_step(&mut random, params.counting().longest_wait_us());
         now_us = now_us.saturating_add_signed(step).clamp(TODAY_US / 2, END_US);
         if random.one_in(200) {
             now_us = TODAY_US;

@@ -53,7 +53,7 @@ impl Counter {
         let own = u64::from(algorithm == LOG);
         // The second key is an own key, so the script reads one.
         let mut program = vec![now_us, self.calls, 0, 1, algorithm, 0, 0];
-        params(&self.limit).words(&mut program, now_us);
+        params(&self.limit).counting().words(&mut program, now_us);
         // Counted from 1: where the decisions begin.
         program[2] = program.len() as u64 + 1;
         program.extend([0, 1, 1, own, 5, 1, 0]);

@@ -10,7 +10,6 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::load::{weight_of_counters, weight_of_one_more};
 use crate::algorithm::Intent;
 use crate::counter::PlannedCharge;
-use crate::limit::Algorithm;
 use crate::plan::{RecordAction, Transaction};
 use crate::program::COUNTERS_MAX;
 
@@ -168,10 +167,7 @@ pub(crate) fn together(transactions: &[Transaction]) -> (Coalescer<usize>, Vec<B
 fn may_be_several(transaction: &Transaction) -> bool {
     !does_more(transaction)
         && !matches!(transaction.intent, Intent::Reserve { .. })
-        && transaction
-            .charges
-            .iter()
-            .all(|counter| counter.limit.algorithm() != Algorithm::Concurrency)
+        && transaction.charges.iter().all(|counter| !counter.limit.algorithm().counts_permits())
 }
 
 fn are_alike(one: &Transaction, other: &Transaction) -> bool {

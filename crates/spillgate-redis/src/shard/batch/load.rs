@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::counter::PlannedCharge;
-use crate::limit::Algorithm;
 use crate::plan::Transaction;
 
 /// Work given to a shard and not yet answered, in estimated microseconds of the shard's time.
@@ -111,29 +110,18 @@ pub fn weight_of_counters<'a>(counters: impl Iterator<Item = &'a PlannedCharge>)
 
 /// Returns the time of one charge inside a large call, in estimated microseconds.
 ///
-/// Measured on server version 8 and doubled for slower servers; includes parsing and reply.
-/// `no_call_of_a_large_batch_occupies_the_store_for_long` prints the figures.
+/// `no_call_of_a_large_batch_occupies_the_store_for_long` prints the measured figures.
 fn weight_of_counter(counter: &PlannedCharge) -> u64 {
-    match counter.limit.algorithm() {
-        Algorithm::TokenBucket => 3,
-        Algorithm::FixedWindow => 5,
-        Algorithm::SlidingWindow => 5,
-        Algorithm::SlidingLog => 30,
-        Algorithm::Concurrency => 30,
-    }
+    counter.limit.algorithm().profile().charge_us
 }
 
 /// Returns the time of one more equal decision in a group, in estimated microseconds.
 ///
 /// A sliding log writes one more entry. Every other algorithm only adds a larger number.
 pub fn weight_of_one_more<'a>(counters: impl Iterator<Item = &'a PlannedCharge>) -> u64 {
-    ENTRY_US
-        * counters.filter(|counter| counter.limit.algorithm() == Algorithm::SlidingLog).count()
-            as u64
+    counters.map(|counter| counter.limit.algorithm().profile().unit_us).sum()
 }
 
-/// The time to write one more entry of a log.
-const ENTRY_US: u64 = 2;
 /// The time to parse a decision and write its reply.
 const DECISION_US: u64 = 2;
 /// The pace of a server as fast as the measured one.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode};
 use spillgate::http::{DenialResponse, HeaderStyle};
-use spillgate::{Algorithm, AtomicDecision, Decision, Limit, LimitDecision};
+use spillgate::{AtomicDecision, Decision, Limit, LimitDecision};
 
 use super::proto::envoy::config::core::v3::HeaderValue;
 use super::rls::RateLimitResponse;
@@ -47,7 +47,7 @@ fn status(part: &Decision) -> DescriptorStatus {
     };
     let wait = if ok { limit.reset_after() } else { limit.retry_after() };
     // A permit may be released at any time, so a wait for one is no promise.
-    let known = wait.filter(|_| limit.algorithm() != Algorithm::Concurrency);
+    let known = wait.filter(|_| !limit.algorithm().counts_permits());
     status.duration_until_reset = known.map(whole_seconds);
     // Without numbers the response names no limit, so that Envoy sends its clients none.
     let Some(remaining) = limit.remaining() else { return status };
@@ -73,7 +73,7 @@ fn unit(limit: &Limit) -> Unit {
     let Some(window) = limit.window() else { return Unit::Unknown };
     let is = |days: u64| window == DAY * days as u32;
     let hours = window.as_secs() / 3_600;
-    let calendar = limit.algorithm() == Algorithm::FixedWindow;
+    let calendar = limit.algorithm().profile().has_calendar;
     // A day has an hour more when clocks are set back.
     let is_calendar = |days: u64| calendar && (24 * days..=24 * days + 1).contains(&hours);
     match window {

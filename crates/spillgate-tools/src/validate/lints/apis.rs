@@ -1,6 +1,6 @@
 //! Finds rules that do not work at some API of the service.
 
-use spillgate::{Algorithm, Mode};
+use spillgate::Mode;
 
 use super::super::finding::Level;
 use super::super::rules::decides;
@@ -64,7 +64,7 @@ pub fn permits_end_at_max_hold(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for written in checked.rules().filter(|written| written.rule.mode() != Mode::Off) {
         for (position, limit) in written.rule.limits().enumerate() {
-            if limit.algorithm() == Algorithm::Concurrency && limit.capacity().is_some() {
+            if limit.algorithm().counts_permits() && limit.capacity().is_some() {
                 let problem = format!(
                     "forward auth, Envoy's rate limit service and CL.THROTTLE cannot release the permits of {limit}: they end at `max_hold` only"
                 );

@@ -31,7 +31,7 @@ fn nominal(checked: &Checked<'_>, unit: &str, problem: &str) -> Vec<Finding> {
                 .map(|(at, wording)| (wording, algorithm_of(written.rule, wording, at)))
         });
         let nominal = own.chain(overriding).filter(|(wording, algorithm)| {
-            wording.quota.ends_with(unit) && *algorithm != Algorithm::FixedWindow
+            wording.quota.ends_with(unit) && !algorithm.profile().has_calendar
         });
         found.extend(nominal.map(|(wording, _)| note(written, wording, problem)));
     }

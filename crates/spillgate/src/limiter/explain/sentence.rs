@@ -3,7 +3,6 @@
 use super::wait::Wait;
 use super::{ExplainedLimit, Explanation, Raise};
 use crate::decision::{Reason, Source};
-use crate::limit::Algorithm;
 use crate::request::Value;
 
 /// The answer that the request would get.
@@ -118,7 +117,7 @@ impl Raise {
 fn until(counter: &ExplainedLimit<'_>) -> String {
     let decision = counter.decision();
     match decision.retry_after() {
-        Some(wait) if decision.algorithm() == Algorithm::Concurrency => {
+        Some(wait) if decision.algorithm().counts_permits() => {
             format!(
                 " There is room in {} at the latest, and as soon as a permit is released.",
                 Wait(wait)

@@ -68,7 +68,8 @@ impl History {
     /// Returns one to five operations at one instant, with their keys.
     fn call(&mut self, random: &mut Random) -> (Vec<String>, Vec<Word>) {
         let limit = &self.limits[usize::from(random.one_in(60))];
-        let (wait_us, capacity) = (params(limit).longest_wait_us(), params(limit).capacity());
+        let (wait_us, capacity) =
+            (params(limit).counting().longest_wait_us(), params(limit).capacity());
         let step_us = match random.below(4) {
             0 => 0,
             1 => random.spread(wait_us / capacity * 2),
@@ -80,7 +81,7 @@ impl History {
         }
         self.calls += 1;
         let mut head = vec![self.now_us, self.calls * 7_919, 0, 0, 1, 0, 0];
-        params(limit).words(&mut head, self.now_us);
+        params(limit).counting().words(&mut head, self.now_us);
         head[2] = head.len() as u64 + 1;
         let mut program: Vec<Word> = head.into_iter().map(Word::from).collect();
         let mut keys = Vec::new();

@@ -59,7 +59,7 @@ impl Script {
             u64::from(matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency));
         // The second key is an own key, so the script reads one.
         let mut program = vec![READ_TIME, self.calls, 0, 1, 1 + limit.algorithm() as u64, 0, 0];
-        params(limit).words(&mut program, estimate_us);
+        params(limit).counting().words(&mut program, estimate_us);
         // Counted from 1: where the decisions begin.
         program[2] = program.len() as u64 + 1;
         program.extend([CHARGE, 1, 1, own, 5, cost, 0]);

@@ -246,7 +246,7 @@ impl Target for InLua<'_> {
         let algorithm = 1 + limit.algorithm() as u64;
         let mut program =
             vec![now_us, scattered(self.nonce), 0, 1, algorithm, u64::from(position), 0];
-        params(limit).words(&mut program, now_us);
+        params(limit).counting().words(&mut program, now_us);
         // Counted from 1: where the decisions begin.
         program[2] = program.len() as u64 + 1;
         let cost = cost_of(act);
@@ -286,13 +286,9 @@ impl Target for InLua<'_> {
 }
 
 fn reading(params: &LimitParams, reply: &[i64], cost: u64) -> Reading {
-    match params {
-        LimitParams::TokenBucket(params) => params.reading(reply.first_chunk().unwrap(), cost),
-        LimitParams::FixedWindow(params) => params.reading(reply.first_chunk().unwrap(), cost),
-        LimitParams::SlidingLog(params) => params.reading(reply.first_chunk().unwrap()),
-        LimitParams::SlidingWindow(params) => params.reading(reply.first_chunk().unwrap(), cost),
-        LimitParams::Concurrency(params) => params.reading(reply.first_chunk().unwrap()),
-    }
+    let counting = params.counting();
+    let words = &reply[..counting.reply_width()];
+    counting.reading(words, cost, 0).expect("the width is that of the reply")
 }
 
 pub fn params(limit: &NamedLimit) -> &LimitParams {

@@ -1,9 +1,7 @@
 //! A fraction of a limit: the local share of one instance while the store is out of reach, or the
 //! part that leases may take.
 
-use super::file::Table;
-use super::problem::Problems;
-use crate::algorithm::{COUNT_MAX, gcd};
+use super::{COUNT_MAX, gcd};
 
 /// The fraction `part` ÷ `of`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,25 +16,7 @@ impl Share {
         Share { part: 1, of: parts.max(1) }
     }
 
-    /// Reads a share from a field.
-    pub(crate) fn read(
-        table: &Table<'_>,
-        field: &str,
-        problems: &mut Problems<'_>,
-    ) -> Option<Share> {
-        let text = table.decimal(field, problems)?;
-        let share = Share::parse(text);
-        if share.is_none() {
-            let message = format!(
-                "must be greater than 0 and at most 1, with at most six decimal places, got {text}; write for example 0.25"
-            );
-            problems.note(table.wrong(field, message));
-        }
-        share
-    }
-
-    /// Parses a decimal number above 0 and up to 1, such as `0.25`. Returns `None` for anything
-    /// else.
+    /// Parses a decimal number above 0 and up to 1, such as `0.25`. Returns `None` for anything else.
     pub fn parse(text: &str) -> Option<Share> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -54,6 +34,12 @@ impl Share {
     pub fn part_of(self, whole: u64) -> u64 {
         let part = u128::from(whole) * u128::from(self.part) / u128::from(self.of);
         u64::try_from(part).unwrap_or(whole)
+    }
+
+    /// Returns this share of a count, rounded down, but at least 1.
+    pub fn of_count(self, count: u32) -> u32 {
+        // A share is at most the whole, so it fits.
+        self.part_of(count.into()).max(1) as u32
     }
 
     /// Returns this share of the rate `count` in `period_us`, if it can be exact.
@@ -85,6 +71,8 @@ const DIGITS_MAX: usize = 6;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::{LimitParams, token_bucket};
+    use crate::limit::Limit;
 
     #[test]
     fn a_share_is_a_decimal_above_zero_and_up_to_one() {
@@ -103,5 +91,31 @@ mod tests {
         assert_eq!(quarter.of_rate(3, 1_000), Some((3, 4_000)));
         assert_eq!(Share::one_of(16).of_rate(100, 1_000), Some((25, 4_000)));
         assert_eq!((quarter.part_of(7), quarter.part_of(3)), (1, 0));
+    }
+    fn share_of(quota: &str, share: &str) -> token_bucket::Params {
+        let limit = Limit::parse(quota).unwrap();
+        let params = limit.params().unwrap().counting().share(Share::parse(share).unwrap());
+        let LimitParams::TokenBucket(params) = params else { panic!("a bucket") };
+        params
+    }
+
+    #[test]
+    fn a_share_keeps_the_rate_and_rounds_the_burst_down() {
+        let whole = |quota| share_of(quota, "1");
+        assert_eq!(share_of("100/second", "0.25"), whole("25/second"));
+        let slow = share_of("1/second", "0.3");
+        assert_eq!((slow.burst, slow.count, slow.period_us), (1, 3, 10_000_000));
+    }
+
+    #[test]
+    fn the_smallest_share_of_the_slowest_limit_is_no_more_than_its_whole() {
+        for (quota, share) in [("1/366d", "0.000001"), ("1000000000/366d", "0.999999")] {
+            let (whole, part) = (share_of(quota, "1"), share_of(quota, share));
+            let rate = |params: token_bucket::Params, other: token_bucket::Params| {
+                u128::from(params.count) * u128::from(other.period_us)
+            };
+            assert!(rate(part, whole) < rate(whole, part), "{share} of {quota}: {part:?}");
+            assert!(part.burst <= whole.burst);
+        }
     }
 }

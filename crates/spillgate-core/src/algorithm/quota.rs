@@ -4,21 +4,29 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use super::period::{DAY_MS, Period, SECOND_MS, SHORT};
 use super::{COUNT_MAX, LimitError};
-use crate::algorithm::period::{DAY_MS, SECOND_MS, SHORT, write_length};
 use crate::calendar::CalendarUnit;
 
 /// A parsed quota. Its count is not yet checked against an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Quota {
+pub enum Quota {
+    /// Written as `unlimited`.
     Unlimited,
+    /// Written as `block`.
     Block,
-    Permits { count: u64 },
-    Rate { count: u64, length: Length },
+    /// A count in a period, or of permits, which have none.
+    Counted {
+        /// The count.
+        count: u64,
+        /// The period.
+        length: Option<Length>,
+    },
 }
 
 impl Quota {
-    pub(crate) fn parse(text: &str) -> Result<Quota, LimitError> {
+    /// Parses a quota as users write it.
+    pub fn parse(text: &str) -> Result<Quota, LimitError> {
         match text {
             "unlimited" => return Ok(Quota::Unlimited),
             "block" => return Ok(Quota::Block),
@@ -33,22 +41,23 @@ impl Quota {
         }
         let counted = |digits: &str| number(digits).map_err(|error| no_quota(text, error));
         let Some((count, length)) = text.split_once('/') else {
-            return Ok(Quota::Permits { count: counted(text)? });
+            return Ok(Quota::Counted { count: counted(text)?, length: None });
         };
         let count = counted(count)?;
-        Ok(Quota::Rate { count, length: Length::parse("quota", length)? })
+        Ok(Quota::Counted { count, length: Some(Length::parse("quota", length)?) })
     }
 }
 
 /// A length of time from 1 ms to 366 days, and its calendar unit if it was written as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Length {
+pub struct Length {
     ms: u64,
     calendar: Option<CalendarUnit>,
 }
 
 impl Length {
-    pub(crate) fn new(field: &'static str, duration: Duration) -> Result<Length, LimitError> {
+    /// Checks a length of time. An error names the field.
+    pub fn new(field: &'static str, duration: Duration) -> Result<Length, LimitError> {
         let whole = duration.subsec_nanos().is_multiple_of(1_000_000);
         let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         if !whole {
@@ -63,7 +72,8 @@ impl Length {
         Length::checked(field, ms)
     }
 
-    pub(crate) fn parse(field: &'static str, text: &str) -> Result<Length, LimitError> {
+    /// Parses a length of time as users write it. An error names the field.
+    pub fn parse(field: &'static str, text: &str) -> Result<Length, LimitError> {
         let digits = text.bytes().take_while(|b| b.is_ascii_digit() || *b == b'_').count();
         let (amount, unit) = text.split_at(digits);
         if let Some((ms, calendar)) = spelled(unit).filter(|_| amount.is_empty()) {
@@ -82,11 +92,13 @@ impl Length {
         Length::checked(field, amount.saturating_mul(unit_ms))
     }
 
-    pub(crate) fn us(self) -> u64 {
+    /// Returns it in µs.
+    pub fn us(self) -> u64 {
         self.ms * 1_000
     }
 
-    pub(crate) fn calendar(self) -> Option<CalendarUnit> {
+    /// Returns the unit of the calendar that it was written as, such as `month`.
+    pub fn calendar(self) -> Option<CalendarUnit> {
         self.calendar
     }
 
@@ -104,7 +116,7 @@ impl Length {
 
 impl fmt::Display for Length {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_length(f, self.ms)
+        Period(self.us()).fmt(f)
     }
 }
 
@@ -282,7 +294,7 @@ mod tests {
     fn underscores_group_digits() {
         assert_eq!(
             Quota::parse("1_000_000/month").unwrap(),
-            Quota::Rate { count: 1_000_000, length: Length::parse("quota", "month").unwrap() }
+            Quota::Counted { count: 1_000_000, length: Length::parse("quota", "month").ok() }
         );
     }
 }
