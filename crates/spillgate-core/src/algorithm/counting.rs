@@ -58,7 +58,6 @@ pub struct Footprint {
 }
 
 /// The fields of a limit that make its parameters, as they were written.
-#[derive(Default)]
 pub struct Fields<'f> {
     /// The count of the quota.
     pub count: u64,

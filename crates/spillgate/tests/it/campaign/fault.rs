@@ -147,7 +147,7 @@ impl Fault {
 
     /// Returns how far a limit may be exceeded. An outage admits all local shares together, and again in each
     /// period in which the store decides only some calls. A store that lost its data admits the quota once
-    /// more. Two primaries admit the limit's quota for the time that both count.
+    /// more. Two primaries, or two rings, admit the limit's quota for the time that both count.
     pub(super) fn overshoot_bound(
         self,
         shape: Shape,
@@ -156,8 +156,8 @@ impl Fault {
         two_us: u64,
     ) -> u64 {
         let (outages, losses) = match self {
-            Fault::None | Fault::ProcessesKilled | Fault::ScriptsFlushed => (0, 0),
-            Fault::Flushed | Fault::Grows => (0, 1),
+            Fault::None | Fault::ProcessesKilled | Fault::ScriptsFlushed | Fault::Grows => (0, 0),
+            Fault::Flushed => (0, 1),
             Fault::Paused
             | Fault::BlackHoled
             | Fault::RepliesLost
@@ -177,7 +177,7 @@ impl Fault {
             Fault::ClockBack => (0, 0),
         };
         let second = match (self, shape) {
-            (Fault::HandedOver, Shape::Sentinels) => limits.most_within(two_us),
+            (Fault::HandedOver, Shape::Sentinels) | (Fault::Grows, _) => limits.most_within(two_us),
             _ => 0,
         };
         (outages * mixed.max(1) + losses) * limits.allowed() + second

@@ -1,7 +1,7 @@
 //! Real servers in one of the topologies, and how each fault is caused on them.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use spillgate_core::time::boottime_us;
 use spillgate_testkit::{
@@ -82,8 +82,8 @@ impl Rig {
         }
     }
 
-    /// Causes the fault and returns when it is over. Returns for how long two primaries counted, if the fault
-    /// allows that.
+    /// Causes the fault and returns when it is over. Returns for how long two primaries or two rings counted,
+    /// if the fault allows that.
     pub(super) fn cause(&mut self, fault: Fault, fleet: &mut Fleet) -> u64 {
         match (fault, self) {
             (Fault::None, _) => sleep(LASTS),
@@ -94,7 +94,9 @@ impl Rig {
             (Fault::Grows, Rig::Ring { proxies, .. }) => {
                 let urls: Vec<String> = proxies.iter().map(FaultProxy::url).collect();
                 let store = format!("ring {}", urls.join(" "));
+                let began = Instant::now();
                 (0..fleet.processes()).for_each(|number| fleet.replace(number, &store));
+                return began.elapsed().as_micros() as u64;
             }
             (fault, Rig::Single { server, proxy }) => cause_on_server(fault, server, proxy),
             (fault, Rig::Ring { servers, proxies }) => {
