@@ -18,7 +18,7 @@ pin_project! {
     /// releases its permits.
     pub struct ResponseFuture<S, B, F> {
         #[pin]
-        state: State<S, B, F>,
+        stage: Stage<S, B, F>,
     }
 }
 
@@ -37,8 +37,9 @@ struct FinishedCheck {
 }
 
 pin_project! {
-    #[project = StateProjection]
-    enum State<S, B, F> {
+    // How far the request is: its check, the service's answer, or the denial.
+    #[project = StageProjection]
+    enum Stage<S, B, F> {
         Asked { check: FinishedCheck, body: Option<B>, inner: S },
         Passed { #[pin] answer: F, fields: Option<Fields>, unsettled: Option<Box<Unsettled>> },
         Denied { response: Option<Response<Vec<u8>>> },
@@ -48,7 +49,7 @@ pin_project! {
 impl<S, B, F> ResponseFuture<S, B, F> {
     pub(crate) fn asked(checking: Checking, body: B, inner: S) -> ResponseFuture<S, B, F> {
         let check = FinishedCheck { unanswered: Some(checking), polled: false };
-        ResponseFuture { state: State::Asked { check, body: Some(body), inner } }
+        ResponseFuture { stage: Stage::Asked { check, body: Some(body), inner } }
     }
 
     pub(crate) fn passed(
@@ -56,11 +57,11 @@ impl<S, B, F> ResponseFuture<S, B, F> {
         fields: Fields,
         unsettled: Option<Box<Unsettled>>,
     ) -> ResponseFuture<S, B, F> {
-        ResponseFuture { state: State::Passed { answer, fields: Some(fields), unsettled } }
+        ResponseFuture { stage: Stage::Passed { answer, fields: Some(fields), unsettled } }
     }
 
     pub(crate) fn denied(response: Response<Vec<u8>>) -> ResponseFuture<S, B, F> {
-        ResponseFuture { state: State::Denied { response: Some(response) } }
+        ResponseFuture { stage: Stage::Denied { response: Some(response) } }
     }
 }
 
@@ -72,22 +73,22 @@ where
     type Output = Result<Response<ResponseBody<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.project().state;
+        let mut stage = self.project().stage;
         loop {
-            let next = match state.as_mut().project() {
-                StateProjection::Asked { check, body, inner } => {
+            let next = match stage.as_mut().project() {
+                StageProjection::Asked { check, body, inner } => {
                     let (admission, request) = ready!(check.poll(context));
                     let body = body.take().expect("left at the first answer of the store");
                     match admission {
-                        Admission::Passes(fields, unsettled) => State::Passed {
+                        Admission::Passes(fields, unsettled) => Stage::Passed {
                             answer: inner.call(request.map(|()| body)),
                             fields: Some(fields),
                             unsettled,
                         },
-                        Admission::Denied(response) => State::Denied { response: Some(response) },
+                        Admission::Denied(response) => Stage::Denied { response: Some(response) },
                     }
                 }
-                StateProjection::Passed { answer, fields, unsettled } => {
+                StageProjection::Passed { answer, fields, unsettled } => {
                     let mut response = ready!(answer.poll(context))?;
                     let fields = fields.take().unwrap_or_default();
                     if !is_redirect(&response) {
@@ -100,12 +101,12 @@ where
                     };
                     return Poll::Ready(Ok(settled_after(response, unsettled)));
                 }
-                StateProjection::Denied { response } => {
+                StageProjection::Denied { response } => {
                     let response = response.take().expect("a future is not polled after its end");
                     return Poll::Ready(Ok(response.map(ResponseBody::denial)));
                 }
             };
-            state.set(next);
+            stage.set(next);
         }
     }
 }
