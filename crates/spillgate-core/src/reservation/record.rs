@@ -13,7 +13,7 @@ pub struct Record {
     ends_us: u64,
     /// The time until which it is kept.
     forget_us: u64,
-    state: State,
+    standing: Standing,
     /// The charges in the order of the counters.
     charges: Box<[RecordedCost]>,
 }
@@ -27,8 +27,9 @@ pub struct RecordedCost {
     pub charge: Option<Charge>,
 }
 
+/// Whether a call has ended the reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Standing {
     Open,
     /// Ended, by an ending with this mark.
     Ended(u64),
@@ -42,39 +43,38 @@ impl Record {
         charges: impl IntoIterator<Item = RecordedCost>,
         now_us: u64,
     ) -> Record {
-        let ends_us = now_us + lasting_us;
+        let (ends_us, standing) = (now_us + lasting_us, Standing::Open);
         let charges = charges.into_iter().collect();
-        Record { body, ends_us, forget_us: ends_us + REMEMBERED_US, state: State::Open, charges }
+        Record { body, ends_us, forget_us: ends_us + REMEMBERED_US, standing, charges }
     }
 
     /// Returns the answer to a reservation under the same id, assuming that its permits are still
     /// held.
     pub fn opened_again(&self, body: u128, now_us: u64) -> Opened {
-        match self.state {
+        match self.standing {
             _ if self.body != body => Opened::Conflict,
-            State::Ended(mark) => Opened::Ended(Ended::by_mark(mark)),
-            State::Open if now_us >= self.ends_us => Opened::Ended(Ended::Expired),
-            State::Open => Opened::Repeated,
+            Standing::Ended(mark) => Opened::Ended(Ended::by_mark(mark)),
+            Standing::Open if now_us >= self.ends_us => Opened::Ended(Ended::Expired),
+            Standing::Open => Opened::Repeated,
         }
     }
 
     /// Returns whether no call has ended the reservation. It may have expired.
     pub fn is_open(&self) -> bool {
-        self.state == State::Open
+        self.standing == Standing::Open
     }
 
     /// Returns `Ok` if the reservation can be ended or renewed now, else the answer to give.
     pub fn may_end(&self, ending: &Ending<'_>, now_us: u64) -> Result<(), Answer> {
-        match (self.state, ending) {
-            (State::Ended(_), Ending::Renew { .. }) => Err(Answer::EndResult(EndResult::Expired)),
-            (State::Ended(mark), _) if mark == ending.mark() => {
+        let expired = Err(Answer::EndResult(EndResult::Expired));
+        match (self.standing, ending) {
+            (Standing::Ended(_), Ending::Renew { .. }) => expired,
+            (Standing::Ended(mark), _) if mark == ending.mark() => {
                 Err(Answer::EndResult(EndResult::Repeated))
             }
-            (State::Ended(_), _) => Err(Answer::EndedOtherwise),
-            (State::Open, _) if now_us >= self.ends_us => {
-                Err(Answer::EndResult(EndResult::Expired))
-            }
-            (State::Open, _) => Ok(()),
+            (Standing::Ended(_), _) => Err(Answer::EndedOtherwise),
+            (Standing::Open, _) if now_us >= self.ends_us => expired,
+            (Standing::Open, _) => Ok(()),
         }
     }
 
@@ -103,7 +103,7 @@ impl Record {
 
     /// Marks the reservation as ended, and drops its charges.
     pub fn end(&mut self, ending: &Ending<'_>) {
-        self.state = State::Ended(ending.mark());
+        self.standing = Standing::Ended(ending.mark());
         self.charges = Box::default();
     }
 
