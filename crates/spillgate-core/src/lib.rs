@@ -15,6 +15,7 @@ pub mod memory;
 pub mod path;
 pub mod plan;
 pub mod policy;
+pub mod random;
 pub mod request;
 pub mod reservation;
 pub mod subject;

@@ -9,13 +9,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use siphasher::sip128::SipHasher13;
 use smallvec::SmallVec;
 
 use crate::counter::PlannedCharge;
+use crate::random::random;
 
 mod ended;
 mod error;
@@ -369,8 +369,7 @@ impl Closing {
 
 /// Returns a random id that is unique in practice.
 pub fn random_id() -> u128 {
-    let random = || u128::from(RandomState::new().hash_one(()));
-    random() << 64 | random()
+    u128::from(random()) << 64 | u128::from(random())
 }
 
 /// Returns the duration in µs if it is within the bounds.

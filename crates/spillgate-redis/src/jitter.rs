@@ -1,6 +1,5 @@
 //! Random waits, so that a fleet does not return all at once.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// Returns a random duration up to `longest`.
@@ -15,5 +14,5 @@ pub(crate) fn random() -> u64 {
     if let Some(number) = crate::simulation::random() {
         return number;
     }
-    RandomState::new().hash_one(())
+    spillgate_core::random::random()
 }

@@ -9,7 +9,6 @@
 // lists that operators see. The limiter's `control` module stamps entries, puts them in force and
 // exchanges them with the shards.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 mod audit;
@@ -35,14 +34,13 @@ pub use rule_mode::RuleMode;
 pub(crate) use sealed::EntrySeal;
 pub(crate) use table::{Effect, Entry, EntryId, Stamp, Table, id_of};
 
-/// Returns a random number that cannot be guessed from earlier ones. The standard library's hash
-/// keys are random.
+/// Returns a random number below 2^48 that cannot be guessed from earlier ones.
 pub(crate) fn random() -> u64 {
     #[cfg(feature = "simulation")]
     if let Some(number) = spillgate_redis::simulation::random() {
         return number >> 16;
     }
-    RandomState::new().hash_one(0) >> 16
+    spillgate_core::random::random() >> 16
 }
 
 /// Returns the instant of a time in microseconds since the epoch.

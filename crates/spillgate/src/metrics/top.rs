@@ -6,12 +6,12 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use spillgate_core::random::random;
 
 use super::sketch::{Name, Sketch};
 use crate::decision::CounterOutcome;
@@ -411,7 +411,7 @@ impl Draws {
     fn next(&mut self, period: u32) -> u64 {
         let weight = u64::from(self.weight);
         if self.random == 0 {
-            self.random = RandomState::new().hash_one(0) | 1;
+            self.random = random() | 1;
         }
         // Xorshift: good enough to choose by, and a nanosecond.
         self.random ^= self.random << 13;
