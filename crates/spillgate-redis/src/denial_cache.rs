@@ -158,7 +158,7 @@ impl DenialCache {
         !self.slots.is_empty()
             && transaction.intent != Intent::Peek
             && transaction.charges.iter().any(|counter| counter.cost > 0)
-            && redis.is_one_location(transaction)
+            && redis.only_location(transaction).is_some()
     }
 
     fn outcome_of(&self, counter: &PlannedCharge, sent: Sent) -> ChargeOutcome {

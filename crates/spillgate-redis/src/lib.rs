@@ -283,11 +283,6 @@ impl Redis {
         self.topology.shards().into_iter().map(|(_, shard)| Arc::clone(&shard.meter)).collect()
     }
 
-    /// Returns the number of this instance in the fleet.
-    pub fn instance_id(&self) -> u64 {
-        self.instance_id
-    }
-
     /// Returns the deadline of a decision that begins now.
     fn deadline(&self) -> Deadline {
         match self.patience.admits_itself {
@@ -296,13 +291,8 @@ impl Redis {
         }
     }
 
-    /// Returns whether one location holds all counters of a transaction.
-    pub(crate) fn is_one_location(&self, transaction: &Transaction) -> bool {
-        self.only_location(transaction).is_some()
-    }
-
     /// Returns the location that holds all counters of a transaction, if there is only one.
-    fn only_location(&self, transaction: &Transaction) -> Option<Location> {
+    pub(crate) fn only_location(&self, transaction: &Transaction) -> Option<Location> {
         let (first, others) = transaction.charges.split_first()?;
         let location = self.topology.location(first.key.tag);
         let same = |counter: &PlannedCharge| {
@@ -471,7 +461,7 @@ impl Redis {
         build: impl Fn(Header) -> Call<'a>,
         deadline: Deadline,
     ) -> Result<Reply, Failure> {
-        route.shard.run(build, &self.terms(&route, deadline)).await
+        route.shard.run(build, &self.terms(&route, deadline), None).await
     }
 
     fn terms(&self, route: &Route, deadline: Deadline) -> CallTerms<'_> {

@@ -30,10 +30,14 @@ mod upkeep;
 /// The store that the instances of a fleet share, as one instance uses it.
 #[derive(Debug)]
 pub struct RedisStore {
-    servers: Redis,
-    fallback: Fallback,
-    denials: DenialCache,
-    leases: Leases,
+    /// The servers, which decide while they answer.
+    pub servers: Redis,
+    /// Decides while they do not.
+    pub fallback: Fallback,
+    /// The denials that are repeated without a call.
+    pub denials: DenialCache,
+    /// The tokens that are spent without a call.
+    pub leases: Leases,
     fleet: Mutex<Fleet>,
     /// Notified when quota or a permit may have become free.
     room: Arc<Notify>,
@@ -54,11 +58,13 @@ pub struct OwnPart {
     pub room: Arc<Notify>,
 }
 
-/// What the last heartbeat told of the other instances.
+/// The other instances, as the last heartbeat showed them.
 #[derive(Clone, Copy, Debug, Default)]
-struct Fleet {
-    mismatch: InstanceMismatch,
-    load: Option<FleetLoad>,
+pub struct Fleet {
+    /// How many live instances differ from this one.
+    pub mismatch: InstanceMismatch,
+    /// The decisions of all live instances in the last minute, while some shard answers heartbeats.
+    pub load: Option<FleetLoad>,
 }
 
 impl RedisStore {
@@ -69,30 +75,10 @@ impl RedisStore {
             servers,
             fallback: Fallback::new(max_keys, clock, expected_instances),
             denials: DenialCache::new(remembers),
-            leases: Leases::new(true),
+            leases: Leases::new(),
             fleet: Mutex::default(),
             room,
         }
-    }
-
-    /// Returns the servers, for what operators ask about them.
-    pub fn servers(&self) -> &Redis {
-        &self.servers
-    }
-
-    /// Returns the local fallback, for metrics.
-    pub fn fallback(&self) -> &Fallback {
-        &self.fallback
-    }
-
-    /// Returns the leases, for metrics.
-    pub fn leases(&self) -> &Leases {
-        &self.leases
-    }
-
-    /// Returns the remembered denials, for metrics.
-    pub fn denials(&self) -> &DenialCache {
-        &self.denials
     }
 
     /// Reads the counters of a transaction that charges nothing.
@@ -127,14 +113,9 @@ impl RedisStore {
         self.servers.poll_turn(tag).await;
     }
 
-    /// Returns how many live instances differ from this one, by the last heartbeat.
-    pub fn mismatch(&self) -> InstanceMismatch {
-        self.fleet.lock().mismatch
-    }
-
-    /// Returns the decisions of all live instances in the last minute, while some shard answers heartbeats.
-    pub fn fleet_load(&self) -> Option<FleetLoad> {
-        self.fleet.lock().load
+    /// Returns the other instances, by the last heartbeat.
+    pub fn fleet(&self) -> Fleet {
+        *self.fleet.lock()
     }
 
     /// Examines every shard, with `samples` timed calls.

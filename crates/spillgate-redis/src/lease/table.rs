@@ -65,13 +65,12 @@ pub fn leased_by<'r>(counter: &PlannedCharge, rule: &'r Rule) -> Option<&'r Leas
 }
 
 impl Leases {
-    /// Makes a table for leases, or one that never takes any.
-    pub fn new(leases: bool) -> Leases {
-        let (shards, seen) = if leases { (SHARDS, SEEN) } else { (0, 0) };
+    /// Makes a table without counters.
+    pub(crate) fn new() -> Leases {
         Leases {
-            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             count: AtomicUsize::new(0),
-            seen: (0..seen).map(|_| AtomicU64::new(0)).collect(),
+            seen: (0..SEEN).map(|_| AtomicU64::new(0)).collect(),
             wants: Arc::default(),
             stopped: AtomicBool::new(false),
         }
@@ -96,7 +95,7 @@ impl Leases {
         if share == 0 || self.stopped.load(Ordering::Relaxed) {
             return None;
         }
-        let mut shard = self.shards.get(self.place(name)?)?.lock();
+        let mut shard = self.shard(name).lock();
         let Some(leased) = shard.find_mut(name as u64, |leased| leased.name == name) else {
             if self.is_seen_often(name) && self.count.load(Ordering::Relaxed) < COUNTERS_MAX {
                 let leased = LeasedCounter::new(asked, rule, terms, now_us);
@@ -133,11 +132,10 @@ impl Leases {
         let asked = &PlannedCharge { cost: 1, ..asked.to_owned() };
         let Some(terms) = leased_by(asked, rule) else { return false };
         let (name, share) = (asked.name(), terms.tokens_of(asked.limit.limit()));
-        let place = self.place(name).and_then(|place| self.shards.get(place));
-        let Some(shard) = place.filter(|_| share > 0 && self.counters() < COUNTERS_MAX) else {
+        if share == 0 || self.counters() >= COUNTERS_MAX {
             return false;
-        };
-        let mut shard = shard.lock();
+        }
+        let mut shard = self.shard(name).lock();
         if shard.find(name as u64, |leased| leased.name == name).is_none() {
             let demand = Demand::expected(share, terms.ttl_us(), now_us);
             let leased = LeasedCounter { demand, ..LeasedCounter::new(asked, rule, terms, now_us) };
@@ -155,7 +153,7 @@ impl Leases {
         now_us: u64,
     ) -> Option<u64> {
         let name = asked.name();
-        let shard = self.shards.get(self.place(name)?)?.lock();
+        let shard = self.shard(name).lock();
         let leased = shard.find(name as u64, |leased| leased.name == name)?;
         let would = leased.is_under(asked, terms) && leased.holder.would_take(asked.cost, now_us);
         would.then(|| leased.known_remaining(now_us))
@@ -260,19 +258,18 @@ impl Leases {
     }
 
     fn with(&self, name: u128, what: impl FnOnce(&mut LeasedCounter)) {
-        let Some(shard) = self.place(name).and_then(|place| self.shards.get(place)) else { return };
-        shard.lock().find_mut(name as u64, |counter| counter.name == name).map(what);
+        self.shard(name).lock().find_mut(name as u64, |counter| counter.name == name).map(what);
     }
 
-    fn place(&self, name: u128) -> Option<usize> {
+    fn shard(&self, name: u128) -> &Mutex<HashTable<LeasedCounter>> {
         // The hash table uses the low bits, so shards use the high ones.
-        ((name >> 64) as usize).checked_rem(self.shards.len())
+        &self.shards[(name >> 64) as usize % SHARDS]
     }
 
     /// Returns whether a counter had several requests without another counter in its slot between
     /// them.
     fn is_seen_often(&self, name: u128) -> bool {
-        let place = &self.seen[(name >> 96) as usize % self.seen.len()];
+        let place = &self.seen[(name >> 96) as usize % SEEN];
         // One word holds both: the low byte counts, the other bits mark the counter. A plain load
         // and store can lose a count under contention, which only delays a lease.
         let (mark, known) = (name as u64 & !SEEN_COUNT, place.load(Ordering::Relaxed));

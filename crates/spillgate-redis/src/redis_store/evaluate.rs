@@ -163,7 +163,7 @@ impl RedisStore {
         match (&plan.opening, &mut receipt, charged_here) {
             (Some(opening), Some(contents), Some(charged)) => {
                 match self.fallback.keep(opening, *charged, &contents.groups) {
-                    Ok(kept) => contents.node = kept.then(|| self.servers.instance_id()),
+                    Ok(kept) => contents.node = kept.then_some(self.servers.instance_id),
                     Err(opened) => {
                         let group = || Group { tag: 0, counters: None };
                         plan.noted.get_or_insert_default().note(opened, group);

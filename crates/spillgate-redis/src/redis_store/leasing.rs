@@ -142,7 +142,7 @@ async fn keep(store: Weak<RedisStore>) {
 impl RedisStore {
     /// Makes the calls to the store that are due, a limited number at once.
     async fn exchange_all(&self) {
-        let wanted = self.leases.wanted(self.servers.instance_id(), boottime_us(), CALLS_MAX);
+        let wanted = self.leases.wanted(self.servers.instance_id, boottime_us(), CALLS_MAX);
         join_all(wanted.iter().map(|exchange| self.exchange_lease(exchange))).await;
     }
 

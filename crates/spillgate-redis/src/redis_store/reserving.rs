@@ -151,7 +151,7 @@ impl RedisStore {
         let mut evaluated = self.evaluate_one(plan, policy).await;
         evaluated.plan.outcomes.iter_mut().for_each(CounterOutcome::admit);
         (evaluated.plan.opening, evaluated.plan.noted) = (opened, Some(noted));
-        let (node, groups) = (Some(self.servers.instance_id()), alone.elsewhere);
+        let (node, groups) = (Some(self.servers.instance_id), alone.elsewhere);
         evaluated.receipt = Some(Contents { id: opening.id, node, groups });
         Ok(evaluated)
     }
@@ -170,7 +170,7 @@ impl RedisStore {
         let at_store = join_all(at_store).await;
         let mut joined = Answer::EndResult(EndResult::Unknown);
         let mut missing = None;
-        let here = node.filter(|node| *node == self.servers.instance_id());
+        let here = node.filter(|node| *node == self.servers.instance_id);
         let here = here.map(|_| Ok(self.fallback.close(*id, ending)));
         for answer in at_store.into_iter().chain(here) {
             match answer {

@@ -35,9 +35,9 @@ impl RedisStore {
         let living = servers.heartbeat(load).await;
         if let Some(living) = living {
             self.fallback.note_live_instances(living.mismatch.live, monotonic_us());
-            report_mismatch(self.mismatch(), living.mismatch);
+            report_mismatch(self.fleet().mismatch, living.mismatch);
         }
-        let mismatch = living.map_or_else(|| self.mismatch(), |living| living.mismatch);
+        let mismatch = living.map_or_else(|| self.fleet().mismatch, |living| living.mismatch);
         *self.fleet.lock() = Fleet { mismatch, load: living.map(|living| living.load) };
         self.fallback.repay(servers).await;
         if degraded.is_empty() {

@@ -24,7 +24,7 @@ impl Limiter {
     pub fn set_store_access(&self, builder: &LimiterBuilder) -> Result<(), BuildError> {
         match (self.inner.store(), &builder.store.address) {
             (Some(store), Some(address)) => {
-                store.servers().set_access(address, builder.store.tls.as_ref())
+                store.servers.set_access(address, builder.store.tls.as_ref())
             }
             (None, None) => Ok(()),
             _ => Err(BuildError::OtherStore),

@@ -22,7 +22,7 @@ impl Limiter {
     /// # });
     /// ```
     pub fn shards(&self) -> Vec<ShardStatus> {
-        self.inner.store().map(|store| store.servers().shards()).unwrap_or_default()
+        self.inner.store().map(|store| store.servers.shards()).unwrap_or_default()
     }
 
     /// Returns the number of live instances on the store that differ from this one in key secret,
@@ -43,7 +43,7 @@ impl Limiter {
     /// # });
     /// ```
     pub fn instance_mismatch(&self) -> InstanceMismatch {
-        self.inner.store().map(RedisStore::mismatch).unwrap_or_default()
+        self.inner.store().map(|store| store.fleet().mismatch).unwrap_or_default()
     }
 
     /// Returns the decisions of all live instances on the store in the last minute, as they
@@ -64,7 +64,7 @@ impl Limiter {
     /// # });
     /// ```
     pub fn fleet_load(&self) -> Option<FleetLoad> {
-        self.inner.store()?.fleet_load()
+        self.inner.store()?.fleet().load
     }
 
     /// Examines every shard of the store: its settings, whether the script decides correctly there,
@@ -127,12 +127,12 @@ impl Inner {
     /// Adds the counts of the store to those of the limiter.
     pub fn store_stats(&self, stats: Stats) -> Stats {
         let Some(store) = self.store() else { return stats };
-        let (servers, leases) = (store.servers(), store.leases());
+        let RedisStore { servers, fallback, leases, .. } = store;
         Stats {
-            store_errors: store.fallback().store_errors(),
+            store_errors: fallback.store_errors(),
             state_losses: servers.state_losses(),
             clock_steps: servers.clock_steps(),
-            live_instances: store.fallback().instances(),
+            live_instances: fallback.instances(),
             leased_counters: leases.counters(),
             lease_outstanding: leases.outstanding(boottime_us()),
             ..stats

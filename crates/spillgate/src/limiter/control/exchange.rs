@@ -26,7 +26,7 @@ impl Inner {
         let answers = self.exchange_with(store, writing, |_| true).await;
         if answers.is_empty() {
             // No node of the Cluster has given its map. The nodes of the settings stand for the shards.
-            let nodes = store.servers().shards().into_iter().map(|node| PendingShard {
+            let nodes = store.servers.shards().into_iter().map(|node| PendingShard {
                 shard: node.name,
                 why: node.trouble.as_deref().unwrap_or("it does not answer").to_owned(),
             });
@@ -52,7 +52,7 @@ impl Inner {
         let Some(store) = self.store() else { return Vec::new() };
         match self.control.copies.are_known() {
             true => self.control.copies.lacking(id, entry, self.control.now_us()),
-            false => store.servers().shards().into_iter().map(|shard| shard.name).collect(),
+            false => store.servers.shards().into_iter().map(|shard| shard.name).collect(),
         }
     }
 
@@ -61,7 +61,7 @@ impl Inner {
     pub async fn follow(&self, look: Look) -> bool {
         let Some(store) = self.store() else { return true };
         let control = &self.control;
-        let versions = store.servers().copy_versions().await;
+        let versions = store.servers.copy_versions().await;
         let shards: Vec<&str> = versions.iter().map(|(shard, _)| shard.as_str()).collect();
         control.copies.keep_only(&shards);
         let all_answered = versions.iter().all(|(_, version)| version.is_ok());
@@ -108,7 +108,7 @@ impl Inner {
     ) -> Vec<(String, Result<(), StoreError>)> {
         let control = &self.control;
         let answers = store
-            .servers()
+            .servers
             .exchange(|shard| {
                 let table = control.table.lock();
                 let exchange =

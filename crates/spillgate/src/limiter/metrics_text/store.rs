@@ -13,15 +13,15 @@ use crate::time::boottime_us;
 
 /// Returns the counts of each shard.
 pub fn counts(store: &RedisStore) -> Vec<ShardCounts> {
-    store.servers().meters().iter().map(|meter| ShardCounts::from_meter(meter)).collect()
+    store.servers.meters().iter().map(|meter| ShardCounts::from_meter(meter)).collect()
 }
 
 impl Text {
     /// Writes the state of the store as this instance sees it.
     pub fn store(&mut self, limiter: &Limiter, store: &RedisStore, policy: &Policy) {
-        self.shards(&store.servers().meters());
-        self.records(store.fallback().records());
-        self.lookups(store.denials().lookups());
+        self.shards(&store.servers.meters());
+        self.records(store.fallback.records());
+        self.lookups(store.denials.lookups());
         let (stats, shards) = (limiter.stats(), limiter.shards());
         let mut by_shard = |kind, name, help, value: fn(&ShardStatus) -> String| {
             self.family(kind, name, help);
@@ -49,7 +49,7 @@ impl Text {
         for (part, instances) in limiter.instance_mismatch().parts() {
             self.sample("instance_mismatch", &[("part", part)], instances);
         }
-        let fallback = store.fallback();
+        let fallback = &store.fallback;
         self.family(Kind::Gauge, "overshoot_bound", OVERSHOOT_BOUND);
         for rule in policy.rules().take(RULES_MAX) {
             let bound =
@@ -58,7 +58,7 @@ impl Text {
         }
         self.family(Kind::Gauge, "lease_outstanding", LEASE_OUTSTANDING);
         for rule in policy.rules().take(RULES_MAX).filter(|rule| rule.lease().is_some()) {
-            let held = store.leases().outstanding_of(rule.name(), boottime_us());
+            let held = store.leases.outstanding_of(rule.name(), boottime_us());
             self.sample("lease_outstanding", &[("rule", rule.name())], held);
         }
         self.family(Kind::Gauge, "overshoot_observed", OVERSHOOT_OBSERVED);
