@@ -18,14 +18,10 @@ pub(crate) struct Guard {
     /// The key that holds the guard. On a Cluster it may change, and then two epochs cannot be compared.
     pub(crate) key: String,
     /// The value in the store: epoch and loss, with a dot between.
-    text: String,
+    pub(crate) text: String,
     /// The instant at which the epoch before was found lost; 0 if unknown.
-    lost_us: u64,
+    pub(crate) lost_us: u64,
 }
-
-/// The guard that a call expects.
-#[derive(Clone, Debug)]
-pub(crate) struct Expected(Arc<Guard>);
 
 /// The last known guard of a shard.
 #[derive(Debug, Default)]
@@ -49,26 +45,15 @@ impl Guard {
     }
 }
 
-impl Expected {
-    /// Returns the guard that a call to a shard must expect, if its result depends on the guard.
-    pub(crate) fn on(known: &KnownGuard, on_state_loss: OnStateLoss) -> Option<Expected> {
+impl KnownGuard {
+    /// Returns the guard that a call to the shard must expect, if its result depends on the guard.
+    pub(crate) fn expected(&self, on_state_loss: OnStateLoss) -> Option<Arc<Guard>> {
         let begins_exhausted = on_state_loss == OnStateLoss::Exhausted;
         // With no guard known yet, the call expects an empty one. The script then executes nothing, and the
         // guard is read.
-        begins_exhausted.then(|| Expected(known.guard.load_full().unwrap_or_else(unknown)))
+        begins_exhausted.then(|| self.guard.load_full().unwrap_or_else(unknown))
     }
 
-    /// Appends the expected guard to a command, after the program.
-    pub(crate) fn append_to(&self, command: &mut ::redis::Cmd) {
-        command.arg(&self.0.text).arg(self.0.lost_us);
-    }
-
-    pub(crate) fn key(&self) -> &str {
-        &self.0.key
-    }
-}
-
-impl KnownGuard {
     /// Records a guard, and returns whether the shard lost all that it held before.
     ///
     /// A guard under another key, as after a move of slots, shows nothing about the old one.

@@ -138,7 +138,7 @@ impl Link {
             let sent_at = Instant::now();
             let (packed, commands) = packed(command, redirect);
             let late = || format!("{} did not answer in time", self.server);
-            match deadline.bound(open.wire.send_packed(&packed, commands)).await {
+            match deadline.bound(open.wire.line.send(&packed, commands)).await {
                 Some(answer) => self.classified(&open, answer).map(WireReply::value),
                 None if self.pulse.received_since(sent_at) => Err(Failure::too_late(late())),
                 None => Err(Failure::Unknown(late().into())),
@@ -354,7 +354,7 @@ impl Link {
             return Err(Failure::unsent_in_time("the caller's deadline had passed"));
         }
         let (packed, commands) = packed(command, redirect);
-        let answer = open.wire.call(&packed, commands, held.take());
+        let answer = open.wire.line.call(&packed, commands, held.take());
         let Some((answer, along)) = deadline.bound(answer).await else {
             return Err(Failure::too_late(format!("{} did not answer in time", self.server)));
         };
@@ -424,7 +424,7 @@ impl Link {
     async fn open(&self) -> Result<Open, Failure> {
         let wire = self.server.dial().await.map_err(|error| Failure::from_error(&error))?;
         // From here on each byte shows that the server works, also to callers that wait for this connection.
-        wire.watch(&self.pulse);
+        wire.line.watch(&self.pulse);
         let mut scripts = &script::PLAIN;
         for candidate in [&script::MARKED, &script::PLAIN] {
             match wire.ask(&script::load(&candidate.decides)).await {

@@ -1,10 +1,11 @@
 //! Encodes calls of `check.lua`. The header of that file documents the layout.
 
 use std::slice::ChunkBy;
+use std::sync::Arc;
 
 use ::redis::Cmd;
 
-use super::guard::Expected;
+use super::guard::Guard;
 use super::keys;
 use crate::algorithm::{Charge, Intent, Refund};
 use crate::counter::{Change, PlannedCharge};
@@ -47,7 +48,7 @@ pub(crate) struct Call<'a> {
     /// Byte strings, by the index among `operations` where each replaces a number, in order.
     texts: Vec<(usize, Vec<u8>)>,
     nonce: Option<u64>,
-    guard: Option<Expected>,
+    guard: Option<Arc<Guard>>,
     /// Whether the call is for the script of leases.
     pub(crate) is_of_leases: bool,
 }
@@ -70,7 +71,7 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the call, to be executed only if the shard's guard is the expected one.
-    pub(crate) fn guarded(self, guard: Option<Expected>) -> Call<'a> {
+    pub(crate) fn guarded(self, guard: Option<Arc<Guard>>) -> Call<'a> {
         Call { guard, ..self }
     }
 
@@ -184,11 +185,11 @@ impl<'a> Call<'a> {
         command.arg(script).arg(self.keys_read() + self.own_keys.len());
         command.arg(&self.keys);
         if let Some(guard) = &self.guard {
-            command.arg(guard.key());
+            command.arg(&guard.key);
         }
         command.arg(&self.own_keys).arg(program);
         if let Some(guard) = &self.guard {
-            guard.append_to(&mut command);
+            command.arg(&guard.text).arg(guard.lost_us);
         }
         command
     }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::CallTerms;
 use super::failure::{Failure, NotHere};
-use super::guard::{Expected, KnownGuard};
+use super::guard::KnownGuard;
 use super::jitter::jittered;
 use super::link::{Link, Redirect};
 use super::offset::Offset;
@@ -80,7 +80,7 @@ impl Shard {
                 let (once, ranges) = once(transactions);
                 let held: Held = Some(Box::new(permit));
                 // Boxed, since a decision that queues would otherwise be as large as this future.
-                let run = self.run_holding(|header| Call::encode(header, &once), terms, held);
+                let run = self.run(|header| Call::encode(header, &once), terms, held);
                 let reply = Box::pin(run).await?;
                 self.read(&reply, transactions, &ranges)
             }
@@ -108,24 +108,16 @@ impl Shard {
     }
 
     /// Runs a call. If its calendar windows did not contain the store's time, builds it again with the time learned.
+    ///
+    /// Keeps `held` until the reply comes, even if the caller is dropped before.
     pub(crate) async fn run<'a>(
-        &self,
-        build: impl Fn(Header) -> Call<'a>,
-        terms: &CallTerms<'_>,
-    ) -> Result<Reply, Failure> {
-        self.run_holding(build, terms, None).await
-    }
-
-    /// Runs a call as [`Shard::run`] does, and keeps `held` until the reply comes, even if the caller is
-    /// dropped before.
-    async fn run_holding<'a>(
         &self,
         build: impl Fn(Header) -> Call<'a>,
         terms: &CallTerms<'_>,
         mut held: Held,
     ) -> Result<Reply, Failure> {
         for _ in 0..CALENDAR_TRIES {
-            let guard = Expected::on(&self.guard, terms.settings.on_state_loss);
+            let guard = self.guard.expected(terms.settings.on_state_loss);
             // A failed try has recorded the store's clock, so the next header has a better estimate.
             let call = build(self.header(terms)).guarded(guard);
             let (began_ns, sent_us) = (counter_ns(), monotonic_us());
@@ -178,14 +170,9 @@ impl Shard {
         }
     }
 
-    /// Returns the estimate of the server's time.
-    pub(crate) fn now_us(&self) -> u64 {
-        self.offset.now_us()
-    }
-
     fn header(&self, terms: &CallTerms<'_>) -> Header {
         let (given_us, estimate_us) = match &terms.settings.given_clock {
-            None => (0, self.now_us()),
+            None => (0, self.offset.now_us()),
             Some(clock) => {
                 let now_us = clock.now_us();
                 (now_us, now_us)

@@ -25,36 +25,14 @@ pub(crate) use reply::WireReply;
 
 /// A connection. It is closed when this is dropped.
 pub(crate) struct Wire {
-    line: Arc<Line>,
+    pub(crate) line: Arc<Line>,
     reader: AbortHandle,
 }
 
 impl Wire {
     /// Sends one command and returns the reply. All callers share the connection. The caller must bound the wait.
     pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<WireReply> {
-        self.send_packed(&command.get_packed_command(), 1).await
-    }
-
-    /// Sends encoded commands as [`Wire::send`] does, and returns the reply to the last.
-    pub(crate) async fn send_packed(
-        &self,
-        packed: &[u8],
-        commands: usize,
-    ) -> RedisResult<WireReply> {
-        self.line.send(packed, commands).await
-    }
-
-    /// Sends a call whose reply the shard owes within the pulse's timeout, once the wire is watched. The call may be
-    /// several encoded commands: the reply is that to the last.
-    ///
-    /// `held` is returned with the reply. If the caller is dropped before, `held` is dropped when the reply comes.
-    pub(crate) async fn call(
-        &self,
-        packed: &[u8],
-        commands: usize,
-        held: Held,
-    ) -> (RedisResult<WireReply>, Held) {
-        self.line.call(packed, commands, held).await
+        self.line.send(&command.get_packed_command(), 1).await
     }
 
     /// Returns whether the connection has ended, or broke. Commands on it fail unsent.
@@ -62,17 +40,10 @@ impl Wire {
         self.reader.is_finished()
     }
 
-    /// Reports the bytes that are read here to the pulse of a shard.
-    pub(crate) fn watch(&self, pulse: &Arc<Pulse>) {
-        self.line.watch(pulse);
-    }
-
     /// Sends one command and returns its value. The caller must bound the wait.
     pub(crate) async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
-        match self.send(command).await {
-            Ok(answer) => Ok(answer.value()),
-            Err(error) => Err(Failure::from_error(&error)),
-        }
+        let answer = self.send(command).await;
+        answer.map(WireReply::value).map_err(|error| Failure::from_error(&error))
     }
 }
 

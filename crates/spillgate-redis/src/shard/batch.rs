@@ -192,17 +192,12 @@ impl PendingReply {
         transactions: &[Transaction],
         deadline: Deadline,
     ) -> Result<Vec<Result<TransactionReply, StoreError>>, Failure> {
-        let CallerReply { reply, ranges } = self.own_part(deadline).await?;
-        self.shard.read(&reply, transactions, &ranges)
-    }
-
-    /// Waits for the caller's part of the reply, at most until `deadline`.
-    async fn own_part(&mut self, deadline: Deadline) -> Result<CallerReply, Failure> {
-        match deadline.bound(&mut self.answer).await {
-            Some(Ok(outcomes)) => outcomes,
+        let CallerReply { reply, ranges } = match deadline.bound(&mut self.answer).await {
+            Some(Ok(answer)) => answer,
             Some(Err(_)) => self.leave("the batch was abandoned"),
             None => self.leave("no answer in time"),
-        }
+        }?;
+        self.shard.read(&reply, transactions, &ranges)
     }
 
     /// Leaves the queue, or fails if the batch was sent already.
@@ -308,7 +303,7 @@ async fn send_batch(shard: &Shard, batch: Batch) {
     };
     let once: Vec<Times<'_>> =
         coalescer.iter().map(|group| (first(group.first), group.times)).collect();
-    let answer = shard.run(|header| Call::encode(header, &once), &terms).await.map(Arc::new);
+    let answer = shard.run(|header| Call::encode(header, &once), &terms, None).await.map(Arc::new);
     // Measured here: handing out the replies is not the server's time.
     drop(sent);
     // Each group has one range of the reply. A transaction's range is found by its position in the group.

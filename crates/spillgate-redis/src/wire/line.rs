@@ -361,13 +361,13 @@ impl<S: AsyncRead + Unpin> Reader<S> {
             if is_long && pulse.received_since(silent_since) && !self.line.has_unread() {
                 return Poll::Ready(broken());
             }
-            let slice = pulse.timeout() / SLICES;
+            let slice = pulse.timeout / SLICES;
             let Some(silence) = &mut self.silence else {
                 self.silence = Some(Silence::new(now, slice));
                 continue;
             };
             let since = oldest.max(pulse.last_received());
-            let missing = silence.end_slice(since, now, pulse.timeout() + LAST_LOOK);
+            let missing = silence.end_slice(since, now, pulse.timeout + LAST_LOOK);
             if !missing.is_zero() {
                 silence.begin_slice(now, slice.min(missing));
             } else if pulse.has_unread() {

@@ -18,7 +18,8 @@ use crate::time::counted;
 /// A shard is silent if it has sent no byte on any connection for `timeout` since a call was written. A call
 /// that waits in this instance's queue, or a late reply, is not silence.
 pub(crate) struct Pulse {
-    timeout: Duration,
+    /// How long a shard may send nothing while it owes a reply.
+    pub(crate) timeout: Duration,
     began: Instant,
     received_us: AtomicU64,
     /// Replies that came after their callers had given up.
@@ -38,11 +39,6 @@ impl Pulse {
             lines: Mutex::default(),
             on_silence: Box::new(on_silence),
         }
-    }
-
-    /// Returns how long a shard may send nothing while it owes a reply.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
     }
 
     /// Returns the time after which a silent connection counts as broken although others receive bytes.
