@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 
 use crate::control::ChangeNote;
 use crate::decision::Decision;
-use crate::engine::Engine;
+use crate::engine::{Engine, Memory};
 use crate::limit::{Limit, NamedLimit};
 use crate::metrics::Metrics;
 use crate::plan::Plan;
@@ -16,7 +16,6 @@ use crate::request::{Cost, Request};
 use crate::reservation::Seal;
 use crate::subject::Secret;
 use crate::waiting::Waiting;
-use spillgate_core::memory::Evictions;
 
 #[cfg(feature = "redis")]
 mod access;
@@ -281,27 +280,21 @@ impl Limiter {
     /// # });
     /// ```
     pub fn stats(&self) -> Stats {
-        self.inner.stats()
+        let inner = &self.inner;
+        let evictions = inner.engine.memory().map(Memory::evictions).unwrap_or_default();
+        let stats = Stats {
+            waiting: inner.waiting.count(),
+            evictions: evictions.live,
+            overflows: evictions.overflowed,
+            ..inner.counts.read()
+        };
+        #[cfg(feature = "redis")]
+        let stats = inner.store_stats(stats);
+        stats
     }
 }
 
 impl Inner {
-    fn stats(&self) -> Stats {
-        let evictions = match &self.engine {
-            Engine::Memory(memory) => memory.evictions(),
-            Engine::Redis(_) => Evictions::default(),
-        };
-        let stats = Stats {
-            waiting: self.waiting.count(),
-            evictions: evictions.live,
-            overflows: evictions.overflowed,
-            ..self.counts.read()
-        };
-        #[cfg(feature = "redis")]
-        let stats = self.store_stats(stats);
-        stats
-    }
-
     /// Notes that quota was refunded, reset or raised. Remembered denials end, and waiting callers
     /// try again.
     pub(crate) fn note_room(&self) {

@@ -239,7 +239,8 @@ where
             return ResponseFuture::passed(self.inner.call(request), Fields::default(), None);
         }
         self.settings.diagnostics.of_policy(&self.settings);
-        if !self.answers_at_once() {
+        // In memory a decision needs no waiting, so no future has to be boxed.
+        if !self.settings.limiter.inner.engine.is_memory() {
             return self.check_on_store(request);
         }
         let decision = self.decide_in_memory(Head::from_request(&request));
@@ -253,11 +254,6 @@ where
 }
 
 impl<S> RateLimit<S> {
-    /// Returns whether decisions need no waiting. Then no future has to be boxed.
-    fn answers_at_once(&self) -> bool {
-        self.settings.limiter.inner.engine.is_memory()
-    }
-
     fn decide_in_memory(&self, head: Head<'_>) -> Decision {
         let Settings { limiter, attributes, settle, diagnostics, .. } = &*self.settings;
         if settle.is_some() {

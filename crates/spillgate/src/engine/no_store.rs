@@ -14,61 +14,40 @@ use crate::subject::SubjectKey;
 #[derive(Debug)]
 pub(crate) enum RedisStore {}
 
+/// Declares methods of the store: first those that are async.
+macro_rules! never_called {
+    (async { $($slow:ident($($given:ty),*) -> $answer:ty;)* } $($fast:ident($($of:ty),*) -> $result:ty;)*) => {
+        impl RedisStore {
+            $(pub(crate) async fn $slow(&self, $(_: $given),*) -> $answer {
+                match *self {}
+            })*
+            $(pub(crate) fn $fast(&self, $(_: $of),*) -> $result {
+                match *self {}
+            })*
+        }
+    };
+}
+
+never_called! {
+    async {
+        reserve(Box<Plan>, &Opening, Option<&Policy>) -> Result<Evaluated, ReservationError>;
+        end(&Contents, &Ending<'_>) -> Result<EndResult, ReservationError>;
+        read(&Transaction) -> Result<TransactionReply, StoreError>;
+        change(&PlannedCharge, Change) -> Result<(u64, ChargeReply), StoreError>;
+        reset(SubjectKey, &[NamedLimit]) -> Result<(), StoreError>;
+        poll_turn(u128) -> ();
+    }
+    remembered(Box<Plan>) -> Option<CounterOutcomes>;
+    would_pay(Box<Plan>, Option<&Policy>) -> Option<CounterOutcomes>;
+    note_room() -> ();
+}
+
 impl RedisStore {
     pub(crate) async fn evaluate<'p>(
         &self,
         _: impl IntoIterator<Item = (Box<Plan>, Option<&'p Policy>)>,
         _: Option<Duration>,
     ) -> Vec<Evaluated> {
-        match *self {}
-    }
-
-    pub(crate) async fn reserve(
-        &self,
-        _: Box<Plan>,
-        _: &Opening,
-        _: Option<&Policy>,
-    ) -> Result<Evaluated, ReservationError> {
-        match *self {}
-    }
-
-    pub(crate) async fn end(
-        &self,
-        _: &Contents,
-        _: &Ending<'_>,
-    ) -> Result<EndResult, ReservationError> {
-        match *self {}
-    }
-
-    pub(crate) async fn read(&self, _: &Transaction) -> Result<TransactionReply, StoreError> {
-        match *self {}
-    }
-
-    pub(crate) async fn change(
-        &self,
-        _: &PlannedCharge,
-        _: Change,
-    ) -> Result<(u64, ChargeReply), StoreError> {
-        match *self {}
-    }
-
-    pub(crate) async fn reset(&self, _: SubjectKey, _: &[NamedLimit]) -> Result<(), StoreError> {
-        match *self {}
-    }
-
-    pub(crate) fn remembered(&self, _: Box<Plan>) -> Option<CounterOutcomes> {
-        match *self {}
-    }
-
-    pub(crate) fn would_pay(&self, _: Box<Plan>, _: Option<&Policy>) -> Option<CounterOutcomes> {
-        match *self {}
-    }
-
-    pub(crate) async fn poll_turn(&self, _: u128) {
-        match *self {}
-    }
-
-    pub(crate) fn note_room(&self) {
         match *self {}
     }
 }

@@ -22,7 +22,7 @@ impl Limiter {
     /// # });
     /// ```
     pub fn set_store_access(&self, builder: &LimiterBuilder) -> Result<(), BuildError> {
-        match (self.inner.store(), &builder.store.address) {
+        match (self.inner.engine.store(), &builder.store.address) {
             (Some(store), Some(address)) => {
                 store.servers.set_access(address, builder.store.tls.as_ref())
             }

@@ -155,7 +155,6 @@ impl LimiterBuilder {
     /// # });
     /// ```
     pub async fn build(self) -> Result<Limiter, BuildError> {
-        let required_within = self.store.required_within;
         let secret = Secret::new(&self.secret.unwrap_or(SHARED_SECRET));
         let waiting = Waiting::default();
         let engine = self.engine(&secret, &waiting).await?;
@@ -174,21 +173,17 @@ impl LimiterBuilder {
         if !inner.engine.is_memory() {
             inner.read_changes_and_watch().await;
         }
-        inner.begin().await;
         let limiter = Limiter { inner, note: None };
-        if let Some(within) = required_within {
-            limiter.wait_for_store(within).await?;
-        }
+        limiter.begin(&self.store).await?;
         Ok(limiter)
     }
 
     async fn engine(&self, secret: &Secret, waiting: &Waiting) -> Result<Engine, BuildError> {
         let max_keys = self.max_keys.unwrap_or(MAX_KEYS);
-        let store = self.store.engine(self.timeout, max_keys, secret, &self.clock, waiting).await?;
-        if let Some(store) = store {
-            return Ok(Engine::Redis(store));
-        }
-        Ok(Engine::Memory(Memory::new(max_keys, self.clock.clone())))
+        Ok(match self.open_store(max_keys, secret, waiting).await? {
+            Some(store) => Engine::Redis(store),
+            None => Engine::Memory(Memory::new(max_keys, self.clock.clone())),
+        })
     }
 }
 

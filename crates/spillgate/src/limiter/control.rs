@@ -85,7 +85,7 @@ impl Limiter {
     /// ```
     #[cfg(feature = "redis")]
     pub fn unsaved_changes(&self) -> Vec<AuditRecord> {
-        let Some(_) = self.inner.store() else { return Vec::new() };
+        let Some(_) = self.inner.engine.store() else { return Vec::new() };
         let control = &self.inner.control;
         let now_us = control.now_us();
         let mut table = control.table.lock();

@@ -50,7 +50,7 @@ impl Limiter {
         let unmatched = self.inner.counts.read().unmatched;
         let counts = self.inner.metrics.read(&self.inner.in_force.load().meters, unmatched);
         #[cfg(feature = "redis")]
-        if let Some(store) = self.inner.store() {
+        if let Some(store) = self.inner.engine.store() {
             return Counts { shards: store::counts(store), ..counts };
         }
         counts
@@ -75,7 +75,7 @@ impl Limiter {
             text.memory(memory);
         }
         #[cfg(feature = "redis")]
-        if let Some(store) = self.inner.store() {
+        if let Some(store) = self.inner.engine.store() {
             text.store(self, store, &in_force.policy);
         }
         text.into_string()

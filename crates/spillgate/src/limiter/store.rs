@@ -22,7 +22,7 @@ impl Limiter {
     /// # });
     /// ```
     pub fn shards(&self) -> Vec<ShardStatus> {
-        self.inner.store().map(|store| store.servers.shards()).unwrap_or_default()
+        self.inner.engine.store().map(|store| store.servers.shards()).unwrap_or_default()
     }
 
     /// Returns the number of live instances on the store that differ from this one in key secret,
@@ -43,7 +43,7 @@ impl Limiter {
     /// # });
     /// ```
     pub fn instance_mismatch(&self) -> InstanceMismatch {
-        self.inner.store().map(|store| store.fleet().mismatch).unwrap_or_default()
+        self.inner.engine.store().map(|store| store.fleet().mismatch).unwrap_or_default()
     }
 
     /// Returns the decisions of all live instances on the store in the last minute, as they
@@ -64,7 +64,7 @@ impl Limiter {
     /// # });
     /// ```
     pub fn fleet_load(&self) -> Option<FleetLoad> {
-        self.inner.store()?.fleet().load
+        self.inner.engine.store()?.fleet().load
     }
 
     /// Examines every shard of the store: its settings, whether the script decides correctly there,
@@ -83,7 +83,7 @@ impl Limiter {
     /// # });
     /// ```
     pub async fn probe(&self, samples: usize) -> StoreProbe {
-        match self.inner.store() {
+        match self.inner.engine.store() {
             None => StoreProbe::default(),
             Some(store) => store.probe(samples).await,
         }
@@ -106,18 +106,13 @@ impl Limiter {
     /// # });
     /// ```
     pub async fn end_leases(&self) {
-        if let Some(store) = self.inner.store() {
+        if let Some(store) = self.inner.engine.store() {
             store.end_leases().await;
         }
     }
 }
 
 impl Inner {
-    /// Returns the store that several instances share; `None` if state is in memory.
-    pub(crate) fn store(&self) -> Option<&RedisStore> {
-        self.engine.store().map(|store| &**store)
-    }
-
     /// Returns the totals of decisions, which heartbeats report.
     pub fn decided(&self) -> Decided {
         let Stats { allowed, denied, .. } = self.counts.read();
@@ -126,8 +121,8 @@ impl Inner {
 
     /// Adds the counts of the store to those of the limiter.
     pub fn store_stats(&self, stats: Stats) -> Stats {
-        let Some(store) = self.store() else { return stats };
-        let RedisStore { servers, fallback, leases, .. } = store;
+        let Some(store) = self.engine.store() else { return stats };
+        let RedisStore { servers, fallback, leases, .. } = &**store;
         Stats {
             store_errors: fallback.store_errors(),
             state_losses: servers.state_losses(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::{Inner, Limiter};
+use super::super::Limiter;
 use super::{LimiterBuilder, TIMEOUT};
 use crate::engine::{OwnPart, RedisStore};
 use crate::error::BuildError;
@@ -269,26 +269,25 @@ impl LimiterBuilder {
     }
 }
 
-impl StoreSettings {
+impl LimiterBuilder {
     /// Opens the store; returns `None` if state is in memory. A given clock replaces the store's.
-    pub(crate) async fn engine(
+    pub(super) async fn open_store(
         &self,
-        timeout: Option<Duration>,
         max_keys: usize,
         secret: &Secret,
-        clock: &Clock,
         waiting: &Waiting,
     ) -> Result<Option<Arc<RedisStore>>, BuildError> {
-        let Some(address) = &self.address else { return Ok(None) };
+        let LimiterBuilder { store, clock, .. } = self;
+        let Some(address) = &store.address else { return Ok(None) };
         let bounded = |wait: Duration| wait.min(WAIT_MAX);
-        let defaults = StoreOptions::new(timeout.map_or(TIMEOUT, bounded));
+        let defaults = StoreOptions::new(self.timeout.map_or(TIMEOUT, bounded));
         let options = StoreOptions {
-            tls: self.tls.clone(),
-            on_state_loss: self.on_state_loss,
+            tls: store.tls.clone(),
+            on_state_loss: store.on_state_loss,
             secret: secret.clone(),
-            presence: self.presence,
-            connections: self.connections.unwrap_or(defaults.connections),
-            overload_wait: self.overload_wait.map_or(defaults.overload_wait, bounded),
+            presence: store.presence,
+            connections: store.connections.unwrap_or(defaults.connections),
+            overload_wait: store.overload_wait.map_or(defaults.overload_wait, bounded),
             ..defaults
         };
         let servers = Redis::open(address, &options).await?;
@@ -299,28 +298,25 @@ impl StoreSettings {
         let own = OwnPart {
             max_keys,
             clock: clock.clone(),
-            expected_instances: self.expected_instances,
-            remembers: self.denial_cache.unwrap_or(true),
+            expected_instances: store.expected_instances,
+            remembers: store.denial_cache.unwrap_or(true),
             room: Arc::clone(&waiting.room),
         };
         Ok(Some(Arc::new(RedisStore::new(servers, own))))
     }
 }
 
-impl Inner {
-    /// Takes the first leases, and starts the tasks of the store.
-    pub async fn begin(self: &Arc<Self>) {
-        let Some(store) = self.engine.store() else { return };
-        store.warm_up(&self.in_force.load_full().policy, &self.secret).await;
-        let limiter = Arc::downgrade(self);
-        store.begin_upkeep(move || Some(limiter.upgrade()?.decided()));
-        store.begin_leasing();
-    }
-}
-
 impl Limiter {
-    /// Waits until the store decides, for at most `within`.
-    pub(crate) async fn wait_for_store(&self, within: Duration) -> Result<(), BuildError> {
+    /// Takes the first leases, and starts the tasks of the store. Waits for a store that is required at start.
+    pub(super) async fn begin(&self, settings: &StoreSettings) -> Result<(), BuildError> {
+        let inner = &self.inner;
+        if let Some(store) = inner.engine.store() {
+            store.warm_up(&inner.in_force.load_full().policy, &inner.secret).await;
+            let limiter = Arc::downgrade(inner);
+            store.begin_upkeep(move || Some(limiter.upgrade()?.decided()));
+            store.begin_leasing();
+        }
+        let Some(within) = settings.required_within else { return Ok(()) };
         let answers = async {
             while !self.store_answers().await {
                 tokio::time::sleep(STORE_POLL).await;

@@ -22,7 +22,7 @@ impl Inner {
     /// Exchanges with every shard once, to write an entry or to complete the copies. Returns which
     /// shards have the entry.
     pub async fn exchange(&self, writing: Option<(EntryId, &Entry)>) -> WriteReport {
-        let Some(store) = self.store() else { return WriteReport::default() };
+        let Some(store) = self.engine.store() else { return WriteReport::default() };
         let answers = self.exchange_with(store, writing, |_| true).await;
         if answers.is_empty() {
             // No node of the Cluster has given its map. The nodes of the settings stand for the shards.
@@ -49,7 +49,7 @@ impl Inner {
 
     /// Returns the shards that are not known to have an entry.
     pub fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
-        let Some(store) = self.store() else { return Vec::new() };
+        let Some(store) = self.engine.store() else { return Vec::new() };
         match self.control.copies.are_known() {
             true => self.control.copies.lacking(id, entry, self.control.now_us()),
             false => store.servers.shards().into_iter().map(|shard| shard.name).collect(),
@@ -59,7 +59,7 @@ impl Inner {
     /// Looks for new entries on the shards, and completes the copies that lack some. Returns whether
     /// every shard answered.
     pub async fn follow(&self, look: Look) -> bool {
-        let Some(store) = self.store() else { return true };
+        let Some(store) = self.engine.store() else { return true };
         let control = &self.control;
         let versions = store.servers.copy_versions().await;
         let shards: Vec<&str> = versions.iter().map(|(shard, _)| shard.as_str()).collect();

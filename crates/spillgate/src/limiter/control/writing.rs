@@ -34,15 +34,9 @@ pub(crate) struct Control {
     pub(crate) copies: Copies,
     /// The clock of an instance that never saw the store, and of state in memory.
     clock: Clock,
-    store_time: StoreTime,
-}
-
-/// The store's clock by the last exchange: its offset to a clock of this machine that is never set
-/// and goes on while the machine sleeps.
-#[derive(Debug)]
-struct StoreTime {
-    /// [`NEVER_SEEN`](StoreTime::NEVER_SEEN) before the first exchange.
-    offset_us: AtomicI64,
+    /// The store's clock by the last exchange, less a clock of this machine that is never set and goes on while it
+    /// sleeps; [`NEVER_SEEN`] before the first exchange.
+    store_offset_us: AtomicI64,
 }
 
 impl Inner {
@@ -138,7 +132,7 @@ impl Control {
             #[cfg(feature = "redis")]
             copies: Copies::new(secret),
             clock,
-            store_time: StoreTime::unknown(),
+            store_offset_us: AtomicI64::new(NEVER_SEEN),
         }
     }
 
@@ -223,12 +217,16 @@ impl Control {
     /// the last known time of the store and the time that has passed since. An instance that never
     /// saw the store goes by its own wall clock.
     pub fn now_us(&self) -> u64 {
-        self.store_time.at_us(self.steady_us()).unwrap_or_else(|| self.clock.now_us())
+        match self.store_offset_us.load(Ordering::Relaxed) {
+            NEVER_SEEN => self.clock.now_us(),
+            offset_us => self.steady_us().saturating_add_signed(offset_us),
+        }
     }
 
     /// Sets that clock by the store's.
     pub fn note_time(&self, store_us: u64) {
-        self.store_time.note(store_us, self.steady_us());
+        let offset_us = store_us.wrapping_sub(self.steady_us()).cast_signed();
+        self.store_offset_us.store(offset_us, Ordering::Relaxed);
     }
 
     /// Returns the microseconds of a clock that is never set. A given clock is its own.
@@ -251,26 +249,7 @@ impl Control {
     }
 }
 
-impl StoreTime {
-    const NEVER_SEEN: i64 = i64::MIN;
-
-    fn unknown() -> StoreTime {
-        StoreTime { offset_us: AtomicI64::new(StoreTime::NEVER_SEEN) }
-    }
-
-    fn note(&self, store_us: u64, steady_us: u64) {
-        let offset_us = store_us.wrapping_sub(steady_us).cast_signed();
-        self.offset_us.store(offset_us, Ordering::Relaxed);
-    }
-
-    /// Returns the store's time at an instant of the steady clock.
-    fn at_us(&self, steady_us: u64) -> Option<u64> {
-        match self.offset_us.load(Ordering::Relaxed) {
-            StoreTime::NEVER_SEEN => None,
-            offset_us => Some(steady_us.saturating_add_signed(offset_us)),
-        }
-    }
-}
+const NEVER_SEEN: i64 = i64::MIN;
 /// How often a change is stamped, at most. If a shard has a newer version of the entry, the clocks of
 /// two instances differ by more than the time between their changes. The second stamp is later than
 /// that version's.
