@@ -16,7 +16,7 @@ pub fn holds(input: &[u8]) {
         Err(problems) => {
             assert!(!problems.is_empty());
             for problem in &problems {
-                assert!(problem.line().is_none_or(|line| (1..=lines).contains(&line)), "{problem}");
+                assert!(problem.line.is_none_or(|line| (1..=lines).contains(&line)), "{problem}");
                 assert!(!problem.to_string().is_empty());
             }
         }

@@ -13,12 +13,12 @@ use tokio::runtime::Runtime;
 use crate::cli::{
     Action, AdminArgs, AuditArgs, Cost, Expiry, ModeArgs, NewMode, Note, RefundArgs, Subject,
 };
-use crate::client::{self, Server};
+use crate::client;
 
 pub(crate) fn run(args: &AdminArgs) -> Result<ExitCode, Failure> {
     let call = Call::from_action(&args.action, Timestamp::now());
     let answer: Value = Runtime::new()?.block_on(call.send(args))?;
-    let shown = Answer { server: &args.url, asked: &call.body["subject"], answer: &answer };
+    let shown = Answer { server: &args.api.url, asked: &call.body["subject"], answer: &answer };
     match &args.action {
         _ if args.json => say(&answer)?,
         Action::Audit(_) => show_audit(&answer)?,
@@ -131,12 +131,9 @@ impl Call {
     }
 
     async fn send(&self, args: &AdminArgs) -> Result<Value, Failure> {
-        let server = Server { url: &args.url, ca: args.ca.as_deref() };
         let request = Request::builder().method(&self.method).uri(&self.path);
         let body = if self.body.is_null() { String::new() } else { self.body.to_string() };
-        let token_file = args.token_file.as_deref();
-        let reply = server.ask_as_operator(token_file, request, body.into_bytes()).await?;
-        client::read(&reply)
+        client::read(&client::ask_admin_api(&args.api, request, body.into_bytes()).await?)
     }
 }
 

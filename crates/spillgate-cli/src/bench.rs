@@ -26,5 +26,5 @@ async fn open(args: &BenchArgs) -> Result<OpenLimiter, Failure> {
     let store = config.settings.store;
     let app = App::open(&store, config.policy).await?;
     let url = store.url().map(str::to_owned);
-    Ok(OpenLimiter { limiter: app.limiter().clone(), store: app.store_name().to_owned(), url })
+    Ok(OpenLimiter { limiter: app.limiter().clone(), store: app.store.to_string(), url })
 }

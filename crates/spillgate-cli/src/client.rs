@@ -44,38 +44,28 @@ impl Server<'_> {
         request: Builder,
         body: Vec<u8>,
     ) -> Result<Bytes, Failure> {
-        let request = with_token(request, token(token_file)?);
-        match self.send_in_time(request, body).await? {
-            (StatusCode::UNAUTHORIZED, _) => Err(NO_DATA_TOKEN.into()),
-            (status, reply) => answer_or_problem(status, reply),
-        }
+        self.ask_with(token(token_file)?, request, body, NO_DATA_TOKEN).await
     }
 
-    /// Sends a request to an admin API, with the token of a file if one is named, else with that of the environment
-    /// if it has one.
-    pub(crate) async fn ask_as_operator(
+    async fn ask_with(
         self,
-        token_file: Option<&Path>,
+        token: Option<String>,
         request: Builder,
         body: Vec<u8>,
+        unauthorized: &str,
     ) -> Result<Bytes, Failure> {
-        let request = with_token(request, token(token_file)?.or_else(token_in_environment));
-        match self.send_in_time(request, body).await? {
-            (StatusCode::UNAUTHORIZED, _) => Err(NO_TOKEN.into()),
-            (status, reply) => answer_or_problem(status, reply),
-        }
-    }
-
-    async fn send_in_time(
-        self,
-        request: Builder,
-        body: Vec<u8>,
-    ) -> Result<(StatusCode, Bytes), Failure> {
+        let request = match token {
+            Some(token) => request.header(AUTHORIZATION, token),
+            None => request,
+        };
         let sent = timeout(TIMEOUT, self.send(request, body)).await;
         let url = if self.url.is_empty() { "--url" } else { self.url };
         let answer =
             sent.map_err(|_| format!("{url} did not answer within {} s", TIMEOUT.as_secs()))?;
-        Ok(answer.map_err(|error| format!("{url}: {error}"))?)
+        match answer.map_err(|error| format!("{url}: {error}"))? {
+            (StatusCode::UNAUTHORIZED, _) => Err(unauthorized.into()),
+            (status, reply) => answer_or_problem(status, reply),
+        }
     }
 
     async fn send(self, request: Builder, body: Vec<u8>) -> Result<(StatusCode, Bytes), Failure> {
@@ -123,10 +113,16 @@ async fn exchange(
     Ok((status, reply.map_err(|error| error.to_string())?.to_bytes()))
 }
 
-/// Sends a request without a body to an admin API.
-pub(crate) async fn ask_admin_api(api: &AdminApi, request: Builder) -> Result<Bytes, Failure> {
+/// Sends a request to an admin API, with the token of a file if one is named, else with that of the environment if it
+/// has one.
+pub(crate) async fn ask_admin_api(
+    api: &AdminApi,
+    request: Builder,
+    body: Vec<u8>,
+) -> Result<Bytes, Failure> {
+    let token = token(api.token_file.as_deref())?.or_else(token_in_environment);
     let server = Server { url: &api.url, ca: api.ca.as_deref() };
-    server.ask_as_operator(api.token_file.as_deref(), request, Vec::new()).await
+    server.ask_with(token, request, body, NO_TOKEN).await
 }
 
 /// Sends a request to routes of this process, whose limiter has its state in this store. If the store did not decide,
@@ -169,7 +165,7 @@ async fn report_store_trouble(app: &App) {
         Some(format!("{}: {why}", shard.name))
     });
     let why = out_of_reach.chain(refused).chain(of_limiter).next();
-    let why = why.unwrap_or_else(|| format!("{}: no answer in time", app.store_name()));
+    let why = why.unwrap_or_else(|| format!("{}: no answer in time", app.store));
     complain(&format!(
         "the store did not decide: {why}; run `spillgate doctor --redis URL` with the same URL"
     ));
@@ -179,13 +175,6 @@ async fn report_store_trouble(app: &App) {
 pub(crate) fn read<T: DeserializeOwned>(reply: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(reply)
         .map_err(|error| format!("the answer is not from Spillgate: {error}").into())
-}
-
-fn with_token(request: Builder, token: Option<String>) -> Builder {
-    match token {
-        Some(token) => request.header(AUTHORIZATION, token),
-        None => request,
-    }
 }
 
 /// Returns the operator's token of the environment, as the value of the header `authorization`.

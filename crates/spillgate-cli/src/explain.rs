@@ -16,7 +16,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let path = format!("{}?{}", EXPLAIN, query(args));
     let reply = Runtime::new()?.block_on(async {
         match &args.redis {
-            None => client::ask_admin_api(&args.api, Request::get(path)).await,
+            None => client::ask_admin_api(&args.api, Request::get(path), Vec::new()).await,
             Some(store) => {
                 let request = Request::get(path).body(Body::empty())?;
                 client::ask_store(store, args.config.as_deref(), explain_routes, request).await

@@ -41,7 +41,7 @@ async fn ask(args: &TopArgs) -> Result<hyper::body::Bytes, Failure> {
         query.append_pair("rule", rule);
     }
     let request = Request::get(format!("/admin/v1/top?{}", query.finish()));
-    client::ask_admin_api(&args.api, request).await
+    client::ask_admin_api(&args.api, request, Vec::new()).await
 }
 
 #[derive(Deserialize)]

@@ -70,8 +70,8 @@ fn loaded<'a>(
 fn print_problems(problems: &[Problem], json: bool) -> Result<ExitCode, Failure> {
     if json {
         let problems = problems.iter().map(|problem| ShownProblem {
-            line: problem.line(),
-            field: problem.field(),
+            line: problem.line,
+            field: &problem.field,
             message: problem.to_string(),
         });
         say(&serde_json::to_string(&Fails { ok: false, problems: problems.collect() })?)?;

@@ -30,7 +30,7 @@ pub struct App {
     pub(crate) unsafe_store: Arc<UnsafeStore>,
     process: Process,
     /// The name of the store, without credentials.
-    pub(crate) store: Arc<str>,
+    pub store: Arc<str>,
     names: Arc<NameRules>,
     pub(crate) traces: Traces,
     /// Whether reservations are refused. They are where remote clients reach a listener and no secret is set: the
@@ -132,11 +132,6 @@ impl App {
         let decision = Box::pin(self.limiter.acquire(request, within)).await;
         self.traces.record(&decision);
         decision
-    }
-
-    /// Returns the name of the store, without credentials.
-    pub fn store_name(&self) -> &str {
-        &self.store
     }
 
     /// Returns the limiter, for every call that is no decision. For decisions use the app, which records them in its

@@ -203,7 +203,7 @@ pub fn load_text(file: &str, text: &str) -> Result<Loaded, Vec<Problem>> {
     let Contents { set, policy, mut problems } = Contents::parse(file, text);
     let mut settings = Settings::default();
     problems.extend(settings.apply(&given_in(file, &set)));
-    problems.sort_by_key(Problem::line);
+    problems.sort_by_key(|problem| problem.line);
     match problems.is_empty() {
         true => Ok(Loaded { policy, settings, set }),
         false => Err(problems),

@@ -245,9 +245,9 @@ impl History {
             last.map(u64::from).sum()
         };
         Watched {
-            switched: state.watch.switched().collect(),
-            degraded: state.watch.degraded().collect(),
-            lost_at_ms: state.watch.lost_at_ms(),
+            switched: state.watch.switched.values().cloned().collect(),
+            degraded: state.watch.degraded.clone().into_iter().collect(),
+            lost_at_ms: state.watch.lost_at_ms,
             by_fallback: sum(window::FALLBACK),
             by_outage_policy: sum(window::OUTAGE_POLICY),
             decisions: (0..SOURCES.len()).map(sum).sum(),

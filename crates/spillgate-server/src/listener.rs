@@ -25,7 +25,7 @@ mod tls;
 mod token;
 
 pub(crate) use browser::Browsers;
-pub(crate) use connection::{Connection, Peer};
+pub(crate) use connection::{Connection, Metering, Peer};
 use connection_limit::{ConnectionLimit, ConnectionPermit};
 pub(crate) use connection_state::{Call, ConnectionState};
 pub(crate) use cores::Cores;

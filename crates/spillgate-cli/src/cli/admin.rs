@@ -1,12 +1,10 @@
 //! The command line of `spillgate admin`.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use spillgate_tools::{attribute, whole_number};
 
-use super::{Cost, cost};
+use super::{AdminApi, Cost, cost};
 
 /// Changes rules and subjects of running servers, and lists who changed what.
 ///
@@ -19,17 +17,8 @@ pub(crate) struct AdminArgs {
     #[command(subcommand)]
     pub(crate) action: Action,
 
-    /// The admin API of the server to use
-    #[arg(long, value_name = "URL", global = true, default_value = "http://127.0.0.1:8082")]
-    pub(crate) url: String,
-
-    /// PEM file of the server's authority [default: those of the machine]
-    #[arg(long, value_name = "FILE", global = true)]
-    pub(crate) ca: Option<PathBuf>,
-
-    /// The file with the token [default: the token in SPILLGATE_ADMIN_TOKEN]
-    #[arg(long, value_name = "FILE", global = true)]
-    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) api: AdminApi,
 
     /// Print JSON
     #[arg(long, global = true)]

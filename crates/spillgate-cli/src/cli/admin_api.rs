@@ -4,18 +4,19 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// An admin API that `explain` or `top` asks.
+/// The admin API that `admin`, `explain` or `top` asks. The options are global, so that they may stand after an action
+/// of `admin`.
 #[derive(Args, Debug)]
 pub(crate) struct AdminApi {
     /// The admin API of the server to use
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8082")]
+    #[arg(long, global = true, value_name = "URL", default_value = "http://127.0.0.1:8082")]
     pub(crate) url: String,
 
     /// PEM file of the server's authority [default: those of the machine]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
 
     /// The file with the token of the admin API [default: the token in SPILLGATE_ADMIN_TOKEN]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 }

@@ -34,8 +34,10 @@ impl From<Problem> for ConfigError {
 /// One problem: where it was given, its field, and how to fix it.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    line: Option<usize>,
-    field: String,
+    /// The line of the file that the problem is about; `None` if it is about no line.
+    pub line: Option<usize>,
+    /// The field that the problem is about; empty if it is about none.
+    pub field: String,
     /// The whole text, with origin and field.
     text: String,
 }
@@ -74,16 +76,6 @@ impl Problem {
     pub(crate) fn unreadable(file: &Path, why: impl fmt::Display) -> Problem {
         let text = format!("cannot read {}: {why}", file.display());
         Problem { line: None, field: String::new(), text }
-    }
-
-    /// Returns the line of the file that the problem is about; `None` if it is about no line.
-    pub fn line(&self) -> Option<usize> {
-        self.line
-    }
-
-    /// Returns the field that the problem is about; empty if it is about none.
-    pub fn field(&self) -> &str {
-        &self.field
     }
 }
 

@@ -17,11 +17,11 @@ pub struct Watch {
     /// The policy with the runtime changes. After each change another policy is in force.
     policy: Weak<Policy>,
     has_looked: bool,
-    switched: BTreeMap<String, Switched>,
+    pub switched: BTreeMap<String, Switched>,
     /// By shard, the time since which decisions are made without it.
-    degraded: BTreeMap<String, u64>,
+    pub degraded: BTreeMap<String, u64>,
     losses: u64,
-    lost_at_ms: Option<u64>,
+    pub lost_at_ms: Option<u64>,
 }
 
 /// A rule in shadow or off.
@@ -54,18 +54,6 @@ impl Watch {
         }
         self.look_at_shards(shards, now_ms, events);
         self.look_at_losses(stats, shards, now_ms, events);
-    }
-
-    pub fn switched(&self) -> impl Iterator<Item = Switched> {
-        self.switched.values().cloned()
-    }
-
-    pub fn degraded(&self) -> impl Iterator<Item = (String, u64)> {
-        self.degraded.iter().map(|(shard, since_ms)| (shard.clone(), *since_ms))
-    }
-
-    pub fn lost_at_ms(&self) -> Option<u64> {
-        self.lost_at_ms
     }
 
     fn look_at_modes(&mut self, limiter: &Limiter, now_ms: u64) {

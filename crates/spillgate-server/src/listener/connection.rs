@@ -23,9 +23,9 @@ use super::{Stage, Tls};
 /// The bytes of a client, in and out. A client that takes no byte of its answer for a while is disconnected.
 pub(crate) struct Connection {
     stream: Pin<Box<TimeoutWriter<Stream>>>,
-    peer: Peer,
+    pub(crate) peer: Peer,
     /// The listener's port.
-    port: u16,
+    pub(crate) port: u16,
     stage: watch::Receiver<Stage>,
     state: Arc<ConnectionState>,
     metering: Metering,
@@ -35,7 +35,7 @@ pub(crate) struct Connection {
 
 /// How reading a connection is held to the listener's budget.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Metering {
+pub(crate) enum Metering {
     /// The protocol takes its share of the budget by itself.
     None,
     /// One message at a time: all bytes count until it is answered.
@@ -80,27 +80,12 @@ impl Connection {
         })
     }
 
-    /// Returns the connection, metered for a protocol with one message at a time.
-    pub(crate) fn metered_by_bytes(self) -> Connection {
-        Connection { metering: Metering::Bytes, ..self }
-    }
-
-    /// Returns the connection, metered for a protocol with many messages at once.
-    pub(crate) fn metered_by_messages(self) -> Connection {
-        Connection { metering: Metering::Messages, ..self }
+    pub(crate) fn metered(self, metering: Metering) -> Connection {
+        Connection { metering, ..self }
     }
 
     pub(crate) fn state(&self) -> Arc<ConnectionState> {
         Arc::clone(&self.state)
-    }
-
-    /// Returns the listener's port.
-    pub(crate) fn port(&self) -> u16 {
-        self.port
-    }
-
-    pub(crate) fn peer(&self) -> Peer {
-        self.peer
     }
 
     /// Returns the listener's stage, which shows when the connection must end.

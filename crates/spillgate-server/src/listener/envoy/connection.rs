@@ -23,7 +23,8 @@ use tonic::Status;
 use super::MESSAGE_MAX;
 use super::message::{Messages, RequestKind};
 use crate::listener::{
-    Browsers, Call, Connection, ConnectionState, FailedLogins, Protocol, Shown, Stage, Token,
+    Browsers, Call, Connection, ConnectionState, FailedLogins, Metering, Protocol, Shown, Stage,
+    Token,
 };
 
 /// gRPC, answered by routes, for clients with the token if one is set. The health service is open to every client,
@@ -100,11 +101,11 @@ impl Grpc {
 impl Protocol for Grpc {
     async fn serve(self, connection: Connection) {
         let mut closing = connection.stage();
-        let (port, state) = (connection.port(), connection.state());
+        let (port, state) = (connection.port, connection.state());
         let silent = without_preface(connection.state());
         let flooded = connection.state();
         let reading = connection.state();
-        let (peer, http1) = (connection.peer().0, Arc::clone(&self.http1));
+        let (peer, http1) = (connection.peer.0, Arc::clone(&self.http1));
         // hyper drops the future of a call that its client resets, so a call that still waits charges nothing.
         let service = service_fn(move |request| self.answer(&state, port, peer, request));
         let mut serving = pin!(
@@ -119,7 +120,7 @@ impl Protocol for Grpc {
                 .max_send_buf_size(SEND_BUFFER_MAX)
                 .keep_alive_interval(PING)
                 .keep_alive_timeout(PONG)
-                .serve_connection(TokioIo::new(connection.metered_by_messages()), service)
+                .serve_connection(TokioIo::new(connection.metered(Metering::Messages)), service)
         );
         // An error ends this connection only (the client left, or a time-out), so it is ignored.
         let leaving = tokio::select! {

@@ -24,7 +24,8 @@ use super::problem::Problem;
 use super::{check_by, is_check};
 use crate::app::App;
 use crate::listener::{
-    Browsers, Call, Connection, ConnectionState, FailedLogins, Peer, Protocol, Shown, Stage, Token,
+    Browsers, Call, Connection, ConnectionState, FailedLogins, Metering, Peer, Protocol, Shown,
+    Stage, Token,
 };
 
 /// HTTP/1, answered by routes, for clients with the token if one is set.
@@ -133,7 +134,7 @@ impl Http {
 impl Protocol for Http {
     async fn serve(self, connection: Connection) {
         let mut closing = connection.stage();
-        let (peer, port, state) = (connection.peer(), connection.port(), connection.state());
+        let (peer, port, state) = (connection.peer, connection.port, connection.state());
         let watched = Arc::clone(&state);
         let client = Client { peer, port, state, stage: connection.stage() };
         let service = service_fn(move |request| self.answer(&client, request));
@@ -145,7 +146,7 @@ impl Protocol for Http {
                 .header_read_timeout(IDLE_TIMEOUT)
                 .max_headers(FIELDS_MAX)
                 .max_buf_size(BUFFER_MAX)
-                .serve_connection(TokioIo::new(connection.metered_by_bytes()), service)
+                .serve_connection(TokioIo::new(connection.metered(Metering::Bytes)), service)
         );
         let mut answer_ticks = AnswerTicks::default();
         // An error ends this connection only (the client left, or a time-out), so the loop just returns.

@@ -57,7 +57,7 @@ impl Resp {
 impl Protocol for Resp {
     async fn serve(self, connection: Connection) {
         let (stage, state) = (connection.stage(), connection.state());
-        let peer = connection.peer().0;
+        let peer = connection.peer.0;
         // An error ends this connection only (the client left, or does not take its answers), so it is ignored.
         let _ = self.handler(connection, state, peer).run(stage).await;
     }
