@@ -168,9 +168,9 @@ impl<P: Protocol> Listening<P> {
     fn spawn(&self, stream: TcpStream, peer: IpAddr, permit: ConnectionPermit) {
         let (protocol, tls, stage) =
             (self.protocol.clone(), self.tls.clone(), self.stage.subscribe());
-        let state = Arc::clone(permit.state());
+        let state = Arc::clone(&permit.state);
         let task = self.cores.serve(stream, async move |stream| {
-            let state = Arc::clone(permit.state());
+            let state = Arc::clone(&permit.state);
             // Answers are written whole, so the system need not wait for more bytes. This call fails only on a dead
             // socket, where the next read ends the connection.
             let _ = stream.set_nodelay(true);

@@ -11,8 +11,8 @@ pub struct Record {
     body: u128,
     /// The time from which it can no longer be settled.
     ends_us: u64,
-    /// The time until which it is kept.
-    forget_us: u64,
+    /// The time from which it may be deleted.
+    pub forget_us: u64,
     standing: Standing,
     /// The charges in the order of the counters.
     charges: Box<[RecordedCost]>,
@@ -111,10 +111,5 @@ impl Record {
     pub fn renew(&mut self, for_us: u64, now_us: u64) {
         self.ends_us = self.ends_us.max(now_us + for_us);
         self.forget_us = self.ends_us + REMEMBERED_US;
-    }
-
-    /// Returns the time from which the record may be deleted.
-    pub fn forget_us(&self) -> u64 {
-        self.forget_us
     }
 }

@@ -97,14 +97,14 @@ impl Connection {
 impl Connection {
     /// Waits until the connection may buffer `bytes`.
     fn poll_room(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
-        if bytes <= self.state.buffer_share().allowance() {
+        if bytes <= self.state.buffer_share.allowance() {
             self.waiting = None;
             return Poll::Ready(());
         }
         let state = &self.state;
         let waiting = self.waiting.get_or_insert_with(|| {
             let state = Arc::clone(state);
-            Box::pin(async move { state.buffer_share().cover(bytes).await })
+            Box::pin(async move { state.buffer_share.cover(bytes).await })
         });
         ready!(waiting.as_mut().poll(context));
         self.waiting = None;
@@ -118,7 +118,7 @@ impl Connection {
     ) -> Poll<io::Result<()>> {
         let buffered = self.state.buffered();
         ready!(self.poll_room(context, buffered + 1));
-        let room = self.state.buffer_share().allowance().saturating_sub(buffered);
+        let room = self.state.buffer_share.allowance().saturating_sub(buffered);
         let read = ready!(self.poll_read_at_most(context, buffer, room.min(READ_MAX)))?;
         if read == 0 && self.state.hides_end() {
             self.state.wake_when_less(context.waker());

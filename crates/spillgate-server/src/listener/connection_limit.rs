@@ -40,7 +40,7 @@ struct Open {
 pub struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
     number: u64,
-    state: Arc<ConnectionState>,
+    pub state: Arc<ConnectionState>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -110,12 +110,6 @@ impl Open {
     }
 }
 
-impl ConnectionPermit {
-    pub fn state(&self) -> &Arc<ConnectionState> {
-        &self.state
-    }
-}
-
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.limit.open().connections.remove(&self.number);
@@ -139,7 +133,7 @@ mod tests {
     }
 
     fn served(permit: &ConnectionPermit) {
-        Call::on(permit.state()).note_whole();
+        Call::on(&permit.state).note_whole();
     }
 
     fn victim(limit: &ConnectionLimit) -> Option<Arc<ConnectionState>> {
@@ -151,9 +145,9 @@ mod tests {
         let limit = Arc::new(ConnectionLimit::new(4));
         let all = opened(&limit, 4).await;
         served(&all[0]);
-        let call = Call::on(all[1].state());
+        let call = Call::on(&all[1].state);
         call.note_whole();
-        assert!(Arc::ptr_eq(&victim(&limit).unwrap(), all[2].state()));
+        assert!(Arc::ptr_eq(&victim(&limit).unwrap(), &all[2].state));
     }
 
     #[tokio::test]
@@ -162,16 +156,16 @@ mod tests {
         let all = opened(&limit, 3).await;
         all.iter().for_each(served);
         let first = victim(&limit).unwrap();
-        assert!(Arc::ptr_eq(&first, all[0].state()), "all were used: the oldest");
+        assert!(Arc::ptr_eq(&first, &all[0].state), "all were used: the oldest");
         served(&all[1]);
-        assert!(Arc::ptr_eq(&victim(&limit).unwrap(), all[2].state()));
+        assert!(Arc::ptr_eq(&victim(&limit).unwrap(), &all[2].state));
     }
 
     #[tokio::test]
     async fn a_connection_with_a_call_under_way_is_never_cut() {
         let limit = Arc::new(ConnectionLimit::new(2));
         let all = opened(&limit, 2).await;
-        let calls: Vec<Call> = all.iter().map(|permit| Call::on(permit.state())).collect();
+        let calls: Vec<Call> = all.iter().map(|permit| Call::on(&permit.state)).collect();
         calls.iter().for_each(Call::note_whole);
         assert!(limit.acquire().await.is_none());
         drop(calls);

@@ -19,7 +19,7 @@ pub(crate) struct ConnectionState {
     /// Whether a call has been answered since the listener last searched for a connection to close.
     used: AtomicBool,
     task: OnceLock<AbortHandle>,
-    buffer_share: BufferShare,
+    pub buffer_share: BufferShare,
     /// Bytes of messages that are incomplete or not answered.
     buffered: AtomicUsize,
     /// On a connection with one message at a time: whether a handler reads the body and makes the answer.
@@ -95,11 +95,6 @@ impl ConnectionState {
         if let Some(task) = self.task.get() {
             task.abort();
         }
-    }
-
-    /// Returns the connection's share of the listener's budget.
-    pub fn buffer_share(&self) -> &BufferShare {
-        &self.buffer_share
     }
 
     pub fn buffered(&self) -> usize {

@@ -138,7 +138,7 @@ async fn check_batch(
     let answer = answers.response();
     // Most answers need a small part of the room. The rest is free for others before the client takes its answer.
     let length = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
-    connection.buffer_share().shrink_to(connection.buffered().saturating_add(length));
+    connection.buffer_share.shrink_to(connection.buffered().saturating_add(length));
     Ok(answer)
 }
 

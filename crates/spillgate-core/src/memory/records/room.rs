@@ -47,7 +47,7 @@ impl Records {
     }
 
     pub fn put(&mut self, id: u128, held: Box<Held>) {
-        let (bytes, forget_us) = (held.bytes(), held.record.forget_us());
+        let (bytes, forget_us) = (held.bytes(), held.record.forget_us);
         self.bytes += bytes;
         *self.of_subject.entry(held.subject).or_default() += bytes;
         self.order(&held).add(held.subject, forget_us, id);
@@ -64,7 +64,7 @@ impl Records {
                 self.of_subject.remove(&held.subject);
             }
         }
-        self.order(&held).remove(held.subject, held.record.forget_us(), id);
+        self.order(&held).remove(held.subject, held.record.forget_us, id);
         Some(held)
     }
 

@@ -36,7 +36,7 @@ where
 ///
 /// If the listener's budget has no room for too long.
 pub async fn room_for(connection: &ConnectionState, bytes: usize) -> Result<(), Problem> {
-    let covered = timeout(BODY_TIMEOUT, connection.buffer_share().cover(bytes)).await;
+    let covered = timeout(BODY_TIMEOUT, connection.buffer_share.cover(bytes)).await;
     covered.map_err(|_| Problem::no_room())
 }
 

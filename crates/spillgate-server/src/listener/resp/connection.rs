@@ -123,7 +123,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handler<S> {
         // A batch takes memory for each of its checks. If the listener's budget has no room for the largest batch that
         // these bytes can hold, they are answered in small batches.
         let answering = BATCH_MAX.min(received / SHORTEST) * ANSWERING;
-        let covered = self.state.buffer_share().try_cover(self.received.capacity() + answering);
+        let covered = self.state.buffer_share.try_cover(self.received.capacity() + answering);
         let (most, replies_max) =
             if covered { (BATCH_MAX, REPLIES_MAX) } else { (BATCH_FREE, REPLIES_FREE) };
         while next == Next::Stay {
@@ -174,17 +174,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handler<S> {
         if answered > 0 {
             self.idle.restart();
         }
-        if self.state.buffer_share().is_contended() {
+        if self.state.buffer_share.is_contended() {
             self.free_memory();
         }
-        self.state.buffer_share().shrink_to(self.received.capacity());
+        self.state.buffer_share.shrink_to(self.received.capacity());
         Ok(next)
     }
 
     fn free_memory(&mut self) {
         self.received.free_memory();
         self.replies.free_memory();
-        self.state.buffer_share().shrink_to(self.received.capacity());
+        self.state.buffer_share.shrink_to(self.received.capacity());
     }
 
     /// Closes the connection after the last answer. Bytes that the client sends meanwhile are read and dropped: closing

@@ -46,12 +46,12 @@ impl Received {
     ) -> io::Result<usize> {
         let length = self.bytes.len();
         if self.bytes.capacity() - length < self.chunk
-            && state.buffer_share().try_cover(length + self.chunk)
+            && state.buffer_share.try_cover(length + self.chunk)
         {
             self.bytes.reserve_exact(self.chunk);
         }
         if self.bytes.capacity() - length < CHUNK_MIN {
-            state.buffer_share().cover(length + CHUNK_MIN).await;
+            state.buffer_share.cover(length + CHUNK_MIN).await;
             self.bytes.reserve_exact(CHUNK_MIN);
         }
         let read = stream.read_buf(&mut self.bytes).await?;

@@ -4,7 +4,8 @@
 #[derive(Debug, Default)]
 pub struct Replies {
     bytes: Vec<u8>,
-    version: Version,
+    /// The version of the protocol, from the next reply on.
+    pub version: Version,
 }
 
 /// The version of the protocol. Version 3 has maps, and a null of its own.
@@ -28,15 +29,6 @@ impl Replies {
     /// Frees the memory of a client that is silent for a while.
     pub fn free_memory(&mut self) {
         self.bytes = Vec::new();
-    }
-
-    pub fn version(&self) -> Version {
-        self.version
-    }
-
-    /// Sets the version of the protocol, from the next reply on.
-    pub fn set_version(&mut self, version: Version) {
-        self.version = version;
     }
 
     /// Writes a status such as `OK` or `PONG`.
@@ -113,8 +105,7 @@ mod tests {
     use super::*;
 
     fn written(version: Version, write: impl Fn(&mut Replies)) -> String {
-        let mut replies = Replies::default();
-        replies.set_version(version);
+        let mut replies = Replies { version, ..Replies::default() };
         write(&mut replies);
         String::from_utf8(replies.bytes().to_vec()).unwrap()
     }

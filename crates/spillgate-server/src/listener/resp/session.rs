@@ -81,7 +81,7 @@ impl Session {
             return replies.error(why);
         }
         if let Some(version) = hello.version {
-            replies.set_version(version);
+            replies.version = version;
         }
         replies.map(7);
         replies.string(b"server");
@@ -89,7 +89,7 @@ impl Session {
         replies.string(b"version");
         replies.string(env!("CARGO_PKG_VERSION").as_bytes());
         replies.string(b"proto");
-        replies.number(match replies.version() {
+        replies.number(match replies.version {
             Version::Two => 2,
             Version::Three => 3,
         });
