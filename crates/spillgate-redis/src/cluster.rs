@@ -137,9 +137,13 @@ impl Cluster {
                 Ok(Route { shard: self.moved(*slot, to, tried), redirect: Redirect::None })
             }
             Failure::NotHere(NotHere::Ask(to), _) => {
+                // The slot still belongs to its old owner, which has the keys that have not moved. So the map stays
+                // as it is.
                 Ok(Route { shard: self.known(to, tried), redirect: Redirect::Ask })
             }
             Failure::NotHere(NotHere::HalfMoved, _) => {
+                // The keys of this call are split between two servers, and neither can run it until the rest has
+                // moved.
                 pause(deadline).await;
                 Ok(tried.clone())
             }
@@ -194,6 +198,8 @@ impl Cluster {
         let refreshing = Refreshing(Arc::clone(self));
         tokio::spawn(async move {
             refreshing.0.refresh_now().await;
+            // The mark lasts through the rest: a failover redirects very many calls at once, and one reading serves
+            // them all.
             tokio::time::sleep(REST + jittered(REST)).await;
         });
     }
@@ -228,6 +234,9 @@ impl Cluster {
     }
 
     fn take_over(&self, ranges: &[Range]) {
+        // Both locks come before the map is read. Otherwise `moved` could put back a copy of the old map with one
+        // slot corrected, and a node that `known` adds meanwhile would be connected twice. No other code locks both
+        // at once.
         let _changing = self.changing.lock();
         let mut importing = self.importing.lock();
         let old = self.map.load();
@@ -249,6 +258,7 @@ impl Cluster {
     fn moved(&self, slot: u16, to: &Host, tried: &Route) -> Arc<Shard> {
         let shard = self.known(to, tried);
         let _changing = self.changing.lock();
+        // Calls read the map without a lock, so it is replaced as a whole.
         let mut map = Map::clone(&self.map.load());
         let owner = map.index_of(&at(to, tried.shard.link.server.host()), || Arc::clone(&shard));
         if let Some(known) = map.owners.get_mut(usize::from(slot)) {
@@ -269,6 +279,7 @@ impl Cluster {
         // Kept, so that the next call to the node uses the same connections.
         let shard = self.nodes.shard_at(&host);
         if importing.len() >= IMPORTING_MAX {
+            // Calls on their way to the node keep it until they end. A later redirect connects to it again.
             importing.remove(0);
         }
         importing.push((host, Arc::clone(&shard)));

@@ -87,6 +87,8 @@ impl Fallback {
         plan: &'q mut Plan,
         policy: Option<&'q Policy>,
     ) -> StoreCall<'q> {
+        // Taken out before the call is sent, so that no other call carries them too. What the store surely did not
+        // get is put back after the answer.
         let deferred = self.take_deferred(&mut plan.transaction);
         let plan = &*plan;
         let rule = |counter| plan.rule_of(policy, counter);

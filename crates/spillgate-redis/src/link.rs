@@ -117,6 +117,8 @@ impl Link {
         let answer = self.run_unnoted(call, redirect, deadline, held).await;
         let works = answer.as_ref().map_or_else(Failure::shows_work, |_| Some(true));
         if let Some(works) = works {
+            // Not after silence, which the connections that found it have counted once for all calls in flight, nor
+            // after a caller's own deadline, which says nothing about the server.
             self.judge(works);
         }
         answer
@@ -188,6 +190,8 @@ impl Link {
     ) -> Result<Reply, Failure> {
         let place = self.place_in_flight()?;
         let open = self.connection(deadline).await?;
+        // A caller that gives up leaves its call in flight. So the place goes with the call, and is free only once
+        // the reply has come or the connection has ended.
         let mut held_with_place: Held = Some(Box::new((place, held)));
         let held = &mut held_with_place;
         let program = call.encoded();
@@ -195,6 +199,8 @@ impl Link {
         let script: &'static Script = if call.is_of_leases { leases } else { decides };
         let by_name = call.command("EVALSHA", &script.sha, &program);
         for _ in 0..RELOADS_AWAITED {
+            // Read before the call is sent: a reload that ends while the call is on its way must count as one that
+            // came after it.
             let reloads = open.reloads.load(Ordering::Acquire);
             match self.ask(&open, &by_name, redirect, deadline, held).await {
                 Err(Failure::NotHere(NotHere::NoScript, _)) => {}
@@ -208,6 +214,8 @@ impl Link {
             if open.reloads.load(Ordering::Acquire) == reloads {
                 let with_text = call.command("EVAL", &script.text, &program);
                 let answered = self.ask(&open, &with_text, redirect, deadline, held).await;
+                // Counted even if EVAL failed. The calls that wait try EVALSHA then, and the first that misses again
+                // sends the script.
                 open.reloads.fetch_add(1, Ordering::Release);
                 open.load_again(script);
                 return answered;
@@ -228,6 +236,7 @@ impl Link {
         }
         let opens = breaker.note(went_well);
         drop(breaker);
+        // Of the calls that fail at once, only the first one logs and reconnects.
         if opens && !self.tripped.swap(true, Ordering::AcqRel) {
             tracing::warn!(
                 target: "spillgate",
@@ -241,6 +250,7 @@ impl Link {
 
     /// Takes a place in flight, or denies the call before it is sent: the server could not answer more in time.
     fn place_in_flight(&self) -> Result<PlaceInFlight, Failure> {
+        // The place exists before the count rises, so that its drop takes the count back if the call is denied.
         let place = PlaceInFlight(Arc::clone(&self.in_flight));
         if self.in_flight.fetch_add(1, Ordering::Relaxed) < IN_FLIGHT_MAX * self.lines.len() {
             return Ok(place);
@@ -317,6 +327,7 @@ impl Link {
             Some(open)
         };
         let found = (0..self.lines.len()).find_map(|turn| Some((turn, open(turn)?)));
+        // The first in turn is missing, since a later one was found.
         if let Some((1.., _)) = found {
             self.connect();
         }
@@ -354,6 +365,8 @@ impl Link {
             return Err(Failure::unsent_in_time("the caller's deadline had passed"));
         }
         let (packed, commands) = packed(command, redirect);
+        // The line has `held` while the call is in flight. It comes back with the reply, for a second attempt at the
+        // same call; if the caller gives up before, it stays with the line.
         let answer = open.wire.line.call(&packed, commands, held.take());
         let Some((answer, along)) = deadline.bound(answer).await else {
             return Err(Failure::too_late(format!("{} did not answer in time", self.server)));
@@ -395,8 +408,11 @@ impl Link {
         let opened = attempt.unwrap_or_else(late).map_err(Failure::unsent);
         match opened {
             Ok(open) => {
+                // Stored before the callers are woken, each of which looks for an open line.
                 line.store(Some(Arc::new(open)));
                 *self.trouble.lock() = None;
+                // Results are forgotten only if the breaker was open. A server may accept connections and still fail
+                // its calls; reconnects that reset the count would keep the breaker closed then.
                 if self.tripped.swap(false, Ordering::AcqRel) {
                     self.breaker.lock().reset();
                     let server = &self.server;
@@ -439,6 +455,8 @@ impl Link {
         }
         let probe = probe();
         match wire.ask(&probe.command("EVAL", &scripts.decides.text, &probe.encoded())).await {
+            // Any other error shows that the server works, such as MOVED: the slot of the tested key may be another
+            // node's.
             Err(failure) if failure.shows_work() == Some(false) => return Err(failure),
             _ => {}
         }
@@ -472,6 +490,7 @@ fn packed(command: &Cmd, redirect: Redirect) -> (Vec<u8>, usize) {
 /// Opens missing lines one at a time, with growing pauses, until all are open or the link is dropped.
 async fn keep_connecting(mark: Connecting) {
     let weak = Weak::clone(&mark.0);
+    // The task rests without a strong reference, so that a link that is no longer used is dropped meanwhile.
     let mut pause = PAUSE_MIN;
     // A server whose breaker has just opened gets a pause before the first attempt.
     let mut rest = weak.upgrade().is_some_and(|link| link.tripped.load(Ordering::Relaxed));

@@ -60,10 +60,13 @@ impl Sentinels {
         let votes = self.ask_all().await?;
         let found = self.found.lock().clone();
         if let Some(host) = votes.majority(self.addresses.len()) {
+            // Noted only after the server has confirmed its role: `primary_has_moved` compares the votes with it, and
+            // must not take a primary that was only named for the one in use.
             let wire = self.dial_primary(host).await?;
             self.remember(host);
             return Ok(wire);
         }
+        // Bounded, since a dead primary must leave time for the one that the sentinels name.
         if let Some(found) = found
             && let Some(Ok(wire)) = Deadline::after(ASK).bound(self.dial_primary(&found)).await
         {
@@ -122,6 +125,7 @@ impl Sentinels {
             .iter()
             .map(|sentinel| async { Deadline::after(ASK).bound(self.ask(sentinel)).await });
         let mut asked: FuturesUnordered<_> = asked.collect();
+        // A sentinel that hangs delays nothing once the others agree: dropping the rest ends their connections.
         while votes.majority(self.addresses.len()).is_none() {
             match asked.next().await {
                 Some(Some(Ok(host))) => votes.add(host),

@@ -32,6 +32,7 @@ impl Server {
             Server::At { address: Address { at: At::Tcp(host) | At::Tls(host), .. }, .. } => {
                 Some(host)
             }
+            // A Unix socket has no host, and sentinels may name another one at any time.
             Server::At { .. } | Server::WatchedBy(_) => None,
         }
     }

@@ -118,6 +118,7 @@ pub(crate) async fn read(
         enforced.iter().map(|leg| redis.decide_one_at(leg.location, &leg.transaction, deadline));
     let asked = join_all(asked).await;
     for (leg, reply) in enforced.iter().zip(asked) {
+        // One leg without a reply fails the reading: some of the counters would look like all of them.
         for (index, reply) in leg.indices.iter().zip(reply?.replies) {
             replies[*index] = Some(reply);
         }
@@ -242,8 +243,11 @@ impl LegRunner<'_, '_, '_> {
         }
         let mut provisional = ProvisionalCharges::new(self.redis, self.call.outage.fallback);
         for leg in &enforced {
+            // One after another, so that a wide counter is charged only for requests that all narrower ones have
+            // allowed.
             self.one(leg).await;
             if !leg.passes(&self.outcomes.charges) {
+                // The leg that denied has charged nothing. Those before it have, and are refunded.
                 let deadline = self.leg_deadline();
                 provisional
                     .refund(&mut self.call.outage, deadline, &mut self.outcomes.charges)

@@ -61,6 +61,7 @@ pub async fn dial(address: &Address, tls: &Connector) -> RedisResult<Wire> {
         At::Tcp(host) => {
             #[cfg(feature = "simulation")]
             if let Some(dialled) = crate::simulation::dial(&host.name, host.port) {
+                // A simulated connection has no socket that the kernel knows of.
                 return log_in(address, dialled.await?, None).await;
             }
             let stream = tcp(host).await?;
@@ -103,6 +104,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (line, reader) = line(stream, socket);
+    // The wire exists from here on, so that its drop stops the reader if the login fails or takes too long.
     let reader = tokio::spawn(reader).abort_handle();
     let wire = Wire { line, reader };
     let login = address.login.get();

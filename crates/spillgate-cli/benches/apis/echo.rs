@@ -75,7 +75,7 @@ async fn echo_attributes(Json(asked): Json<Attributes>) -> Json<Answer> {
     Json(answer(user, 999_999))
 }
 
-/// An admission as ours is told.
+/// An admission with the fields of ours.
 pub fn answer(limit: String, remaining: u64) -> Answer {
     let tier = Tier {
         rule: None,

@@ -60,7 +60,7 @@ pub fn requests(said: &str) -> Option<f64> {
     said.lines().find_map(|line| line.split_once(" requests in ")?.0.trim().parse().ok())
 }
 
-/// What a program is told, in a file that is gone at the end.
+/// What a program reads, in a file that is gone at the end.
 pub struct Script(String);
 
 impl Script {

@@ -59,6 +59,7 @@ impl DeferredCharges {
     pub fn lower<L: LimitHandle>(&self, counter: &PlannedCharge<L>, cost: u64) -> u64 {
         let mut deferred_charges = self.by_counter.lock();
         let Some(deferred) = deferred_charges.get_mut(&counter.name()) else { return cost };
+        // An entry that falls to 0 stays. The next call takes it out, and charges nothing for it.
         let lowered = cost.min(deferred.admitted);
         deferred.admitted -= lowered;
         cost - lowered

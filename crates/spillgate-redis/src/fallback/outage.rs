@@ -55,6 +55,7 @@ impl Outage<'_> {
             .map(|(counter, index)| self.fallback.share_of(self.rules[*index], counter.params()))
             .collect();
         let (mut local, local_indices) = self.local_part(transaction, indices, &shares);
+        // A local charge without a record could not be refunded when its reservation ends, so it is not made.
         let is_full = local.intent != Intent::Peek && !self.fallback.has_room(transaction);
         if is_full {
             local.intent = Intent::Peek;

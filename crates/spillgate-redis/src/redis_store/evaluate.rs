@@ -109,6 +109,7 @@ impl RedisStore {
             plan.noted.get_or_insert_default().full = true;
             plan.look();
         }
+        // Leases come first: a counter that a lease pays for is not sent, whatever the store would say about it.
         let paid = self.pay(&mut plan, policy);
         if !plan.asks() {
             return Prepared { plan, policy, paid, sent: None };

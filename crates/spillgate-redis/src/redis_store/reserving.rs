@@ -103,7 +103,7 @@ impl RedisStore {
         self.note_room();
     }
 
-    /// Undoes the records of a denied call whose reply was late or lost, since nobody has a receipt for them.
+    /// Undoes the records of a denied call whose reply was late or lost: no caller has a receipt for them.
     ///
     /// A named record stays, because its caller may repeat the call.
     pub(crate) fn undo_in_doubt(&self, plan: &Plan) {
@@ -171,6 +171,8 @@ impl RedisStore {
         let mut joined = Answer::EndResult(EndResult::Unknown);
         let mut missing = None;
         let here = node.filter(|node| *node == self.servers.instance_id);
+        // The part that was charged here ends even if a shard gives no answer. The caller then ends the reservation
+        // again, and what has ended already answers as before.
         let here = here.map(|_| Ok(self.fallback.close(*id, ending)));
         for answer in at_store.into_iter().chain(here) {
             match answer {

@@ -143,6 +143,8 @@ impl Batches {
             if waiting.answer.is_closed() || waiting.deadline.has_passed() {
                 return Turn::IsGone;
             }
+            // The batch has its share of all work given. The other calls take the rest, so that each lasts about as
+            // long.
             if taken_us >= share_us {
                 return Turn::Stays;
             }
@@ -154,6 +156,7 @@ impl Batches {
                 taken_us += waiting.given.weight_us();
                 return if index.is_some() { Turn::Goes } else { Turn::Stays };
             }
+            // The transactions of one caller leave in one call, since the caller gets one reply.
             if !coalescer.has_room_for(&waiting.transactions, find) {
                 return Turn::Stays;
             }
@@ -244,6 +247,8 @@ impl Drop for CallPermit {
         }
         // `end` has kept the permit for the queued callers: the drain uses it, or returns it.
         let drain = Drain { shard: Arc::clone(&self.shard), has_permit: true };
+        // Without a runtime the drain is dropped here. That returns the permit and fails the queued callers, which
+        // would wait forever otherwise.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(drain.send_all());
         }
@@ -296,6 +301,7 @@ async fn send_batch(shard: &Shard, batch: Batch) {
     let Some(first) = waiting.first() else { return };
     let deadline = Deadline::none();
     let terms = CallTerms { settings: &first.settings, deadline, redirect: Redirect::None };
+    // The callers keep their own weights until they are answered. This one measures the call as a whole.
     let weight_us = waiting.iter().map(|waiting| waiting.given.weight_us()).sum();
     let sent = shard.batches.load.send(weight_us);
     let first = |(waiter, transaction): (u32, u32)| {

@@ -45,8 +45,8 @@ impl Legs {
         index: usize,
     ) {
         let of_kind = if counter.group == 0 { &mut self.enforced } else { &mut self.unenforced };
-        // A shadow rule at another location than every enforced counter is not part of the reservation's
-        // record. Ending the reservation leaves its estimate as it is.
+        // Each location with enforced counters gets a record of its own, under the same id. A shadow rule at another
+        // location than all of them is in no record: ending the reservation leaves its estimate as it is.
         let record = if counter.group == 0 { whole.record.clone() } else { RecordAction::None };
         let known = of_kind.iter().position(|leg| leg.location == location);
         let leg = known.unwrap_or_else(|| {

@@ -87,6 +87,7 @@ impl<'a> ProvisionalCharges<'a> {
 
     /// Keeps all charges: every leg has allowed.
     pub fn keep(mut self) {
+        // The drop at the end of this function refunds what is still listed.
         self.charges.clear();
         self.records.clear();
     }
@@ -103,6 +104,7 @@ impl<'a> ProvisionalCharges<'a> {
     ) {
         for charged in &self.charges {
             outcomes[charged.number] = ChargeOutcome::Refunded;
+            // A refunded admission of a local share must not be charged to the store later.
             outage.forget(charged.number);
         }
         if !self.records.is_empty() {
@@ -138,6 +140,7 @@ impl<'a> ProvisionalCharges<'a> {
         let Some(runtime) = runtime.ok().filter(|_| !nothing) else {
             return (here, None);
         };
+        // In a task, so that the refunds go on if the caller's deadline passes or the caller is gone.
         let redis = self.redis.clone();
         let returning = runtime.spawn(async move {
             let undone =

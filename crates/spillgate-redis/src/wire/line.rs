@@ -135,6 +135,8 @@ impl Line {
         let (reply_to, answer) = oneshot::channel();
         {
             let mut sending = self.sending.lock();
+            // The bytes and the entry in `awaited` are added under one lock. Replies are matched with entries by
+            // order alone, so another command between the two would give each caller the other's reply.
             if let Err(error) = sending.send(packed) {
                 return (Err(error), held);
             }
@@ -197,6 +199,7 @@ impl Line {
         (sending.half, sending.socket) = (None, None);
         sending.unsent = Vec::new();
         let awaited = std::mem::take(&mut sending.awaited);
+        // The lock is released first: each caller that wakes may send another command, which takes it.
         drop(sending);
         for Awaited { reply_to, held, .. } in awaited {
             if let Some(reply_to) = reply_to {
@@ -231,7 +234,8 @@ impl Sending {
                 return Ok(());
             }
         }
-        // Under load the bytes leave together with the next ones: one system call for several commands.
+        // Under load the bytes leave together with the next ones: one system call for several commands. The rest of a
+        // command that the socket took in part goes the same way, since nothing may be written before it.
         self.unsent.extend_from_slice(&packed[sent..]);
         self.reader.wake_by_ref();
         Ok(())
@@ -313,6 +317,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
             let Some(end) = self.cut.end(unread).map_err(garbled)? else { return Ok(()) };
             let frame = &unread[..end];
             self.from += end;
+            // A server may push a message that answers no command. It must not take the place of a reply.
             if is_pushed(frame) {
                 continue;
             }
@@ -351,6 +356,8 @@ impl<S: AsyncRead + Unpin> Reader<S> {
                 (sending.pulse.clone(), sending.owed_since(), oldest)
             };
             let (Some(pulse), Some(owed_since), Some(oldest)) = (pulse, owed_since, oldest) else {
+                // No watched caller waits, so there is nothing to time. The next call sets `is_timed` and wakes the
+                // reader.
                 self.silence = None;
                 return Poll::Pending;
             };

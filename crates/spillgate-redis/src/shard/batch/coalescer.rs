@@ -141,6 +141,7 @@ impl<W: Copy> Coalescer<W> {
         // Fits: a queue holds fewer than 2^32 callers.
         let coalesced = self.groups.len() as u32;
         for (counter, number) in transaction.charges.iter().zip(0..) {
+            // Replaces the older group that touched the counter, which from now on takes no further decision.
             self.last.insert(counter.name(), Touch { coalesced, counter: number });
         }
         self.counters += transaction.charges.len();

@@ -38,6 +38,8 @@ impl<T> Queue<T> {
 
     /// Returns whether a call may begin: a permit is free, and no earlier entry waits.
     pub fn has_permit(&self) -> bool {
+        // A call that began while an entry waits would overtake it. A permit is free then only if its holder
+        // abandoned it.
         self.waiting.is_empty() && self.under_way < self.permits
     }
 
