@@ -91,7 +91,11 @@ impl Cell {
         let began_us = boottime_us();
         let two_us = rig.cause(self.fault, &mut fleet);
         if two_us > 0 {
-            println!("{}: two primaries or rings may decide for {} ms", self.name(), two_us / 1_000);
+            println!(
+                "{}: two primaries or rings may decide for {} ms",
+                self.name(),
+                two_us / 1_000
+            );
         }
         std::thread::sleep(fault::AFTER);
         let history = fleet.end();

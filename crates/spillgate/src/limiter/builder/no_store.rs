@@ -14,7 +14,7 @@ use crate::waiting::Waiting;
 pub(crate) struct StoreSettings;
 
 impl LimiterBuilder {
-    pub(super) async fn open_store(
+    pub(crate) async fn open_store(
         &self,
         _: usize,
         _: &Secret,
@@ -25,7 +25,7 @@ impl LimiterBuilder {
 }
 
 impl Limiter {
-    pub(super) async fn begin(&self, _: &StoreSettings) -> Result<(), BuildError> {
+    pub(crate) async fn begin(&self, _: &StoreSettings) -> Result<(), BuildError> {
         Ok(())
     }
 }

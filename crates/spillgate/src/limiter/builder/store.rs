@@ -271,7 +271,7 @@ impl LimiterBuilder {
 
 impl LimiterBuilder {
     /// Opens the store; returns `None` if state is in memory. A given clock replaces the store's.
-    pub(super) async fn open_store(
+    pub(crate) async fn open_store(
         &self,
         max_keys: usize,
         secret: &Secret,
@@ -308,7 +308,7 @@ impl LimiterBuilder {
 
 impl Limiter {
     /// Takes the first leases, and starts the tasks of the store. Waits for a store that is required at start.
-    pub(super) async fn begin(&self, settings: &StoreSettings) -> Result<(), BuildError> {
+    pub(crate) async fn begin(&self, settings: &StoreSettings) -> Result<(), BuildError> {
         let inner = &self.inner;
         if let Some(store) = inner.engine.store() {
             store.warm_up(&inner.in_force.load_full().policy, &inner.secret).await;
