@@ -1,7 +1,7 @@
 //! Real servers in one of the topologies, and how each fault is caused on them.
 
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use spillgate_core::time::boottime_us;
 use spillgate_testkit::{
@@ -94,9 +94,9 @@ impl Rig {
             (Fault::Grows, Rig::Ring { proxies, .. }) => {
                 let urls: Vec<String> = proxies.iter().map(FaultProxy::url).collect();
                 let store = format!("ring {}", urls.join(" "));
-                let began = Instant::now();
+                let began_us = boottime_us();
                 (0..fleet.processes()).for_each(|number| fleet.replace(number, &store));
-                return began.elapsed().as_micros() as u64;
+                return boottime_us() - began_us;
             }
             (fault, Rig::Single { server, proxy }) => cause_on_server(fault, server, proxy),
             (fault, Rig::Ring { servers, proxies }) => {
