@@ -37,10 +37,6 @@ end
 
 -- Records the new value of a key, and the us until it is irrelevant.
 -- @fragment note_change(held, text, until_us)
-if not fresh[held] then
-    changed = changed + 1
-    changes[changed] = held
-end
 values[held] = text
 fresh[held] = until_us
 -- @end

@@ -13,15 +13,11 @@ return function(p)
     local program, out = program, out
     local is_open, key, l, cost = program[p] == OPEN, program[p + 6], program[p + 8], program[p + 9]
     local record = values[program[p + 1]]
-    if program[p + 5] ~= 1 then
+    if program[p + 5] ~= 1 or is_open and (record or program[p + 10] ~= 0 or cost == 0) then
         return
     end
     local unused, opened_us, charged, marked = 0, now, 0, 0
-    if is_open then
-        if record or program[p + 10] ~= 0 or cost == 0 then
-            return
-        end
-    else
+    if not is_open then
         if program[p + 2] ~= ENDS or not record or #record < RECORD or program[l] ~= 1 then
             return
         end
@@ -103,12 +99,10 @@ return function(p)
 
     if is_open then
         if granted > 0 then
-            local charges, life, text
+            local charges
             -- @inline pack_charge(charged, marked, cost) -> charges
-            -- @inline pack_open(program[p + 2], program[p + 3], 1, charges, program[p + 4]) -> text
-            -- @inline record_life(program[p + 2]) -> life
-            redis.call('SET', KEYS[program[p + 1]], text, 'PX', life)
-            values[program[p + 1]] = text
+            -- @inline pack_open(program[p + 2], program[p + 3], 1, charges, program[p + 4]) -> record
+            -- @inline write_record(program[p + 1], record, program[p + 2])
         end
         out[o], out[o + 1], out[o + 2], out[o + 3] = granted > 0 and NEW or REFUSED, granted, used, drained
         out[o + 4], out[o + 5], out[o + 6] = -1, charged, marked
@@ -116,10 +110,7 @@ return function(p)
         return p + 11
     end
 
-    local ended
-    -- @inline pack_ended(record, program[p + 3]) -> ended
-    redis.call('SET', KEYS[program[p + 1]], ended, 'KEEPTTL')
-    values[program[p + 1]] = ended
+    -- @inline end_record(program[p + 1], record, program[p + 3])
     out[o] = DONE
     o = o + 1
     return p + 10

@@ -97,12 +97,17 @@ if ARGV[2] and values[keys_read] ~= ARGV[2] then
 end
 -- If the clock stepped back behind the loss, the loss counts from now on.
 local lost_us = min(tonumber(ARGV[3] or 0), now)
--- Changes of the fast paths: for each key, the us until its value is irrelevant; and the list of changed keys.
-local fresh, changes, changed = {}, {}, 0
+-- For each key whose value a fast path changed: the us until the value is irrelevant.
+local fresh = {}
 local out, o = { now }, 2
 
 -- Lives as text, by life in us.
 local lives = {}
+
+-- @fragment life_text(life_us) -> text
+text = lives[life_us] or string.format('%.0f', ceil(life_us / 1000))
+lives[life_us] = text
+-- @end
 
 -- Writes a value, or deletes its key if it holds nothing. Without a value, only sets the life of the key.
 -- `value` is a text, false to delete, or nil if the caller has written the key already.
@@ -111,14 +116,10 @@ local function keep(name, value, until_us)
         redis.call('DEL', name)
         return
     end
-    local step_us, life_us
+    local step_us, life_us, text
     -- @inline key_step(until_us, given_us) -> step_us
     -- @inline key_life(until_us, step_us) -> life_us
-    local text = lives[life_us]
-    if not text then
-        text = string.format('%.0f', ceil(life_us / 1000))
-        lives[life_us] = text
-    end
+    -- @inline life_text(life_us) -> text
     if value then
         redis.call('SET', name, value, 'PX', text)
     else
@@ -133,10 +134,8 @@ if at + 6 == size and program[program[at + 4]] == LOG then
     -- @include log_check
 end
 if at > size then
-    local names = KEYS
-    for i = 1, changed do
-        local key = changes[i]
-        keep(names[key], values[key], fresh[key])
+    for key, until_us in pairs(fresh) do
+        keep(KEYS[key], values[key], until_us)
     end
     return out
 end
@@ -353,12 +352,7 @@ end
 for key in pairs(dirty) do
     store(key)
 end
-for i = 1, changed do
-    local key = changes[i]
-    -- If a counter of this value changed later, `store` has written the whole value.
-    if not dirty[key] then
-        keep(KEYS[key], values[key], fresh[key])
-    end
+for key, until_us in pairs(fresh) do
+    keep(KEYS[key], values[key], until_us)
 end
-
 return out

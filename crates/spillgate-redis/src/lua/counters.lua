@@ -93,4 +93,6 @@ local function store(key)
     end
     value = value .. string.sub(old, records.rest)
     keep(KEYS[key], value ~= '' and value, longest_us)
+    -- What a fast path changed in this value before is written too.
+    fresh[key] = nil
 end

@@ -17,13 +17,12 @@
 
 -- @include reservation_words
 
--- How long an ended record is remembered after its end: an hour. `lives` has these texts under negative numbers.
--- @fragment record_life(lasting_us) -> text
-text = lives[-lasting_us]
-if not text then
-    text = string.format('%.0f', ceil((lasting_us + 3600000000) / 1000))
-    lives[-lasting_us] = text
-end
+-- Writes a record. After its end it is remembered for an hour.
+-- @fragment write_record(key, record, lasting_us)
+local life
+-- @inline life_text(lasting_us + 3600000000) -> life
+redis.call('SET', KEYS[key], record, 'PX', life)
+values[key] = record
 -- @end
 
 -- @fragment pack_open(lasting_us, body, count, charges, kept) -> record
@@ -43,16 +42,11 @@ state, opened_us, ends_us = unpack_record('>I1I7I7', record)
 incarnation, slot, amount = unpack_record('>I6I6I5', record, HEAD - 16 + 17 * place)
 -- @end
 
--- @fragment pack_ended(record, mark) -> ended
-ended = '\1' .. string.sub(record, 2, 31) .. mark .. '\0'
+-- Ends a record. Its key keeps its time to live: the record expires when it was to expire.
+-- @fragment end_record(key, record, mark)
+values[key] = '\1' .. string.sub(record, 2, 31) .. mark .. '\0'
+redis.call('SET', KEYS[key], values[key], 'KEEPTTL')
 -- @end
-
-local function write(key, record, ends_us)
-    local life
-    -- @inline record_life(ends_us - now) -> life
-    redis.call('SET', KEYS[key], record, 'PX', life)
-    values[key] = record
-end
 
 -- Returns the result of opening a reservation whose id has a record.
 local function opened_again(record, body)
@@ -72,17 +66,14 @@ end
 local function open(p)
     local key, lasting_us, body = program[p + 1], program[p + 2], program[p + 3]
     local record, place = values[key], o
-    local opened = NEW
-    if record then
-        opened = opened_again(record, body)
-    end
+    local opened = record and opened_again(record, body) or NEW
     o = o + 1
     noted = {}
     -- Anything but a new record only reads the counters: a repeated reservation is not charged again.
     local after, granted = decide(p + 5, RESERVE, opened == NEW and 1 or 0)
     if granted > 0 then
         -- @inline pack_open(lasting_us, body, #noted, table.concat(noted), program[p + 4]) -> record
-        write(key, record, now + lasting_us)
+        -- @inline write_record(key, record, lasting_us)
     elseif opened == NEW then
         opened = REFUSED
     end
@@ -165,7 +156,8 @@ local function end_by(key, how, mark, for_us, first, count)
         end
         renew(record, first, count, for_us)
         ends_us = max(ends_us, now + for_us)
-        write(key, pack_record('>I1I7I7', 0, opened_us, ends_us) .. string.sub(record, 16), ends_us)
+        record = pack_record('>I1I7I7', 0, opened_us, ends_us) .. string.sub(record, 16)
+        -- @inline write_record(key, record, ends_us - now)
         return DONE
     end
     correct(record, first, count, opened_us)
@@ -173,11 +165,7 @@ local function end_by(key, how, mark, for_us, first, count)
         redis.call('DEL', KEYS[key])
         values[key] = false
     else
-        -- The key keeps its time to live: the record ends when it was to end.
-        local ended
-        -- @inline pack_ended(record, mark) -> ended
-        values[key] = ended
-        redis.call('SET', KEYS[key], values[key], 'KEEPTTL')
+        -- @inline end_record(key, record, mark)
     end
     return DONE
 end

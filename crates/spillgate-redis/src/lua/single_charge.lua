@@ -14,14 +14,9 @@ if string.byte(ARGV[1]) == 66 then
     local forced_max, high_now, counts, long_us, format, bytes = most, nil, nil, nil, nil, nil
     -- @inline record_shape(name, burst, 1, count, period_us, code) -> most, high_now, counts, long_us, format, bytes
     local value = redis.call('GET', KEYS[1])
-    local used, drained, is_steady = 0, 0, true
-    if value then
-        if #value == bytes then
-            -- @inline read_level(value, 1, format, high_now, most, n, 1, count, counts, long_us) -> used, drained,
-            --     is_steady
-        else
-            is_steady = false
-        end
+    local used, drained, is_steady = 0, 0, not value or #value == bytes
+    if value and is_steady then
+        -- @inline read_level(value, 1, format, high_now, most, n, 1, count, counts, long_us) -> used, drained, is_steady
     end
     if is_steady then
         local granted = 1
