@@ -513,6 +513,6 @@ fn ceil_us(parts: u128, d: u32) -> u64 {
     }
 }
 
-/// Periods that fit a short record in Redis, by code. `coded_period_us` in the Lua file has the same list.
+/// Periods that fit a short record in Redis, by code. `PERIOD_SECONDS` in the Lua file has the same list.
 const PERIOD_SECONDS: [u64; 13] =
     [1, 10, 30, 60, 300, 600, 900, 3_600, 43_200, 86_400, 604_800, 2_592_000, 31_536_000];

@@ -72,10 +72,7 @@ return function(p)
             if granted > 0 then
                 -- @inline note_low(used, drained) -> lowest
                 used, is_changed = used + cost, true
-                if incarnation == 0 then
-                    incarnation, mark, lowest = nonce, 0, 0
-                end
-                -- @inline begin_low(used, drained) -> mark, lowest
+                -- @inline begin_receipt(used, drained) -> incarnation, mark, lowest
                 charged, marked = incarnation, mark
             end
         elseif charged > 0 and charged == incarnation and parts >= 0 then

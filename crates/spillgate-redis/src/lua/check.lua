@@ -164,6 +164,28 @@ local function mul_div(a, b, c)
     return quotient, rest
 end
 
+-- Creates the functions that fixed_window.lua, sliding_log.lua and sliding_window.lua share: only in calls that use one
+-- of these, since each function that is created costs a call more than most formulas.
+-- @fragment counting() -> params, force, receipt
+params = function(program, i)
+    return { count = program[i], period_us = program[i + 1] }, i + 2
+end
+-- Charges up to `cost` even without room, up to the limit of force.
+force = function(self, limit, cost)
+    cost = min(cost, min(2 * limit.count, 4294967295) - limit.count + limit.module.room(self, limit))
+    self.gone_after_us = nil
+    if cost > 0 then
+        limit.module.charge(self, limit, cost)
+    end
+end
+receipt = function(self)
+    if self.incarnation == 0 then
+        self.incarnation = nonce
+    end
+    return self.incarnation, 0
+end
+-- @end
+
 -- Creates an algorithm's functions.
 local function new_module(algorithm)
     if algorithm == 1 then
@@ -181,12 +203,8 @@ end
 
 local modules = {}
 local function module(algorithm)
-    local found = modules[algorithm]
-    if not found then
-        found = new_module(algorithm)
-        modules[algorithm] = found
-    end
-    return found
+    modules[algorithm] = modules[algorithm] or new_module(algorithm)
+    return modules[algorithm]
 end
 
 local limits = {}
@@ -207,16 +225,17 @@ end
 -- @include counters
 
 local function answer(counter, limit, cost, fits)
+    local first, width = o + 1, limit.module.width
     if counter then
         out[o] = fits and 1 or 0
-        o = limit.module.reply(counter, limit, cost, out, o + 1)
-        return
+        limit.module.reply(counter, limit, cost, out, first)
+    else
+        out[o] = -1
+        for i = first, o + width do
+            out[i] = 0
+        end
     end
-    out[o] = -1
-    for i = o + 1, o + limit.module.width do
-        out[i] = 0
-    end
-    o = o + 1 + limit.module.width
+    o = first + width
 end
 
 -- While a reservation's record is being made: the charge of each counter.
@@ -235,15 +254,15 @@ local function charge_rest(first, last, granted)
     end
 end
 
--- Charges a group of counters, from program[first] on, for as many of `times` decisions as all have room for.
--- Returns that number. With 0 times the counters are only read.
+-- Charges the group of counters at program[place], for as many of `times` decisions as all have room for. With 0 times
+-- the counters are only read. Returns the index behind the group, and that number.
 -- The first pass finds how many decisions fit all counters. The second one charges and answers.
-local function charge_group(first, count, operation, times)
-    local last = first + 4 * count - 1
+local function charge_group(place, operation, times)
+    local first, last = place + 1, place + 4 * program[place]
     local granted, is_whole = times, true
     for p = first, last, 4 do
-        local l, cost = program[p + 2], program[p + 3]
-        local counter, limit = counter_of(program[p], program[p + 1], l), limits[l]
+        local counter, limit = counter_at(p)
+        local cost = program[p + 3]
         if counter then
             local room = limit.module.room(counter, limit)
             counter.fits = room >= (cost > 0 and cost or 1)
@@ -264,54 +283,46 @@ local function charge_group(first, count, operation, times)
         local key, l, cost = program[p], program[p + 2], program[p + 3]
         local counter, limit = counters[key * MANY + l], limits[l]
         local receipts = operation == RESERVE or limit.algorithm == SLOTS
-        local incarnation, mark = 0, nil
-        if times > 0 and cost > 0 then
+        local incarnation, mark = 0, 0
+        -- A denial writes only the re-base of a counter whose clock stepped back.
+        if times > 0 and cost > 0 and (granted > 0 or is_whole and counter.rebased) then
+            counter.changed, dirty[key] = true, true
             if granted > 0 then
-                limit.module.charge(counter, limit, cost)
+                limit.module.charge(counter, limit, cost, o)
                 if receipts then
-                    incarnation, mark = limit.module.receipt(counter, limit, cost, nonce, o)
+                    incarnation, mark = limit.module.receipt(counter, o)
                 end
-                counter.changed, dirty[key] = true, true
-            elseif is_whole and counter.rebased then
-                -- A denial writes only the re-base of a counter whose clock stepped back.
-                counter.changed, dirty[key] = true, true
             end
         end
         answer(counter, limit, cost > 0 and cost or 1, counter and counter.fits)
         if receipts then
-            out[o], out[o + 1] = incarnation, mark or 0
+            out[o], out[o + 1] = incarnation, mark
             o = o + 2
         end
         if noted then
-            noted[#noted + 1] = pack_record('>I6I6I5', incarnation, mark or 0, cost)
+            noted[#noted + 1] = pack_record('>I6I6I5', incarnation, mark, cost)
         end
     end
     if operation == COALESCED then
         charge_rest(first, last, granted)
     end
-    return granted
+    return last + 1, granted
 end
 
 -- Decides the groups at program[p]. Returns the index of the next operation, and the number of decisions charged.
 local function decide(p, operation, times)
-    local count = program[p]
-    local granted = charge_group(p + 1, count, operation, times)
-    p = p + 1 + 4 * count
-    local shadows = program[p]
-    p = p + 1
-    for _ = 1, shadows do
-        count = program[p]
+    local shadows, granted = charge_group(p, operation, times)
+    p = shadows + 1
+    for _ = 1, program[shadows] do
         -- Shadow groups are charged for the granted decisions only: a denied request uses nothing.
-        charge_group(p + 1, count, operation, granted)
-        p = p + 1 + 4 * count
+        p = charge_group(p, operation, granted)
     end
     return p, granted
 end
 
 -- Executes FORCE, REFUND or LOWER for one counter. Returns the index of the next operation.
 local function change(operation, p)
-    local key, l = program[p + 1], program[p + 3]
-    local counter, limit = counter_of(key, program[p + 2], l), limits[l]
+    local counter, limit, key = counter_at(p + 1)
     local returned
     if counter and operation == FORCE then
         limit.module.force(counter, limit, program[p + 4], o)
@@ -341,7 +352,7 @@ while at <= size do
         reservations = reservations or (function()
             -- @include reservation
         end)()
-        at = (operation == OPEN and reservations.open or reservations.close)(at)
+        at = reservations[operation](at)
     elseif operation > PEEK then
         at = change(operation, at)
     else

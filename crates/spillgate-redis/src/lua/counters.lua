@@ -36,62 +36,59 @@ local function record_of(value, records, limit)
     end
 end
 
--- Returns the counter of a key and a limit, or false if its state has an unknown format.
-local function counter_of(key, own_key, l)
-    local counter = counters[key * MANY + l]
+-- Returns the counter whose key, own key and limit program[p] and the next words give, or false if its state has an
+-- unknown format; then its limit and its key.
+local function counter_at(p)
+    local key, l = program[p], program[p + 2]
+    local counter, limit = counters[key * MANY + l], limits[l]
     if counter == nil then
-        local limit, value, records = limits[l], values[key] or '', split[key]
+        local value, own_key, records = values[key] or '', KEYS[keys_read + program[p + 1]], split[key]
         if not records then
             records = records_of(value)
             split[key], of_key[key] = records, {}
         end
         local record = record_of(value, records, limit)
         if record then
-            counter = limit.module.load(value, record[3], record[5], limit, KEYS[keys_read + own_key]) or false
-        elseif records.rest <= #value then
-            counter = false
-        elseif lost_us > 0 then
-            -- The shard lost its data and there is no record: the counter may have been full, so it counts as used up.
-            counter = limit.module.used_up(limit, lost_us, KEYS[keys_read + own_key])
-        else
-            counter = limit.module.load(nil, nil, nil, limit, KEYS[keys_read + own_key])
+            counter = limit.module.load(value, record[3], record[5], limit, own_key)
+        elseif records.rest > #value then
+            -- If the shard lost its data, the counter may have been full, so it counts as used up.
+            counter = limit.module.missing(limit, own_key)
         end
+        counter = counter or false
         if counter then
             counter.record, counter.limit = record or false, limit
             of_key[key][#of_key[key] + 1] = counter
         end
         counters[key * MANY + l] = counter
     end
-    return counter
+    return counter, limit, key
 end
 
 -- Writes a value: the records that did not change and still matter, the changed ones packed again, and the rest.
 local function store(key)
-    local old, records, value, longest_us = values[key] or '', split[key], '', 0
+    local old, records, kept, packed, longest_us = values[key] or '', split[key], '', '', 0
     for _, counter in ipairs(of_key[key]) do
-        if counter.changed and counter.record then
-            counter.record[3] = false
+        if counter.changed then
+            local limit = counter.limit
+            local kind, body, until_us = limit.module.pack(counter, limit)
+            if kind then
+                local long_name = limit.name == NAMED and limit.long_name or ''
+                packed = packed .. string.char(limit.name * 16 + kind) .. long_name .. body
+                longest_us = max(longest_us, until_us)
+            end
+            if counter.record then
+                counter.record[3] = false
+            end
         end
     end
     for _, record in ipairs(records) do
         local kind = record[3]
         local until_us = kind and module(record[2]).until_us(old, kind, record[5]) or 0
         if until_us > 0 then
-            value, longest_us = value .. string.sub(old, record[4], record[6] - 1), max(longest_us, until_us)
+            kept, longest_us = kept .. string.sub(old, record[4], record[6] - 1), max(longest_us, until_us)
         end
     end
-    for _, counter in ipairs(of_key[key]) do
-        local limit, kind, body, until_us = counter.limit, nil, nil, nil
-        if counter.changed then
-            kind, body, until_us = limit.module.pack(counter, limit)
-        end
-        if kind then
-            local long_name = limit.name == NAMED and limit.long_name or ''
-            value = value .. string.char(limit.name * 16 + kind) .. long_name .. body
-            longest_us = max(longest_us, until_us)
-        end
-    end
-    value = value .. string.sub(old, records.rest)
+    local value = kept .. packed .. string.sub(old, records.rest)
     keep(KEYS[key], value ~= '' and value, longest_us)
     -- What a fast path changed in this value before is written too.
     fresh[key] = nil

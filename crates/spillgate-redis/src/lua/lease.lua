@@ -34,12 +34,15 @@ local function read(value)
     return rows, outstanding, stale
 end
 
-local function write(key, rows)
+-- Writes the rows. The last row of an instance stays although it is closed: its call may come again.
+local function write(key, rows, node, last)
     local packed, ends_us = {}, 0
-    for i, row in ipairs(rows) do
-        packed[i] = row.node .. pack_record('>I4I4I7I4I6I7I6', row.seq, row.granted, row.ends_us,
-            row.lasts_us, row.incarnation, row.at_us, row.mark)
-        ends_us = max(ends_us, row.ends_us)
+    for _, row in ipairs(rows) do
+        if row.granted > 0 or row.node ~= node or row.seq == last then
+            packed[#packed + 1] = row.node .. pack_record('>I4I4I7I4I6I7I6', row.seq, row.granted, row.ends_us,
+                row.lasts_us, row.incarnation, row.at_us, row.mark)
+            ends_us = max(ends_us, row.ends_us)
+        end
     end
     if ends_us == 0 then
         redis.call('DEL', KEYS[key])
@@ -65,9 +68,6 @@ end
 -- counts from the unspent quota. It shrinks as the counter empties, and the last tokens go to any instance that asks.
 local function grantable(counter, limit, wanted, share, outstanding)
     local free, capacity = limit.module.room(counter, limit), limit.burst or limit.count
-    if free <= 0 then
-        return 0
-    end
     local left = min(mul_div(free + outstanding, share, capacity), share) - outstanding
     return min(wanted, max(0, ceil(left / 2)), free)
 end
@@ -97,8 +97,7 @@ local function exchange(p)
     local ledger, node, seq, share = program[p + 1], program[p + 2], program[p + 3], program[p + 4]
     local wanted, ttl_us, closes = program[p + 5], program[p + 6], program[p + 7]
     local place = p + 8 + 2 * closes
-    local key, l = program[place], program[place + 2]
-    local counter, limit = counter_of(key, program[place + 1], l), limits[l]
+    local counter, limit, key = counter_at(place)
     local rows, outstanding, stale = read(values[ledger])
     local freed, written = close_leases(rows, node, p + 8, place - 1, key, counter, limit)
     outstanding = outstanding - freed
@@ -113,29 +112,21 @@ local function exchange(p)
             -- The lease ends with its window: its units must not be spent in the next one.
             lasts_us = min(ttl_us, limit.end_us - now)
         end
-        if granted == 0 or lasts_us < LASTS_MIN_US then
+        if granted <= 0 or lasts_us < LASTS_MIN_US then
             granted, lasts_us = 0, 0
         else
-            limit.module.charge(counter, limit, granted)
-            local incarnation, mark = limit.module.receipt(counter, limit, granted, nonce, o)
+            limit.module.charge(counter, limit, granted, o)
+            local incarnation, mark = limit.module.receipt(counter, o)
             rows[#rows + 1] = {
                 node = node, seq = seq, granted = granted, ends_us = now + lasts_us + ttl_us,
-                lasts_us = lasts_us, incarnation = incarnation, at_us = now,
-                mark = mark or 0,
+                lasts_us = lasts_us, incarnation = incarnation, at_us = now, mark = mark,
             }
             counter.changed, dirty[key] = true, true
             last, written = seq, true
         end
     end
     if stale or written then
-        local kept = {}
-        for _, row in ipairs(rows) do
-            -- The last row of an instance stays although it is closed: its call may come again.
-            if row.granted > 0 or row.node ~= node or row.seq == last then
-                kept[#kept + 1] = row
-            end
-        end
-        write(ledger, kept)
+        write(ledger, rows, node, last)
     end
     out[o], out[o + 1] = granted, lasts_us
     o = o + 2
@@ -143,4 +134,4 @@ local function exchange(p)
     return place + 3
 end
 
-return { open = exchange }
+return { [OPEN] = exchange }

@@ -86,13 +86,15 @@ end
 local function correct(record, first, count, opened_us)
     for i = 1, count do
         local p = first + 4 * (i - 1)
-        local key, l, actual = program[p], program[p + 2], program[p + 3]
+        local actual = program[p + 3]
         local incarnation, slot, amount
         -- @inline unpack_charge(record, i) -> incarnation, slot, amount
         -- A shadow rule that had no room was never charged, so it has nothing to correct. A charge of 0 can
         -- be corrected.
-        local counts = actual ~= amount and actual ~= AS_CHARGED and (incarnation > 0 or amount == 0)
-        local counter, limit = counts and counter_of(key, program[p + 1], l), limits[l]
+        local counter, limit, key
+        if actual ~= amount and actual ~= AS_CHARGED and (incarnation > 0 or amount == 0) then
+            counter, limit, key = counter_at(p)
+        end
         if counter and actual > amount then
             -- State that was written under other numbers since then stays: under these, use above them would be erased.
             if not counter.gone_after_us then
@@ -111,11 +113,10 @@ local function renew(record, first, count, for_us)
     local all_held = true
     for i = 1, count do
         local p = first + 4 * (i - 1)
-        local key, limit = program[p], limits[program[p + 2]]
         local incarnation, slot, amount
         -- @inline unpack_charge(record, i) -> incarnation, slot, amount
-        if limit.algorithm == SLOTS and incarnation > 0 then
-            local counter = counter_of(key, program[p + 1], program[p + 2])
+        if limits[program[p + 2]].algorithm == SLOTS and incarnation > 0 then
+            local counter, limit, key = counter_at(p)
             if counter and limit.module.renew(counter, limit, incarnation, slot, for_us) then
                 if for_us > 0 then
                     counter.changed, dirty[key] = true, true
@@ -178,4 +179,4 @@ local function close(p)
     return p + 6 + 4 * count
 end
 
-return { open = open, close = close }
+return { [OPEN] = open, [CLOSE] = close }

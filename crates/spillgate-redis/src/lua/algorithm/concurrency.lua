@@ -26,7 +26,7 @@ end
 -- Resets to no holds. Expired ones are deleted with the whole key.
 local function untouched(self)
     self.held, self.holds, self.expired, self.extra = 0, 0, 0, 0
-    self.clock_us, self.shift_us, self.ahead_us, self.last_us, self.latest_us = now, 0, 0, 0, 0
+    self.clock_us, self.shift_us, self.last_us, self.latest_us = now, 0, 0, 0
     self.rebased = nil
     return self
 end
@@ -40,35 +40,39 @@ end
 
 local function load(value, kind, at, limit, own_key)
     local self = { own_key = own_key }
-    if not at then
-        return untouched(self)
-    end
     local last_us, shift_us, latest_us, holds, extra = unpack_record('>I7I7I7I6I6', value, at)
-    local clock_us = now + shift_us
-    -- The clock stepped back. A small step is tolerated; a larger one shifts the log of holds.
-    local ahead_us = max(0, last_us - clock_us)
-    if ahead_us > min(1000000, limit.hold_us) then
-        self.rebased = true
-        shift_us, clock_us, ahead_us = shift_us + ahead_us, last_us, 0
+    -- The clock stepped back. A small step is tolerated: the last write counts as now. A larger one shifts the log of
+    -- holds.
+    local rebased = last_us - now - shift_us > min(1000000, limit.hold_us)
+    if rebased then
+        shift_us = last_us - now
     end
-    clock_us = clock_us + ahead_us
+    local clock_us = max(now + shift_us, last_us)
     -- Every hold has expired, so the set need not be counted.
     if latest_us <= clock_us then
         return untouched(self)
     end
     local lasting = redis.pcall('ZCOUNT', own_key, clock_us + 1, '+inf')
-    if type(lasting) ~= 'number' then
-        return
-    elseif lasting == 0 then
-        return untouched(self)
+    if lasting == 0 or type(lasting) ~= 'number' then
+        return lasting == 0 and untouched(self) or nil
     end
     self.held, self.holds, self.expired, self.extra = lasting + extra, holds, holds - lasting, extra
-    self.clock_us, self.shift_us, self.ahead_us = clock_us, shift_us, ahead_us
-    self.last_us, self.latest_us = last_us, latest_us
+    self.clock_us, self.shift_us, self.last_us, self.latest_us = clock_us, shift_us, last_us, latest_us
+    self.rebased = rebased
     if extra > 0 and holds > lasting then
         for _, name in ipairs(redis.call('ZRANGEBYSCORE', own_key, 0, clock_us)) do
             self.held = self.held + 1 - permits(self, name)
         end
+    end
+    return self
+end
+
+-- Returns the permits without a record: all free, or after a loss of data all taken at the instant of the loss. Those
+-- are stored only once they change: see `take_lost`.
+local function missing(limit, own_key)
+    local self = untouched({ own_key = own_key })
+    if lost_us > 0 and now - lost_us < limit.hold_us then
+        self.held, self.latest_us, self.is_lost = limit.count, lost_us + limit.hold_us, true
     end
     return self
 end
@@ -96,10 +100,9 @@ local function forget_ended(self)
     self.holds, self.expired = self.holds - count, self.expired - count
 end
 
-local function take(self, limit, weight, slot)
+local function charge(self, limit, weight, slot)
     if self.held == 0 then
         redis.call('UNLINK', self.own_key)
-        untouched(self)
     elseif self.expired > 0 then
         forget_ended(self)
     end
@@ -112,39 +115,23 @@ local function take(self, limit, weight, slot)
     self.last_us, self.latest_us = self.clock_us, max(self.latest_us, end_us)
 end
 
--- Returns permits after a loss of data: all taken at the instant of the loss. They are stored only once they
--- change: see `take_lost`.
-local function used_up(limit, at_us, own_key)
-    local self = load(nil, nil, nil, limit, own_key)
-    if now - at_us < limit.hold_us then
-        self.held, self.latest_us, self.lost_us = limit.count, at_us + limit.hold_us, at_us
-    end
-    return self
-end
-
 local function take_lost(self, limit)
-    if self.lost_us then
-        local now_us = now
-        now, self.lost_us, self.held = self.lost_us, nil, 0
-        take(self, limit, limit.count, 0)
-        now, self.clock_us = now_us, now_us
+    if self.is_lost then
+        self.clock_us, self.held, self.is_lost = lost_us, 0, false
+        charge(self, limit, limit.count, 0)
+        self.clock_us = now
     end
 end
 
--- Does nothing: a permit is taken with its receipt, which names it.
-local function charge()
-end
-
-local function receipt(self, limit, cost, incarnation, slot)
-    take(self, limit, cost, slot)
-    return incarnation, slot
+local function receipt(self, slot)
+    return nonce, slot
 end
 
 local function force(self, limit, cost, slot)
     take_lost(self, limit)
     local forced = min(cost, 2 * limit.count - self.held)
     if forced > 0 then
-        take(self, limit, forced, slot)
+        charge(self, limit, forced, slot)
     end
 end
 
@@ -223,7 +210,7 @@ end
 -- Returns the instant after which at most `room` is held: by rank, or by adding up the holds that end first if some
 -- have several permits.
 local function end_leaving(self, room)
-    if self.lost_us then
+    if self.is_lost then
         return self.latest_us
     end
     if self.extra == 0 then
@@ -244,18 +231,14 @@ local function end_leaving(self, room)
 end
 
 local function reply(self, limit, cost, out, i)
-    local room = limit.count - cost
-    local retry_after_us, reset_after_us = 0, 0
-    if room < 0 then
-        retry_after_us = -1
-    elseif self.held > room then
-        retry_after_us = end_leaving(self, room) - self.clock_us + self.ahead_us
+    local room, clock_us = limit.count - cost, now + self.shift_us
+    out[i], out[i + 1], out[i + 2] = self.held, room < 0 and -1 or 0, 0
+    if room >= 0 and self.held > room then
+        out[i + 1] = end_leaving(self, room) - clock_us
     end
     if self.held > 0 then
-        reset_after_us = self.latest_us - self.clock_us + self.ahead_us
+        out[i + 2] = self.latest_us - clock_us
     end
-    out[i], out[i + 1], out[i + 2] = self.held, retry_after_us, reset_after_us
-    return i + 3
 end
 
 -- Returns the record's kind and body, and the us until it is irrelevant; nothing once it is.
@@ -264,7 +247,7 @@ local function pack(self)
         redis.call('UNLINK', self.own_key)
         return
     end
-    local until_us = self.latest_us - self.clock_us + self.ahead_us
+    local until_us = self.latest_us - now - self.shift_us
     keep(self.own_key, nil, until_us)
     return HELD, pack_record('>I7I7I7I6I6', self.last_us, self.shift_us, self.latest_us, self.holds, self.extra),
         until_us
@@ -278,7 +261,7 @@ local function until_us(value, kind, at)
 end
 
 return {
-    width = 3, params = params, until_us = until_us, load = load, used_up = used_up, room = room, charge = charge,
-    force = force, receipt = receipt, refund = refund, lower_by = lower_by, renew = renew,
-    reply = reply, pack = pack,
+    width = 3, params = params, until_us = until_us, load = load, missing = missing, room = room, charge = charge,
+    force = force, receipt = receipt, refund = refund, lower_by = lower_by, renew = renew, reply = reply,
+    pack = pack,
 }

@@ -9,14 +9,17 @@
 -- Body:    start, length_us, used, incarnation
 
 local KIND = 3
+local params, force, receipt
+-- @inline counting() -> params, force, receipt
 
--- Returns the parameters with the window that contains now and, for a calendar, the end of the next one;
--- nothing if now lies outside the calendar.
-local function params(program, i)
-    local limit = { count = program[i], period_us = program[i + 1] }
+-- Returns the parameters with the window that contains now and the end of the next one; nothing if now lies outside the
+-- calendar.
+local function windows(program, i)
+    local limit = params(program, i)
     if limit.period_us > 0 then
         limit.start_us = now - now % limit.period_us
         limit.end_us = limit.start_us + limit.period_us
+        limit.next_end_us = limit.end_us + limit.period_us
         return limit, i + 6
     end
     for b = i + 2, i + 4 do
@@ -30,41 +33,22 @@ local function params(program, i)
     end
 end
 
--- Returns start and end of the window that contains an instant, which is now or at most a second ahead.
-local function window(limit, at_us)
-    if at_us < limit.end_us then
-        return limit.start_us, limit.end_us
-    end
-    if limit.period_us == 0 then
-        return limit.end_us, limit.next_end_us
-    end
-    local start_us = at_us - at_us % limit.period_us
-    return start_us, start_us + limit.period_us
-end
-
 local function load(value, kind, at, limit)
-    if at then
-        local start_us, length_us, used, incarnation = unpack_record('>I7I6I4I6', value, at)
-        local end_us = start_us + length_us
-        local tolerated_us = limit.period_us > 0 and min(1000000, limit.period_us) or 1000000
-        -- The clock stepped back by more than is tolerated: the use moves into the window of now.
-        if start_us - now > tolerated_us then
-            return {
-                start_us = limit.start_us, end_us = limit.end_us, used = used, incarnation = 0,
-                rebased = true,
-            }
-        end
-        if now < end_us then
-            return { start_us = start_us, end_us = end_us, used = used, incarnation = incarnation }
-        end
+    local start_us, length_us, used, incarnation = unpack_record('>I7I6I4I6', value, at)
+    local self = { start_us = start_us, end_us = start_us + length_us, used = used, incarnation = incarnation }
+    -- The clock stepped back by more than is tolerated: the use moves into the window of now.
+    if start_us - now > (limit.period_us > 0 and min(1000000, limit.period_us) or 1000000) then
+        self.start_us, self.end_us, self.incarnation, self.rebased = limit.start_us, limit.end_us, 0, true
+    elseif now >= self.end_us then
+        self.start_us, self.end_us, self.used, self.incarnation = now, now, 0, 0
     end
-    return { start_us = now, end_us = now, used = 0, incarnation = 0 }
+    return self
 end
 
--- Returns a window after a loss of data: used up, if the loss lies in the current window.
-local function used_up(limit, at_us)
-    local self = load(nil, nil, nil, limit)
-    if at_us >= limit.start_us then
+-- Returns a window without a record: unused, or used up if a loss of data lies in the current window.
+local function missing(limit)
+    local self = { start_us = now, end_us = now, used = 0, incarnation = 0 }
+    if lost_us > 0 and lost_us >= limit.start_us then
         self.start_us, self.end_us, self.used = limit.start_us, limit.end_us, limit.count
     end
     return self
@@ -76,25 +60,15 @@ local function room(self, limit)
 end
 
 local function charge(self, limit, cost)
-    local start_us, end_us = window(limit, max(now, self.start_us))
+    local start_us, end_us = limit.start_us, limit.end_us
+    -- A stored window may be the next one: it may begin up to a second ahead of now.
+    if self.start_us >= end_us then
+        start_us, end_us = end_us, limit.next_end_us
+    end
     if start_us ~= self.start_us or end_us ~= self.end_us then
         self.start_us, self.end_us, self.incarnation = start_us, end_us, 0
     end
     self.used = self.used + cost
-end
-
-local function force(self, limit, cost)
-    cost = min(cost, min(2 * limit.count, 4294967295) - self.used)
-    if cost > 0 then
-        charge(self, limit, cost)
-    end
-end
-
-local function receipt(self, limit, cost, nonce)
-    if self.incarnation == 0 then
-        self.incarnation = nonce
-    end
-    return self.incarnation
 end
 
 -- Lowers the use. Returns by how much, or nothing if nothing changed.
@@ -118,7 +92,6 @@ end
 
 local function reply(self, limit, cost, out, i)
     out[i], out[i + 1] = self.used, self.used > 0 and self.end_us - now or 0
-    return i + 2
 end
 
 -- Returns the record's kind and body, and the us until it is irrelevant; nothing once it is.
@@ -137,7 +110,6 @@ local function until_us(value, kind, at)
 end
 
 return {
-    width = 2, params = params, until_us = until_us, load = load, used_up = used_up, room = room,
-    charge = charge, force = force, receipt = receipt, refund = refund, lower_by = lower_by,
-    reply = reply, pack = pack,
+    width = 2, params = windows, until_us = until_us, load = load, missing = missing, room = room, charge = charge,
+    force = force, receipt = receipt, refund = refund, lower_by = lower_by, reply = reply, pack = pack,
 }

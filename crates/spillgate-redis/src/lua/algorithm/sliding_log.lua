@@ -19,13 +19,12 @@
 local LOG = 5
 -- @include sliding_log/ring
 
-local function params(program, i)
-    return { count = program[i], period_us = program[i + 1] }, i + 2
-end
+local params, force, receipt
+-- @inline counting() -> params, force, receipt
 
 local function untouched(self)
     self.used, self.head, self.places = 0, 0, 0
-    self.clock_us, self.ahead_us, self.shift_us = now, 0, 0
+    self.clock_us, self.shift_us = now, 0
     self.incarnation, self.gone_after_us = 0, nil
     return self
 end
@@ -81,12 +80,8 @@ end
 
 local function load(value, kind, at, limit, own_key)
     local self = untouched({ own_key = own_key })
-    if not at then
-        return self
-    end
     local count, period_us, incarnation, shift_us, last_us, used, head, places = unpack_record(BODY, value, at)
-    local clock_us, ahead_us = now + shift_us, 0
-    if clock_us - last_us >= min(period_us, limit.period_us) then
+    if now + shift_us - last_us >= min(period_us, limit.period_us) then
         return self
     end
     local length = places > 0 and redis.pcall('STRLEN', own_key) or 0
@@ -95,29 +90,25 @@ local function load(value, kind, at, limit, own_key)
         return type(length) == 'number' and self or nil
     end
     -- The clock stepped back. A small step is tolerated: units continue at last_us. A larger one shifts the log.
-    if clock_us < last_us then
-        ahead_us = last_us - clock_us
-        if ahead_us > min(1000000, limit.period_us) then
-            self.rebased, shift_us, ahead_us = true, shift_us + ahead_us, 0
-        end
-        clock_us = last_us
+    if last_us - now - shift_us > min(1000000, limit.period_us) then
+        self.rebased, shift_us = true, last_us - now
     end
     self.last_us, self.used, self.head, self.places = last_us, used, head, places
-    drop(self, older(self, clock_us + 1 - limit.period_us))
-    self.clock_us, self.ahead_us, self.shift_us = clock_us, ahead_us, shift_us
+    self.clock_us, self.shift_us = max(now + shift_us, last_us), shift_us
+    drop(self, older(self, self.clock_us + 1 - limit.period_us))
     if not self.rebased and period_us ~= limit.period_us then
-        self.gone_after_us = last_us - clock_us + period_us + ahead_us
+        self.gone_after_us = last_us - now - shift_us + period_us
     elseif not self.rebased and count == limit.count then
         self.incarnation = incarnation
     end
     return self
 end
 
--- Returns a log after a loss of data: used up at the instant of the loss.
-local function used_up(limit, at_us, own_key)
+-- Returns a log without a record: empty, or used up at the instant of a loss of data.
+local function missing(limit, own_key)
     local self = untouched({ own_key = own_key })
-    if now - at_us < limit.period_us then
-        self.used, self.last_us = limit.count, at_us
+    if lost_us > 0 and now - lost_us < limit.period_us then
+        self.used, self.last_us = limit.count, lost_us
     end
     return self
 end
@@ -145,21 +136,10 @@ local function charge(self, limit, cost)
     self.used, self.last_us, self.gone_after_us = needed, self.clock_us, nil
 end
 
-local function force(self, limit, cost)
-    cost = min(cost, 2 * limit.count - self.used)
-    self.gone_after_us = nil
-    if cost > 0 then
-        charge(self, limit, cost)
-    end
-end
-
 -- Returns the incarnation, raised by as much as the unit's instant is after the charge's. With it refund
 -- finds the units.
-local function receipt(self, limit, cost, nonce)
-    if self.incarnation == 0 then
-        self.incarnation = nonce
-    end
-    return (self.incarnation + self.ahead_us) % WRAP
+local function receipt_ahead(self)
+    return (receipt(self) + self.clock_us - now - self.shift_us) % WRAP, 0
 end
 
 -- Removes some units, at least one, from a unit on. Returns their number.
@@ -200,7 +180,7 @@ local function lower_by(self, limit, amount)
 end
 
 local function expiry_us(self, limit, at_us)
-    local wait_us = at_us - self.clock_us + limit.period_us + self.ahead_us
+    local wait_us = at_us - now - self.shift_us + limit.period_us
     return min(wait_us, self.gone_after_us or wait_us)
 end
 
@@ -213,7 +193,6 @@ local function reply(self, limit, cost, out, i)
     if self.used > 0 then
         out[i + 2] = expiry_us(self, limit, self.last_us)
     end
-    return i + 3
 end
 
 -- Returns the record's kind and body, and the us until it is irrelevant; nothing once it is. The ring lives as long.
@@ -222,7 +201,7 @@ local function pack(self, limit)
         redis.call('UNLINK', self.own_key)
         return
     end
-    local until_us = self.last_us - self.clock_us + limit.period_us + self.ahead_us
+    local until_us = self.last_us - now - self.shift_us + limit.period_us
     if self.places > 0 then
         keep(self.own_key, nil, until_us)
     end
@@ -237,7 +216,6 @@ local function until_us(value, kind, at)
 end
 
 return {
-    width = 3, params = params, until_us = until_us, load = load, used_up = used_up, room = room,
-    charge = charge, force = force, receipt = receipt, refund = refund, lower_by = lower_by,
-    reply = reply, pack = pack,
+    width = 3, params = params, until_us = until_us, load = load, missing = missing, room = room, charge = charge,
+    force = force, receipt = receipt_ahead, refund = refund, lower_by = lower_by, reply = reply, pack = pack,
 }

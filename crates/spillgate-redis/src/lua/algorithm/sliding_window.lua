@@ -9,10 +9,8 @@
 -- Body:    start, period_us, prev, curr, incarnation
 
 local KIND = 4
-
-local function params(program, i)
-    return { count = program[i], period_us = program[i + 1] }, i + 2
-end
+local params, force, receipt
+-- @inline counting() -> params, force, receipt
 
 -- Returns how much of the current window is left; all of it while the window lies ahead of now.
 local function left_us(self)
@@ -42,18 +40,12 @@ local function aged(limit, start_us, period_us, prev, curr, incarnation)
             return begin({}, limit, now, 0)
         end
     end
-    local self = {
-        start_us = start_us, period_us = period_us, prev = prev, curr = curr,
-        incarnation = incarnation,
-    }
+    local self = { start_us = start_us, period_us = period_us, prev = prev, curr = curr, incarnation = incarnation }
     weigh(self)
     return self
 end
 
 local function load(value, kind, at, limit)
-    if not at then
-        return begin({}, limit, now, 0)
-    end
     local start_us, period_us, prev, curr, incarnation = unpack_record('>I7I6I4I4I6', value, at)
     -- The clock stepped back by more than is tolerated: all counts move into the window of now.
     if start_us - now > min(1000000, 2 * limit.period_us) then
@@ -62,10 +54,12 @@ local function load(value, kind, at, limit)
     return aged(limit, start_us, period_us, prev, curr, incarnation)
 end
 
--- Returns a window after a loss of data: used up at the instant of the loss.
-local function used_up(limit, at_us)
-    local period_us = limit.period_us
-    return aged(limit, at_us - at_us % period_us, period_us, 0, limit.count, 0)
+-- Returns a window without a record: unused, or used up at the instant of a loss of data.
+local function missing(limit)
+    if lost_us == 0 then
+        return begin({}, limit, now, 0)
+    end
+    return aged(limit, lost_us - lost_us % limit.period_us, limit.period_us, 0, limit.count, 0)
 end
 
 -- Returns how many more units fit; negative if force used more than the limit.
@@ -79,20 +73,6 @@ local function charge(self, limit, cost)
         begin(self, limit, max(now, self.start_us), self.curr + self.weight)
     end
     self.curr = self.curr + cost
-end
-
-local function force(self, limit, cost)
-    cost = min(cost, min(2 * limit.count, 4294967295) - self.curr - self.weight)
-    if cost > 0 then
-        charge(self, limit, cost)
-    end
-end
-
-local function receipt(self, limit, cost, nonce)
-    if self.incarnation == 0 then
-        self.incarnation = nonce
-    end
-    return self.incarnation
 end
 
 -- Lowers the counts. Returns how much less is used now, or nothing if nothing changed.
@@ -133,9 +113,7 @@ local function lower_by(self, limit, amount)
 end
 
 local function reply(self, limit, cost, out, i)
-    out[i], out[i + 1], out[i + 2], out[i + 3] =
-        self.prev, self.curr, now - self.start_us, self.period_us
-    return i + 4
+    out[i], out[i + 1], out[i + 2], out[i + 3] = self.prev, self.curr, now - self.start_us, self.period_us
 end
 
 -- Returns the record's kind and body, and the us until it is irrelevant; nothing once it is.
@@ -154,7 +132,6 @@ local function until_us(value, kind, at)
 end
 
 return {
-    width = 4, params = params, until_us = until_us, load = load, used_up = used_up, room = room,
-    charge = charge, force = force, receipt = receipt, refund = refund, lower_by = lower_by,
-    reply = reply, pack = pack,
+    width = 4, params = params, until_us = until_us, load = load, missing = missing, room = room, charge = charge,
+    force = force, receipt = receipt, refund = refund, lower_by = lower_by, reply = reply, pack = pack,
 }

@@ -17,6 +17,8 @@
 --             since.
 
 local SHORT, LONG, RECEIPTS = 0, 1, 6
+-- The periods with a code, in seconds.
+local PERIOD_SECONDS = { 1, 10, 30, 60, 300, 600, 900, 3600, 43200, 86400, 604800, 2592000, 31536000 }
 
 local function params(program, i)
     return {
@@ -25,13 +27,6 @@ local function params(program, i)
         -- Set by the driver; listed here so that the table is created in its full size.
         algorithm = 0, module = 0, name = 0, long_name = 0,
     }, i + 7
-end
-
-local function coded_period_us(code)
-    local seconds = {
-        1, 10, 30, 60, 300, 600, 900, 3600, 43200, 86400, 604800, 2592000, 31536000,
-    }
-    return seconds[code] * 1000000
 end
 
 -- Returns the parts that drained since the boundary, as whole tokens and the rest; at most `most` tokens.
@@ -117,15 +112,12 @@ local function stored(value, kind, at)
     if is_long then
         return high % 256 * 281474976710656 + low, third, period_us, count, used
     end
-    local code = floor(high % 256 / 16)
-    return high % 16 * 281474976710656 + low, 0, coded_period_us(code), floor(third / 65536), third % 65536
+    local then_us = PERIOD_SECONDS[floor(high % 256 / 16)] * 1000000
+    return high % 16 * 281474976710656 + low, 0, then_us, floor(third / 65536), third % 65536
 end
 
 local function load(value, kind, at, limit)
     local self = new_counter()
-    if not at then
-        return self
-    end
     local boundary_us, part, period_us, count, used = stored(value, kind, at)
     if count ~= limit.count or period_us ~= limit.period_us then
         return convert(self, used, boundary_us, part, count, period_us, limit)
@@ -136,9 +128,10 @@ local function load(value, kind, at, limit)
     return drain(self, used, boundary_us, part, limit)
 end
 
--- Returns a bucket after a loss of data: used up at the instant of the loss.
-local function used_up(limit, at_us)
-    return drain(new_counter(), limit.burst, at_us, 0, limit)
+-- Returns a bucket without a record: empty, or used up at the instant of a loss of data.
+local function missing(limit)
+    local self = new_counter()
+    return lost_us > 0 and drain(self, limit.burst, lost_us, 0, limit) or self
 end
 
 -- Returns how many more units fit; negative if force used more than the limit.
@@ -153,20 +146,17 @@ local function charge(self, limit, cost)
 end
 
 local function force(self, limit, cost)
-    local forced = min(self.used + cost, limit.forced_max)
-    charge(self, limit, max(0, forced - self.used))
+    charge(self, limit, min(cost, limit.forced_max - self.used))
 end
 
-local function receipt(self, limit, cost, nonce)
-    if self.incarnation == 0 then
-        self.incarnation, self.mark, self.low = nonce, 0, 0
-    end
-    -- @inline begin_low(self.used, self.drained) -> self.mark, self.low
+local function receipt(self)
+    -- @inline begin_receipt(self.used, self.drained) -> self.incarnation, self.mark, self.low
     return self.incarnation, self.mark
 end
 
--- Refunds a level, at most all. Returns the whole tokens refunded, or nothing if nothing changed.
-local function lower(self, limit, by_used, by_drained)
+-- Refunds a level, or some whole tokens, at most all. Returns the whole tokens refunded, or nothing if nothing changed.
+local function lower_by(self, limit, by_used, by_drained)
+    by_drained = by_drained or 0
     -- @inline take_out(limit.n) -> self.used, self.drained, self.mark, by_used, by_drained
     if by_used == 0 then
         return
@@ -182,21 +172,14 @@ local function refund(self, limit, incarnation, at_us, amount, marked, unused)
     if incarnation == 0 or self.incarnation ~= incarnation or now < at_us then
         return
     end
-    local tokens, rest, used, drained = 0, 0, nil, nil
-    if now > at_us then
-        tokens, rest = drained_since(at_us, 0, limit.n, limit.d, amount)
-    end
+    local tokens, rest = drained_since(at_us, 0, limit.n, limit.d, amount)
+    local used, drained
     -- @inline returnable(amount, tokens, rest, unused, marked, self.mark, self.low) -> used, drained
-    return lower(self, limit, used, drained)
-end
-
-local function lower_by(self, limit, amount)
-    return lower(self, limit, amount, 0)
+    return lower_by(self, limit, used, drained)
 end
 
 local function reply(self, limit, cost, out, i)
     out[i], out[i + 1], out[i + 2] = self.used, self.drained, self.gone_after_us or -1
-    return i + 3
 end
 
 -- Returns the record's kind and body, and the us until the bucket is empty; nothing once it is.
@@ -228,6 +211,6 @@ local function until_us(value, kind, at)
 end
 
 return {
-    width = 3, params = params, until_us = until_us, load = load, used_up = used_up, room = room, charge = charge,
+    width = 3, params = params, until_us = until_us, load = load, missing = missing, room = room, charge = charge,
     force = force, receipt = receipt, refund = refund, lower_by = lower_by, reply = reply, pack = pack,
 }

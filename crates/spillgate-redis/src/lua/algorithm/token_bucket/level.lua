@@ -1,7 +1,7 @@
 -- The formulas of a token bucket's levels and records, as fragments for token_bucket.lua and the fast paths:
 -- single_charge.lua, bucket_loop.lua and bucket_reservation.lua.
 --
--- They use `now`, its 48 low bits `now_low`, and the bits above them, `now_high`. They keep no other state.
+-- They use `now`, its 48 low bits `now_low`, the bits above them, `now_high`, and `nonce`. They keep no other state.
 
 -- Splits drained parts into whole tokens and the rest.
 -- @fragment drain(parts, n) -> tokens, rest
@@ -121,9 +121,12 @@ if tokens < lowest then
 end
 -- @end
 
--- Begins the low again, just after a charge with a receipt, if more than five quarters of it are in use. For earlier
--- charges it then proves nothing.
--- @fragment begin_low(used, drained) -> mark, lowest
+-- Prepares a bucket for a receipt, just after its charge: names an incarnation, and begins the low again if more than
+-- five quarters of it are in use. For earlier charges it then proves nothing.
+-- @fragment begin_receipt(used, drained) -> incarnation, mark, lowest
+if incarnation == 0 then
+    incarnation, mark, lowest = nonce, 0, 0
+end
 local tokens
 -- @inline whole_tokens(used, drained) -> tokens
 if 4 * tokens > 5 * lowest then
