@@ -46,6 +46,8 @@ fn buckets() -> Vec<NamedLimit> {
             ("100000/hour", None),
             ("500000/second", Some(1_000_000_000)),
             ("5/7s", Some(100_000)),
+            // Several tokens drain in a microsecond, and a full bucket drains more parts than a double holds.
+            ("999999937/minute", Some(900_000_000)),
         ],
     )
 }

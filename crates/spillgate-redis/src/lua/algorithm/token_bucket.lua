@@ -32,20 +32,13 @@ end
 -- Returns the parts that drained since the boundary, as whole tokens and the rest; at most `most` tokens.
 local function drained_since(boundary_us, part, n, d, most)
     local elapsed = now - boundary_us
-    local tokens, rest
-    if elapsed * d < 9007199254740992 then
-        -- @inline drain(elapsed * d - part, n) -> tokens, rest
-        return tokens, rest
-    end
-    -- Far more than `most` has drained. The exact product would overflow, and is not needed.
-    if elapsed / n * d > most * 1.001 + 1 then
+    -- Far more than `most` has drained. The exact product might overflow, and is not needed.
+    if (elapsed * d - part) / n > most * 1.001 + 1 then
         return most, 0
     end
-    tokens, rest = mul_div(elapsed, d, n)
-    if rest < part then
-        return tokens - 1, rest - part + n
-    end
-    return tokens, rest - part
+    local tokens, rest = mul_div(elapsed, d, n)
+    rest = rest - part
+    return tokens + floor(rest / n), rest % n
 end
 
 -- Creates an empty bucket, in the full size of its table.
