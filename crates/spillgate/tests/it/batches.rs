@@ -3,7 +3,7 @@
 //! Most decisions are over token buckets in their usual state, which the script decides by its fast path. The
 //! others lie between them and continue from the same state.
 
-use spillgate::LimitSpec;
+use spillgate::{Algorithm, LimitSpec};
 use spillgate_core::algorithm::Intent;
 use spillgate_core::counter::PlannedCharge;
 use spillgate_core::limit::NamedLimit;
@@ -11,7 +11,7 @@ use spillgate_core::plan::{RecordAction, Transaction, TransactionReply};
 use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;
-use crate::support::world::{World, subject};
+use crate::support::world::{self, World, limit, subject};
 
 #[test]
 fn memory_and_redis_return_equal_replies_for_batches() {
@@ -28,6 +28,20 @@ fn memory_and_redis_return_equal_replies_for_batches() {
         });
         assert_eq!(reply[0], reply[1], "call {seed}: {transactions:#?}");
     }
+}
+
+/// After a reload, one call can hold decisions under the old limit and the new one. The records of their permits
+/// then disagree with the set, and a refund without a receipt searched it for ever.
+#[test]
+fn a_refund_ends_after_a_call_with_two_versions_of_a_limit() {
+    let redis = World::on_redis(RedisServer::start());
+    let [old, new] = [3, 100].map(|count| limit(Algorithm::Concurrency, count, "1m"));
+    let charges = [(&old, 1), (&new, 2), (&new, 2), (&new, 2)];
+    let charge = |(limit, cost)| world::transaction(Intent::Charge, &[(1, limit, cost)]);
+    let replies = redis.decide_all(&charges.map(charge));
+    assert!(replies.iter().all(|reply| reply.allowed));
+    redis.lower(1, &new, 2);
+    assert!(redis.check(1, &new, 1).fits);
 }
 
 /// Each rule with the limits that its subjects meet together. Periods are long enough that the store, which

@@ -189,7 +189,10 @@ local function lower_by(self, limit, amount)
     local left = self.held - returned
     while self.held > left do
         local first = redis.call('ZRANGEBYSCORE', self.own_key, self.clock_us + 1, '+inf', 'LIMIT', 0, 1)
-        lower(self, first[1], self.held - left)
+        -- A record that counts other holds than the set has must not keep the server busy for ever.
+        if not first[1] or not lower(self, first[1], self.held - left) then
+            break
+        end
     end
     return returned
 end

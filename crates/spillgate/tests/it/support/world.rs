@@ -150,6 +150,10 @@ impl World {
         self.change(id, limit, change).0
     }
 
+    pub(crate) fn lower(&self, id: u128, limit: &NamedLimit, amount: u64) -> u64 {
+        self.change(id, limit, Change::Refund(Refund::Amount(amount))).0
+    }
+
     pub(crate) fn force(&self, id: u128, limit: &NamedLimit, cost: u64) -> ChargeReply {
         self.change(id, limit, Change::Force(cost)).1
     }
