@@ -146,6 +146,17 @@ impl State {
         matches!(self, State::SlidingLog(log) if log.gone_us() == 0)
     }
 
+    /// Returns whether an eviction loses only use: no permit, and no receipt that a caller may still hold.
+    pub fn may_be_evicted(&self) -> bool {
+        match self {
+            State::TokenBucket(state) => state.receipts.is_none(),
+            State::FixedWindow(state) => state.incarnation == 0,
+            State::SlidingLog(log) => !log.has_receipts(),
+            State::SlidingWindow(state) => state.incarnation == 0,
+            State::Concurrency(_) => false,
+        }
+    }
+
     /// Returns the bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         match self {

@@ -31,7 +31,8 @@ pub struct Profile {
     pub bytes: Footprint,
     /// Makes the parameters from the fields of a limit, or says which of them is wrong and what would fit.
     pub build: fn(&Fields<'_>) -> Result<LimitParams, LimitError>,
-    /// Reads parameters that [`Counting::encode`] wrote after the count and the length of time.
+    /// Makes parameters from a count above 0, a length of time, and the bytes that [`Counting::encode`] wrote after them.
+    /// Returns `None` if an arithmetic could not work with them, such as a period of 0.
     pub decode: fn(u32, u64, &mut Bytes<'_>) -> Option<LimitParams>,
 }
 
@@ -53,7 +54,7 @@ pub struct Footprint {
     pub memory: u64,
     /// In memory, for each unit or permit in use.
     pub memory_unit: u64,
-    /// In Redis, for each unit or permit in use.
+    /// In the own key in Redis, for each unit or permit in use.
     pub redis_unit: u64,
 }
 
@@ -118,7 +119,8 @@ pub trait Counting {
     /// another. Limits without a period have 0.
     fn period(&self) -> u64;
 
-    /// Returns the longest time that a cost within capacity may have to wait, if no other request is charged.
+    /// Returns the longest time that a cost within capacity may have to wait, if no other request is charged and nothing
+    /// was charged by force.
     fn longest_wait_us(&self) -> u64;
 
     /// Returns the time in which the capacity comes back by itself, or `None` if no time brings it back.
@@ -129,7 +131,7 @@ pub trait Counting {
     /// Returns the least time from when `first` has room until all of `total`, which includes it, is admitted.
     fn spaced_us(&self, first: u64, total: u64) -> u64;
 
-    /// Returns how long until one more of `used` units is free, if all are free after `reset_after_us`. `None` if that
+    /// Returns how long until one more of `used` units, of which there is at least one, is free, if all are free after `reset_after_us`. `None` if that
     /// is not known.
     fn one_more_after_us(&self, _used: u64, _reset_after_us: u64) -> Option<u64> {
         None
@@ -174,8 +176,8 @@ pub trait Counting {
     /// close to decide.
     fn has_room_for(&self, other: &LimitParams) -> bool;
 
-    /// Returns how much of the units still in use are so `left_us` before all of them are free again, if that takes
-    /// `whole_us` in all. They may all return at the end only.
+    /// Returns how many of `used` units are still in use `left_us` before all of them are free again, if that takes
+    /// `whole_us`, above 0, in all. They may all return at the end only.
     fn used_after(&self, used: u64, _left_us: u64, _whole_us: u64) -> u64 {
         used
     }
@@ -196,7 +198,7 @@ pub trait Counting {
     /// `None` if the reply has another width.
     fn reading(&self, reply: &[i64], cost: u64, since: i64) -> Option<Reading>;
 
-    /// Appends the parameters to a reservation's record: a count, a length of time, and what [`Profile::decode`]
-    /// reads after them.
+    /// Appends the parameters to a reservation's record: a count of four bytes, a length of time in µs of eight, the
+    /// highest byte first, and what [`Profile::decode`] reads after them.
     fn encode(&self, bytes: &mut Vec<u8>);
 }

@@ -20,7 +20,8 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All algorithms, in the order of the documentation.
+    /// All algorithms. Their order is stored in names of counters and records of reservations, and sent to scripts: a new
+    /// one goes to the end, and there are at most 16.
     pub const ALL: [Algorithm; 5] = [
         Algorithm::TokenBucket,
         Algorithm::FixedWindow,

@@ -221,7 +221,7 @@ impl Shard {
             let (gone, can_go) = match slot.unpack() {
                 Unpacked::State(state) => (state.gone_us() <= now_us, true),
                 Unpacked::Large(index) => match &self.large[index as usize] {
-                    Some(state) => (state.gone_us() <= now_us, is_log_without_receipts(state)),
+                    Some(state) => (state.gone_us() <= now_us, state.may_be_evicted()),
                     // The decision under way has taken it.
                     None => (false, false),
                 },
@@ -302,11 +302,6 @@ fn log_bytes(state: &State) -> usize {
         State::SlidingLog(log) => log.heap_bytes().saturating_sub(COUNTER_BYTES),
         _ => 0,
     }
-}
-
-/// Returns whether a large state has neither permits nor receipts, which an eviction would lose.
-fn is_log_without_receipts(state: &State) -> bool {
-    matches!(state, State::SlidingLog(log) if !log.has_receipts())
 }
 
 /// What the subject of a counter gains by its eviction, as a part of its limit. So a flood of new subjects, which use
