@@ -3,7 +3,7 @@
 use redis::parse_redis_value;
 
 #[allow(dead_code, reason = "the store uses the rest")]
-#[path = "../../crates/spillgate-redis/src/wire/reply.rs"]
+#[path = "../../crates/spillgate-redis/src/connecting/wire/reply.rs"]
 mod reply;
 
 use reply::{Cut, WireReply};

@@ -61,7 +61,7 @@ impl Inner {
     pub async fn follow(&self, look: Look) -> bool {
         let Some(store) = self.engine.store() else { return true };
         let control = &self.control;
-        let versions = store.servers.copy_versions().await;
+        let versions = store.servers.member().copy_versions().await;
         let shards: Vec<&str> = versions.iter().map(|(shard, _)| shard.as_str()).collect();
         control.copies.keep_only(&shards);
         let all_answered = versions.iter().all(|(_, version)| version.is_ok());
@@ -109,6 +109,7 @@ impl Inner {
         let control = &self.control;
         let answers = store
             .servers
+            .member()
             .exchange(|shard| {
                 let table = control.table.lock();
                 let exchange =
