@@ -31,7 +31,7 @@ mod view;
 use counting::whole_periods_us;
 pub use counting::{Counting, Fields, Footprint, OwnField, Profile, checked_count};
 pub use error::LimitError;
-pub use kind::Algorithm;
+pub use kind::{Algorithm, names_of};
 pub use rate::Rate;
 pub use share::Share;
 pub use step::{

@@ -6,7 +6,7 @@
 //! - `calls` is what goes over the wire to the scripts.
 //! - `connecting` finds the server of a counter, and sends calls to it.
 //! - `fleet` exchanges heartbeats and runtime changes with other instances, and examines servers.
-//! - `deciding` makes decisions of all this: leases, remembered denials, servers, local fallback.
+//! - `deciding` makes decisions from these: leases, remembered denials, servers, local fallback.
 //!
 //! Each of them uses only those before it. The other modules serve all of them.
 

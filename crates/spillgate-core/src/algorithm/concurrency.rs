@@ -83,6 +83,7 @@ pub static PROFILE: Profile = Profile {
     own_field: Some(OwnField::MaxHold),
     own_key: Some(b's'),
     is_leasable: false,
+    lease_ends_with_window: false,
     has_calendar: false,
     counts_permits: true,
     charge_us: 30,

@@ -18,6 +18,8 @@ pub struct Profile {
     pub own_key: Option<u8>,
     /// Whether a part of a limit can be taken ahead, and the rest refunded.
     pub is_leasable: bool,
+    /// Whether a lease ends with the window that it was taken from, so that it never adds to what a limit admits.
+    pub lease_ends_with_window: bool,
     /// Whether its windows can be those of a calendar.
     pub has_calendar: bool,
     /// Whether it counts permits, which are held and released, instead of requests over time.

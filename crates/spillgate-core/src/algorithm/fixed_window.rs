@@ -112,6 +112,7 @@ pub static PROFILE: Profile = Profile {
     own_field: Some(OwnField::TimeZone),
     own_key: None,
     is_leasable: true,
+    lease_ends_with_window: true,
     has_calendar: true,
     counts_permits: false,
     charge_us: 5,

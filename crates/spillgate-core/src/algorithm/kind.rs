@@ -56,18 +56,6 @@ impl Algorithm {
         self.profile().counts_permits
     }
 
-    /// Lists the names of the algorithms that have a property: `a, b or c`.
-    pub fn listed(has: impl Fn(&Profile) -> bool) -> String {
-        let profiles = Algorithm::ALL.map(Algorithm::profile).into_iter();
-        let names: Vec<&str> = profiles.filter(|it| has(it)).map(|it| it.name).collect();
-        match names.split_last() {
-            Some((last, others)) if !others.is_empty() => {
-                format!("{} or {last}", others.join(", "))
-            }
-            _ => names.concat(),
-        }
-    }
-
     /// Returns the algorithm with a name.
     ///
     /// ```
@@ -77,6 +65,16 @@ impl Algorithm {
     /// ```
     pub fn named(name: &str) -> Option<Algorithm> {
         Algorithm::ALL.into_iter().find(|a| a.name() == name)
+    }
+}
+
+/// Lists the names of the algorithms that have a property: `a, b or c`.
+pub fn names_of(has: impl Fn(&Profile) -> bool) -> String {
+    let profiles = Algorithm::ALL.map(Algorithm::profile).into_iter();
+    let names: Vec<&str> = profiles.filter(|it| has(it)).map(|it| it.name).collect();
+    match names.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => names.concat(),
     }
 }
 

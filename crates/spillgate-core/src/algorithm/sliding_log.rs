@@ -71,6 +71,7 @@ pub static PROFILE: Profile = Profile {
     own_field: None,
     own_key: Some(b'l'),
     is_leasable: false,
+    lease_ends_with_window: false,
     has_calendar: false,
     counts_permits: false,
     charge_us: 30,

@@ -70,6 +70,7 @@ pub static PROFILE: Profile = Profile {
     own_field: None,
     own_key: None,
     is_leasable: true,
+    lease_ends_with_window: false,
     has_calendar: false,
     counts_permits: false,
     charge_us: 5,

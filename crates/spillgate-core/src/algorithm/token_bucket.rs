@@ -158,6 +158,7 @@ pub static PROFILE: Profile = Profile {
     own_field: Some(OwnField::Burst),
     own_key: None,
     is_leasable: true,
+    lease_ends_with_window: false,
     has_calendar: false,
     counts_permits: false,
     charge_us: 3,

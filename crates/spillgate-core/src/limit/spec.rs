@@ -2,7 +2,7 @@
 
 use super::{Algorithm, COUNT_MAX, Kind, Limit, LimitError, checked_name};
 use crate::algorithm::quota::Quota;
-use crate::algorithm::{Fields, OwnField};
+use crate::algorithm::{Fields, OwnField, names_of};
 
 /// A limit as written, not checked yet.
 ///
@@ -60,15 +60,18 @@ impl LimitSpec {
         LimitSpec { max_hold: Some(max_hold.into()), ..self }
     }
 
+    /// Returns the name of the algorithm, the default included. It need not be one that there is.
+    pub(crate) fn algorithm_name(&self) -> &str {
+        self.algorithm.as_deref().unwrap_or(Algorithm::TokenBucket.name())
+    }
+
     /// Makes the limit, or returns which field is wrong and which value would fit.
     pub fn build(&self) -> Result<Limit, LimitError> {
-        let algorithm = match &self.algorithm {
-            None => Algorithm::TokenBucket,
-            Some(name) => Algorithm::named(name).ok_or_else(|| {
-                let names = Algorithm::listed(|_| true);
-                LimitError::new("algorithm", format!("{name:?} is no algorithm; write {names}"))
-            })?,
-        };
+        let name = self.algorithm_name();
+        let algorithm = Algorithm::named(name).ok_or_else(|| {
+            let names = names_of(|_| true);
+            LimitError::new("algorithm", format!("{name:?} is no algorithm; write {names}"))
+        })?;
         self.build_with(Quota::parse(&self.quota)?, algorithm)
     }
 

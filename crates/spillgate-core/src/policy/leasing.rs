@@ -11,7 +11,7 @@ use super::file::Table;
 use super::problem::{Problem, Problems};
 use super::rule::Rule;
 use super::types::{Named, Types};
-use crate::algorithm::{Algorithm, Share};
+use crate::algorithm::{Share, names_of};
 use crate::limit::{Limit, NamedLimit, length_us};
 use crate::request::Request;
 
@@ -92,7 +92,7 @@ impl LeaseTerms {
                 "limit {:?} is a {}, which is never leased; leave the lease out, make it a {}, or give it a rule of its own",
                 limit.name(),
                 limit.algorithm(),
-                Algorithm::listed(|profile| profile.is_leasable),
+                names_of(|profile| profile.is_leasable),
             );
             problems.note(table.wrong(FIELD, message));
         }

@@ -6,7 +6,7 @@ use toml::de::DeValue;
 use super::file::{LimitLabel, Table, text_in};
 use super::problem::{Problem, Problems};
 use super::rule::Rule;
-use crate::limit::{Algorithm, Limit, LimitError, LimitSpec, NamedLimit};
+use crate::limit::{Limit, LimitError, LimitSpec, NamedLimit};
 
 /// One limit of the list, with its place.
 #[derive(Debug)]
@@ -158,7 +158,8 @@ fn place_in(rule: &Rule, position: usize, written: &LimitSpec) -> Result<usize, 
 /// algorithm or period cannot use. A burst keeps its ratio to the rate.
 fn build_in_place_of(written: &LimitSpec, replaced: &LimitSpec) -> Result<Limit, LimitError> {
     let algorithm = written.algorithm.as_ref().or(replaced.algorithm.as_ref());
-    let same_algorithm = algorithm_name(algorithm) == algorithm_name(replaced.algorithm.as_ref());
+    let same_algorithm =
+        written.algorithm.is_none() || written.algorithm_name() == replaced.algorithm_name();
     let kept = |field: &Option<String>| field.clone().filter(|_| same_algorithm);
     let spec = LimitSpec {
         quota: written.quota.clone(),
@@ -177,10 +178,6 @@ fn build_in_place_of(written: &LimitSpec, replaced: &LimitSpec) -> Result<Limit,
         }
         built => built,
     }
-}
-
-fn algorithm_name(name: Option<&String>) -> &str {
-    name.map_or(Algorithm::TokenBucket.name(), String::as_str)
 }
 
 const FIELDS: [&str; 7] = ["name", "quota", "burst", "algorithm", "unit", "time_zone", "max_hold"];

@@ -1,6 +1,5 @@
-//! Decides while a shard is out of reach, by each rule's `on_outage`. No other place does, except that a gone owner of
-//! a changing ring passes (`spread.rs`). Admissions by a local share become deferred charges, which the store gets once
-//! it is back.
+//! Decides while a shard is out of reach, by each rule's `on_outage`. No other place does. Admissions by a local share
+//! become deferred charges, which the store gets once it is back.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -13,7 +12,7 @@ use super::engine::Redis;
 use crate::algorithm::{Charge, Intent, LimitParams, Refund};
 use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::error::StoreError;
-use crate::limit::{Algorithm, NamedLimit};
+use crate::limit::NamedLimit;
 use crate::memory::Memory;
 use crate::plan::{ChargeOutcome, ChargeOutcomes, Plan, RecordAction, Transaction};
 use crate::policy::{OnOutage, Policy, Rule, Share};
@@ -207,7 +206,7 @@ impl Fallback {
         };
         let leased = rule.lease().and_then(|lease| {
             rule.limits()
-                .filter(|limit| limit.algorithm() != Algorithm::FixedWindow)
+                .filter(|limit| !limit.algorithm().profile().lease_ends_with_window)
                 .map(|limit| lease.tokens_of(limit))
                 .max()
         });
