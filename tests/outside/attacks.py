@@ -4,7 +4,8 @@
 Usage: attacks.py PATH-OF-THE-SPILLGATE-BINARY [--seconds N] [ATTACK...]
 
 Normal traffic is 5,000 checks a second over at most 100 HTTP connections, made by `spillgate bench`. A check counts
-from the time it was due. An attack holds if p99 stays within three times the control's and every check is answered.
+from the time it was due. An attack holds if every check is answered, and p99 stays within three times the control's or
+two milliseconds: beside an idle host's quarter of a millisecond, less than that says nothing about a harm to callers.
 
 Attacks:
   grpc      4 connections, each with 250 unfinished 4 MiB messages on the health and rate-limit services
@@ -37,6 +38,7 @@ RATE = 5000
 CONNECTIONS = 100
 RULES = 2000
 FACTOR = 3
+HARMLESS_MS = 2
 # The budget of a listener, eight answers beyond it, and what the service has without an attack.
 RESIDENT_MIB = 400
 
@@ -92,7 +94,8 @@ def measure(binary, name, attack, seconds, control):
         flush=True,
     )
     is_small = name != "batches" or resident <= RESIDENT_MIB
-    return {"p99": p99, "holds": to_control <= FACTOR and lost == 0 and is_small}
+    is_quick = to_control <= FACTOR or p99 <= HARMLESS_MS
+    return {"p99": p99, "holds": is_quick and lost == 0 and is_small}
 
 
 def traffic(binary, address, seconds):

@@ -9,6 +9,7 @@ use std::time::Duration;
 use spillgate::reservation::{ReservationError, Reserve};
 use spillgate::store::{StoreProbe, Tls};
 use spillgate::{AtomicDecision, Decision, Limiter, LimiterBuilder, Policy, Request};
+use tokio::sync::Semaphore;
 
 use crate::config::{ConfigError, Problem, Settings, Store, StoreTls};
 use crate::files;
@@ -36,6 +37,9 @@ pub struct App {
     /// Whether reservations are refused. They are where remote clients reach a listener and no secret is set: the
     /// default secret is public, so a client could forge receipts.
     no_reservations: bool,
+    /// The turns in which parts of large batches are decided in memory: they take at most half of the cores from other
+    /// requests. The servers of a shared store bound theirs by their own speed.
+    pub(crate) turns: Arc<Semaphore>,
 }
 
 /// The future of an app whose store is being opened. It is boxed, so that a caller's crate does not compile another
@@ -89,6 +93,8 @@ impl App {
             builder = builder.key_secret(read_secret("store.key_secret_file", file)?);
         }
         let limiter = builder.build().await.map_err(|error| store.problem(error.to_string()))?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let turns = if store.is_shared() { Semaphore::MAX_PERMITS } else { cores.div_ceil(2) };
         Ok(App {
             limiter,
             reloads: Arc::default(),
@@ -99,6 +105,7 @@ impl App {
             names: Arc::default(),
             traces: Traces::default(),
             no_reservations: false,
+            turns: Arc::new(Semaphore::new(turns)),
         })
     }
 

@@ -121,12 +121,20 @@ async fn check_batch(
     let mut answers = Answers::to(items.len());
     let mut rest = &requests[..];
     let mut decisions = Vec::new().into_iter();
+    let is_large = room.next(requests.len()) < requests.len();
+    let mut turn = None;
     for item in &items {
         match item {
             Ok(headers) => {
                 if decisions.len() == 0 {
                     // Not all at once: decisions over many limits take more memory than their answers.
                     let (next, after) = rest.split_at(room.next(rest.len()));
+                    if is_large {
+                        drop(turn.take());
+                        // Without this, a batch that has its turn at once would never let others run between its parts.
+                        tokio::task::yield_now().await;
+                        turn = app.turns.acquire().await.ok();
+                    }
                     (decisions, rest) = (app.check_batch(next).await.into_iter(), after);
                 }
                 let decision = decisions.next().expect("each request has a decision");
@@ -135,6 +143,7 @@ async fn check_batch(
             Err(problem) => answers.add_problem(problem),
         }
     }
+    drop(turn);
     let answer = answers.response();
     // Most answers need a small part of the room. The rest is free for others before the client takes its answer.
     let length = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
@@ -166,3 +175,37 @@ const CHECK: &str = "/v1/check";
 const OPENAPI: &str = "/v1/openapi.json";
 /// The paths that the answer to an unknown path names.
 const PATHS: &str = "POST /v1/check, /v1/check/batch, /v1/reserve, /v1/settle, /v1/cancel, /v1/release and /v1/renew, /v1/auth for proxies and GET /v1/openapi.json";
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use spillgate::Policy;
+
+    use super::*;
+    use crate::config::Store;
+
+    #[tokio::test]
+    async fn a_large_batch_lets_others_decide_between_its_parts() {
+        let limits: Vec<String> = (1..=64).map(|n| format!("'{n}/{n}d'")).collect();
+        let limits = limits.join(",");
+        let wide =
+            |n| format!("[[rule]]\nname = 'wide-{n}'\nkey = ['user']\nlimits = [{limits}]\n");
+        let policy = Policy::from_toml(&(0..8).map(wide).collect::<String>()).unwrap();
+        let app = State(Arc::new(App::open(&Store::default(), policy).await.unwrap()));
+        let one = r#"{"attributes":{"user":"u"}}"#;
+        let many = Body::from(format!("[{}]", [one; 20].join(",")));
+        let batch_ended = Cell::new(false);
+        let batch = async {
+            let connection = Extension(ConnectionState::alone());
+            assert!(check_batch(app.clone(), connection, many).await.is_ok());
+            batch_ended.set(true);
+        };
+        let other = async {
+            assert!(check(app.clone(), None, Body::from(one)).await.is_ok());
+            assert!(!batch_ended.get());
+        };
+        // One thread runs both, the batch first.
+        tokio::join!(batch, other);
+    }
+}
