@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use spillgate::Limiter;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -84,7 +85,6 @@ async fn keep(
         store_access::follow(&mut credentials, store, app.clone());
     }
     tokio::spawn(credentials.keep(signal(SignalKind::hangup())?));
-    tokio::spawn(end_waiting(app.clone(), stop, manager.clone()));
 
     let ready = format!("{}, store: {}", listeners.names.join(", "), settings.store.topology);
     for line in listeners.generated.iter().chain([&ready]) {
@@ -99,10 +99,10 @@ async fn keep(
     tokio::spawn(warn_of_store(app.clone(), settings));
     tokio::spawn(history::keep(app.history.clone(), app.limiter().clone()));
     let reload = match followed {
-        Some(followed) => tokio::spawn(followed.follow(app.clone(), hangup, manager)),
-        None => tokio::spawn(nothing_to_read_again(hangup, manager)),
+        Some(followed) => tokio::spawn(followed.follow(app.clone(), hangup, manager.clone())),
+        None => tokio::spawn(nothing_to_read_again(hangup, manager.clone())),
     };
-    listeners.closed().await;
+    tokio::join!(listeners.closed(), end_waiting(app.limiter(), stop, &manager));
     reload.abort();
     app.limiter().end_leases().await;
     admin::warn_of_unsaved(app.limiter(), log);
@@ -142,11 +142,12 @@ async fn nothing_to_read_again(mut hangup: Signal, manager: Manager) {
     }
 }
 
-/// Denies requests that still wait for their limits when the service stops, so that they are answered in time.
-async fn end_waiting(app: App, mut stop: watch::Receiver<bool>, manager: Manager) {
+/// Reports when the service stops, and denies requests that still wait for their limits, so that they are answered in
+/// time.
+async fn end_waiting(limiter: &Limiter, mut stop: watch::Receiver<bool>, manager: &Manager) {
     if stop.wait_for(|stop| *stop).await.is_ok() {
         manager.stopping();
-        app.limiter().end_waiting();
+        limiter.end_waiting();
     }
 }
 
