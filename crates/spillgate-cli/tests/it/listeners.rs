@@ -160,8 +160,9 @@ fn unfinished(port: u16, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
     streams.into_iter().map(|(stream, _)| stream).collect()
 }
 
-/// The most that a listener may buffer in all, with the memory of its connections and the allocator.
-const LISTENER_KIB: u64 = 112 * 1024;
+/// The most that a listener may buffer in all, with the memory of its connections and what the allocator has not returned
+/// yet.
+const LISTENER_KIB: u64 = 128 * 1024;
 
 #[test]
 #[cfg(target_os = "linux")]
