@@ -380,8 +380,7 @@ def drive(page, world):
     press(page, "form.refund button")
     page.until("document.querySelector('#changes .notice.good')?.textContent.includes('10 tokens are refunded to tenant=wayne')")
     assert call(world, "GET", "/admin/v1/state?rule=tokens&attr.tenant=wayne")["limits"][0]["remaining"] == 200_000
-    page.click("#changes .notice.good button")
-    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('Undone.')")
+    undo(page)
     assert call(world, "GET", "/admin/v1/state?rule=tokens&attr.tenant=wayne")["limits"][0]["remaining"] == 199_997
     call(world, "PUT", "/admin/v1/overrides", {"rule": "login", "subject": {"ip": "2001:db8::7"}, "limits": ["block"]})
     go(page, "#/overrides")
@@ -391,8 +390,7 @@ def drive(page, world):
     press(page, "form.limits button")
     page.until("document.querySelector('#changes .notice.good')?.textContent.includes('limited to 10/1m')")
     assert ask(world, "ip=2001:db8::7", "route=/login")["allowed"] is True
-    page.click("#changes .notice.good button")
-    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('Undone.')")
+    undo(page)
     assert ask(world, "ip=2001:db8::7", "route=/login")["reason"] == "blocked"
     call(world, "DELETE", "/admin/v1/overrides?rule=login&attr.ip=2001:db8::7")
 
@@ -485,6 +483,13 @@ def press(page, selector, answer="yes"):
     page.until("document.getElementById('confirm').open")
     page.click(f"#confirm button[value={answer}]")
     page.until("!document.getElementById('confirm').open")
+
+
+def undo(page):
+    """Undoes the newest change, and waits for the result: an older change may have been undone before."""
+    page.say("document.querySelectorAll('#changes .notice:not(:first-child)').forEach(older => older.remove())")
+    page.click("#changes .notice.good button")
+    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('Undone.')")
 
 
 def write(file, text):

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use spillgate::{Decision, Limit, Limiter, Request, Source};
 use spillgate_core::time::monotonic_us;
@@ -15,28 +15,21 @@ use super::evidence;
 
 /// All decisions used to count their deadlines, and the connections the server's silence, while they could not run.
 ///
-/// Busy threads leave the limiter's threads some hundredths of two cores. The server runs as it likes.
+/// Busy threads leave the limiter's threads a hundredth of two cores. The server runs as it likes.
 #[test]
 fn a_starved_process_makes_no_decision_without_its_healthy_store() {
-    // In the gate other tests may stop the server for longer than the default allows.
-    let (lasts, timeout) = match evidence() {
-        true => (Duration::from_secs(60), Duration::from_millis(25)),
-        false => (Duration::from_millis(700), Duration::from_millis(100)),
-    };
+    let lasts = Duration::from_millis(if evidence() { 60_000 } else { 700 });
     let server = RedisServer::start();
     let mut runtime = Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).on_thread_start(|| yield_to_others(19)).enable_all();
+    let runtime = runtime.worker_threads(2).on_thread_start(|| yield_to_others()).enable_all();
     let runtime = runtime.build().unwrap();
-    let builder = Limiter::builder().redis(server.url()).timeout(timeout).denial_cache(false);
+    let builder = Limiter::builder().redis(server.url()).timeout(TIMEOUT).denial_cache(false);
     let limiter = runtime.block_on(builder.build()).unwrap();
     let until_us = monotonic_us() + lasts.as_micros() as u64;
     let is_over = Arc::new(AtomicBool::new(false));
     let busy = (0..4).map(|_| {
         let is_over = Arc::clone(&is_over);
-        std::thread::spawn(move || {
-            yield_to_others(10);
-            while !is_over.load(Ordering::Relaxed) {}
-        })
+        std::thread::spawn(move || while !is_over.load(Ordering::Relaxed) {})
     });
     let busy: Vec<_> = busy.collect();
     let mut callers = JoinSet::new();
@@ -47,30 +40,41 @@ fn a_starved_process_makes_no_decision_without_its_healthy_store() {
     is_over.store(true, Ordering::Relaxed);
     busy.into_iter().for_each(|thread| thread.join().unwrap());
     let decisions: u64 = seen.iter().map(|(count, _)| count).sum();
-    let without: Vec<&Decision> = seen.iter().flat_map(|(_, without)| without).collect();
-    println!("starved: {decisions} decisions, {} of them without the store", without.len());
-    assert!(without.is_empty(), "{without:?}");
+    let without: Vec<_> = seen.iter().flat_map(|(_, without)| without).collect();
+    let early = without.iter().filter(|(taken, _)| *taken < LONGEST_WAIT).count();
+    let late = without.len() - early;
+    println!(
+        "starved: {decisions} decisions, without the store {early}, and {late} at the end of their wait"
+    );
+    // A caller may find no turn at all until its wait has ended.
+    assert!(early == 0 && late as u64 <= decisions / 20, "{without:?}");
 }
 
-/// Returns the number of decisions, and those that the store did not make.
-async fn calls(limiter: Limiter, caller: usize, until_us: u64) -> (u64, Vec<Decision>) {
+/// Returns the number of decisions, and those that the store did not make with the time that they took.
+async fn calls(limiter: Limiter, caller: usize, until_us: u64) -> (u64, Vec<(Duration, Decision)>) {
     let (mut count, mut without) = (0, Vec::new());
     let (key, limit) = (caller.to_string(), Limit::per_hour(1_000_000_000));
     while monotonic_us() < until_us {
+        let began = Instant::now();
         let decision = limiter.check(&Request::keyed(&key, &limit)).await;
         count += 1;
         if decision.source() != Source::Store {
-            without.push(decision);
+            without.push((began.elapsed(), decision));
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     (count, without)
 }
 
-/// Lowers the priority of this thread.
-fn yield_to_others(nice: i32) {
+/// Lowers the priority of this thread as far as it goes.
+fn yield_to_others() {
     let thread = std::fs::read_link("/proc/thread-self").unwrap();
     let mut renice = Command::new("renice");
-    renice.arg("-n").arg(nice.to_string()).arg("-p").arg(thread.file_name().unwrap());
+    renice.arg("-n").arg("19").arg("-p").arg(thread.file_name().unwrap());
     assert!(renice.output().unwrap().status.success());
 }
+
+/// The default.
+const TIMEOUT: Duration = Duration::from_millis(25);
+/// However little a process runs, it waits for its store no longer than this.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
