@@ -39,7 +39,7 @@ pub struct App {
     no_reservations: bool,
     /// The turns in which parts of large batches are decided in memory: they take at most half of the cores from other
     /// requests. The servers of a shared store bound theirs by their own speed.
-    pub(crate) turns: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
 }
 
 /// The future of an app whose store is being opened. It is boxed, so that a caller's crate does not compile another
@@ -184,6 +184,21 @@ impl App {
         let decision = self.limiter.check_atomic_within(requests, within).await;
         self.traces.record(decision.whole());
         decision
+    }
+
+    /// Checks each request of a part, which lets others decide before it if its batch has more than one.
+    pub(crate) async fn check_part(&self, part: &[Request<'_>], of_several: bool) -> Vec<Decision> {
+        let turn = match of_several {
+            true => {
+                // A batch that has its turn at once would never let others run between its parts.
+                tokio::task::yield_now().await;
+                self.turns.acquire().await.ok()
+            }
+            false => None,
+        };
+        let decisions = self.check_batch(part).await;
+        drop(turn);
+        decisions
     }
 
     /// Checks each request by itself, in order.

@@ -24,7 +24,7 @@ pub mod limit;
 pub mod problem;
 pub mod request;
 pub mod reservation;
-mod room;
+pub mod room;
 
 use answer::Answers;
 pub(crate) use connection::Http;
@@ -122,20 +122,13 @@ async fn check_batch(
     let mut rest = &requests[..];
     let mut decisions = Vec::new().into_iter();
     let is_large = room.next(requests.len()) < requests.len();
-    let mut turn = None;
     for item in &items {
         match item {
             Ok(headers) => {
                 if decisions.len() == 0 {
                     // Not all at once: decisions over many limits take more memory than their answers.
                     let (next, after) = rest.split_at(room.next(rest.len()));
-                    if is_large {
-                        drop(turn.take());
-                        // Without this, a batch that has its turn at once would never let others run between its parts.
-                        tokio::task::yield_now().await;
-                        turn = app.turns.acquire().await.ok();
-                    }
-                    (decisions, rest) = (app.check_batch(next).await.into_iter(), after);
+                    (decisions, rest) = (app.check_part(next, is_large).await.into_iter(), after);
                 }
                 let decision = decisions.next().expect("each request has a decision");
                 answers.add(&decision, *headers);
@@ -143,7 +136,6 @@ async fn check_batch(
             Err(problem) => answers.add_problem(problem),
         }
     }
-    drop(turn);
     let answer = answers.response();
     // Most answers need a small part of the room. The rest is free for others before the client takes its answer.
     let length = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);

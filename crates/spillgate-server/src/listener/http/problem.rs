@@ -78,9 +78,9 @@ impl Problem {
     }
 
     /// Returns the problem of checks whose answer could have too many bytes, with how many of them fit.
-    pub fn answer_too_large(bytes: usize, most: usize, fit: usize) -> Problem {
+    pub fn answer_too_large(most: usize, fit: usize) -> Problem {
         let message = format!(
-            "the answer could have {bytes} bytes, and one may have {most}; send at most {fit} of these checks in a batch"
+            "the answer could have more than {most} bytes; send at most {fit} of these checks in a batch"
         );
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }

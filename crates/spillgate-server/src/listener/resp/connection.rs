@@ -5,10 +5,10 @@ use std::future::ready;
 use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use std::vec;
 
 use spillgate::{Decision, Request};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -22,6 +22,7 @@ use super::reply::Replies;
 use super::session::{NOT_AUTHENTICATED, Next, Session};
 use crate::app::App;
 use crate::bounds::BATCH_MAX;
+use crate::listener::http::room;
 use crate::listener::{Call, Connection, ConnectionState, FailedLogins, Protocol, Stage, Token};
 
 /// The protocol of Redis, for clients with the password if one is set.
@@ -136,15 +137,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handler<S> {
             if !batch.entries.is_empty() {
                 call.note_whole();
             }
-            let decisions = match batch.requests.as_slice() {
-                [] => Vec::new(),
-                requests => {
-                    let span = self.app.traces.of_batch();
-                    self.app.check_batch(requests).instrument(span).await
-                }
-            };
-            let mut decisions = decisions.iter();
+            let mut rest = batch.requests.as_slice();
+            let mut decisions = Vec::new().into_iter();
             for entry in &batch.entries {
+                if matches!(entry, Entry::Answer(_)) && decisions.len() == 0 {
+                    let part = room::of_one_part(&self.app.limiter().policy(), rest);
+                    let is_large = part < batch.requests.len();
+                    let (part, after) = rest.split_at(part);
+                    let span = self.app.traces.of_batch();
+                    let decided = self.app.check_part(part, is_large).instrument(span);
+                    (decisions, rest) = (decided.await.into_iter(), after);
+                }
                 let Handler { app, session, replies, .. } = self;
                 if reply(entry, &mut decisions, app, session, replies).await == Next::Leave {
                     next = Next::Leave;
@@ -203,7 +206,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handler<S> {
 /// Writes the reply to one command. A check takes the next of the decisions.
 async fn reply(
     entry: &Entry<'_>,
-    decisions: &mut slice::Iter<'_, Decision>,
+    decisions: &mut vec::IntoIter<Decision>,
     app: &App,
     session: &mut Session,
     replies: &mut Replies,
@@ -211,7 +214,7 @@ async fn reply(
     match entry {
         Entry::Answer(answer) => {
             let decision = decisions.next().expect("each check has a decision");
-            answer.write(decision, replies);
+            answer.write(&decision, replies);
         }
         Entry::Control(control) => return session.run(control, replies),
         Entry::Reservation(reservation) => reservation.run(app, replies).await,
@@ -292,9 +295,10 @@ const CLOSING: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::net::Ipv4Addr;
 
-    use spillgate::Policy;
+    use spillgate::{Policy, Source};
     use tokio::io::{DuplexStream, duplex};
 
     use super::*;
@@ -302,8 +306,11 @@ mod tests {
 
     /// Returns the client's end of a connection, and a future that serves it.
     async fn client() -> (DuplexStream, impl Future<Output = io::Result<()>>) {
-        let app = App::open(&Store::default(), Policy::default()).await.unwrap();
-        let (client, server) = duplex(1024);
+        client_of(App::open(&Store::default(), Policy::default()).await.unwrap())
+    }
+
+    fn client_of(app: App) -> (DuplexStream, impl Future<Output = io::Result<()>>) {
+        let (client, server) = duplex(64 * 1024);
         let (stage, stages) = watch::channel(Stage::Open);
         let held = async move {
             let resp = Resp::new(app, None, FailedLogins::at("RESP"));
@@ -345,5 +352,36 @@ mod tests {
         assert!(timeout(Duration::from_secs(9), &mut held).await.is_err());
         client.write_all(b"N").await.unwrap();
         assert!(timeout(Duration::from_secs(11), &mut held).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_pipeline_over_many_limits_lets_others_decide_between_its_parts() {
+        let limits: Vec<String> = (1..=64).map(|n| format!("'{n}/{n}d'")).collect();
+        let limits = limits.join(",");
+        let wide = |n| format!("[[rule]]\nname = 'w{n}'\nkey = ['user']\nlimits = [{limits}]\n");
+        let policy = Policy::from_toml(&(0..8).map(wide).collect::<String>()).unwrap();
+        let app = App::open(&Store::default(), policy).await.unwrap();
+        let (mut client, held) = client_of(app.clone());
+        let check =
+            b"*5\r\n$8\r\nSG.CHECK\r\n$7\r\ndefault\r\n$1\r\n1\r\n$4\r\nuser\r\n$1\r\nu\r\n";
+        client.write_all(&check.repeat(20)).await.unwrap();
+        let is_answered = Cell::new(false);
+        let reader = async {
+            client.read_exact(&mut [0]).await.unwrap();
+            is_answered.set(true);
+            drop(client);
+        };
+        let other = async {
+            // Eight checks fill a part, so there are three.
+            for _ in 0..3 {
+                let other = app.check(&Request::new().with("user", "other")).await;
+                assert_eq!(other.source(), Source::Store);
+                assert!(!is_answered.get());
+                tokio::task::yield_now().await;
+            }
+        };
+        // One thread runs all, the pipeline first.
+        let _ = tokio::join!(held, reader, other);
+        assert!(is_answered.get());
     }
 }
