@@ -186,7 +186,7 @@ local function lower_by(self, limit, amount)
         untouched(self)
         return returned
     end
-    local left = self.held - returned
+    local before, left = self.held, self.held - returned
     while self.held > left do
         local first = redis.call('ZRANGEBYSCORE', self.own_key, self.clock_us + 1, '+inf', 'LIMIT', 0, 1)
         -- A record that counts other holds than the set has must not keep the server busy for ever.
@@ -194,7 +194,7 @@ local function lower_by(self, limit, amount)
             break
         end
     end
-    return returned
+    return before - self.held
 end
 
 -- Extends a hold by `for_us` from now, by at most another max hold, and never shortens it; does nothing if that is 0.
