@@ -46,7 +46,7 @@ pub struct Evaluated {
     /// The plan.
     pub plan: Box<Plan>,
     /// The reservation that it opened; `None` without one, and after a denial.
-    pub receipt: Option<Contents>,
+    pub receipt: Option<Box<Contents>>,
 }
 
 /// The limits that one subject is charged under: those of a rule, or one inline limit.
@@ -225,11 +225,11 @@ impl<L: LimitHandle> Plan<L> {
     }
 
     /// Returns the reservation that the evaluated plan opened, unless it was denied or rejected.
-    pub fn receipt(&self) -> Option<Contents> {
+    pub fn receipt(&self) -> Option<Box<Contents>> {
         let opening = self.opening.as_ref()?;
         let stands = self.check_record().is_ok() && self.allows();
         let groups = || self.noted.as_ref().map(|noted| noted.groups.clone()).unwrap_or_default();
-        stands.then(|| Contents { id: opening.id, node: None, groups: groups() })
+        stands.then(|| Box::new(Contents { id: opening.id, node: None, groups: groups() }))
     }
 
     /// Returns whether the store must evaluate anything.

@@ -40,13 +40,10 @@ pub struct Outcomes {
     pub noted: Option<Box<Noted>>,
 }
 
-/// Decides transactions, each by itself: in one call if one location holds all counters, leg by leg otherwise.
+/// Decides transactions, each by itself.
 ///
 /// Transactions that share one location go to it together and in order. The results are in the order of `calls`.
 pub async fn decide(redis: &Redis, calls: &mut [StoreCall<'_>]) -> Vec<Outcomes> {
-    if let [call] = calls {
-        return vec![decide_one(redis, call).await];
-    }
     let mut together: BTreeMap<Location, (Vec<usize>, Vec<Transaction>)> = BTreeMap::new();
     let mut apart = Vec::new();
     for (number, call) in calls.iter_mut().enumerate() {
@@ -83,7 +80,8 @@ pub async fn decide(redis: &Redis, calls: &mut [StoreCall<'_>]) -> Vec<Outcomes>
     all
 }
 
-async fn decide_one(redis: &Redis, call: &mut StoreCall<'_>) -> Outcomes {
+/// Decides one transaction: in one call if one location holds all counters, leg by leg otherwise.
+pub async fn decide_one(redis: &Redis, call: &mut StoreCall<'_>) -> Outcomes {
     let deadline = redis.deadline();
     let mut outcomes = Outcomes::default();
     match redis.only_location(call.transaction) {

@@ -30,6 +30,7 @@ macro_rules! never_called {
 
 never_called! {
     async {
+        evaluate_one(Box<Plan>, Option<&Policy>, Option<Duration>) -> Evaluated;
         reserve(Box<Plan>, &Opening, Option<&Policy>) -> Result<Evaluated, ReservationError>;
         end(&Contents, &Ending<'_>) -> Result<EndResult, ReservationError>;
         read(&Transaction) -> Result<TransactionReply, StoreError>;
@@ -46,7 +47,6 @@ impl RedisStore {
     pub(crate) async fn evaluate<'p>(
         &self,
         _: impl IntoIterator<Item = (Box<Plan>, Option<&'p Policy>)>,
-        _: Option<Duration>,
     ) -> Vec<Evaluated> {
         match *self {}
     }

@@ -157,7 +157,7 @@ impl Inner {
         let began = self.metrics.begin();
         let bound = self.bind(request);
         let plan = self.plan_to_charge(&bound);
-        let evaluated = self.evaluate(plan, bound.policy()).await;
+        let evaluated = self.evaluate(plan, bound.policy(), None).await;
         let took = Metrics::stop(began);
         let decision = decision::from_counters(evaluated.plan.outcomes.clone(), bound.names());
         Claim { decision, bound, evaluated, took }
@@ -186,7 +186,7 @@ impl Inner {
         let began = self.metrics.begin();
         let bound = self.bind(request);
         let plan = self.plan(&bound, PlanMode::Peek);
-        let mut evaluated = self.evaluate(plan, bound.policy()).await;
+        let mut evaluated = self.evaluate(plan, bound.policy(), None).await;
         self.metrics.end(began);
         let its_counter = wanted.iter().find(|wanted| wanted.counter == counter);
         let index = its_counter.map_or(0, |wanted| wanted.index);

@@ -108,7 +108,7 @@ impl Inner {
         let names = || Names::Policy(Arc::clone(policy));
         let matches = SharedMatch::all(Some(policy), requests, &self.secret, PlanMode::Charge);
         let plan = Box::new(Plan::of_shared_matches(&matches));
-        let evaluated = self.evaluate_within(plan, Some(policy), within).await;
+        let evaluated = self.evaluate(plan, Some(policy), within).await;
         self.metrics.end(began);
         let counters = evaluated.plan.outcomes;
         let whole = self.decision(counters.clone(), Some(&in_force.meters), names());

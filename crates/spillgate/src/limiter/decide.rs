@@ -24,7 +24,7 @@ impl Inner {
         let began = self.metrics.begin();
         let bound = self.bind(request);
         let plan = self.plan_to_charge(&bound);
-        let evaluated = self.evaluate(plan, bound.policy()).await;
+        let evaluated = self.evaluate(plan, bound.policy(), None).await;
         self.metrics.end(began);
         self.answer(&bound, evaluated)
     }
@@ -70,7 +70,7 @@ impl Inner {
     ) -> Vec<Decision> {
         let began = self.metrics.begin();
         let plans = all.iter().map(|bound| (self.plan_to_charge(bound), bound.policy()));
-        let evaluated = store.evaluate(plans, None).await;
+        let evaluated = store.evaluate(plans).await;
         self.metrics.end(began);
         let each = all.iter().zip(evaluated);
         each.map(|(bound, evaluated)| self.answer(bound, evaluated)).collect()
@@ -79,7 +79,7 @@ impl Inner {
     /// Answers one request without charging it. It is not counted.
     pub async fn look(&self, bound: BoundRequest<'_, '_>) -> Decision {
         let plan = self.plan(&bound, PlanMode::Peek);
-        let evaluated = self.evaluate(plan, bound.policy()).await;
+        let evaluated = self.evaluate(plan, bound.policy(), None).await;
         decision::from_counters(evaluated.plan.outcomes, bound.names())
     }
 
@@ -97,7 +97,7 @@ impl Inner {
         &self,
         bound: &BoundRequest<'_, '_>,
         plan: &mut Plan<L>,
-        receipt: Option<Contents>,
+        receipt: Option<Box<Contents>>,
     ) -> Decision {
         // A repeated reservation was sampled when it was charged.
         if plan.charges_anew() {
@@ -107,7 +107,7 @@ impl Inner {
         let decision = decision::from_counters(mem::take(&mut plan.outcomes), bound.names());
         self.counts.count(&decision);
         match receipt {
-            Some(contents) => decision::with_receipt(decision, self.receipts.receipt(contents)),
+            Some(contents) => decision::with_receipt(decision, self.receipts.receipt(*contents)),
             None => decision,
         }
     }

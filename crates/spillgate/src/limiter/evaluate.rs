@@ -11,14 +11,9 @@ use crate::policy::Policy;
 use crate::reservation::Group;
 
 impl Inner {
-    /// Evaluates a plan. `policy` holds the rules of the plan's counters and is `None` for an
-    /// inline limit.
-    pub async fn evaluate(&self, plan: Box<Plan>, policy: Option<&Policy>) -> Evaluated {
-        self.evaluate_within(plan, policy, None).await
-    }
-
-    /// Evaluates a plan for a caller that waits at most `within` for the store, if that is given.
-    pub async fn evaluate_within(
+    /// Evaluates a plan. `policy` holds the rules of the plan's counters and is `None` for an inline limit. The caller waits
+    /// at most `within` for the store, if that is given.
+    pub async fn evaluate(
         &self,
         mut plan: Box<Plan>,
         policy: Option<&Policy>,
@@ -30,10 +25,7 @@ impl Inner {
                 let receipt = plan.receipt();
                 Evaluated { plan, receipt }
             }
-            Engine::Redis(store) => {
-                let mut evaluated = store.evaluate([(plan, policy)], within).await;
-                evaluated.pop().expect("each plan has a result")
-            }
+            Engine::Redis(store) => store.evaluate_one(plan, policy, within).await,
         }
     }
 

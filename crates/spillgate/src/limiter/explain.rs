@@ -273,7 +273,7 @@ impl Inner {
     async fn looked_at(&self, mut plan: Box<Plan>, policy: Option<&Policy>) -> CounterOutcomes {
         plan.transaction.intent = Intent::Peek;
         plan.follow_ups.clear();
-        self.evaluate(plan, policy).await.plan.outcomes
+        self.evaluate(plan, policy, None).await.plan.outcomes
     }
 
     /// Returns, for each counter of a plan, its state under twice its limit. The parameters of a

@@ -210,7 +210,7 @@ impl Inner {
         let mut plan = self.plan(&bound, PlanMode::Charge);
         plan.open(Arc::clone(&opening));
         let evaluated = match &self.engine {
-            Engine::Memory(_) => self.evaluate(plan, bound.policy()).await,
+            Engine::Memory(_) => self.evaluate(plan, bound.policy(), None).await,
             Engine::Redis(store) => store.reserve(plan, &opening, bound.policy()).await?,
         };
         self.metrics.end(began);

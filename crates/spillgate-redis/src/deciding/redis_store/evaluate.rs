@@ -3,7 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, ready};
 
 use super::RedisStore;
 use super::leasing::Paid;
@@ -11,10 +11,9 @@ use super::reserving::is_degraded;
 use crate::counter::Change;
 use crate::deciding::denial_cache::Sent;
 use crate::deciding::fallback::{ChargedHere, StoreCall};
-use crate::deciding::spread;
-use crate::decision::{CounterOutcome, CounterOutcomes};
-use crate::limit::NamedLimit;
-use crate::plan::{ChargeOutcome, ChargeOutcomes, Evaluated, FollowUp, Plan, RecordAction};
+use crate::deciding::spread::{self, Outcomes};
+use crate::decision::CounterOutcomes;
+use crate::plan::{ChargeOutcomes, Evaluated, Plan, RecordAction};
 use crate::policy::Policy;
 use crate::reservation::{GROUPS_MAX, Group};
 
@@ -30,30 +29,16 @@ struct Prepared<'p> {
 impl RedisStore {
     /// Evaluates plans in order, each by itself, with as few calls to the servers as possible. Each comes with the policy
     /// that holds the rules of its counters, `None` for an inline limit.
-    ///
-    /// A caller that waits at most `within` for the servers admits by itself afterwards.
     pub async fn evaluate<'p>(
         &self,
         plans: impl IntoIterator<Item = (Box<Plan>, Option<&'p Policy>)>,
-        within: Option<Duration>,
     ) -> Vec<Evaluated> {
         let plans = plans.into_iter();
-        let prepared: Vec<Prepared<'p>> =
+        let mut prepared: Vec<Prepared<'p>> =
             plans.map(|(plan, policy)| self.prepare(plan, policy)).collect();
         if prepared.iter().all(|prepared| prepared.sent.is_none()) {
             return prepared.into_iter().map(|prepared| self.conclude_unasked(prepared)).collect();
         }
-        // Boxed, since the future of a check that leases or a remembered denial answer would otherwise be as large.
-        Box::pin(self.ask(prepared, within)).await
-    }
-
-    async fn ask(
-        &self,
-        mut prepared: Vec<Prepared<'_>>,
-        within: Option<Duration>,
-    ) -> Vec<Evaluated> {
-        let hurried = within.map(|within| self.servers.within(within));
-        let servers = hurried.as_ref().unwrap_or(&self.servers);
         let sent: Vec<Sent> = prepared.iter().filter_map(|prepared| prepared.sent).collect();
         // A call takes the deferred charges of its counters with it. If the caller leaves
         // before the answer, they count as charged, even if the call was not sent yet.
@@ -61,14 +46,13 @@ impl RedisStore {
         let mut calls: Vec<StoreCall<'_>> = asking
             .map(|prepared| self.fallback.store_call(&mut prepared.plan, prepared.policy))
             .collect();
-        let outcomes = spread::decide(servers, &mut calls).await;
+        let outcomes = spread::decide(&self.servers, &mut calls).await;
         let answers = calls.iter_mut().zip(outcomes).zip(sent);
         let answers = answers.map(|((call, outcomes), sent)| {
             let charged_here = self.note_answer(call, &outcomes.charges, sent);
             (outcomes, charged_here)
         });
         let mut answers = answers.collect::<Vec<_>>().into_iter();
-        // It borrows the plans that `conclude` consumes.
         drop(calls);
         let mut concluded = Vec::with_capacity(prepared.len());
         for prepared in prepared {
@@ -76,20 +60,50 @@ impl RedisStore {
             let answer = prepared.sent.and_then(|_| answers.next());
             concluded.push(match answer {
                 Some((outcomes, charged_here)) => {
-                    let mut plan = self.conclude(prepared, &outcomes.charges);
-                    plan.noted = outcomes.noted.or(plan.noted);
-                    (plan, Some(charged_here))
+                    (self.conclude(prepared, outcomes), Some(charged_here))
                 }
-                None => (self.conclude_unasked(prepared).plan, None),
+                None => (self.conclude(prepared, Outcomes::default()), None),
             });
         }
         let asked = concluded.iter_mut().filter(|(_, asked)| asked.is_some());
-        let mut asked: Vec<&mut Box<Plan>> = asked.map(|(plan, _)| plan).collect();
-        for several in asked.chunks_mut(CORRECTED_AT_ONCE) {
+        let corrected = asked.filter(|(plan, _)| !plan.follow_ups.is_empty());
+        let mut corrected: Vec<&mut Box<Plan>> = corrected.map(|(plan, _)| plan).collect();
+        for several in corrected.chunks_mut(CORRECTED_AT_ONCE) {
             join_all(several.iter_mut().map(|plan| self.correct(plan))).await;
         }
         let each = concluded.into_iter();
         each.map(|(plan, charged_here)| self.evaluated(plan, charged_here.flatten())).collect()
+    }
+
+    /// Evaluates one plan, at once if leases or a remembered denial answer. Not as a batch of one, since a batch's lists would
+    /// cost a tenth of the decisions at hot keys.
+    ///
+    /// A caller that waits at most `within` for the servers admits by itself afterwards.
+    pub fn evaluate_one<'a>(
+        &'a self,
+        plan: Box<Plan>,
+        policy: Option<&'a Policy>,
+        within: Option<Duration>,
+    ) -> impl Future<Output = Evaluated> + Send {
+        let mut prepared = self.prepare(plan, policy);
+        let Some(sent) = prepared.sent else {
+            return Either::Left(ready(self.conclude_unasked(prepared)));
+        };
+        // Boxed, since the future of a check that asks no server would otherwise be as large.
+        Either::Right(Box::pin(async move {
+            let hurried = within.map(|within| self.servers.within(within));
+            let servers = hurried.as_ref().unwrap_or(&self.servers);
+            let mut call = self.fallback.store_call(&mut prepared.plan, policy);
+            let outcomes = spread::decide_one(servers, &mut call).await;
+            let charged_here = self.note_answer(&mut call, &outcomes.charges, sent);
+            // It borrows the plan that `conclude` consumes.
+            drop(call);
+            let mut plan = self.conclude(prepared, outcomes);
+            if !plan.follow_ups.is_empty() {
+                Box::pin(self.correct(&mut plan)).await;
+            }
+            self.evaluated(plan, charged_here)
+        }))
     }
 
     /// Returns the denial that this instance would repeat for the store, if there is one.
@@ -142,9 +156,10 @@ impl RedisStore {
     }
 
     /// Fills in the counters, and puts leases back if the decision is denied.
-    fn conclude(&self, prepared: Prepared<'_>, outcomes: &[ChargeOutcome]) -> Box<Plan> {
+    fn conclude(&self, prepared: Prepared<'_>, outcomes: Outcomes) -> Box<Plan> {
         let Prepared { mut plan, paid, .. } = prepared;
-        plan.take(outcomes);
+        plan.take(&outcomes.charges);
+        plan.noted = outcomes.noted.or(plan.noted);
         self.put_back_if_denied(paid, &plan.outcomes);
         plan
     }
@@ -152,14 +167,15 @@ impl RedisStore {
     /// Concludes a plan without a call to the store. There are no corrections, since they are made
     /// on the store.
     fn conclude_unasked(&self, prepared: Prepared<'_>) -> Evaluated {
-        let mut plan = self.conclude(prepared, &[]);
-        plan.deny_if_full();
+        let plan = self.conclude(prepared, Outcomes::default());
         self.evaluated(plan, None)
     }
 
     /// Keeps the record of charges that this instance made itself if the decision allows, and undoes a record that may
     /// be on a server all the same if it denies.
     fn evaluated(&self, mut plan: Box<Plan>, charged_here: Option<Box<ChargedHere>>) -> Evaluated {
+        // Last, so that it sees the final outcome of each counter.
+        plan.deny_if_full();
         let mut receipt = plan.receipt();
         match (&plan.opening, &mut receipt, charged_here) {
             (Some(opening), Some(contents), Some(charged)) => {
@@ -179,19 +195,14 @@ impl RedisStore {
         Evaluated { plan, receipt }
     }
 
-    /// Makes the corrections that follow a decision, and denies it if its reservation record had no
-    /// room. That denial comes last, so that it sees the final outcome of each counter.
+    /// Makes the corrections that follow a decision.
     async fn correct(&self, plan: &mut Plan) {
-        let follow_ups = mem::take(&mut plan.follow_ups);
+        let mut due = mem::take(&mut plan.follow_ups);
         // A repeated reservation was corrected the first time.
-        if !follow_ups.is_empty() && plan.charges_anew() {
-            // Boxed, since few decisions need corrections.
-            Box::pin(self.follow_up(follow_ups, &mut plan.outcomes)).await;
+        if !plan.charges_anew() {
+            return;
         }
-        plan.deny_if_full();
-    }
-
-    async fn follow_up(&self, mut due: Vec<FollowUp<NamedLimit>>, counters: &mut [CounterOutcome]) {
+        let counters = &mut plan.outcomes;
         due.retain(|follow_up| follow_up.stands(counters));
         // All at once, since each may wait as long as a decision.
         let changes = due.iter().map(|due| self.servers.change(&due.counter, due.change));

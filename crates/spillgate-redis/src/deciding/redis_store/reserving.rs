@@ -36,7 +36,7 @@ impl RedisStore {
             return Err(ReservationError::TooManyLocations { locations });
         }
         let (asks, has_permits) = (plan.asks(), takes_permits(&plan.transaction.charges));
-        let evaluated = self.evaluate_one(plan, policy).await;
+        let evaluated = self.evaluate_one(plan, policy, None).await;
         evaluated.plan.check_record()?;
         let noted = evaluated.plan.noted.clone().unwrap_or_default();
         // A repeated reservation is valid only while its permits are held. The counters' reply
@@ -50,11 +50,6 @@ impl RedisStore {
             self.named_for_this(opening, &noted, evaluated.plan.allows()).await?;
         }
         Ok(evaluated)
-    }
-
-    async fn evaluate_one(&self, plan: Box<Plan>, policy: Option<&Policy>) -> Evaluated {
-        let mut evaluated = self.evaluate([(plan, policy)], None).await;
-        evaluated.pop().expect("each plan has a result")
     }
 
     /// Returns an error if a repeated reservation has lost a permit.
@@ -148,11 +143,11 @@ impl RedisStore {
         }
         plan.look();
         let opened = plan.opening.take();
-        let mut evaluated = self.evaluate_one(plan, policy).await;
+        let mut evaluated = self.evaluate_one(plan, policy, None).await;
         evaluated.plan.outcomes.iter_mut().for_each(CounterOutcome::admit);
         (evaluated.plan.opening, evaluated.plan.noted) = (opened, Some(noted));
         let (node, groups) = (Some(self.servers.instance_id), alone.elsewhere);
-        evaluated.receipt = Some(Contents { id: opening.id, node, groups });
+        evaluated.receipt = Some(Box::new(Contents { id: opening.id, node, groups }));
         Ok(evaluated)
     }
 

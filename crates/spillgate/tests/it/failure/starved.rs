@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use spillgate::{Decision, Limit, Limiter, Request, Source};
 use spillgate_core::time::monotonic_us;
@@ -21,7 +21,7 @@ fn a_starved_process_makes_no_decision_without_its_healthy_store() {
     let lasts = Duration::from_millis(if evidence() { 60_000 } else { 700 });
     let server = RedisServer::start();
     let mut runtime = Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).on_thread_start(|| yield_to_others()).enable_all();
+    let runtime = runtime.worker_threads(2).on_thread_start(yield_to_others).enable_all();
     let runtime = runtime.build().unwrap();
     let builder = Limiter::builder().redis(server.url()).timeout(TIMEOUT).denial_cache(false);
     let limiter = runtime.block_on(builder.build()).unwrap();
@@ -55,11 +55,11 @@ async fn calls(limiter: Limiter, caller: usize, until_us: u64) -> (u64, Vec<(Dur
     let (mut count, mut without) = (0, Vec::new());
     let (key, limit) = (caller.to_string(), Limit::per_hour(1_000_000_000));
     while monotonic_us() < until_us {
-        let began = Instant::now();
+        let began_us = monotonic_us();
         let decision = limiter.check(&Request::keyed(&key, &limit)).await;
         count += 1;
         if decision.source() != Source::Store {
-            without.push((began.elapsed(), decision));
+            without.push((Duration::from_micros(monotonic_us() - began_us), decision));
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
