@@ -149,11 +149,16 @@ impl Fast {
         if counter_us < self.look_again_us.load(Ordering::Relaxed) && was_not_set(now_us) {
             return now_us;
         }
-        let offset = wall_us().wrapping_sub(counter_us);
+        let wall_us = wall_us();
+        // A thread that was stopped between the readings would move the time of all by as much.
+        if self.counter_us().wrapping_sub(counter_us) > READ_WITHIN_US {
+            return wall_us;
+        }
+        let offset = wall_us.wrapping_sub(counter_us);
         // Two threads may read the wall clock at once. Both store almost the same offset.
         self.wall_less_counter_us.store(offset, Ordering::Relaxed);
         self.look_again_us.store(counter_us + LOOK_EVERY_US, Ordering::Relaxed);
-        counter_us.wrapping_add(offset)
+        wall_us
     }
 
     fn counter_us(&self) -> u64 {
@@ -164,6 +169,8 @@ impl Fast {
 /// The interval between readings of the wall clock. A counter's error of 20 parts in a million
 /// stays below 1 µs for this long.
 const LOOK_EVERY_US: u64 = 50_000;
+/// Both clocks are read in less, unless the thread is stopped meanwhile.
+const READ_WITHIN_US: u64 = 5;
 
 /// Returns whether the coarse clock agrees with `now_us`. If not, the wall clock was set.
 #[cfg(target_os = "linux")]
