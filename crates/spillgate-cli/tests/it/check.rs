@@ -171,13 +171,14 @@ fn the_receipt_of_a_permit_is_in_the_text() {
 fn an_error_is_exit_code_2_with_its_reason() {
     let server = Server::start(&[]);
     let url = server.url();
-    let unused = format!("http://127.0.0.1:{}", free_port());
+    // No free port: another test could take it before the call.
+    let unused = "http://127.0.0.1:1";
     let resp = format!("http://127.0.0.1:{}", server.resp_port.unwrap());
     let grpc = format!("http://127.0.0.1:{}", server.grpc_port.unwrap());
     for (arguments, part) in [
         (&["--url", &url, "--key", "u", "--quota", "5/fortnight"][..], "limit.quota: "),
         (&["--url", &url, "a=1", "a=2"], "attributes.a: duplicate"),
-        (&["--url", &unused], "start a server with `spillgate serve`, or name another with --url"),
+        (&["--url", unused], "start a server with `spillgate serve`, or name another with --url"),
         (
             &["--url", "localhost:8080"],
             "no address of a server; write one such as http://127.0.0.1:8080",

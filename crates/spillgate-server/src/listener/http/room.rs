@@ -66,26 +66,25 @@ impl Room {
         all.min(DECIDED_AT_ONCE.max(largest)) * DECISION_OF_LIMIT
     }
 
-    /// Returns how many of the last `rest` requests to decide at once: at least one.
+    /// Returns how many of the last `rest` requests to decide at once: at least one, if there are any.
     pub fn next(&self, rest: usize) -> usize {
-        let rest = &self.limits[self.limits.len() - rest..];
-        let mut limits = 0;
-        let fits = |of_one: &&usize| {
-            limits += **of_one;
-            limits <= DECIDED_AT_ONCE
-        };
-        rest.iter().take_while(fits).count().max(1).min(rest.len())
+        part_of(self.limits[self.limits.len() - rest..].iter().copied())
     }
 }
 
-/// Returns how many of these requests to decide at once: at least one.
+/// Returns how many of these requests to decide at once: at least one, if there are any.
 pub fn of_one_part(policy: &Policy, requests: &[Request<'_>]) -> usize {
-    let mut limits = 0;
-    let fits = |request: &&Request<'_>| {
-        limits += limits_of(policy, request, None).0;
-        limits <= DECIDED_AT_ONCE
+    part_of(requests.iter().map(|request| limits_of(policy, request, None).0))
+}
+
+/// Returns how many of the requests that meet so many limits fit in one part.
+fn part_of(limits: impl ExactSizeIterator<Item = usize>) -> usize {
+    let (rest, mut sum) = (limits.len(), 0);
+    let fits = |of_one: &usize| {
+        sum += of_one;
+        sum <= DECIDED_AT_ONCE
     };
-    requests.iter().take_while(fits).count().max(1).min(requests.len())
+    limits.take_while(fits).count().max(1).min(rest)
 }
 
 /// Returns the most limits that a request meets, and the most bytes of these and of its ready-made headers in its
