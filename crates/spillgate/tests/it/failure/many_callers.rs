@@ -105,7 +105,7 @@ fn run_outage(outage: Outage) {
         assert!(after.exhausted <= once_more, "{} of the exhausted", after.exhausted);
     }
     if evidence() {
-        let bound_us = (TIMEOUT + Duration::from_millis(5)).as_micros() as u64 + control.at(999);
+        let bound_us = (TIMEOUT + LATENESS).as_micros() as u64 + control.at(999);
         assert!(
             under.at(999) <= bound_us,
             "p99.9 is {} us, at most {bound_us} allowed",
@@ -243,6 +243,9 @@ fn phase_ms() -> u64 {
 
 /// The default.
 const TIMEOUT: Duration = Duration::from_millis(25);
+/// The last look, and two slices of the wait that this machine ends late. Nearly all calls that wait do so in one moment,
+/// the first of the fault, so one stall is in all of their times.
+const LATENESS: Duration = Duration::from_millis(15);
 const PROCESSES: usize = 4;
 const CALLERS: usize = 200;
 /// Between two checks of a caller.
