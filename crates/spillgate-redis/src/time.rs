@@ -70,7 +70,7 @@ impl Deadline {
 /// its own length if it ended late.
 pub(crate) fn counted(from: Instant, due: Instant, now: Instant) -> Duration {
     let slice = due.saturating_duration_since(from);
-    let is_late = now.saturating_duration_since(due) > JITTER;
+    let is_late = now.saturating_duration_since(due) > TICK.max(slice / 4);
     if is_late { slice / STARVED } else { now.saturating_duration_since(from) }
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn us_of(time: &Value) -> Option<u64> {
 
 /// The parts in which a wait is counted. If this process stalls in one of them, the others still count in full.
 pub(crate) const SLICES: u32 = 5;
-/// A busy host ends a timer this late: the resolution of the runtime, and a turn of another process.
-const JITTER: Duration = Duration::from_millis(4);
+/// The resolution of the runtime's timers, by which each may end late, and as much again.
+const TICK: Duration = Duration::from_millis(2);
 /// A slice that ended late counts for this part of its own length. So a wait takes at most about this many times its
 /// length, however little this process runs.
 const STARVED: u32 = 4;
