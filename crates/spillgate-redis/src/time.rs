@@ -69,9 +69,9 @@ impl Deadline {
 /// Returns how much of a slice counts that began at `from`, was to end at `due`, and ended `now`: all of it, or a part of
 /// its own length if it ended late.
 pub(crate) fn counted(from: Instant, due: Instant, now: Instant) -> Duration {
-    let slice = due.saturating_duration_since(from);
-    let is_late = now.saturating_duration_since(due) > TICK.max(slice / 4);
-    if is_late { slice / STARVED } else { now.saturating_duration_since(from) }
+    let is_late = now.saturating_duration_since(due) > TICK;
+    let (slice, all) = (due.saturating_duration_since(from), now.saturating_duration_since(from));
+    if is_late { slice / STARVED } else { all }
 }
 
 /// Parses the reply to TIME, seconds and microseconds, into microseconds.
@@ -90,7 +90,7 @@ pub(crate) const SLICES: u32 = 5;
 const TICK: Duration = Duration::from_millis(2);
 /// A slice that ended late counts for this part of its own length. So a wait takes at most about this many times its
 /// length, however little this process runs.
-const STARVED: u32 = 4;
+const STARVED: u32 = 8;
 /// Longer than any process runs, and within the range of timers.
 const NEVER: Duration = Duration::from_secs(365 * 86_400);
 
