@@ -75,8 +75,13 @@ class Page:
     def until(self, expression, seconds=60):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if self.say(f"Boolean({expression})"):
-                return
+            try:
+                if self.say(f"Boolean({expression})"):
+                    return
+            except AssertionError as error:
+                # The page is being replaced by the next one.
+                if "navigated or closed" not in str(error):
+                    raise
             time.sleep(0.1)
         raise AssertionError(f"never: {expression}\n{self.say('document.body.innerText')[:3000]}")
 
