@@ -47,7 +47,7 @@ impl Deadline {
                 return Some(output);
             }
             let now = Instant::now();
-            left = left.saturating_sub(counted(from, until, now));
+            left = left.saturating_sub(counted([from, until, now], TICK, STARVED));
             if left.is_zero() || now >= self.latest {
                 return None;
             }
@@ -66,12 +66,12 @@ impl Deadline {
     }
 }
 
-/// Returns how much of a slice counts that began at `from`, was to end at `due`, and ended `now`: all of it, or a part of
-/// its own length if it ended late.
-pub(crate) fn counted(from: Instant, due: Instant, now: Instant) -> Duration {
-    let is_late = now.saturating_duration_since(due) > TICK;
+/// Returns how much of a slice counts that began at `from`, was to end at `due`, and ended `now`: all of it, or the
+/// `part`th of its own length if it ended more than `tolerated` late.
+pub(crate) fn counted([from, due, now]: [Instant; 3], tolerated: Duration, part: u32) -> Duration {
+    let is_late = now.saturating_duration_since(due) > tolerated;
     let (slice, all) = (due.saturating_duration_since(from), now.saturating_duration_since(from));
-    if is_late { slice / STARVED } else { all }
+    if is_late { slice / part } else { all }
 }
 
 /// Parses the reply to TIME, seconds and microseconds, into microseconds.
@@ -87,7 +87,7 @@ pub(crate) fn us_of(time: &Value) -> Option<u64> {
 /// The parts in which a wait is counted. If this process stalls in one of them, the others still count in full.
 pub(crate) const SLICES: u32 = 5;
 /// The resolution of the runtime's timers, by which each may end late, and as much again.
-const TICK: Duration = Duration::from_millis(2);
+pub(crate) const TICK: Duration = Duration::from_millis(2);
 /// A slice that ended late counts for this part of its own length. So a wait takes at most about this many times its
 /// length, however little this process runs.
 const STARVED: u32 = 8;

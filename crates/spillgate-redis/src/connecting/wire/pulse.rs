@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
 use super::line::Line;
-use crate::time::counted;
+use crate::time::{TICK, counted};
 
 /// The state that all connections to one shard share.
 ///
@@ -123,7 +123,9 @@ impl Silence {
         if since > self.slice_from {
             self.counted = Duration::ZERO;
         }
-        self.counted += counted(since.max(self.slice_from), self.timer.deadline(), now);
+        let (from, due) = (since.max(self.slice_from), self.timer.deadline());
+        let tolerated = TICK.max(due.saturating_duration_since(from) / STARVED);
+        self.counted += counted([from, due, now], tolerated, STARVED);
         needed.saturating_sub(self.counted)
     }
 
@@ -139,5 +141,8 @@ impl std::fmt::Debug for Pulse {
     }
 }
 
+/// A slice of a silence that ended late counts for this part of its length, more than one of a caller's wait. So a shard
+/// that is silent is called so before its callers give up, also on a busy host.
+const STARVED: u32 = 4;
 /// Several times the longest wait of a decision for a busy shard.
 const BROKEN_AFTER: Duration = Duration::from_secs(1);

@@ -61,22 +61,25 @@ fn starve(url: &str, busy: usize, lasts: Duration) {
     let decisions: u64 = seen.iter().map(|(count, _)| count).sum();
     let without: Vec<_> = seen.iter().flat_map(|(_, without)| without).collect();
     println!("starved: {decisions} decisions, without the store {}", without.len());
-    assert!(decisions > 0 && without.is_empty(), "{without:?}");
+    assert!(without.is_empty(), "{without:?}");
 }
 
 /// Returns the number of decisions, and those that the store did not make.
 async fn calls(limiter: Limiter, caller: usize, until_us: u64) -> (u64, Vec<Decision>) {
     let (mut count, mut without) = (0, Vec::new());
     let (key, limit) = (caller.to_string(), Limit::per_hour(1_000_000_000));
-    while monotonic_us() < until_us {
+    // Once at least: beside other tests, the first turn may come late.
+    loop {
         let decision = limiter.check(&Request::keyed(&key, &limit)).await;
         count += 1;
         if decision.source() != Source::Store {
             without.push(decision);
         }
+        if monotonic_us() >= until_us {
+            return (count, without);
+        }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    (count, without)
 }
 
 /// Lowers the priority of this thread. Ten steps down, it gets a tenth of the time of a busy one.
