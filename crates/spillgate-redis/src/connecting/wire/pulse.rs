@@ -124,8 +124,8 @@ impl Silence {
             self.counted = Duration::ZERO;
         }
         let (from, due) = (since.max(self.slice_from), self.timer.deadline());
-        let tolerated = TICK.max(due.saturating_duration_since(from) / STARVED);
-        self.counted += counted([from, due, now], tolerated, STARVED);
+        let tolerated = TICK.max(due.saturating_duration_since(from) / LATE_SILENCE);
+        self.counted += counted([from, due, now], tolerated, LATE_SILENCE);
         needed.saturating_sub(self.counted)
     }
 
@@ -143,6 +143,6 @@ impl std::fmt::Debug for Pulse {
 
 /// A slice of a silence that ended late counts for this part of its length, more than one of a caller's wait. So a shard
 /// that is silent is called so before its callers give up, also on a busy host.
-const STARVED: u32 = 4;
+const LATE_SILENCE: u32 = 4;
 /// Several times the longest wait of a decision for a busy shard.
 const BROKEN_AFTER: Duration = Duration::from_secs(1);

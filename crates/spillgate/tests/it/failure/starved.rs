@@ -21,20 +21,21 @@ fn a_starved_process_makes_no_decision_without_its_healthy_store() {
     let starving = std::thread::spawn(move || match evidence() {
         true => {
             let cores = std::thread::available_parallelism().unwrap().get();
-            starve(&url, cores * BUSY_OF_CORE / 3, Duration::from_secs(60));
+            let decisions = starve(&url, cores * BUSY_OF_CORE / 3, Duration::from_secs(60));
+            assert!(decisions > 5_000, "too few to show anything: {decisions}");
         }
         false => {
             // Leaves the others to the tests beside this one.
             stay_on_one_core();
-            starve(&url, BUSY_OF_CORE, Duration::from_millis(700));
+            let _ = starve(&url, BUSY_OF_CORE, Duration::from_millis(700));
         }
     });
     starving.join().unwrap();
 }
 
 /// Busy threads of a higher priority leave the limiter's threads about a hundredth of the time, or less, in turns tens of
-/// milliseconds apart, and at times hundreds. The server has the highest priority.
-fn starve(url: &str, busy: usize, lasts: Duration) {
+/// milliseconds apart, and at times hundreds. The server has the highest priority. Returns the number of decisions.
+fn starve(url: &str, busy: usize, lasts: Duration) -> u64 {
     let mut runtime = Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).on_thread_start(|| lower_priority(19)).enable_all();
     let runtime = runtime.build().unwrap();
@@ -62,6 +63,7 @@ fn starve(url: &str, busy: usize, lasts: Duration) {
     let without: Vec<_> = seen.iter().flat_map(|(_, without)| without).collect();
     println!("starved: {decisions} decisions, without the store {}", without.len());
     assert!(without.is_empty(), "{without:?}");
+    decisions
 }
 
 /// Returns the number of decisions, and those that the store did not make.
