@@ -1,7 +1,7 @@
 //! The five algorithms: pure, with `now` as an argument, and integers only.
 //!
-//! Each has a Lua file with its name in the crate `spillgate-redis`, below `lua/algorithm/`. [`step`] decides over
-//! loaded counters; `check.lua` does the same in Redis. Nothing here reads a clock, does I/O or logs.
+//! Each has a Lua file with its name in the crate `spillgate-redis`, below `lua/algorithm/`. The memory engine decides over
+//! several counters; `check.lua` does the same in Redis. Nothing here reads a clock, does I/O or logs.
 //!
 //! A counter's stored state is a [`State`]. [`View::new`] computes the counter at an instant, under the
 //! parameters in force. The stored state may have been written under other parameters, or by a clock ahead of
@@ -14,6 +14,7 @@ pub mod concurrency;
 mod counting;
 mod error;
 pub mod fixed_window;
+mod intent;
 mod kind;
 pub mod passing;
 mod period;
@@ -22,7 +23,6 @@ mod rate;
 mod share;
 pub mod sliding_log;
 pub mod sliding_window;
-mod step;
 #[cfg(test)]
 mod testing;
 pub mod token_bucket;
@@ -31,12 +31,10 @@ mod view;
 use counting::whole_periods_us;
 pub use counting::{Counting, Fields, Footprint, OwnField, Profile, checked_count};
 pub use error::LimitError;
+pub use intent::{Intent, Refund};
 pub use kind::{Algorithm, names_of};
 pub use rate::Rate;
 pub use share::Share;
-pub use step::{
-    Intent, Refund, StepCounter, force, force_above_estimate, holds, refund, renew, step,
-};
 pub use view::View;
 
 /// The parameters of a limit, validated and ready for computation.
@@ -70,7 +68,7 @@ pub enum State {
 }
 
 /// The numbers of a counter that clients see, for one cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// The largest cost that would have room now.
     pub remaining: u64,

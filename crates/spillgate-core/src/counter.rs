@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use crate::algorithm::{Charge, LimitParams, Reading, Refund, StepCounter};
+use crate::algorithm::{Charge, LimitParams, Reading, Refund};
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 
@@ -89,13 +89,6 @@ pub struct ChargeReply {
     pub reading: Reading,
     /// The details that a receipt keeps of the charge.
     pub charge: Option<Charge>,
-}
-
-impl ChargeReply {
-    /// Returns the reply of a store that has stepped the counter.
-    pub fn from_step(counter: &StepCounter<'_>) -> ChargeReply {
-        ChargeReply { fits: counter.fits, reading: counter.reading, charge: counter.charge }
-    }
 }
 
 /// A change to one counter without a decision.

@@ -6,21 +6,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::algorithm::{self, Intent, Reading, StepCounter};
+use crate::algorithm::{Intent, State, View};
 use crate::counter::{COUNTERS_INLINE, Change, ChargeReply, LimitHandle, PlannedCharge};
-use crate::limit::NamedLimit;
+use crate::limit::{NamedLimit, RecordName};
 use crate::plan::{RecordAction, RecordReply, Transaction, TransactionReply};
+use crate::random::random;
 use crate::subject::SubjectKey;
-use crate::time::{Clock, CoarseTime};
+use crate::time::Clock;
 
+mod deciding;
 mod records;
 mod shard;
 mod slot;
 
+use deciding::Deciding;
 use records::Records;
 pub use records::RecordsHeld;
 pub use records::{Corrected, Kept, subject_of, takes_permits};
-use shard::{Place, Shard, Written};
+use shard::{Name, Shard};
 
 /// The memory engine. All counters of one rule and subject live in one shard, so a decision by one rule takes one lock.
 #[derive(Debug)]
@@ -29,6 +32,7 @@ pub struct Memory {
     /// Locked before any shard, in every function that takes both.
     records: Mutex<Records>,
     clock: Clock,
+    random: [u64; 2],
     evicted: AtomicU64,
     overflowed: AtomicU64,
 }
@@ -38,13 +42,13 @@ pub struct Memory {
 pub struct Evictions {
     /// Live counters that were evicted.
     pub live: u64,
-    /// Decisions on the overflow counter that all new subjects of a limit share.
+    /// Charges by an overflow counter that new subjects of a limit share, denied ones too.
     pub overflowed: u64,
 }
 
 impl Memory {
-    /// Creates an engine of at most `max_keys` counters. Sliding logs may take 64 MB beside them; beyond that, a long one
-    /// counts as several, by its bytes.
+    /// Creates an engine of about `max_keys` counters, and 64 at least, beside overflow counters. Sliding logs may take 64 MB
+    /// more; beyond that, a long one counts as several, by its bytes.
     pub fn new(max_keys: usize, clock: Clock) -> Memory {
         let each = max_keys.div_ceil(SHARDS).max(1);
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(each))).collect();
@@ -52,16 +56,13 @@ impl Memory {
             shards,
             records: Mutex::default(),
             clock,
+            random: [random(), random()],
             evicted: AtomicU64::new(0),
             overflowed: AtomicU64::new(0),
         }
     }
 
     /// Decides a transaction over any number of limits, all or none.
-    ///
-    /// Locks the shards of its counters first, then reads the clock, so that two decisions on one counter see their
-    /// times in the order of their charges. The coarse clock suffices for token buckets in use; all else reads the
-    /// exact clock.
     pub fn decide<L: LimitHandle>(&self, transaction: &Transaction<L>) -> TransactionReply {
         let mut replies = SmallVec::new();
         if let RecordAction::Open(opening) = &transaction.record {
@@ -89,7 +90,7 @@ impl Memory {
         RecordReply::None
     }
 
-    /// Decides over one counter, without allocating lists.
+    /// Decides over one counter.
     pub fn decide_one<L: LimitHandle>(
         &self,
         asked: &PlannedCharge<L>,
@@ -100,7 +101,7 @@ impl Memory {
         reply.expect("each planned counter has a reply")
     }
 
-    /// Locks the shards of the counters, then reads the clock and decides.
+    /// Decides over charges in the order of their groups, all or none of each.
     ///
     /// Passes the reply for each counter to `answer`, in order, and returns whether every enforced counter had room.
     #[inline]
@@ -110,43 +111,18 @@ impl Memory {
         intent: Intent,
         mut answer: impl FnMut(ChargeReply),
     ) -> bool {
-        let mut locked = self.lock(asked);
-        // The fast path: no state is unpacked into a list, and only the coarse clock is read.
-        let by_coarse = intent == Intent::Charge
-            && locked.charge_in_place(asked, self.clock.coarse(), &mut answer);
-        by_coarse || self.decide_by_exact_clock(asked, intent, &mut locked, &mut answer)
+        let mut decision = self.begin(asked, intent);
+        decision.decide(asked, &mut answer)
     }
 
-    /// Loads the state of each counter, decides at the exact instant, and stores the new state.
-    #[inline(never)]
-    fn decide_by_exact_clock<L: LimitHandle>(
-        &self,
-        asked: &[PlannedCharge<L>],
-        intent: Intent,
-        locked: &mut Locked<'_>,
-        answer: &mut impl FnMut(ChargeReply),
-    ) -> bool {
+    /// Locks the shards of a decision's counters, then reads the clock, so that two decisions on one counter see their
+    /// times in the order of their charges.
+    #[inline]
+    fn begin<L: LimitHandle>(&self, asked: &[PlannedCharge<L>], intent: Intent) -> Deciding<'_> {
+        let locked = self.lock(asked);
         let now_us = self.clock.now_us();
-        let mut places: SmallVec<[Place; COUNTERS_INLINE]> = SmallVec::new();
-        let mut counters: SmallVec<[StepCounter<'_>; COUNTERS_INLINE]> = SmallVec::new();
-        for asked in asked {
-            let shard = locked.shard(asked.key);
-            let place = self.place(shard, asked, now_us);
-            counters.push(StepCounter::new(
-                asked.params(),
-                asked.cost,
-                asked.group,
-                shard.take(&place),
-            ));
-            places.push(place);
-        }
-        let allowed = algorithm::step(&mut counters, intent, now_us);
-        // Denied counters are written back too: their large states were moved out by `take`.
-        for ((asked, counter), place) in asked.iter().zip(&mut counters).zip(places) {
-            answer(ChargeReply::from_step(counter));
-            locked.shard(asked.key).put(place, counter);
-        }
-        allowed
+        let own = SmallVec::new();
+        Deciding { memory: self, locked, intent, now_us, needs_own: false, own }
     }
 
     /// Changes one counter without a decision. Returns the whole units refunded, and the counter's state afterwards.
@@ -155,36 +131,45 @@ impl Memory {
         asked: &PlannedCharge<L>,
         change: Change,
     ) -> (u64, ChargeReply) {
-        self.with_counter(asked, |counter, now_us| match change {
-            Change::Force(cost) => {
-                counter.cost = cost;
-                algorithm::force(std::slice::from_mut(counter), now_us);
-                0
-            }
-            Change::Refund(what) => algorithm::refund(counter, what, now_us),
-        })
+        let adds = matches!(change, Change::Force(_));
+        let (returned, reply) =
+            self.with_counter(asked, adds, |view, state, now_us| match change {
+                Change::Force(cost) => {
+                    view.force(state, cost, now_us);
+                    Some(0)
+                }
+                Change::Refund(what) => view.refund(state, what, now_us),
+            });
+        (returned.unwrap_or(0), reply)
     }
 
-    /// Calls `act` with a counter's state, and stores the new state.
+    /// Calls `act` with a counter and its state, and stores the new state if it returns something. `adds` says whether it
+    /// may use a counter that is not stored yet.
     fn with_counter<L: LimitHandle, T>(
         &self,
         asked: &PlannedCharge<L>,
-        act: impl FnOnce(&mut StepCounter<'_>, u64) -> T,
-    ) -> (T, ChargeReply) {
+        adds: bool,
+        act: impl FnOnce(&mut View<'_>, &mut Option<State>, u64) -> Option<T>,
+    ) -> (Option<T>, ChargeReply) {
         let mut shard = self.shards[shard_of(asked.key)].lock();
-        let now_us = self.clock.now_us();
-        let place = self.place(&mut shard, asked, now_us);
-        let mut counter = StepCounter::new(asked.params(), asked.cost, 0, shard.take(&place));
-        let done = act(&mut counter, now_us);
-        shard.put(place, &mut counter);
-        (done, ChargeReply::from_step(&counter))
+        let (now_us, mut name) = (self.clock.now_us(), self.name(asked.key.id, asked.limit()));
+        if adds && !shard.find(name).is_known() && !shard.has_room(1, now_us, |_| false) {
+            self.overflowed.fetch_add(1, Ordering::Relaxed);
+            name = self.overflow_name(asked);
+        }
+        let act = |view: &mut View<'_>, state: &mut Option<State>| act(view, state, now_us);
+        let (done, reading) = shard.change(name, asked.params(), 1, now_us, act);
+        if shard.is_over() {
+            shard.evict(now_us, |kept| kept == name, &self.evicted);
+        }
+        (done, ChargeReply { fits: true, reading, charge: None })
     }
 
     /// Deletes the state of these limits for a subject.
     pub fn reset(&self, key: SubjectKey, limits: &[NamedLimit]) {
         let mut shard = self.shards[shard_of(key)].lock();
         for limit in limits {
-            shard.forget(key.id ^ limit.mix());
+            shard.forget(self.name(key.id, limit));
         }
     }
 
@@ -211,37 +196,33 @@ impl Memory {
         }
     }
 
-    /// Returns the place of a counter's state in its shard.
+    /// Returns the name of a limit's counter for a subject.
     ///
-    /// A new subject gets a place if the shard makes room. Otherwise it shares the limit's overflow counter
-    /// with all others that found no room.
-    fn place<L: LimitHandle>(
-        &self,
-        shard: &mut Shard,
-        asked: &PlannedCharge<L>,
-        now_us: u64,
-    ) -> Place {
-        self.own_place(shard, asked, now_us).unwrap_or_else(|| {
-            self.overflowed.fetch_add(1, Ordering::Relaxed);
-            shard.find(asked.key.rule ^ asked.limit().mix())
-        })
+    /// The limits of a subject without names of their own differ only in bits by which no table finds a place, so that
+    /// they lie side by side. Others are spread: a request may bring limits of any number of periods.
+    #[inline]
+    fn name(&self, id: u128, limit: &NamedLimit) -> Name {
+        match limit.record() {
+            RecordName::Position(position) => self.hash(id) ^ bits_of(position, limit),
+            RecordName::Given(_) => self.hash(id ^ limit.mix()),
+        }
     }
 
-    /// Returns the place of the subject's own counter, if it has one or the shard makes room.
-    fn own_place<L: LimitHandle>(
-        &self,
-        shard: &mut Shard,
-        asked: &PlannedCharge<L>,
-        now_us: u64,
-    ) -> Option<Place> {
-        if shard.is_over() && asked.cost > 0 {
-            shard.make_room(now_us, &self.evicted);
-        }
-        let place = shard.find(asked.name());
-        // Charges of 0 store nothing, so they never evict another counter.
-        let has_room =
-            place.is_known() || asked.cost == 0 || shard.make_room(now_us, &self.evicted);
-        has_room.then_some(place)
+    /// Returns the name of the counter that all subjects of a shard and limit share that found no room. Limits that requests
+    /// bring beside a rule's may have any number of periods: those within a factor of two share it, so that there are few.
+    fn overflow_name<L: LimitHandle>(&self, asked: &PlannedCharge<L>) -> Name {
+        let limit = asked.limit();
+        let periods = 1 + u128::from(limit.limit().period().leading_zeros());
+        self.hash(asked.key.rule ^ periods) ^ bits_of(limit.position(), limit)
+    }
+
+    /// Returns a hash by random bits of this process, so that nobody can aim two subjects at one counter. The secret of
+    /// the ids does not suffice for that, since all fleets share it unless it is set.
+    #[inline]
+    fn hash(&self, id: u128) -> u64 {
+        let [low, high] = [id as u64 ^ self.random[0], (id >> 64) as u64 ^ self.random[1]];
+        let product = u128::from(low) * u128::from(high);
+        product as u64 ^ (product >> 64) as u64
     }
 
     /// Locks every shard that holds one of the counters, in ascending order, so that no two callers deadlock.
@@ -254,7 +235,7 @@ impl Memory {
         self.lock_several(counters)
     }
 
-    #[cold] // decisions by one rule, the usual ones, are 5 % faster with this
+    #[cold]
     fn lock_several<L>(&self, counters: &[PlannedCharge<L>]) -> Locked<'_> {
         let mut numbers: SmallVec<[usize; COUNTERS_INLINE]> =
             counters.iter().map(|counter| shard_of(counter.key)).collect();
@@ -283,41 +264,12 @@ impl Locked<'_> {
             }
         }
     }
+}
 
-    /// Charges every counter inside its slot, if all are enforced buckets in use and the coarse clock is certain.
-    ///
-    /// Returns whether it did. If not, every slot is restored, and `answer` was not called.
-    #[inline]
-    fn charge_in_place<L: LimitHandle>(
-        &mut self,
-        asked: &[PlannedCharge<L>],
-        now: CoarseTime,
-        answer: &mut impl FnMut(ChargeReply),
-    ) -> bool {
-        let reply = |reading| ChargeReply { fits: true, reading, charge: None };
-        // A single counter needs no undo list.
-        if let [asked] = asked {
-            let charged = self.shard(asked.key).charge(asked, now);
-            charged.map(|(reading, _)| answer(reply(reading))).is_some()
-        } else {
-            let mut readings: SmallVec<[Reading; COUNTERS_INLINE]> = SmallVec::new();
-            let mut before: SmallVec<[Written; COUNTERS_INLINE]> = SmallVec::new();
-            for one in asked {
-                let Some((reading, written)) = self.shard(one.key).charge(one, now) else { break };
-                readings.push(reading);
-                before.push(written);
-            }
-            // One counter needs the exact clock, so the whole transaction starts again. A transaction has
-            // each counter once, so the order of undoing does not matter.
-            if before.len() < asked.len() {
-                let written = asked.iter().zip(before);
-                written.for_each(|(one, written)| self.shard(one.key).undo(written));
-                return false;
-            }
-            readings.into_iter().for_each(|reading| answer(reply(reading)));
-            true
-        }
-    }
+/// Returns bits that differ for the positions and algorithms of a rule's limits: the highest of a name.
+#[inline]
+fn bits_of(position: u8, limit: &NamedLimit) -> u64 {
+    (u64::from(position) << 3 | limit.algorithm() as u64) << 55
 }
 
 fn shard_of(key: SubjectKey) -> usize {

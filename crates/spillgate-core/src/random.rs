@@ -2,8 +2,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Returns a random number that cannot be guessed from earlier ones. It tells ids, instances and waits apart; a key
-/// needs more.
+/// Returns a random number that cannot be guessed from earlier ones. It tells ids, instances, waits and the
+/// names of counters in memory apart; a key that protects secrets needs more.
 pub fn random() -> u64 {
     RandomState::new().hash_one(())
 }

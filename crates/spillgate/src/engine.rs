@@ -24,7 +24,7 @@ pub(crate) use no_store::RedisStore;
 #[derive(Debug)]
 pub(crate) enum Engine {
     /// State in this process.
-    Memory(Memory),
+    Memory(Box<Memory>),
     /// State in a store that several instances share.
     Redis(Arc<RedisStore>),
 }

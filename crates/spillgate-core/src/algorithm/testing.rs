@@ -1,8 +1,6 @@
 //! Helpers for the tests of several algorithms: a stored counter, and reproducible random numbers.
 
-use super::{
-    Charge, Intent, LimitParams, Reading, Refund, State, StepCounter, force, refund, step,
-};
+use super::{Charge, Intent, LimitParams, Reading, Refund, State, View};
 
 /// A counter's stored state, and the parameters in force.
 #[derive(Clone)]
@@ -39,28 +37,35 @@ impl Stored {
         intent: Intent,
         now_us: u64,
     ) -> (bool, Reading, Option<Charge>) {
-        let mut counters = [StepCounter::new(&self.params, cost, 0, self.state.clone())];
-        let fits = step(&mut counters, intent, now_us);
-        let [counter] = counters;
-        assert!(counter.changed || counter.state == self.state, "changed without the mark");
-        self.state = counter.state;
-        (fits, counter.reading, counter.charge)
+        let (params, tested) = (self.params, cost.max(1));
+        let mut view = View::new(self.state.as_ref(), &params, now_us);
+        let (fits, mut charge) = (view.has_room(tested), None);
+        let may_charge = intent != Intent::Peek && cost > 0;
+        if may_charge && fits {
+            charge = view.charge(&mut self.state, cost, intent, now_us);
+        } else if may_charge && view.rebased() {
+            view.save(&mut self.state);
+        }
+        let mut reading = view.reading(self.state.as_ref(), tested);
+        if fits {
+            reading.retry_after_us = Some(0);
+        }
+        (fits, reading, charge)
     }
 
     pub(crate) fn force(&mut self, cost: u64, now_us: u64) -> Reading {
-        let mut counters = [StepCounter::new(&self.params, cost, 0, self.state.clone())];
-        force(&mut counters, now_us);
-        let [counter] = counters;
-        self.state = counter.state;
-        counter.reading
+        let params = self.params;
+        let mut view = View::new(self.state.as_ref(), &params, now_us);
+        view.force(&mut self.state, cost, now_us);
+        view.reading(self.state.as_ref(), 1)
     }
 
     pub(crate) fn refund(&mut self, what: Refund, now_us: u64) -> u64 {
-        let mut counter = StepCounter::new(&self.params, 0, 0, self.state.clone());
-        let returned = refund(&mut counter, what, now_us);
-        assert!(counter.changed || counter.state == self.state, "changed without the mark");
-        self.state = counter.state;
-        returned
+        let (params, before) = (self.params, self.state.clone());
+        let mut view = View::new(self.state.as_ref(), &params, now_us);
+        let returned = view.refund(&mut self.state, what, now_us);
+        assert!(returned.is_some() || before == self.state, "changed without saying so");
+        returned.unwrap_or(0)
     }
 }
 

@@ -16,7 +16,6 @@ use super::{
     OwnField, Profile, Rate, Reading, Refund, Share, gcd, tolerated_us,
 };
 
-mod coarse;
 mod level;
 
 pub use level::Level;

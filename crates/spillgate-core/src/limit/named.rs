@@ -125,6 +125,11 @@ impl NamedLimit {
         self.record
     }
 
+    /// Returns its position in its rule.
+    pub fn position(&self) -> u8 {
+        self.position
+    }
+
     /// Returns the hash that distinguishes this limit's state from the subject's other limits.
     #[inline]
     pub fn mix(&self) -> u128 {

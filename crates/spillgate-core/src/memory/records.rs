@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Locked, Memory};
-use crate::algorithm::{self, Intent};
+use super::Memory;
+use crate::algorithm::Intent;
 use crate::counter::{Change, LimitHandle, PlannedCharge};
 use crate::plan::{RecordReply, Transaction, TransactionReply};
 use crate::reservation::kept::{RecordedCharge, RecordedCharges};
@@ -73,20 +73,20 @@ impl Memory {
             None => Opened::New,
         };
         let charges = &transaction.charges[..];
-        // Locked until the decision, so that no other takes the room.
-        let mut locked = self.lock(charges);
-        let opened = match opened {
-            Opened::New if !self.have_places(charges, &mut locked, now_us) => Opened::Full,
-            opened => opened,
-        };
         // A repeated, conflicting or rejected opening charges nothing: the peek only fills in the reply.
         let intent = if opened == Opened::New { transaction.intent } else { Intent::Peek };
+        let mut deciding = self.begin(charges, intent);
+        deciding.needs_own = true;
         let mut replies = SmallVec::new();
-        let answer = &mut |one| replies.push(one);
-        let allowed = self.decide_by_exact_clock(charges, intent, &mut locked, answer);
+        let allowed = deciding.decide(charges, &mut |one| replies.push(one));
+        // Without room for a counter the decision became a peek.
+        let opened = match opened {
+            Opened::New if allowed && deciding.intent != intent => Opened::Full,
+            opened => opened,
+        };
         let record = RecordReply::Opened(opened);
         let mut reply = TransactionReply { allowed, replies, record, is_resent: false };
-        drop(locked);
+        drop(deciding);
         match opened {
             Opened::Repeated => reply.admit(),
             Opened::Conflict | Opened::Ended(_) => {
@@ -111,19 +111,6 @@ impl Memory {
             reply.record = RecordReply::Opened(Opened::Refused);
         }
         reply
-    }
-
-    /// Returns whether each enforced charge has a counter of the subject's own, or room for one.
-    ///
-    /// An overflow counter does not suffice: the end of the reservation would not find its charge there.
-    fn have_places<L: LimitHandle>(
-        &self,
-        charges: &[PlannedCharge<L>],
-        locked: &mut Locked<'_>,
-        now_us: u64,
-    ) -> bool {
-        let mut enforced = charges.iter().filter(|asked| asked.group == 0);
-        enforced.all(|asked| self.own_place(locked.shard(asked.key), asked, now_us).is_some())
     }
 
     /// Returns the result of opening a reservation whose id already has a record.
@@ -174,13 +161,16 @@ impl Memory {
                 continue;
             };
             let planned = counter.planned(0);
-            let (returned, _) = match change {
-                Change::Force(cost) => self.with_counter(&planned, |counter, now_us| {
-                    counter.cost = cost;
-                    algorithm::force_above_estimate(counter, now_us);
+            let returned = match change {
+                // State that was written under other numbers since then stays as it is: under the reservation's numbers,
+                // use above them would be erased.
+                Change::Force(cost) => {
+                    self.with_counter(&planned, true, |view, state, now_us| {
+                        (!view.is_converted()).then(|| view.force(state, cost, now_us))
+                    });
                     0
-                }),
-                Change::Refund(_) => self.change(&planned, change),
+                }
+                Change::Refund(_) => self.change(&planned, change).0,
             };
             corrected(
                 counter,
@@ -208,8 +198,8 @@ impl Memory {
         let all_held = self.holds_permits(held);
         if all_held {
             for (counter, charge) in held.charges() {
-                self.with_counter(&counter, |counter, now_us| {
-                    algorithm::renew(counter, &charge, for_us, now_us);
+                self.with_counter(&counter, false, |view, state, _| {
+                    view.renew(state, &charge, for_us).then_some(())
                 });
             }
         }
@@ -222,10 +212,12 @@ impl Memory {
             held.counters.iter().enumerate().filter(|(_, counter)| counter.is_enforced);
         enforced.all(|(place, counter)| {
             held.record.charge(place).is_none_or(|charge| {
-                self.with_counter(&counter.planned(0), |counter, now_us| {
-                    algorithm::holds(counter, &charge, now_us)
-                })
-                .0
+                let mut is_held = false;
+                self.with_counter(&counter.planned(0), false, |view, state, _| {
+                    is_held = view.holds(state.as_ref(), &charge);
+                    None::<()>
+                });
+                is_held
             })
         })
     }

@@ -3,14 +3,12 @@
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hashbrown::HashTable;
+use hashbrown::{HashTable, hash_table as table};
 
 use super::slot::{Slot, Unpacked};
-use crate::algorithm::{LimitParams, Reading, State, StepCounter};
-use crate::counter::{LimitHandle, PlannedCharge};
-use crate::time::CoarseTime;
+use crate::algorithm::{LimitParams, Reading, State, View};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Shard {
     table: HashTable<Entry>,
     large: Vec<Option<State>>,
@@ -24,42 +22,34 @@ pub struct Shard {
 
 #[derive(Debug)]
 struct Entry {
-    /// A `u128` in two halves: its alignment would pad the entry.
-    key: [u64; 2],
+    name: Name,
     slot: Slot,
 }
 
-/// The bucket of a counter's state, or the key under which it will be stored.
+/// The name of a counter. It is its hash in the table too.
+pub type Name = u64;
+
+/// A counter's name, and the bucket where its state was found.
 ///
-/// The bucket index goes stale when the table grows; `still_or_again` finds it again then.
+/// A table that grows or shrinks moves its entries, so the name is compared at each use, and a counter that has moved is
+/// found again.
 #[derive(Debug)]
 pub struct Place {
-    key: [u64; 2],
-    bucket: Option<usize>,
-}
-
-/// A slot that was charged in place, and its content before.
-pub struct Written {
-    place: usize,
-    before: Slot,
+    pub name: Name,
+    bucket: usize,
 }
 
 impl Place {
+    /// Returns whether the counter was stored when it was looked for.
+    #[inline]
     pub fn is_known(&self) -> bool {
-        self.bucket.is_some()
+        self.bucket != NOWHERE
     }
 }
 
 impl Shard {
     pub fn new(max_keys: usize) -> Shard {
-        Shard {
-            table: HashTable::new(),
-            large: Vec::new(),
-            large_free: Vec::new(),
-            log_bytes: 0,
-            max_keys,
-            cursor: 0,
-        }
+        Shard { max_keys, ..Shard::default() }
     }
 
     pub fn len(&self) -> usize {
@@ -73,64 +63,66 @@ impl Shard {
     }
 
     #[inline]
-    pub fn find(&self, key: u128) -> Place {
-        let key = halves(key);
-        Place { key, bucket: self.table.find_bucket_index(key[0], |entry| entry.key == key) }
+    pub fn find(&self, name: Name) -> Place {
+        let bucket = self.table.find_bucket_index(name, |entry| entry.name == name);
+        Place { name, bucket: bucket.unwrap_or(NOWHERE) }
     }
 
-    /// Returns the state at a place. A large state is moved out, and must be put back.
+    /// Returns the slot at a place, if it is stored.
     #[inline]
-    pub fn take(&mut self, place: &Place) -> Option<State> {
-        let entry = self.table.get_bucket(place.bucket?)?;
-        match entry.slot.unpack() {
-            Unpacked::State(state) => Some(state),
-            Unpacked::Large(index) => self.replace_large(index, None),
+    pub fn slot(&self, place: &Place) -> Option<&Slot> {
+        let is_it = |entry: &Entry| entry.name == place.name;
+        let here = self.table.get_bucket(place.bucket).filter(|entry| is_it(entry));
+        let entry = match here {
+            None if place.is_known() => self.table.find(place.name, is_it),
+            here => here,
+        };
+        entry.map(|entry| &entry.slot)
+    }
+
+    /// Returns the counter at a place, at an instant.
+    pub fn view<'p>(&self, place: &Place, params: &'p LimitParams, now_us: u64) -> View<'p> {
+        match self.slot(place).map(Slot::unpack) {
+            Some(Unpacked::State(state)) => View::new(Some(&state), params, now_us),
+            Some(Unpacked::Large(index)) => {
+                View::new(self.large[index as usize].as_ref(), params, now_us)
+            }
+            None => View::new(None, params, now_us),
         }
     }
 
-    /// Charges an enforced token bucket inside its slot, and returns the data to undo it.
-    ///
-    /// Returns `None`, and changes nothing, if the counter is no bucket in use, or the coarse clock is not certain.
-    #[inline(always)] // else the result is moved into the lists of a decision
-    pub fn charge<L: LimitHandle>(
+    /// Calls `act` with a counter and its state, and stores the state if it returns something. Returns the numbers of the
+    /// counter afterwards, for `cost`.
+    pub fn change<T>(
         &mut self,
-        asked: &PlannedCharge<L>,
-        now: CoarseTime,
-    ) -> Option<(Reading, Written)> {
-        let LimitParams::TokenBucket(params) = asked.params() else { return None };
-        let place = self.find(asked.name()).bucket.filter(|_| asked.group == 0)?;
-        let slot = &mut self.table.get_bucket_mut(place)?.slot;
-        let before = *slot;
-        let reading = slot.charge(params, asked.cost, now)?;
-        Some((reading, Written { place, before }))
-    }
-
-    /// Restores a slot. Valid only before the table changes otherwise.
-    pub fn undo(&mut self, written: Written) {
-        if let Some(entry) = self.table.get_bucket_mut(written.place) {
-            entry.slot = written.before;
+        name: Name,
+        params: &LimitParams,
+        cost: u64,
+        now_us: u64,
+        act: impl FnOnce(&mut View<'_>, &mut Option<State>) -> Option<T>,
+    ) -> (Option<T>, Reading) {
+        let place = self.find(name);
+        let (mut state, large) = match self.slot(&place).map(Slot::unpack) {
+            Some(Unpacked::State(state)) => (Some(state), None),
+            Some(Unpacked::Large(index)) => (self.replace_large(index, None), Some(index)),
+            None => (None, None),
+        };
+        let mut view = View::new(state.as_ref(), params, now_us);
+        let done = act(&mut view, &mut state);
+        let reading = view.reading(state.as_ref(), cost.max(1));
+        // A large state was moved out, and goes back.
+        if done.is_some() || large.is_some() {
+            self.store(&place, state, large, (params.capacity(), reading.remaining));
         }
+        (done, reading)
     }
 
-    /// Stores the new state of a counter that was taken. Does nothing for an unchanged small state, which is
-    /// still there.
-    pub fn put(&mut self, place: Place, counter: &mut StepCounter<'_>) {
-        let left = (counter.params.capacity(), counter.reading.remaining);
-        self.store(place, counter.state.take(), counter.changed, left);
-    }
-
-    /// `left` is the limit's capacity, and what is left of it.
-    fn store(&mut self, place: Place, state: Option<State>, changed: bool, left: (u64, u64)) {
-        let place = self.still_or_again(place);
-        let before = place.bucket.and_then(|bucket| self.table.get_bucket(bucket)).map(|e| e.slot);
-        let large = before.and_then(|slot| slot.large_index());
-        // A small state was copied by `take`, so it is still in its slot. A large one was moved out and must go back.
-        if !changed && large.is_none() {
-            return;
-        }
+    /// `large` is the index of the place's large state, which was moved out; `left` the limit's capacity, and what is
+    /// left of it.
+    fn store(&mut self, place: &Place, state: Option<State>, large: Option<u32>, left: (u64, u64)) {
         // A state without use is not stored: no entry means an empty counter.
         let Some(state) = state.filter(|state| !state.is_spent()) else {
-            return self.remove(&place, large);
+            return self.remove(place.name, large);
         };
         // A state can change its form: a bucket that gets its first receipt no longer fits a slot.
         let slot = match (Slot::pack(&state), large) {
@@ -145,64 +137,98 @@ impl Shard {
             }
             (None, None) => Slot::large(self.add_large(state)),
         };
-        self.write(place, slot.with_use(left.0, left.1));
+        self.write(place, &slot.with_use(left.0, left.1));
     }
 
-    /// Returns the place, or finds it again if a counter added since then made the table grow and move its entries.
-    fn still_or_again(&self, place: Place) -> Place {
-        let here = place.bucket.and_then(|bucket| self.table.get_bucket(bucket));
-        if place.bucket.is_some() && here.is_none_or(|entry| entry.key != place.key) {
-            return self.find(u128::from(place.key[0]) | u128::from(place.key[1]) << 64);
+    /// Stores a slot at a place.
+    #[inline]
+    pub fn write(&mut self, place: &Place, slot: &Slot) {
+        if let Some(entry) = self.table.get_bucket_mut(place.bucket)
+            && entry.name == place.name
+        {
+            entry.slot = *slot;
+            return;
         }
-        place
+        self.write_anew(place.name, slot);
     }
 
-    pub fn forget(&mut self, key: u128) {
-        let place = self.find(key);
-        let taken = self.take(&place);
-        self.store(place, None, taken.is_some(), (0, 0));
+    /// Stores the slot of a counter that is new, or that the table has moved.
+    #[inline(never)]
+    fn write_anew(&mut self, name: Name, slot: &Slot) {
+        let entry = Entry { name, slot: *slot };
+        match self.table.entry(name, |known| known.name == name, |known| known.name) {
+            table::Entry::Occupied(mut known) => *known.get_mut() = entry,
+            table::Entry::Vacant(vacant) => {
+                vacant.insert(entry);
+            }
+        }
     }
 
-    /// Returns whether the shard holds more than it may. It can, because a stored log grows.
+    pub fn forget(&mut self, name: Name) {
+        let large = self.slot(&self.find(name)).and_then(Slot::large_index);
+        self.remove(name, large);
+    }
+
+    /// Returns whether the shard holds more than it may.
+    #[inline]
     pub fn is_over(&self) -> bool {
         self.counted() > self.max_keys
     }
 
     /// Returns the number of counters. Logs that are too long together count as many more, by their bytes.
+    #[inline]
     fn counted(&self) -> usize {
         self.table.len() + self.log_bytes.saturating_sub(LOG_BYTES_FREE) / COUNTER_BYTES
     }
 
-    /// Sweeps a few buckets, and returns whether one more counter may be added.
-    ///
-    /// If the shard is full, evicts the counter of a sample that has used the smallest part of its limit.
-    pub fn make_room(&mut self, now_us: u64, evicted: &AtomicU64) -> bool {
-        self.sweep(SWEEP, now_us);
-        // A loop, because the overflow counter is added even without room: the table can exceed `max_keys`.
-        while self.counted() >= self.max_keys {
-            // Long logs leave few counters in a large table, where a sample would find none.
-            if self.table.num_buckets() > SPARSE * self.table.len().max(SAMPLE) {
-                self.table.shrink_to(2 * self.table.len(), |entry| entry.key[0]);
-            }
-            let least = self.least_of_sample(now_us);
-            if self.counted() < self.max_keys {
+    /// Sweeps a few buckets, and returns whether there is room for `added` more counters, or the next buckets have enough
+    /// that may go for them. `keeps` names counters that must stay while they are in use.
+    pub fn has_room(&mut self, added: usize, now_us: u64, keeps: impl Fn(Name) -> bool) -> bool {
+        self.sweep(SWEEP, usize::MAX, now_us, &keeps);
+        let surplus = |shard: &Shard| (shard.counted() + added).saturating_sub(shard.max_keys);
+        if surplus(self) == 0 {
+            return true;
+        }
+        self.shrink_if_sparse();
+        let from = self.cursor;
+        let seen = self.sweep(SAMPLES_MAX * SAMPLE, surplus(self), now_us, &keeps);
+        // The eviction begins with what was seen.
+        self.cursor = from;
+        seen.weight >= surplus(self)
+    }
+
+    /// Evicts counters until the shard holds no more than it may: of each sample the one that has used the smallest part
+    /// of its limit. It can fail, because the overflow counter is added even without room, and counters of the decision
+    /// stay.
+    #[cold]
+    pub fn evict(&mut self, now_us: u64, keeps: impl Fn(Name) -> bool, evicted: &AtomicU64) {
+        while self.is_over() {
+            self.shrink_if_sparse();
+            let least = self.least_of_sample(now_us, &keeps);
+            if !self.is_over() {
                 break;
             }
-            let Some(bucket) = least else { return false };
+            let Some(bucket) = least else { break };
             self.remove_bucket(bucket);
             evicted.fetch_add(1, Ordering::Relaxed);
         }
-        true
+    }
+
+    /// Makes a table smaller that long logs have left with few counters, among whose buckets a sample would find none.
+    fn shrink_if_sparse(&mut self) {
+        if self.table.num_buckets() > SPARSE * self.table.len().max(SAMPLE) {
+            self.table.shrink_to(2 * self.table.len(), |entry| entry.name);
+        }
     }
 
     /// Sweeps until enough counters were seen to choose from, and returns the one that loses the least by its eviction.
-    fn least_of_sample(&mut self, now_us: u64) -> Option<usize> {
+    fn least_of_sample(&mut self, now_us: u64, keeps: &impl Fn(Name) -> bool) -> Option<usize> {
         let (mut least, mut seen) = (None, 0);
         for _ in 0..SAMPLES_MAX {
-            let (found, count) = self.sweep(SAMPLE, now_us);
-            let candidates = [least, found].into_iter().flatten();
+            let found = self.sweep(SAMPLE, usize::MAX, now_us, keeps);
+            let candidates = [least, found.least].into_iter().flatten();
             least = candidates.min_by_key(|(_, loss): &(usize, Loss)| *loss);
-            seen += count;
+            seen += found.count;
             if seen >= CHOICES {
                 break;
             }
@@ -210,71 +236,61 @@ impl Shard {
         least.map(|(bucket, _)| bucket)
     }
 
-    /// Removes expired counters from the next `buckets` buckets. Returns that of the others that may be evicted and loses
-    /// the least by it, and how many may be evicted.
-    fn sweep(&mut self, buckets: usize, now_us: u64) -> (Option<(usize, Loss)>, usize) {
-        let (mut least, mut count): (Option<(usize, Loss)>, usize) = (None, 0);
-        for bucket in self.next_buckets(buckets) {
-            let Some(slot) = self.table.get_bucket(bucket).map(|entry| entry.slot) else {
-                continue;
-            };
-            let (gone, can_go) = match slot.unpack() {
-                Unpacked::State(state) => (state.gone_us() <= now_us, true),
+    /// Removes expired counters from the next `buckets` buckets, each at most once, until it has seen `enough` that may be
+    /// evicted, where a log counts by its bytes.
+    fn sweep(
+        &mut self,
+        buckets: usize,
+        enough: usize,
+        now_us: u64,
+        keeps: &impl Fn(Name) -> bool,
+    ) -> Seen {
+        let mut seen = Seen { least: None, count: 0, weight: 0 };
+        let all = self.table.num_buckets();
+        for _ in 0..buckets.min(all) {
+            if seen.weight >= enough {
+                break;
+            }
+            self.cursor = (self.cursor + 1) % all;
+            let bucket = self.cursor;
+            let Some(&Entry { name, slot }) = self.table.get_bucket(bucket) else { continue };
+            let (gone, can_go, weight) = match slot.unpack() {
+                Unpacked::State(state) => (state.gone_us() <= now_us, true, 1),
                 Unpacked::Large(index) => match &self.large[index as usize] {
-                    Some(state) => (state.gone_us() <= now_us, state.may_be_evicted()),
-                    // The decision under way has taken it.
-                    None => (false, false),
+                    Some(state) => {
+                        let weight = 1 + log_bytes(state) / COUNTER_BYTES;
+                        (state.gone_us() <= now_us, state.may_be_evicted(), weight)
+                    }
+                    None => (true, true, 1),
                 },
             };
             if gone {
                 self.remove_bucket(bucket);
-            } else if can_go && !slot.was_exhausted() {
-                count += 1;
+            } else if can_go && !slot.was_exhausted() && !keeps(name) {
+                seen.count += 1;
+                seen.weight += weight;
                 let loss = slot.part_used();
-                if least.is_none_or(|(_, known)| loss < known) {
-                    least = Some((bucket, loss));
+                if seen.least.is_none_or(|(_, known)| loss < known) {
+                    seen.least = Some((bucket, loss));
                 }
             }
         }
-        (least, count)
+        seen
     }
 
-    fn next_buckets(
-        &mut self,
-        count: usize,
-    ) -> std::iter::Map<std::ops::Range<usize>, impl FnMut(usize) -> usize + use<>> {
-        let buckets = self.table.num_buckets().max(1);
-        let from = self.cursor;
-        self.cursor = (self.cursor + count) % buckets;
-        (0..count).map(move |step| (from + step) % buckets)
-    }
-
-    fn write(&mut self, place: Place, slot: Slot) {
-        match place.bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
-            Some(entry) => entry.slot = slot,
-            None => {
-                let entry = Entry { key: place.key, slot };
-                self.table.insert_unique(place.key[0], entry, |entry| entry.key[0]);
-            }
-        }
-    }
-
-    fn remove(&mut self, place: &Place, large: Option<u32>) {
+    fn remove(&mut self, name: Name, large: Option<u32>) {
         if let Some(index) = large {
             self.replace_large(index, None);
             self.large_free.push(index);
         }
-        if let Some(bucket) = place.bucket
-            && let Ok(entry) = self.table.get_bucket_entry(bucket)
-        {
+        if let Ok(entry) = self.table.find_entry(name, |entry| entry.name == name) {
             entry.remove();
         }
     }
 
     fn remove_bucket(&mut self, bucket: usize) {
-        let Some(entry) = self.table.get_bucket(bucket) else { return };
-        let large = entry.slot.large_index();
-        self.remove(&Place { key: entry.key, bucket: Some(bucket) }, large);
+        let Some(Entry { name, slot }) = self.table.get_bucket(bucket) else { return };
+        self.remove(*name, slot.large_index());
     }
 
     fn add_large(&mut self, state: State) -> u32 {
@@ -304,26 +320,33 @@ fn log_bytes(state: &State) -> usize {
     }
 }
 
-/// What the subject of a counter gains by its eviction, as a part of its limit. So a flood of new subjects, which use
+/// The counters that a sweep saw that may be evicted.
+struct Seen {
+    /// The bucket of the one that loses the least by it.
+    least: Option<(usize, Loss)>,
+    count: usize,
+    /// Their number, where a log counts as several, by its bytes.
+    weight: usize,
+}
+
+/// The part of a limit that an eviction forgets, which its subject gains. So a flood of new subjects, which use
 /// little of theirs, replaces its own counters, and no subject of a large limit outweighs one of a small limit.
 type Loss = u64;
 
-fn halves(key: u128) -> [u64; 2] {
-    [key as u64, (key >> 64) as u64]
-}
-
+/// The bucket of a counter that is not stored. No table has it.
+const NOWHERE: usize = usize::MAX;
 /// The bytes of a counter of a bucket or a window, with its share of the table's empty buckets.
 const COUNTER_BYTES: usize = 96;
 /// The bytes that the logs of a shard may take beside its counters: a dozen full ones, and 64 MB in all shards. Without
 /// them, a few long logs would evict each other from a memory of few counters.
 const LOG_BYTES_FREE: usize = 1 << 20;
-/// Buckets swept for each new counter. Two, so that the sweep is faster than the growth.
+/// Buckets swept for each search for room. Two, so that the sweep is faster than the growth.
 const SWEEP: usize = 2;
 /// Buckets swept at once for an eviction.
 const SAMPLE: usize = 16;
 /// Buckets for each counter, from which on a table is made smaller.
 const SPARSE: usize = 8;
-/// How often that is done before new subjects share the overflow counter.
+/// Samples of one eviction, at most, and of one search for room.
 const SAMPLES_MAX: usize = 4;
 /// Counters to choose from, unless there are fewer. A table that was full for long has many empty buckets, and a counter
 /// that is alone among them would be evicted however much it has used.

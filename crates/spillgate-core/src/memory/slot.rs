@@ -1,7 +1,6 @@
 //! A counter's state in 24 bytes, or the index of a larger state.
 
-use crate::algorithm::{Reading, State, fixed_window, sliding_window, token_bucket};
-use crate::time::CoarseTime;
+use crate::algorithm::{LimitParams, Reading, State, fixed_window, sliding_window, token_bucket};
 
 /// Packed state.
 ///
@@ -14,7 +13,7 @@ use crate::time::CoarseTime;
 /// | 3 | the period's high bits |
 /// | 1 | whether the counter was exhausted when last written |
 /// | 5 | the part of its limit that was used when it was last written |
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
     word: u64,
     a: u32,
@@ -30,23 +29,77 @@ pub enum Unpacked {
     Large(u32),
 }
 
+/// A decision over a state that fits a slot. It is not stored yet.
+#[derive(Default)]
+pub struct Decided {
+    /// Whether the cost had room.
+    pub fits: bool,
+    /// The numbers that clients see, after the charge if it was made.
+    pub reading: Reading,
+    /// The slot after the decision, if it is changed.
+    pub after: Slot,
+    /// Whether it must be stored.
+    pub is_changed: bool,
+}
+
 impl Slot {
+    /// Decides over a counter on a copy of its slot, or on none for one without use, and charges it if `charges` and it
+    /// has room. Returns `None` if the state does not fit a slot, before or after. Fills the result in where it stays:
+    /// moving it would take as long as the decision.
+    pub fn decide(
+        slot: Option<&Slot>,
+        params: &LimitParams,
+        cost: u64,
+        charges: bool,
+        now_us: u64,
+        into: &mut Decided,
+    ) -> Option<()> {
+        // The views of the algorithms have no type in common.
+        macro_rules! decided {
+            ($module:ident, $params:ident, $tag:ident, $unpack:ident, $pack:ident, $charge:tt) => {{
+                if slot.is_some_and(|slot| slot.tag() != $tag) {
+                    return None;
+                }
+                let state = slot.map(Slot::$unpack);
+                let mut view = $module::View::new(state.as_ref(), $params, now_us);
+                into.fits = view.has_room(cost.max(1));
+                let is_charged = into.fits && charges && cost > 0;
+                if is_charged {
+                    view.charge$charge;
+                }
+                // What has room waits for nothing.
+                into.reading = view.reading(if into.fits { 0 } else { cost.max(1) });
+                // A denial stores nothing but a re-base.
+                into.is_changed = is_charged || cost > 0 && view.rebased();
+                if into.is_changed {
+                    let slot = Slot::$pack(&view.state()?)?;
+                    into.after = slot.with_use(params.capacity(), into.reading.remaining);
+                }
+                Some(())
+            }};
+        }
+        match params {
+            LimitParams::TokenBucket(own) => {
+                decided!(token_bucket, own, BUCKET, bucket, of_bucket, (cost))
+            }
+            LimitParams::FixedWindow(own) => {
+                decided!(fixed_window, own, FIXED, fixed, of_fixed, (cost, now_us))
+            }
+            LimitParams::SlidingWindow(own) => {
+                decided!(sliding_window, own, SLIDING, sliding, of_sliding, (cost, now_us))
+            }
+            LimitParams::SlidingLog(_) | LimitParams::Concurrency(_) => None,
+        }
+    }
+
     /// Packs a state, if it fits. States with receipts, log entries or permits do not.
     #[inline]
     pub fn pack(state: &State) -> Option<Slot> {
         match state {
             State::TokenBucket(state) => Slot::of_bucket(state),
-            State::FixedWindow(fixed_window::State { start_us, end_us, used, incarnation: 0 }) => {
-                Slot::new(FIXED, *start_us, end_us - start_us, [*used, 0, 0])
-            }
-            State::SlidingWindow(sliding_window::State {
-                start_us,
-                period_us,
-                prev,
-                curr,
-                incarnation: 0,
-            }) => Slot::new(SLIDING, *start_us, *period_us, [*prev, *curr, 0]),
-            _ => None,
+            State::FixedWindow(state) => Slot::of_fixed(state),
+            State::SlidingWindow(state) => Slot::of_sliding(state),
+            State::SlidingLog(_) | State::Concurrency(_) => None,
         }
     }
 
@@ -61,6 +114,7 @@ impl Slot {
         (self.tag() == LARGE).then_some(self.a)
     }
 
+    #[inline]
     fn of_bucket(state: &token_bucket::State) -> Option<Slot> {
         let token_bucket::State { used, boundary_us, boundary_part, count, period_us, .. } = *state;
         let counts = [used, boundary_part, count];
@@ -68,7 +122,21 @@ impl Slot {
         slot.filter(|_| state.receipts.is_none())
     }
 
-    /// Unpacks a token bucket. The slot must have the tag of one.
+    #[inline]
+    fn of_fixed(state: &fixed_window::State) -> Option<Slot> {
+        let fixed_window::State { start_us, end_us, used, incarnation } = *state;
+        let slot = Slot::new(FIXED, start_us, end_us - start_us, [used, 0, 0]);
+        slot.filter(|_| incarnation == 0)
+    }
+
+    #[inline]
+    fn of_sliding(state: &sliding_window::State) -> Option<Slot> {
+        let sliding_window::State { start_us, period_us, prev, curr, incarnation } = *state;
+        let slot = Slot::new(SLIDING, start_us, period_us, [prev, curr, 0]);
+        slot.filter(|_| incarnation == 0)
+    }
+
+    /// Unpacks a token bucket. The slot must have the tag of one; so in the next functions.
     #[inline]
     fn bucket(&self) -> token_bucket::State {
         token_bucket::State {
@@ -81,51 +149,29 @@ impl Slot {
         }
     }
 
-    /// Charges a token bucket inside the slot.
-    ///
-    /// Returns `None`, and changes nothing, if the slot holds no bucket or `now` is not certain.
-    #[inline(always)] // with the view's arithmetic: else each step moves what the last one made
-    pub fn charge(
-        &mut self,
-        params: &token_bucket::Params,
-        cost: u64,
-        now: CoarseTime,
-    ) -> Option<Reading> {
-        let state = self.bucket();
-        if self.tag() != BUCKET || state.count != params.count {
-            return None;
-        }
-        // `view` copies the state. Only the assignment to `self` below changes the slot.
-        let mut view = token_bucket::View::new(Some(&state), params, now.at_us);
-        if !view.is_certain(cost, now) {
-            return None;
-        }
-        view.charge(cost);
-        // A charge that had room waits for nothing.
-        let reading = view.reading(0);
-        *self = Slot::of_bucket(&view.state()?)?.with_use(params.burst.into(), reading.remaining);
-        Some(reading)
+    #[inline]
+    fn fixed(&self) -> fixed_window::State {
+        let start_us = self.word & INSTANT;
+        let end_us = start_us + self.length_us();
+        fixed_window::State { start_us, end_us, used: self.a, incarnation: 0 }
     }
 
     #[inline]
+    fn sliding(&self) -> sliding_window::State {
+        sliding_window::State {
+            start_us: self.word & INSTANT,
+            period_us: self.length_us(),
+            prev: self.a,
+            curr: self.b,
+            incarnation: 0,
+        }
+    }
+
     pub fn unpack(&self) -> Unpacked {
-        let instant_us = self.word & INSTANT;
-        let length_us = self.length_us();
         Unpacked::State(match self.tag() {
             BUCKET => State::TokenBucket(self.bucket()),
-            FIXED => State::FixedWindow(fixed_window::State {
-                start_us: instant_us,
-                end_us: instant_us + length_us,
-                used: self.a,
-                incarnation: 0,
-            }),
-            SLIDING => State::SlidingWindow(sliding_window::State {
-                start_us: instant_us,
-                period_us: length_us,
-                prev: self.a,
-                curr: self.b,
-                incarnation: 0,
-            }),
+            FIXED => State::FixedWindow(self.fixed()),
+            SLIDING => State::SlidingWindow(self.sliding()),
             _ => return Unpacked::Large(self.a),
         })
     }
@@ -145,7 +191,7 @@ impl Slot {
         Slot { word: kept | part.min(PART_MAX) << PART_SHIFT | exhausted, ..self }
     }
 
-    /// Returns the part of the limit that was used when the counter was last written: 0 is little, 31 is all.
+    /// Returns the part of the limit that was used when the counter was last written: 0 is little, and a full one has 16 to 31.
     pub fn part_used(&self) -> u64 {
         self.word >> PART_SHIFT & PART_MAX
     }
@@ -218,8 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_takes_forty_bytes_with_its_key() {
-        assert_eq!(size_of::<(u128, Slot)>().max(40), 48, "a u128 would pad it");
-        assert_eq!(size_of::<([u64; 2], Slot)>(), 40);
+    fn a_counter_takes_32_bytes_with_its_name() {
+        assert_eq!(size_of::<(u64, Slot)>(), 32);
     }
 }

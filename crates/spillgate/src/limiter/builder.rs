@@ -182,7 +182,7 @@ impl LimiterBuilder {
         let max_keys = self.max_keys.unwrap_or(MAX_KEYS);
         Ok(match self.open_store(max_keys, secret, waiting).await? {
             Some(store) => Engine::Redis(store),
-            None => Engine::Memory(Memory::new(max_keys, self.clock.clone())),
+            None => Engine::Memory(Box::new(Memory::new(max_keys, self.clock.clone()))),
         })
     }
 }

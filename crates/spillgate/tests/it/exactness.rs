@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use redis::{Parser, Value};
 use spillgate::{Decision, LimitSpec, Limiter, Request, Source};
-use spillgate_core::algorithm::{self, Intent, LimitParams, State, StepCounter};
+use spillgate_core::algorithm::{Intent, LimitParams, State};
 use spillgate_core::limit::NamedLimit;
 use spillgate_core::time::Clock;
 use spillgate_testkit::RedisServer;
 use tokio::task::JoinSet;
 
 use crate::support::random::Random;
+use crate::support::step::{StepCounter, step as step_all};
 use crate::support::storm;
 use crate::support::target::params;
 use crate::support::world::PATIENCE;
@@ -167,9 +168,9 @@ fn compare(calls: &[Called], outcomes: &[Observed], limits: &[NamedLimit], at: &
                 let is_denied = |now_us: u64| {
                     let last = held.partition_point(|(from_us, _)| *from_us <= now_us);
                     let state = last.checked_sub(1).and_then(|last| held[last].1.clone());
-                    let mut counter = StepCounter::new(params(&limits[*limit]), *cost, 0, state);
+                    let mut counter = StepCounter::new(params(&limits[*limit]), *cost, state);
                     let intent = Intent::Peek;
-                    !algorithm::step(std::slice::from_mut(&mut counter), intent, now_us)
+                    !step_all(std::slice::from_mut(&mut counter), intent, now_us)
                 };
                 // The client's clock and the server's are the same up to a moment. Time alone only makes
                 // room, so a call that is denied anywhere in between is denied at the beginning or right
@@ -204,8 +205,8 @@ fn step<'k>(
     states: &mut BTreeMap<&'k [u8], State>,
     key: &'k [u8],
 ) -> Numbered {
-    let mut counter = StepCounter::new(params, cost, 0, states.remove(key));
-    let allowed = algorithm::step(std::slice::from_mut(&mut counter), intent, now_us);
+    let mut counter = StepCounter::new(params, cost, states.remove(key));
+    let allowed = step_all(std::slice::from_mut(&mut counter), intent, now_us);
     if let Some(state) = counter.state {
         states.insert(key, state);
     }

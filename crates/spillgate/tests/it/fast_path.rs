@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use spillgate::{Cost, Decision, Limit, Limiter, Policy, Reason, Request, Source};
-use spillgate_core::algorithm::{self, Intent, State, StepCounter};
+use spillgate_core::algorithm::{Intent, State};
 use spillgate_core::limit::NamedLimit;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::support::clock::Clock;
 use crate::support::random::Random;
+use crate::support::step::{StepCounter, step};
 use crate::support::target::params;
 use crate::support::world::TODAY_US;
 
@@ -56,11 +57,11 @@ impl Model {
             costs.map(|(limit, never)| if *never { 0 } else { cost.amount(limit.limit().unit()) });
         let counters = self.limits.iter().zip(costs).zip(states.iter_mut());
         let mut counters: Vec<_> = counters
-            .map(|((limit, cost), state)| StepCounter::new(params(limit), cost, 0, state.take()))
+            .map(|((limit, cost), state)| StepCounter::new(params(limit), cost, state.take()))
             .collect();
         let hopeless = never.contains(&true);
         let intent = if hopeless { Intent::Peek } else { Intent::Charge };
-        let allowed = algorithm::step(&mut counters, intent, now_us) && !hopeless;
+        let allowed = step(&mut counters, intent, now_us) && !hopeless;
         let capacity = |counter: &StepCounter<'_>| counter.params.capacity();
         let is_near = |(counter, never): (&StepCounter<'_>, &bool)| {
             counter.fits && !never && counter.reading.remaining <= capacity(counter) / 5

@@ -16,7 +16,6 @@ mod binding;
 mod calendar;
 mod campaign;
 mod coalescing;
-mod coarse_clock;
 mod conformance;
 mod control;
 mod denial_cache;

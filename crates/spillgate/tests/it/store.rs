@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use spillgate::Algorithm;
-use spillgate_core::algorithm::{self, Intent, State, StepCounter};
+use spillgate_core::algorithm::{Intent, State};
 use spillgate_core::limit::NamedLimit;
 use spillgate_core::plan::Transaction;
 use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;
+use crate::support::step::{StepCounter, step};
 use crate::support::target::params;
 use crate::support::world::{
     ME, PERIOD, PERIOD_US, World, each_algorithm, keys, limit, transaction,
@@ -241,10 +242,9 @@ impl Mirrored {
         for counter in &mut self.counters {
             if counter.state.as_ref().is_some_and(|state| state.gone_us() <= now_us) {
                 self.world.force(counter.subject, &counter.limit, 1);
-                let mut here =
-                    [StepCounter::new(params(&counter.limit), 1, 0, counter.state.take())];
-                algorithm::force(&mut here, now_us);
-                counter.state = here[0].state.take();
+                let mut here = StepCounter::new(params(&counter.limit), 1, counter.state.take());
+                here.force(now_us);
+                counter.state = here.state;
             }
         }
     }
@@ -269,15 +269,11 @@ impl Mirrored {
             .iter()
             .zip(&costs_by_subject)
             .map(|(cost, (_, limit, _))| {
-                StepCounter::new(
-                    params(limit),
-                    cost.cost,
-                    0,
-                    self.counters[cost.counter].state.clone(),
-                )
+                let state = self.counters[cost.counter].state.clone();
+                StepCounter::new(params(limit), cost.cost, state)
             })
             .collect();
-        let allowed = algorithm::step(&mut stepped, Intent::Charge, self.world.now_us());
+        let allowed = step(&mut stepped, Intent::Charge, self.world.now_us());
         assert_eq!(reply.allowed, allowed, "{costs:?}");
         for (reply, stepped) in reply.replies.iter().zip(&stepped) {
             assert_eq!(reply.reading, stepped.reading, "{}: {:?}", stepped.params, stepped.state);

@@ -6,6 +6,7 @@ pub(crate) mod given;
 pub(crate) mod limits;
 pub mod random;
 pub mod script;
+pub mod step;
 pub mod storm;
 pub mod target;
 pub mod world;

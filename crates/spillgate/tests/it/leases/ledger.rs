@@ -2,7 +2,7 @@
 //! to its counter.
 
 use spillgate::Algorithm;
-use spillgate_core::algorithm::{self, Intent, State, StepCounter};
+use spillgate_core::algorithm::{self, Intent, State};
 use spillgate_core::limit::NamedLimit;
 use spillgate_redis::lease::{ALL, Close, Exchange, Granted};
 use spillgate_testkit::RedisServer;
@@ -10,6 +10,7 @@ use spillgate_testkit::RedisServer;
 use super::pure_ledger::Ledger;
 use crate::support::engine::Engine;
 use crate::support::random::Random;
+use crate::support::step::{StepCounter, step};
 use crate::support::target::params;
 use crate::support::world::{ME, PERIOD_US, TODAY_US, World, keys, limit, transaction};
 
@@ -171,8 +172,8 @@ fn charged(
     cost: u64,
     now_us: u64,
 ) -> (bool, algorithm::Reading) {
-    let mut counter = StepCounter::new(params(limit), cost, 0, state.take());
-    let fits = algorithm::step(std::slice::from_mut(&mut counter), Intent::Charge, now_us);
+    let mut counter = StepCounter::new(params(limit), cost, state.take());
+    let fits = step(std::slice::from_mut(&mut counter), Intent::Charge, now_us);
     *state = counter.state;
     (fits, counter.reading)
 }

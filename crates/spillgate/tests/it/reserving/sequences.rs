@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use spillgate::reservation::{EndResult, Ended, Receipt, ReservationError, Reserve, Usage};
 use spillgate::{Algorithm, Limiter, Policy, Request};
-use spillgate_core::algorithm::{self, Charge, Intent, Refund, State, StepCounter};
+use spillgate_core::algorithm::{Charge, Intent, Refund, State};
 use spillgate_core::limit::NamedLimit;
 use spillgate_testkit::{Cluster, RedisServer, Sentinels};
 
@@ -17,6 +17,7 @@ use crate::failure::evidence;
 use crate::support::clock::Clock;
 use crate::support::limits;
 use crate::support::random::Random;
+use crate::support::step::{StepCounter, step};
 use crate::support::target::params;
 use crate::support::world::{TODAY_US, ring_of};
 
@@ -94,8 +95,8 @@ impl Model {
         let states = std::mem::take(&mut self.states);
         let limits = self.limits.iter().zip(states);
         let mut counters: Vec<StepCounter<'_>> =
-            limits.map(|(limit, state)| StepCounter::new(params(limit), cost, 0, state)).collect();
-        let allowed = algorithm::step(&mut counters, intent, now_us);
+            limits.map(|(limit, state)| StepCounter::new(params(limit), cost, state)).collect();
+        let allowed = step(&mut counters, intent, now_us);
         let charges = counters.iter().map(|counter| counter.charge).collect();
         self.states = counters.into_iter().map(|counter| counter.state).collect();
         (allowed, charges)
@@ -103,8 +104,8 @@ impl Model {
 
     fn remaining(&mut self, now_us: u64) -> Vec<u64> {
         let look = |(limit, state): (&NamedLimit, &Option<State>)| {
-            let mut counter = StepCounter::new(params(limit), 0, 0, state.clone());
-            algorithm::step(std::slice::from_mut(&mut counter), Intent::Peek, now_us);
+            let mut counter = StepCounter::new(params(limit), 0, state.clone());
+            step(std::slice::from_mut(&mut counter), Intent::Peek, now_us);
             counter.reading.remaining
         };
         self.limits.iter().zip(&self.states).map(look).collect()
@@ -140,7 +141,7 @@ impl Model {
 
     fn ended(&self, record: &ModelRecord, now_us: u64) -> Option<Ended> {
         let holds = |((limit, state), charge): ((&NamedLimit, &Option<State>), &Charge)| {
-            algorithm::holds(&StepCounter::new(params(limit), 0, 0, state.clone()), charge, now_us)
+            StepCounter::new(params(limit), 0, state.clone()).holds(charge, now_us)
         };
         match record.ended {
             Some(Act::Settle(_)) => Some(Ended::Settled),
@@ -169,17 +170,14 @@ impl Model {
             let for_us = for_s * SECOND_US;
             let mut counters: Vec<_> = counters
                 .map(|((limit, state), charge)| {
-                    (StepCounter::new(params(limit), 0, 0, state.clone()), state, charge)
+                    (StepCounter::new(params(limit), 0, state.clone()), state, charge)
                 })
                 .collect();
-            if !counters
-                .iter()
-                .all(|(counter, _, charge)| algorithm::holds(counter, charge, now_us))
-            {
+            if !counters.iter().all(|(counter, _, charge)| counter.holds(charge, now_us)) {
                 return Ok(EndResult::Expired);
             }
             for (counter, state, charge) in &mut counters {
-                algorithm::renew(counter, charge, for_us, now_us);
+                counter.renew(charge, for_us, now_us);
                 **state = counter.state.take();
             }
             record.ends_us = record.ends_us.max(now_us + for_us);
@@ -193,13 +191,13 @@ impl Model {
                 Act::Cancel => 0,
                 Act::Release | Act::Renew(_) => charge.amount,
             };
-            let mut counter = StepCounter::new(params(limit), 0, 0, state.take());
+            let mut counter = StepCounter::new(params(limit), 0, state.take());
             if actual < charge.amount {
                 let refund = Refund::Unused { charge: *charge, unused: charge.amount - actual };
-                algorithm::refund(&mut counter, refund, now_us);
+                counter.refund(refund, now_us);
             } else if actual > charge.amount {
                 counter.cost = actual - charge.amount;
-                algorithm::force(std::slice::from_mut(&mut counter), now_us);
+                counter.force(now_us);
             }
             *state = counter.state;
         }

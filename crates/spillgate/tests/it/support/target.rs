@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use spillgate_core::algorithm::{
-    self, Charge, Intent, LimitParams, Reading, Refund, State, StepCounter,
-};
+use spillgate_core::algorithm::{Charge, Intent, LimitParams, Reading, Refund, State};
 use spillgate_core::counter::{Change, PlannedCharge};
 use spillgate_core::limit::{NamedLimit, RecordName};
 use spillgate_core::memory::Memory;
@@ -18,6 +16,7 @@ use spillgate_testkit::{Connection, RedisServer, Reply};
 
 use crate::support::engine::Engine;
 use crate::support::script;
+use crate::support::step::{StepCounter, step};
 use crate::support::world::runtime;
 
 /// One operation on a counter.
@@ -89,16 +88,16 @@ impl Target for Pure {
     fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer {
         self.nonce += 1;
         let cost = cost_of(act);
-        let mut counter = StepCounter::new(params(limit), cost, 0, self.state.take());
+        let mut counter = StepCounter::new(params(limit), cost, self.state.take());
         let mut returned = 0;
         match act {
-            Act::Force(_) => algorithm::force(std::slice::from_mut(&mut counter), now_us),
+            Act::Force(_) => counter.force(now_us),
             Act::Refund { .. } | Act::Lower(_) => {
-                returned = algorithm::refund(&mut counter, self.receipts.refund(act), now_us);
+                returned = counter.refund(self.receipts.refund(act), now_us);
             }
             _ => {
                 let intent = intent_of(act, scattered(self.nonce));
-                algorithm::step(std::slice::from_mut(&mut counter), intent, now_us);
+                step(std::slice::from_mut(&mut counter), intent, now_us);
             }
         }
         if let Act::Reserve(_) = act {
@@ -122,10 +121,7 @@ pub struct OnEngine {
 
 impl OnEngine {
     pub fn memory(key: SubjectKey) -> OnEngine {
-        OnEngine::memory_by(Clock::given(0), key)
-    }
-
-    pub fn memory_by(clock: Clock, key: SubjectKey) -> OnEngine {
+        let clock = Clock::given(0);
         let engine = Engine::Memory(Memory::new(1_000, clock.clone()));
         OnEngine::new("memory engine", engine, clock, key, runtime())
     }
