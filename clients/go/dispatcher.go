@@ -74,6 +74,9 @@ func newDispatcher(timeout time.Duration, send func(*flight, []*check)) *dispatc
 // decide sends a check with the next batch, and waits for the answer. If the context ends before that, the others in the
 // batch are none the worse for it.
 func (d *dispatcher) decide(ctx context.Context, c *check) error {
+	if ctx.Err() != nil {
+		return callerEnded(ctx)
+	}
 	d.lock.Lock()
 	isTry := d.breaker.isOpen()
 	if isTry && (len(d.flights) == connections || !d.breaker.try()) {
@@ -113,6 +116,9 @@ func (d *dispatcher) await(ctx context.Context, c *check, place *list.Element) e
 // enter waits until a call that is no batch may leave. The call ends with leave. A call with a wait has the time until which
 // the server may hold it; if that passes before the call may leave, the error is errWaitOver.
 func (d *dispatcher) enter(ctx context.Context, until time.Time) (*flight, error) {
+	if ctx.Err() != nil {
+		return nil, callerEnded(ctx)
+	}
 	waits := !until.IsZero()
 	d.lock.Lock()
 	if d.breaker.isOpen() {
