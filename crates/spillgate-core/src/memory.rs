@@ -216,7 +216,7 @@ impl Memory {
         self.hash(asked.key.rule ^ periods) ^ bits_of(limit.position(), limit)
     }
 
-    /// Returns a hash by random bits of this process, so that nobody can aim two subjects at one counter. The secret of
+    /// Returns a hash by random bits of this process, so that no client can aim two subjects at one counter. The secret of
     /// the ids does not suffice for that, since all fleets share it unless it is set.
     #[inline]
     fn hash(&self, id: u128) -> u64 {
