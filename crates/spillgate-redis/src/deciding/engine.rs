@@ -244,14 +244,12 @@ impl Redis {
             let rest = &transactions[replies.len()..];
             let taken = if rest.len() == 1 { 1 } else { together(rest).1.len() };
             let deadline = deadline.unwrap_or_else(|| self.deadline());
+            if taken == 1 {
+                replies.push(self.decide_one_at(location, &rest[0], deadline).await);
+                continue;
+            }
             match self.decide_call(location, &rest[..taken], deadline).await {
                 Ok(answers) => replies.extend(answers),
-                Err(error @ StoreError::Unknown(_))
-                    if taken == 1 && may_be_resent(&rest[0], deadline) =>
-                {
-                    let again = Box::pin(self.decide_again(location, &rest[0], deadline)).await;
-                    replies.push(again.unwrap_or(Err(error)));
-                }
                 Err(error) => replies.extend(std::iter::repeat_n(Err(error), taken)),
             }
         }
@@ -265,9 +263,17 @@ impl Redis {
         transaction: &Transaction,
         deadline: Deadline,
     ) -> Result<TransactionReply, StoreError> {
-        let transactions = std::slice::from_ref(transaction);
-        let mut replies = self.decide_at(location, transactions, Some(deadline)).await;
-        replies.pop().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
+        match self.decide_call(location, std::slice::from_ref(transaction), deadline).await {
+            Ok(answers) => {
+                let no_answer = || Err(StoreError::Foreign("no answer".into()));
+                answers.into_iter().next().unwrap_or_else(no_answer)
+            }
+            Err(error @ StoreError::Unknown(_)) if may_be_resent(transaction, deadline) => {
+                let again = self.decide_again(location, transaction, deadline);
+                Box::pin(again).await.unwrap_or(Err(error))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Sends a transaction again whose first call has an unknown result.

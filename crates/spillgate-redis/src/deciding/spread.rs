@@ -60,7 +60,7 @@ pub async fn decide(redis: &Redis, calls: &mut [StoreCall<'_>]) -> Vec<Outcomes>
     let turns = &Semaphore::new(LOCATIONS_AT_ONCE);
     let together = together.into_iter().map(|(location, (numbers, transactions))| async move {
         let _turn = turns.acquire().await;
-        (numbers, Asked::at(redis, location, &transactions, None).await)
+        (numbers, Asked::at(redis, location, &transactions).await)
     });
     let apart = apart.into_iter().map(|(number, call)| async move {
         let _turn = turns.acquire().await;
@@ -86,11 +86,14 @@ pub async fn decide_one(redis: &Redis, call: &mut StoreCall<'_>) -> Outcomes {
     let mut outcomes = Outcomes::default();
     match redis.only_location(call.transaction) {
         Some(location) => {
-            let transactions = std::slice::from_ref(call.transaction);
-            let asked = Asked::at(redis, location, transactions, Some(deadline)).await;
-            if let Some(reply) = asked.take(1).pop() {
-                outcomes.take_whole(call, reply);
-            }
+            let reply = match ends_with_caller(call.transaction) {
+                true => {
+                    // Boxed for the same reason as the legs below.
+                    Box::pin(in_flight::ask_one(redis, location, call.transaction, deadline)).await
+                }
+                false => redis.decide_one_at(location, call.transaction, deadline).await,
+            };
+            outcomes.take_whole(call, reply);
         }
         None => {
             outcomes.charges = smallvec![ChargeOutcome::NotAsked; call.transaction.charges.len()];
@@ -139,20 +142,11 @@ enum Asked {
 }
 
 impl Asked {
-    /// Asks in a task if a transaction opens a record that ends if its caller leaves: without the receipt, no other
-    /// could end it and release its permits.
-    async fn at(
-        redis: &Redis,
-        location: Location,
-        transactions: &[Transaction],
-        deadline: Option<Deadline>,
-    ) -> Asked {
-        let ends_with_caller = |transaction: &Transaction| matches!(&transaction.record, RecordAction::Open(opening) if !opening.is_named);
+    async fn at(redis: &Redis, location: Location, transactions: &[Transaction]) -> Asked {
         if transactions.iter().any(ends_with_caller) {
-            let asked = Box::pin(in_flight::ask(redis, location, transactions, deadline));
-            return Asked::InTask(asked.await);
+            return Asked::InTask(in_flight::ask(redis, location, transactions, None).await);
         }
-        Asked::Here(redis.decide_at(location, transactions, deadline).await)
+        Asked::Here(redis.decide_at(location, transactions, None).await)
     }
 
     fn take(self, count: usize) -> Replies {
@@ -210,6 +204,12 @@ impl Outcomes {
             self.noted.get_or_insert_default().full = true;
         }
     }
+}
+
+/// Returns whether a transaction opens a record that ends if its caller leaves: without the receipt, no other could end
+/// it and release its permits. So a task asks for it.
+fn ends_with_caller(transaction: &Transaction) -> bool {
+    matches!(&transaction.record, RecordAction::Open(opening) if !opening.is_named)
 }
 
 fn by_store(reply: TransactionReply) -> ChargeOutcomes {
@@ -273,13 +273,12 @@ impl LegRunner<'_, '_, '_> {
 
     /// Evaluates one leg whose charges stay only if all legs allow, and the caller waits until then.
     async fn one(&mut self, leg: &Leg) {
-        let transactions = std::slice::from_ref(&leg.transaction);
-        let reply = if self.is_unanswered(leg.location) {
-            unanswered()
-        } else {
-            let deadline = Some(self.leg_deadline());
-            let asked = in_flight::ask(self.redis, leg.location, transactions, deadline).await;
-            asked.take(1).pop().unwrap_or_else(unanswered)
+        let reply = match self.is_unanswered(leg.location) {
+            true => unanswered(),
+            false => {
+                let deadline = self.leg_deadline();
+                in_flight::ask_one(self.redis, leg.location, &leg.transaction, deadline).await
+            }
         };
         self.take(leg, reply);
     }

@@ -3,6 +3,7 @@
 //! of several legs requests no receipts: without a record its charge stays, like that of a decision on one server.
 
 use std::mem;
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -44,6 +45,17 @@ pub async fn ask(
         let _ = sender.send(Answered(Some(made)));
     });
     answer.await.unwrap_or(Answered(None))
+}
+
+/// Evaluates one transaction as [`ask`] does, and takes its reply.
+pub async fn ask_one(
+    redis: &Redis,
+    location: Location,
+    transaction: &Transaction,
+    deadline: Deadline,
+) -> Result<TransactionReply, StoreError> {
+    let asked = ask(redis, location, from_ref(transaction), Some(deadline)).await;
+    asked.take(1).remove(0)
 }
 
 impl Answered {
