@@ -57,7 +57,7 @@ fn batches(
     })
 }
 
-const SIZES: [usize; 4] = [1, 8, 32, 64];
+const SIZES: [usize; 4] = [1, 8, 32, 100];
 const IN_FLIGHT: usize = 200;
 /// Keeps another call waiting at the server at all times.
 const CALLERS_MIN: usize = 6;

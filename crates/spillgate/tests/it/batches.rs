@@ -3,12 +3,14 @@
 //! Most decisions are over token buckets in their usual state, which the script decides by its fast path. The
 //! others lie between them and continue from the same state.
 
-use spillgate::{Algorithm, LimitSpec};
+use std::time::Duration;
+
+use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Request};
 use spillgate_core::algorithm::Intent;
 use spillgate_core::counter::PlannedCharge;
 use spillgate_core::limit::NamedLimit;
 use spillgate_core::plan::{RecordAction, Transaction, TransactionReply};
-use spillgate_testkit::RedisServer;
+use spillgate_testkit::{RedisServer, Reply};
 
 use crate::support::random::Random;
 use crate::support::world::{self, World, limit, subject};
@@ -16,17 +18,62 @@ use crate::support::world::{self, World, limit, subject};
 #[test]
 fn memory_and_redis_return_equal_replies_for_batches() {
     let rules = rules();
-    let (memory, redis) = (World::in_memory(100_000), World::on_redis(RedisServer::start()));
-    for seed in 0..CALLS {
-        let mut random = Random::new(seed);
-        let step_us = random.spread(60_000_000);
-        let transactions = transactions(&rules, &mut random);
-        let reply = [&memory, &redis].map(|world| {
-            let mut reply = world.after(step_us).decide_all(&transactions);
-            reply.iter_mut().for_each(forget_receipts);
-            reply
+    for version in RedisServer::versions() {
+        let server = RedisServer::start_with(&version.path, &[]);
+        let (memory, redis) = (World::in_memory(100_000), World::on_redis(server));
+        for seed in 0..CALLS {
+            let mut random = Random::new(seed);
+            let step_us = random.spread(60_000_000);
+            let transactions = transactions(&rules, &mut random);
+            let reply = [&memory, &redis].map(|world| {
+                let mut reply = world.after(step_us).decide_all(&transactions);
+                reply.iter_mut().for_each(forget_receipts);
+                reply
+            });
+            assert_eq!(reply[0], reply[1], "{}, call {seed}: {transactions:#?}", version.name);
+        }
+    }
+}
+
+/// Of the installed servers Valkey 9.1 has the command.
+#[tokio::test]
+async fn a_batch_writes_values_of_one_life_together_where_the_server_and_its_user_can() {
+    for version in RedisServer::versions() {
+        let server = RedisServer::start_with(&version.path, &[]);
+        let has = matches!(
+            server.command(&["COMMAND", "INFO", "msetex"]),
+            Reply::Array(found) if found.iter().any(|one| *one != Reply::Nil)
+        );
+        let rules = spillgate::store::acl_rules();
+        let rules: Vec<&str> = rules.split(' ').collect();
+        let printed_user = server.url_of_user("spillgate", "secret", &rules);
+        for (url, may) in [(server.url(), true), (printed_user, false)] {
+            let builder = Limiter::builder().redis(url).timeout(PATIENCE);
+            let limiter = builder.build().await.unwrap();
+            let limits = [Limit::per_minute(5), Limit::per_hour(5)];
+            let keys: Vec<String> = (0..100).map(|key| format!("{may}:{key}")).collect();
+            let keyed = |(key, limit)| Request::keyed(key, limit);
+            let requests: Vec<_> = keys.iter().zip(limits.iter().cycle()).map(keyed).collect();
+            for remaining in [4, 3] {
+                server.command(&["CONFIG", "RESETSTAT"]);
+                let decisions = limiter.check_batch(&requests).await;
+                assert!(decisions.iter().all(|one| one.remaining() == Some(remaining)));
+                let [together, alone] = ["msetex", "set"].map(|command| server.calls_of(command));
+                let expected = if has && may { (2, false) } else { (0, true) };
+                // A heartbeat sets a key too.
+                assert_eq!((together, alone >= 100), expected, "{}, {may}", version.name);
+            }
+        }
+        let lives = world::keys(&server).into_iter().filter_map(|key| {
+            match server.command(&["PTTL", &key]) {
+                Reply::Integer(ms @ 1..) if key.contains('{') => Some(ms),
+                _ => None,
+            }
         });
-        assert_eq!(reply[0], reply[1], "call {seed}: {transactions:#?}");
+        let lives: Vec<i64> = lives.collect();
+        let minutes = lives.iter().filter(|ms| (1..=120_000).contains(*ms)).count();
+        let hours = lives.iter().filter(|ms| (600_000..=7_200_000).contains(*ms)).count();
+        assert_eq!((minutes, hours), (100, 100), "{}: {lives:?}", version.name);
     }
 }
 
@@ -112,5 +159,6 @@ pub(crate) fn forget_receipts(reply: &mut TransactionReply) {
 }
 
 const CALLS: u64 = 3_000;
+const PATIENCE: Duration = Duration::from_secs(10);
 /// This many of the rules have buckets alone.
 const USUAL: usize = 3;
