@@ -336,10 +336,14 @@ impl Fleet {
         self.left(user, "all")
     }
 
+    /// Asks again while a server that was paused is not back in its cluster.
     fn left(&self, user: &str, rule: &str) -> u64 {
-        let seen = self.runtime.block_on(self.limiter.peek(&of(user)));
-        let counter = seen.limits().find(|counter| counter.rule() == Some(rule)).unwrap();
-        counter.remaining().unwrap()
+        let left = poll(Duration::from_secs(60), || {
+            let seen = self.runtime.block_on(self.limiter.peek(&of(user)));
+            let counter = seen.limits().find(|counter| counter.rule() == Some(rule)).unwrap();
+            counter.remaining()
+        });
+        left.expect("an answer of the store")
     }
 
     /// Returns how often each server ran SET, as it does with every write.
