@@ -21,19 +21,19 @@ use answer::Answer;
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
     let body = serde_json::to_vec(&CheckBody::from_args(args))?;
     let reply = Runtime::new()?.block_on(async {
-        match &args.redis {
+        match &args.asked.redis {
             None => {
                 let server = Server { url: &args.url, ca: args.ca.as_deref() };
                 server.ask(args.token_file.as_deref(), Request::post(PATH), body).await
             }
             Some(store) => {
                 let request = Request::post(PATH).body(Body::from(body))?;
-                client::ask_store(store, args.config.as_deref(), http_routes, request).await
+                client::ask_store(store, args.asked.config.as_deref(), http_routes, request).await
             }
         }
     })?;
     let answer: Answer = client::read(&reply)?;
-    match args.json {
+    match args.asked.json {
         true => say(&String::from_utf8_lossy(&reply))?,
         false => say(&answer)?,
     }
@@ -68,11 +68,11 @@ impl<'a> CheckBody<'a> {
     fn from_args(args: &'a CheckArgs) -> CheckBody<'a> {
         let (burst, algorithm) = (args.burst, args.algorithm.as_deref());
         CheckBody {
-            domain: args.domain.as_deref(),
-            attributes: &args.attributes,
+            domain: args.asked.domain.as_deref(),
+            attributes: &args.asked.attributes,
             key: args.key.as_deref(),
             limit: args.quota.as_deref().map(|quota| Limit { quota, burst, algorithm }),
-            cost: args.cost.as_ref(),
+            cost: args.asked.cost.as_ref(),
         }
     }
 }

@@ -39,8 +39,8 @@ impl Command {
     /// Returns whether the command prints JSON, by its flag `--json`.
     pub(crate) fn prints_json(&self) -> bool {
         match self {
-            Command::Check(args) => args.json,
-            Command::Explain(args) => args.json,
+            Command::Check(args) => args.asked.json,
+            Command::Explain(args) => args.asked.json,
             Command::Admin(args) => args.json,
             Command::Top(args) => args.json,
             Command::Validate(args) => args.json,
@@ -96,10 +96,6 @@ pub(crate) struct ServeArgs {
 #[derive(Args, Debug)]
 #[command(after_help = CHECK_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct CheckArgs {
-    /// Attributes of the request: ip=203.0.113.7 route=/login
-    #[arg(value_name = "NAME=VALUE", value_parser = attribute)]
-    pub(crate) attributes: Vec<(String, String)>,
-
     /// The HTTP API of the server to use
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     pub(crate) url: String,
@@ -112,21 +108,8 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// Use this Redis or Valkey directly, without a server
-    #[arg(long, value_name = "URL", conflicts_with_all = ["url", "ca", "token_file"])]
-    pub(crate) redis: Option<String>,
-
-    /// The file with the rules and settings to use with --redis
-    #[arg(long, value_name = "FILE", requires = "redis")]
-    pub(crate) config: Option<PathBuf>,
-
-    /// The domain of the rules, or of the key [default: default]
-    #[arg(long)]
-    pub(crate) domain: Option<String>,
-
-    /// The cost: a number of requests, or numbers by unit: requests=1,tokens=900 [default: 1]
-    #[arg(long, value_parser = cost, allow_hyphen_values = true)]
-    pub(crate) cost: Option<Cost>,
+    #[command(flatten)]
+    pub(crate) asked: Asked,
 
     /// The subject of an inline limit
     #[arg(long, requires = "quota", conflicts_with = "attributes")]
@@ -143,10 +126,6 @@ pub(crate) struct CheckArgs {
     /// The algorithm, by its name in a policy [default: token-bucket]
     #[arg(long, value_name = "NAME", requires = "quota")]
     pub(crate) algorithm: Option<String>,
-
-    /// Print the server's JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// Explains how a request would be decided, and how a higher limit would change that.
@@ -156,12 +135,19 @@ pub(crate) struct CheckArgs {
 #[derive(Args, Debug)]
 #[command(after_help = EXPLAIN_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    pub(crate) api: AdminApi,
+
+    #[command(flatten)]
+    pub(crate) asked: Asked,
+}
+
+/// What `check` and `explain` are asked.
+#[derive(Args, Debug)]
+pub(crate) struct Asked {
     /// Attributes of the request: ip=203.0.113.7 route=/login
     #[arg(value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) attributes: Vec<(String, String)>,
-
-    #[command(flatten)]
-    pub(crate) api: AdminApi,
 
     /// Use this Redis or Valkey directly, without a server
     #[arg(long, value_name = "URL", conflicts_with_all = ["url", "ca", "token_file"])]
@@ -171,7 +157,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "FILE", requires = "redis")]
     pub(crate) config: Option<PathBuf>,
 
-    /// The domain of the rules [default: default]
+    /// The domain of the rules, or of an inline limit [default: default]
     #[arg(long)]
     pub(crate) domain: Option<String>,
 

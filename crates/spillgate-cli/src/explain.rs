@@ -15,15 +15,16 @@ use crate::client;
 pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let path = format!("{}?{}", EXPLAIN, query(args));
     let reply = Runtime::new()?.block_on(async {
-        match &args.redis {
+        match &args.asked.redis {
             None => client::ask_admin_api(&args.api, Request::get(path), Vec::new()).await,
             Some(store) => {
                 let request = Request::get(path).body(Body::empty())?;
-                client::ask_store(store, args.config.as_deref(), explain_routes, request).await
+                client::ask_store(store, args.asked.config.as_deref(), explain_routes, request)
+                    .await
             }
         }
     })?;
-    match args.json {
+    match args.asked.json {
         true => say(&String::from_utf8_lossy(&reply))?,
         false => say(&client::read::<Answer>(&reply)?)?,
     }
@@ -32,10 +33,10 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
 
 fn query(args: &ExplainArgs) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
-    if let Some(domain) = &args.domain {
+    if let Some(domain) = &args.asked.domain {
         query.append_pair("domain", domain);
     }
-    match &args.cost {
+    match &args.asked.cost {
         None => {}
         Some(Cost::Requests(amount)) => drop(query.append_pair("cost", &amount.to_string())),
         Some(Cost::ByUnit(amounts)) => {
@@ -46,7 +47,7 @@ fn query(args: &ExplainArgs) -> String {
             }
         }
     }
-    for (name, value) in &args.attributes {
+    for (name, value) in &args.asked.attributes {
         query.append_pair(&format!("attr.{name}"), value);
     }
     query.finish()

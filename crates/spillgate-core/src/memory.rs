@@ -65,29 +65,24 @@ impl Memory {
     /// Decides a transaction over any number of limits, all or none.
     pub fn decide<L: LimitHandle>(&self, transaction: &Transaction<L>) -> TransactionReply {
         let mut replies = SmallVec::new();
-        if let RecordAction::Open(opening) = &transaction.record {
-            return self.open(transaction, opening);
-        }
-        let allowed =
-            self.decide_charges(&transaction.charges, transaction.intent, |one| replies.push(one));
-        TransactionReply { allowed, replies, record: RecordReply::None, is_resent: false }
+        let (allowed, record) = self.decide_into(transaction, |one| replies.push(one));
+        TransactionReply { allowed, replies, record, is_resent: false }
     }
 
-    /// Decides as [`Memory::decide`] does. Passes the reply for each counter to `answer`, in order, and
-    /// returns the result of opening a record.
+    /// Decides as [`Memory::decide`] does. Passes the reply for each counter to `answer`, in order, and returns whether
+    /// the decision allows, with the result of opening a record.
     #[inline]
     pub fn decide_into<L: LimitHandle>(
         &self,
         transaction: &Transaction<L>,
         answer: impl FnMut(ChargeReply),
-    ) -> RecordReply {
+    ) -> (bool, RecordReply) {
         if let RecordAction::Open(opening) = &transaction.record {
             let reply = self.open(transaction, opening);
             reply.replies.into_iter().for_each(answer);
-            return reply.record;
+            return (reply.allowed, reply.record);
         }
-        self.decide_charges(&transaction.charges, transaction.intent, answer);
-        RecordReply::None
+        (self.decide_charges(&transaction.charges, transaction.intent, answer), RecordReply::None)
     }
 
     /// Decides over one counter.

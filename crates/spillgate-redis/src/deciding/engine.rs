@@ -263,11 +263,9 @@ impl Redis {
         transaction: &Transaction,
         deadline: Deadline,
     ) -> Result<TransactionReply, StoreError> {
+        let no_answer = || Err(StoreError::Foreign("no answer".into()));
         match self.decide_call(location, std::slice::from_ref(transaction), deadline).await {
-            Ok(answers) => {
-                let no_answer = || Err(StoreError::Foreign("no answer".into()));
-                answers.into_iter().next().unwrap_or_else(no_answer)
-            }
+            Ok(mut answers) => answers.pop().unwrap_or_else(no_answer),
             Err(error @ StoreError::Unknown(_)) if may_be_resent(transaction, deadline) => {
                 let again = self.decide_again(location, transaction, deadline);
                 Box::pin(again).await.unwrap_or(Err(error))

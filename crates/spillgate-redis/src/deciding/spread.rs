@@ -273,13 +273,11 @@ impl LegRunner<'_, '_, '_> {
 
     /// Evaluates one leg whose charges stay only if all legs allow, and the caller waits until then.
     async fn one(&mut self, leg: &Leg) {
-        let reply = match self.is_unanswered(leg.location) {
-            true => unanswered(),
-            false => {
-                let deadline = self.leg_deadline();
-                in_flight::ask_one(self.redis, leg.location, &leg.transaction, deadline).await
-            }
-        };
+        if self.is_unanswered(leg.location) {
+            return self.take(leg, unanswered());
+        }
+        let deadline = self.leg_deadline();
+        let reply = in_flight::ask_one(self.redis, leg.location, &leg.transaction, deadline).await;
         self.take(leg, reply);
     }
 

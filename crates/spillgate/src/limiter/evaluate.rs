@@ -45,7 +45,7 @@ impl Inner {
 pub fn evaluate_in_memory<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
     if plan.asks() {
         let (transaction, mut pending) = plan.split();
-        let record =
+        let (_, record) =
             memory.decide_into(transaction, |reply| pending.take(ChargeOutcome::Store(reply)));
         if let RecordReply::Opened(opened) = record {
             let tag = plan.transaction.charges.first().map_or(0, |counter| counter.key.tag);
