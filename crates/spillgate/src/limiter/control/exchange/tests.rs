@@ -267,7 +267,8 @@ fn expired_changes_leave_room_for_new_ones_on_every_instance() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let limiter = || async {
             let policy = Policy::from_toml(policy).unwrap();
-            Limiter::builder().policy(policy).redis(server.url()).build().await.unwrap()
+            let builder = Limiter::builder().policy(policy).redis(server.url());
+            builder.timeout(std::time::Duration::from_secs(10)).build().await.unwrap()
         };
         let first = limiter().await;
         first.inner.follow(Look::Quick).await;
