@@ -21,7 +21,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All algorithms. Their order is stored in names of counters and records of reservations, and sent to scripts: a new
-    /// one goes to the end, and there are at most 16.
+    /// one goes to the end, and there are at most 8.
     pub const ALL: [Algorithm; 5] = [
         Algorithm::TokenBucket,
         Algorithm::FixedWindow,
