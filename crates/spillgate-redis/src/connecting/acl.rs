@@ -77,7 +77,8 @@ mod tests {
             .collect();
         let missing: Vec<&String> = called.difference(&named).collect();
         assert!(missing.is_empty(), "name these among the commands: {missing:?}");
-        let idle = SCRIPT_COMMANDS.iter().filter(|command| !called.contains(**command));
+        let of_scripts = SCRIPT_COMMANDS.iter().chain(&["msetex"]);
+        let idle = of_scripts.filter(|command| !called.contains(**command));
         assert_eq!(idle.collect::<Vec<_>>(), [&""; 0], "no script calls these any more");
     }
 

@@ -83,9 +83,9 @@ local NAMED = 15
 local LOG, SLOTS = 3, 5
 -- More than the words of a call, so that key * MANY + limit is unique.
 local MANY = 65536
--- From this many keys on, a call writes several by one command: of Redis 8.4, and of Valkey 9.1, where older ones of
--- higher number do not know it.
-local TOGETHER, HAS_MSETEX = 8, 0x080400
+-- A call of so many keys writes several by one command, whose arguments must fit Lua's stack. The command is of Redis 8.4
+-- and of Valkey 9.1; older Valkeys of higher number do not know it.
+local TOGETHER, TOGETHER_MAX, HAS_MSETEX = 8, 1024, 0x080400
 
 -- Locals for functions that run for every counter: a local is faster than a global.
 local byte, floor, ceil, max, min = string.byte, math.floor, math.ceil, math.max, math.min
@@ -134,7 +134,7 @@ end
 -- call it. A call of few keys does not ask for that, since asking takes as long as writing one of them.
 -- @fragment write_fresh()
 local groups = false
-if keys_read >= TOGETHER and next(fresh) and (redis.VALKEY_VERSION_NUM or redis.REDIS_VERSION_NUM or 0) >= HAS_MSETEX then
+if keys_read >= TOGETHER and keys_read <= TOGETHER_MAX and next(fresh) and (redis.VALKEY_VERSION_NUM or redis.REDIS_VERSION_NUM or 0) >= HAS_MSETEX then
     local is_known, is_allowed = pcall(redis.acl_check_cmd, 'MSETEX', 1, KEYS[1], '', 'PX', 1)
     groups = is_known and is_allowed and {}
 end
