@@ -157,7 +157,7 @@ pub(crate) struct Asked {
     #[arg(long, value_name = "FILE", requires = "redis")]
     pub(crate) config: Option<PathBuf>,
 
-    /// The domain of the rules, or of an inline limit [default: default]
+    /// The domain of the request [default: default]
     #[arg(long)]
     pub(crate) domain: Option<String>,
 

@@ -235,14 +235,14 @@ fn a_stopped_store_releases_all_of_its_callers_within_a_tenth_of_a_second() {
     for round in 0..5 {
         let limiter = runtime.block_on(limiter(&server));
         server.pause();
-        let late = runtime.spawn(async {
-            let mut latest_us = 0;
-            for _ in 0..20 {
+        // On a thread of its own, so that callers who keep their runtime busy do not excuse themselves.
+        let late = std::thread::spawn(|| {
+            let lateness_us = (0..20).map(|_| {
                 let began_us = monotonic_us();
-                tokio::time::sleep(SLICE).await;
-                latest_us = latest_us.max(monotonic_us() - began_us - SLICE.as_micros() as u64);
-            }
-            latest_us / 1_000
+                std::thread::sleep(SLICE);
+                (monotonic_us() - began_us).saturating_sub(SLICE.as_micros() as u64)
+            });
+            lateness_us.max().unwrap_or(0) / 1_000
         });
         let mut callers = JoinSet::new();
         for caller in 0..1_000 {
@@ -260,17 +260,17 @@ fn a_stopped_store_releases_all_of_its_callers_within_a_tenth_of_a_second() {
         }
         let taken = runtime.block_on(callers.join_all());
         longest.push(taken.into_iter().max().unwrap() / 1_000);
-        latest.push(runtime.block_on(late).unwrap());
+        latest.push(late.join().unwrap());
         server.resume();
     }
     println!(
-        "ms until the last of 1,000 callers was released: {longest:?}; a timer was late by {latest:?}"
+        "ms until the last of 1,000 callers was released: {longest:?}; a thread was late by {latest:?}"
     );
     longest.sort_unstable();
     latest.sort_unstable();
     // By the median: a shared machine stops at times. A process that runs late waits for up to eight times as long.
-    let bound = if latest[2] < 4 { 100 } else { 8 * (100 + latest[2]) };
-    assert!(longest[2] <= bound, "{longest:?} ms, a timer late by {latest:?} ms");
+    let bound = if latest[2] < 4 { 100 } else { 8 * 100 };
+    assert!(longest[2] <= bound, "{longest:?} ms, a thread late by {latest:?} ms");
 }
 
 /// A fifth of it, after which a waiting caller looks whether the process runs late.
