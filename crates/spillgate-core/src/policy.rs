@@ -256,7 +256,7 @@ impl Policy {
                 matched.push(self.matched_as(rule_index, rule, request));
             }
         };
-        // A domain without conditions needs no index.
+        // A domain of few patterns needs no index.
         match self.index.unindexed(request.domain()) {
             Some(rules) => rules.iter().for_each(|rule_index| note(*rule_index)),
             None => self.index.candidates(request).into_iter().for_each(note),

@@ -194,7 +194,7 @@ impl<'a> Request<'a> {
     /// Returns the value of an attribute with all its readings, if the request has it.
     #[inline]
     pub(crate) fn value(&self, name: &str) -> Option<&Value<'a>> {
-        self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+        self.attributes.iter().find(|(known, _)| is_same(known, name)).map(|(_, value)| value)
     }
 
     /// Returns all attributes with their values, in the order in which they were given.
@@ -243,6 +243,22 @@ impl<'a> Request<'a> {
     #[inline]
     pub fn refunds(&self) -> bool {
         self.refunds
+    }
+}
+
+/// Compares two names, those of 4 to 8 bytes without a call.
+#[inline]
+pub(crate) fn is_same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    if one.len() != other.len() {
+        return false;
+    }
+    match one.len() {
+        4..=8 => {
+            one.first_chunk::<4>() == other.first_chunk()
+                && one.last_chunk::<4>() == other.last_chunk()
+        }
+        _ => one == other,
     }
 }
 

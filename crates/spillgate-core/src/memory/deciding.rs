@@ -153,8 +153,8 @@ impl Deciding<'_> {
         let Found { place, decided, .. } = one;
         let (fits, charges) = (decided.fits, self.intent == Intent::Charge);
         let shard = self.locked.shard(asked.key);
-        if decided.is_changed && fits && !(group_fits && charges) {
-            // Another counter has no room, or the decision became a peek since: its numbers are those without a charge.
+        if decided.is_changed && fits && !group_fits {
+            // Another counter has no room: its numbers are those without a charge.
             let slot = shard.slot(place);
             Slot::decide(slot, asked.params(), asked.cost, false, self.now_us, decided);
         }

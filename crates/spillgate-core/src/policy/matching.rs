@@ -253,6 +253,8 @@ fn network_of<T>(networks: &Networks<T>, value: &[u8]) -> Option<Network> {
     Network::of_value(value)
 }
 
+/// So many patterns of a domain are sooner compared with a request than its values are looked up.
+const FEW_PATTERNS: usize = 8;
 /// The most patterns in a description.
 const SHOWN_MAX: usize = 4;
 
@@ -268,7 +270,7 @@ pub struct Index {
 #[derive(Clone, Debug, Default)]
 struct Domain {
     attributes: HashMap<Box<str>, Attribute>,
-    /// The rules without a condition that can be indexed.
+    /// The rules without a condition that can be indexed; all, if they have few patterns.
     always: Vec<u32>,
     /// The attributes in a `match` or a key, and the units of limits. Both are sorted.
     used: [Vec<Box<str>>; 2],
@@ -289,9 +291,11 @@ pub type Candidates = SmallVec<[u32; 8]>;
 impl Index {
     pub fn from_rules(rules: &[Rule]) -> Index {
         let mut sharing: HashMap<(&str, &str, Key<'_>), usize> = HashMap::new();
+        let mut patterns: HashMap<&str, usize> = HashMap::new();
         for rule in rules {
             for condition in rule.conditions() {
                 for key in condition.any_of.keys() {
+                    *patterns.entry(rule.domain()).or_default() += 1;
                     *sharing.entry((rule.domain(), &condition.attribute, key)).or_default() += 1;
                 }
             }
@@ -316,7 +320,8 @@ impl Index {
             domain.used[1].extend(rule.limits().map(|limit| limit.unit().into()));
             let conditions = rule.conditions().iter();
             let indexed = conditions.filter(|condition| condition.any_of.is_indexed());
-            match indexed.min_by_key(shared_by) {
+            let best = indexed.min_by_key(shared_by);
+            match best.filter(|_| patterns[rule.domain()] > FEW_PATTERNS) {
                 Some(condition) => {
                     let attribute =
                         domain.attributes.entry(condition.attribute.clone()).or_default();
