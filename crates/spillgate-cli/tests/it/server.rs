@@ -69,7 +69,10 @@ impl Server {
         let store = store.url();
         let mut command =
             spillgate(&[&["serve", "--redis", &store], &LISTENING[..], arguments].concat());
-        Server::start_command(command.env("SPILLGATE_STORE__TIMEOUT", "10s"))
+        command
+            .env("SPILLGATE_STORE__TIMEOUT", "10s")
+            .env("SPILLGATE_SERVER__GRPC__TIMEOUT", "10s");
+        Server::start_command(&mut command)
     }
 
     #[track_caller]
