@@ -97,6 +97,19 @@ fn values_are_any_bytes() {
 }
 
 #[test]
+fn names_are_compared_in_every_byte() {
+    for length in 1..=12 {
+        let name = "a".repeat(length);
+        let request = Request::new().with(name.as_str(), "x");
+        assert!(request.attribute(&name).is_some());
+        for at in 0..length {
+            let other = format!("{}b{}", &name[..at], &name[at + 1..]);
+            assert_eq!(request.attribute(&other), None, "{other}");
+        }
+    }
+}
+
+#[test]
 fn ten_thousand_rules_give_as_few_candidates_as_one() {
     let rule = |i: u32| {
         let route = if i.is_multiple_of(2) { format!("/{i}") } else { format!("/{i}/*") };

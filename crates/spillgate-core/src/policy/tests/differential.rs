@@ -223,7 +223,7 @@ proptest! {
 
     #[test]
     fn a_request_matches_the_rules_that_a_linear_search_finds(
-        rules in proptest::collection::vec(rule(), 0..12),
+        rules in proptest::collection::vec(rule(), 0..24),
         requests in proptest::collection::vec((domain(), values()), 1..12),
     ) {
         let text: String = rules.iter().enumerate().map(|(name, rule)| rule.write(name)).collect();
