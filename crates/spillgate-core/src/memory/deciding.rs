@@ -244,9 +244,9 @@ mod tests {
         Memory::new(each * SHARDS, Clock::given(NOW_US))
     }
 
-    /// A charge of a counter in a shard.
+    /// A charge of a counter in a shard. Its id is spread over all bits, as the ids of real subjects are.
     fn charge(shard: u128, subject: u128, limit: &NamedLimit, cost: u64) -> PlannedCharge {
-        let id = shard << 64 | subject;
+        let id = shard << 64 | u128::from((subject as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let key = SubjectKey { tag: id, id, rule: 0 };
         PlannedCharge { cost, ..PlannedCharge::new(key, limit.clone()) }
     }

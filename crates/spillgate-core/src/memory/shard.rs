@@ -217,7 +217,7 @@ impl Shard {
     /// Makes a table smaller that long logs have left with few counters, among whose buckets a sample would find none.
     fn shrink_if_sparse(&mut self) {
         if self.table.num_buckets() > SPARSE * self.table.len().max(SAMPLE) {
-            self.table.shrink_to(2 * self.table.len(), |entry| entry.name);
+            self.table.shrink_to(3 * self.table.len() / 2, |entry| entry.name);
         }
     }
 
@@ -344,8 +344,9 @@ const LOG_BYTES_FREE: usize = 1 << 20;
 const SWEEP: usize = 2;
 /// Buckets swept at once for an eviction.
 const SAMPLE: usize = 16;
-/// Buckets for each counter, from which on a table is made smaller.
-const SPARSE: usize = 8;
+/// Buckets for each counter, from which on a table is made smaller: so few that the samples of one eviction hardly ever miss
+/// all that may go.
+const SPARSE: usize = 4;
 /// Samples of one eviction, at most, and of one search for room.
 const SAMPLES_MAX: usize = 4;
 /// Counters to choose from, unless there are fewer. A table that was full for long has many empty buckets, and a counter
