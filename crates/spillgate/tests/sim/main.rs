@@ -43,14 +43,12 @@ fn random_faults_never_exceed_the_overshoot_bound() {
 
 #[test]
 fn a_seed_replays_exactly() {
-    for seed in 1..=2 {
-        let (once, again) = (play(seed, run).lines, play(seed, run).lines);
-        let differs = once.iter().zip(&again).position(|(one, other)| one != other);
-        if let Some(line) = differs {
-            panic!("seed {seed}, line {line}:\n{}\n{}", once[line], again[line]);
-        }
-        assert_eq!(once.len(), again.len(), "seed {seed}");
+    let (once, again) = (play(1, run).lines, play(1, run).lines);
+    let differs = once.iter().zip(&again).position(|(one, other)| one != other);
+    if let Some(line) = differs {
+        panic!("line {line}:\n{}\n{}", once[line], again[line]);
     }
+    assert_eq!(once.len(), again.len());
 }
 
 #[test]
@@ -136,8 +134,8 @@ fn play_all<F: Future<Output = Outcome>>(
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-const SEEDS: u64 = 24;
-const LEASE_SEEDS: u64 = 10;
+const SEEDS: u64 = 12;
+const LEASE_SEEDS: u64 = 5;
 const LINES_SHOWN: u64 = 60;
 const LEASES_MET: [&str; 5] = [
     "a lease decided",

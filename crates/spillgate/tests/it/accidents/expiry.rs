@@ -145,7 +145,7 @@ fn dead_subjects_in_memory_make_way_for_new_ones() {
 /// denied.
 #[test]
 fn memory_stays_flat_over_many_subjects_and_keeps_exhausted_and_reserved_ones() {
-    let subjects: u128 = if evidence() { 10_000_000 } else { 1_000_000 };
+    let subjects: u128 = if evidence() { 10_000_000 } else { 300_000 };
     let world = World::in_memory(20_000);
     let Engine::Memory(memory) = &*world.engine else { panic!("in memory") };
     let bucket = named(Limit::per_day(10));
