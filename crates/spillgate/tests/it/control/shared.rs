@@ -208,8 +208,9 @@ fn changes_lost_by_the_store_are_restored_by_a_process_that_knows_them() {
             let tenant = Request::new().with("tenant", format!("t{number}"));
             one.set_override("api", &tenant, ["5/day"], None).await.unwrap();
         }
-        one.remove_override("api", &Request::new().with("tenant", "t0")).await.unwrap();
         let live = ENTRIES as usize - 1;
+        until("the other knows all", async || other.overrides().len() == live + 1).await;
+        one.remove_override("api", &Request::new().with("tenant", "t0")).await.unwrap();
         until("the other knows", async || other.overrides().len() == live).await;
         drop(one);
         assert_eq!(server.command(&["FLUSHALL"]), Reply::Status("OK".into()));
