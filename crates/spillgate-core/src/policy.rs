@@ -67,7 +67,7 @@ pub struct Policy {
     index: Arc<Index>,
     overrides: Arc<Overrides>,
     /// The overrides that are runtime changes.
-    runtime: Overrides,
+    runtime: Arc<Overrides>,
     /// The number of limits of all rules.
     limit_count: usize,
     /// Whether the file has `rules = []`.
@@ -278,7 +278,7 @@ impl Policy {
     /// have state.
     pub fn limits_ever_in_force(&self, rule: &Rule, subject: &Request<'_>) -> Vec<NamedLimit> {
         let place = self.places_by_name.get(rule.name());
-        let overridden = [&*self.overrides, &self.runtime].into_iter().filter_map(|overrides| {
+        let overridden = [&self.overrides, &self.runtime].into_iter().filter_map(|overrides| {
             let found = overrides.get(*place?, rule, subject)?;
             Some(overrides.limits(found.limits))
         });
@@ -430,7 +430,7 @@ impl Rules {
             overrides: Arc::new(overrides),
             limit_count,
             is_empty_on_purpose: self.none_at.is_some(),
-            runtime: Overrides::default(),
+            runtime: Arc::default(),
         }
     }
 }

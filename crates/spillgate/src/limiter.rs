@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arc_swap::ArcSwap;
-
 use crate::control::ChangeNote;
 use crate::decision::Decision;
 use crate::engine::{Engine, Memory};
@@ -40,7 +38,7 @@ pub use atomic::AtomicDecision;
 pub use builder::LimiterBuilder;
 use control::Control;
 pub use explain::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
-pub(crate) use in_force::InForce;
+pub(crate) use in_force::{InForce, Published};
 pub use memory_stats::MemoryStats;
 use stats::DecisionCounts;
 pub use stats::Stats;
@@ -81,7 +79,7 @@ pub struct Limiter {
 pub(crate) struct Inner {
     pub(crate) engine: Engine,
     /// The rules of the file joined with the runtime changes, as [`Control`] publishes them.
-    pub(crate) in_force: ArcSwap<InForce>,
+    pub(crate) in_force: Published,
     pub(crate) secret: Secret,
     receipts: Seal,
     pub(crate) control: Control,

@@ -128,7 +128,7 @@ impl Policy {
         let held = (0..).zip(entries).map(|(at, entry)| enter(at, entry)).collect();
         runtime.sort();
         let rules = self.rules_with(&changes);
-        (Policy { rules, runtime, ..self.clone() }, held)
+        (Policy { rules, runtime: Arc::new(runtime), ..self.clone() }, held)
     }
 
     /// Returns the same file without runtime changes.

@@ -4,13 +4,13 @@
 use std::slice::from_ref;
 use std::sync::Arc;
 
-use arc_swap::Guard;
 use smallvec::SmallVec;
 
-use super::{InForce, Inner};
+use super::Inner;
+use super::in_force::Held;
 use crate::counter::{LimitHandle, PlannedCharge};
 use crate::decision::{CounterOutcome, Names};
-use crate::limit::NamedLimit;
+use crate::limit::{Limit, NamedLimit};
 use crate::metrics::Meters;
 use crate::plan::{LimitHandleFrom, Plan, PlanMode, SharedMatch};
 use crate::policy::{Matched, Mode, Policy, TypedRequest};
@@ -20,7 +20,7 @@ use crate::subject::Secret;
 
 /// A request with the policy or the inline limit that decides it.
 pub enum BoundRequest<'q, 'a> {
-    ByPolicy { request: TypedRequest<'q, 'a>, in_force: Guard<Arc<InForce>> },
+    ByPolicy { request: TypedRequest<'q, 'a>, in_force: Held<'q> },
     Inline { request: &'q Request<'a>, key: &'q str, limit: NamedLimit },
 }
 
@@ -31,13 +31,9 @@ impl Inner {
         match request.inline_limit() {
             None => {
                 self.expire_if_unwatched();
-                let in_force = self.in_force.load();
-                let request = in_force.policy.typed(request);
-                BoundRequest::ByPolicy { request, in_force }
+                BoundRequest::by_policy(request, Held::Shared(self.in_force.load()))
             }
-            Some((key, limit)) => {
-                BoundRequest::Inline { request, key, limit: NamedLimit::new(limit.clone(), 0) }
-            }
+            Some((key, limit)) => BoundRequest::inline(request, key, limit),
         }
     }
 
@@ -117,6 +113,18 @@ impl Inner {
 }
 
 impl<'q, 'a> BoundRequest<'q, 'a> {
+    /// Binds a request to a policy.
+    #[inline]
+    pub fn by_policy(request: &'q Request<'a>, in_force: Held<'q>) -> BoundRequest<'q, 'a> {
+        BoundRequest::ByPolicy { request: in_force.policy.typed(request), in_force }
+    }
+
+    /// Binds a request to the inline limit that it brings.
+    #[inline]
+    pub fn inline(request: &'q Request<'a>, key: &'q str, limit: &Limit) -> BoundRequest<'q, 'a> {
+        BoundRequest::Inline { request, key, limit: NamedLimit::new(limit.clone(), 0) }
+    }
+
     /// Returns the request.
     #[inline]
     pub fn request(&self) -> &Request<'a> {

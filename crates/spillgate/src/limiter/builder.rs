@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-
-use super::{Control, DecisionCounts, InForce, Inner, Limiter};
+use super::{Control, DecisionCounts, InForce, Inner, Limiter, Published};
 use crate::control::SubjectsInLog;
 use crate::engine::{Engine, Memory};
 use crate::error::BuildError;
@@ -162,7 +160,7 @@ impl LimiterBuilder {
         let inner = Arc::new(Inner {
             metrics: Metrics::new(!engine.is_memory(), self.counting),
             engine,
-            in_force: ArcSwap::from_pointee(in_force),
+            in_force: Published::new(in_force),
             receipts: Seal::new(&secret),
             control: Control::new(self.clock, &secret, self.subjects_in_log),
             secret,

@@ -7,13 +7,14 @@ use std::slice::from_ref;
 use super::Inner;
 use super::bound::BoundRequest;
 use super::evaluate::evaluate_in_memory;
+use super::in_force::Held;
 use crate::algorithm::Intent;
 use crate::counter::{ChargeReply, LimitHandle};
 use crate::decision::{self, CounterOutcome, CounterOutcomes, Decision, Names, Source};
 use crate::engine::Memory;
 use crate::engine::RedisStore;
 use crate::limit::NamedLimit;
-use crate::metrics::Meters;
+use crate::metrics::{Began, Meters};
 use crate::plan::{Evaluated, Plan, PlanMode};
 use crate::request::Request;
 use crate::reservation::Contents;
@@ -33,13 +34,29 @@ impl Inner {
     #[inline]
     pub fn decide_in_memory(&self, memory: &Memory, request: &Request<'_>) -> Decision {
         let began = self.metrics.begin();
-        let bound = self.bind(request);
+        if let Some((key, limit)) = request.inline_limit() {
+            return self.decide_bound(memory, &BoundRequest::inline(request, key, limit), began);
+        }
+        self.expire_if_unwatched();
+        self.in_force.with_copy(|in_force| {
+            let bound = BoundRequest::by_policy(request, Held::Copy(in_force));
+            self.decide_bound(memory, &bound, began)
+        })
+    }
+
+    #[inline]
+    fn decide_bound(
+        &self,
+        memory: &Memory,
+        bound: &BoundRequest<'_, '_>,
+        began: Began,
+    ) -> Decision {
         if !bound.is_plain() {
-            let mut plan = self.plan_to_charge(&bound);
+            let mut plan = self.plan_to_charge(bound);
             self.evaluate_noting_room(memory, &mut plan);
             self.metrics.end(began);
             let receipt = plan.receipt();
-            return self.answer_plan(&bound, &mut plan, receipt);
+            return self.answer_plan(bound, &mut plan, receipt);
         }
         let rules = bound.rules();
         // One limit needs no lists of charges and outcomes.
@@ -51,15 +68,15 @@ impl Inner {
             let take = |reply: ChargeReply| outcome.take(&reply, Source::Store);
             memory.decide_charges(from_ref(&charge), Intent::Charge, take);
             self.metrics.end(began);
-            return self.answer_one(&bound, outcome);
+            return self.answer_one(bound, outcome);
         }
         let mut plan: Plan<&NamedLimit> = Plan::empty();
-        self.add_counters(&mut plan, &bound, &rules, PlanMode::Charge);
+        self.add_counters(&mut plan, bound, &rules, PlanMode::Charge);
         self.open_permits(&mut plan);
         evaluate_in_memory(memory, &mut plan);
         self.metrics.end(began);
         let receipt = plan.receipt();
-        self.answer_plan(&bound, &mut plan, receipt)
+        self.answer_plan(bound, &mut plan, receipt)
     }
 
     /// Evaluates and answers several requests on a store in order, each by itself.

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use super::super::{InForce, Inner};
+use super::super::{InForce, Inner, Published};
 use super::watch::Watch;
 #[cfg(feature = "redis")]
 use crate::control::Copies;
@@ -137,7 +136,7 @@ impl Control {
     }
 
     /// Puts a policy in force, joined with the runtime changes.
-    pub(crate) fn set_policy(&self, new: &InForce, in_force: &ArcSwap<InForce>) {
+    pub(crate) fn set_policy(&self, new: &InForce, in_force: &Published) {
         self.publish(&mut self.table.lock(), new, in_force);
     }
 
@@ -178,7 +177,7 @@ impl Control {
     fn learn(
         &self,
         entries: impl IntoIterator<Item = (EntryId, Entry)>,
-        in_force: &ArcSwap<InForce>,
+        in_force: &Published,
     ) -> bool {
         let mut table = self.table.lock();
         let now_us = self.now_us();
@@ -238,14 +237,14 @@ impl Control {
     }
 
     /// Joins the policy with the live entries and puts the result in force. No other function does.
-    fn publish(&self, table: &mut Table, new: &InForce, in_force: &ArcSwap<InForce>) {
+    fn publish(&self, table: &mut Table, new: &InForce, in_force: &Published) {
         let now_us = self.now_us();
         let live = table.live(now_us);
         let entries = live.iter().map(|(_, entry)| &entry.what);
         let (policy, held) = new.policy.with_entries(entries);
         let ids: Vec<EntryId> = live.iter().map(|(id, _)| *id).collect();
         table.published(ids.into_iter().zip(held), now_us);
-        in_force.store(Arc::new(InForce { policy: Arc::new(policy), meters: new.meters.clone() }));
+        in_force.store(InForce { policy: Arc::new(policy), meters: new.meters.clone() });
     }
 }
 
