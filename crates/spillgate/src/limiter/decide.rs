@@ -44,6 +44,7 @@ impl Inner {
         })
     }
 
+    /// Evaluates and answers one bound request in memory.
     #[inline]
     fn decide_bound(
         &self,
