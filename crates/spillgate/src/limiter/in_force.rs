@@ -72,7 +72,9 @@ impl Published {
     pub fn with_copy<T>(&self, act: impl FnOnce(&InForce) -> T) -> T {
         let copy = self.copies.get_or(|| RefCell::new(self.copy()));
         if copy.borrow().version != self.version.load(Ordering::Acquire) {
-            copy.replace(self.copy());
+            // In use if a decision woke a caller whose waker decides in turn.
+            let Ok(mut copy) = copy.try_borrow_mut() else { return act(&self.now.load()) };
+            *copy = self.copy();
         }
         act(&copy.borrow().in_force)
     }
@@ -102,5 +104,28 @@ impl Deref for Held<'_> {
             Held::Copy(in_force) => in_force,
             Held::Shared(in_force) => in_force,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Rule;
+
+    #[test]
+    fn a_decision_inside_another_finds_the_policy_that_came_into_force_between() {
+        let of_rules = |count: usize| {
+            let rule = |number: usize| Rule::new(format!("r{number}")).key(["user"]).limit("1/day");
+            let policy = (0..count).fold(Policy::builder(), |policy, i| policy.rule(rule(i)));
+            InForce::new(policy.build().unwrap(), &Meters::default())
+        };
+        let published = Published::new(of_rules(1));
+        let rules = |in_force: &InForce| in_force.policy.rules().len();
+        published.with_copy(|outer| {
+            published.store(of_rules(2));
+            assert_eq!(published.with_copy(rules), 2);
+            assert_eq!(rules(outer), 1);
+        });
+        assert_eq!(published.with_copy(rules), 2);
     }
 }
