@@ -97,8 +97,13 @@ impl Overrides {
     /// Returns the override that applies to a subject: the one with most attributes, of those that
     /// name the same attributes the one with the smallest network, and the last of the rest. In a
     /// file two cannot tie.
+    #[inline]
     pub fn get(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<Found> {
         let sets = self.by_rule.get(rule_index as usize).filter(|sets| !sets.is_empty())?;
+        Overrides::find(sets, rule, request)
+    }
+
+    fn find(sets: &[Set], rule: &Rule, request: &Request<'_>) -> Option<Found> {
         let values: SmallVec<[&[u8]; 4]> =
             rule.key().map(|attribute| rule.subject_value(request, attribute)).collect();
         let mut winner: Option<Found> = None;

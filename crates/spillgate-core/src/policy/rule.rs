@@ -221,7 +221,7 @@ impl Rule {
 
     /// Returns the first key attribute that a request does not have.
     pub fn missing_from(&self, request: &Request<'_>) -> Option<&str> {
-        self.key().find(|attribute| request.attribute(attribute).is_none())
+        self.key().find(|attribute| request.value(attribute).is_none())
     }
 
     /// Returns the value of a key attribute by which the rule names the subject. Of several readings it is that of the

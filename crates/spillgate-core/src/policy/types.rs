@@ -9,12 +9,12 @@ use super::glob::Glob;
 use super::problem::{Problem, Problems};
 use crate::ip::{Network, SubjectPrefix, address};
 use crate::path::normalised_path;
-use crate::request::{Request, SEVERAL_PATHS, Value};
+use crate::request::{Request, SEVERAL_PATHS, Value, is_same};
 
 /// The types of all attributes. An attribute without a type is a text.
 #[derive(Clone, Debug)]
 pub(crate) struct Types {
-    /// Sorted by the names' length and then by name, so that most lookups compare no texts.
+    /// Few, so that a search is as fast as any.
     named: Vec<(Box<str>, AttributeType)>,
 }
 
@@ -104,17 +104,16 @@ impl Types {
             }
             declared.push(name.into());
             let Some(of_type) = AttributeType::read(&table, problems) else { continue };
-            match self.place_of(name) {
-                Ok(place) => self.named[place].1 = of_type,
-                Err(place) => self.named.insert(place, (name.into(), of_type)),
-            }
+            self.named.retain(|(known, _)| **known != *name);
+            self.named.push((name.into(), of_type));
         }
     }
 
     /// Returns the type of an attribute.
     #[inline]
     pub(crate) fn type_of(&self, name: &str) -> AttributeType {
-        self.place_of(name).map_or(AttributeType::Text, |place| self.named[place].1)
+        let found = self.named.iter().find(|(known, _)| is_same(known, name));
+        found.map_or(AttributeType::Text, |(_, of_type)| *of_type)
     }
 
     /// Gives each value of a request its one spelling. Nothing is copied if all have it, as most
@@ -124,16 +123,11 @@ impl Types {
         let mut respelled: Option<Box<Request<'a>>> = None;
         for (name, value) in request.values() {
             if let Some(value) = self.type_of(name).respelled(value) {
-                let copy = respelled.get_or_insert_with(|| Box::new(request.clone()));
+                let copy = respelled.get_or_insert_with(|| copied(request));
                 copy.set(name.to_owned(), value);
             }
         }
         respelled.map_or(TypedRequest::Given(request), TypedRequest::Respelled)
-    }
-
-    fn place_of(&self, name: &str) -> Result<usize, usize> {
-        let name = (name.len(), name);
-        self.named.binary_search_by(|(known, _)| (known.len(), &**known).cmp(&name))
     }
 }
 
@@ -304,6 +298,11 @@ impl PathForm {
             false => Cow::Borrowed(path),
         }
     }
+}
+
+#[inline(never)] // else every request is read in advance
+fn copied<'a>(request: &Request<'a>) -> Box<Request<'a>> {
+    Box::new(request.clone())
 }
 
 /// Returns the subject of a value: an address, or the text of a subject that was cut before.
