@@ -25,32 +25,17 @@ impl<'n> View<'n> {
     ///
     /// State of another algorithm belongs to another counter: it is ignored, and the counter starts empty.
     pub fn new(state: Option<&State>, params: &'n LimitParams, now_us: u64) -> View<'n> {
+        macro_rules! view {
+            ($variant:ident, $module:ident, $params:ident) => {
+                View::$variant($module::View::new(state.and_then(State::$module), $params, now_us))
+            };
+        }
         match params {
-            LimitParams::TokenBucket(params) => View::TokenBucket(token_bucket::View::new(
-                state.and_then(State::token_bucket),
-                params,
-                now_us,
-            )),
-            LimitParams::FixedWindow(params) => View::FixedWindow(fixed_window::View::new(
-                state.and_then(State::fixed_window),
-                params,
-                now_us,
-            )),
-            LimitParams::SlidingLog(params) => View::SlidingLog(sliding_log::View::new(
-                state.and_then(State::sliding_log),
-                params,
-                now_us,
-            )),
-            LimitParams::SlidingWindow(params) => View::SlidingWindow(sliding_window::View::new(
-                state.and_then(State::sliding_window),
-                params,
-                now_us,
-            )),
-            LimitParams::Concurrency(params) => View::Concurrency(concurrency::View::new(
-                state.and_then(State::concurrency),
-                params,
-                now_us,
-            )),
+            LimitParams::TokenBucket(params) => view!(TokenBucket, token_bucket, params),
+            LimitParams::FixedWindow(params) => view!(FixedWindow, fixed_window, params),
+            LimitParams::SlidingLog(params) => view!(SlidingLog, sliding_log, params),
+            LimitParams::SlidingWindow(params) => view!(SlidingWindow, sliding_window, params),
+            LimitParams::Concurrency(params) => view!(Concurrency, concurrency, params),
         }
     }
 

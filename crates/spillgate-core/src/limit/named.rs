@@ -12,7 +12,8 @@ pub struct NamedLimit {
     limit: Limit,
     position: u8,
     record: RecordName,
-    mix: u128,
+    /// The hash of a given name; 0 for a position.
+    given_mix: u128,
 }
 
 /// A limit's name in a Redis value: short for positions, hashed for given names.
@@ -35,13 +36,13 @@ impl NamedLimit {
             None if position < usize::from(POSITIONS) => RecordName::Position(position as u8),
             name => RecordName::from_name(name.unwrap_or(POSITION_NAMES[position])),
         };
-        let mix = match record {
-            RecordName::Position(named) => mix_of_position(named, limit.algorithm()),
+        let given_mix = match record {
+            RecordName::Position(_) => 0,
             RecordName::Given(_) => {
                 mix_of_name(limit.name().unwrap_or(POSITION_NAMES[position]), limit.algorithm())
             }
         };
-        NamedLimit { position: position as u8, limit, record, mix }
+        NamedLimit { position: position as u8, limit, record, given_mix }
     }
 
     /// Makes the limit that replaces a rule's for some subjects. With another algorithm or period
@@ -73,21 +74,19 @@ impl NamedLimit {
     /// equals no other.
     fn apart(self, why: &str, period: u64) -> NamedLimit {
         let name = format!("{}\0{why}\0{period}", self.name());
-        let (record, mix) = (RecordName::given(&name), mix_of_name(&name, self.limit.algorithm()));
-        NamedLimit { record, mix, ..self }
+        let given_mix = mix_of_name(&name, self.limit.algorithm());
+        NamedLimit { record: RecordName::given(&name), given_mix, ..self }
     }
 
     /// Makes a limit from the name in a record. `mix` is that of a given name. Returns `None` for a
     /// position that no limit has.
     pub fn recorded(limit: Limit, record: RecordName, mix: Option<u128>) -> Option<NamedLimit> {
-        let (position, mix) = match record {
-            RecordName::Position(position) if position < POSITIONS => {
-                (position, mix_of_position(position, limit.algorithm()))
-            }
+        let (position, given_mix) = match record {
+            RecordName::Position(position) if position < POSITIONS => (position, 0),
             RecordName::Position(_) => return None,
             RecordName::Given(_) => (0, mix?),
         };
-        Some(NamedLimit { limit, position, record, mix })
+        Some(NamedLimit { limit, position, record, given_mix })
     }
 
     /// Returns the limit under the same name with other parameters of its algorithm, for example a
@@ -133,7 +132,10 @@ impl NamedLimit {
     /// Returns the hash that distinguishes this limit's state from the subject's other limits.
     #[inline]
     pub fn mix(&self) -> u128 {
-        self.mix
+        match self.record {
+            RecordName::Position(position) => mix_of_position(position, self.algorithm()),
+            RecordName::Given(_) => self.given_mix,
+        }
     }
 
     /// Returns its parameters; `None` for `unlimited` and `block`, which keep no state.
