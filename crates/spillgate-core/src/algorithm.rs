@@ -122,6 +122,18 @@ impl LimitParams {
         each!(LimitParams, self, params => params)
     }
 
+    /// Returns the period; 0 without one.
+    #[inline]
+    pub fn period(&self) -> u64 {
+        each!(LimitParams, self, params => params.period())
+    }
+
+    /// Returns the longest time that a permit can be held; `None` if it counts none.
+    #[inline]
+    pub fn max_hold_us(&self) -> Option<u64> {
+        each!(LimitParams, self, params => params.max_hold_us())
+    }
+
     /// Returns the most that can be used at once.
     #[inline]
     pub fn capacity(&self) -> u64 {

@@ -12,12 +12,10 @@ use crate::policy::{LimitPlace, Policy, Rule, RuleDenial};
 use crate::reservation::Receipt;
 
 mod counter_outcome;
-mod counters;
 mod debug;
 mod words;
 
 pub use counter_outcome::CounterOutcome;
-use counters::Counters;
 pub use words::{Denial, Reason, Source};
 
 /// The answer to one request: allowed or denied, with the numbers of every counter.
@@ -46,12 +44,21 @@ pub use words::{Denial, Reason, Source};
 #[derive(Clone)]
 #[must_use = "a denied request must not proceed"]
 pub struct Decision {
-    denied: Option<Reason>,
-    source: Source,
-    top: Option<u16>,
-    counters: Counters,
+    verdict: Verdict,
+    counters: CounterOutcomes,
     names: Names,
     receipt: Option<Receipt>,
+}
+
+/// What the counters of a decision say together.
+#[derive(Clone, Copy)]
+pub struct Verdict {
+    /// The reason of a denial.
+    denied: Option<Reason>,
+    /// The worst source of the enforced counters.
+    source: Source,
+    /// The index of the deciding counter.
+    top: Option<u16>,
 }
 
 /// The outcomes of a decision's counters while it is made.
@@ -86,13 +93,13 @@ impl Decision {
 
     /// Returns whether the request is allowed.
     pub fn allowed(&self) -> bool {
-        self.denied.is_none()
+        self.verdict.allows()
     }
 
     /// Returns the reason of a denial, or `None` if the request is allowed. If several reasons
     /// apply, returns the first in the order of [`Reason`].
     pub fn reason(&self) -> Option<Reason> {
-        self.denied
+        self.verdict.denied
     }
 
     /// Returns the reason of a denial and the time to wait, or `None` if the request is allowed.
@@ -112,19 +119,19 @@ impl Decision {
     /// # });
     /// ```
     pub fn denial(&self) -> Option<Denial> {
-        let reason = self.denied?;
+        let reason = self.verdict.denied?;
         Some(Denial { reason, retry_after: self.retry_after() })
     }
 
     /// Returns whether no rule of the policy matched the request. Such a request is allowed.
     pub fn is_unmatched(&self) -> bool {
-        self.counters.as_slice().is_empty()
+        self.counters.is_empty()
     }
 
     /// Returns the time to wait before the same request can be allowed: zero if it is allowed,
     /// `None` if no wait helps or the time is unknown.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.denied {
+        match self.verdict.denied {
             None => Some(Duration::ZERO),
             Some(reason) if reason.is_permanent() => None,
             Some(_) => self.top().and_then(|counter| counter.retry_after()),
@@ -158,27 +165,58 @@ impl Decision {
 
     /// Returns the source of the decision: the worst source of its enforced counters.
     pub fn source(&self) -> Source {
-        self.source
+        self.verdict.source
     }
 
     /// Returns whether the decision was made without the store, by a local fallback or an outage
     /// policy.
     pub fn degraded(&self) -> bool {
-        self.source >= Source::Fallback
+        self.verdict.is_degraded()
     }
 
     /// Returns every counter in the order of the policy, shadow rules included.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitDecision<'_>> {
-        self.counters.as_slice().iter().map(|counter| LimitDecision { counter, names: &self.names })
+        self.counters.iter().map(|counter| LimitDecision { counter, names: &self.names })
     }
 
     /// Returns the deciding limit, whose numbers are those of the decision. Among denying counters
     /// it is the one with the longest wait, else the one with the smallest part of its capacity
     /// left.
     pub fn top(&self) -> Option<LimitDecision<'_>> {
-        let counters = self.counters.as_slice();
-        self.top
-            .map(|top| LimitDecision { counter: &counters[usize::from(top)], names: &self.names })
+        let counters = &self.counters;
+        let top = self.verdict.top?;
+        Some(LimitDecision { counter: &counters[usize::from(top)], names: &self.names })
+    }
+}
+
+impl Verdict {
+    /// Returns what all counters of a decision say.
+    #[inline]
+    pub fn new(counters: &[CounterOutcome]) -> Verdict {
+        // Most decisions have one counter, and nothing to compare.
+        if let [CounterOutcome { shadow: false, advisory: false, denied, source, .. }] = *counters {
+            return Verdict { denied, source: source.unwrap_or(Source::Store), top: Some(0) };
+        }
+        let (mut denied, mut source) = (None, Source::Store);
+        for counter in counters.iter().filter(|counter| !counter.shadow) {
+            if !counter.advisory {
+                denied = Reason::first(denied, counter.denied);
+            }
+            source = source.max(counter.source.unwrap_or(Source::Store));
+        }
+        // A decision has at most 64 counters.
+        let top = top(counters, denied.is_some()).map(|top| top as u16);
+        Verdict { denied, source, top }
+    }
+
+    /// Returns whether the decision allows.
+    pub fn allows(self) -> bool {
+        self.denied.is_none()
+    }
+
+    /// Returns whether the decision was made without the store.
+    pub fn is_degraded(self) -> bool {
+        self.source >= Source::Fallback
     }
 }
 
@@ -317,29 +355,19 @@ impl<'d> LimitDecision<'d> {
 }
 
 /// Makes the decision over all counters of a request.
-#[inline]
 pub fn from_counters(counters: CounterOutcomes, names: Names) -> Decision {
-    let enforced = || counters.iter().filter(|counter| !counter.shadow);
-    let decisive = enforced().filter(|counter| !counter.advisory);
-    // `Reason` is ordered, and the first one counts.
-    let denied = decisive.filter_map(|counter| counter.denied).min();
-    let source = enforced().filter_map(|counter| counter.source).max().unwrap_or(Source::Store);
-    // A decision has at most 64 counters.
-    let top = top(&counters, denied.is_some()).map(|top| top as u16);
-    Decision { denied, source, top, counters: counters.into(), names, receipt: None }
+    from_parts(Verdict::new(&counters), counters, names, None)
 }
 
-/// Makes the decision over one enforced counter.
-#[inline]
-pub fn from_one_counter(counter: CounterOutcome, names: Names) -> Decision {
-    let (denied, source) = (counter.denied, counter.source.unwrap_or(Source::Store));
-    let counters = Counters::One(counter);
-    Decision { denied, source, top: Some(0), counters, names, receipt: None }
-}
-
-/// Adds a receipt to a decision.
-pub fn with_receipt(decision: Decision, receipt: Receipt) -> Decision {
-    Decision { receipt: Some(receipt), ..decision }
+/// Puts a decision together. `verdict` is that of the counters.
+#[inline(always)] // else the decision is moved
+pub fn from_parts(
+    verdict: Verdict,
+    counters: CounterOutcomes,
+    names: Names,
+    receipt: Option<Receipt>,
+) -> Decision {
+    Decision { verdict, counters, names, receipt }
 }
 
 /// Returns the rule's own response to denials, if the limit is that of a rule and the rule has one.

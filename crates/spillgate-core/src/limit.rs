@@ -310,7 +310,7 @@ impl Limit {
     /// meaning for another. Limits without a period have 0.
     #[inline]
     pub(crate) fn period(&self) -> u64 {
-        self.params().map_or(0, |params| params.counting().period())
+        self.params().map_or(0, LimitParams::period)
     }
 
     /// Returns whether the unit is requests, without comparing texts.

@@ -1,6 +1,5 @@
 //! Counter state in this process: shards of packed slots, bounded, and swept as they are used.
 
-use std::slice::from_ref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -65,59 +64,40 @@ impl Memory {
     /// Decides a transaction over any number of limits, all or none.
     pub fn decide<L: LimitHandle>(&self, transaction: &Transaction<L>) -> TransactionReply {
         let mut replies = SmallVec::new();
-        let (allowed, record) = self.decide_into(transaction, |one| replies.push(one));
+        let (allowed, record) = self.decide_into(transaction, |_, reply| replies.push(reply));
         TransactionReply { allowed, replies, record, is_resent: false }
     }
 
-    /// Decides as [`Memory::decide`] does. Passes the reply for each counter to `answer`, in order, and returns whether
-    /// the decision allows, with the result of opening a record.
+    /// Decides as [`Memory::decide`] does. Passes each charge with its reply to `answer`, in order, and returns whether the
+    /// decision allows, with the result of opening a record.
     #[inline]
     pub fn decide_into<L: LimitHandle>(
         &self,
         transaction: &Transaction<L>,
-        answer: impl FnMut(ChargeReply),
+        mut answer: impl FnMut(&PlannedCharge<L>, ChargeReply),
     ) -> (bool, RecordReply) {
+        let charges = &transaction.charges[..];
         if let RecordAction::Open(opening) = &transaction.record {
             let reply = self.open(transaction, opening);
-            reply.replies.into_iter().for_each(answer);
+            charges.iter().zip(reply.replies).for_each(|(charge, one)| answer(charge, one));
             return (reply.allowed, reply.record);
         }
-        (self.decide_charges(&transaction.charges, transaction.intent, answer), RecordReply::None)
+        let mut locked = self.lock(charges);
+        let mut deciding = self.deciding(&mut locked, charges, transaction.intent);
+        (deciding.decide(answer), RecordReply::None)
     }
 
-    /// Decides over one counter.
-    pub fn decide_one<L: LimitHandle>(
-        &self,
-        asked: &PlannedCharge<L>,
-        intent: Intent,
-    ) -> ChargeReply {
-        let mut reply = None;
-        self.decide_charges(from_ref(asked), intent, |one| reply = Some(one));
-        reply.expect("each planned counter has a reply")
-    }
-
-    /// Decides over charges in the order of their groups, all or none of each.
-    ///
-    /// Passes the reply for each counter to `answer`, in order, and returns whether every enforced counter had room.
+    /// Begins a decision over counters whose shards are locked. The clock is read afterwards, so that two decisions on one
+    /// counter see their times in the order of their charges.
     #[inline]
-    pub fn decide_charges<L: LimitHandle>(
-        &self,
-        asked: &[PlannedCharge<L>],
+    fn deciding<'l, 'm, L>(
+        &'m self,
+        locked: &'l mut Locked<'m>,
+        charges: &'l [PlannedCharge<L>],
         intent: Intent,
-        mut answer: impl FnMut(ChargeReply),
-    ) -> bool {
-        let mut decision = self.begin(asked, intent);
-        decision.decide(asked, &mut answer)
-    }
-
-    /// Locks the shards of a decision's counters, then reads the clock, so that two decisions on one counter see their
-    /// times in the order of their charges.
-    #[inline]
-    fn begin<L: LimitHandle>(&self, asked: &[PlannedCharge<L>], intent: Intent) -> Deciding<'_> {
-        let locked = self.lock(asked);
+    ) -> Deciding<'l, 'm, L> {
         let now_us = self.clock.now_us();
-        let own = SmallVec::new();
-        Deciding { memory: self, locked, intent, now_us, needs_own: false, own }
+        Deciding { memory: self, locked, charges, intent, now_us, needs_own: false }
     }
 
     /// Changes one counter without a decision. Returns the whole units refunded, and the counter's state afterwards.
@@ -148,7 +128,7 @@ impl Memory {
     ) -> (Option<T>, ChargeReply) {
         let mut shard = self.shards[shard_of(asked.key)].lock();
         let (now_us, mut name) = (self.clock.now_us(), self.name(asked.key.id, asked.limit()));
-        if adds && !shard.find(name).is_known() && !shard.has_room(1, now_us, |_| false) {
+        if adds && !shard.find(name).0.is_known() && !shard.has_room(1, now_us, |_| false) {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
             name = self.overflow_name(asked);
         }
@@ -223,8 +203,11 @@ impl Memory {
     /// Locks every shard that holds one of the counters, in ascending order, so that no two callers deadlock.
     #[inline]
     fn lock<L>(&self, counters: &[PlannedCharge<L>]) -> Locked<'_> {
-        let first = counters.first().map_or(0, |counter| shard_of(counter.key));
-        if counters.iter().all(|counter| shard_of(counter.key) == first) {
+        let (first, others) = match counters {
+            [first, others @ ..] => (shard_of(first.key), others),
+            [] => (0, counters),
+        };
+        if others.iter().all(|other| shard_of(other.key) == first) {
             return Locked::One(self.shards[first].lock());
         }
         self.lock_several(counters)
@@ -244,7 +227,7 @@ impl Memory {
 /// The locked shards of one decision.
 enum Locked<'m> {
     One(MutexGuard<'m, Shard>),
-    Several(Vec<(usize, MutexGuard<'m, Shard>)>),
+    Several(SmallVec<[(usize, MutexGuard<'m, Shard>); COUNTERS_INLINE]>),
 }
 
 impl Locked<'_> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::Intent;
-use crate::counter::{Change, LimitHandle, PlannedCharge};
+use crate::counter::{COUNTERS_INLINE, Change, LimitHandle, PlannedCharge};
 use crate::decision::{CounterOutcome, CounterOutcomes, Reason};
 use crate::limit::{Kind, NamedLimit};
 use crate::policy::{Matched, Mode, Policy, Rule};
@@ -17,13 +17,11 @@ use crate::subject::{Secret, SubjectKey};
 mod follow_up;
 mod leased;
 mod outcomes;
-mod pending;
 mod together;
 mod transaction;
 
 pub use follow_up::FollowUp;
 pub use outcomes::{Cause, ChargeOutcome, ChargeOutcomes};
-pub use pending::PendingOutcomes;
 pub use together::SharedMatch;
 pub use transaction::{RecordAction, RecordReply, Transaction, TransactionReply};
 
@@ -89,10 +87,11 @@ impl<L: LimitHandle> Plan<L> {
         }
     }
 
-    /// Adds the counters of a request that matched `rules` to an empty plan.
+    /// Adds the counters of all rules that a request matches to an empty plan.
+    #[inline]
     pub fn add_rules<'p>(
         &mut self,
-        rules: &[Matched<'p>],
+        policy: &'p Policy,
         request: &Request<'_>,
         secret: &Secret,
         mode: PlanMode,
@@ -101,36 +100,57 @@ impl<L: LimitHandle> Plan<L> {
     {
         let free = Cost::requests(0);
         let cost = if mode == PlanMode::Peek { &free } else { request.cost() };
-        let count = rules.iter().map(|matched| matched.limits.len()).sum();
-        self.outcomes.reserve_exact(count);
-        self.transaction.charges.reserve_exact(count);
-        // Outcomes are in file order. Charges are added in another order below, and refer to outcomes by index.
-        for matched in rules {
-            for position in 0..matched.limits.len() {
-                self.outcomes.push(CounterOutcome::unknown(matched, position));
+        // Outcomes are in file order. Charges may be added in another order, and refer to outcomes by index. Group 0 is
+        // the enforced rules, charged all or none.
+        let mut some_apart = false;
+        policy.each_match(request, |matched| {
+            let first = self.outcomes.len();
+            match first {
+                // Most requests match one rule, and few have more than four counters.
+                0 => self.outcomes.reserve_exact(matched.limits.len()),
+                _ => self.outcomes.reserve(matched.limits.len().max(COUNTERS_INLINE)),
             }
+            for position in 0..matched.limits.len() {
+                self.outcomes.push(CounterOutcome::unknown(&matched, position));
+            }
+            let is_shadow = matched.rule.mode() == Mode::Shadow;
+            if !is_shadow {
+                let key = matched.rule.subject_key(request, secret);
+                self.add_charged(Charged::by_rule(&matched), first, key, cost, 0);
+            }
+            some_apart |= is_shadow || matched.rule.postpaid();
+        });
+        if some_apart {
+            self.add_rules_apart(&policy.matched(request), request, secret, cost);
         }
-        // Group 0 is the enforced rules, charged all or none. Each shadow rule is a group, evaluated afterwards.
+    }
+
+    /// Adds the charges in groups of their own, out of those of all rules that a request matches.
+    fn add_rules_apart<'p>(
+        &mut self,
+        rules: &[Matched<'p>],
+        request: &Request<'_>,
+        secret: &Secret,
+        cost: &Cost<'_>,
+    ) where
+        L: LimitHandleFrom<'p>,
+    {
+        let placed = rules.iter().scan(0, |next, matched| {
+            let first = *next;
+            *next += matched.limits.len();
+            Some((first, matched, matched.rule.subject_key(request, secret)))
+        });
+        // Each shadow rule is a group, evaluated afterwards.
         let mut group = 0;
-        for shadow in [false, true] {
-            let mut index = 0;
-            for matched in rules {
-                if (matched.rule.mode() == Mode::Shadow) == shadow {
-                    group += u16::from(shadow);
-                    let key = matched.rule.subject_key(request, secret);
-                    self.add_charged(Charged::by_rule(matched), index, key, cost, group);
-                }
-                index += matched.limits.len();
+        for (first, matched, key) in placed.clone() {
+            if matched.rule.mode() == Mode::Shadow {
+                group += 1;
+                self.add_charged(Charged::by_rule(matched), first, key, cost, group);
             }
         }
         // Post-paid charges come last, each in its own group, since its denial must hold back no other charge.
-        if rules.iter().any(|matched| matched.rule.postpaid()) {
-            let mut index = 0;
-            for matched in rules {
-                let key = matched.rule.subject_key(request, secret);
-                self.add_postpaid(Charged::by_rule(matched), index, key, cost, &mut group);
-                index += matched.limits.len();
-            }
+        for (first, matched, key) in placed {
+            self.add_postpaid(Charged::by_rule(matched), first, key, cost, &mut group);
         }
     }
 
@@ -151,17 +171,8 @@ impl<L: LimitHandle> Plan<L> {
         plan
     }
 
-    /// Builds the plan for an inline limit.
-    pub fn inline<'p>(key: SubjectKey, limit: &'p NamedLimit, cost: &Cost<'_>) -> Plan<L>
-    where
-        L: LimitHandleFrom<'p>,
-    {
-        let mut plan = Plan::empty();
-        plan.add_inline(key, limit, cost);
-        plan
-    }
-
     /// Adds the counter of an inline limit to an empty plan.
+    #[inline]
     pub fn add_inline<'p>(&mut self, key: SubjectKey, limit: &'p NamedLimit, cost: &Cost<'_>)
     where
         L: LimitHandleFrom<'p>,
@@ -176,7 +187,7 @@ impl<L: LimitHandle> Plan<L> {
             return None;
         }
         let charged = self.transaction.charges.iter().filter(|counter| counter.cost > 0);
-        charged.filter_map(|counter| counter.params().counting().max_hold_us()).max()
+        charged.filter_map(|counter| counter.params().max_hold_us()).max()
     }
 
     /// Makes the plan open a record, unless its denial is certain.
@@ -247,22 +258,16 @@ impl<L: LimitHandle> Plan<L> {
         policy.map(|policy| policy.rule_at(rule_index))
     }
 
-    /// Splits the plan into the transaction to evaluate and the outcomes that its replies fill in.
-    #[inline]
-    pub fn split(&mut self) -> (&Transaction<L>, PendingOutcomes<'_, L>) {
-        let Plan { transaction, outcomes, .. } = self;
-        let charges = &transaction.charges[..];
-        (transaction, PendingOutcomes { outcomes, charges, next: 0 })
-    }
-
-    /// Copies the outcomes of all charges to their counters.
+    /// Passes the outcomes of all charges, in their order, to their counters.
     pub fn take(&mut self, outcomes: &[ChargeOutcome]) {
-        let (_, mut pending) = self.split();
-        outcomes.iter().for_each(|outcome| pending.take(*outcome));
+        for (charge, outcome) in self.transaction.charges.iter().zip(outcomes) {
+            outcome.apply(&mut self.outcomes[usize::from(charge.index)]);
+        }
     }
 
     /// Adds the charges of one subject, whose first counter in the decision is `first`. If a limit can never allow the
     /// cost, a shadow rule is only read; for an enforced rule the whole plan is.
+    #[inline(always)] // with `add_counter`
     fn add_charged<'p>(
         &mut self,
         charged: Charged<'p>,
@@ -335,6 +340,7 @@ impl<L: LimitHandle> Plan<L> {
     }
 
     /// Adds one charge, unless its limit keeps no state. Returns whether the limit can never allow the cost.
+    #[inline(always)] // else the charge is moved
     fn add_counter<'p>(&mut self, counter: PlannedCharge<&'p NamedLimit>) -> bool
     where
         L: LimitHandleFrom<'p>,

@@ -249,19 +249,29 @@ impl Policy {
 
     /// Returns the rules that match a request, in file order, without those that are off.
     pub fn matched<'p>(&'p self, request: &Request<'_>) -> SmallVec<[Matched<'p>; 4]> {
-        let mut matched = SmallVec::new();
-        let mut note = |rule_index: u32| {
-            let rule = &self.rules[rule_index as usize];
-            if rule.is_matched_by(request) {
-                matched.push(self.matched_as(rule_index, rule, request));
+        let mut all = SmallVec::new();
+        self.each_match(request, |matched| all.push(matched));
+        all
+    }
+
+    /// Calls `act` with each rule of [`Policy::matched`].
+    #[inline]
+    pub fn each_match<'p>(&'p self, request: &Request<'_>, mut act: impl FnMut(Matched<'p>)) {
+        let candidates;
+        // A domain of few patterns needs no index.
+        let rules = match self.index.unindexed(request.domain()) {
+            Some(rules) => rules,
+            None => {
+                candidates = self.index.candidates(request);
+                &candidates
             }
         };
-        // A domain of few patterns needs no index.
-        match self.index.unindexed(request.domain()) {
-            Some(rules) => rules.iter().for_each(|rule_index| note(*rule_index)),
-            None => self.index.candidates(request).into_iter().for_each(note),
+        for rule_index in rules {
+            let rule = &self.rules[*rule_index as usize];
+            if rule.is_matched_by(request) {
+                act(self.matched_as(*rule_index, rule, request));
+            }
         }
-        matched
     }
 
     /// Returns a rule as it applies to a subject with all key attributes, even if the rule is off.

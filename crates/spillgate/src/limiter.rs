@@ -260,7 +260,8 @@ impl Limiter {
         let named = NamedLimit::new(Limit::per_second(1), 0);
         // No caller has this key, since callers' keys are never empty.
         let key = self.inner.secret.inline_key("");
-        let plan: Plan = Plan::inline(key, &named, &Cost::requests(0));
+        let mut plan: Plan = Plan::empty();
+        plan.add_inline(key, &named, &Cost::requests(0));
         self.inner.engine.read(&plan.transaction).await.is_ok()
     }
 

@@ -10,9 +10,6 @@ pub use spillgate_core::histogram::Durations;
 use spillgate_core::histogram::Histogram;
 
 use crate::decision::CounterOutcome;
-use crate::policy::Policy;
-use crate::request::Request;
-use crate::subject::{Secret, SubjectKey};
 use crate::time::counter_ns;
 
 mod counting;
@@ -43,7 +40,7 @@ pub(crate) struct Metrics {
     /// Whether all decisions are timed, or one in [`TIMED_IN_MEMORY`].
     on_store: bool,
     counting: Counting,
-    tops: Tops,
+    pub(crate) tops: Tops,
     rates: Rates,
 }
 
@@ -88,35 +85,6 @@ impl Metrics {
         }
     }
 
-    /// Counts the subjects of some decisions, for `top`. `allowed` is the result of the decision.
-    #[inline]
-    pub(crate) fn watch(
-        &self,
-        policy: &Policy,
-        request: &Request<'_>,
-        secret: &Secret,
-        counters: &[CounterOutcome],
-        allowed: impl FnOnce() -> bool,
-    ) {
-        if let Some(weight) = self.tops.draw() {
-            self.tops.note(weight, policy, request, secret, counters, allowed());
-        }
-    }
-
-    /// Counts the subjects of some decisions on inline limits, for `top`.
-    #[inline]
-    pub(crate) fn watch_inline(
-        &self,
-        key: &str,
-        subject: impl FnOnce() -> SubjectKey,
-        cost: u64,
-        allowed: bool,
-    ) {
-        if let Some(weight) = self.tops.draw() {
-            self.tops.note_inline(weight, key, subject().id, cost, allowed);
-        }
-    }
-
     /// Returns the subjects with the most use and those with the most denials, `n` of each for each rule.
     pub(crate) fn top(&self, rule: Option<&str>, n: usize) -> Top {
         self.tops.read(rule, n, counter_ns())
@@ -136,12 +104,16 @@ impl Metrics {
     /// Counts a decision once for each of its rules; a shadow rule as if it were enforced. Without the meters of rules
     /// the decision is on an inline limit.
     #[inline]
-    pub(crate) fn count(&self, counters: &[CounterOutcome], meters: Option<&Meters>) {
+    pub(crate) fn count(
+        &self,
+        counters: &[CounterOutcome],
+        meters: Option<&Meters>,
+        allowed: bool,
+    ) {
         if self.counting == Counting::Nothing {
             return;
         }
         let Some(meters) = meters else { return self.inline.count(counters) };
-        let allowed = !counters.iter().any(CounterOutcome::denies);
         for rule in counters.chunk_by(|one, next| one.rule == next.rule) {
             // A denied request is not charged to shadow rules, so it is none of their decisions.
             if !rule[0].shadow || allowed {

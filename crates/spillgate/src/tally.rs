@@ -18,6 +18,12 @@ impl<const N: usize> Tally<N> {
     /// Returns the counts of this thread.
     #[inline]
     pub(crate) fn of_this_thread(&self) -> &OfThread<N> {
+        self.0.get().unwrap_or_else(|| self.first_of_this_thread())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn first_of_this_thread(&self) -> &OfThread<N> {
         self.0.get_or(|| OfThread([const { AtomicU64::new(0) }; N]))
     }
 

@@ -34,6 +34,15 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Returns the reason that counts of those of two counters: the first in the order of the enum.
+    #[inline]
+    pub fn first(one: Option<Reason>, other: Option<Reason>) -> Option<Reason> {
+        match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
     /// Returns whether no wait can help: the request is blocked, or costs more than a limit ever holds.
     pub fn is_permanent(self) -> bool {
         matches!(self, Reason::Blocked | Reason::CostExceedsLimit)

@@ -2,8 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use smallvec::SmallVec;
-
 use super::shard::{Name, Place};
 use super::slot::{Decided, Slot};
 use super::{Locked, Memory, shard_of};
@@ -11,19 +9,20 @@ use crate::algorithm::Intent;
 use crate::counter::{COUNTERS_INLINE, ChargeReply, LimitHandle, PlannedCharge};
 
 /// A decision under way: all shards of its counters are locked, and its time stands.
-pub struct Deciding<'m> {
+pub struct Deciding<'l, 'm, L> {
     pub memory: &'m Memory,
-    pub locked: Locked<'m>,
+    pub locked: &'l mut Locked<'m>,
+    /// The charges, sorted by group, enforced ones first. No counter of theirs is evicted.
+    pub charges: &'l [PlannedCharge<L>],
     pub intent: Intent,
     pub now_us: u64,
     /// Whether enforced charges need counters of their own. If there is no room for one, the decision becomes a peek, and
     /// `Memory::open` denies the reservation.
     pub needs_own: bool,
-    /// The names of its counters and of their overflow counters, which it must not evict; filled in when they are needed.
-    pub own: SmallVec<[Name; 2 * COUNTERS_INLINE]>,
 }
 
 /// A counter at the time of the decision. Nothing is written yet.
+#[derive(Default)]
 struct Found {
     place: Place,
     /// What the group charges the same counter before, which only happens to an overflow counter.
@@ -34,22 +33,14 @@ struct Found {
     decided: Decided,
 }
 
-impl Deciding<'_> {
-    /// Decides over charges, which are sorted by group, enforced ones first. Returns whether every enforced counter had
+impl<'l, L: LimitHandle> Deciding<'l, '_, L> {
+    /// Decides, and passes each charge with its reply to `answer`, in order. Returns whether every enforced counter had
     /// room.
     #[inline(always)]
-    pub fn decide<L: LimitHandle>(
-        &mut self,
-        asked: &[PlannedCharge<L>],
-        answer: &mut impl FnMut(ChargeReply),
-    ) -> bool {
-        let (mut allowed, mut rest) = (true, asked);
-        while let Some(first) = rest.first() {
-            let length = rest.iter().take_while(|one| one.group == first.group).count();
-            let (group, others) = rest.split_at(length);
-            rest = others;
-            let fits = self.decide_group(group, asked, answer);
-            if !fits && first.group == 0 {
+    pub fn decide(&mut self, mut answer: impl FnMut(&PlannedCharge<L>, ChargeReply)) -> bool {
+        let mut allowed = true;
+        for group in self.charges.chunk_by(|one, next| one.group == next.group) {
+            if !self.decide_group(group, &mut answer) && group[0].group == 0 {
                 allowed = false;
                 // The other groups still run, so that they have a reading.
                 self.intent = Intent::Peek;
@@ -58,110 +49,126 @@ impl Deciding<'_> {
         allowed
     }
 
-    /// Charges all counters of a group, or none. `all` are those of the decision, which evicts none of them.
+    /// Charges all counters of a group, or none.
     #[inline(always)]
-    fn decide_group<L: LimitHandle>(
+    fn decide_group(
         &mut self,
-        group: &[PlannedCharge<L>],
-        all: &[PlannedCharge<L>],
-        answer: &mut impl FnMut(ChargeReply),
+        group: &'l [PlannedCharge<L>],
+        answer: &mut impl FnMut(&PlannedCharge<L>, ChargeReply),
     ) -> bool {
-        let mut found: SmallVec<[Found; COUNTERS_INLINE]> = SmallVec::new();
-        let mut fits = true;
-        for asked in group {
-            let name = self.memory.name(asked.key.id, asked.limit());
-            let (mut place, mut before) = (self.locked.shard(asked.key).find(name), 0);
-            // Only what is charged is added, so only that needs room.
-            if !place.is_known() && asked.cost > 0 {
-                (place, before) = self.make_room(asked, place, group, &found, all);
-            }
-            found.push(Found { place, before, is_small: false, decided: Decided::default() });
-            if let Some(one) = found.last_mut() {
-                self.look(asked, one);
-                fits &= one.decided.fits;
-            }
+        if let [asked] = group {
+            let mut one = Found::default();
+            self.look(asked, &mut one, group, &[]);
+            let fits = one.decided.fits;
+            answer(asked, self.finish(asked, &mut one, fits));
+            return fits;
         }
-        for (asked, one) in group.iter().zip(&mut found) {
-            answer(self.finish(asked, one, fits, all));
+        let (mut few, mut many) = (<[Found; COUNTERS_INLINE]>::default(), Vec::new());
+        if group.len() > few.len() {
+            many.resize_with(group.len(), Found::default);
+        }
+        let found = if many.is_empty() { &mut few[..group.len()] } else { &mut many[..] };
+        let mut fits = true;
+        for (place, asked) in group.iter().enumerate() {
+            let (earlier, later) = found.split_at_mut(place);
+            self.look(asked, &mut later[0], group, earlier);
+            fits &= later[0].decided.fits;
+        }
+        for (asked, one) in group.iter().zip(found) {
+            answer(asked, self.finish(asked, one, fits));
         }
         fits
     }
 
-    /// Returns the place of a counter that is not stored yet: its own, if there is room beside those that the group adds
-    /// before it. Else a reservation becomes a peek, since its end would not find its charge elsewhere. All others get the
-    /// place of the counter that subjects of the limit share that found no room, and what the group charges it before.
-    #[inline(never)]
-    fn make_room<L: LimitHandle>(
+    /// Finds a counter, and computes it as it is after a charge, if the decision charges and it has room.
+    #[inline(always)]
+    fn look(
         &mut self,
         asked: &PlannedCharge<L>,
-        own: Place,
+        one: &mut Found,
         group: &[PlannedCharge<L>],
-        found: &[Found],
-        all: &[PlannedCharge<L>],
-    ) -> (Place, u64) {
-        self.note_own(all);
-        let (number, is_peek) = (shard_of(asked.key), self.intent == Intent::Peek);
-        if !is_peek && self.locked.shard(asked.key).is_over() {
-            self.evict(asked, all);
-        }
-        let beside = || group.iter().zip(found).filter(|(other, _)| shard_of(other.key) == number);
-        let new = beside().filter(|(other, one)| !one.place.is_known() && other.cost > 0);
-        let (shard, names) = (self.locked.shard(asked.key), &self.own);
-        if shard.has_room(new.count() + 1, self.now_us, |name| names.contains(&name)) {
-            return (own, 0);
-        }
-        if self.needs_own && asked.group == 0 {
-            self.intent = Intent::Peek;
-            return (own, 0);
-        }
-        self.memory.overflowed.fetch_add(u64::from(!is_peek), Ordering::Relaxed);
-        let shared = shard.find(self.memory.overflow_name(asked));
-        let before = beside().filter(|(_, one)| one.place.name == shared.name);
-        let before = before.map(|(other, _)| other.cost).sum();
-        (shared, before)
-    }
-
-    /// Computes a counter as it is after a charge, if the decision charges and it has room.
-    #[inline(always)]
-    fn look<L: LimitHandle>(&mut self, asked: &PlannedCharge<L>, one: &mut Found) {
+        earlier: &[Found],
+    ) {
         let (params, cost, now_us) = (asked.params(), asked.cost, self.now_us);
+        let name = self.memory.name(asked.key.id, asked.limit());
+        let mut slot;
+        (one.place, slot) = self.locked.shard(asked.key).find(name);
+        // Only what is charged is added, so only that needs room.
+        if slot.is_none() && cost > 0 {
+            slot = self.make_room(asked, one, group, earlier);
+        }
         let charges = self.intent == Intent::Charge;
-        let shard = self.locked.shard(asked.key);
-        let slot = shard.slot(&one.place);
         // A receipt needs more than a slot holds, and a second charge of one counter the state after the first.
         one.is_small = !matches!(self.intent, Intent::Reserve { .. })
             && one.before == 0
-            && Slot::decide(slot, params, cost, charges, now_us, &mut one.decided).is_some();
+            && Slot::decide(slot.as_ref(), params, cost, charges, now_us, &mut one.decided)
+                .is_some();
         if !one.is_small {
-            let view = shard.view(&one.place, params, now_us);
+            let view = self.locked.shard(asked.key).view(one.place.name, params, now_us);
             one.decided.fits = view.has_room((one.before + cost).max(1));
         }
     }
 
+    /// Makes room for a counter that is not stored yet, beside those that the group adds before it. Without room a
+    /// reservation becomes a peek, since its end would not find its charge elsewhere. All others get the place of the
+    /// counter that subjects of the limit share that found no room, and what the group charges it before. Returns its slot.
+    #[inline(never)]
+    fn make_room(
+        &mut self,
+        asked: &PlannedCharge<L>,
+        one: &mut Found,
+        group: &[PlannedCharge<L>],
+        earlier: &[Found],
+    ) -> Option<Slot> {
+        let (number, is_peek) = (shard_of(asked.key), self.intent == Intent::Peek);
+        if !is_peek && self.locked.shard(asked.key).is_over() {
+            self.evict(asked);
+        }
+        let beside =
+            || group.iter().zip(earlier).filter(|(other, _)| shard_of(other.key) == number);
+        let new = beside().filter(|(other, one)| !one.place.is_known() && other.cost > 0);
+        let (memory, charges) = (self.memory, self.charges);
+        let shard = self.locked.shard(asked.key);
+        if shard.has_room(new.count() + 1, self.now_us, |name| memory.is_of(name, charges)) {
+            return None;
+        }
+        if self.needs_own && asked.group == 0 {
+            self.intent = Intent::Peek;
+            return None;
+        }
+        memory.overflowed.fetch_add(u64::from(!is_peek), Ordering::Relaxed);
+        let slot;
+        (one.place, slot) = shard.find(memory.overflow_name(asked));
+        let before = beside().filter(|(_, other)| other.place.name == one.place.name);
+        one.before = before.map(|(other, _)| other.cost).sum();
+        slot
+    }
+
     /// Charges a counter if its whole group fits and the decision charges, then takes the reading.
     #[inline(always)]
-    fn finish<L: LimitHandle>(
+    fn finish(
         &mut self,
         asked: &PlannedCharge<L>,
         one: &mut Found,
         group_fits: bool,
-        all: &[PlannedCharge<L>],
     ) -> ChargeReply {
         if !one.is_small {
-            return self.finish_large(asked, one, group_fits, all);
+            return self.finish_large(asked, one, group_fits);
         }
         let Found { place, decided, .. } = one;
         let (fits, charges) = (decided.fits, self.intent == Intent::Charge);
-        let shard = self.locked.shard(asked.key);
-        if decided.is_changed && fits && !group_fits {
-            // Another counter has no room: its numbers are those without a charge.
-            let slot = shard.slot(place);
-            Slot::decide(slot, asked.params(), asked.cost, false, self.now_us, decided);
-        }
-        if decided.is_changed && charges {
-            shard.write(place, &decided.after);
-            if !place.is_known() && shard.is_over() {
-                self.evict(asked, all);
+        if decided.is_changed {
+            let shard = self.locked.shard(asked.key);
+            if fits && !group_fits {
+                // Another counter has no room: its numbers are those without a charge.
+                let (params, cost, slot) = (asked.params(), asked.cost, shard.find(place.name).1);
+                Slot::decide(slot.as_ref(), params, cost, false, self.now_us, decided);
+            }
+            if decided.is_changed && charges {
+                shard.write(place, &decided.after);
+                if !place.is_known() && shard.is_over() {
+                    self.evict(asked);
+                }
             }
         }
         ChargeReply { fits, reading: decided.reading, charge: None }
@@ -169,12 +176,11 @@ impl Deciding<'_> {
 
     /// Finishes a counter by its whole state, which is found again, since the group may have charged it before.
     #[inline(never)]
-    fn finish_large<L: LimitHandle>(
+    fn finish_large(
         &mut self,
         asked: &PlannedCharge<L>,
         one: &Found,
         group_fits: bool,
-        all: &[PlannedCharge<L>],
     ) -> ChargeReply {
         let (params, cost, now_us, intent) = (asked.params(), asked.cost, self.now_us, self.intent);
         let fits = one.decided.fits;
@@ -198,28 +204,25 @@ impl Deciding<'_> {
         }
         // A log grows, and may take the room of other counters.
         if charged.is_some() && group_fits && shard.is_over() {
-            self.evict(asked, all);
+            self.evict(asked);
         }
         ChargeReply { fits, reading, charge: charged.flatten() }
     }
 
     /// Evicts counters from a shard that holds more than it may, but none of this decision.
     #[cold]
-    fn evict<L: LimitHandle>(&mut self, asked: &PlannedCharge<L>, all: &[PlannedCharge<L>]) {
-        self.note_own(all);
-        let own = &self.own;
-        let keeps = |name| own.contains(&name);
-        self.locked.shard(asked.key).evict(self.now_us, keeps, &self.memory.evicted);
+    fn evict(&mut self, asked: &PlannedCharge<L>) {
+        let (memory, charges) = (self.memory, self.charges);
+        let shard = self.locked.shard(asked.key);
+        shard.evict(self.now_us, |name| memory.is_of(name, charges), &memory.evicted);
     }
+}
 
-    fn note_own<L: LimitHandle>(&mut self, all: &[PlannedCharge<L>]) {
-        if self.own.is_empty() {
-            let memory = self.memory;
-            let names = |one: &PlannedCharge<L>| {
-                [memory.name(one.key.id, one.limit()), memory.overflow_name(one)]
-            };
-            self.own = all.iter().flat_map(names).collect();
-        }
+impl Memory {
+    /// Returns whether a name is that of a charge's counter, or of its overflow counter.
+    fn is_of<L: LimitHandle>(&self, name: Name, charges: &[PlannedCharge<L>]) -> bool {
+        let own = |one: &PlannedCharge<L>| self.name(one.key.id, one.limit()) == name;
+        charges.iter().any(|one| own(one) || self.overflow_name(one) == name)
     }
 }
 
@@ -261,8 +264,9 @@ mod tests {
 
     fn decide(memory: &Memory, charges: &[PlannedCharge], intent: Intent) -> (bool, Vec<u64>) {
         let mut remaining = Vec::new();
-        let answer = |reply: ChargeReply| remaining.push(reply.reading.remaining);
-        (memory.decide_charges(charges, intent, answer), remaining)
+        let answer = |_: &_, reply: ChargeReply| remaining.push(reply.reading.remaining);
+        let mut locked = memory.lock(charges);
+        (memory.deciding(&mut locked, charges, intent).decide(answer), remaining)
     }
 
     #[test]
@@ -381,11 +385,13 @@ mod tests {
             let cost = if subject == 13 { 9_999 } else { 10_000 };
             assert!(decide(&memory, &[charge(0, subject, &log, cost)], Intent::Charge).0);
         }
-        let mut deciding = memory.begin(&[charge(0, 99, &bucket, 1)], Intent::Reserve { nonce: 1 });
+        let charges = [charge(0, 99, &bucket, 1)];
+        let mut locked = memory.lock(&charges);
+        let mut deciding = memory.deciding(&mut locked, &charges, Intent::Reserve { nonce: 1 });
         deciding.needs_own = true;
-        assert!(deciding.decide(&[charge(0, 99, &bucket, 1)], &mut |_| ()));
+        assert!(deciding.decide(|_, _| ()));
         assert_eq!(deciding.intent, Intent::Reserve { nonce: 1 });
-        drop(deciding);
+        drop(locked);
         let evictions = memory.evictions();
         assert_eq!((evictions.live, evictions.overflowed), (1, 0));
     }

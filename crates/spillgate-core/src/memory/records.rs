@@ -75,10 +75,11 @@ impl Memory {
         let charges = &transaction.charges[..];
         // A repeated, conflicting or rejected opening charges nothing: the peek only fills in the reply.
         let intent = if opened == Opened::New { transaction.intent } else { Intent::Peek };
-        let mut deciding = self.begin(charges, intent);
+        let mut locked = self.lock(charges);
+        let mut deciding = self.deciding(&mut locked, charges, intent);
         deciding.needs_own = true;
         let mut replies = SmallVec::new();
-        let allowed = deciding.decide(charges, &mut |one| replies.push(one));
+        let allowed = deciding.decide(|_, reply| replies.push(reply));
         // Without room for a counter the decision became a peek.
         let opened = match opened {
             Opened::New if allowed && deciding.intent != intent => Opened::Full,
@@ -86,7 +87,7 @@ impl Memory {
         };
         let record = RecordReply::Opened(opened);
         let mut reply = TransactionReply { allowed, replies, record, is_resent: false };
-        drop(deciding);
+        drop(locked);
         match opened {
             Opened::Repeated => reply.admit(),
             Opened::Conflict | Opened::Ended(_) => {

@@ -33,7 +33,7 @@ pub type Name = u64;
 ///
 /// A table that grows or shrinks moves its entries, so the name is compared at each use, and a counter that has moved is
 /// found again.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Place {
     pub name: Name,
     bucket: usize,
@@ -62,27 +62,18 @@ impl Shard {
             + self.large.iter().flatten().map(State::heap_bytes).sum::<usize>()
     }
 
+    /// Looks for a counter, and returns its slot too if it is stored.
     #[inline]
-    pub fn find(&self, name: Name) -> Place {
-        let bucket = self.table.find_bucket_index(name, |entry| entry.name == name);
-        Place { name, bucket: bucket.unwrap_or(NOWHERE) }
+    pub fn find(&mut self, name: Name) -> (Place, Option<Slot>) {
+        match self.table.find_entry(name, |entry| entry.name == name) {
+            Ok(entry) => (Place { name, bucket: entry.bucket_index() }, Some(entry.get().slot)),
+            Err(_) => (Place { name, bucket: NOWHERE }, None),
+        }
     }
 
-    /// Returns the slot at a place, if it is stored.
-    #[inline]
-    pub fn slot(&self, place: &Place) -> Option<&Slot> {
-        let is_it = |entry: &Entry| entry.name == place.name;
-        let here = self.table.get_bucket(place.bucket).filter(|entry| is_it(entry));
-        let entry = match here {
-            None if place.is_known() => self.table.find(place.name, is_it),
-            here => here,
-        };
-        entry.map(|entry| &entry.slot)
-    }
-
-    /// Returns the counter at a place, at an instant.
-    pub fn view<'p>(&self, place: &Place, params: &'p LimitParams, now_us: u64) -> View<'p> {
-        match self.slot(place).map(Slot::unpack) {
+    /// Returns a counter at an instant.
+    pub fn view<'p>(&mut self, name: Name, params: &'p LimitParams, now_us: u64) -> View<'p> {
+        match self.find(name).1.as_ref().map(Slot::unpack) {
             Some(Unpacked::State(state)) => View::new(Some(&state), params, now_us),
             Some(Unpacked::Large(index)) => {
                 View::new(self.large[index as usize].as_ref(), params, now_us)
@@ -101,8 +92,8 @@ impl Shard {
         now_us: u64,
         act: impl FnOnce(&mut View<'_>, &mut Option<State>) -> Option<T>,
     ) -> (Option<T>, Reading) {
-        let place = self.find(name);
-        let (mut state, large) = match self.slot(&place).map(Slot::unpack) {
+        let (place, slot) = self.find(name);
+        let (mut state, large) = match slot.as_ref().map(Slot::unpack) {
             Some(Unpacked::State(state)) => (Some(state), None),
             Some(Unpacked::Large(index)) => (self.replace_large(index, None), Some(index)),
             None => (None, None),
@@ -165,8 +156,8 @@ impl Shard {
     }
 
     pub fn forget(&mut self, name: Name) {
-        let large = self.slot(&self.find(name)).and_then(Slot::large_index);
-        self.remove(name, large);
+        let (_, slot) = self.find(name);
+        self.remove(name, slot.as_ref().and_then(Slot::large_index));
     }
 
     /// Returns whether the shard holds more than it may.

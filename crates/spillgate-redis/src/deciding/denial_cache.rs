@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::engine::Redis;
 use crate::algorithm::{Intent, LimitParams};
 use crate::counter::{ChargeReply, PlannedCharge};
-use crate::plan::{ChargeOutcome, Plan, Transaction};
+use crate::plan::{ChargeOutcome, ChargeOutcomes, Plan, Transaction};
 use crate::time::monotonic_us;
 
 #[cfg(test)]
@@ -100,14 +100,10 @@ impl DenialCache {
         if sent.at_us >= self.latest_us.load(Ordering::Relaxed) {
             return false;
         }
-        let (transaction, mut pending) = plan.split();
-        let mut refused = false;
-        for counter in &transaction.charges {
-            let outcome = self.outcome_of(counter, sent);
-            refused |= matches!(outcome, ChargeOutcome::Remembered { .. });
-            pending.take(outcome);
-        }
-        refused
+        let charges = plan.transaction.charges.iter();
+        let outcomes: ChargeOutcomes = charges.map(|one| self.outcome_of(one, sent)).collect();
+        plan.take(&outcomes);
+        outcomes.iter().any(|outcome| matches!(outcome, ChargeOutcome::Remembered { .. }))
     }
 
     /// Remembers the counters that the store denied.

@@ -270,7 +270,7 @@ impl Fallback {
             // At most the share, so it fits.
             let left = (u128::from(left) * u128::from(part) / u128::from(whole)) as u64;
             // Use of an earlier outage counts, so only the difference is charged.
-            let missing = self.look(local).reading.remaining.saturating_sub(left);
+            let missing = self.decide_one(local, Intent::Peek).saturating_sub(left);
             if missing > 0 {
                 self.memory.change(local, Change::Force(missing));
             }
@@ -306,7 +306,7 @@ impl Fallback {
         let DeferredCharge { counter, share, .. } = deferred;
         let local = counter.under(counter.limit.with_params(*share));
         // The share has other users too, so the deferred charge is at most what was admitted.
-        let used = share.capacity().saturating_sub(self.look(&local).reading.remaining);
+        let used = share.capacity().saturating_sub(self.decide_one(&local, Intent::Peek));
         used.min(deferred.admitted)
     }
 
@@ -333,8 +333,11 @@ impl Fallback {
         self.memory.change(&local, Change::Refund(what)).1
     }
 
-    fn look(&self, counter: &PlannedCharge) -> ChargeReply {
-        self.memory.decide_one(counter, Intent::Peek)
+    /// Decides over one local share, and returns what is left of it.
+    fn decide_one(&self, counter: &PlannedCharge, intent: Intent) -> u64 {
+        let (record, charges) = (RecordAction::None, [counter.clone()].into());
+        let one: Transaction = Transaction { intent, record, charges };
+        self.memory.decide(&one).replies[0].reading.remaining
     }
 }
 
@@ -376,7 +379,7 @@ mod tests {
         let limit = NamedLimit::new(Limit::per_day(1_000), 0);
         let key = SubjectKey { tag: 1, id: 1, rule: 1 };
         let counter = PlannedCharge { cost: 1, ..PlannedCharge::new(key, limit) };
-        fallback.memory.decide_one(&counter, Intent::Charge);
+        fallback.decide_one(&counter, Intent::Charge);
         fallback.deferred_charges.add(&counter, counter.params(), 1, false);
         let round = tokio::time::Instant::now() + Duration::from_micros(2 * REPAYING_US);
         fallback.repay(&redis).await;

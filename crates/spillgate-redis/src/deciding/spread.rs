@@ -373,7 +373,8 @@ mod tests {
         // A shadow rule on the server of an earlier enforced one has a leg of its own, after all enforced legs.
         let charges = [charge(0, 1, 0), charge(other, 2, 0), charge(0, 3, 1), charge(other, 4, 1)];
         let key = SubjectKey { tag: 0, id: 0, rule: 0 };
-        let mut plan: Plan = Plan::inline(key, &limit, &Cost::requests(0));
+        let mut plan: Plan = Plan::empty();
+        plan.add_inline(key, &limit, &Cost::requests(0));
         plan.transaction.charges = charges.into_iter().collect();
         let fallback = Fallback::new(1_000, Clock::System, 1);
         let mut calls = [fallback.store_call(&mut plan, None)];

@@ -111,15 +111,11 @@ impl Inner {
         let evaluated = self.evaluate(plan, Some(policy), within).await;
         self.metrics.end(began);
         let counters = evaluated.plan.outcomes;
-        let whole = self.decision(counters.clone(), Some(&in_force.meters), names());
+        let verdict = self.count(&counters, Some(&in_force.meters));
+        let whole = decision::from_parts(verdict, counters.clone(), names(), None);
         let each = requests.iter().enumerate().map(|(number, request)| {
             let counters = SharedMatch::counters_of(number, &matches, &counters);
-            // A refund is not sampled, since `top` shows use and denials.
-            if !request.refunds() && request.inline_limit().is_some() {
-                self.sample_inline(request, whole.allowed());
-            } else if !request.refunds() {
-                self.metrics.watch(policy, request, &self.secret, &counters, || whole.allowed());
-            }
+            self.sample(request, Some(policy), &counters, whole.allowed());
             decision::from_counters(counters, names())
         });
         let by_request = each.collect();

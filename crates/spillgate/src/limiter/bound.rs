@@ -4,19 +4,15 @@
 use std::slice::from_ref;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::Inner;
-use super::in_force::Held;
-use crate::counter::{LimitHandle, PlannedCharge};
+use super::in_force::{Held, InForce};
+use crate::counter::LimitHandle;
 use crate::decision::{CounterOutcome, Names};
 use crate::limit::{Limit, NamedLimit};
-use crate::metrics::Meters;
 use crate::plan::{LimitHandleFrom, Plan, PlanMode, SharedMatch};
-use crate::policy::{Matched, Mode, Policy, TypedRequest};
+use crate::policy::{Policy, TypedRequest};
 use crate::request::{Cost, Request};
 use crate::reservation::{Opening, random_id};
-use crate::subject::Secret;
 
 /// A request with the policy or the inline limit that decides it.
 pub enum BoundRequest<'q, 'a> {
@@ -45,22 +41,21 @@ impl Inner {
             return Box::new(Plan::of_shared_matches(&matches));
         }
         let mut plan = Box::new(Plan::empty());
-        self.add_counters(&mut plan, bound, &bound.rules(), mode);
+        self.add_counters(&mut plan, bound, mode);
         plan
     }
 
-    /// Adds the counters of a plain request that matches `rules` to an empty plan.
+    /// Adds the counters of a plain request to an empty plan.
     #[inline]
     pub fn add_counters<'p, L: LimitHandleFrom<'p>>(
         &self,
         plan: &mut Plan<L>,
         bound: &'p BoundRequest<'_, '_>,
-        rules: &[Matched<'p>],
         mode: PlanMode,
     ) {
         match bound {
-            BoundRequest::ByPolicy { request, .. } => {
-                plan.add_rules(rules, request, &self.secret, mode);
+            BoundRequest::ByPolicy { request, in_force } => {
+                plan.add_rules(&in_force.policy, request, &self.secret, mode);
             }
             BoundRequest::Inline { request, key, limit } => {
                 let domain = request.domain();
@@ -87,28 +82,21 @@ impl Inner {
         }
     }
 
-    /// Samples the subjects of a decision for `top`, which shows use and denials, so no refunds.
-    pub fn sample(&self, bound: &BoundRequest<'_, '_>, counters: &[CounterOutcome]) {
-        if counters.is_empty() || bound.request().refunds() {
-            return;
-        }
-        match bound {
-            BoundRequest::ByPolicy { request, in_force } => {
-                let allowed = || !counters.iter().any(CounterOutcome::denies);
-                self.metrics.watch(&in_force.policy, request, &self.secret, counters, allowed);
-            }
-            BoundRequest::Inline { request, .. } => {
-                self.sample_inline(request, counters[0].allows());
-            }
-        }
-    }
-
-    /// Samples the key of a request with an inline limit for `top`.
+    /// Counts the subjects of some decisions for `top`, which shows use and denials, so no refunds. `allowed` is the result
+    /// of the decision.
     #[inline]
-    pub fn sample_inline(&self, request: &Request<'_>, allowed: bool) {
-        let Some((key, limit)) = request.inline_limit() else { return };
-        let subject = || self.secret.inline_key_in(request.domain(), key);
-        self.metrics.watch_inline(key, subject, request.cost().of_limit(limit), allowed);
+    pub fn sample(
+        &self,
+        request: &Request<'_>,
+        policy: Option<&Policy>,
+        counters: &[CounterOutcome],
+        allowed: bool,
+    ) {
+        if let Some(weight) = self.metrics.tops.draw()
+            && !request.refunds()
+        {
+            self.metrics.tops.note(weight, policy, request, &self.secret, counters, allowed);
+        }
     }
 }
 
@@ -142,62 +130,19 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
         !request.refunds() && request.request_limit().is_none()
     }
 
-    /// Returns the rules that the request matches; none for an inline limit.
+    /// Returns the policy of the rules with their meters; `None` for an inline limit.
     #[inline]
-    pub fn rules(&self) -> SmallVec<[Matched<'_>; 4]> {
+    pub fn in_force(&self) -> Option<&InForce> {
         match self {
-            BoundRequest::ByPolicy { request, in_force } => in_force.policy.matched(request),
-            BoundRequest::Inline { .. } => SmallVec::new(),
+            BoundRequest::ByPolicy { in_force, .. } => Some(in_force),
+            BoundRequest::Inline { .. } => None,
         }
-    }
-
-    /// Returns the charge of a plain request that needs no plan. It has one enforced limit and a cost
-    /// within the capacity, and time alone refills the limit. A permit needs a receipt, so
-    /// concurrency limits do not qualify.
-    #[inline]
-    pub fn only_charge<'p>(
-        &'p self,
-        rules: &[Matched<'p>],
-        secret: &Secret,
-    ) -> Option<PlannedCharge<&'p NamedLimit>> {
-        let (key, limit, cost, attributes) = match (self, rules) {
-            (BoundRequest::Inline { request, key, limit }, _) => {
-                let cost = plain_cost(limit, request.cost())?;
-                let key = secret.inline_key_in(request.domain(), key);
-                (limit.inline_key(key), limit, cost, 1)
-            }
-            (BoundRequest::ByPolicy { request, .. }, [matched]) => {
-                let [limit] = matched.limits else { return None };
-                // Shadow and post-paid rules need groups of their own.
-                if matched.rule.mode() != Mode::Enforce || matched.rule.postpaid() {
-                    return None;
-                }
-                let cost = plain_cost(limit, request.cost())?;
-                // A rule has a few attributes.
-                let attributes = matched.rule.key().len() as u8;
-                (matched.rule.subject_key(request, secret), limit, cost, attributes)
-            }
-            (BoundRequest::ByPolicy { .. }, _) => return None,
-        };
-        Some(PlannedCharge { cost, attributes, ..PlannedCharge::new(key, limit) })
     }
 
     /// Returns the policy of the rules; `None` for an inline limit.
     #[inline]
     pub fn policy(&self) -> Option<&Policy> {
-        match self {
-            BoundRequest::ByPolicy { in_force, .. } => Some(&in_force.policy),
-            BoundRequest::Inline { .. } => None,
-        }
-    }
-
-    /// Returns the meters of the rules; `None` for an inline limit.
-    #[inline]
-    pub fn meters(&self) -> Option<&Meters> {
-        match self {
-            BoundRequest::ByPolicy { in_force, .. } => Some(&in_force.meters),
-            BoundRequest::Inline { .. } => None,
-        }
+        self.in_force().map(|in_force| &*in_force.policy)
     }
 
     /// Returns the source of its counters' names.
@@ -208,13 +153,4 @@ impl<'q, 'a> BoundRequest<'q, 'a> {
             BoundRequest::Inline { limit, .. } => Names::Inline(limit.limit().clone()),
         }
     }
-}
-
-/// Returns the cost under a limit if it is within the capacity and time alone refills the limit. A
-/// permit needs a record, which only a plan opens.
-#[inline]
-fn plain_cost(limit: &NamedLimit, cost: &Cost<'_>) -> Option<u64> {
-    let cost = cost.of_limit(limit.limit());
-    let is_in_bounds = (1..=limit.params()?.capacity()).contains(&cost);
-    (is_in_bounds && !limit.algorithm().counts_permits()).then_some(cost)
 }

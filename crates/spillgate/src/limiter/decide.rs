@@ -2,15 +2,13 @@
 //! request is counted and sampled once.
 
 use std::mem;
-use std::slice::from_ref;
 
 use super::Inner;
 use super::bound::BoundRequest;
 use super::evaluate::evaluate_in_memory;
 use super::in_force::Held;
-use crate::algorithm::Intent;
-use crate::counter::{ChargeReply, LimitHandle};
-use crate::decision::{self, CounterOutcome, CounterOutcomes, Decision, Names, Source};
+use crate::counter::LimitHandle;
+use crate::decision::{self, CounterOutcome, Decision, Verdict};
 use crate::engine::Memory;
 use crate::engine::RedisStore;
 use crate::limit::NamedLimit;
@@ -59,20 +57,8 @@ impl Inner {
             let receipt = plan.receipt();
             return self.answer_plan(bound, &mut plan, receipt);
         }
-        let rules = bound.rules();
-        // One limit needs no lists of charges and outcomes.
-        if let Some(charge) = bound.only_charge(&rules, &self.secret) {
-            let mut outcome = rules
-                .first()
-                .map_or_else(CounterOutcome::inline, |matched| CounterOutcome::unknown(matched, 0));
-            outcome.capacity = Some(charge.params().capacity()).into();
-            let take = |reply: ChargeReply| outcome.take(&reply, Source::Store);
-            memory.decide_charges(from_ref(&charge), Intent::Charge, take);
-            self.metrics.end(began);
-            return self.answer_one(bound, outcome);
-        }
         let mut plan: Plan<&NamedLimit> = Plan::empty();
-        self.add_counters(&mut plan, bound, &rules, PlanMode::Charge);
+        self.add_counters(&mut plan, bound, PlanMode::Charge);
         self.open_permits(&mut plan);
         evaluate_in_memory(memory, &mut plan);
         self.metrics.end(began);
@@ -117,39 +103,23 @@ impl Inner {
         plan: &mut Plan<L>,
         receipt: Option<Box<Contents>>,
     ) -> Decision {
+        let counters = mem::take(&mut plan.outcomes);
+        let meters = bound.in_force().map(|in_force| &in_force.meters);
+        let verdict = self.count(&counters, meters);
         // A repeated reservation was sampled when it was charged.
         if plan.charges_anew() {
-            self.sample(bound, &plan.outcomes);
+            self.sample(bound.request(), bound.policy(), &counters, verdict.allows());
         }
-        self.metrics.count(&plan.outcomes, bound.meters());
-        let decision = decision::from_counters(mem::take(&mut plan.outcomes), bound.names());
-        self.counts.count(&decision);
-        match receipt {
-            Some(contents) => decision::with_receipt(decision, self.receipts.receipt(*contents)),
-            None => decision,
-        }
+        let receipt = receipt.map(|contents| self.receipts.receipt(*contents));
+        decision::from_parts(verdict, counters, bound.names(), receipt)
     }
 
-    /// Makes the decision on a single enforced counter.
+    /// Counts a decision, and returns what its counters say.
     #[inline]
-    fn answer_one(&self, bound: &BoundRequest<'_, '_>, outcome: CounterOutcome) -> Decision {
-        self.sample(bound, from_ref(&outcome));
-        self.metrics.count(from_ref(&outcome), bound.meters());
-        let decision = decision::from_one_counter(outcome, bound.names());
-        self.counts.count(&decision);
-        decision
-    }
-
-    /// Makes a decision from counters and counts it.
-    pub fn decision(
-        &self,
-        counters: CounterOutcomes,
-        meters: Option<&Meters>,
-        names: Names,
-    ) -> Decision {
-        self.metrics.count(&counters, meters);
-        let decision = decision::from_counters(counters, names);
-        self.counts.count(&decision);
-        decision
+    pub fn count(&self, counters: &[CounterOutcome], meters: Option<&Meters>) -> Verdict {
+        let verdict = Verdict::new(counters);
+        self.metrics.count(counters, meters, verdict.allows());
+        self.counts.count(verdict, counters.is_empty());
+        verdict
     }
 }

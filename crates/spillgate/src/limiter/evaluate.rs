@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::Inner;
 use crate::counter::{Change, LimitHandle};
+use crate::decision::Source;
 use crate::engine::{Engine, Memory};
-use crate::plan::{ChargeOutcome, Evaluated, FollowUp, Plan, RecordReply};
+use crate::plan::{Evaluated, FollowUp, Plan, RecordReply};
 use crate::policy::Policy;
 use crate::reservation::Group;
 
@@ -44,9 +45,10 @@ impl Inner {
 #[inline]
 pub fn evaluate_in_memory<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
     if plan.asks() {
-        let (transaction, mut pending) = plan.split();
-        let (_, record) =
-            memory.decide_into(transaction, |reply| pending.take(ChargeOutcome::Store(reply)));
+        let counters = &mut plan.outcomes[..];
+        let (_, record) = memory.decide_into(&plan.transaction, |asked, reply| {
+            counters[usize::from(asked.index)].take(&reply, Source::Store);
+        });
         if let RecordReply::Opened(opened) = record {
             let tag = plan.transaction.charges.first().map_or(0, |counter| counter.key.tag);
             let group = || Group { tag, counters: None };

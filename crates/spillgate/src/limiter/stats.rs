@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::decision::Decision;
+use crate::decision::Verdict;
 use crate::tally::Tally;
 
 /// Counts since the limiter was built, and its state now.
@@ -52,13 +52,13 @@ pub struct DecisionCounts {
 
 impl DecisionCounts {
     #[inline]
-    pub fn count(&self, decision: &Decision) {
+    pub fn count(&self, verdict: Verdict, is_unmatched: bool) {
         let counts = self.decisions.of_this_thread();
-        counts.add(if decision.allowed() { ALLOWED } else { DENIED });
-        if decision.is_unmatched() {
+        counts.add(if verdict.allows() { ALLOWED } else { DENIED });
+        if is_unmatched {
             counts.add(UNMATCHED);
         }
-        if decision.degraded() {
+        if verdict.is_degraded() {
             counts.add(DEGRADED);
         }
     }

@@ -26,14 +26,22 @@ impl Meter {
     /// denies nothing.
     #[inline]
     pub fn count(&self, counters: &[CounterOutcome]) {
-        let deciding = counters.iter().filter(|counter| !counter.advisory);
-        let reason = deciding.filter_map(|counter| counter.denied).min();
+        let (mut reason, mut source, mut is_near, mut is_overloaded) = (None, None, false, false);
+        for counter in counters {
+            if !counter.advisory {
+                reason = Reason::first(reason, counter.denied);
+            }
+            source = source.max(counter.source);
+            is_near |= is_near_limit(counter);
+            is_overloaded |= counter.overloaded;
+        }
         let counts = self.counts.of_this_thread();
-        counts.add(index(reason) * SOURCES.len() + source_of(counters));
-        if reason.is_none() && counters.iter().any(is_near_limit) {
+        let source = source.map_or(NOT_ASKED, |source| source as usize);
+        counts.add(index(reason) * SOURCES.len() + source);
+        if reason.is_none() && is_near {
             counts.add(NEAR_LIMIT);
         }
-        if counters.iter().any(|counter| counter.overloaded) {
+        if is_overloaded {
             counts.add(OVERLOADED);
         }
     }
@@ -119,12 +127,6 @@ impl Meters {
     pub fn all(&self) -> impl Iterator<Item = &Meter> {
         self.0.iter().take(RULES_MAX + 1).map(|meter| &**meter)
     }
-}
-
-/// Returns the place in [`SOURCES`] of the worst source of a rule's counters.
-fn source_of(counters: &[CounterOutcome]) -> usize {
-    let worst = counters.iter().filter_map(|counter| counter.source).max();
-    worst.map_or(NOT_ASKED, |worst| worst as usize)
 }
 
 // The places of a meter's counts: decisions by result and then by source, and two more.

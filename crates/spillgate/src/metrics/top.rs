@@ -189,58 +189,31 @@ impl Tops {
         drawn
     }
 
-    /// Counts a decision by the rules of a policy. `allowed` is the result of the decision.
+    /// Counts a decision by an inline limit, or by the rules of a policy. `allowed` is the result of the decision.
     #[cold]
     #[inline(never)]
     pub fn note(
         &self,
         weight: u64,
-        policy: &Policy,
+        policy: Option<&Policy>,
         request: &Request<'_>,
         secret: &Secret,
         counters: &[CounterOutcome],
         allowed: bool,
     ) {
-        let request = &*policy.typed(request);
         let mut windows = self.windows.lock();
         windows.turn(counter_ns());
-        for of_rule in counters.chunk_by(|one, next| one.rule == next.rule) {
-            let CounterOutcome { rule, shadow, advisory, .. } = of_rule[0];
-            // The caller counts inline limits by `note_inline`.
-            let Some(rule) = rule.number() else { continue };
-            let rule = policy.rule_at(rule);
-            // The rule's own limit, since the counts of all its subjects have one unit. An override may have another.
-            let Some(limit) = rule.limits().next() else { continue };
-            let denied = of_rule.iter().any(|counter| !counter.allows());
-            let charged = advisory || allowed && !(shadow && denied);
-            let cost = request.cost().of_limit(limit);
-            let seen = Seen {
-                hash: rule.subject_key(request, secret).id,
-                consumed: if charged { cost.saturating_mul(weight) } else { 0 },
-                denied: u64::from(denied && !advisory && (!shadow || allowed)) * weight,
-                unit: limit.unit(),
-            };
-            let values = || rule.key().map(|name| rule.subject_value(request, name));
-            let (name, key) = (rule.shared_name(), || rule.key());
-            windows.count(weight, Some(&name), &seen, key, || Name::from_values(values()));
+        match (request.inline_limit(), policy) {
+            (Some((key, limit)), _) => {
+                let id = secret.inline_key_in(request.domain(), key).id;
+                windows.note_inline(weight, key, id, request.cost().of_limit(limit), allowed);
+            }
+            (None, Some(policy)) => {
+                let request = &*policy.typed(request);
+                windows.note_rules(weight, policy, request, secret, counters, allowed);
+            }
+            (None, None) => {}
         }
-        self.period.store(windows.next_period(), Ordering::Relaxed);
-    }
-
-    /// Counts a decision on an inline limit.
-    #[cold]
-    #[inline(never)]
-    pub fn note_inline(&self, weight: u64, key: &str, id: u128, cost: u64, allowed: bool) {
-        let mut windows = self.windows.lock();
-        windows.turn(counter_ns());
-        let seen = Seen {
-            hash: id,
-            consumed: if allowed { cost.saturating_mul(weight) } else { 0 },
-            denied: u64::from(!allowed) * weight,
-            unit: crate::limit::REQUESTS,
-        };
-        let name = || Name::from_values([key.as_bytes()].into_iter());
-        windows.count(weight, None, &seen, || ["key"].into_iter(), name);
         self.period.store(windows.next_period(), Ordering::Relaxed);
     }
 
@@ -278,6 +251,49 @@ impl Windows {
         self.rules.retain(|watched| !watched.before.is_empty());
         self.before_ns = if is_stale { 0 } else { age_ns };
         (self.began_ns, self.drawn, self.left_out) = (now_ns, 0, 0);
+    }
+
+    /// Counts a decision by the rules of a policy.
+    fn note_rules(
+        &mut self,
+        weight: u64,
+        policy: &Policy,
+        request: &Request<'_>,
+        secret: &Secret,
+        counters: &[CounterOutcome],
+        allowed: bool,
+    ) {
+        for of_rule in counters.chunk_by(|one, next| one.rule == next.rule) {
+            let CounterOutcome { rule, shadow, advisory, .. } = of_rule[0];
+            let Some(rule) = rule.number() else { continue };
+            let rule = policy.rule_at(rule);
+            // The rule's own limit, since the counts of all its subjects have one unit. An override may have another.
+            let Some(limit) = rule.limits().next() else { continue };
+            let denied = of_rule.iter().any(|counter| !counter.allows());
+            let charged = advisory || allowed && !(shadow && denied);
+            let cost = request.cost().of_limit(limit);
+            let seen = Seen {
+                hash: rule.subject_key(request, secret).id,
+                consumed: if charged { cost.saturating_mul(weight) } else { 0 },
+                denied: u64::from(denied && !advisory && (!shadow || allowed)) * weight,
+                unit: limit.unit(),
+            };
+            let values = || rule.key().map(|name| rule.subject_value(request, name));
+            let (name, key) = (rule.shared_name(), || rule.key());
+            self.count(weight, Some(&name), &seen, key, || Name::from_values(values()));
+        }
+    }
+
+    /// Counts a decision on an inline limit.
+    fn note_inline(&mut self, weight: u64, key: &str, id: u128, cost: u64, allowed: bool) {
+        let seen = Seen {
+            hash: id,
+            consumed: if allowed { cost.saturating_mul(weight) } else { 0 },
+            denied: u64::from(!allowed) * weight,
+            unit: crate::limit::REQUESTS,
+        };
+        let name = || Name::from_values([key.as_bytes()].into_iter());
+        self.count(weight, None, &seen, || ["key"].into_iter(), name);
     }
 
     /// Counts a decision. A rule that has another key or unit than before begins anew.

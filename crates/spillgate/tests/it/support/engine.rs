@@ -90,7 +90,8 @@ impl Engine {
 fn plan_of(transaction: &Transaction) -> Plan {
     let limit = NamedLimit::new(Limit::per_second(1), 0);
     let key = SubjectKey { tag: 0, id: 0, rule: 0 };
-    let mut plan = Plan::inline(key, &limit, &Cost::requests(0));
+    let mut plan = Plan::empty();
+    plan.add_inline(key, &limit, &Cost::requests(0));
     plan.transaction = transaction.clone();
     plan
 }
