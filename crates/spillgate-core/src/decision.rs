@@ -44,7 +44,7 @@ pub use words::{Denial, Reason, Source};
 #[derive(Clone)]
 #[must_use = "a denied request must not proceed"]
 pub struct Decision {
-    verdict: Verdict,
+    summary: Summary,
     counters: CounterOutcomes,
     names: Names,
     receipt: Option<Receipt>,
@@ -52,7 +52,7 @@ pub struct Decision {
 
 /// What the counters of a decision say together.
 #[derive(Clone, Copy)]
-pub struct Verdict {
+pub struct Summary {
     /// The reason of a denial.
     denied: Option<Reason>,
     /// The worst source of the enforced counters.
@@ -93,13 +93,13 @@ impl Decision {
 
     /// Returns whether the request is allowed.
     pub fn allowed(&self) -> bool {
-        self.verdict.allows()
+        self.summary.allows()
     }
 
     /// Returns the reason of a denial, or `None` if the request is allowed. If several reasons
     /// apply, returns the first in the order of [`Reason`].
     pub fn reason(&self) -> Option<Reason> {
-        self.verdict.denied
+        self.summary.denied
     }
 
     /// Returns the reason of a denial and the time to wait, or `None` if the request is allowed.
@@ -119,7 +119,7 @@ impl Decision {
     /// # });
     /// ```
     pub fn denial(&self) -> Option<Denial> {
-        let reason = self.verdict.denied?;
+        let reason = self.summary.denied?;
         Some(Denial { reason, retry_after: self.retry_after() })
     }
 
@@ -131,7 +131,7 @@ impl Decision {
     /// Returns the time to wait before the same request can be allowed: zero if it is allowed,
     /// `None` if no wait helps or the time is unknown.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.verdict.denied {
+        match self.summary.denied {
             None => Some(Duration::ZERO),
             Some(reason) if reason.is_permanent() => None,
             Some(_) => self.top().and_then(|counter| counter.retry_after()),
@@ -165,13 +165,13 @@ impl Decision {
 
     /// Returns the source of the decision: the worst source of its enforced counters.
     pub fn source(&self) -> Source {
-        self.verdict.source
+        self.summary.source
     }
 
     /// Returns whether the decision was made without the store, by a local fallback or an outage
     /// policy.
     pub fn degraded(&self) -> bool {
-        self.verdict.is_degraded()
+        self.summary.is_degraded()
     }
 
     /// Returns every counter in the order of the policy, shadow rules included.
@@ -184,18 +184,18 @@ impl Decision {
     /// left.
     pub fn top(&self) -> Option<LimitDecision<'_>> {
         let counters = &self.counters;
-        let top = self.verdict.top?;
+        let top = self.summary.top?;
         Some(LimitDecision { counter: &counters[usize::from(top)], names: &self.names })
     }
 }
 
-impl Verdict {
+impl Summary {
     /// Returns what all counters of a decision say.
     #[inline]
-    pub fn new(counters: &[CounterOutcome]) -> Verdict {
+    pub fn new(counters: &[CounterOutcome]) -> Summary {
         // Most decisions have one counter, and nothing to compare.
         if let [CounterOutcome { shadow: false, advisory: false, denied, source, .. }] = *counters {
-            return Verdict { denied, source: source.unwrap_or(Source::Store), top: Some(0) };
+            return Summary { denied, source: source.unwrap_or(Source::Store), top: Some(0) };
         }
         let (mut denied, mut source) = (None, Source::Store);
         for counter in counters.iter().filter(|counter| !counter.shadow) {
@@ -206,7 +206,7 @@ impl Verdict {
         }
         // A decision has at most 64 counters.
         let top = top(counters, denied.is_some()).map(|top| top as u16);
-        Verdict { denied, source, top }
+        Summary { denied, source, top }
     }
 
     /// Returns whether the decision allows.
@@ -356,18 +356,18 @@ impl<'d> LimitDecision<'d> {
 
 /// Makes the decision over all counters of a request.
 pub fn from_counters(counters: CounterOutcomes, names: Names) -> Decision {
-    from_parts(Verdict::new(&counters), counters, names, None)
+    from_parts(Summary::new(&counters), counters, names, None)
 }
 
-/// Puts a decision together. `verdict` is that of the counters.
+/// Puts a decision together. `summary` is that of the counters.
 #[inline(always)] // else the decision is moved
 pub fn from_parts(
-    verdict: Verdict,
+    summary: Summary,
     counters: CounterOutcomes,
     names: Names,
     receipt: Option<Receipt>,
 ) -> Decision {
-    Decision { verdict, counters, names, receipt }
+    Decision { summary, counters, names, receipt }
 }
 
 /// Returns the rule's own response to denials, if the limit is that of a rule and the rule has one.

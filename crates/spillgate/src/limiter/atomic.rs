@@ -111,8 +111,8 @@ impl Inner {
         let evaluated = self.evaluate(plan, Some(policy), within).await;
         self.metrics.end(began);
         let counters = evaluated.plan.outcomes;
-        let verdict = self.count(&counters, Some(&in_force.meters));
-        let whole = decision::from_parts(verdict, counters.clone(), names(), None);
+        let summary = self.count(&counters, Some(&in_force.meters));
+        let whole = decision::from_parts(summary, counters.clone(), names(), None);
         let each = requests.iter().enumerate().map(|(number, request)| {
             let counters = SharedMatch::counters_of(number, &matches, &counters);
             self.sample(request, Some(policy), &counters, whole.allowed());

@@ -8,7 +8,7 @@ use super::bound::BoundRequest;
 use super::evaluate::evaluate_in_memory;
 use super::in_force::Held;
 use crate::counter::LimitHandle;
-use crate::decision::{self, CounterOutcome, Decision, Verdict};
+use crate::decision::{self, CounterOutcome, Decision, Summary};
 use crate::engine::Memory;
 use crate::engine::RedisStore;
 use crate::limit::NamedLimit;
@@ -105,21 +105,21 @@ impl Inner {
     ) -> Decision {
         let counters = mem::take(&mut plan.outcomes);
         let meters = bound.in_force().map(|in_force| &in_force.meters);
-        let verdict = self.count(&counters, meters);
+        let summary = self.count(&counters, meters);
         // A repeated reservation was sampled when it was charged.
         if plan.charges_anew() {
-            self.sample(bound.request(), bound.policy(), &counters, verdict.allows());
+            self.sample(bound.request(), bound.policy(), &counters, summary.allows());
         }
         let receipt = receipt.map(|contents| self.receipts.receipt(*contents));
-        decision::from_parts(verdict, counters, bound.names(), receipt)
+        decision::from_parts(summary, counters, bound.names(), receipt)
     }
 
     /// Counts a decision, and returns what its counters say.
     #[inline]
-    pub fn count(&self, counters: &[CounterOutcome], meters: Option<&Meters>) -> Verdict {
-        let verdict = Verdict::new(counters);
-        self.metrics.count(counters, meters, verdict.allows());
-        self.counts.count(verdict, counters.is_empty());
-        verdict
+    pub fn count(&self, counters: &[CounterOutcome], meters: Option<&Meters>) -> Summary {
+        let summary = Summary::new(counters);
+        self.metrics.count(counters, meters, summary.allows());
+        self.counts.count(summary, counters.is_empty());
+        summary
     }
 }

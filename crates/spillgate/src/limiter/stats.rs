@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::decision::Verdict;
+use crate::decision::Summary;
 use crate::tally::Tally;
 
 /// Counts since the limiter was built, and its state now.
@@ -52,13 +52,13 @@ pub struct DecisionCounts {
 
 impl DecisionCounts {
     #[inline]
-    pub fn count(&self, verdict: Verdict, is_unmatched: bool) {
+    pub fn count(&self, summary: Summary, is_unmatched: bool) {
         let counts = self.decisions.of_this_thread();
-        counts.add(if verdict.allows() { ALLOWED } else { DENIED });
+        counts.add(if summary.allows() { ALLOWED } else { DENIED });
         if is_unmatched {
             counts.add(UNMATCHED);
         }
-        if verdict.is_degraded() {
+        if summary.is_degraded() {
             counts.add(DEGRADED);
         }
     }

@@ -88,8 +88,8 @@ fn one_subject_fills_at_most_a_hundredth_of_the_room_and_others_are_admitted() {
             all.reservation_bytes <= ROOM && all.reservation_bytes > ROOM / 100 * 99,
             "{all:?}"
         );
-        // Memory of other tests stays far below half of it.
-        assert!(grown < ROOM + ROOM / 2, "{} MB", grown >> 20);
+        // Tests beside this one take memory too.
+        assert!(grown < 2 * ROOM, "{} MB", grown >> 20);
         let late = reserve(&limiter, "another", 1).await;
         assert_eq!(late.reason(), Some(Reason::Overloaded));
     });
