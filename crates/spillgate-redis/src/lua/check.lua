@@ -100,7 +100,8 @@ if ARGV[2] and values[keys_read] ~= ARGV[2] then
 end
 -- If the clock stepped back behind the loss, the loss counts from now on.
 local lost_us = min(tonumber(ARGV[3] or 0), now)
--- For each key whose value a fast path changed: the us until the value is irrelevant.
+-- For each key whose value a fast path or a reservation changed: the us until the value is irrelevant, or false to keep
+-- the key's life.
 local fresh = {}
 local out, o = { now }, 2
 
@@ -113,10 +114,14 @@ lives[life_us] = text
 -- @end
 
 -- Writes a value, or deletes its key if it holds nothing. Without a value, only sets the life of the key.
--- `value` is a text, false to delete, or nil if the caller has written the key already.
+-- `value` is a text, false to delete, or nil if the caller has written the key already. `until_us` is false to keep the
+-- key's life.
 local function keep(name, value, until_us)
     if value == false then
         redis.call('DEL', name)
+        return
+    elseif not until_us then
+        redis.call('SET', name, value, 'KEEPTTL')
         return
     end
     local step_us, life_us, text
@@ -130,8 +135,8 @@ local function keep(name, value, until_us)
     end
 end
 
--- Writes the values that fast paths changed: all of one life by one command, where the server has it and the user may
--- call it. A call of few keys does not ask for that, since asking takes as long as writing one of them.
+-- Writes the values in `fresh`: all of one life by one command, where the server has it and the user may call it. A call
+-- of few keys does not ask for that, since asking takes as long as writing one of them.
 -- @fragment write_fresh()
 local groups = false
 if keys_read >= TOGETHER and keys_read <= TOGETHER_MAX and next(fresh) and (redis.VALKEY_VERSION_NUM or redis.REDIS_VERSION_NUM or 0) >= HAS_MSETEX then
@@ -141,9 +146,11 @@ end
 for key, until_us in pairs(fresh) do
     local value = values[key]
     if groups and value then
-        local step_us, life_us
-        -- @inline key_step(until_us, given_us) -> step_us
-        -- @inline key_life(until_us, step_us) -> life_us
+        local step_us, life_us = nil, false
+        if until_us then
+            -- @inline key_step(until_us, given_us) -> step_us
+            -- @inline key_life(until_us, step_us) -> life_us
+        end
         local group = groups[life_us] or { 'MSETEX', 0 }
         local length = #group
         groups[life_us], group[length + 1], group[length + 2] = group, KEYS[key], value
@@ -153,8 +160,11 @@ for key, until_us in pairs(fresh) do
 end
 for life_us, group in pairs(groups or {}) do
     local length, text = #group, nil
-    -- @inline life_text(life_us) -> text
-    group[2], group[length + 1], group[length + 2] = length / 2 - 1, 'PX', text
+    group[2], group[length + 1] = length / 2 - 1, 'KEEPTTL'
+    if life_us then
+        -- @inline life_text(life_us) -> text
+        group[length + 1], group[length + 2] = 'PX', text
+    end
     redis.call(unpack(group))
 end
 -- @end

@@ -17,12 +17,10 @@
 
 -- @include reservation_words
 
--- Writes a record. After its end it is remembered for an hour.
+-- Records the new value of a record, which is written with the counters. After its end it is remembered for an hour.
 -- @fragment write_record(key, record, lasting_us)
-local life
--- @inline life_text(lasting_us + 3600000000) -> life
-redis.call('SET', KEYS[key], record, 'PX', life)
 values[key] = record
+fresh[key] = lasting_us + 3600000000
 -- @end
 
 -- @fragment pack_open(lasting_us, body, count, charges, kept) -> record
@@ -42,10 +40,10 @@ state, opened_us, ends_us = unpack_record('>I1I7I7', record)
 incarnation, slot, amount = unpack_record('>I6I6I5', record, HEAD - 16 + 17 * place)
 -- @end
 
--- Ends a record. Its key keeps its time to live: the record expires when it was to expire.
+-- Ends a record. Its key keeps its life, also one that this call is still to write.
 -- @fragment end_record(key, record, mark)
 values[key] = '\1' .. string.sub(record, 2, 31) .. mark .. '\0'
-redis.call('SET', KEYS[key], values[key], 'KEEPTTL')
+fresh[key] = fresh[key] or false
 -- @end
 
 -- Returns the result of opening a reservation whose id has a record.
@@ -163,8 +161,7 @@ local function end_by(key, how, mark, for_us, first, count)
     end
     correct(record, first, count, opened_us)
     if how == UNDOES then
-        redis.call('DEL', KEYS[key])
-        values[key] = false
+        values[key], fresh[key] = false, false
     else
         -- @inline end_record(key, record, mark)
     end

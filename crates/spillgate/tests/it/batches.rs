@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use spillgate::reservation::{EndResult, Reserve, Usage};
 use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Request};
 use spillgate_core::algorithm::Intent;
 use spillgate_core::counter::PlannedCharge;
@@ -74,6 +76,41 @@ async fn a_batch_writes_values_of_one_life_together_where_the_server_and_its_use
         let hours = lives.iter().filter(|ms| (600_000..=3_600_000).contains(*ms)).count();
         let days = lives.iter().filter(|ms| (14_400_000..=86_400_000).contains(*ms)).count();
         assert_eq!((hours, days), (100, 100), "{}: {lives:?}", version.name);
+    }
+}
+
+/// The end of a record writes it again, with the life that it had.
+#[tokio::test]
+async fn the_reservations_of_a_batch_are_written_together_and_live_for_an_hour_after_their_end() {
+    for version in RedisServer::versions() {
+        let server = RedisServer::start_with(&version.path, &[]);
+        let known = server.command(&["COMMAND", "INFO", "msetex"]);
+        let has =
+            matches!(known, Reply::Array(found) if found.iter().any(|one| *one != Reply::Nil));
+        let limiter =
+            Limiter::builder().redis(server.url()).timeout(PATIENCE).build().await.unwrap();
+        let lives = || {
+            let keys = world::keys(&server).into_iter().filter(|key| key.contains("}:r:"));
+            let lives = keys.map(|key| server.command(&["PTTL", &key]).integer());
+            lives.filter(|ms| (3_600_000..=3_960_000).contains(ms)).count()
+        };
+        server.command(&["CONFIG", "RESETSTAT"]);
+        let reserve = |key| {
+            let request = Request::keyed(format!("{key}"), Limit::per_hour(5)).costing(2);
+            let limiter = limiter.clone();
+            async move { limiter.reserve(&request, &Reserve::default()).await.unwrap() }
+        };
+        let reserved = join_all((0..100).map(reserve)).await;
+        let receipts = reserved.iter().map(|decision| decision.receipt().unwrap());
+        assert_eq!(lives(), 100, "{}", version.name);
+        let usage = Usage::from(1);
+        for settled in join_all(receipts.map(|receipt| limiter.settle(receipt, &usage))).await {
+            assert_eq!(settled, Ok(EndResult::Done), "{}", version.name);
+        }
+        assert_eq!(lives(), 100, "{}", version.name);
+        // Each of the 200 calls writes two values. The first of them are sent alone.
+        let alone = server.calls_of("set");
+        assert_eq!(alone < 100, has, "{}: {alone}", version.name);
     }
 }
 

@@ -30,6 +30,30 @@ fn the_fast_path_equals_the_general_path() {
     }
 }
 
+/// The caller sends such a call again. A record without its charge would make that one a repetition, which charges nothing.
+#[test]
+fn a_call_outside_its_calendar_opens_no_reservation() {
+    let server = RedisServer::start();
+    let mut script = Variant::new(&server, &script_text());
+    let bucket = NamedLimit::new(LimitSpec::new("7/minute").build().unwrap(), 0);
+    let daily = LimitSpec::new("7/day").algorithm("fixed-window").time_zone("UTC");
+    let daily = NamedLimit::new(daily.build().unwrap(), 0);
+    let mut head = vec![TODAY_US, 1, 0, 3, 1, 0, 0];
+    params(&bucket).counting().words(&mut head, TODAY_US);
+    let window = head.len() as u64 + 1;
+    head.extend([2, 0, 0]);
+    params(&daily).counting().words(&mut head, TODAY_US - 9 * 86_400_000_000);
+    head[2] = head.len() as u64 + 1;
+    let mut program: Vec<Word> = head.into_iter().map(Word::from).collect();
+    add(&mut program, &[6, 1, 60_000_000]);
+    program.extend([Word::Text(vec![0; 16]), Word::Text(Vec::new())]);
+    add(&mut program, &[1, 2, 0, 5, 1, 0, 0, 1, 3, 0, window, 1, 0]);
+    let keys = ["record", "bucket", "window"].map(str::to_owned);
+    let outside = vec![Reply::Integer(TODAY_US as i64), Reply::Integer(-2)];
+    assert_eq!(script.call(&keys, &program), Reply::Array(outside));
+    assert_eq!(script.drain(), []);
+}
+
 #[derive(Clone, Debug)]
 enum Word {
     Number(u64),
