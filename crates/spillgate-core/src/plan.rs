@@ -105,11 +105,9 @@ impl<L: LimitHandle> Plan<L> {
         let mut some_apart = false;
         policy.each_match(request, |matched| {
             let first = self.outcomes.len();
-            match first {
-                // Most requests match one rule, and few have more than four counters.
-                0 => self.outcomes.reserve_exact(matched.limits.len()),
-                _ => self.outcomes.reserve(matched.limits.len().max(COUNTERS_INLINE)),
-            }
+            // Most requests match one rule, and few have more than four counters.
+            let others = if first == 0 { 0 } else { COUNTERS_INLINE.saturating_sub(first) };
+            self.outcomes.reserve(matched.limits.len().max(others));
             for position in 0..matched.limits.len() {
                 self.outcomes.push(CounterOutcome::unknown(&matched, position));
             }
@@ -138,18 +136,18 @@ impl<L: LimitHandle> Plan<L> {
         let placed = rules.iter().scan(0, |next, matched| {
             let first = *next;
             *next += matched.limits.len();
-            Some((first, matched, matched.rule.subject_key(request, secret)))
+            Some((first, matched))
         });
         // Each shadow rule is a group, evaluated afterwards.
         let mut group = 0;
-        for (first, matched, key) in placed.clone() {
-            if matched.rule.mode() == Mode::Shadow {
-                group += 1;
-                self.add_charged(Charged::by_rule(matched), first, key, cost, group);
-            }
+        for (first, matched) in placed.clone().filter(|(_, one)| one.rule.mode() == Mode::Shadow) {
+            group += 1;
+            let key = matched.rule.subject_key(request, secret);
+            self.add_charged(Charged::by_rule(matched), first, key, cost, group);
         }
         // Post-paid charges come last, each in its own group, since its denial must hold back no other charge.
-        for (first, matched, key) in placed {
+        for (first, matched) in placed.filter(|(_, one)| one.rule.postpaid()) {
+            let key = matched.rule.subject_key(request, secret);
             self.add_postpaid(Charged::by_rule(matched), first, key, cost, &mut group);
         }
     }

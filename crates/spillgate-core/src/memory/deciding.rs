@@ -129,7 +129,8 @@ impl<'l, L: LimitHandle> Deciding<'l, '_, L> {
         let new = beside().filter(|(other, one)| !one.place.is_known() && other.cost > 0);
         let (memory, charges) = (self.memory, self.charges);
         let shard = self.locked.shard(asked.key);
-        if shard.has_room(new.count() + 1, self.now_us, |name| memory.is_of(name, charges)) {
+        let keeps = |name| memory.is_of(name, number, charges);
+        if shard.has_room(new.count() + 1, self.now_us, keeps) {
             return None;
         }
         if self.needs_own && asked.group == 0 {
@@ -212,17 +213,18 @@ impl<'l, L: LimitHandle> Deciding<'l, '_, L> {
     /// Evicts counters from a shard that holds more than it may, but none of this decision.
     #[cold]
     fn evict(&mut self, asked: &PlannedCharge<L>) {
-        let (memory, charges) = (self.memory, self.charges);
-        let shard = self.locked.shard(asked.key);
-        shard.evict(self.now_us, |name| memory.is_of(name, charges), &memory.evicted);
+        let (memory, number, charges) = (self.memory, shard_of(asked.key), self.charges);
+        let keeps = |name| memory.is_of(name, number, charges);
+        self.locked.shard(asked.key).evict(self.now_us, keeps, &memory.evicted);
     }
 }
 
 impl Memory {
-    /// Returns whether a name is that of a charge's counter, or of its overflow counter.
-    fn is_of<L: LimitHandle>(&self, name: Name, charges: &[PlannedCharge<L>]) -> bool {
+    /// Returns whether a name in a shard is that of a charge's counter, or of its overflow counter.
+    fn is_of<L: LimitHandle>(&self, name: Name, shard: usize, all: &[PlannedCharge<L>]) -> bool {
         let own = |one: &PlannedCharge<L>| self.name(one.key.id, one.limit()) == name;
-        charges.iter().any(|one| own(one) || self.overflow_name(one) == name)
+        let mut of_shard = all.iter().filter(|one| shard_of(one.key) == shard);
+        of_shard.any(|one| own(one) || self.overflow_name(one) == name)
     }
 }
 

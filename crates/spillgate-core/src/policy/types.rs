@@ -14,7 +14,7 @@ use crate::request::{Request, SEVERAL_PATHS, Value, is_same};
 /// The types of all attributes. An attribute without a type is a text.
 #[derive(Clone, Debug)]
 pub(crate) struct Types {
-    /// Few, so that a search is as fast as any.
+    /// A policy declares few, so that a search is as fast as any.
     named: Vec<(Box<str>, AttributeType)>,
 }
 

@@ -92,7 +92,8 @@ impl Inner {
         counters: &[CounterOutcome],
         allowed: bool,
     ) {
-        if let Some(weight) = self.metrics.tops.draw()
+        if !counters.is_empty()
+            && let Some(weight) = self.metrics.tops.draw()
             && !request.refunds()
         {
             self.metrics.tops.note(weight, policy, request, &self.secret, counters, allowed);

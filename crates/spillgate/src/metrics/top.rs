@@ -201,15 +201,16 @@ impl Tops {
         counters: &[CounterOutcome],
         allowed: bool,
     ) {
+        // What takes time comes before the lock.
+        let (inline, typed) = (request.inline_limit(), policy.map(|policy| policy.typed(request)));
+        let id = inline.map(|(key, _)| secret.inline_key_in(request.domain(), key).id);
         let mut windows = self.windows.lock();
         windows.turn(counter_ns());
-        match (request.inline_limit(), policy) {
-            (Some((key, limit)), _) => {
-                let id = secret.inline_key_in(request.domain(), key).id;
+        match (inline.zip(id), policy.zip(typed.as_deref())) {
+            (Some(((key, limit), id)), _) => {
                 windows.note_inline(weight, key, id, request.cost().of_limit(limit), allowed);
             }
-            (None, Some(policy)) => {
-                let request = &*policy.typed(request);
+            (None, Some((policy, request))) => {
                 windows.note_rules(weight, policy, request, secret, counters, allowed);
             }
             (None, None) => {}
