@@ -50,6 +50,7 @@ impl Inner {
         bound: &BoundRequest<'_, '_>,
         began: Began,
     ) -> Decision {
+        // Such a plan has limits of its own. Others only refer to those of the policy.
         if !bound.is_plain() {
             let mut plan = self.plan_to_charge(bound);
             self.evaluate_noting_room(memory, &mut plan);

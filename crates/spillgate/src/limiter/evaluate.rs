@@ -63,9 +63,11 @@ pub fn evaluate_in_memory<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
 fn follow_up<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
     let follow_ups = mem::take(&mut plan.follow_ups);
     let charges_anew = plan.charges_anew();
+    // Without room for its record, the decision charged nothing.
+    let is_full = plan.noted.as_ref().is_some_and(|noted| noted.full);
     // A repeated reservation was corrected the first time.
     for follow_up in follow_ups.iter().filter(|_| charges_anew) {
-        if follow_up.stands(&plan.outcomes) {
+        if is_full || follow_up.stands(&plan.outcomes) {
             let (_, reply) = memory.change(&follow_up.counter, follow_up.change);
             follow_up.done(&reply, &mut plan.outcomes);
         }

@@ -161,3 +161,31 @@ fn at_the_bound_a_permit_is_denied_and_a_denial_by_a_limit_keeps_its_reason() {
         assert_eq!(limiter.check(&slow()).await.reason(), Some(Reason::LimitExceeded));
     });
 }
+
+/// A post-paid limit is charged whatever else decides. Its charge was lost together with the permit.
+#[test]
+fn at_the_bound_a_post_paid_limit_is_charged_all_the_same() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let policy = r#"
+            [[rule]]
+            name = "streams"
+            key = ["user"]
+            limits = [{ quota = "1000000", algorithm = "concurrency", max_hold = "1h" }]
+            [[rule]]
+            name = "usage"
+            key = ["user"]
+            postpaid = true
+            limits = [{ quota = "1000000/366d", algorithm = "fixed-window" }]
+        "#;
+        let limiter = limiter(policy).await;
+        let eve = Request::new().with("user", "eve");
+        let mut attempts = 1;
+        while limiter.check(&eve).await.allowed() {
+            attempts += 1;
+        }
+        assert_eq!(limiter.check(&eve).await.reason(), Some(Reason::Overloaded));
+        let usage = limiter.state("usage", &eve).await.unwrap();
+        assert_eq!(usage.remaining(), Some(1_000_000 - attempts - 1));
+    });
+}
