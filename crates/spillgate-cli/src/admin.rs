@@ -24,8 +24,7 @@ pub(crate) fn run(args: &AdminArgs) -> Result<ExitCode, Failure> {
         Action::Audit(_) => show_audit(&answer)?,
         _ => say(&shown)?,
     }
-    let is_pending = !shown.pending_shards().is_empty();
-    Ok(if is_pending { ExitCode::from(PENDING) } else { ExitCode::SUCCESS })
+    Ok(if shown.why_unsaved().is_some() { ExitCode::from(PENDING) } else { ExitCode::SUCCESS })
 }
 
 /// One call of the admin API.
@@ -138,23 +137,20 @@ impl Call {
 }
 
 impl Answer<'_> {
-    /// Returns the shards that get the change later.
-    fn pending_shards(&self) -> Vec<&str> {
-        let shards = self.answer["pending_shards"].as_array();
-        shards.into_iter().flatten().filter_map(|pending| pending["shard"].as_str()).collect()
+    /// Returns the reason why the store does not have the change yet.
+    fn why_unsaved(&self) -> Option<&str> {
+        self.answer["unsaved"].as_str()
     }
 }
 
 impl fmt::Display for Answer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pending = self.pending_shards();
-        match pending.is_empty() {
-            true => write!(f, "{}: done", self.server)?,
-            false => write!(
+        match self.why_unsaved() {
+            None => write!(f, "{}: done", self.server)?,
+            Some(why) => write!(
                 f,
-                "{}: in force here; it gets to {} once the store is back",
-                self.server,
-                pending.join(", ")
+                "{}: in force here, and saved when the store is back: {why}",
+                self.server
             )?,
         }
         let answer = self.answer;
@@ -282,17 +278,15 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_names_pending_shards_a_wider_subject_and_limits() {
+    fn an_answer_says_why_it_is_unsaved_and_names_a_wider_subject_and_limits() {
         let asked = json!({"ip": "2001:db8::7"});
         let shown = |answer: Value| {
             Answer { server: "http://h", asked: &asked, answer: &answer }.to_string()
         };
-        assert_eq!(shown(json!({"result": "done", "pending_shards": []})), "http://h: done");
-        let pending =
-            json!({"result": "done", "pending_shards": [{"shard": "redis://r", "why": "x"}]});
+        assert_eq!(shown(json!({"result": "done", "unsaved": null})), "http://h: done");
         assert_eq!(
-            shown(pending),
-            "http://h: in force here; it gets to redis://r once the store is back"
+            shown(json!({"result": "done", "unsaved": "redis://r is down"})),
+            "http://h: in force here, and saved when the store is back: redis://r is down"
         );
         assert_eq!(shown(json!({"result": "done", "subject": asked})), "http://h: done");
         assert_eq!(

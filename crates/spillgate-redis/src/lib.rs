@@ -26,7 +26,6 @@ pub mod store;
 pub mod time;
 
 pub use calls::script::text as script_text;
-pub use connecting::topology::ShardTag;
 pub use connecting::{acl, ring};
 pub use deciding::engine::Redis;
 pub use deciding::{denial_cache, fallback, lease, redis_store, spread};

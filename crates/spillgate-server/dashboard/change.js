@@ -29,11 +29,9 @@ async function attempt(act, done, undo) {
   }
 }
 
-/** The part of the fleet that has a change. */
+/** Says that a change is in force here only, if it is. */
 function reach(answer) {
-  const pending = answer?.pending_shards ?? [];
-  if (!pending.length) return '';
-  return `In force here, and not yet on ${pending.map(({ shard }) => shard).join(', ')}.`;
+  return answer?.unsaved ? `In force here, and saved when the store is back: ${answer.unsaved}.` : '';
 }
 
 /** Shows the result of a change, with a button that undoes it. */

@@ -86,7 +86,7 @@ export function overrideTable() {
 
 /** The reason for which an override is not in force everywhere, if there is one. */
 function why(one) {
-  return one.not_in_force ?? (one.pending_shards.length ? `not yet on ${one.pending_shards.join(', ')}` : '');
+  return one.not_in_force ?? (one.saved ? '' : 'in force here, and saved when the store is back');
 }
 
 function ruleOf(one) {

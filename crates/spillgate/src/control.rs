@@ -5,18 +5,18 @@
 //! [`Limiter::overrides`](crate::Limiter::overrides), [`Limiter::modes`](crate::Limiter::modes) and
 //! [`Limiter::audit`](crate::Limiter::audit) list them.
 
-// This module has the data: entries and their merge, the copies on the shards, their seal, and the
+// This module has the data: entries and their merge, the fleet's record of them, their seal, and the
 // lists that operators see. The limiter's `control` module stamps entries, puts them in force and
-// exchanges them with the shards.
+// exchanges them with the record.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 mod audit;
-#[cfg(feature = "redis")]
-mod copies;
 mod error;
 mod listing;
 mod note;
+#[cfg(feature = "redis")]
+mod record;
 mod rule_mode;
 #[cfg(feature = "redis")]
 pub(crate) mod sealed;
@@ -24,11 +24,11 @@ mod table;
 
 pub(crate) use audit::{Audit, SubjectsInLog};
 pub use audit::{AuditRecord, AuditedAction};
-#[cfg(feature = "redis")]
-pub(crate) use copies::Copies;
 pub use error::ControlError;
-pub use listing::{Override, PendingShard, WriteReport};
+pub use listing::{Override, WriteReport};
 pub use note::ChangeNote;
+#[cfg(feature = "redis")]
+pub(crate) use record::Record;
 pub use rule_mode::RuleMode;
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use sealed::EntrySeal;

@@ -36,6 +36,8 @@ use crate::time::Deadline;
 pub(crate) struct Link {
     pub(crate) server: Server,
     lines: Box<[ArcSwapOption<Open>]>,
+    /// How many connections were opened so far.
+    opened: AtomicU64,
     next_line: AtomicUsize,
     /// How long to wait for a connection, and for a byte of a reply.
     timeout: Duration,
@@ -79,6 +81,7 @@ impl Link {
             Link {
                 server,
                 lines: (0..connections).map(|_| ArcSwapOption::empty()).collect(),
+                opened: AtomicU64::new(0),
                 next_line: AtomicUsize::new(0),
                 timeout,
                 pulse: Arc::new(Pulse::new(timeout, on_silence)),
@@ -164,6 +167,11 @@ impl Link {
     pub(crate) fn renew(self: &Arc<Self>) {
         self.lines.iter().for_each(|line| line.store(None));
         self.connect();
+    }
+
+    /// Returns how many connections were opened so far. While the number stays, so does the server.
+    pub(crate) fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
     }
 
     /// Returns whether the circuit breaker is open.
@@ -410,6 +418,7 @@ impl Link {
             Ok(open) => {
                 // Stored before the callers are woken, each of which looks for an open line.
                 line.store(Some(Arc::new(open)));
+                self.opened.fetch_add(1, Ordering::Relaxed);
                 *self.trouble.lock() = None;
                 // Results are forgotten only if the breaker was open. A server may accept connections and still fail
                 // its calls; reconnects that reset the count would keep the breaker closed then.

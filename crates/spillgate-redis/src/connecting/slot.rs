@@ -34,7 +34,7 @@ pub fn tag_in(slot: u16) -> String {
 }
 
 /// Computes CRC16/XMODEM modulo the number of slots, as the Cluster specification defines it.
-fn slot_of(bytes: &[u8]) -> u16 {
+pub fn slot_of(bytes: &[u8]) -> u16 {
     let crc = bytes
         .iter()
         .fold(0_u16, |crc, byte| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)]);

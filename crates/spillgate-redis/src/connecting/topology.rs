@@ -3,7 +3,6 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ::redis::{Cmd, Value};
 use futures_util::future::join_all;
 
 use super::access::Access;
@@ -17,7 +16,7 @@ use super::server::Server;
 use super::shard::{Batches, Route, Shard, pause};
 use super::slot;
 use crate::calls::keys;
-use crate::error::{BuildError, StoreError};
+use crate::error::BuildError;
 use crate::jitter::jittered;
 use crate::store::{OnStateLoss, Store, StoreOptions};
 use crate::time::Deadline;
@@ -28,15 +27,6 @@ pub enum Topology {
     One(Arc<Shard>),
     Ring { points: Points, shards: Vec<Arc<Shard>> },
     Cluster(Arc<Cluster>),
-}
-
-/// A primary, and the hash tag of keys that live on it.
-#[derive(Clone, Debug)]
-pub struct ShardTag {
-    /// The shard's name, as in settings, logs and metrics.
-    pub name: String,
-    /// The text between the braces of a key.
-    pub tag: String,
 }
 
 /// Where a counter is held: a server, or a slot of a Cluster. One call can decide counters of one location.
@@ -103,6 +93,18 @@ impl Topology {
         }
     }
 
+    /// Returns the location of the fleet's record, which has this tag: on a ring the node whose name is first.
+    pub fn location_of_record(&self, tag: &str) -> Location {
+        match self {
+            Topology::One(_) => Location(0),
+            Topology::Ring { shards, .. } => {
+                let first = (0_u16..).zip(shards).min_by_key(|(_, shard)| &shard.name);
+                Location(first.map_or(0, |(place, _)| place))
+            }
+            Topology::Cluster(_) => Location(slot::slot_of(tag.as_bytes())),
+        }
+    }
+
     /// Returns how often a shard lost its data. Every decision calls this.
     pub fn losses(&self) -> u64 {
         match self {
@@ -153,40 +155,17 @@ impl Topology {
         }
     }
 
-    /// Returns every shard, with the tag for its own keys.
-    pub fn shards(&self) -> Vec<(ShardTag, Arc<Shard>)> {
-        let tagged = |shard: &Arc<Shard>, tag: String| {
-            (ShardTag { name: shard.name.clone(), tag }, Arc::clone(shard))
-        };
-        let any = || keys::ANY_TAG.to_owned();
+    /// Returns every shard, with the text between the braces of its own keys.
+    pub fn shards(&self) -> Vec<(String, Arc<Shard>)> {
+        let any = |shard: &Arc<Shard>| (keys::ANY_TAG.to_owned(), Arc::clone(shard));
         match self {
-            Topology::One(shard) => vec![tagged(shard, any())],
-            Topology::Ring { shards, .. } => {
-                shards.iter().map(|shard| tagged(shard, any())).collect()
-            }
+            Topology::One(shard) => vec![any(shard)],
+            Topology::Ring { shards, .. } => shards.iter().map(any).collect(),
             Topology::Cluster(cluster) => {
                 let shards = cluster.shards().into_iter();
-                shards.map(|(slot, shard)| tagged(&shard, slot::tag_in(slot))).collect()
+                shards.map(|(slot, shard)| (slot::tag_in(slot), shard)).collect()
             }
         }
-    }
-
-    /// Sends one command to each shard for which `command` returns one. Returns the replies by shard name.
-    pub async fn on_each_shard(
-        &self,
-        timeout: Duration,
-        command: impl Fn(&ShardTag) -> Option<Cmd>,
-    ) -> Vec<(String, Result<Value, StoreError>)> {
-        let deadline = Deadline::after(timeout);
-        let answers = self.shards().into_iter().filter_map(|(tag, shard)| {
-            let (command, name) = (command(&tag)?, tag.name);
-            Some(async move {
-                let answer = shard.link.command(&command, Redirect::None, deadline).await;
-                let answer = answer.inspect_err(|failure| self.note_failure(failure));
-                (name, answer.map_err(StoreError::from))
-            })
-        });
-        join_all(answers).await
     }
 }
 

@@ -24,8 +24,11 @@ use crate::time::Clock;
 mod evaluate;
 mod last_minute;
 mod leasing;
+mod record;
 mod reserving;
 mod upkeep;
+
+pub use record::Origin;
 
 /// The store that the instances of a fleet share, as one instance uses it.
 #[derive(Debug)]

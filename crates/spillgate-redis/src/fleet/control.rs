@@ -1,15 +1,12 @@
-//! Exchanges runtime changes with their copies, one on each shard. The entries are sealed: their content is
-//! unknown here.
-
-use std::time::Duration;
+//! Exchanges runtime changes with the fleet's record, which has them once. The entries are sealed: their
+//! content is unknown here.
 
 use ::redis::{Cmd, Value};
 
-use super::heartbeat::Member;
-use crate::connecting::topology::ShardTag;
+use super::RECORD;
 use crate::error::StoreError;
 
-/// An entry in a copy.
+/// An entry in the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEntry {
     /// The entry's id.
@@ -24,67 +21,45 @@ pub struct StoredEntry {
     pub sealed: Vec<u8>,
 }
 
-/// The input of an exchange with one copy.
+/// The input of an exchange with the record.
 #[derive(Clone, Debug, Default)]
 pub struct Exchange {
-    /// The version of the copy that was seen last; empty if none was.
+    /// The version of the changes that was seen last; empty to read all of them.
     pub seen: Vec<u8>,
-    /// Names the copy if it begins now: random, below 2^53.
-    pub epoch: u64,
-    /// The most entries that the copy may hold.
+    /// Names what is written now: random, below 2^53.
+    pub nonce: u64,
+    /// The most entries that the record may hold.
     pub entries_max: usize,
     /// How long an entry is kept after its end while there is room.
     pub kept_us: u64,
     /// Entries to write.
     pub entries: Vec<StoredEntry>,
-    /// Entries to delete, if they have ended by the copy's clock.
+    /// Entries to delete, if they have ended by the store's clock.
     pub forgotten: Vec<u128>,
 }
 
-/// The result of an exchange with one copy.
+/// The result of an exchange with the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchanged {
     /// The store's time of the exchange.
     pub now_us: u64,
-    /// The version of the copy now; empty if there is none.
+    /// The version that is seen now: of all changes, or only up to the last of `unseen` if there are more. Empty if
+    /// there are none.
     pub version: Vec<u8>,
     /// How many entries did not fit.
     pub refused: u64,
-    /// Entries that are newer than the version seen.
+    /// Whether `unseen` begins with the first entry: what the caller has seen before is lost or was not named.
+    pub is_from_start: bool,
+    /// Entries that are newer than the version seen, the oldest first.
     pub unseen: Vec<StoredEntry>,
-}
-
-impl Member<'_> {
-    /// Reads the version of each shard's copy; empty if there is none.
-    pub async fn copy_versions(&self) -> Vec<(String, Result<Vec<u8>, StoreError>)> {
-        let answers = self.topology.on_each_shard(LOOK, |shard| Some(version_of(shard))).await;
-        let version = |value| match value {
-            Value::BulkString(version) => Ok(version),
-            Value::Nil => Ok(Vec::new()),
-            other => Err(StoreError::Foreign(
-                format!("the version of a copy of runtime changes is {other:?}").into(),
-            )),
-        };
-        answers.into_iter().map(|(name, answer)| (name, answer.and_then(version))).collect()
-    }
-
-    /// Runs an exchange with each shard for which `exchange` returns one.
-    pub async fn exchange(
-        &self,
-        exchange: impl Fn(&str) -> Option<Exchange>,
-    ) -> Vec<(String, Result<Exchanged, StoreError>)> {
-        let command = |tag: &ShardTag| Some(exchange(&tag.name)?.command(tag));
-        let answers = self.topology.on_each_shard(TIMEOUT, command).await;
-        answers.into_iter().map(|(name, answer)| (name, answer.and_then(Exchanged::read))).collect()
-    }
 }
 
 impl Exchange {
     /// Builds the call of this exchange.
-    pub fn command(&self, shard: &ShardTag) -> Cmd {
+    pub fn command(&self) -> Cmd {
         let mut command = ::redis::cmd("EVAL");
-        command.arg(SCRIPT).arg(2).arg(&keys(shard));
-        command.arg(&self.seen).arg(self.epoch).arg(self.entries_max);
+        command.arg(SCRIPT).arg(2).arg(&keys());
+        command.arg(&self.seen).arg(self.nonce).arg(self.entries_max);
         command.arg(self.kept_us).arg(self.entries.len());
         for entry in &self.entries {
             command.arg(&entry.id.to_be_bytes()[..]).arg(entry.value());
@@ -97,14 +72,25 @@ impl Exchange {
 }
 
 impl Exchanged {
+    /// Returns whether no entries follow those of this reply. The version has a nonce then.
+    pub fn is_whole(&self) -> bool {
+        self.version.last() != Some(&b':')
+    }
+
     /// Parses the reply of the script.
     pub fn read(answer: Value) -> Result<Exchanged, StoreError> {
-        let foreign =
-            || StoreError::Foreign("a copy of runtime changes returned a malformed reply".into());
+        let foreign = || {
+            StoreError::Foreign("the record of runtime changes returned a malformed reply".into())
+        };
         let Value::Array(parts) = answer else { return Err(foreign()) };
         // Pairs of id and value follow the header.
-        let ([Value::Int(now_us), Value::BulkString(version), Value::Int(refused)], entries) =
-            parts.split_first_chunk().ok_or_else(foreign)?
+        let (head, entries) = parts.split_first_chunk().ok_or_else(foreign)?;
+        let [
+            Value::Int(now_us),
+            Value::BulkString(version),
+            Value::Int(refused),
+            Value::Int(is_from_start),
+        ] = head
         else {
             return Err(foreign());
         };
@@ -113,7 +99,8 @@ impl Exchanged {
             unseen.push(StoredEntry::read(entry).ok_or_else(foreign)?);
         }
         let [now_us, refused] = [now_us, refused].map(|number| number.max(&0).cast_unsigned());
-        Ok(Exchanged { now_us, version: version.clone(), refused, unseen })
+        let (version, is_from_start) = (version.clone(), *is_from_start == 1);
+        Ok(Exchanged { now_us, version, refused, is_from_start, unseen })
     }
 }
 
@@ -135,21 +122,29 @@ impl StoredEntry {
     }
 }
 
-fn version_of(shard: &ShardTag) -> Cmd {
-    let [entries, _] = keys(shard);
+/// Returns the command that reads the version of the changes.
+pub fn look() -> Cmd {
+    let [entries, _] = keys();
     let mut command = ::redis::cmd("HGET");
     command.arg(entries).arg("v");
     command
 }
 
-/// Returns the keys of a copy: its entries, and their revisions.
-fn keys(shard: &ShardTag) -> [String; 2] {
-    [format!("sg1:{{{}}}:c", shard.tag), format!("sg1:{{{}}}:r", shard.tag)]
+/// Parses its reply; the version is empty if there are no changes.
+pub fn version(answer: Value) -> Result<Vec<u8>, StoreError> {
+    match answer {
+        Value::BulkString(version) => Ok(version),
+        Value::Nil => Ok(Vec::new()),
+        other => {
+            Err(StoreError::Foreign(format!("the version of runtime changes is {other:?}").into()))
+        }
+    }
 }
 
-/// The time limit of a version check. A lost one and the next fit the second in which a change reaches every instance.
-const LOOK: Duration = Duration::from_millis(400);
-/// The time limit of an exchange. A copy of thousands of entries is some megabytes, and an operator can wait.
-const TIMEOUT: Duration = Duration::from_secs(1);
+/// Returns the keys of the changes: the entries, and their revisions.
+fn keys() -> [String; 2] {
+    [format!("sg1:{{{RECORD}}}:c"), format!("sg1:{{{RECORD}}}:r")]
+}
+
 /// Sent whole each time: it runs only when something changes, and then a flush of scripts does not matter.
 const SCRIPT: &str = include_str!("../lua/control.lua");

@@ -50,8 +50,7 @@ impl Member<'_> {
     pub async fn heartbeat(&self, load: Decided) -> Option<Living> {
         let deadline = Deadline::after(ANSWER);
         let shards = self.topology.shards();
-        let beats =
-            shards.iter().map(|(it, shard)| self.beat(shard, &it.tag, Some(load), deadline));
+        let beats = shards.iter().map(|(tag, shard)| self.beat(shard, tag, Some(load), deadline));
         join_all(beats).await.into_iter().filter_map(Result::ok).reduce(Living::or)
     }
 

@@ -1,6 +1,5 @@
 //! The runtime changes in the form that operators see.
 
-use std::fmt;
 use std::time::SystemTime;
 
 use super::note::ChangeNote;
@@ -20,11 +19,12 @@ pub struct Override {
     pub(crate) expires_at: Option<SystemTime>,
     pub(crate) note: ChangeNote,
     pub(crate) not_in_force: Option<InvalidChange>,
-    pub(crate) pending_shards: Vec<String>,
+    pub(crate) is_saved: bool,
 }
 
-/// The shards that a runtime change has reached. It is in force at this instance in any case. A
-/// pending shard gets it later, from this instance or any other that knows it.
+/// The result of a runtime change. It is in force at this instance in any case, and at all others
+/// within a second after it is saved in the store. If the store is down, this instance saves it when
+/// the store is back.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -34,27 +34,16 @@ pub struct Override {
 /// let policy = Policy::builder().rule(api).build()?;
 /// let limiter = Limiter::builder().policy(policy).build().await?;
 /// let report = limiter.set_mode("api", Mode::Shadow, None).await?;
-/// for pending in report.pending_shards() {
-///     println!("{} gets the change later: {}", pending.shard(), pending.why());
+/// if let Some(why) = report.why_unsaved() {
+///     println!("in force here, and saved when the store is back: {why}");
 /// }
-/// assert!(report.is_everywhere(), "with state in memory there is no shard to wait for");
+/// assert!(report.is_saved(), "with state in memory there is nothing to save it in");
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct WriteReport {
-    /// The number of shards; 0 if state is in memory.
-    pub(crate) shards: usize,
-    pub(crate) pending: Vec<PendingShard>,
+    pub(crate) why_unsaved: Option<String>,
     pub(crate) written_at_us: u64,
-}
-
-/// A shard that a runtime change did not reach.
-///
-/// [`WriteReport::pending_shards`] lists them.
-#[derive(Clone, Debug)]
-pub struct PendingShard {
-    pub(crate) shard: String,
-    pub(crate) why: String,
 }
 
 impl Override {
@@ -99,10 +88,10 @@ impl Override {
         self.not_in_force.as_ref()
     }
 
-    /// Returns the shards that are not known to have it yet. This instance keeps sending it to
-    /// them.
-    pub fn pending_shards(&self) -> &[String] {
-        &self.pending_shards
+    /// Returns whether the store has it, as far as this instance knows. If not, this instance saves
+    /// it when the store is back. It is `true` if state is in memory.
+    pub fn is_saved(&self) -> bool {
+        self.is_saved
     }
 }
 
@@ -113,36 +102,13 @@ impl WriteReport {
         system_time(self.written_at_us)
     }
 
-    /// Returns the shards that the change has not reached.
-    pub fn pending_shards(&self) -> &[PendingShard] {
-        &self.pending
+    /// Returns whether the store has the change.
+    pub fn is_saved(&self) -> bool {
+        self.why_unsaved.is_none()
     }
 
-    /// Returns whether every shard has the change.
-    pub fn is_everywhere(&self) -> bool {
-        self.pending.is_empty()
-    }
-
-    /// Returns whether there are shards and none was reached.
-    pub(crate) fn reached_no_shard(&self) -> bool {
-        self.shards > 0 && self.pending.len() == self.shards
-    }
-}
-
-impl PendingShard {
-    /// Returns the name of the shard, without credentials.
-    pub fn shard(&self) -> &str {
-        &self.shard
-    }
-
-    /// Returns the error.
-    pub fn why(&self) -> &str {
-        &self.why
-    }
-}
-
-impl fmt::Display for PendingShard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.shard, self.why)
+    /// Returns the reason why the store does not have the change, if it does not.
+    pub fn why_unsaved(&self) -> Option<&str> {
+        self.why_unsaved.as_deref()
     }
 }

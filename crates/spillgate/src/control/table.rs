@@ -129,7 +129,7 @@ impl Table {
     pub(crate) fn forget(&mut self, now_us: u64) {
         self.entries.retain(|_, entry| !entry.is_forgotten(now_us));
         let ends = self.entries.iter().map(|(id, entry)| (entry.ends_at_us(), *id));
-        for id in ended_first(ends, self.entries.len().saturating_sub(COPY_MAX), now_us) {
+        for id in ended_first(ends, self.entries.len().saturating_sub(RECORD_MAX), now_us) {
             self.entries.remove(&id);
         }
     }
@@ -210,7 +210,7 @@ pub(crate) const ENTRIES_MAX: usize = 10_000;
 /// The most modes beyond that.
 pub(crate) const MODES_RESERVE: usize = 1_000;
 /// The most entries of a table and of a copy. Those that have ended take what live ones leave.
-pub(crate) const COPY_MAX: usize = ENTRIES_MAX + MODES_RESERVE;
+pub(crate) const RECORD_MAX: usize = ENTRIES_MAX + MODES_RESERVE;
 /// The time for which entries are kept after they ended, while there is room. A shard that was away
 /// for longer may bring an older version back.
 pub const REMEMBERED_US: u64 = 7 * 24 * 60 * 60 * 1_000_000;

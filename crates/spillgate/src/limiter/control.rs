@@ -2,7 +2,7 @@
 //! the state of one subject.
 //!
 //! Every runtime change is an entry of a [`Table`](crate::control::Table). [`writing`] stamps it and puts
-//! it in force. [`exchange`] makes the copies on all shards and this table equal. [`watch`] does so
+//! it in force. [`exchange`] makes the fleet's record and this table equal. [`watch`] does so
 //! periodically, and removes expired entries.
 
 use std::sync::Arc;
@@ -29,10 +29,10 @@ pub(crate) use writing::Control;
 ///
 /// A change is in force at this instance when the call returns, whether or not the store answers.
 ///
-/// With state in memory changes end with the process. On a store they survive it: each shard has a
-/// copy of all changes, and every instance applies a change within a second. Any instance that
-/// knows a change restores it on a shard that lost it. A change that was made while the store was
-/// out of reach reaches the others within a second of its return, unless this process ended before.
+/// With state in memory changes end with the process. On a store they survive it, because the store has
+/// a record of all changes, and every instance applies a change within a second. If the store loses its
+/// data, any instance that knows a change writes it again. A change that was made while the store was
+/// down is saved when the store is back, unless this process ended before.
 ///
 /// Of two changes to the same mode or override, the newest wins everywhere. The time of a change is
 /// the last known time of the store plus the time that has passed since. An instance that never saw
@@ -66,7 +66,7 @@ impl Limiter {
         self.inner.control.audit.lock().newest_first()
     }
 
-    /// Returns the runtime changes that no shard is known to have, the oldest first: those made
+    /// Returns the runtime changes that the store does not have, the oldest first: those made
     /// while the store was down. They are lost if this instance ends before the store is back.
     ///
     /// It is empty if state is in memory, where no change outlives its instance.
@@ -89,10 +89,10 @@ impl Limiter {
         let control = &self.inner.control;
         let now_us = control.now_us();
         let mut table = control.table.lock();
-        // The copies have forgotten these too, so their absence there is no loss.
+        // The record has forgotten these too, so their absence there is no loss.
         table.forget(now_us);
         let is_unsaved = |(id, entry): &(EntryId, &Entry)| {
-            !entry.is_expired(now_us) && control.copies.all_lack(*id, entry, now_us)
+            !entry.is_expired(now_us) && !control.record.has(*id, entry, now_us)
         };
         let mut unsaved: Vec<&Entry> =
             table.entries().filter(is_unsaved).map(|(_, entry)| entry).collect();
@@ -173,7 +173,7 @@ impl Limiter {
         let about =
             |subject| RuntimeEntry::Override { rule: rule.into(), subject, limits: Vec::new() };
         // It may have been set under another type of an attribute, and is listed as it was set. Both are removed,
-        // since without any shard this instance cannot know which of them is set.
+        // since without the store this instance cannot know which of them is set.
         let is_one = named == written;
         let mut removed = self.inner.take_back(about(named.clone()), &self.note()).await?;
         if !is_one {
@@ -238,7 +238,7 @@ impl Limiter {
                 expires_at: entry.expires_at_us.map(system_time),
                 note: entry.note.clone(),
                 not_in_force: table.why_not(id).cloned(),
-                pending_shards: self.inner.lacking(id, entry),
+                is_saved: self.inner.is_saved(id, entry),
             })
         });
         listed.collect()

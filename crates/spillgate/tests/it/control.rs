@@ -55,9 +55,7 @@ fn an_override_changes_the_limit_of_live_state_until_it_is_removed() {
     on_each(API, |limiter| async move {
         assert!(limiter.check(&ann().costing(8)).await.allowed());
         assert!(!limiter.check(&ann().costing(8)).await.allowed());
-        assert!(
-            limiter.set_override("api", &acme(), ["20/day"], None).await.unwrap().is_everywhere()
-        );
+        assert!(limiter.set_override("api", &acme(), ["20/day"], None).await.unwrap().is_saved());
         assert_eq!(counter(&limiter.peek(&ann()).await, "api"), Some((Some(20), Some(12))));
         assert!(limiter.check(&ann().costing(8)).await.allowed());
         limiter

@@ -232,8 +232,7 @@ impl World {
         self.ledger.note(|| format!("at p{life} a limit of {most} is set"));
         let set =
             limiter.set_override(SWITCHED, &some_request(), [format!("{most}/day")], None).await;
-        self.ledger
-            .always(set.as_ref().is_ok_and(WriteReport::is_everywhere), || format!("{set:?}"));
+        self.ledger.always(set.as_ref().is_ok_and(WriteReport::is_saved), || format!("{set:?}"));
         sleep(HOLDS_AFTER).await;
         self.operator_limit_holds().await;
         self.ledger.sometimes("a change by an operator");

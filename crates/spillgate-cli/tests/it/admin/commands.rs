@@ -192,11 +192,11 @@ fn during_an_outage_each_server_asked_takes_the_change_and_the_exit_code_says_pe
     let servers = [start_on(&store, file.path()), start_on(&store, file.path())];
     store.kill();
     let [one, other] = servers.each_ref().map(url);
-    let later = format!("in force here; it gets to {} once the store is back", store.url());
+    let later = "in force here, and saved when the store is back: ";
     for server in &servers {
         let url = url(server);
         let (code, output, errors) = admin(&["block", "api", "tenant=acme", "--url", &url]);
-        assert_eq!((code, output), (1, format!("{url}: {later}\n")), "{errors}");
+        assert!(code == 1 && output.starts_with(&format!("{url}: {later}")), "{output} {errors}");
         assert_eq!(decision(server), "blocked");
     }
     store.restart();

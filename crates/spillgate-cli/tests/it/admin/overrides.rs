@@ -68,7 +68,7 @@ fn a_subject_is_blocked_raised_listed_and_unblocked() {
             });
             assert_eq!(
                 expect_ok(server, "PUT", PATH, &body),
-                json!({"result": "done", "subject": {"tenant": "acme"}, "pending_shards": []})
+                json!({"result": "done", "subject": {"tenant": "acme"}, "unsaved": null})
             );
         };
         set(json!(["block"]));

@@ -63,7 +63,7 @@ fn a_rule_is_switched_off_and_on_at_run_time() {
             expect_ok(server, "GET", "/admin/v1/rules", &Value::Null)["rules"][rule]["mode"].clone()
         };
         while decision(server) == "allowed" {}
-        let done = json!({"result": "done", "pending_shards": []});
+        let done = json!({"result": "done", "unsaved": null});
         let off =
             json!({"mode": "off", "expires_at": "2199-01-01T00:00:00Z", "reason": "incident 4711"});
         assert_eq!(expect_ok(server, "PUT", "/admin/v1/rules/api/mode", &off), done);

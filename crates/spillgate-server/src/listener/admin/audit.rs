@@ -49,7 +49,7 @@ pub async fn list(State(app): State<App>, uri: Uri) -> Result<Response, Problem>
     Ok(answer::json(&answer, answer::ANSWER_BYTES * (1 + answer.changes.len())))
 }
 
-/// Logs each runtime change that is lost with this instance, because no shard is known to have it. Values of subjects
+/// Logs each runtime change that is lost with this instance, because the store does not have it. Values of subjects
 /// are left out unless the log may have them.
 pub(crate) fn warn_of_unsaved(limiter: &Limiter, log: Log) {
     let changes = limiter.unsaved_changes();
@@ -61,7 +61,7 @@ pub(crate) fn warn_of_unsaved(limiter: &Limiter, log: Log) {
         if let Some(subject) = change["subject"].as_object_mut().filter(|_| !log.audit_subjects) {
             subject.values_mut().for_each(|value| *value = "(not logged)".into());
         }
-        tracing::warn!(target: "spillgate", %change, "a runtime change is lost, because no shard took it: make it again");
+        tracing::warn!(target: "spillgate", %change, "a runtime change is lost, because the store was down: make it again");
     }
     if let more @ 1.. = changes.len().saturating_sub(LOGGED_MAX) {
         tracing::warn!(target: "spillgate", more, "further runtime changes are lost");

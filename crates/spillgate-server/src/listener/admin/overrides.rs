@@ -64,7 +64,7 @@ struct OverrideAnswer<'o> {
     /// The reason for which it is not in force, if it is not.
     not_in_force: Option<String>,
     /// Shards that do not have it yet.
-    pending_shards: &'o [String],
+    saved: bool,
 }
 
 #[derive(Serialize)]
@@ -176,7 +176,7 @@ impl<'o> OverrideAnswer<'o> {
             actor: set.actor(),
             reason: set.reason(),
             not_in_force: set.not_in_force().map(ToString::to_string),
-            pending_shards: set.pending_shards(),
+            saved: set.is_saved(),
         }
     }
 }

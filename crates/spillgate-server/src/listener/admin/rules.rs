@@ -77,13 +77,8 @@ struct WriteAnswer<'w> {
     /// What an override does that its author may not expect.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
-    pending_shards: Vec<PendingAnswer<'w>>,
-}
-
-#[derive(Serialize)]
-struct PendingAnswer<'w> {
-    shard: &'w str,
-    why: &'w str,
+    /// The reason why the store does not have the change yet.
+    unsaved: Option<&'w str>,
 }
 
 #[derive(serde::Deserialize)]
@@ -169,13 +164,11 @@ pub fn written_for(
 }
 
 fn written_as(report: &WriteReport, subject: Option<&Subject>, note: Option<String>) -> Response {
-    let pending = report.pending_shards().iter();
-    let pending = pending.map(|shard| PendingAnswer { shard: shard.shard(), why: shard.why() });
     let subject = subject
         .map(|subject| shown(subject.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))));
-    let answer = WriteAnswer { result: "done", subject, note, pending_shards: pending.collect() };
+    let answer = WriteAnswer { result: "done", subject, note, unsaved: report.why_unsaved() };
     let mut response = answer::json(&answer, answer::ANSWER_BYTES);
-    if !report.is_everywhere() {
+    if !report.is_saved() {
         *response.status_mut() = StatusCode::ACCEPTED;
     }
     versions::written_at(response, report.written_at())

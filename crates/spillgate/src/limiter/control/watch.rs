@@ -1,5 +1,5 @@
-//! The task that keeps runtime changes up to date. It follows the copies on the shards, completes
-//! those that lack entries, and removes expired entries. It holds a weak reference, so it ends with
+//! The task that keeps runtime changes up to date. It follows the fleet's record, completes it if it
+//! lacks entries, and removes expired entries. It holds a weak reference, so it ends with
 //! the limiter.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,6 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::super::Inner;
-use super::exchange::Look;
 use crate::control::random;
 
 /// The handle of the task, if it runs.
@@ -26,9 +25,9 @@ pub struct Watch {
 struct Watching(Weak<Inner>);
 
 impl Inner {
-    /// Waits briefly for earlier changes on the shards, then starts the task.
+    /// Waits briefly for the changes in the store, then starts the task.
     pub(crate) async fn read_changes_and_watch(self: &Arc<Self>) {
-        let _ = tokio::time::timeout(FIRST_LOOK, self.follow(Look::Whole)).await;
+        let _ = tokio::time::timeout(FIRST_LOOK, self.follow()).await;
         self.watch();
     }
 
@@ -91,12 +90,10 @@ impl Drop for Watch {
 
 async fn watch(watching: Watching) {
     let mut pause = LOOK_EVERY;
-    for look in 1u64.. {
+    loop {
         tokio::time::sleep(pause + Duration::from_millis(random() % JITTER_MS)).await;
         let Some(limiter) = watching.0.upgrade() else { return };
-        let whole = look.is_multiple_of(LOOKS_UNTIL_WHOLE);
-        let all_answered = limiter.follow(if whole { Look::Whole } else { Look::Quick }).await;
-        pause = if all_answered { LOOK_EVERY } else { LOOK_AGAIN };
+        pause = if limiter.follow().await { LOOK_EVERY } else { LOOK_AGAIN };
         limiter.learn([]);
     }
 }
@@ -104,12 +101,10 @@ async fn watch(watching: Watching) {
 /// Short enough that a change or expiry takes effect everywhere within a second, even if one look
 /// fails.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// While a shard is away. Changes made meanwhile must be everywhere within a second of its return:
+/// While the store is down. Changes made meanwhile must be everywhere within a second of its return:
 /// half a second until a connection is open, this, and one look of the other instances.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The longest delay of a start. If the first look takes longer, the next one follows soon after.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
 /// Keeps instances from looking at the same time.
 const JITTER_MS: u64 = 100;
-/// A whole exchange about every ten seconds.
-const LOOKS_UNTIL_WHOLE: u64 = 40;

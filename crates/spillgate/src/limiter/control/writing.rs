@@ -1,5 +1,5 @@
 //! Writes runtime changes: stamps an entry, puts it in force with the policy, records it in the
-//! audit, and passes it on to the shards.
+//! audit, and passes it on to the fleet's record.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::super::{InForce, Inner, Published};
 use super::watch::Watch;
 #[cfg(feature = "redis")]
-use crate::control::Copies;
+use crate::control::Record;
 use crate::control::{
     Audit, AuditRecord, ChangeNote, ControlError, Effect, Entry, EntryId, Stamp, SubjectsInLog,
     Table, WriteReport, id_of, random, system_time,
@@ -30,7 +30,7 @@ pub(crate) struct Control {
     subjects_in_log: SubjectsInLog,
     pub(crate) watch: Watch,
     #[cfg(feature = "redis")]
-    pub(crate) copies: Copies,
+    pub(crate) record: Record,
     /// The clock of an instance that never saw the store, and of state in memory.
     clock: Clock,
     /// The store's clock by the last exchange, less a clock of this machine that is never set and goes on while it
@@ -69,12 +69,9 @@ impl Inner {
     ) -> Result<Option<WriteReport>, ControlError> {
         let id = id_of(&about, &self.secret);
         let control = &self.control;
-        // Another instance may have made the change a moment ago. If no shard answers, this cannot
-        // be known, so the change is removed all the same.
-        if !control.has_live(id)
-            && !self.exchange(None).await.reached_no_shard()
-            && !control.has_live(id)
-        {
+        // Another instance may have made the change a moment ago. If the store does not answer, this
+        // cannot be known, so the change is removed all the same.
+        if !control.has_live(id) && self.follow().await && !control.has_live(id) {
             return Ok(None);
         }
         let entry = |stamp| Entry {
@@ -87,8 +84,8 @@ impl Inner {
         self.write(id, entry, note.replaces()).await.map(Some)
     }
 
-    /// Puts an entry in force here at once, then passes it on to the shards. A shard that is out of
-    /// reach gets it later, from the task that watches the copies.
+    /// Puts an entry in force here at once, then saves it in the record. If the store is down, the task
+    /// that watches the record saves it later.
     async fn write(
         self: &Arc<Self>,
         id: EntryId,
@@ -97,15 +94,15 @@ impl Inner {
     ) -> Result<WriteReport, ControlError> {
         if replaces.is_some() {
             // Another instance may have made a change a moment ago.
-            self.exchange(None).await;
+            self.follow().await;
         }
         let mut report = WriteReport::default();
         for _ in 0..STAMPS {
             let entry = self.control.stamped(id, &entry, replaces)?;
             self.learn([(id, entry.clone())]);
             self.watch();
-            report = self.exchange(Some((id, &entry))).await;
-            report.written_at_us = entry.stamp.time_us;
+            let why_unsaved = self.save(id, &entry).await.err();
+            report = WriteReport { why_unsaved, written_at_us: entry.stamp.time_us };
             if !self.control.table.lock().has_newer(id, &entry) {
                 break;
             }
@@ -129,7 +126,7 @@ impl Control {
             subjects_in_log,
             watch: Watch::default(),
             #[cfg(feature = "redis")]
-            copies: Copies::new(secret),
+            record: Record::new(secret),
             clock,
             store_offset_us: AtomicI64::new(NEVER_SEEN),
         }
@@ -249,7 +246,7 @@ impl Control {
 }
 
 const NEVER_SEEN: i64 = i64::MIN;
-/// How often a change is stamped, at most. If a shard has a newer version of the entry, the clocks of
+/// How often a change is stamped, at most. If the store has a newer version of the entry, the clocks of
 /// two instances differ by more than the time between their changes. The second stamp is later than
 /// that version's.
 const STAMPS: usize = 2;

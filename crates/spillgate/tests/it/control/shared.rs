@@ -40,9 +40,9 @@ async fn until_capacity(limiter: &Limiter, expected: u64) {
     until(&condition, async || capacity(limiter, &ann()).await == Some(expected)).await;
 }
 
-/// Returns how many entries the server's copy holds.
+/// Returns how many entries the record holds.
 fn held(server: &RedisServer) -> i64 {
-    match server.command(&["HLEN", "sg1:{control}:c"]).integer() {
+    match server.command(&["HLEN", "sg1:{fleet}:c"]).integer() {
         0 => 0,
         fields => fields - 1,
     }
@@ -214,22 +214,22 @@ fn changes_lost_by_the_store_are_restored_by_a_process_that_knows_them() {
         until("the other knows", async || other.overrides().len() == live).await;
         drop(one);
         assert_eq!(server.command(&["FLUSHALL"]), Reply::Status("OK".into()));
-        until("the copy is whole", async || held(&server) == ENTRIES).await;
+        until("the record is whole", async || held(&server) == ENTRIES).await;
 
         // Only the index of changes is gone, and then a part of the entries.
-        server.command(&["DEL", "sg1:{control}:r"]);
+        server.command(&["DEL", "sg1:{fleet}:r"]);
         let [third] = limiters(&server).await;
         assert_eq!(third.overrides().len(), live);
-        let fields = server.command(&["HRANDFIELD", "sg1:{control}:c", "20"]);
+        let fields = server.command(&["HRANDFIELD", "sg1:{fleet}:c", "20"]);
         let Reply::Array(fields) = fields else { panic!("{fields:?}") };
         let names = fields.into_iter().map(|field| match field {
             Reply::Bulk(name) => name,
             other => panic!("{other:?}"),
         });
-        let hdel = [b"HDEL".to_vec(), b"sg1:{control}:c".to_vec()];
+        let hdel = [b"HDEL".to_vec(), b"sg1:{fleet}:c".to_vec()];
         server.command(&hdel.into_iter().chain(names).collect::<Vec<_>>());
         other.set_mode("watched", Mode::Off, None).await.unwrap();
-        until("the copy is whole again", async || held(&server) == ENTRIES + 1).await;
+        until("the record is whole again", async || held(&server) == ENTRIES + 1).await;
 
         server.kill();
         let hurried = on(&server).timeout(Duration::from_millis(100));

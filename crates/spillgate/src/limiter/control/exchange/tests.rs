@@ -4,33 +4,31 @@ use std::collections::BTreeMap;
 
 use spillgate_testkit::RedisServer;
 
-use super::Look;
 use crate::control::{
-    ChangeNote, Copies, Effect, Entry, EntryId, EntrySeal, Stamp, Table, WriteReport, id_of,
+    ChangeNote, Effect, Entry, EntryId, EntrySeal, Record, Stamp, Table, WriteReport, id_of,
     random as drawn,
 };
 use crate::policy::{Mode, RuntimeEntry};
 use crate::subject::{SHARED_SECRET, Secret};
 use crate::{Limiter, Policy};
-use spillgate_redis::ShardTag;
 use spillgate_redis::control::{Exchange, Exchanged, StoredEntry};
+use spillgate_redis::redis_store::Origin;
 
-/// One copy on a server, and the seal that opens its entries.
-struct Copy {
+/// The record on a server, and the seal that opens its entries.
+struct Stored {
     connection: redis::Connection,
-    place: ShardTag,
     seal: EntrySeal,
 }
 
 /// Entries by id, as the tests compare them.
 type Known = BTreeMap<EntryId, Entry>;
 
-impl Copy {
-    fn new(server: &RedisServer) -> Copy {
+impl Stored {
+    fn new(server: &RedisServer) -> Stored {
         let client = redis::Client::open(server.url()).unwrap();
         let connection = client.get_connection().unwrap();
         let seal = EntrySeal::new(&Secret::new(&SHARED_SECRET));
-        Copy { connection, place: ShardTag { name: "one".into(), tag: "control".into() }, seal }
+        Stored { connection, seal }
     }
 
     fn exchange(
@@ -41,17 +39,33 @@ impl Copy {
     ) -> Exchanged {
         let entries = entries.iter().map(|(id, entry)| self.seal.sealed(*id, entry)).collect();
         let (seen, forgotten) = (seen.into(), forgotten.into());
-        let (epoch, entries_max, kept_us) = (drawn(), ENTRIES, WEEK_US);
-        self.take(Exchange { seen, epoch, entries_max, kept_us, entries, forgotten })
+        let (nonce, entries_max, kept_us) = (drawn(), ENTRIES, WEEK_US);
+        self.take(Exchange { seen, nonce, entries_max, kept_us, entries, forgotten })
     }
 
     fn take(&mut self, exchange: Exchange) -> Exchanged {
-        let answer = exchange.command(&self.place).query(&mut self.connection).unwrap();
+        let answer = exchange.command().query(&mut self.connection).unwrap();
         Exchanged::read(answer).unwrap()
     }
 
     fn opened(&self, stored: &[StoredEntry]) -> Known {
         stored.iter().map(|stored| (stored.id, self.seal.open(stored).unwrap())).collect()
+    }
+
+    /// Returns all keys, as a replica has them.
+    fn dump(&mut self) -> Vec<(&'static str, Option<Vec<u8>>)> {
+        let mut dumped = |key| redis::cmd("DUMP").arg(key).query(&mut self.connection).unwrap();
+        KEYS.map(|key| (key, dumped(key))).into()
+    }
+
+    fn restore(&mut self, dumped: &[(&str, Option<Vec<u8>>)]) {
+        self.command(&["FLUSHALL"]);
+        for (key, value) in dumped {
+            if let Some(value) = value {
+                let mut restore = redis::cmd("RESTORE");
+                restore.arg(key).arg(0).arg(value).exec(&mut self.connection).unwrap();
+            }
+        }
     }
 
     fn command(&mut self, words: &[&str]) {
@@ -63,7 +77,7 @@ impl Copy {
     }
 }
 
-/// Merges entries as a copy must, in a second, independent implementation.
+/// Merges entries as the record must, in a second, independent implementation.
 fn write_to_model(model: &mut Table, entries: &[(EntryId, Entry)], now_us: u64) -> u64 {
     let mut refused = 0;
     for (id, entry) in entries {
@@ -117,13 +131,13 @@ fn about_api(stamp: Stamp, mode: Mode, effect: Effect) -> Entry {
 }
 
 #[test]
-fn a_copy_equals_the_model_and_a_follower_misses_nothing() {
+fn the_record_equals_the_model_and_a_follower_misses_nothing() {
     let server = RedisServer::start();
-    let mut copy = Copy::new(&server);
+    let mut stored = Stored::new(&server);
     let mut model = Table::default();
     let mut follower = Known::new();
     let mut seen = Vec::new();
-    let now_us = copy.exchange(b"", &[], &[]).now_us;
+    let now_us = stored.exchange(b"", &[], &[]).now_us;
     assert!(matches!(server.command(&["DBSIZE"]).integer(), 0), "a look writes nothing");
     let seed = drawn();
     println!("seed {seed}");
@@ -132,29 +146,29 @@ fn a_copy_equals_the_model_and_a_follower_misses_nothing() {
         let entries: Vec<_> = (0..draws.below(4)).map(|_| writing(now_us, &mut draws)).collect();
         match draws.below(100) {
             0 => {
-                copy.command(&["FLUSHALL"]);
+                stored.command(&["FLUSHALL"]);
                 model = Table::default();
             }
-            1 => copy.command(&["DEL", "sg1:{control}:r"]),
-            2 => copy.command(&["HDEL", "sg1:{control}:c", "v"]),
+            1 => stored.command(&["DEL", "sg1:{fleet}:r"]),
+            2 => stored.command(&["HDEL", "sg1:{fleet}:c", "v"]),
             3 => {
-                copy.command(&["DEL", "sg1:{control}:c"]);
+                stored.command(&["DEL", "sg1:{fleet}:c"]);
                 model = Table::default();
             }
             _ => {}
         }
         let before = known(&model);
         let refused = write_to_model(&mut model, &entries, now_us);
-        let whole = copy.exchange(b"", &entries, &[]);
+        let whole = stored.exchange(b"", &entries, &[]);
         let context = format!("step {step}: given {entries:?}");
         assert_eq!(whole.refused, refused, "{context}");
-        assert_eq!(copy.opened(&whole.unseen), known(&model), "{context}, before {before:?}");
+        assert_eq!(stored.opened(&whole.unseen), known(&model), "{context}, before {before:?}");
         if draws.below(3) == 0 {
-            let news = copy.exchange(&seen, &[], &[]);
-            if epoch(&news.version) != epoch(&seen) {
+            let news = stored.exchange(&seen, &[], &[]);
+            if news.is_from_start {
                 follower.clear();
             }
-            follower.extend(copy.opened(&news.unseen));
+            follower.extend(stored.opened(&news.unseen));
             seen = news.version;
             assert_eq!(follower, known(&model), "{context}, the follower");
         }
@@ -162,22 +176,22 @@ fn a_copy_equals_the_model_and_a_follower_misses_nothing() {
 }
 
 #[test]
-fn a_copy_lets_go_only_entries_that_have_ended_by_its_own_clock() {
+fn the_record_lets_go_only_entries_that_have_ended_by_its_own_clock() {
     let server = RedisServer::start();
-    let mut copy = Copy::new(&server);
-    let now_us = copy.exchange(b"", &[], &[]).now_us;
+    let mut stored = Stored::new(&server);
+    let now_us = stored.exchange(b"", &[], &[]).now_us;
     let entry = |ends_us| Entry {
         expires_at_us: Some(ends_us),
         ..about_api(Stamp { time_us: now_us, random: 0 }, Mode::Off, Effect::Set)
     };
     let (lasting, short) = (entry(now_us + WEEK_US), entry(now_us + 300_000));
     let entries = [(1, lasting.clone()), (2, short)];
-    assert_eq!(copy.exchange(b"", &entries, &[]).unseen.len(), 2);
-    assert_eq!(copy.exchange(b"", &[], &[1, 2, 3]).unseen.len(), 2, "it is not time");
+    assert_eq!(stored.exchange(b"", &entries, &[]).unseen.len(), 2);
+    assert_eq!(stored.exchange(b"", &[], &[1, 2, 3]).unseen.len(), 2, "it is not time");
     let only_lasting: Known = [(1, lasting)].into();
     for _ in 0..1_000 {
-        let unseen = copy.exchange(b"", &[], &[1, 2, 3]).unseen;
-        if copy.opened(&unseen) == only_lasting {
+        let unseen = stored.exchange(b"", &[], &[1, 2, 3]).unseen;
+        if stored.opened(&unseen) == only_lasting {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -188,51 +202,53 @@ fn a_copy_lets_go_only_entries_that_have_ended_by_its_own_clock() {
 /// The part of an instance that exchanges entries.
 struct Node {
     table: Table,
-    copies: Copies,
+    record: Record,
     /// Its clock. At 0 no entry is ever due to be forgotten.
     now_us: u64,
+    /// How many failovers its connections have shown.
+    failovers: u64,
 }
 
 impl Node {
     fn new() -> Node {
         let secret = Secret::new(&SHARED_SECRET);
-        Node { table: Table::default(), copies: Copies::new(&secret), now_us: 0 }
+        Node { table: Table::default(), record: Record::new(&secret), now_us: 0, failovers: 0 }
     }
 
-    /// Exchanges once with a shard.
-    fn meet(&mut self, name: &str, shard: &mut Copy, writing: Option<&(EntryId, Entry)>) {
+    /// Exchanges once with the record.
+    fn meet(&mut self, stored: &mut Stored, writing: Option<&(EntryId, Entry)>) {
         let writing = writing.map(|(id, entry)| (*id, entry));
-        let exchange = self.copies.exchange_with(name, writing, &self.table, self.now_us);
-        let answer = exchange.command(&shard.place).query(&mut shard.connection).unwrap();
-        let news = self.copies.note(name, &Exchanged::read(answer).unwrap(), self.now_us);
+        let origin = Some(Origin::after_failovers(self.failovers));
+        let exchange = self.record.exchange(origin, writing, &self.table, self.now_us);
+        let news = self.record.note(&stored.take(exchange), self.now_us);
         news.into_iter().for_each(|(id, entry)| {
             self.table.merge(id, entry);
         });
     }
 }
 
-/// The script stores no such removal, so an instance that kept it would call the shard at every
+/// The script stores no such removal, so an instance that kept it would call the store at every
 /// look, and report the removal as lost.
 #[test]
-fn an_idle_instance_forgets_a_removal_when_the_copies_do() {
+fn an_idle_instance_forgets_a_removal_when_the_record_does() {
     let server = RedisServer::start();
-    let mut copy = Copy::new(&server);
+    let mut stored = Stored::new(&server);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let limiter = Limiter::builder().redis(server.url()).build().await.unwrap();
         let (inner, control) = (&limiter.inner, &limiter.inner.control);
-        let time_us = copy.exchange(b"", &[], &[]).now_us - WEEK_US + 500_000;
+        let time_us = stored.exchange(b"", &[], &[]).now_us - WEEK_US + 500_000;
         let removed = about_api(Stamp { time_us, random: 0 }, Mode::Off, Effect::Removed);
         let id = id_of(&removed.what, &inner.secret);
         inner.learn([(id, removed.clone())]);
-        let report = inner.exchange(Some((id, &removed))).await;
-        assert!(report.is_everywhere(), "{report:?}");
-        assert_eq!(copy.exchange(b"", &[], &[]).unseen.len(), 1, "it is not time");
+        inner.save(id, &removed).await.unwrap();
+        assert_eq!(stored.exchange(b"", &[], &[]).unseen.len(), 1, "it is not time");
         for _ in 0..1_000 {
-            inner.follow(Look::Quick).await;
-            let answer = copy.exchange(b"", &[], &[]);
+            inner.follow().await;
+            let answer = stored.exchange(b"", &[], &[]);
             let wants = {
                 let (table, now_us) = (control.table.lock(), control.now_us());
-                control.copies.wants_exchange(&server.url(), &answer.version, &table, now_us)
+                let origin = inner.engine.store().and_then(|store| store.origin());
+                control.record.wants_exchange(origin.as_ref(), &answer.version, &table, now_us)
             };
             if answer.unseen.is_empty() && !wants {
                 assert!(limiter.unsaved_changes().is_empty());
@@ -248,8 +264,8 @@ fn an_idle_instance_forgets_a_removal_when_the_copies_do() {
 #[test]
 fn expired_changes_leave_room_for_new_ones_on_every_instance() {
     let server = RedisServer::start();
-    let mut copy = Copy::new(&server);
-    let now_us = copy.exchange(b"", &[], &[]).now_us;
+    let mut stored = Stored::new(&server);
+    let now_us = stored.exchange(b"", &[], &[]).now_us;
     // Their content does not matter here, so they have none: to seal and open them takes seconds.
     let expired = |number: u64| StoredEntry {
         id: number.into(),
@@ -260,7 +276,7 @@ fn expired_changes_leave_room_for_new_ones_on_every_instance() {
     };
     let entries = (0..ROOM as u64).map(expired).collect();
     assert_eq!(
-        copy.take(Exchange { entries, entries_max: ROOM, ..Exchange::default() }).refused,
+        stored.take(Exchange { entries, entries_max: ROOM, ..Exchange::default() }).refused,
         0
     );
     let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"1/day\"]";
@@ -271,98 +287,90 @@ fn expired_changes_leave_room_for_new_ones_on_every_instance() {
             builder.timeout(std::time::Duration::from_secs(10)).build().await.unwrap()
         };
         let first = limiter().await;
-        first.inner.follow(Look::Quick).await;
+        first.inner.follow().await;
         let report = first.set_mode("api", Mode::Off, None).await;
-        assert!(report.as_ref().is_ok_and(WriteReport::is_everywhere), "{report:?}");
+        assert!(report.as_ref().is_ok_and(WriteReport::is_saved), "{report:?}");
         let second = limiter().await;
-        second.inner.follow(Look::Quick).await;
+        second.inner.follow().await;
         assert_eq!(second.modes()[0].in_force(), Mode::Off);
         let report = second.reset_rule("api").await;
-        assert!(report.as_ref().is_ok_and(WriteReport::is_everywhere), "{report:?}");
+        assert!(report.as_ref().is_ok_and(WriteReport::is_saved), "{report:?}");
         // Now both rest: neither sends again what the other let go.
-        first.inner.follow(Look::Quick).await;
-        let version = copy.exchange(b"", &[], &[]).version;
+        first.inner.follow().await;
+        let version = stored.exchange(b"", &[], &[]).version;
         for limiter in [&first, &second] {
             let control = &limiter.inner.control;
             let (table, now_us) = (control.table.lock(), control.now_us());
-            assert!(!control.copies.wants_exchange(&server.url(), &version, &table, now_us));
+            let origin = limiter.inner.engine.store().and_then(|store| store.origin());
+            assert!(!control.record.wants_exchange(origin.as_ref(), &version, &table, now_us));
         }
     });
 }
 
-/// Instances and shards exchange in random order, write while no shard is in reach, restart and are
-/// flushed. No entry that any of them still has is lost, and in the end all have the same.
+/// Instances exchange in random order, write while the store is down, restart, and the store is flushed, loses half of
+/// its keys, or fails over to a replica that lags. No entry that any of them still has is lost, and in the end all
+/// have the same.
 #[test]
-fn all_instances_and_shards_end_with_the_same_entries() {
-    let servers = [RedisServer::start(), RedisServer::start()];
-    let mut shards = servers.each_ref().map(Copy::new);
-    let names = ["one", "two"];
+fn all_instances_and_the_record_end_with_the_same_entries() {
+    let server = RedisServer::start();
+    let mut stored = Stored::new(&server);
     let mut nodes = [Node::new(), Node::new(), Node::new()];
-    let now_us = shards[0].exchange(b"", &[], &[]).now_us;
+    let now_us = stored.exchange(b"", &[], &[]).now_us;
     let seed = drawn();
     println!("seed {seed}");
     let mut draws = Random(seed);
     for round in 0..200 {
+        let replica = stored.dump();
         for step in 0..20 {
             let node = draws.below(3) as usize;
-            let shard = draws.below(2) as usize;
             match draws.below(20) {
                 0 => nodes[node] = Node::new(),
-                1 => shards[shard].command(&["FLUSHALL"]),
-                2 => shards[shard].command(&["DEL", "sg1:{control}:r"]),
-                3..=9 => {
+                1 => stored.command(&["FLUSHALL"]),
+                2 => stored.command(&["DEL", "sg1:{fleet}:r"]),
+                3 => {
+                    stored.restore(&replica);
+                    nodes.iter_mut().for_each(|node| node.failovers += 1);
+                }
+                4..=10 => {
                     let id = u128::from(draws.below(9));
                     // Each entry is different, and none is ever due to be forgotten.
                     let stamp =
                         Stamp { time_us: now_us + draws.below(100), random: round * 20 + step };
                     let mode = [Mode::Off, Mode::Shadow][draws.below(2) as usize];
                     let writing = (id, about_api(stamp, mode, Effect::Set));
-                    // In half of the cases no shard is in reach.
+                    // In half of the cases the store is down.
                     nodes[node].table.merge(writing.0, writing.1.clone());
                     if draws.below(2) == 0 {
-                        nodes[node].meet(names[shard], &mut shards[shard], Some(&writing));
+                        nodes[node].meet(&mut stored, Some(&writing));
                     }
                 }
-                _ => nodes[node].meet(names[shard], &mut shards[shard], None),
+                _ => nodes[node].meet(&mut stored, None),
             }
         }
         let mut all = Table::default();
-        for node in &nodes {
-            known(&node.table).into_iter().for_each(|(id, entry)| {
-                all.merge(id, entry);
-            });
-        }
-        for shard in &mut shards {
-            let held = shard.exchange(b"", &[], &[]).unseen;
-            shard.opened(&held).into_iter().for_each(|(id, entry)| {
-                all.merge(id, entry);
-            });
-        }
-        // The first round brings all entries to every shard, the next ones to every instance.
+        let held = stored.exchange(b"", &[], &[]).unseen;
+        let held = stored.opened(&held).into_iter();
+        let known_by_nodes = nodes.iter().flat_map(|node| known(&node.table));
+        held.chain(known_by_nodes).for_each(|(id, entry)| {
+            all.merge(id, entry);
+        });
+        // A node reads the record first, and then writes what it lacks. The last round brings the entries of all
+        // nodes to every one.
         for _ in 0..3 {
-            for node in &mut nodes {
-                for (name, shard) in names.iter().zip(&mut shards) {
-                    node.meet(name, shard, None);
-                }
-            }
+            nodes.iter_mut().for_each(|node| node.meet(&mut stored, None));
         }
         for (node, number) in nodes.iter().zip(0..) {
             assert_eq!(known(&node.table), known(&all), "round {round}, node {number}");
-            let lacking = all.entries().flat_map(|(id, entry)| node.copies.lacking(id, entry, 0));
-            assert_eq!(lacking.collect::<Vec<_>>(), Vec::<String>::new(), "round {round}");
+            let is_saved = |(id, entry)| node.record.has(id, entry, 0);
+            assert!(all.entries().all(is_saved), "round {round}, node {number}");
         }
-        for shard in &mut shards {
-            let held = shard.exchange(b"", &[], &[]).unseen;
-            assert_eq!(shard.opened(&held), known(&all), "round {round}");
-        }
+        let held = stored.exchange(b"", &[], &[]).unseen;
+        assert_eq!(stored.opened(&held), known(&all), "round {round}");
     }
 }
 
-fn epoch(version: &[u8]) -> &[u8] {
-    version.split(|byte| *byte == b':').next().unwrap()
-}
-
+const KEYS: [&str; 2] = ["sg1:{fleet}:c", "sg1:{fleet}:r"];
 const ENTRIES: usize = 5;
-/// The most entries of a copy in use.
+/// The most entries of the record in use.
 const ROOM: usize = 11_000;
 const WEEK_US: u64 = 7 * 86_400_000_000;
