@@ -89,6 +89,11 @@ pub enum BuildError {
         /// The problem and its remedy.
         why: String,
     },
+    /// The namespace has characters that keys may not have, or is too long.
+    Namespace {
+        /// The namespace.
+        namespace: String,
+    },
     /// The setting for a loss of state does not work on this store.
     OnStateLoss {
         /// The problem and its remedy.
@@ -115,6 +120,10 @@ impl fmt::Display for BuildError {
         match self {
             BuildError::StoreUrl { url, why } => write!(f, "store address {url:?}: {why}"),
             BuildError::Ring { why } => f.write_str(why),
+            BuildError::Namespace { namespace } => write!(
+                f,
+                "a namespace has 1 to 32 of the characters a-z 0-9 _ -, got {namespace:?}"
+            ),
             BuildError::OnStateLoss { why } => write!(f, "on_state_loss: {why}"),
             BuildError::OtherStore => f.write_str(
                 "the servers or databases differ from those in use; only credentials may change while it \
@@ -135,9 +144,10 @@ impl Error for BuildError {
             BuildError::StoreUrl { why, .. }
             | BuildError::StoreUnavailable { why, .. }
             | BuildError::Tls { why } => why.source(),
-            BuildError::Ring { .. } | BuildError::OnStateLoss { .. } | BuildError::OtherStore => {
-                None
-            }
+            BuildError::Ring { .. }
+            | BuildError::Namespace { .. }
+            | BuildError::OnStateLoss { .. }
+            | BuildError::OtherStore => None,
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::request::Request;
 mod builder;
 mod denial;
 mod file;
+mod fingerprint;
 mod glob;
 mod json;
 mod leasing;
@@ -38,6 +39,7 @@ pub use crate::algorithm::Share;
 pub use builder::{DenialSpec, LeaseSpec, PolicyBuilder, RuleSpec};
 pub use denial::{DenialBody, RuleDenial};
 use file::{Piece, Place, Table, pieces, text_in};
+use fingerprint::Fingerprint;
 pub use glob::Glob;
 pub use leasing::LeaseTerms;
 use matching::Index;
@@ -72,6 +74,7 @@ pub struct Policy {
     limit_count: usize,
     /// Whether the file has `rules = []`.
     is_empty_on_purpose: bool,
+    fingerprint: u64,
 }
 
 /// The rules of a file while it is read.
@@ -83,6 +86,7 @@ struct Rules {
     none_at: Option<usize>,
     /// The number of rules that are tried for every request of their domain.
     tried_always: usize,
+    fingerprint: Fingerprint,
 }
 
 /// A rule that matches a request.
@@ -168,6 +172,12 @@ impl Policy {
     /// ```
     pub fn is_empty_on_purpose(&self) -> bool {
         self.is_empty_on_purpose
+    }
+
+    /// Returns a number that is equal for policies with the same rules, types and overrides in the file. Comments,
+    /// layout and the settings of a server do not matter.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     /// Returns whether any rule is for this domain.
@@ -383,7 +393,7 @@ impl Policy {
         }
         let mut reading = overrides::Reading::new(&rules.in_order, &rules.places_by_name, &types);
         for piece in &pieces {
-            read_overrides(piece, &mut reading, problems);
+            read_overrides(piece, &mut reading, &mut rules.fingerprint, problems);
         }
         let overrides = reading.finish(problems);
         rules.into_policy(types, overrides)
@@ -393,6 +403,8 @@ impl Policy {
 impl Rules {
     fn read(&mut self, piece: &Piece<'_>, types: &Types, problems: &mut Problems<'_>) {
         let Some(tree) = piece.parse(problems) else { return };
+        self.fingerprint.add("rule", tree.get_ref());
+        self.fingerprint.add("attribute", tree.get_ref());
         let file = Table::of_piece(&tree, piece);
         file.refuse_unknown(&SECTIONS, problems);
         if file.has(NO_RULES) {
@@ -440,6 +452,7 @@ impl Rules {
             overrides: Arc::new(overrides),
             limit_count,
             is_empty_on_purpose: self.none_at.is_some(),
+            fingerprint: self.fingerprint.finish(),
             runtime: Arc::default(),
         }
     }
@@ -471,9 +484,11 @@ fn read_types(pieces: &[Piece<'_>], problems: &mut Problems<'_>) -> Types {
 fn read_overrides(
     piece: &Piece<'_>,
     reading: &mut overrides::Reading<'_>,
+    fingerprint: &mut Fingerprint,
     problems: &mut Problems<'_>,
 ) {
     let Some(tree) = piece.parse(problems) else { return };
+    fingerprint.add("override", tree.get_ref());
     let file = Table::of_piece(&tree, piece);
     for table in
         file.entries("override", |fields| Place::Override(text_in(fields, "rule")), problems)

@@ -9,6 +9,9 @@ use smallvec::SmallVec;
 /// The domain of requests and rules without a domain.
 pub const DEFAULT_DOMAIN: &str = "default";
 
+/// The namespace of fleets that have none of their own.
+pub const DEFAULT_NAMESPACE: &str = "default";
+
 /// The keys of one rule's state for one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubjectKey {
@@ -37,6 +40,16 @@ impl Secret {
     pub fn new(bytes: &[u8; 16]) -> Secret {
         let hasher = SipHasher13::new_with_key(bytes);
         Secret { hasher, in_default_domain: in_domain(hasher, DEFAULT_DOMAIN) }
+    }
+
+    /// Returns the secret of a namespace. Under the secrets of two namespaces nothing has the same hash.
+    pub fn in_namespace(&self, namespace: &str) -> Secret {
+        if namespace == DEFAULT_NAMESPACE {
+            return self.clone();
+        }
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&self.derived(&[b"namespace ", namespace.as_bytes()].concat())[..16]);
+        Secret::new(&bytes)
     }
 
     /// Returns the hash of an encoding.

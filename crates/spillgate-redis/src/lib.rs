@@ -5,7 +5,7 @@
 //!
 //! - `calls` is what goes over the wire to the scripts.
 //! - `connecting` finds the server of a counter, and sends calls to it.
-//! - `fleet` exchanges heartbeats and runtime changes with other instances, and examines servers.
+//! - `fleet` keeps the record that the instances of a fleet share, and examines servers.
 //! - `deciding` makes decisions from these: leases, remembered denials, servers, local fallback.
 //!
 //! Each of them uses only those before it. The other modules serve all of them.
@@ -29,4 +29,4 @@ pub use calls::script::text as script_text;
 pub use connecting::{acl, ring};
 pub use deciding::engine::Redis;
 pub use deciding::{denial_cache, fallback, lease, redis_store, spread};
-pub use fleet::{control, probe};
+pub use fleet::{control, instances, probe};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{BuildError, Why};
-use crate::subject::{SHARED_SECRET, Secret};
+use crate::subject::{DEFAULT_NAMESPACE, SHARED_SECRET, Secret};
 
 /// The store that the instances of a fleet share.
 #[derive(Clone, Debug)]
@@ -59,6 +59,8 @@ pub struct StoreOptions {
     pub secret: Secret,
     /// Whether other instances count this one.
     pub presence: Presence,
+    /// Separates the records of fleets on one store.
+    pub namespace: String,
 }
 
 /// Whether other instances count this one among those that share the limits.
@@ -156,9 +158,9 @@ pub struct ShardStatus {
 }
 
 /// The number of live instances on the store that differ from this one in settings that all must
-/// share. Such instances keep separate counters for the same subject. While two kinds of them run,
-/// a subject can get up to twice its limit: on another ring only a subject that moves, else every
-/// one.
+/// share. With another secret, ring or schema they keep separate counters for the same subject. While
+/// two kinds of them run, a subject can get up to twice its limit: on another ring only a subject that
+/// moves, else every one.
 ///
 /// `Limiter::instance_mismatch` returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,6 +172,10 @@ pub struct InstanceMismatch {
     pub ring: u32,
     /// Instances of a version with another format of counters.
     pub schema: u32,
+    /// Instances with another policy. They share counters, but decide by other rules or limits.
+    pub policy: u32,
+    /// Since when there are any, in ms since 1970-01-01 00:00 UTC.
+    pub policy_since_ms: Option<u64>,
     /// All live instances, those that agree included, and this one unless it sends no heartbeat.
     pub live: u32,
 }
@@ -183,20 +189,6 @@ pub struct Decided {
     pub denied: u64,
 }
 
-/// The decisions of the live instances on the store in the last minute.
-///
-/// `Limiter::fleet_load` returns it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FleetLoad {
-    /// The instances that reported their decisions, this one included.
-    pub instances: u32,
-    /// Decisions that allowed.
-    pub allowed: u64,
-    /// Decisions that denied.
-    pub denied: u64,
-}
-
 impl InstanceMismatch {
     /// Returns whether all live instances agree with this one.
     pub fn is_none(self) -> bool {
@@ -204,26 +196,30 @@ impl InstanceMismatch {
     }
 
     /// Returns each setting by its name in metrics, with the number of instances that differ in it.
-    pub fn parts(self) -> [(&'static str, u32); 3] {
-        [("secret", self.secret), ("ring", self.ring), ("schema", self.schema)]
+    pub fn parts(self) -> [(&'static str, u32); 4] {
+        let InstanceMismatch { secret, ring, schema, policy, .. } = self;
+        [("secret", secret), ("ring", ring), ("schema", schema), ("policy", policy)]
     }
 
-    /// Adds the counts of other instances on the same shard.
-    pub(crate) fn and(self, others: InstanceMismatch) -> InstanceMismatch {
-        self.with(others, u32::saturating_add)
+    /// Adds an instance that differs in a setting.
+    pub(crate) fn and_one(mut self, part: &str) -> InstanceMismatch {
+        match part {
+            "secret" => self.secret += 1,
+            "ring" => self.ring += 1,
+            "schema" => self.schema += 1,
+            _ => {}
+        }
+        self
     }
 
-    /// Takes the larger count of each setting, since every instance reports to every shard.
-    pub fn or(self, elsewhere: InstanceMismatch) -> InstanceMismatch {
-        self.with(elsewhere, u32::max)
-    }
-
-    fn with(self, other: InstanceMismatch, join: fn(u32, u32) -> u32) -> InstanceMismatch {
+    /// Takes the larger count of each setting.
+    pub fn or(self, other: InstanceMismatch) -> InstanceMismatch {
         InstanceMismatch {
-            secret: join(self.secret, other.secret),
-            ring: join(self.ring, other.ring),
-            schema: join(self.schema, other.schema),
-            live: join(self.live, other.live),
+            secret: self.secret.max(other.secret),
+            ring: self.ring.max(other.ring),
+            schema: self.schema.max(other.schema),
+            live: self.live.max(other.live),
+            ..self
         }
     }
 }
@@ -245,6 +241,7 @@ impl StoreOptions {
             group_commit: true,
             secret: Secret::new(&SHARED_SECRET),
             presence: Presence::Announced,
+            namespace: DEFAULT_NAMESPACE.to_owned(),
         }
     }
 

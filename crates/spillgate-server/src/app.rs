@@ -75,7 +75,10 @@ impl App {
         traces: Traces,
     ) -> Result<App, ConfigError> {
         let builder = Limiter::builder().policy(policy);
-        let builder = builder.log_subjects(settings.log.audit_subjects);
+        let mut builder = builder.log_subjects(settings.log.audit_subjects);
+        if let Some(name) = &settings.name {
+            builder = builder.instance_name(name);
+        }
         let app = App::open_with(&settings.store, builder).await?;
         let no_reservations = settings.remote_clients_can_forge_receipts();
         let names = NameRules {

@@ -39,6 +39,8 @@ pub struct Config {
 
 /// Every setting, with its default where nothing is set.
 pub struct Settings {
+    /// The name of this instance, if it is not the host's.
+    pub(crate) name: Option<String>,
     pub(crate) http: Listen,
     pub(crate) grpc: Listen,
     pub(crate) domains: Names,
@@ -287,6 +289,7 @@ fn from_flags(flags: Flags<'_>) -> impl Iterator<Item = Given> {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
+            name: None,
             http: Some(local(8080)),
             grpc: Some(local(8081)),
             domains: Names::default(),

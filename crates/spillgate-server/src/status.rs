@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 use spillgate::Mode;
-use spillgate::store::{InstanceMismatch, ShardStatus};
+use spillgate::store::{FleetInstance, InstanceMismatch, ShardStatus};
 
 use crate::app::App;
 use crate::counted::{counted, first_names};
@@ -31,6 +31,8 @@ pub(crate) struct Facts {
     pub(crate) warning: Option<Arc<str>>,
     pub(crate) shards: Vec<ShardStatus>,
     pub(crate) mismatch: InstanceMismatch,
+    /// The instances that differ from this one.
+    pub(crate) differing: Vec<FleetInstance>,
     /// The checks of the doctor that found the store unsafe at the start.
     pub(crate) unsafe_store: BTreeSet<&'static str>,
 }
@@ -65,6 +67,7 @@ pub(crate) enum Kind {
     /// Decisions were made without the store.
     Fallback,
     InstancesDiffer,
+    PoliciesDiffer,
     PolicyRefused,
     StateLost,
     NothingEnforced,
@@ -102,6 +105,7 @@ impl Facts {
             warning: app.reloads.warning(),
             shards: app.limiter().shards(),
             mismatch: app.limiter().instance_mismatch(),
+            differing: app.limiter().differing_instances(),
             unsafe_store: app.unsafe_store.known(),
         }
     }
@@ -112,6 +116,7 @@ impl Facts {
         conditions.extend(self.shards_away());
         conditions.extend(self.fallback());
         conditions.extend(self.instances_differ());
+        conditions.extend(self.policies_differ());
         conditions.extend(self.policy_refused());
         conditions.extend(self.state_lost());
         conditions.extend(self.rules_not_enforced());
@@ -188,6 +193,27 @@ impl Facts {
             ),
             since_ms: None,
             next: "give all instances the same key secret, ring and version, and restart them".to_owned(),
+        })
+    }
+
+    /// While a new policy is rolled out, instances differ for a moment.
+    fn policies_differ(&self) -> Option<Condition> {
+        let InstanceMismatch { policy, live, policy_since_ms, .. } = self.mismatch;
+        let since_ms = policy_since_ms?;
+        let lasts = self.now_ms.saturating_sub(since_ms) >= DRIFT_SHOWN_MS;
+        let others = self.differing.iter().filter(|it| it.differs_in.contains(&"policy"));
+        let names: Vec<&str> = others.map(|it| &*it.report.name).collect();
+        lasts.then(|| Condition {
+            level: Level::Warning,
+            kind: Kind::PoliciesDiffer,
+            text: format!(
+                "{policy} of {live} instances {} another policy than this one: {}",
+                if policy == 1 { "has" } else { "have" },
+                first_names(&names)
+            ),
+            since_ms: Some(since_ms),
+            next: "give all instances the same policy file; `spillgate fleet` shows which of them loaded theirs last"
+                .to_owned(),
         })
     }
 
@@ -305,6 +331,7 @@ impl Kind {
             Kind::ShardDegraded => ("shard-degraded", "degraded"),
             Kind::Fallback => ("fallback", "degraded"),
             Kind::InstancesDiffer => ("instances-differ", "instances differ"),
+            Kind::PoliciesDiffer => ("policies-differ", "policies differ"),
             Kind::PolicyRefused => ("policy-refused", "policy refused"),
             Kind::StateLost => ("state-lost", "state lost"),
             Kind::NothingEnforced => ("nothing-enforced", "nothing enforced"),
@@ -390,6 +417,8 @@ fn age(seconds: u64) -> String {
     }
 }
 
+/// How long another policy is at an instance before that is a condition.
+const DRIFT_SHOWN_MS: u64 = 60_000;
 /// A loss is shown for an hour: later its effect is over for all but the longest limits.
 const LOSS_SHOWN_MS: u64 = 3_600_000;
 /// Fewer than one decision in 100 is too few for a warning, as for the alert on an overloaded store.

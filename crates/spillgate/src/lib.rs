@@ -66,11 +66,12 @@ pub mod explain {
 #[cfg(feature = "redis")]
 pub mod store {
     pub use spillgate_redis::acl::acl_rules;
+    pub use spillgate_redis::instances::{FleetInstance, Report};
     pub use spillgate_redis::probe::{ServerFacts, ServerProbe, StoreProbe};
-    pub(crate) use spillgate_redis::store::{Decided, Presence, Store, StoreOptions};
     pub use spillgate_redis::store::{
-        FleetLoad, InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls,
+        Decided, InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls,
     };
+    pub(crate) use spillgate_redis::store::{Presence, Store, StoreOptions};
 }
 
 /// For HTTP services without a framework: the client's address, header fields and denials.

@@ -25,6 +25,7 @@ mod control;
 mod decide;
 mod evaluate;
 pub(crate) mod explain;
+mod identity;
 mod in_force;
 mod memory_stats;
 #[cfg(feature = "metrics")]
@@ -38,6 +39,7 @@ pub use atomic::AtomicDecision;
 pub use builder::LimiterBuilder;
 use control::Control;
 pub use explain::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
+use identity::Identity;
 pub(crate) use in_force::{InForce, Published};
 pub use memory_stats::MemoryStats;
 use stats::DecisionCounts;
@@ -86,6 +88,7 @@ pub(crate) struct Inner {
     pub(crate) metrics: Metrics,
     counts: DecisionCounts,
     waiting: Waiting,
+    identity: Identity,
 }
 
 impl Limiter {

@@ -90,6 +90,12 @@ impl Metrics {
         self.tops.read(rule, n, counter_ns())
     }
 
+    /// Returns the times of all decisions.
+    #[cfg(feature = "redis")]
+    pub(crate) fn times(&self) -> Durations {
+        self.decision.read()
+    }
+
     /// Returns the counts of rules and decisions. Shards have meters of their own, and the limiter counts unmatched
     /// requests.
     pub(crate) fn read(&self, rules: &Meters, unmatched: u64) -> Counts {

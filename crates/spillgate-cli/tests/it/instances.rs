@@ -4,7 +4,7 @@
 use std::process::Output;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use spillgate_testkit::{RedisServer, eventually, poll};
 
 use crate::server::{Server, TempFile, run, serve};
@@ -86,6 +86,30 @@ fn instances_on_two_rings_are_a_condition_until_one_kind_is_left() {
     }
 }
 
+#[test]
+fn instances_with_two_policies_are_counted_and_listed_until_they_have_the_same() {
+    let redis = RedisServer::start();
+    let with = |limit: &str| {
+        let rule = RULE.replace("10/day", limit);
+        TempFile::new("store.toml", &format!("{STORE}url = \"{}\"\n{rule}", redis.url()))
+    };
+    let (one, two) = (with("10/day"), with("11/day"));
+    let (old, new, again) = (serve(&one), serve(&two), serve(&one));
+    eventually(|| mismatch(&old, "policy") == "1" && mismatch(&new, "policy") == "2");
+    assert_eq!(mismatch(&old, "secret"), "0");
+    let fleet = || {
+        let fleet = old.operator().send("GET", "/admin/v1/fleet", b"").unwrap().json();
+        let instances = fleet["instances"].as_array().unwrap().clone();
+        assert!(instances.iter().all(|it| it["started_ms"].as_u64() > Some(0)), "{fleet}");
+        instances.iter().filter(|it| it["differs_in"] == json!(["policy"])).count()
+    };
+    eventually(|| fleet() == 1);
+    std::fs::write(two.path(), std::fs::read(one.path()).unwrap()).unwrap();
+    eventually(|| mismatch(&old, "policy") == "0" && mismatch(&new, "policy") == "0");
+    eventually(|| fleet() == 0);
+    drop(again);
+}
+
 /// The doctor has another secret than the fleet unless it gets the fleet's configuration.
 #[test]
 fn the_doctor_finds_other_secrets_and_is_not_counted_itself() {
@@ -105,7 +129,7 @@ fn the_doctor_finds_other_secrets_and_is_not_counted_itself() {
 
 /// Returns how many instances the store knows to be alive.
 fn live(redis: &RedisServer) -> i64 {
-    redis.command(&["ZCARD", "sg1:{control}:nodes"]).integer()
+    redis.command(&["ZCARD", "sg1:{fleet:default}:i"]).integer()
 }
 
 fn secret(number: u8) -> TempFile {

@@ -117,6 +117,7 @@ impl PolicyBuilder {
         for rule in &self.rules {
             let fields = rule.fields();
             let fields = tree_of(&fields);
+            rules.fingerprint.add_rule(&fields);
             let place = Place::Rule(Some(&rule.name));
             rules.check(&Table::without_file(&fields, place), &types, &mut problems);
         }

@@ -1,4 +1,4 @@
-//! The settings that all instances on one store must share; heartbeats carry them.
+//! The settings that all instances on one store must share; each instance reports them.
 //!
 //! Instances that differ keep separate counters for the same subject, so while both kinds run, a subject can get each
 //! limit once from either.
@@ -62,6 +62,7 @@ impl Fingerprint {
             ring: count(self.ring != other.ring),
             schema: count(self.schema != other.schema),
             live,
+            ..InstanceMismatch::default()
         }
     }
 }

@@ -105,6 +105,21 @@ impl Topology {
         }
     }
 
+    pub fn is_cluster(&self) -> bool {
+        matches!(self, Topology::Cluster(_))
+    }
+
+    /// Returns the name of the server that has the fleet's record.
+    pub fn place_of_record(&self) -> &str {
+        match self {
+            Topology::One(shard) => &shard.name,
+            Topology::Ring { shards, .. } => {
+                shards.iter().map(|shard| &shard.name[..]).min().unwrap_or_default()
+            }
+            Topology::Cluster(_) => "cluster",
+        }
+    }
+
     /// Returns how often a shard lost its data. Every decision calls this.
     pub fn losses(&self) -> u64 {
         match self {

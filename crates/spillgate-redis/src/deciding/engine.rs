@@ -22,7 +22,8 @@ use crate::connecting::topology::{Location, Topology};
 use crate::connecting::traced;
 use crate::counter::{Change, ChargeReply, PlannedCharge};
 use crate::error::{BuildError, StoreError};
-use crate::fleet::heartbeat::Member;
+use crate::fleet::guards::Member;
+use crate::fleet::tag_of_record;
 use crate::jitter;
 use crate::limit::NamedLimit;
 use crate::meter::ShardMeter;
@@ -41,6 +42,8 @@ pub struct Redis {
     pub(crate) patience: Patience,
     /// Identifies this instance in the fleet: a random number, unique in practice.
     pub(crate) instance_id: u64,
+    /// The tag of the fleet's record.
+    pub(crate) record: Arc<str>,
 }
 
 /// How long a decision waits for a store that works.
@@ -83,6 +86,7 @@ impl Redis {
                 admits_itself: false,
             },
             instance_id: jitter::random(),
+            record: tag_of_record(&options.namespace).into(),
         })
     }
 
@@ -133,12 +137,12 @@ impl Redis {
         self.command_at(location, &unlink, self.deadline()).await.map(drop)
     }
 
-    /// Returns this instance as a member of its fleet, for heartbeats, probes and runtime changes.
+    /// Returns this instance as a member of its fleet, for guards and probes.
     pub fn member(&self) -> Member<'_> {
         Member {
             topology: &self.topology,
             instance: &self.settings.instance,
-            instance_id: self.instance_id,
+            record: &self.record,
             timeout: self.timeout,
         }
     }

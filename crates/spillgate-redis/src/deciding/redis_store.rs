@@ -17,7 +17,7 @@ use crate::error::StoreError;
 use crate::fleet::probe::StoreProbe;
 use crate::limit::NamedLimit;
 use crate::plan::{Transaction, TransactionReply};
-use crate::store::{FleetLoad, InstanceMismatch};
+use crate::store::InstanceMismatch;
 use crate::subject::SubjectKey;
 use crate::time::Clock;
 
@@ -28,6 +28,7 @@ mod record;
 mod reserving;
 mod upkeep;
 
+use record::Fleet;
 pub use record::Origin;
 
 /// The store that the instances of a fleet share, as one instance uses it.
@@ -61,15 +62,6 @@ pub struct OwnPart {
     pub room: Arc<Notify>,
 }
 
-/// The other instances, as the last heartbeat showed them.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Fleet {
-    /// How many live instances differ from this one.
-    pub mismatch: InstanceMismatch,
-    /// The decisions of all live instances in the last minute, while some shard answers heartbeats.
-    pub load: Option<FleetLoad>,
-}
-
 impl RedisStore {
     /// Makes the store of one instance.
     pub fn new(servers: Redis, own: OwnPart) -> RedisStore {
@@ -79,7 +71,7 @@ impl RedisStore {
             fallback: Fallback::new(max_keys, clock, expected_instances),
             denials: DenialCache::new(remembers),
             leases: Leases::new(),
-            fleet: Mutex::default(),
+            fleet: Mutex::new(Fleet::new()),
             room,
         }
     }
@@ -116,9 +108,9 @@ impl RedisStore {
         self.servers.poll_turn(tag).await;
     }
 
-    /// Returns the other instances, by the last heartbeat.
-    pub fn fleet(&self) -> Fleet {
-        *self.fleet.lock()
+    /// Returns how many live instances differ from this one, by the last beat.
+    pub fn mismatch(&self) -> InstanceMismatch {
+        self.fleet.lock().mismatch
     }
 
     /// Examines every shard, with `samples` timed calls.
@@ -127,6 +119,7 @@ impl RedisStore {
         StoreProbe {
             shares: expected.unwrap_or(INSTANCES_UNKNOWN),
             share_is_guessed: expected.is_none(),
+            mismatch: self.mismatch(),
             ..self.servers.member().probe(samples).await
         }
     }

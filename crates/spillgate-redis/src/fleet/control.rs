@@ -1,9 +1,9 @@
 //! Exchanges runtime changes with the fleet's record, which has them once. The entries are sealed: their
 //! content is unknown here.
 
-use ::redis::{Cmd, Value};
+use ::redis::Value;
 
-use super::RECORD;
+use super::Call;
 use crate::error::StoreError;
 
 /// An entry in the record.
@@ -55,19 +55,19 @@ pub struct Exchanged {
 }
 
 impl Exchange {
-    /// Builds the call of this exchange.
-    pub fn command(&self) -> Cmd {
-        let mut command = ::redis::cmd("EVAL");
-        command.arg(SCRIPT).arg(2).arg(&keys());
-        command.arg(&self.seen).arg(self.nonce).arg(self.entries_max);
-        command.arg(self.kept_us).arg(self.entries.len());
-        for entry in &self.entries {
-            command.arg(&entry.id.to_be_bytes()[..]).arg(entry.value());
+    /// Returns the call of this exchange with the record that has a tag.
+    pub fn call(&self, record: &str) -> Call {
+        let keys = ["c", "r"].map(|part| format!("sg1:{{{record}}}:{part}"));
+        let Exchange { seen, nonce, entries_max, kept_us, entries, forgotten } = self;
+        let mut call = Call::new(&super::CHANGES, &keys).with(&seen[..]).with(*nonce);
+        call = call.with(*entries_max).with(*kept_us).with(entries.len());
+        for entry in entries {
+            call = call.with(&entry.id.to_be_bytes()[..]).with(entry.value());
         }
-        self.forgotten.iter().for_each(|id| {
-            command.arg(&id.to_be_bytes()[..]);
-        });
-        command
+        for id in forgotten {
+            call = call.with(&id.to_be_bytes()[..]);
+        }
+        call
     }
 }
 
@@ -121,30 +121,3 @@ impl StoredEntry {
         Some(StoredEntry { id, time_us, random, forget_at_us, sealed: sealed.into() })
     }
 }
-
-/// Returns the command that reads the version of the changes.
-pub fn look() -> Cmd {
-    let [entries, _] = keys();
-    let mut command = ::redis::cmd("HGET");
-    command.arg(entries).arg("v");
-    command
-}
-
-/// Parses its reply; the version is empty if there are no changes.
-pub fn version(answer: Value) -> Result<Vec<u8>, StoreError> {
-    match answer {
-        Value::BulkString(version) => Ok(version),
-        Value::Nil => Ok(Vec::new()),
-        other => {
-            Err(StoreError::Foreign(format!("the version of runtime changes is {other:?}").into()))
-        }
-    }
-}
-
-/// Returns the keys of the changes: the entries, and their revisions.
-fn keys() -> [String; 2] {
-    [format!("sg1:{{{RECORD}}}:c"), format!("sg1:{{{RECORD}}}:r")]
-}
-
-/// Sent whole each time: it runs only when something changes, and then a flush of scripts does not matter.
-const SCRIPT: &str = include_str!("../lua/control.lua");

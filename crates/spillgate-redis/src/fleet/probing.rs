@@ -10,7 +10,7 @@ use std::time::Duration;
 use ::redis::{Cmd, Value};
 use futures_util::future::join_all;
 
-use super::heartbeat::{Living, Member};
+use super::guards::Member;
 use super::probe::{ServerFacts, ServerProbe, StoreProbe};
 use crate::algorithm::Intent;
 use crate::calls::keys;
@@ -24,7 +24,6 @@ use crate::error::StoreError;
 use crate::jitter;
 use crate::limit::{Limit, NamedLimit};
 use crate::plan::{RecordAction, Transaction, TransactionReply};
-use crate::store::Decided;
 use crate::subject::SubjectKey;
 use crate::time::{Clock, Deadline, monotonic_us, us_of};
 
@@ -36,9 +35,7 @@ impl Member<'_> {
             probe_shard(shard, subject, samples)
         });
         let servers = join_all(shards).await;
-        let load = Decided::default();
-        let Living { mismatch, .. } = self.heartbeat(load).await.unwrap_or_default();
-        StoreProbe { servers, timeout: self.timeout, mismatch, ..StoreProbe::default() }
+        StoreProbe { servers, timeout: self.timeout, ..StoreProbe::default() }
     }
 
     /// Returns a new random subject on this shard.

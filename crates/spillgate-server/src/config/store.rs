@@ -31,6 +31,8 @@ pub struct Store {
     /// The file with the password of every server, in place of one in the addresses.
     pub(crate) password_file: Option<PathBuf>,
     pub(crate) key_secret_file: Option<PathBuf>,
+    /// Separates this fleet from others on the store.
+    pub(crate) namespace: Option<String>,
     /// How many instances share the store, which sets the local share of each during an outage.
     pub expected_instances: Option<u32>,
     pub(crate) max_keys: Option<usize>,
@@ -161,6 +163,9 @@ impl Store {
         }
         if let Some(on_state_loss) = self.on_state_loss {
             builder = builder.on_state_loss(on_state_loss);
+        }
+        if let Some(namespace) = &self.namespace {
+            builder = builder.namespace(namespace);
         }
         if let Some(instances) = self.expected_instances {
             builder = builder.expected_instances(instances);
@@ -361,7 +366,8 @@ fn with_password(url: &str, password: &str) -> String {
 }
 
 /// Settings that take effect only with a store outside of this process. Without one, the operator forgot to name it.
-const NEEDS_A_STORE: [&str; 8] = [
+const NEEDS_A_STORE: [&str; 9] = [
+    "store.namespace",
     "store.password_file",
     "store.overload_wait",
     "store.on_state_loss",

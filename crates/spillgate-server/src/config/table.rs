@@ -75,6 +75,7 @@ const SETTINGS: &[(&str, Take)] = &[
     ("server.grpc.dynamic_metadata", |s, v, _| {
         put(&mut s.envoy.dynamic_metadata, value::boolean(v))
     }),
+    ("server.name", |s, v, _| put(&mut s.name, Ok(Some(v.to_owned())))),
     ("server.domains", |s, v, _| put(&mut s.domains, value::choice(v, &NAMES))),
     ("server.attributes", |s, v, _| put(&mut s.attributes, value::choice(v, &NAMES))),
     ("server.units", |s, v, _| put(&mut s.units, value::choice(v, &NAMES))),
@@ -116,6 +117,7 @@ const SETTINGS: &[(&str, Take)] = &[
     ("store.connections", |s, v, _| put(&mut s.store.connections, connections(v).map(Some))),
     ("store.password_file", |s, v, _| file(&mut s.store.password_file, v)),
     ("store.key_secret_file", |s, v, _| file(&mut s.store.key_secret_file, v)),
+    ("store.namespace", |s, v, _| put(&mut s.store.namespace, Ok(Some(v.to_owned())))),
     ("store.expected_instances", |s, v, _| {
         put(&mut s.store.expected_instances, value::count(v).map(Some))
     }),

@@ -13,6 +13,7 @@ mod audit;
 mod dashboard;
 mod events;
 mod explain;
+mod fleet;
 mod guard;
 mod health;
 mod history;
@@ -52,6 +53,7 @@ pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {
         .route("/admin/v1/audit", get(audit::list))
         .route("/admin/v1/whoami", get(whoami::show))
         .route("/admin/v1/history", get(history::show))
+        .route("/admin/v1/fleet", get(fleet::list))
         .with_state(app)
         .merge(events)
         .method_not_allowed_fallback(wrong_method)
@@ -86,7 +88,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 const PATHS: &str = "GET /livez, /readyz and /metrics, the dashboard at /, GET /admin/v1/rules, PUT and DELETE \
     /admin/v1/rules/NAME/mode, GET, POST and DELETE /admin/v1/state, GET, PUT and DELETE \
     /admin/v1/overrides, and GET /admin/v1/explain, /admin/v1/top, /admin/v1/audit, /admin/v1/history, \
-    /admin/v1/whoami and /admin/v1/events";
+    /admin/v1/fleet, /admin/v1/whoami and /admin/v1/events";
 
 /// The path of `explain`.
 pub const EXPLAIN: &str = "/admin/v1/explain";

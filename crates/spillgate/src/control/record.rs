@@ -117,6 +117,17 @@ impl Record {
         !is_same || seen.lacked(table, now_us) > 0 || seen.forgotten(now_us).next().is_some()
     }
 
+    /// Returns whether all entries of the record were read.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.seen.lock().is_whole
+    }
+
+    /// Returns the revision of the changes that were read.
+    pub(crate) fn revision(&self) -> u64 {
+        let version = String::from_utf8_lossy(&self.seen.lock().version).into_owned();
+        version.split(':').nth(1).and_then(|revision| revision.parse().ok()).unwrap_or(0)
+    }
+
     /// Returns the number of entries that the record is known to lack.
     pub(crate) fn lacked(&self, table: &Table, now_us: u64) -> usize {
         self.seen.lock().lacked(table, now_us)

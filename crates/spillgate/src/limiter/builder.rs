@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::identity::Identity;
 use super::{Control, DecisionCounts, InForce, Inner, Limiter, Published};
 use crate::control::SubjectsInLog;
 use crate::engine::{Engine, Memory};
@@ -47,6 +48,7 @@ pub struct LimiterBuilder {
     max_keys: Option<usize>,
     counting: Counting,
     subjects_in_log: SubjectsInLog,
+    name: Option<String>,
     clock: Clock,
 }
 
@@ -117,6 +119,17 @@ impl LimiterBuilder {
         LimiterBuilder { subjects_in_log, ..self }
     }
 
+    /// Sets the name of this instance, by which operators know it. The default is the name of the host.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// let builder = Limiter::builder().instance_name("checkout-7f9c");
+    /// ```
+    pub fn instance_name(self, name: impl Into<String>) -> LimiterBuilder {
+        LimiterBuilder { name: Some(name.into()), ..self }
+    }
+
     /// Turns off counting by rule, timing and `top`, whatever [`top`](Self::top) was set to.
     ///
     /// `Limiter::metrics_text` then shows 0 decisions; unmatched requests are still counted. For
@@ -153,7 +166,7 @@ impl LimiterBuilder {
     /// # });
     /// ```
     pub async fn build(self) -> Result<Limiter, BuildError> {
-        let secret = Secret::new(&self.secret.unwrap_or(SHARED_SECRET));
+        let secret = self.store.secret(Secret::new(&self.secret.unwrap_or(SHARED_SECRET)))?;
         let waiting = Waiting::default();
         let engine = self.engine(&secret, &waiting).await?;
         let in_force = InForce::new(self.policy.as_written(), &Meters::default());
@@ -166,6 +179,7 @@ impl LimiterBuilder {
             secret,
             counts: DecisionCounts::default(),
             waiting,
+            identity: Identity::new(self.name),
         });
         // Runtime changes, such as blocks, must be known before the first request.
         if !inner.engine.is_memory() {

@@ -3,8 +3,9 @@
 use spillgate_redis::probe::StoreProbe;
 
 use super::{Inner, Limiter, Stats};
+use crate::control::ControlError;
 use crate::engine::RedisStore;
-use crate::store::{Decided, FleetLoad, InstanceMismatch, ShardStatus};
+use crate::store::{Decided, FleetInstance, InstanceMismatch, Report, ShardStatus};
 use crate::time::boottime_us;
 
 impl Limiter {
@@ -26,7 +27,7 @@ impl Limiter {
     }
 
     /// Returns the number of live instances on the store that differ from this one in key secret,
-    /// ring or schema.
+    /// ring, schema or policy.
     ///
     /// The numbers come from the last heartbeat and are 0 if state is in memory. A stopped instance
     /// is counted for 5 seconds more.
@@ -43,28 +44,48 @@ impl Limiter {
     /// # });
     /// ```
     pub fn instance_mismatch(&self) -> InstanceMismatch {
-        self.inner.engine.store().map(|store| store.fleet().mismatch).unwrap_or_default()
+        self.inner.engine.store().map(|store| store.mismatch()).unwrap_or_default()
     }
 
-    /// Returns the decisions of all live instances on the store in the last minute, as they
-    /// reported them.
+    /// Returns the live instances on the store, as they reported themselves in the last second. With state in
+    /// memory this instance is the only one.
     ///
-    /// It is `None` if state is in memory, and while no shard answers heartbeats. A stopped
-    /// instance is included for 5 seconds more.
+    /// An instance that stopped is listed for 5 seconds more. The store is read at most every two seconds.
+    ///
+    /// # Errors
+    /// Returns [`ControlError::Store`] if the store does not answer.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::Limiter;
+    ///
+    /// let limiter = Limiter::builder().instance_name("web-1").build().await.unwrap();
+    /// for instance in limiter.fleet().await? {
+    ///     println!("{}: {} allowed", instance.report.name, instance.report.decided.allowed);
+    /// }
+    /// # Ok::<(), spillgate::control::ControlError>(()) }).unwrap();
+    /// ```
+    pub async fn fleet(&self) -> Result<Vec<FleetInstance>, ControlError> {
+        let report = self.inner.report();
+        match self.inner.engine.store() {
+            None => Ok(vec![FleetInstance::alone(report)]),
+            Some(store) => store.instances(report.policy).await.map_err(ControlError::Store),
+        }
+    }
+
+    /// Returns the live instances that differ from this one in secret, ring, schema or policy, as they were last
+    /// read: within seconds after a difference began, and then once a minute.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use spillgate::Limiter;
     ///
     /// let limiter = Limiter::builder().build().await.unwrap();
-    /// if let Some(fleet) = limiter.fleet_load() {
-    ///     println!("{} instances denied {} requests", fleet.instances, fleet.denied);
-    /// }
-    /// assert_eq!(limiter.fleet_load(), None, "state is in memory");
+    /// assert!(limiter.differing_instances().is_empty(), "state is in memory");
     /// # });
     /// ```
-    pub fn fleet_load(&self) -> Option<FleetLoad> {
-        self.inner.engine.store()?.fleet().load
+    pub fn differing_instances(&self) -> Vec<FleetInstance> {
+        self.inner.engine.store().map(|store| store.differing_instances()).unwrap_or_default()
     }
 
     /// Examines every shard of the store: its settings, whether the script decides correctly there,
@@ -113,10 +134,20 @@ impl Limiter {
 }
 
 impl Inner {
-    /// Returns the totals of decisions, which heartbeats report.
-    pub fn decided(&self) -> Decided {
+    /// Returns what this instance reports of itself. The decisions are totals.
+    pub fn report(&self) -> Report {
         let Stats { allowed, denied, .. } = self.counts.read();
-        Decided { allowed, denied }
+        Report {
+            name: self.identity.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_ms: self.identity.started_ms,
+            policy: self.in_force.load().policy.fingerprint(),
+            policy_loaded_ms: self.control.policy_loaded_us() / 1_000,
+            decided: Decided { allowed, denied },
+            p99_us: self.identity.p99_us(|| self.metrics.times()),
+            degraded_since_ms: None,
+            changes: self.control.record.revision(),
+        }
     }
 
     /// Adds the counts of the store to those of the limiter.

@@ -1,12 +1,20 @@
-//! The fleet's record, as one instance calls it. No decision waits for any of these calls.
+//! The fleet's record, as one instance calls it. No decision waits for any of these calls, and an error reply to one
+//! of them says nothing about decisions, so it never counts for a circuit breaker.
 
 use std::time::Duration;
 
+use ::redis::Value;
+
 use super::RedisStore;
+use super::last_minute::LastMinute;
+use crate::calls::{guard, keys};
+use crate::connecting::shard::Route;
 use crate::error::StoreError;
-use crate::fleet::RECORD;
-use crate::fleet::control::{self, Exchange, Exchanged};
-use crate::time::Deadline;
+use crate::fleet::Call;
+use crate::fleet::control::{Exchange, Exchanged};
+use crate::fleet::instances::{Beat, FleetInstance, Place, Report};
+use crate::store::{InstanceMismatch, Presence};
+use crate::time::{Clock, Deadline, monotonic_us};
 
 /// The server that has the record, as far as its connections show it. If it stays the same between two calls, no
 /// failover lies between them.
@@ -15,6 +23,44 @@ pub struct Origin {
     shard: String,
     /// How many connections to it were opened so far.
     opened: u64,
+}
+
+/// The other instances, as the last beats showed them.
+#[derive(Debug)]
+pub struct Fleet {
+    pub(super) mismatch: InstanceMismatch,
+    /// Settings in which instances differ whose record is elsewhere.
+    pub(super) other_kinds: InstanceMismatch,
+    /// Since when this instance decides some subjects without the store, in ms of the wall clock.
+    pub(super) degraded_since_ms: Option<u64>,
+    last_minute: LastMinute,
+    beats: u64,
+    /// The error of the last beat, unless the store was down.
+    trouble: Option<String>,
+    list: Option<List>,
+}
+
+/// All instances, when they were last read.
+#[derive(Clone, Debug)]
+struct List {
+    at_us: u64,
+    /// The counts of the beat before.
+    beat: [u32; 3],
+    instances: Vec<FleetInstance>,
+}
+
+impl Fleet {
+    pub(super) fn new() -> Fleet {
+        Fleet {
+            mismatch: InstanceMismatch::default(),
+            other_kinds: InstanceMismatch::default(),
+            degraded_since_ms: None,
+            last_minute: LastMinute::new(monotonic_us()),
+            beats: 0,
+            trouble: None,
+            list: None,
+        }
+    }
 }
 
 impl Origin {
@@ -28,32 +74,169 @@ impl Origin {
 impl RedisStore {
     /// Returns the server that has the record; `None` while a Cluster has no map.
     pub fn origin(&self) -> Option<Origin> {
-        let topology = &self.servers.topology;
-        let shard = topology.route(topology.location_of_record(RECORD)).ok()?.shard;
+        let shard = self.route_of_record()?.shard;
         Some(Origin { shard: shard.name.clone(), opened: shard.link.opened() })
     }
 
-    /// Reads the version of the runtime changes; it is empty if there are none.
-    pub async fn version_of_changes(&self) -> Result<Vec<u8>, StoreError> {
-        control::version(self.call_record(&control::look(), LOOK).await?)
+    /// Returns whether the server of the record is down, or unknown.
+    pub fn record_is_down(&self) -> bool {
+        self.route_of_record().is_none_or(|route| route.shard.link.is_tripped())
     }
 
     /// Exchanges runtime changes with the record.
     pub async fn exchange(&self, exchange: &Exchange) -> Result<Exchanged, StoreError> {
-        Exchanged::read(self.call_record(&exchange.command(), EXCHANGE).await?)
+        Exchanged::read(self.call_record(&exchange.call(&self.servers.record), PATIENCE).await?)
     }
 
-    async fn call_record(
+    /// Reports this instance to the record, and learns how many others there are and how many of them differ. The
+    /// decisions of the report are totals, from which those of the last minute are made.
+    pub async fn beat(&self, report: Report) -> Result<Beat, StoreError> {
+        let (report, tidies) = {
+            let mut fleet = self.fleet.lock();
+            fleet.beats += 1;
+            let decided = fleet.last_minute.note(monotonic_us(), report.decided);
+            let report = Report { decided, degraded_since_ms: fleet.degraded_since_ms, ..report };
+            (report, fleet.beats % BEATS_UNTIL_TIDY == 1)
+        };
+        let id = self.own_id();
+        let has_guard = !self.servers.topology.is_cluster();
+        let guard = has_guard.then(|| guard::key_of(keys::ANY_TAG));
+        let call = self.place(&id).beat(&report, guard, tidies);
+        let beat = self.call_record(&call, ANSWER).await.and_then(Beat::read);
+        self.note_trouble(beat.as_ref().err());
+        let beat = beat?;
+        self.fallback.note_live_instances(beat.live, monotonic_us());
+        self.note_mismatch(&beat, report.policy).await;
+        if let Some(route) = self.route_of_record().filter(|_| has_guard) {
+            self.servers.member().note_guard(&route.shard, &beat.guard).await;
+        }
+        Ok(beat)
+    }
+
+    /// Returns all live instances, not older than two seconds. `policy` is the fingerprint of this instance's policy.
+    pub async fn instances(&self, policy: u64) -> Result<Vec<FleetInstance>, StoreError> {
+        self.listed(policy, |list| monotonic_us().saturating_sub(list.at_us) < FRESH_US).await
+    }
+
+    /// Returns the instances that differed from this one when they were last read.
+    pub fn differing_instances(&self) -> Vec<FleetInstance> {
+        let fleet = self.fleet.lock();
+        let all = fleet.list.iter().flat_map(|list| &list.instances);
+        all.filter(|instance| !instance.differs_in.is_empty()).cloned().collect()
+    }
+
+    /// Returns the list of instances if it is recent enough, else reads it.
+    async fn listed(
         &self,
-        command: &::redis::Cmd,
-        within: Duration,
-    ) -> Result<::redis::Value, StoreError> {
-        let location = self.servers.topology.location_of_record(RECORD);
-        self.servers.command_at(location, command, Deadline::after(within)).await
+        policy: u64,
+        is_recent: impl Fn(&List) -> bool,
+    ) -> Result<Vec<FleetInstance>, StoreError> {
+        if let Some(list) = self.fleet.lock().list.as_ref().filter(|list| is_recent(list)) {
+            return Ok(list.instances.clone());
+        }
+        let id = self.own_id();
+        let answer = self.call_record(&self.place(&id).list(), PATIENCE).await?;
+        let instances = self.place(&id).read(answer, policy)?;
+        let mut fleet = self.fleet.lock();
+        let beat = fleet.list.as_ref().map_or([0; 3], |list| list.beat);
+        fleet.list = Some(List { at_us: monotonic_us(), beat, instances: instances.clone() });
+        Ok(instances)
+    }
+
+    /// Finds out in what other instances differ. They are read anew when their numbers have changed, but at most every
+    /// few seconds, and else once a minute.
+    async fn note_mismatch(&self, beat: &Beat, policy: u64) {
+        let differing = |same: u32| beat.live.saturating_sub(same);
+        let (of_policy, of_settings) = (differing(beat.of_policy), differing(beat.of_settings));
+        let now_us = monotonic_us();
+        let counts = [beat.live, beat.of_policy, beat.of_settings];
+        let mut parts = InstanceMismatch::default();
+        if of_settings > 0 || (of_policy > 0 && !self.is_onlooker()) {
+            let is_recent = |list: &List| {
+                let least = if list.beat == counts { LISTED_EVERY_US } else { LISTED_AGAIN_US };
+                now_us.saturating_sub(list.at_us) < least
+            };
+            let listed = self.listed(policy, is_recent).await.unwrap_or_default();
+            for part in listed.iter().flat_map(|instance| &instance.differs_in) {
+                parts = parts.and_one(part);
+            }
+        }
+        let mut fleet = self.fleet.lock();
+        if let Some(list) = fleet.list.as_mut().filter(|list| list.at_us >= now_us) {
+            list.beat = counts;
+        }
+        let before = fleet.mismatch;
+        let policy = if self.is_onlooker() { 0 } else { of_policy };
+        let now_ms = Clock::System.now_us() / 1_000;
+        let policy_since_ms = (policy > 0).then(|| before.policy_since_ms.unwrap_or(now_ms));
+        let mismatch =
+            InstanceMismatch { live: beat.live, policy: 0, ..parts.or(fleet.other_kinds) };
+        fleet.mismatch = InstanceMismatch { policy, policy_since_ms, ..mismatch };
+        let now = fleet.mismatch;
+        drop(fleet);
+        super::upkeep::report_mismatch(before, now);
+    }
+
+    /// Logs once that the record cannot be used although its server is up, and once that it can.
+    fn note_trouble(&self, error: Option<&StoreError>) {
+        let trouble = error.filter(|_| !self.record_is_down()).map(ToString::to_string);
+        let before = std::mem::replace(&mut self.fleet.lock().trouble, trouble.clone());
+        match (before, trouble) {
+            (None, Some(why)) => {
+                tracing::warn!(
+                    target: "spillgate",
+                    why,
+                    "the fleet's record cannot be used: instances do not see each other, and runtime \
+                     changes stay where they are made"
+                );
+            }
+            (Some(_), None) => {
+                tracing::info!(target: "spillgate", "the fleet's record can be used again");
+            }
+            _ => {}
+        }
+    }
+
+    fn is_onlooker(&self) -> bool {
+        self.servers.settings.instance.presence == Presence::Onlooker
+    }
+
+    /// Returns the id under which this instance reports itself; empty for an onlooker.
+    fn own_id(&self) -> String {
+        if self.is_onlooker() {
+            String::new()
+        } else {
+            format!("{:016x}", self.servers.instance_id)
+        }
+    }
+
+    fn place<'a>(&'a self, id: &'a str) -> Place<'a> {
+        let fingerprint = &self.servers.settings.instance.fingerprint;
+        Place { tag: &self.servers.record, id, fingerprint }
+    }
+
+    fn route_of_record(&self) -> Option<Route> {
+        let topology = &self.servers.topology;
+        topology.route(topology.location_of_record(&self.servers.record)).ok()
+    }
+
+    async fn call_record(&self, call: &Call, within: Duration) -> Result<Value, StoreError> {
+        let deadline = Deadline::after(within);
+        let location = self.servers.topology.location_of_record(&self.servers.record);
+        let run =
+            |route: Route| async move { call.run(&route.shard, route.redirect, deadline).await };
+        self.servers.follow(location, deadline, run).await
     }
 }
 
-/// The time limit of a look. A lost one and the next fit the second in which a change reaches every instance.
-const LOOK: Duration = Duration::from_millis(400);
-/// The time limit of an exchange. An operator can wait.
-const EXCHANGE: Duration = Duration::from_secs(1);
+/// The time limit of a beat. A lost one and the next fit the second in which a change reaches every instance.
+const ANSWER: Duration = Duration::from_millis(400);
+/// The time limit of other calls, for which an operator can wait.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// About a minute.
+const BEATS_UNTIL_TIDY: u64 = 64;
+/// How old a list may be that a page shows.
+const FRESH_US: u64 = 2_000_000;
+/// How old a list may be from which the differing instances are counted: while their numbers stay, and after a change.
+const LISTED_EVERY_US: u64 = 60_000_000;
+const LISTED_AGAIN_US: u64 = 3_000_000;

@@ -1,27 +1,24 @@
-//! The task of a limiter with a store, once a second. It sends heartbeats, warns of instances that
-//! differ, and charges deferred charges.
+//! The task of a limiter with a store, once a second. It looks for shards that are down or lost their data, and
+//! charges deferred charges.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::last_minute::LastMinute;
-use super::{Fleet, RedisStore};
+use super::RedisStore;
 use crate::jitter::jittered;
-use crate::store::{Decided, InstanceMismatch, ShardStatus};
-use crate::time::monotonic_us;
+use crate::store::{InstanceMismatch, ShardStatus};
+use crate::time::{Clock, monotonic_us};
 
 impl RedisStore {
-    /// Starts the task that keeps this store up. `decided` returns the totals of the limiter's decisions, and `None`
-    /// once the limiter is gone, which ends the task.
-    pub fn begin_upkeep(self: &Arc<Self>, decided: impl Fn() -> Option<Decided> + Send + 'static) {
+    /// Starts the task that keeps this store up, until the store is dropped.
+    pub fn begin_upkeep(self: &Arc<Self>) {
         let store = Arc::downgrade(self);
         tokio::spawn(async move {
             let mut degraded = BTreeMap::new();
-            let mut last_minute = LastMinute::new(monotonic_us());
-            while let (Some(decided), Some(store)) = (decided(), store.upgrade()) {
-                let load = last_minute.note(monotonic_us(), decided);
-                store.upkeep(load, &mut degraded).await;
+            for round in 0_u64.. {
+                let Some(store) = store.upgrade() else { return };
+                store.upkeep(round, &mut degraded).await;
                 drop(store);
                 tokio::time::sleep(ROUND + jittered(JITTER)).await;
             }
@@ -29,16 +26,18 @@ impl RedisStore {
     }
 
     /// Does what is due once a second. `degraded` has the start of each outage.
-    async fn upkeep(&self, load: Decided, degraded: &mut BTreeMap<String, u64>) {
+    async fn upkeep(&self, round: u64, degraded: &mut BTreeMap<String, u64>) {
         let servers = &self.servers;
         report_degraded(&servers.shards(), degraded);
-        let living = servers.member().heartbeat(load).await;
-        if let Some(living) = living {
-            self.fallback.note_live_instances(living.mismatch.live, monotonic_us());
-            report_mismatch(self.fleet().mismatch, living.mismatch);
+        let degraded_us = degraded.values().min().map(|began_us| monotonic_us() - began_us);
+        let now_ms = Clock::System.now_us() / 1_000;
+        self.fleet.lock().degraded_since_ms = degraded_us.map(|long_us| now_ms - long_us / 1_000);
+        if round.is_multiple_of(ROUNDS_UNTIL_KINDS) {
+            let other_kinds = servers.member().meet_other_kinds().await;
+            self.fleet.lock().other_kinds = InstanceMismatch { live: 0, ..other_kinds };
+        } else {
+            servers.member().look_at_guards().await;
         }
-        let mismatch = living.map_or_else(|| self.fleet().mismatch, |living| living.mismatch);
-        *self.fleet.lock() = Fleet { mismatch, load: living.map(|living| living.load) };
         self.fallback.repay(servers).await;
         if degraded.is_empty() {
             self.fallback.note_recovery();
@@ -74,7 +73,7 @@ fn report_degraded(shards: &[ShardStatus], since_us: &mut BTreeMap<String, u64>)
 }
 
 /// Logs each property for which the number of differing instances has changed.
-fn report_mismatch(before: InstanceMismatch, now: InstanceMismatch) {
+pub fn report_mismatch(before: InstanceMismatch, now: InstanceMismatch) {
     for ((part, before), (_, instances)) in before.parts().into_iter().zip(now.parts()) {
         if instances == before {
             continue;
@@ -86,6 +85,7 @@ fn report_mismatch(before: InstanceMismatch, now: InstanceMismatch) {
         let remedy = match part {
             "secret" => "give all instances the same key secret",
             "ring" => "give all instances the same ring",
+            "policy" => "give all instances the same policy",
             _ => "run the same version everywhere",
         };
         tracing::warn!(
@@ -94,12 +94,14 @@ fn report_mismatch(before: InstanceMismatch, now: InstanceMismatch) {
             instances,
             of = now.live,
             remedy,
-            "live instances on this store differ from this one: they keep separate counters, and a subject \
-             can get up to its whole limit from each kind"
+            "live instances on this store differ from this one: a subject can get up to its whole limit from \
+             each kind, or, with another policy, other limits"
         );
     }
 }
 
-/// With the jitter, heartbeats are at most a second apart.
+/// With the jitter, two rounds are at most a second apart.
 const ROUND: Duration = Duration::from_millis(800);
 const JITTER: Duration = Duration::from_millis(200);
+/// About ten seconds.
+const ROUNDS_UNTIL_KINDS: u64 = 11;

@@ -12,7 +12,7 @@ use http_body_util::channel::{Channel, Sender};
 use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Serialize;
-use spillgate::store::{FleetLoad, ShardStatus};
+use spillgate::store::{FleetInstance, ShardStatus};
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -79,10 +79,10 @@ struct FactsAnswer {
     overflows: u64,
 }
 
-/// The decisions of the last minute, of the instances that reported them.
+/// The decisions of all instances in the last minute.
 #[derive(Serialize)]
 struct FleetAnswer {
-    instances: u32,
+    instances: usize,
     allowed: u64,
     denied: u64,
 }
@@ -106,14 +106,14 @@ impl Events {
         match &*last {
             Some((at, event)) if at.elapsed() < EVERY / 2 => event.clone(),
             _ => {
-                let event = self.event();
+                let event = self.event().await;
                 *last = Some((Instant::now(), event.clone()));
                 event
             }
         }
     }
 
-    fn event(&self) -> Bytes {
+    async fn event(&self) -> Bytes {
         let app = &self.health.app;
         let limiter = app.limiter();
         let (shards, top, stats) = (limiter.shards(), limiter.top(None, TOP), limiter.stats());
@@ -136,7 +136,7 @@ impl Events {
                 evictions: stats.evictions,
                 overflows: stats.overflows,
             },
-            fleet: limiter.fleet_load().map(FleetAnswer::new),
+            fleet: FleetAnswer::of_all(limiter).await,
             point: latest
                 .as_ref()
                 .map(|latest| Points::new(&[latest.column], &[latest.decisions], true)),
@@ -216,8 +216,18 @@ impl<'e> ShardAnswer<'e> {
 }
 
 impl FleetAnswer {
-    fn new(FleetLoad { instances, allowed, denied, .. }: FleetLoad) -> FleetAnswer {
-        FleetAnswer { instances, allowed, denied }
+    /// Returns the sums over all instances; `None` in memory, and while the store does not answer.
+    async fn of_all(limiter: &spillgate::Limiter) -> Option<FleetAnswer> {
+        if limiter.shards().is_empty() {
+            return None;
+        }
+        let fleet = tokio::time::timeout(EVERY / 4, limiter.fleet()).await.ok()?.ok()?;
+        let sum = |count: fn(&FleetInstance) -> u64| fleet.iter().map(count).sum();
+        Some(FleetAnswer {
+            instances: fleet.len(),
+            allowed: sum(|it| it.report.decided.allowed),
+            denied: sum(|it| it.report.decided.denied),
+        })
     }
 }
 

@@ -13,6 +13,12 @@ use crate::waiting::Waiting;
 #[derive(Debug, Default)]
 pub(crate) struct StoreSettings;
 
+impl StoreSettings {
+    pub(crate) fn secret(&self, secret: Secret) -> Result<Secret, BuildError> {
+        Ok(secret)
+    }
+}
+
 impl LimiterBuilder {
     pub(crate) async fn open_store(
         &self,

@@ -22,6 +22,7 @@ pub(crate) struct StoreSettings {
     pub(crate) expected_instances: u32,
     on_state_loss: OnStateLoss,
     presence: Presence,
+    namespace: Option<String>,
     pub(crate) denial_cache: Option<bool>,
     overload_wait: Option<Duration>,
     /// How long `build` waits for the store, if it has to answer.
@@ -167,6 +168,20 @@ impl LimiterBuilder {
         self
     }
 
+    /// Separates this fleet from others on the same store: fleets with different namespaces share no
+    /// counter, runtime change or warning. 1 to 32 of the characters `a-z 0-9 _ -`; the default is
+    /// `default`.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// let builder = Limiter::builder().redis("redis://10.0.0.1:6379").namespace("billing");
+    /// ```
+    pub fn namespace(mut self, namespace: impl Into<String>) -> LimiterBuilder {
+        self.store.namespace = Some(namespace.into());
+        self
+    }
+
     /// Sends no heartbeat, so that other instances do not count this one as live.
     ///
     /// For commands that call a store a few times and end.
@@ -269,6 +284,19 @@ impl LimiterBuilder {
     }
 }
 
+impl StoreSettings {
+    /// Returns the secret of the namespace, so that all keys and seals of two namespaces differ.
+    pub(crate) fn secret(&self, secret: Secret) -> Result<Secret, BuildError> {
+        let Some(namespace) = &self.namespace else { return Ok(secret) };
+        let is_plain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+        match (1..=32).contains(&namespace.len()) && namespace.bytes().all(is_plain) {
+            true => Ok(secret.in_namespace(namespace)),
+            false => Err(BuildError::Namespace { namespace: namespace.clone() }),
+        }
+    }
+}
+
 impl LimiterBuilder {
     /// Opens the store; returns `None` if state is in memory. A given clock replaces the store's.
     pub(crate) async fn open_store(
@@ -286,6 +314,7 @@ impl LimiterBuilder {
             on_state_loss: store.on_state_loss,
             secret: secret.clone(),
             presence: store.presence,
+            namespace: store.namespace.clone().unwrap_or(defaults.namespace),
             connections: store.connections.unwrap_or(defaults.connections),
             overload_wait: store.overload_wait.map_or(defaults.overload_wait, bounded),
             ..defaults
@@ -312,8 +341,7 @@ impl Limiter {
         let inner = &self.inner;
         if let Some(store) = inner.engine.store() {
             store.warm_up(&inner.in_force.load_full().policy, &inner.secret).await;
-            let limiter = Arc::downgrade(inner);
-            store.begin_upkeep(move || Some(limiter.upgrade()?.decided()));
+            store.begin_upkeep();
             store.begin_leasing();
         }
         let Some(within) = settings.required_within else { return Ok(()) };

@@ -23,34 +23,40 @@ impl Inner {
         self.engine.is_memory() || self.control.record.has(id, entry, self.control.now_us())
     }
 
-    /// Looks for new entries in the record, and completes it if it lacks some. Returns whether the store
-    /// answered.
-    pub async fn follow(&self) -> bool {
+    /// Reports this instance to the fleet's record, and follows the record's changes. Returns whether the
+    /// store is up.
+    pub async fn report_and_follow(&self) -> bool {
         let Some(store) = self.engine.store() else { return true };
         let control = &self.control;
+        let Ok(beat) = store.beat(self.report()).await else { return !store.record_is_down() };
+        control.note_time(beat.now_us);
+        let wants = {
+            let mut table = control.table.lock();
+            let now_us = control.now_us();
+            // The record takes these no more, so they would be sent at every look.
+            table.forget(now_us);
+            let origin = store.origin();
+            control.record.wants_exchange(origin.as_ref(), &beat.version, &table, now_us)
+        };
+        !wants || self.follow().await
+    }
+
+    /// Exchanges changes with the record until both have the same. Returns whether the store answered.
+    pub async fn follow(&self) -> bool {
+        let Some(store) = self.engine.store() else { return true };
+        let record = &self.control.record;
         let mut lacked_before = usize::MAX;
         loop {
-            let Ok(version) = store.version_of_changes().await else { return false };
-            {
-                let mut table = control.table.lock();
-                let now_us = control.now_us();
-                // The record takes these no more, so they would be sent at every look.
-                table.forget(now_us);
-                let origin = store.origin();
-                if !control.record.wants_exchange(origin.as_ref(), &version, &table, now_us) {
-                    return true;
-                }
-            }
             if self.exchange(store, None).await.is_err() {
                 return false;
             }
             // One exchange carries a bounded number of entries. A full record takes nothing more: the next look tries
             // again.
-            let lacked = control.record.lacked(&control.table.lock(), control.now_us());
-            if lacked > 0 && lacked >= lacked_before {
+            let lacked = record.lacked(&self.control.table.lock(), self.control.now_us());
+            if record.is_whole() && (lacked == 0 || lacked >= lacked_before) {
                 return true;
             }
-            lacked_before = lacked;
+            lacked_before = if record.is_whole() { lacked } else { usize::MAX };
         }
     }
 
@@ -80,6 +86,10 @@ impl Inner {
     }
 
     pub(crate) fn is_saved(&self, _: EntryId, _: &Entry) -> bool {
+        true
+    }
+
+    pub(crate) async fn report_and_follow(&self) -> bool {
         true
     }
 

@@ -1,5 +1,5 @@
-//! The task that keeps runtime changes up to date. It follows the fleet's record, completes it if it
-//! lacks entries, and removes expired entries. It holds a weak reference, so it ends with
+//! The task that keeps this instance and its runtime changes up to date. It reports the instance to the
+//! fleet's record, follows the record, completes it if it lacks entries, and removes expired entries. It holds a weak reference, so it ends with
 //! the limiter.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ struct Watching(Weak<Inner>);
 impl Inner {
     /// Waits briefly for the changes in the store, then starts the task.
     pub(crate) async fn read_changes_and_watch(self: &Arc<Self>) {
-        let _ = tokio::time::timeout(FIRST_LOOK, self.follow()).await;
+        let _ = tokio::time::timeout(FIRST_LOOK, self.report_and_follow()).await;
         self.watch();
     }
 
@@ -93,15 +93,20 @@ async fn watch(watching: Watching) {
     loop {
         tokio::time::sleep(pause + Duration::from_millis(random() % JITTER_MS)).await;
         let Some(limiter) = watching.0.upgrade() else { return };
-        pause = if limiter.follow().await { LOOK_EVERY } else { LOOK_AGAIN };
+        pause = match limiter.report_and_follow().await {
+            true if limiter.engine.is_memory() => EXPIRY_EVERY,
+            true => LOOK_EVERY,
+            false => LOOK_AGAIN,
+        };
         limiter.learn([]);
     }
 }
 
-/// Short enough that a change or expiry takes effect everywhere within a second, even if one look
-/// fails.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// While the store is down. Changes made meanwhile must be everywhere within a second of its return:
+/// With the jitter and the look itself, a change or expiry takes effect everywhere within a second.
+const LOOK_EVERY: Duration = Duration::from_millis(750);
+/// In memory only expiries are looked for, which costs next to nothing.
+const EXPIRY_EVERY: Duration = Duration::from_millis(200);
+/// While the store is down. Changes made meanwhile must be everywhere within two seconds of its return:
 /// half a second until a connection is open, this, and one look of the other instances.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The longest delay of a start. If the first look takes longer, the next one follows soon after.

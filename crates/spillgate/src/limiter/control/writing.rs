@@ -2,7 +2,7 @@
 //! audit, and passes it on to the fleet's record.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -31,9 +31,11 @@ pub(crate) struct Control {
     pub(crate) watch: Watch,
     #[cfg(feature = "redis")]
     pub(crate) record: Record,
+    /// When the policy was put in force, by the wall clock.
+    policy_loaded_us: AtomicU64,
     /// The clock of an instance that never saw the store, and of state in memory.
     clock: Clock,
-    /// The store's clock by the last exchange, less a clock of this machine that is never set and goes on while it
+    /// The store's clock by the last beat or exchange, less a clock of this machine that is never set and goes on while it
     /// sleeps; [`NEVER_SEEN`] before the first exchange.
     store_offset_us: AtomicI64,
 }
@@ -127,6 +129,7 @@ impl Control {
             watch: Watch::default(),
             #[cfg(feature = "redis")]
             record: Record::new(secret),
+            policy_loaded_us: AtomicU64::new(clock.now_us()),
             clock,
             store_offset_us: AtomicI64::new(NEVER_SEEN),
         }
@@ -134,7 +137,13 @@ impl Control {
 
     /// Puts a policy in force, joined with the runtime changes.
     pub(crate) fn set_policy(&self, new: &InForce, in_force: &Published) {
+        self.policy_loaded_us.store(self.clock.now_us(), Ordering::Relaxed);
         self.publish(&mut self.table.lock(), new, in_force);
+    }
+
+    /// Returns when the policy was put in force, in microseconds since the epoch.
+    pub fn policy_loaded_us(&self) -> u64 {
+        self.policy_loaded_us.load(Ordering::Relaxed)
     }
 
     /// Stamps an entry that is written now. It is refused unless it replaces the version that it must.

@@ -42,7 +42,7 @@ async fn until_capacity(limiter: &Limiter, expected: u64) {
 
 /// Returns how many entries the record holds.
 fn held(server: &RedisServer) -> i64 {
-    match server.command(&["HLEN", "sg1:{fleet}:c"]).integer() {
+    match server.command(&["HLEN", "sg1:{fleet:default}:c"]).integer() {
         0 => 0,
         fields => fields - 1,
     }
@@ -217,16 +217,16 @@ fn changes_lost_by_the_store_are_restored_by_a_process_that_knows_them() {
         until("the record is whole", async || held(&server) == ENTRIES).await;
 
         // Only the index of changes is gone, and then a part of the entries.
-        server.command(&["DEL", "sg1:{fleet}:r"]);
+        server.command(&["DEL", "sg1:{fleet:default}:r"]);
         let [third] = limiters(&server).await;
         assert_eq!(third.overrides().len(), live);
-        let fields = server.command(&["HRANDFIELD", "sg1:{fleet}:c", "20"]);
+        let fields = server.command(&["HRANDFIELD", "sg1:{fleet:default}:c", "20"]);
         let Reply::Array(fields) = fields else { panic!("{fields:?}") };
         let names = fields.into_iter().map(|field| match field {
             Reply::Bulk(name) => name,
             other => panic!("{other:?}"),
         });
-        let hdel = [b"HDEL".to_vec(), b"sg1:{fleet}:c".to_vec()];
+        let hdel = [b"HDEL".to_vec(), b"sg1:{fleet:default}:c".to_vec()];
         server.command(&hdel.into_iter().chain(names).collect::<Vec<_>>());
         other.set_mode("watched", Mode::Off, None).await.unwrap();
         until("the record is whole again", async || held(&server) == ENTRIES + 1).await;

@@ -33,7 +33,7 @@ fn a_change_is_saved_after_the_server_of_the_record_has_changed() {
         let limiter = builder.cluster(cluster.urls()).build().await.unwrap();
         let set = limiter.set_override("api", &acme(), ["20/day"], None).await.unwrap();
         assert!(set.is_saved(), "{set:?}");
-        let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", "{fleet}"]).integer();
+        let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", "{fleet:default}"]).integer();
         cluster.fail_over(cluster.owner_of(slot as u16));
         limiter.set_override("api", &acme(), ["30/day"], None).await.unwrap();
         until("it is saved", async || limiter.overrides()[0].is_saved()).await;
@@ -115,7 +115,7 @@ async fn timed(wait: impl Future<Output = ()>) -> Duration {
 
 /// Returns how many fields the record of changes on a server has; 0 on a node that is not its owner.
 fn fields_of_record(server: &RedisServer) -> i64 {
-    match server.command(&["HLEN", "sg1:{fleet}:c"]) {
+    match server.command(&["HLEN", "sg1:{fleet:default}:c"]) {
         Reply::Integer(fields) => fields,
         _ => 0,
     }

@@ -74,7 +74,7 @@ fn a_store_that_comes_back_empty_for_a_moment_raises_no_share() {
     server.restart();
     // One instance has received the reply to its first heartbeat.
     eventually(|| fleet.iter().any(|process| process.limiter.stats().state_losses > 0));
-    let counted = server.command(&["ZCARD", "sg1:{control}:nodes"]).integer();
+    let counted = server.command(&["ZCARD", "sg1:{fleet:default}:i"]).integer();
     server.kill();
     let admitted = |process: &Process| {
         process.wait_for(Source::Fallback);

@@ -2,7 +2,7 @@
 
 use spillgate::store::{InstanceMismatch, Ring};
 use spillgate::{Limit, Limiter, LimiterBuilder, Request, Source};
-use spillgate_testkit::{RedisServer, eventually};
+use spillgate_testkit::{RedisServer, eventually, poll};
 use tokio::runtime::Runtime;
 
 use crate::failure::YEAR;
@@ -45,6 +45,24 @@ fn processes_on_two_rings_count_each_other() {
     new.iter().for_each(|limiter| eventually(|| counted(limiter) == (1, 0, 3)));
     drop(new);
     eventually(|| old.instance_mismatch().is_none());
+}
+
+/// Their records are in two places, so neither lists the other.
+#[test]
+fn processes_on_rings_with_different_first_nodes_know_of_each_other() {
+    let world = World::new(3);
+    let ring = |nodes: [usize; 2]| {
+        let named = nodes.into_iter().fold(Ring::new(), |ring, node| {
+            ring.node(["a", "b", "c"][node], world.servers[node].url())
+        });
+        world.limiter(Limiter::builder().ring(named))
+    };
+    let (one, other) = (ring([0, 1]), ring([1, 2]));
+    let knows = |limiter: &Limiter| {
+        poll(PATIENCE, || (limiter.instance_mismatch().ring == 1).then_some(())).is_some()
+    };
+    assert!(knows(&other) && knows(&one));
+    assert_eq!(one.instance_mismatch().live, 1);
 }
 
 #[test]

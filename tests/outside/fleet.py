@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""What idle fleets cost their Redis: real processes, and 1,000 connections that send only the heartbeat, beside a PING.
+
+Usage: fleet.py PATH-OF-THE-SPILLGATE-BINARY [SECONDS]
+"""
+import hashlib
+import os
+import random
+import selectors
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def main():
+    binary, seconds = sys.argv[1], float(sys.argv[2] if len(sys.argv) > 2 else 20)
+    scratch = tempfile.mkdtemp()
+    try:
+        print("| idle instances | share of a core of Redis | µs an instance and second |\n|---|---|---|")
+        shares = [idle_fleet(binary, scratch, instances, seconds) for instances in (10, 100, 300)]
+        for instances, share in zip((10, 100, 300), shares):
+            print(f"| {instances} | {share * 100:.2f} % | {share * 1e6 / instances:.0f} |")
+        by = connections(scratch, seconds)
+        print("\n| 1,000 connections, a call each a second | µs of Redis a call |\n|---|---|")
+        for name, us in by.items():
+            print(f"| {name} | {us:.1f} |")
+        beat = by["heartbeat"] / by["PING"]
+        print(f"\nA heartbeat costs {beat:.2f} times a PING.")
+        failures = [
+            (shares[2] > 0.03, "300 idle instances take more than 3 % of a core"),
+            (shares[2] / 300 > 1.5 * shares[1] / 100, "the cost of an instance grows with their number"),
+            (beat > 2, "a heartbeat costs more than twice a PING"),
+        ]
+        wrong = [text for is_wrong, text in failures if is_wrong]
+        sys.exit("; ".join(wrong) or 0)
+    finally:
+        shutil.rmtree(scratch)
+
+
+class Redis:
+    """A server on a port of its own."""
+
+    def __init__(self, scratch):
+        self.port = random.randint(20000, 40000)
+        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", scratch]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        for _ in range(100):
+            try:
+                return self.connect().close()
+            except OSError:
+                time.sleep(0.05)
+        sys.exit("redis-server does not start")
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=5)
+
+    def cpu_seconds(self):
+        """Returns the processor time of the server so far."""
+        with open(f"/proc/{self.process.pid}/stat") as stat:
+            fields = stat.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def idle_fleet(binary, scratch, instances, seconds):
+    redis = Redis(scratch)
+    off = ["--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off", "--admin", "off"]
+    command = [binary, "serve", "--redis", f"redis://127.0.0.1:{redis.port}", *off]
+    processes = []
+    try:
+        # A start examines the store, so not all at once.
+        for _ in range(instances):
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            processes.append(subprocess.Popen(command, **quiet))
+            time.sleep(0.02)
+        with redis.connect() as connection:
+            for _ in range(600):
+                if ask(connection, b"ZCARD", b"sg1:{fleet:default}:i") == b":%d\r\n" % instances:
+                    break
+                time.sleep(0.1)
+            else:
+                sys.exit("not all instances report themselves")
+        time.sleep(3)
+        before, began = redis.cpu_seconds(), time.monotonic()
+        time.sleep(seconds)
+        return (redis.cpu_seconds() - before) / (time.monotonic() - began)
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+        redis.end()
+
+
+def connections(scratch, seconds):
+    """Returns the µs of Redis for each call, in turns of both kinds, of which the middle one counts."""
+    redis = Redis(scratch)
+    count = 1000
+    path = os.path.join(root, "crates/spillgate-redis/src/lua/beat.lua")
+    with open(path, "rb") as file:
+        text = file.read()
+    row = b"1 3:0123456789abcdef:0 0.1.0 1795572600000 0123456789abcdef 1795572600000 1000 10 250 - 7 web-1"
+    keys = [b"sg1:{fleet:default}:" + part for part in (b"i", b"p:0", b"s:0", b"w", b"c")] + [b"sg1:{control}:epoch"]
+    sockets = [redis.connect() for _ in range(count)]
+    ask(sockets[0], b"SCRIPT", b"LOAD", text)
+    sha = hashlib.sha1(text).hexdigest().encode()
+    calls = {
+        "PING": [words(b"PING")] * count,
+        "heartbeat": [
+            words(b"EVALSHA", sha, b"6", *keys, b"%016x" % number, row, b"5", b"0") for number in range(count)
+        ],
+    }
+    measured = {name: [] for name in calls}
+    try:
+        for _ in range(3):
+            for name, messages in calls.items():
+                measured[name].append(us_of_each(redis, sockets, messages, seconds / 3))
+    finally:
+        for each in sockets:
+            each.close()
+        redis.end()
+    return {name: sorted(us)[1] for name, us in measured.items()}
+
+
+def us_of_each(redis, sockets, messages, seconds):
+    """Sends each message once a second over its own connection, evenly spread, and reads all replies."""
+    waiting = selectors.DefaultSelector()
+    for each in sockets:
+        each.setblocking(False)
+        waiting.register(each, selectors.EVENT_READ)
+    sent, began, before = 0, time.monotonic(), redis.cpu_seconds()
+    while (elapsed := time.monotonic() - began) < seconds:
+        while sent < elapsed * len(sockets):
+            sockets[sent % len(sockets)].sendall(messages[sent % len(sockets)])
+            sent += 1
+        for key, _ in waiting.select(0.001):
+            reply = key.fileobj.recv(4096)
+            if reply.startswith(b"-"):
+                sys.exit(f"Redis answered {reply}")
+    time.sleep(0.2)
+    for key, _ in waiting.select(0):
+        key.fileobj.recv(65536)
+    waiting.close()
+    return (redis.cpu_seconds() - before) * 1e6 / sent
+
+
+def words(*parts):
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+
+
+def ask(connection, *parts):
+    connection.sendall(words(*parts))
+    return connection.recv(65536)
+
+
+main()
