@@ -39,7 +39,7 @@ YAML
 }
 
 scraped() {
-  query "$1" 'spillgate_decisions_total{rule="api",decision="denied"}' | grep -q '"2"\]' &&
+  query "$1" 'spillgate_decisions_total{rule="api",mode="enforce",decision="denied",limit="0"}' | grep -q '"2"\]' &&
     query "$1" 'spillgate_decisions_total{rule="api",decision="allowed"}' | grep -q '"3"\]'
 }
 

@@ -3,6 +3,7 @@
 Usage: rust_adapters.py FOLDER-OF-THE-PROGRAMS EXAMPLE...
 """
 
+import collections
 import contextlib
 import http.client
 import http.server
@@ -104,11 +105,11 @@ def metrics():
     with redis() as store:
         printed = counted("metrics", store)
     samples = dict(re.findall(r"^(spillgate_.*) (\d+)$", printed, re.MULTILINE))
-    rules = 'domain="default",rule="calls"'
+    rules = 'domain="default",rule="calls",mode="enforce"'
     expected = {
-        f'spillgate_decisions_total{{{rules},decision="allowed",reason=""}}': "3",
-        f'spillgate_decisions_total{{{rules},decision="denied",reason="limit-exceeded"}}': "1",
-        f'spillgate_decisions_total{{{rules},decision="denied",reason="store-unavailable"}}': "2",
+        f'spillgate_decisions_total{{{rules},decision="allowed",reason="",limit="",source="store"}}': "3",
+        f'spillgate_decisions_total{{{rules},decision="denied",reason="limit-exceeded",limit="0",source="store"}}': "1",
+        f'spillgate_decisions_total{{{rules},decision="denied",reason="store-unavailable",limit="0",source="outage-policy"}}': "2",
         "spillgate_unmatched_total": "0",
     }
     assert expected.items() <= samples.items(), f"{expected} are not all in {printed}"
@@ -122,12 +123,13 @@ def opentelemetry():
     resource = Collector.exports[-1]["resourceMetrics"][0]
     families = {one["name"]: one for scope in resource["scopeMetrics"] for one in scope["metrics"]}
     points = families["spillgate.decisions"]["sum"]["dataPoints"]
-    counts = {}
+    counts = collections.Counter()
     for point in points:
         attributes = {one["key"]: one["value"]["stringValue"] for one in point["attributes"]}
         if attributes["rule"] == "calls":
-            counts[attributes["decision"], attributes["reason"]] = int(point["asInt"])
-    expected = {("allowed", ""): 3, ("denied", "limit-exceeded"): 1, ("denied", "store-unavailable"): 2}
+            counts[attributes["mode"], attributes["limit"], attributes["reason"]] += int(point["asInt"])
+    denied = {("enforce", "0", "limit-exceeded"): 1, ("enforce", "0", "store-unavailable"): 2}
+    expected = {("enforce", "", ""): 3} | denied
     assert expected.items() <= counts.items(), f"{expected} are not all in {counts}"
     degraded = families["spillgate.degraded"]["gauge"]["dataPoints"]
     assert [int(point["asInt"]) for point in degraded] == [1], degraded

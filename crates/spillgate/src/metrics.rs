@@ -21,7 +21,7 @@ mod text;
 mod top;
 
 pub(crate) use counting::Counting;
-pub use counts::{Counts, RuleCounts, ShardCounts};
+pub use counts::{Counts, DecisionCount, RuleCounts, ShardCounts};
 pub(crate) use meter::Meters;
 pub(crate) use meter::RULES_MAX;
 use meter::{Meter, OTHER};
@@ -55,7 +55,7 @@ pub(crate) struct Took(Option<u64>);
 impl Metrics {
     pub(crate) fn new(on_store: bool, counting: Counting) -> Metrics {
         Metrics {
-            inline: Meter::new(OTHER, ""),
+            inline: Meter::new(OTHER, "", &[""]),
             decision: Histogram::default(),
             on_store,
             counting,
@@ -107,7 +107,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a decision once for each of its rules; a shadow rule as if it were enforced. Without the meters of rules
+    /// Counts a decision once for each of its rules, by the mode of the rule. Without the meters of rules
     /// the decision is on an inline limit.
     #[inline]
     pub(crate) fn count(

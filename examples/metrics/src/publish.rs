@@ -1,18 +1,15 @@
 //! The counts of a limiter as metrics, under the names that its text for Prometheus has.
 
 use metrics::{Label, counter, gauge};
-use spillgate::Limiter;
-use spillgate::metrics::RuleCounts;
+use spillgate::metrics::{DecisionCount, RuleCounts};
+use spillgate::{Limiter, Reason};
 
 /// Publishes the counts. Call it every few seconds: they are totals, so nothing is counted twice.
 pub fn publish(limiter: &Limiter) {
     let counts = limiter.counts();
     for rule in &counts.rules {
-        let allowed = labels(rule, "allowed", "");
-        counter!("spillgate_decisions_total", allowed).absolute(rule.allowed());
-        for (reason, count) in rule.by_reason() {
-            let denied = labels(rule, "denied", reason.as_str());
-            counter!("spillgate_decisions_total", denied).absolute(count);
+        for kind in rule.decisions() {
+            counter!("spillgate_decisions_total", labels(rule, kind)).absolute(kind.count);
         }
     }
     counter!("spillgate_unmatched_total").absolute(counts.unmatched);
@@ -21,11 +18,14 @@ pub fn publish(limiter: &Limiter) {
     }
 }
 
-fn labels(rule: &RuleCounts, decision: &'static str, reason: &'static str) -> Vec<Label> {
+fn labels(rule: &RuleCounts, kind: &DecisionCount) -> Vec<Label> {
     vec![
         Label::new("domain", rule.domain().to_owned()),
         Label::new("rule", rule.rule().to_owned()),
-        Label::new("decision", decision),
-        Label::new("reason", reason),
+        Label::new("mode", kind.mode.name()),
+        Label::new("decision", kind.decision()),
+        Label::new("reason", kind.reason.map_or("", Reason::as_str)),
+        Label::new("limit", kind.limit.to_string()),
+        Label::new("source", kind.source),
     ]
 }

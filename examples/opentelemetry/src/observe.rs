@@ -2,8 +2,8 @@
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
-use spillgate::Limiter;
-use spillgate::metrics::RuleCounts;
+use spillgate::metrics::{DecisionCount, RuleCounts};
+use spillgate::{Limiter, Reason};
 
 /// Registers the counts. The SDK reads them whenever it exports.
 pub fn observe(limiter: &Limiter, meter: &Meter) {
@@ -13,9 +13,8 @@ pub fn observe(limiter: &Limiter, meter: &Meter) {
         .with_description("Decisions of each rule.")
         .with_callback(move |observer| {
             for rule in &counted.counts().rules {
-                observer.observe(rule.allowed(), &attributes(rule, "allowed", ""));
-                for (reason, count) in rule.by_reason() {
-                    observer.observe(count, &attributes(rule, "denied", reason.as_str()));
+                for kind in rule.decisions() {
+                    observer.observe(kind.count, &attributes(rule, kind));
                 }
             }
         })
@@ -32,11 +31,14 @@ pub fn observe(limiter: &Limiter, meter: &Meter) {
         .build();
 }
 
-fn attributes(rule: &RuleCounts, decision: &'static str, reason: &'static str) -> [KeyValue; 4] {
+fn attributes(rule: &RuleCounts, kind: &DecisionCount) -> [KeyValue; 7] {
     [
         KeyValue::new("domain", rule.domain().to_owned()),
         KeyValue::new("rule", rule.rule().to_owned()),
-        KeyValue::new("decision", decision),
-        KeyValue::new("reason", reason),
+        KeyValue::new("mode", kind.mode.name()),
+        KeyValue::new("decision", kind.decision()),
+        KeyValue::new("reason", kind.reason.map_or("", Reason::as_str)),
+        KeyValue::new("limit", kind.limit.to_string()),
+        KeyValue::new("source", kind.source),
     ]
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Durations;
 use crate::decision::Reason;
+use crate::policy::Mode;
 
 /// The counts of a limiter since it was built.
 ///
@@ -22,16 +23,37 @@ pub struct Counts {
     pub shards: Vec<ShardCounts>,
 }
 
-/// The decisions of one rule. A shadow rule counts as if it were enforced.
+/// The decisions of one rule. Those that it made as a shadow rule are would-be decisions: a denial of these denied
+/// nothing.
 ///
-/// [`Limiter::counts`](crate::Limiter::counts) has one for each rule.
+/// [`Limiter::counts`](crate::Limiter::counts) has one for each rule. A rule begins anew when its limits are named anew.
 #[derive(Clone, Debug)]
 pub struct RuleCounts {
     pub(crate) domain: Arc<str>,
     pub(crate) rule: Arc<str>,
-    pub(crate) by_result: [u64; RESULTS.len()],
-    pub(crate) by_source: [u64; SOURCES.len()],
+    pub(crate) decisions: Vec<DecisionCount>,
     pub(crate) near_limit: u64,
+    pub(crate) overloaded: u64,
+}
+
+/// The number of a rule's decisions that are alike.
+///
+/// [`RuleCounts::decisions`] has one for each kind of decision that was made.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DecisionCount {
+    /// The mode that the rule had.
+    pub mode: Mode,
+    /// The reason of a denial; `None` if allowed.
+    pub reason: Option<Reason>,
+    /// The name of the limit that denied: of several with the same reason the one with the longest wait. Empty if
+    /// allowed, and for an inline limit.
+    pub limit: Arc<str>,
+    /// The part of Spillgate that decided. `none` if no source was asked, because the limit blocks or is unlimited, or
+    /// another rule had denied before.
+    pub source: &'static str,
+    /// The number of decisions.
+    pub count: u64,
 }
 
 /// The calls to one shard of the store.
@@ -79,47 +101,55 @@ impl RuleCounts {
         Arc::clone(&self.rule)
     }
 
-    /// Returns the number of decisions that allowed.
+    /// Returns the kinds of decisions that were made, with the number of each.
+    pub fn decisions(&self) -> &[DecisionCount] {
+        &self.decisions
+    }
+
+    /// Returns the number of decisions that allowed, those of a shadow rule included.
     pub fn allowed(&self) -> u64 {
-        self.by_result[index(None)]
+        self.sum(|kind| kind.reason.is_none())
     }
 
-    /// Returns the number of denials for this reason.
+    /// Returns the number of denials for this reason, the would-be denials of a shadow rule included.
     pub fn denied(&self, reason: Reason) -> u64 {
-        self.by_result[index(Some(reason))]
+        self.sum(|kind| kind.reason == Some(reason))
     }
 
-    /// Returns each reason with the number of its denials.
-    pub fn by_reason(&self) -> impl Iterator<Item = (Reason, u64)> {
-        let results = RESULTS.into_iter().zip(self.by_result);
-        results.filter_map(|(reason, count)| Some((reason?, count)))
-    }
-
-    /// Returns each source with the number of its decisions. `none` comes last: no source was asked, because the limit
-    /// blocks or is unlimited, or another rule had denied before.
+    /// Returns each source with the number of its decisions, `none` last.
     pub fn by_source(&self) -> impl ExactSizeIterator<Item = (&'static str, u64)> {
-        SOURCES.into_iter().zip(self.by_source)
+        SOURCES.into_iter().map(|source| (source, self.sum(|kind| kind.source == source)))
     }
 
     /// Returns the number of decisions that allowed and left a fifth of the limit or less.
     pub fn near_limit(&self) -> u64 {
         self.near_limit
     }
+
+    /// Returns the number of decisions of one kind.
+    pub(crate) fn sum(&self, is_of_kind: impl Fn(&DecisionCount) -> bool) -> u64 {
+        let kinds = self.decisions.iter().filter(|kind| is_of_kind(kind));
+        kinds.map(|kind| kind.count).sum()
+    }
 }
 
-/// Returns the place of a result in [`RESULTS`].
-pub fn index(reason: Option<Reason>) -> usize {
-    reason.map_or(0, |reason| reason as usize + 1)
+impl DecisionCount {
+    /// Returns `allowed` or `denied`.
+    pub fn decision(&self) -> &'static str {
+        if self.reason.is_none() { "allowed" } else { "denied" }
+    }
 }
 
-/// Allowed, then each reason of a denial in the order of its enum.
-pub const RESULTS: [Option<Reason>; 6] = [
-    None,
-    Some(Reason::Blocked),
-    Some(Reason::CostExceedsLimit),
-    Some(Reason::LimitExceeded),
-    Some(Reason::StoreUnavailable),
-    Some(Reason::Overloaded),
+/// The modes of a rule that decides. A shadow rule has the second.
+pub const MODES: [Mode; 2] = [Mode::Enforce, Mode::Shadow];
+
+/// The reasons of a denial in the order of the enum.
+pub const REASONS: [Reason; 5] = [
+    Reason::Blocked,
+    Reason::CostExceedsLimit,
+    Reason::LimitExceeded,
+    Reason::StoreUnavailable,
+    Reason::Overloaded,
 ];
 
 /// Values of the label `source`: those of `Source` in the order of the enum, then `none`.
@@ -135,9 +165,9 @@ mod tests {
     use crate::decision::Source;
 
     #[test]
-    fn each_result_has_the_place_that_its_index_says() {
-        for (place, reason) in RESULTS.into_iter().enumerate() {
-            assert_eq!(index(reason), place);
+    fn each_reason_and_source_has_the_place_that_its_enum_says() {
+        for (place, reason) in REASONS.into_iter().enumerate() {
+            assert_eq!(reason as usize, place);
         }
         let sources = [
             Source::Store,

@@ -3,23 +3,40 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::counts::{NOT_ASKED, RESULTS, RuleCounts, SOURCES, index};
+use super::counts::{DecisionCount, MODES, NOT_ASKED, REASONS, RuleCounts, SOURCES};
 use super::is_near_limit;
-use crate::decision::{CounterOutcome, Reason, Source};
+use crate::decision::{CounterOutcome, Reason};
+use crate::limit::NamedLimit;
 use crate::policy::Rule;
 use crate::tally::Tally;
 
 /// Counts the decisions of one rule.
 #[derive(Debug)]
 pub struct Meter {
-    pub(crate) domain: Arc<str>,
-    pub(crate) rule: Arc<str>,
+    domain: Arc<str>,
+    rule: Arc<str>,
     counts: Tally<COUNTS>,
+    /// The limits in the order of the rule. An override has the same.
+    limits: Box<[LimitMeter]>,
+}
+
+/// Counts the denials of one limit by mode, reason and source. Apart from the other counts, because most threads never
+/// need room for them.
+#[derive(Debug)]
+struct LimitMeter {
+    limit: Arc<str>,
+    denials: Tally<DENIALS>,
 }
 
 impl Meter {
-    pub fn new(domain: &str, rule: &str) -> Meter {
-        Meter { domain: domain.into(), rule: rule.into(), counts: Tally::default() }
+    pub fn new(domain: &str, rule: &str, limits: &[&str]) -> Meter {
+        let limit = |name: &&str| LimitMeter { limit: (*name).into(), denials: Tally::default() };
+        Meter {
+            domain: domain.into(),
+            rule: rule.into(),
+            counts: Tally::default(),
+            limits: limits.iter().map(limit).collect(),
+        }
     }
 
     /// Counts the counters of one decision as one result: with the first reason and the worst source. An advisory counter
@@ -36,8 +53,12 @@ impl Meter {
             is_overloaded |= counter.overloaded;
         }
         let counts = self.counts.of_this_thread();
-        let source = source.map_or(NOT_ASKED, |source| source as usize);
-        counts.add(index(reason) * SOURCES.len() + source);
+        let mode = usize::from(counters.first().is_some_and(|counter| counter.shadow));
+        let place = mode * SOURCES.len() + source.map_or(NOT_ASKED, |source| source as usize);
+        match reason {
+            None => counts.add(place),
+            Some(reason) => self.count_denial(counters, reason, place),
+        }
         if reason.is_none() && is_near {
             counts.add(NEAR_LIMIT);
         }
@@ -46,55 +67,50 @@ impl Meter {
         }
     }
 
-    /// Returns how many decisions had each reason (`None` is allowed) and source, without zeros.
-    pub fn decisions(&self) -> impl Iterator<Item = (Option<Reason>, &'static str, u64)> {
-        let counts = self.counts.read().into_iter().take(NEAR_LIMIT).enumerate();
-        let counted = counts.filter(|(_, count)| *count > 0);
-        counted.map(|(place, count)| {
-            (RESULTS[place / SOURCES.len()], SOURCES[place % SOURCES.len()], count)
-        })
+    /// Counts a denial at the limit that denied. Of several limits with the reason, that is the one with the longest
+    /// wait, as in an answer. `place` is that of mode and source.
+    fn count_denial(&self, counters: &[CounterOutcome], reason: Reason, place: usize) {
+        let denying = counters.iter().filter(|c| !c.advisory && c.denied == Some(reason));
+        let wait = |counter: &&CounterOutcome| counter.retry_after_us.number().unwrap_or(u64::MAX);
+        // Of equals `max_by_key` returns the last, so the order is reversed.
+        let longest = denying.rev().max_by_key(wait);
+        // The rules beyond the first 1,000 have one meter, and it has one limit.
+        let limit = longest.and_then(|counter| self.limits.get(usize::from(counter.limit)));
+        if let Some(limit) = limit.or(self.limits.last()) {
+            limit.denials.of_this_thread().add(reason as usize * PLACES + place);
+        }
     }
 
     /// Returns the counts now.
     pub fn read(&self) -> RuleCounts {
         let counts = self.counts.read();
-        let mut read = RuleCounts {
+        let no_limit = Arc::default();
+        let allowed = counts.into_iter().take(PLACES).enumerate();
+        let allowed = allowed.map(|(place, count)| kind(None, &no_limit, place, count));
+        let denied = self.limits.iter().flat_map(LimitMeter::read);
+        RuleCounts {
             domain: Arc::clone(&self.domain),
             rule: Arc::clone(&self.rule),
-            by_result: [0; RESULTS.len()],
-            by_source: [0; SOURCES.len()],
+            decisions: allowed.chain(denied).filter(|kind| kind.count > 0).collect(),
             near_limit: counts[NEAR_LIMIT],
-        };
-        for (place, count) in counts.into_iter().take(NEAR_LIMIT).enumerate() {
-            read.by_result[place / SOURCES.len()] += count;
-            read.by_source[place % SOURCES.len()] += count;
+            overloaded: counts[OVERLOADED],
         }
-        read
     }
+}
 
-    /// Returns how many decisions allowed and how many denied, as [`DECISIONS`] names them.
-    pub fn by_decision(&self) -> [u64; DECISIONS.len()] {
-        let mut counts = [0; DECISIONS.len()];
-        for (reason, _, count) in self.decisions() {
-            counts[usize::from(reason.is_some())] += count;
-        }
-        counts
+impl LimitMeter {
+    fn read(&self) -> impl Iterator<Item = DecisionCount> {
+        let counts = self.denials.read().into_iter().enumerate();
+        counts.map(|(place, count)| {
+            kind(Some(REASONS[place / PLACES]), &self.limit, place % PLACES, count)
+        })
     }
+}
 
-    /// Returns how many decisions were made without the store.
-    pub fn fallback(&self) -> u64 {
-        let sources = Source::Fallback as usize..=Source::OutagePolicy as usize;
-        self.read().by_source[sources].iter().sum()
-    }
-
-    /// Returns how many decisions `on_outage` made though the store was healthy.
-    pub fn overloaded(&self) -> u64 {
-        self.counts.read()[OVERLOADED]
-    }
-
-    pub fn near_limit(&self) -> u64 {
-        self.counts.read()[NEAR_LIMIT]
-    }
+/// Returns the decisions of a mode and source.
+fn kind(reason: Option<Reason>, limit: &Arc<str>, place: usize, count: u64) -> DecisionCount {
+    let (mode, source) = (MODES[place / SOURCES.len()], SOURCES[place % SOURCES.len()]);
+    DecisionCount { mode, reason, limit: Arc::clone(limit), source, count }
 }
 
 /// One meter for each rule, in the order of the policy. Clones share them.
@@ -102,18 +118,27 @@ impl Meter {
 pub(crate) struct Meters(Arc<[Arc<Meter>]>);
 
 impl Meters {
-    /// Returns the meters of the rules of a policy. A rule that the policy before had keeps its meter.
+    /// Returns the meters of the rules of a policy. A rule that the policy before had, with the same names of limits,
+    /// keeps its meter.
     pub(crate) fn for_rules<'r>(rules: impl Iterator<Item = &'r Rule>, before: &Meters) -> Meters {
         let names = |meter: &Meter| (Arc::clone(&meter.domain), Arc::clone(&meter.rule));
-        let known: HashMap<_, _> =
-            before.0.iter().map(|meter| (names(meter), Arc::clone(meter))).collect();
-        let meter = |domain: &str, rule: &str| {
-            let known = known.get(&(domain.into(), rule.into())).map(Arc::clone);
-            known.unwrap_or_else(|| Arc::new(Meter::new(domain, rule)))
+        let known: HashMap<_, _> = before.0.iter().map(|meter| (names(meter), meter)).collect();
+        let meter = |domain: &str, rule: &str, limits: &[&str]| {
+            let known = known.get(&(domain.into(), rule.into()));
+            let same = |meter: &&&Arc<Meter>| {
+                meter.limits.iter().map(|l| &*l.limit).eq(limits.iter().copied())
+            };
+            known.filter(same).map_or_else(
+                || Arc::new(Meter::new(domain, rule, limits)),
+                |meter| Arc::clone(meter),
+            )
         };
-        let others = meter(OTHER, OTHER);
+        let others = meter(OTHER, OTHER, &[OTHER]);
         let meters = rules.enumerate().map(|(position, rule)| match position {
-            0..RULES_MAX => meter(rule.domain(), rule.name()),
+            0..RULES_MAX => {
+                let limits: Vec<&str> = rule.named_limits().iter().map(NamedLimit::name).collect();
+                meter(rule.domain(), rule.name(), &limits)
+            }
             _ => Arc::clone(&others),
         });
         Meters(meters.collect())
@@ -129,16 +154,65 @@ impl Meters {
     }
 }
 
-// The places of a meter's counts: decisions by result and then by source, and two more.
-const NEAR_LIMIT: usize = RESULTS.len() * SOURCES.len();
-const OVERLOADED: usize = NEAR_LIMIT + 1;
-const COUNTS: usize = NEAR_LIMIT + 2;
+/// The number of modes by sources: the places of allowed decisions, and of the denials for each reason.
+const PLACES: usize = MODES.len() * SOURCES.len();
+const DENIALS: usize = REASONS.len() * PLACES;
+// A meter has two more counts.
+const NEAR_LIMIT: usize = PLACES;
+const OVERLOADED: usize = PLACES + 1;
+const COUNTS: usize = PLACES + 2;
 
-/// Values of the label `decision`.
-pub const DECISIONS: [&str; 2] = ["allowed", "denied"];
-
-/// Domain and rule of counts that have no labels of their own.
+/// Domain, rule and limit of counts that have no labels of their own.
 pub const OTHER: &str = "other";
 
 /// More series than this are a burden for Prometheus: the rules beyond share one meter.
 pub(crate) const RULES_MAX: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::RuleSpec;
+
+    fn meters(rules: impl IntoIterator<Item = RuleSpec>, before: &Meters) -> Meters {
+        let policy =
+            rules.into_iter().fold(crate::Policy::builder(), |policy, rule| policy.rule(rule));
+        Meters::for_rules(policy.build().unwrap().rules(), before)
+    }
+
+    fn rule(number: usize, limits: &[&str]) -> RuleSpec {
+        let rule = Rule::new(format!("r{number}")).key(["user"]);
+        limits.iter().fold(rule, |rule, limit| rule.limit(*limit))
+    }
+
+    fn denied_at(limit: u16) -> CounterOutcome {
+        CounterOutcome { limit, denied: Some(Reason::LimitExceeded), ..CounterOutcome::inline() }
+    }
+
+    fn kinds(meter: &Meter) -> Vec<(String, u64)> {
+        let kinds = meter.read().decisions;
+        kinds.iter().map(|kind| (kind.limit.to_string(), kind.count)).collect()
+    }
+
+    #[test]
+    fn rules_beyond_the_first_thousand_share_one_series_of_denials() {
+        let rules = (0..RULES_MAX + 2).map(|number| rule(number, &["1/s", "9/m", "90/h"]));
+        let meters = meters(rules, &Meters::default());
+        meters.of_rule(RULES_MAX as u32 - 1).count(&[denied_at(2)]);
+        meters.of_rule(RULES_MAX as u32).count(&[denied_at(0)]);
+        meters.of_rule(RULES_MAX as u32 + 1).count(&[denied_at(2)]);
+        assert_eq!(meters.all().count(), RULES_MAX + 1);
+        assert_eq!(kinds(meters.of_rule(RULES_MAX as u32 - 1)), [("2".to_owned(), 1)]);
+        assert_eq!(kinds(meters.of_rule(RULES_MAX as u32)), [(OTHER.to_owned(), 2)]);
+    }
+
+    /// Else the denials of one limit would go on under the name of another.
+    #[test]
+    fn a_rule_begins_anew_when_its_limits_have_other_names() {
+        let before = meters([rule(0, &["1/s", "9/m"])], &Meters::default());
+        before.of_rule(0).count(&[denied_at(1)]);
+        let other_numbers = meters([rule(0, &["5/s", "9/h"])], &before);
+        assert_eq!(kinds(other_numbers.of_rule(0)), [("1".to_owned(), 1)]);
+        let fewer = meters([rule(0, &["1/s"])], &other_numbers);
+        assert_eq!(kinds(fewer.of_rule(0)), []);
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::meter::{DECISIONS, Meter};
+use super::RuleCounts;
 
 /// The counts at two looks in the past.
 #[derive(Debug, Default)]
@@ -14,22 +14,23 @@ pub struct Rates(Mutex<[Option<Look>; 2]>);
 #[derive(Clone, Debug)]
 struct Look {
     at_ns: u64,
-    counts: HashMap<Names, [u64; DECISIONS.len()]>,
+    counts: HashMap<Labels, u64>,
 }
 
-/// Domain and rule.
-type Names = [Arc<str>; 2];
+/// Domain, rule, mode and decision.
+type Labels = (Arc<str>, Arc<str>, &'static str, &'static str);
 
 impl Rates {
-    /// Returns domain, rule and decision with their rates as text; nothing at the first look.
-    pub fn read<'m>(
-        &self,
-        meters: impl Iterator<Item = &'m Meter>,
-        now_ns: u64,
-    ) -> Vec<([String; 2], &'static str, String)> {
-        let counts =
-            meters.map(|meter| ([meter.domain.clone(), meter.rule.clone()], meter.by_decision()));
-        let now = Look { at_ns: now_ns, counts: counts.collect() };
+    /// Returns the rates as text; nothing at the first look.
+    pub fn read(&self, rules: &[RuleCounts], now_ns: u64) -> Vec<(Labels, String)> {
+        let mut now = Look { at_ns: now_ns, counts: HashMap::new() };
+        for rule in rules {
+            for kind in rule.decisions() {
+                let (domain, name) = (Arc::clone(&rule.domain), Arc::clone(&rule.rule));
+                let labels = (domain, name, kind.mode.name(), kind.decision());
+                *now.counts.entry(labels).or_default() += kind.count;
+            }
+        }
         let mut looks = self.0.lock();
         let [older, newer] = &mut *looks;
         let rates = older.as_ref().map(|older| now.since(older)).unwrap_or_default();
@@ -45,21 +46,14 @@ impl Rates {
 }
 
 impl Look {
-    fn since(&self, before: &Look) -> Vec<([String; 2], &'static str, String)> {
+    fn since(&self, before: &Look) -> Vec<(Labels, String)> {
         let ns = u128::from(self.at_ns.saturating_sub(before.at_ns).max(1));
-        let mut rates = Vec::new();
-        for ([domain, rule], counts) in &self.counts {
-            let were =
-                before.counts.get(&[domain.clone(), rule.clone()]).copied().unwrap_or_default();
-            for ((decision, count), was) in DECISIONS.into_iter().zip(counts).zip(were) {
-                if *count > 0 {
-                    let thousandths =
-                        u128::from(count.saturating_sub(was)) * 1_000_000_000_000 / ns;
-                    let rate = format!("{}.{:03}", thousandths / 1_000, thousandths % 1_000);
-                    rates.push(([domain.to_string(), rule.to_string()], decision, rate));
-                }
-            }
-        }
+        let rate = |(labels, count): (&Labels, &u64)| {
+            let was = before.counts.get(labels).copied().unwrap_or_default();
+            let thousandths = u128::from(count.saturating_sub(was)) * 1_000_000_000_000 / ns;
+            (labels.clone(), format!("{}.{:03}", thousandths / 1_000, thousandths % 1_000))
+        };
+        let mut rates: Vec<_> = self.counts.iter().map(rate).collect();
         rates.sort();
         rates
     }

@@ -1,8 +1,7 @@
 //! The metrics as text, in version 0.0.4 of Prometheus's format, which every scraper reads.
 
-use super::meter::{DECISIONS, Meter};
-use super::{Meters, Metrics};
-use crate::decision::Reason;
+use super::{Counts, Meters, Metrics, RuleCounts};
+use crate::decision::{Reason, Source};
 use crate::time::counter_ns;
 use spillgate_core::histogram::Histogram;
 use std::fmt::{Display, Write};
@@ -10,31 +9,36 @@ use std::fmt::{Display, Write};
 impl Metrics {
     /// Writes the families about decisions, from the meters of all rules in force.
     pub(crate) fn write(&self, rules: &Meters, unmatched: u64, text: &mut Text) {
-        let meters = || rules.all().chain([&self.inline]);
+        let Counts { rules, .. } = self.read(rules, unmatched);
         text.family(Kind::Counter, "decisions_total", DECISIONS_TOTAL);
-        for meter in meters() {
-            for (reason, source, count) in meter.decisions() {
+        for rule in &rules {
+            for kind in rule.decisions() {
                 let labels = [
-                    ("domain", &*meter.domain),
-                    ("rule", &*meter.rule),
-                    ("decision", DECISIONS[usize::from(reason.is_some())]),
-                    ("reason", reason.map_or("", Reason::as_str)),
-                    ("source", source),
+                    ("domain", &*rule.domain),
+                    ("rule", &*rule.rule),
+                    ("mode", kind.mode.name()),
+                    ("decision", kind.decision()),
+                    ("reason", kind.reason.map_or("", Reason::as_str)),
+                    ("limit", &*kind.limit),
+                    ("source", kind.source),
                 ];
-                text.sample("decisions_total", &labels, count);
+                text.sample("decisions_total", &labels, kind.count);
             }
         }
-        text.by_rule("near_limit_total", NEAR_LIMIT, meters(), Meter::near_limit);
-        text.by_rule("fallback_decisions_total", FALLBACK, meters(), Meter::fallback);
-        text.by_rule("overloaded_decisions_total", OVERLOADED, meters(), Meter::overloaded);
+        text.by_rule("near_limit_total", NEAR_LIMIT, &rules, RuleCounts::near_limit);
+        text.by_rule("fallback_decisions_total", FALLBACK, &rules, |rule| {
+            let sources = [Source::Fallback, Source::OutagePolicy].map(Source::name);
+            rule.sum(|kind| sources.contains(&kind.source))
+        });
+        text.by_rule("overloaded_decisions_total", OVERLOADED, &rules, |rule| rule.overloaded);
         text.family(Kind::Counter, "unmatched_total", UNMATCHED);
         text.sample("unmatched_total", &[], unmatched);
         text.family(Kind::Histogram, "decision_seconds", DECISION_SECONDS);
         text.histogram("decision_seconds", &[], &self.decision);
-        let rates = self.rates.read(meters(), counter_ns());
         text.family(Kind::Gauge, "decision_rate", DECISION_RATE);
-        for ([domain, rule], decision, rate) in rates {
-            let labels = [("domain", &*domain), ("rule", &*rule), ("decision", decision)];
+        for ((domain, rule, mode, decision), rate) in self.rates.read(&rules, counter_ns()) {
+            let labels =
+                [("domain", &*domain), ("rule", &*rule), ("mode", mode), ("decision", decision)];
             text.sample("decision_rate", &labels, rate);
         }
     }
@@ -76,17 +80,17 @@ impl Text {
         }
     }
 
-    fn by_rule<'m>(
+    fn by_rule(
         &mut self,
         name: &str,
         help: &str,
-        meters: impl Iterator<Item = &'m Meter>,
-        count_of: impl Fn(&Meter) -> u64,
+        rules: &[RuleCounts],
+        count_of: impl Fn(&RuleCounts) -> u64,
     ) {
         self.family(Kind::Counter, name, help);
-        for (meter, count) in meters.map(|meter| (meter, count_of(meter))) {
+        for (rule, count) in rules.iter().map(|rule| (rule, count_of(rule))) {
             if count > 0 {
-                self.sample(name, &[("domain", &meter.domain), ("rule", &meter.rule)], count);
+                self.sample(name, &[("domain", &rule.domain), ("rule", &rule.rule)], count);
             }
         }
     }
@@ -114,8 +118,8 @@ fn escaped(value: &str) -> String {
 }
 
 const PREFIX: &str = "spillgate_";
-const DECISIONS_TOTAL: &str = "Decisions of each rule that a request matched, with an empty reason if allowed. A \
-    shadow rule counts as if it were enforced. An inline limit has the domain other and no rule.";
+const DECISIONS_TOTAL: &str = "Decisions of each rule that a request matched, with an empty reason and limit if \
+    allowed. A denial with the mode shadow denied nothing. An inline limit has the domain other and no rule.";
 const NEAR_LIMIT: &str = "Allowed decisions that left a fifth of the limit or less.";
 const FALLBACK: &str = "Decisions that were made without the store.";
 const OVERLOADED: &str =

@@ -30,8 +30,8 @@ struct Model {
     limits: Vec<NamedLimit>,
     states: HashMap<&'static str, Vec<Option<State>>>,
     allowed: u64,
-    denied: u64,
-    never: u64,
+    /// By reason and by the position of the limit that denied.
+    denied: HashMap<(Reason, usize), u64>,
     near_limit: u64,
 }
 
@@ -39,7 +39,7 @@ impl Model {
     fn new(limits: impl IntoIterator<Item = Limit>) -> Model {
         let limits = limits.into_iter().enumerate();
         let limits = limits.map(|(position, limit)| NamedLimit::new(limit, position)).collect();
-        Model { limits, states: HashMap::new(), allowed: 0, denied: 0, never: 0, near_limit: 0 }
+        Model { limits, states: HashMap::new(), allowed: 0, denied: HashMap::new(), near_limit: 0 }
     }
 
     /// Returns everything that a decision at this instant shows: for each counter, for the deciding limit,
@@ -66,11 +66,6 @@ impl Model {
         let is_near = |(counter, never): (&StepCounter<'_>, &bool)| {
             counter.fits && !never && counter.reading.remaining <= capacity(counter) / 5
         };
-        *match (allowed, hopeless) {
-            (true, _) => &mut self.allowed,
-            (false, false) => &mut self.denied,
-            (false, true) => &mut self.never,
-        } += 1;
         self.near_limit += u64::from(allowed && counters.iter().zip(&never).any(is_near));
         let us = Duration::from_micros;
         let shown = counters.iter().enumerate().map(|(position, counter)| {
@@ -91,6 +86,10 @@ impl Model {
             (false, false) => (Some(Reason::LimitExceeded), shown[deciding].4.2),
             (false, true) => (Some(Reason::CostExceedsLimit), None),
         };
+        *match verdict {
+            None => &mut self.allowed,
+            Some(reason) => self.denied.entry((reason, deciding)).or_default(),
+        } += 1;
         let (capacity, remaining, _, reset) = shown[deciding].4;
         let params = (capacity, remaining, reset);
         let top = Some((0, deciding));
@@ -104,20 +103,26 @@ impl Model {
     /// Checks that the limiter's statistics and its Prometheus text match the decisions so far.
     fn is_counted_by(&self, limiter: &Limiter, labels: &str) {
         let stats = limiter.stats();
-        let counts = (self.allowed, self.denied + self.never);
-        assert_eq!((stats.allowed, stats.denied), counts);
+        assert_eq!((stats.allowed, stats.denied), (self.allowed, self.denied.values().sum()));
         let text = limiter.metrics_text();
-        let decisions = |decision: &str, reason: &str| {
-            let result = format!("decision=\"{decision}\",reason=\"{reason}\"");
-            format!("decisions_total{{{labels},{result},source=\"store\"}}")
+        let decisions = |decision: &str, reason: &str, limit: &str| {
+            let result = format!("decision=\"{decision}\",reason=\"{reason}\",limit=\"{limit}\"");
+            format!("decisions_total{{{labels},mode=\"enforce\",{result},source=\"store\"}}")
         };
+        // An inline limit has no name in metrics.
+        let name = |limit: usize| match labels.contains("rule=\"\"") {
+            true => String::new(),
+            false => limit.to_string(),
+        };
+        let denied = self.denied.iter().map(|((reason, limit), count)| {
+            (decisions("denied", reason.as_str(), &name(*limit)), *count)
+        });
         let mut counted = [
-            (decisions("allowed", ""), self.allowed),
-            (decisions("denied", "limit-exceeded"), self.denied),
-            (decisions("denied", "cost-exceeds-limit"), self.never),
+            (decisions("allowed", "", ""), self.allowed),
             (format!("near_limit_total{{{labels}}}"), self.near_limit),
         ]
         .into_iter()
+        .chain(denied)
         .filter(|(_, count)| *count > 0);
         let line = |(name, count)| format!("\nspillgate_{name} {count}\n");
         let missing = counted.find(|one| !text.contains(&line(one.clone())));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use spillgate::{Cost, Limit, Limiter, LimiterBuilder, Policy, Reason, Request, Source};
+use spillgate::{Cost, Limit, Limiter, LimiterBuilder, Mode, Policy, Reason, Request, Source};
 use spillgate_testkit::{RedisServer, free_port};
 
 use crate::stores::on_each;
@@ -137,8 +137,10 @@ fn a_shadow_rule_is_counted_and_changes_no_answer() {
             assert!(watched.shadow());
             assert_eq!(watched.reason() == Some(Reason::LimitExceeded), call == 3);
         }
-        let would_deny = || limiter.counts().rules[0].denied(Reason::LimitExceeded);
-        assert_eq!(would_deny(), 1);
+        let would_deny = || denials(&limiter, "watched");
+        let once = [(Mode::Shadow, "0".to_owned(), Reason::LimitExceeded, 1)];
+        assert_eq!(would_deny(), once);
+        assert_eq!(denials(&limiter, "enforced"), []);
         // The enforced rule denies: the shadow rule is not charged and not counted.
         limiter.reset("watched", &of("a")).await.unwrap();
         let denied = limiter.check(&of("a")).await;
@@ -147,7 +149,63 @@ fn a_shadow_rule_is_counted_and_changes_no_answer() {
             (Some(Reason::LimitExceeded), Some("enforced"))
         );
         assert_eq!(denied.limits().next().unwrap().remaining(), Some(2));
-        assert_eq!(would_deny(), 1);
+        assert_eq!(would_deny(), once);
+        assert_eq!(denials(&limiter, "enforced")[0].0, Mode::Enforce);
+    });
+}
+
+/// Returns the denials of a rule by mode, limit and reason.
+fn denials(limiter: &Limiter, rule: &str) -> Vec<(Mode, String, Reason, u64)> {
+    let counts = limiter.counts();
+    let counts = counts.rules.iter().find(|counts| counts.rule() == rule).unwrap();
+    let denials = counts
+        .decisions()
+        .iter()
+        .filter_map(|kind| Some((kind.mode, kind.limit.to_string(), kind.reason?, kind.count)));
+    denials.collect()
+}
+
+#[test]
+fn a_denial_counts_at_the_limit_that_denied() {
+    let policy = r#"
+        [[rule]]
+        name = "api"
+        key = ["user"]
+        limits = [{ name = "burst", quota = "2/hour" }, { name = "daily", quota = "5/day" }]
+
+        [[override]]
+        rule = "api"
+        subject = { user = "ann" }
+        limits = [{ name = "burst", quota = "100/minute" }]
+
+        [[override]]
+        rule = "api"
+        subject = { user = "eve" }
+        limits = ["unlimited", "block"]
+    "#;
+    on_each(policy, |limiter| async move {
+        for (user, calls) in [("ann", 6), ("bob", 3), ("eve", 2)] {
+            for _ in 0..calls {
+                let _ = limiter.check(&of(user)).await;
+            }
+        }
+        // It exceeds both limits, and the answer has the first.
+        let dear = limiter.check(&of("kim").costing(9)).await;
+        assert_eq!(dear.limit(), Some("burst"));
+        let denial = |limit: &str, reason, count| (Mode::Enforce, limit.to_owned(), reason, count);
+        assert_eq!(
+            denials(&limiter, "api"),
+            [
+                denial("burst", Reason::CostExceedsLimit, 1),
+                denial("burst", Reason::LimitExceeded, 1),
+                denial("daily", Reason::Blocked, 2),
+                denial("daily", Reason::LimitExceeded, 1),
+            ]
+        );
+        let counts = limiter.counts();
+        let allowed = counts.rules[0].decisions().iter().filter(|kind| kind.reason.is_none());
+        let allowed: Vec<_> = allowed.map(|kind| (&*kind.limit, kind.count)).collect();
+        assert_eq!(allowed, [("", 7)], "an allowed decision has no limit");
     });
 }
 

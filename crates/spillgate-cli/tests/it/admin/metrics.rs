@@ -25,7 +25,8 @@ fn expect(metrics: &str, line: &str) {
 fn decisions_are_counted_by_rule_and_name_no_subject() {
     let file = TempFile::new(
         "limits.toml",
-        "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"2/hour\", \"9/day\"]\n\
+        "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\n\
+         limits = [{ name = \"burst\", quota = \"2/hour\" }, \"9/day\"]\n\
          [[rule]]\nname = \"watched\"\nkey = [\"user\"]\nmode = \"shadow\"\nlimits = [\"1/hour\"]\n",
     );
     on_both_engines(&["--config", file.path()], |server| {
@@ -37,20 +38,22 @@ fn decisions_are_counted_by_rule_and_name_no_subject() {
             .check(r#"{"domain":"canary-domain","key":"canary-key","limit":{"quota":"5/minute"}}"#);
         let metrics = metrics(server);
         let decisions = "spillgate_decisions_total{domain=\"default\",rule=";
-        for (rule, decision, reason, count) in [
-            ("api", "allowed", "", 2),
-            ("api", "denied", "limit-exceeded", 1),
-            ("watched", "allowed", "", 1),
-            ("watched", "denied", "limit-exceeded", 1),
+        for (rule, mode, decision, reason, limit, count) in [
+            ("api", "enforce", "allowed", "", "", 2),
+            ("api", "enforce", "denied", "limit-exceeded", "burst", 1),
+            ("watched", "shadow", "allowed", "", "", 1),
+            ("watched", "shadow", "denied", "limit-exceeded", "0", 1),
         ] {
-            let labels = format!("decision=\"{decision}\",reason=\"{reason}\",source=\"store\"");
+            let result = format!("decision=\"{decision}\",reason=\"{reason}\",limit=\"{limit}\"");
+            let labels = format!("mode=\"{mode}\",{result},source=\"store\"");
             expect(&metrics, &format!("{decisions}\"{rule}\",{labels}}} {count}"));
         }
+        assert!(!metrics.contains("rule=\"watched\",mode=\"enforce\""), "{metrics}");
         expect(&metrics, "spillgate_near_limit_total{domain=\"default\",rule=\"api\"} 1");
         expect(&metrics, "spillgate_unmatched_total 1");
         expect(
             &metrics,
-            "spillgate_decisions_total{domain=\"other\",rule=\"\",decision=\"allowed\",reason=\"\",source=\"store\"} 1",
+            "spillgate_decisions_total{domain=\"other\",rule=\"\",mode=\"enforce\",decision=\"allowed\",reason=\"\",limit=\"\",source=\"store\"} 1",
         );
         for subject in ["canary", "acme", "ann"] {
             assert!(!metrics.contains(subject), "{subject} in {metrics}");
@@ -75,10 +78,24 @@ fn counts_continue_through_a_reload_and_a_mode_change() {
     });
     expect_ok(&server, "PUT", "/admin/v1/rules/api/mode", &json!({"mode": "enforce"}));
     decision(&server);
-    let line =
-        "domain=\"default\",rule=\"api\",decision=\"allowed\",reason=\"\",source=\"store\"} 2";
+    expect_ok(&server, "PUT", "/admin/v1/rules/api/mode", &json!({"mode": "shadow"}));
+    assert_eq!(decision(&server), "allowed");
+    let of_api = "spillgate_decisions_total{domain=\"default\",rule=\"api\",mode=";
+    let lines = [
+        "\"enforce\",decision=\"allowed\",reason=\"\",limit=\"\",source=\"store\"} 2\n",
+        "\"shadow\",decision=\"denied\",reason=\"limit-exceeded\",limit=\"0\",source=\"store\"} 1\n",
+    ];
     // Scrapes within a second share a rendering.
-    spillgate_testkit::eventually(|| metrics(&server).contains(line));
+    let of_api = || {
+        let metrics = metrics(&server);
+        metrics
+            .lines()
+            .filter_map(|line| Some(line.strip_prefix(of_api)?.to_owned() + "\n"))
+            .collect::<Vec<_>>()
+    };
+    spillgate_testkit::eventually(|| of_api() == lines);
+    let rate = "spillgate_decision_rate{domain=\"default\",rule=\"api\",mode=\"shadow\",decision=\"denied\"} ";
+    assert!(metrics(&server).contains(rate));
 }
 
 #[test]
@@ -124,15 +141,16 @@ fn with_the_breaker_open_nothing_counts_as_answered_by_the_store() {
     for _ in 0..20 {
         server.check(r#"{"attributes":{"tenant":"acme","user":"mallory"}}"#);
     }
-    let blocked = "spillgate_decisions_total{domain=\"default\",rule=\"banned\",decision=\"denied\",\
-                   reason=\"blocked\",source=\"none\"} 20";
+    let blocked = "spillgate_decisions_total{domain=\"default\",rule=\"banned\",mode=\"enforce\",\
+                   decision=\"denied\",reason=\"blocked\",limit=\"0\",source=\"none\"} 20";
     // Scrapes within a second share a rendering.
     spillgate_testkit::eventually(|| metrics(&server).contains(blocked));
     let after = metrics(&server);
     assert_eq!(sent(&after), sent(&before));
-    assert!(
-        !after.contains("rule=\"banned\",decision=\"denied\",reason=\"blocked\",source=\"store\"")
-    );
+    let banned =
+        after.lines().filter(|line| line.contains("rule=\"banned\",mode=\"enforce\",decision="));
+    assert!(banned.clone().all(|line| !line.contains("source=\"store\"")));
+    assert_eq!(banned.count(), 2, "a total and a rate");
 }
 
 /// Once, gRPC calls and waiting checks were missing in `decision_seconds`.
