@@ -100,7 +100,7 @@ impl App {
         let turns = if store.is_shared() { Semaphore::MAX_PERMITS } else { cores.div_ceil(2) };
         Ok(App {
             limiter,
-            reloads: Arc::default(),
+            reloads: Arc::new(Reloads::started_now()),
             history: Arc::default(),
             unsafe_store: Arc::default(),
             process: Process::started_now(),

@@ -15,8 +15,9 @@ mod process;
 pub(crate) use process::Process;
 
 /// Counts reloads of the policy file, and keeps the warning about the file in force and the last refusal.
-#[derive(Default)]
 pub(crate) struct Reloads {
+    /// The time since 1970-01-01 00:00 UTC at which the file in force was loaded.
+    loaded_ms: AtomicU64,
     applied: AtomicU64,
     refusals: AtomicU64,
     /// The warning about the file in force.
@@ -34,8 +35,20 @@ pub(crate) struct Refused {
 }
 
 impl Reloads {
+    /// Makes the counts of a process that loads its first file now.
+    pub(crate) fn started_now() -> Reloads {
+        Reloads {
+            loaded_ms: now_ms().into(),
+            applied: AtomicU64::default(),
+            refusals: AtomicU64::default(),
+            warning: Mutex::default(),
+            refused: Mutex::default(),
+        }
+    }
+
     /// Counts a file that is in force now. Its warning, if it has one, stands until the next file is in force.
     pub(crate) fn count_applied(&self, warning: Option<&str>) {
+        self.loaded_ms.store(now_ms(), Ordering::Relaxed);
         self.applied.fetch_add(1, Ordering::Relaxed);
         *locked(&self.warning) = warning.map(Arc::from);
         *locked(&self.refused) = None;
@@ -57,13 +70,23 @@ impl Reloads {
         locked(&self.refused).clone()
     }
 
-    /// Returns the family in the text format of Prometheus.
+    /// Returns the families in the text format of Prometheus.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         family(&mut text, Kind::Counter, "spillgate_reloads_total", RELOADS);
         for (result, count) in [("applied", &self.applied), ("refused", &self.refusals)] {
             let count = count.load(Ordering::Relaxed);
             sample(&mut text, "spillgate_reloads_total", &[("result", result)], count);
+        }
+        let loaded_ms = self.loaded_ms.load(Ordering::Relaxed);
+        let loaded = format!("{}.{:03}", loaded_ms / 1_000, loaded_ms % 1_000);
+        let is_in_force = u8::from(self.refused().is_none());
+        for (name, help, value) in [
+            ("spillgate_policy_loaded_timestamp_seconds", POLICY_LOADED, loaded),
+            ("spillgate_policy_last_reload_successful", LAST_RELOAD, is_in_force.to_string()),
+        ] {
+            family(&mut text, Kind::Gauge, name, help);
+            sample(&mut text, name, &[], value);
         }
         text
     }
@@ -129,5 +152,9 @@ pub(crate) fn sample(text: &mut String, name: &str, labels: &[(&str, &str)], val
 }
 
 const RELOADS: &str = "Changed policy files that were read, by whether they are in force.";
+const POLICY_LOADED: &str =
+    "Time at which the policy file in force was loaded, in seconds since 1970.";
+const LAST_RELOAD: &str =
+    "1 if the policy file that was read last is in force, 0 if it was refused.";
 const STORE_UNSAFE: &str = "1 for each unsafe finding of `spillgate doctor` at the start, or when the store first \
     answers, and for each part in which live instances differ now.";

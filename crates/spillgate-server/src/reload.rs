@@ -28,8 +28,8 @@ use gone::warning_of_gone_rules;
 /// A file of settings and policy that is watched for changes.
 pub(crate) struct Followed {
     file: PathBuf,
-    /// The content that was put in force or refused last.
-    handled: Content,
+    /// The content that was put in force or refused last; `None` after the refusal of a file that kept changing.
+    handled: Option<Content>,
     /// Other content that was found since.
     changing: Option<Changing>,
     /// The stamp of a large file at the last look.
@@ -83,7 +83,7 @@ impl Followed {
     /// Notes the content of the file now. Call it before the file is loaded, so that no change is missed.
     pub(crate) fn now(file: &Path) -> Followed {
         let text = config::read(file);
-        let handled = Content::from_text(&text);
+        let handled = Some(Content::from_text(&text));
         let name = file.display().to_string();
         let set = Policy::settings_in(&name, &text.unwrap_or_default()).unwrap_or_default();
         Followed { file: file.to_owned(), handled, changing: None, stamp: None, set }
@@ -119,6 +119,8 @@ impl Followed {
                 Found::Same => continue,
                 Found::Changing => match asked {
                     Some(since) if now - since >= CHANGING_MAX => {
+                        // The file may settle on the content in force, which ends the refusal too.
+                        self.handled = None;
                         self.refuse(&KEEPS_CHANGING, &app)
                     }
                     _ => continue,
@@ -152,7 +154,7 @@ impl Followed {
         let text = config::read(&self.file);
         let content = Content::from_text(&text);
         let mut still_for = Duration::MAX;
-        if content == self.handled {
+        if self.handled == Some(content) {
             self.changing = None;
             if !asked {
                 return Found::Same;
@@ -176,7 +178,7 @@ impl Followed {
             return Found::Changing;
         }
         self.changing = None;
-        self.handled = content;
+        self.handled = Some(content);
         Found::Whole(read)
     }
 

@@ -70,6 +70,30 @@ fn a_truncated_file_leaves_the_old_rules_in_force() {
     assert_eq!(server.operator().send("GET", "/readyz", b"").unwrap().body, "ok\n");
 }
 
+#[test]
+fn the_last_reload_is_unsuccessful_as_long_as_the_file_is_bad() {
+    let file = policy("5/day");
+    let server = Server::start(&["--config", file.path()]);
+    let is_successful =
+        |value| series(&server.metrics(), "spillgate_policy_last_reload_successful ") == value;
+    let loaded_at = || series(&server.metrics(), "spillgate_policy_loaded_timestamp_seconds ");
+    assert!(is_successful("1"));
+    let at_start = loaded_at();
+    let seconds = |time: &str| time.split('.').next().unwrap().parse::<u64>().unwrap();
+    let started = series(&server.metrics(), "process_start_time_seconds ");
+    assert!(seconds(&at_start).abs_diff(seconds(&started)) <= 1, "{at_start} {started}");
+    fs::write(file.path(), "[[rule]\n").unwrap();
+    eventually(|| is_successful("0"));
+    // Another look at the bad file changes nothing.
+    server.hang_up();
+    eventually(|| reloads(&server, "refused") == 2);
+    assert!(is_successful("0"));
+    assert_eq!(loaded_at(), at_start);
+    fs::write(file.path(), text("5/day")).unwrap();
+    eventually(|| is_successful("1"));
+    assert!(loaded_at() > at_start);
+}
+
 /// To open a pipe waits for its writer: that would hang the watcher, and the end of the process with it.
 #[test]
 fn a_pipe_in_place_of_a_watched_file_is_refused_and_delays_nothing() {
@@ -272,9 +296,13 @@ fn ask_until(stop: &AtomicBool, client: &mut Client) -> u32 {
 
 /// Returns how many reloads had this result.
 fn reloads(server: &Server, result: &str) -> u64 {
-    let metrics = server.metrics();
-    let series = format!("spillgate_reloads_total{{result=\"{result}\"}} ");
-    metrics.lines().find_map(|line| line.strip_prefix(&series)).unwrap().parse().unwrap()
+    let name = format!("spillgate_reloads_total{{result=\"{result}\"}} ");
+    series(&server.metrics(), &name).parse().unwrap()
+}
+
+/// Returns the value of a series.
+fn series(metrics: &str, name: &str) -> String {
+    metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned()
 }
 
 const ROUTES: u32 = 28;
