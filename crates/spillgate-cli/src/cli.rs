@@ -28,6 +28,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     Admin(AdminArgs),
     Top(TopArgs),
+    Status(StatusArgs),
     Validate(ValidateArgs),
     Simulate(Box<SimulateArgs>),
     Bench(Box<BenchArgs>),
@@ -43,6 +44,7 @@ impl Command {
             Command::Explain(args) => args.asked.json,
             Command::Admin(args) => args.json,
             Command::Top(args) => args.json,
+            Command::Status(args) => args.json,
             Command::Validate(args) => args.json,
             Command::Simulate(args) => args.json,
             Command::Bench(args) => args.json,
@@ -197,6 +199,20 @@ pub(crate) struct TopArgs {
     pub(crate) json: bool,
 }
 
+/// Shows the status of a server: each condition with its next step, rules, store and fleet.
+///
+/// No command is sent to the store.
+#[derive(Args, Debug)]
+#[command(after_help = STATUS_EXAMPLES, verbatim_doc_comment)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) api: AdminApi,
+
+    /// Print the server's JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Checks a file of rules and settings, and warns of likely mistakes.
 ///
 /// It also prints which rules allow, and which deny, during an outage of the store.
@@ -287,13 +303,14 @@ Examples:
   spillgate check --key u1 --quota 5/minute
   spillgate explain ip=203.0.113.7
   spillgate admin mode api off
+  spillgate status
   spillgate validate limits.toml
   spillgate simulate --config limits.toml access.log
   spillgate bench zipf --redis redis://127.0.0.1:6379 --against evalsha
   spillgate doctor --redis redis://127.0.0.1:6379
 
-Exit codes: 0 done, 2 error; the help of `check`, `admin`, `validate`, `simulate`, `doctor` and
-`import` lists theirs.";
+Exit codes: 0 done, 2 error; the help of `check`, `admin`, `status`, `validate`, `simulate`,
+`doctor` and `import` lists theirs.";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
@@ -329,6 +346,13 @@ Examples:
   spillgate top --url http://10.0.0.7:8082 --token-file admin.token --json
 
 Exit codes: 0 shown, 2 error.";
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  spillgate status
+  spillgate status --url http://10.0.0.7:8082 --token-file admin.token --json
+
+Exit codes: 0 healthy, maybe with notes, 1 warning, 2 critical or error.";
 
 const VALIDATE_EXAMPLES: &str = "\
 Examples:

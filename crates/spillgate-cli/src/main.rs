@@ -19,6 +19,7 @@ mod explain;
 mod gone;
 mod serve;
 mod simulate;
+mod status;
 mod top;
 mod validate;
 
@@ -45,6 +46,7 @@ fn run(command: Command) -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Admin(args) => admin::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Bench(args) => bench::run(&args),
@@ -75,5 +77,5 @@ fn explain_usage(usage: &clap::Error) -> ExitCode {
     }
 }
 
-/// The exit code of every error, wrong usage included. The exit code 1 is a result: denied, unsafe or failed.
+/// The exit code of every error, wrong usage included, and of a critical status. The exit code 1 is a result, such as denied or unsafe.
 const ERROR: u8 = 2;

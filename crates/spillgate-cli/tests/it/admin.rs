@@ -13,6 +13,7 @@ mod overrides;
 mod rules;
 mod scrapes;
 mod state;
+mod status;
 
 use serde_json::{Value, json};
 

@@ -89,6 +89,7 @@ const CALLS: &[(&str, &str, &str, &str, u16)] = &[
     ),
     ("GET", "/admin/v1/audit", "/admin/v1/audit", "", 200),
     ("GET", "/admin/v1/whoami", "/admin/v1/whoami", "", 200),
+    ("GET", "/admin/v1/status", "/admin/v1/status", "", 200),
     ("GET", "/admin/v1/audit", "/admin/v1/audit?rule=ip&n=2", "", 200),
     ("GET", "/admin/v1/audit", "/admin/v1/audit?n=1001", "", 400),
     ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=192.0.2.1", "", 404),
@@ -134,6 +135,8 @@ fn answers_in_an_outage_fit_the_document() {
     let state =
         server.operator().send("GET", "/admin/v1/state?rule=ip&attr.ip=192.0.2.1", b"").unwrap();
     agrees(&document, &document["paths"]["/admin/v1/state"]["get"], &state, "state");
+    let status = server.operator().send("GET", "/admin/v1/status", b"").unwrap();
+    agrees(&document, &document["paths"]["/admin/v1/status"]["get"], &status, "status");
     let path = "/admin/v1/rules/ip/mode";
     let off = server.operator().send("PUT", path, br#"{"mode":"off"}"#).unwrap();
     assert_eq!(off.status, 202, "{off:?}");

@@ -9,24 +9,24 @@ use super::outage::start_on;
 use super::{api_rule, decision, expect_ok};
 use crate::server::{Server, TempFile, on_both_engines, run, spillgate};
 
-fn url(server: &Server) -> String {
+pub(super) fn url(server: &Server) -> String {
     format!("http://127.0.0.1:{}", server.admin_port.unwrap())
 }
 
 /// Runs a command, and returns its exit code with both outputs.
 #[track_caller]
-fn admin(words: &[&str]) -> (i32, String, String) {
+pub(super) fn admin(words: &[&str]) -> (i32, String, String) {
     ended(&run(&[&["admin"], words].concat()))
 }
 
-fn ended(output: &Output) -> (i32, String, String) {
+pub(super) fn ended(output: &Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
 /// Runs a command that must be done everywhere, and returns its output.
 #[track_caller]
-fn done(words: &[&str]) -> String {
+pub(super) fn done(words: &[&str]) -> String {
     let (code, output, errors) = admin(words);
     assert_eq!((code, errors.as_str()), (0, ""), "{words:?}: {output}");
     output

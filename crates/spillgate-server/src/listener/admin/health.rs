@@ -1,4 +1,4 @@
-//! The probes `/livez` and `/readyz`, and the metrics. An outage of the store does not make the service unready: rules
+//! The probes `/livez` and `/readyz`, the status and the metrics. An outage of the store does not make the service unready: rules
 //! decide by `on_outage`, and one outage must not take every replica out of service.
 
 use axum::Extension;
@@ -6,6 +6,9 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{StatusCode, Uri};
+use serde::Serialize;
+use spillgate::Mode;
+use spillgate::store::{FleetLoad, ShardStatus};
 use tokio::sync::watch;
 
 use super::Problem;
@@ -14,7 +17,8 @@ use super::scrapes::Scrapes;
 use crate::app::App;
 use crate::counted::counted;
 use crate::listener::Peer;
-use crate::status::Facts;
+use crate::listener::http::answer;
+use crate::status::{Facts, Status};
 
 /// The state behind the probes.
 #[derive(Clone)]
@@ -75,6 +79,64 @@ pub async fn ready(
     plain(status, text)
 }
 
+/// The status with the facts that an operator reads beside it.
+#[derive(Serialize)]
+struct StatusAnswer<'s> {
+    at_ms: u64,
+    version: &'static str,
+    #[serde(flatten)]
+    status: Status,
+    /// The number of rules by the mode in force.
+    rules: RulesAnswer,
+    store: &'s str,
+    shards: Vec<ShardAnswer<'s>>,
+    /// All instances on the store together; null without a store, and while it does not answer.
+    fleet: Option<FleetAnswer>,
+}
+
+#[derive(Serialize)]
+struct RulesAnswer {
+    enforce: usize,
+    shadow: usize,
+    off: usize,
+}
+
+#[derive(Serialize)]
+struct ShardAnswer<'s> {
+    name: &'s str,
+    degraded: bool,
+    trouble: Option<&'s str>,
+}
+
+/// The decisions of the last minute, of the instances that reported them.
+#[derive(Serialize)]
+struct FleetAnswer {
+    instances: u32,
+    allowed: u64,
+    denied: u64,
+}
+
+/// Answers the status of this instance as JSON. No command is sent to the store.
+pub async fn status(State(app): State<App>) -> Response {
+    let (facts, limiter) = (Facts::gather(&app), app.limiter());
+    let policy = limiter.policy();
+    let in_mode = |mode| policy.rules().filter(|rule| rule.mode() == mode).count();
+    let answer = StatusAnswer {
+        at_ms: facts.now_ms,
+        version: env!("CARGO_PKG_VERSION"),
+        status: facts.status(),
+        rules: RulesAnswer {
+            enforce: in_mode(Mode::Enforce),
+            shadow: in_mode(Mode::Shadow),
+            off: in_mode(Mode::Off),
+        },
+        store: &app.store,
+        shards: facts.shards.iter().map(ShardAnswer::new).collect(),
+        fleet: limiter.fleet_load().map(FleetAnswer::new),
+    };
+    answer::json(&answer, answer::ANSWER_BYTES * (1 + answer.status.conditions.len()))
+}
+
 /// Returns a line with the status, and a line for each condition.
 fn conditions(facts: &Facts, is_operator: bool) -> String {
     let status = facts.status();
@@ -106,6 +168,18 @@ pub async fn metrics(State(health): State<Health>) -> Result<Response, Problem> 
     let mut response = health.scrapes.in_turn().await?.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
     Ok(response)
+}
+
+impl<'s> ShardAnswer<'s> {
+    fn new(ShardStatus { name, degraded, trouble, .. }: &'s ShardStatus) -> ShardAnswer<'s> {
+        ShardAnswer { name, degraded: *degraded, trouble: trouble.as_deref() }
+    }
+}
+
+impl FleetAnswer {
+    fn new(FleetLoad { instances, allowed, denied, .. }: FleetLoad) -> FleetAnswer {
+        FleetAnswer { instances, allowed, denied }
+    }
 }
 
 fn plain(status: StatusCode, text: String) -> Response {
