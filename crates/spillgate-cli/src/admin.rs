@@ -1,4 +1,4 @@
-//! `spillgate admin`: changes rules and subjects through the admin API of a server.
+//! `spillgate admin`: changes rules and subjects through the admin API of a server, and lists what is in force.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -11,20 +11,49 @@ use spillgate_tools::{Failure, printable, say};
 use tokio::runtime::Runtime;
 
 use crate::cli::{
-    Action, AdminArgs, AuditArgs, Cost, Expiry, ModeArgs, NewMode, Note, RefundArgs, Subject,
+    Action, AdminArgs, BlockArgs, Cost, Expiry, ModeArgs, NewMode, Note, OverrideArgs, RefundArgs,
+    ResetArgs, Subject, UnblockArgs,
 };
 use crate::client;
 
+mod audit;
+mod import;
+mod overrides;
+mod rules;
+mod text;
+
 pub(crate) fn run(args: &AdminArgs) -> Result<ExitCode, Failure> {
-    let call = Call::from_action(&args.action, Timestamp::now());
+    let now = Timestamp::now();
+    let call = match &args.action {
+        Action::Rules => return rules::list(args),
+        Action::Overrides(asked) => return overrides::list(args, asked),
+        Action::Import(asked) => return import::run(args, asked),
+        Action::Audit(asked) => return audit::list(args, asked),
+        Action::Mode(change) => Call::of_mode(change, now),
+        Action::Override(change) => Call::of_override(change, now),
+        Action::Block(change) => Call::of_block(change, now),
+        Action::Unblock(change) => Call::of_unblock(change),
+        Action::Refund(change) => Call::of_refund(change),
+        Action::Reset(change) => Call::of_reset(change),
+    };
     let answer: Value = Runtime::new()?.block_on(call.send(args))?;
     let shown = Answer { server: &args.api.url, asked: &call.body["subject"], answer: &answer };
-    match &args.action {
-        _ if args.json => say(&answer)?,
-        Action::Audit(_) => show_audit(&answer)?,
-        _ => say(&shown)?,
+    match args.json {
+        true => say(&answer)?,
+        false => say(&shown)?,
     }
     Ok(if shown.why_unsaved().is_some() { ExitCode::from(PENDING) } else { ExitCode::SUCCESS })
+}
+
+/// Returns the list at a path of the admin API.
+fn fetch(args: &AdminArgs, path: &str) -> Result<Value, Failure> {
+    let ask = client::ask_admin_api(&args.api, Request::get(path), Vec::new());
+    client::read(&Runtime::new()?.block_on(ask)?)
+}
+
+/// Returns the items of a list in an answer.
+fn items<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
+    answer[name].as_array().map_or(&[], Vec::as_slice)
 }
 
 /// One call of the admin API.
@@ -44,43 +73,32 @@ struct Answer<'s> {
 }
 
 impl Call {
-    fn from_action(action: &Action, now: Timestamp) -> Call {
-        match action {
-            Action::Mode(args) => Call::of_mode(args, now),
-            Action::Override(args) => {
-                let mut limits: Vec<Value> = args.limit.iter().map(|text| limit(text)).collect();
-                if let (Some(burst), Some(first)) = (args.burst, limits.first_mut()) {
-                    first["burst"] = burst.into();
-                }
-                Call::to_override(&args.subject, limits, expires_at(&args.expiry, now), &args.note)
-            }
-            Action::Block(args) => {
-                let (limits, ends) = (vec![json!("block")], expires_at(&args.expiry, now));
-                Call::to_override(&args.subject, limits, ends, &args.note)
-            }
-            Action::Unblock(args) => {
-                let Subject { rule, attributes } = &args.subject;
-                let query = with_reason(query(rule, attributes), &args.note);
-                Call::without_body(Method::DELETE, format!("/admin/v1/overrides?{query}"))
-            }
-            Action::Refund(args) => Call::of_refund(args),
-            Action::Reset(args) => {
-                let mut query = query(&args.rule, &args.attributes);
-                if args.all {
-                    query.append_pair("all", "true");
-                }
-                let query = with_reason(query, &args.note);
-                Call::without_body(Method::DELETE, format!("/admin/v1/state?{query}"))
-            }
-            Action::Audit(AuditArgs { rule, number }) => {
-                let mut query = Serializer::new(String::new());
-                query.append_pair("n", &number.to_string());
-                if let Some(rule) = rule {
-                    query.append_pair("rule", rule);
-                }
-                Call::without_body(Method::GET, format!("/admin/v1/audit?{}", query.finish()))
-            }
+    fn of_override(args: &OverrideArgs, now: Timestamp) -> Call {
+        let mut limits: Vec<Value> = args.limit.iter().map(|text| limit(text)).collect();
+        if let (Some(burst), Some(first)) = (args.burst, limits.first_mut()) {
+            first["burst"] = burst.into();
         }
+        Call::to_override(&args.subject, limits, expires_at(&args.expiry, now), &args.note)
+    }
+
+    fn of_block(args: &BlockArgs, now: Timestamp) -> Call {
+        let (limits, ends) = (vec![json!("block")], expires_at(&args.expiry, now));
+        Call::to_override(&args.subject, limits, ends, &args.note)
+    }
+
+    fn of_unblock(args: &UnblockArgs) -> Call {
+        let Subject { rule, attributes } = &args.subject;
+        let query = with_reason(query(rule, attributes), &args.note);
+        Call::without_body(Method::DELETE, format!("{OVERRIDES}?{query}"))
+    }
+
+    fn of_reset(args: &ResetArgs) -> Call {
+        let mut query = query(&args.rule, &args.attributes);
+        if args.all {
+            query.append_pair("all", "true");
+        }
+        let query = with_reason(query, &args.note);
+        Call::without_body(Method::DELETE, format!("/admin/v1/state?{query}"))
     }
 
     fn of_mode(args: &ModeArgs, now: Timestamp) -> Call {
@@ -126,7 +144,7 @@ impl Call {
             "rule": subject.rule, "subject": attributes(subject), "limits": limits,
             "expires_at": expires_at, "reason": note.reason,
         });
-        Call { method: Method::PUT, path: "/admin/v1/overrides".to_owned(), body }
+        Call { method: Method::PUT, path: OVERRIDES.to_owned(), body }
     }
 
     async fn send(&self, args: &AdminArgs) -> Result<Value, Failure> {
@@ -158,16 +176,12 @@ impl fmt::Display for Answer<'_> {
         if let Some(subject) = answer["subject"].as_object()
             && answer["subject"] != *self.asked
         {
-            f.write_str("\n  it applies to")?;
-            for (name, value) in subject {
-                write!(f, " {name}={}", printable(value.as_str().unwrap_or_default()))?;
-            }
+            write!(f, "\n  it applies to {}", printable(&text::subject(subject)))?;
         }
         if let Some(note) = answer["note"].as_str() {
             write!(f, "\n  note: {}", printable(note))?;
         }
-        let limits = answer["limits"].as_array();
-        for limit in limits.into_iter().flatten() {
+        for limit in items(answer, "limits") {
             let text = |name: &str| limit[name].as_str().unwrap_or_default();
             write!(f, "\n  {}/{}: ", text("rule"), text("limit"))?;
             match (&limit["remaining"], &limit["capacity"]) {
@@ -179,49 +193,6 @@ impl fmt::Display for Answer<'_> {
         }
         Ok(())
     }
-}
-
-/// Prints the changes that a server lists.
-fn show_audit(answer: &Value) -> Result<(), Failure> {
-    let changes = answer["changes"].as_array().map_or(&[][..], Vec::as_slice);
-    if changes.is_empty() {
-        say(&"no changes")?;
-    }
-    for change in changes {
-        let at = change["at"].as_str().unwrap_or_default().parse::<Timestamp>();
-        let at = at.map_err(|error| format!("the answer is not from Spillgate: {error}"))?;
-        say(&printable(&line(at, change)))?;
-    }
-    Ok(())
-}
-
-/// Returns the line of a change: `2030-01-31T18:00:00Z  ann  set-mode api off  (incident 4711)`.
-fn line(at: Timestamp, change: &Value) -> String {
-    let text = |name: &str| change[name].as_str();
-    let to_the_second = |time: Timestamp| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let actor = text("actor").unwrap_or("unknown");
-    let mut line = format!("{}  {actor}", to_the_second(at));
-    line +=
-        &format!("  {} {}", text("action").unwrap_or_default(), text("rule").unwrap_or_default());
-    for (name, value) in change["subject"].as_object().into_iter().flatten() {
-        line += &format!(" {name}={}", value.as_str().unwrap_or_default());
-    }
-    if let Some(mode) = text("mode") {
-        line += &format!(" {mode}");
-    }
-    for limit in change["limits"].as_array().into_iter().flatten() {
-        line += &format!(" {}", limit["quota"].as_str().unwrap_or_default());
-    }
-    for (unit, amount) in change["cost"].as_object().into_iter().flatten() {
-        line += &format!(" {amount} {unit}");
-    }
-    if let Some(end) = text("expires_at").and_then(|end| end.parse().ok()) {
-        line += &format!(" until {}", to_the_second(end));
-    }
-    if let Some(reason) = text("reason") {
-        line += &format!("  ({reason})");
-    }
-    line
 }
 
 fn expires_at(expiry: &Expiry, now: Timestamp) -> Option<String> {
@@ -256,26 +227,13 @@ fn with_reason(mut query: Serializer<'_, String>, note: &Note) -> String {
     query.finish()
 }
 
+const OVERRIDES: &str = "/admin/v1/overrides";
 /// The exit code if a shard gets the change later.
 const PENDING: u8 = 1;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_of_the_audit_has_all_parts_and_cannot_steer_the_terminal() {
-        let change = json!({
-            "at": "2030-01-31T18:00:00.25Z", "actor": "ann", "reason": "a\u{1b}b", "action": "set-override",
-            "rule": "api", "subject": {"tenant": "acme"}, "mode": null,
-            "limits": [{"quota": "block"}], "cost": null, "expires_at": "2030-02-01T00:00:00.5Z",
-        });
-        let at = "2030-01-31T18:00:00.25Z".parse().unwrap();
-        assert_eq!(
-            printable(&line(at, &change)),
-            "2030-01-31T18:00:00Z  ann  set-override api tenant=acme block until 2030-02-01T00:00:00Z  (a\u{FFFD}b)"
-        );
-    }
 
     #[test]
     fn an_answer_says_why_it_is_unsaved_and_names_a_wider_subject_and_limits() {

@@ -9,7 +9,8 @@ mod admin;
 mod admin_api;
 
 pub(crate) use admin::{
-    Action, AdminArgs, AuditArgs, Expiry, ModeArgs, NewMode, Note, RefundArgs, Subject,
+    Action, AdminArgs, AuditArgs, BlockArgs, Expiry, FileArgs, ModeArgs, NewMode, Note,
+    OverrideArgs, OverridesArgs, RefundArgs, ResetArgs, Subject, UnblockArgs,
 };
 pub(crate) use admin_api::AdminApi;
 

@@ -36,7 +36,7 @@ pub(crate) struct Server<'s> {
     pub(crate) ca: Option<&'s Path>,
 }
 
-impl Server<'_> {
+impl<'s> Server<'s> {
     /// Sends a request to the HTTP API, with the token of a file if one is named.
     pub(crate) async fn ask(
         self,
@@ -44,31 +44,14 @@ impl Server<'_> {
         request: Builder,
         body: Vec<u8>,
     ) -> Result<Bytes, Failure> {
-        self.ask_with(token(token_file)?, request, body, NO_DATA_TOKEN).await
+        self.session(token(token_file)?, NO_DATA_TOKEN).ask(request, body).await
     }
 
-    async fn ask_with(
-        self,
-        token: Option<String>,
-        request: Builder,
-        body: Vec<u8>,
-        unauthorized: &str,
-    ) -> Result<Bytes, Failure> {
-        let request = match token {
-            Some(token) => request.header(AUTHORIZATION, token),
-            None => request,
-        };
-        let sent = timeout(TIMEOUT, self.send(request, body)).await;
-        let url = if self.url.is_empty() { "--url" } else { self.url };
-        let answer =
-            sent.map_err(|_| format!("{url} did not answer within {} s", TIMEOUT.as_secs()))?;
-        match answer.map_err(|error| format!("{url}: {error}"))? {
-            (StatusCode::UNAUTHORIZED, _) => Err(unauthorized.into()),
-            (status, reply) => answer_or_problem(status, reply),
-        }
+    fn session(self, token: Option<String>, unauthorized: &'static str) -> Session<'s> {
+        Session { server: self, token, unauthorized, connection: None }
     }
 
-    async fn send(self, request: Builder, body: Vec<u8>) -> Result<(StatusCode, Bytes), Failure> {
+    async fn connect(self) -> Result<Connection, Failure> {
         let url: Uri = self.url.parse().map_err(|_| NO_ADDRESS)?;
         let (is_tls, authority) = match (url.scheme_str(), url.authority()) {
             (Some("http"), Some(authority)) => (false, authority),
@@ -78,51 +61,119 @@ impl Server<'_> {
         if self.ca.is_some() && !is_tls {
             return Err("--ca is for a URL that begins with https://".into());
         }
-        let mut request =
-            request.header(HOST, authority.as_str()).body(Full::new(Bytes::from(body)))?;
-        let path = format!("{}{}", url.path().trim_end_matches('/'), request.uri());
-        *request.uri_mut() = path.parse()?;
-
         let host = authority.host().trim_matches(['[', ']']);
         let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let stream = TcpStream::connect((host, port)).await.map_err(|error| {
             format!("{error}; start a server with `spillgate serve`, or name another with --url")
         })?;
-        match is_tls {
-            false => exchange(stream, request).await,
-            true => exchange(tls::shake_hands(stream, host, self.ca).await?, request).await,
-        }
+        let sender = match is_tls {
+            false => shake_hands(stream).await?,
+            true => shake_hands(tls::shake_hands(stream, host, self.ca).await?).await?,
+        };
+        let (authority, path) =
+            (authority.to_string(), url.path().trim_end_matches('/').to_owned());
+        Ok(Connection { sender, authority, path })
     }
 }
 
-/// Sends a request over a new connection, and returns status and body of the answer.
-async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Full<Bytes>>,
-) -> Result<(StatusCode, Bytes), Failure> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let response = sender.send_request(request).await.map_err(|error| {
-        match error.is_parse() || error.is_incomplete_message() || error.is_canceled() {
-            true => Failure::from(format!("no HTTP answer ({error}); {WRONG_LISTENER}")),
-            false => error.into(),
-        }
-    })?;
-    let status = response.status();
-    let reply = Limited::new(response.into_body(), REPLY_MAX).collect().await;
-    Ok((status, reply.map_err(|error| error.to_string())?.to_bytes()))
+/// Requests to one server, one after another over one connection. If the server has closed it, the next request opens
+/// another.
+pub(crate) struct Session<'s> {
+    server: Server<'s>,
+    /// The value of the header `authorization`.
+    token: Option<String>,
+    /// The error for a token that the server refuses.
+    unauthorized: &'static str,
+    connection: Option<Connection>,
 }
 
-/// Sends a request to an admin API, with the token of a file if one is named, else with that of the environment if it
-/// has one.
+struct Connection {
+    sender: http1::SendRequest<Full<Bytes>>,
+    authority: String,
+    /// The path of the URL, to which those of requests are appended.
+    path: String,
+}
+
+impl Session<'_> {
+    /// Opens a session with an admin API, with the token of a file if one is named, else with that of the environment
+    /// if it has one. The first request opens the connection.
+    pub(crate) fn of_admin_api(api: &AdminApi) -> Result<Session<'_>, Failure> {
+        let token = token(api.token_file.as_deref())?.or_else(token_in_environment);
+        Ok(Server { url: &api.url, ca: api.ca.as_deref() }.session(token, NO_TOKEN))
+    }
+
+    /// Sends a request, and returns the answer. A problem is an error.
+    pub(crate) async fn ask(&mut self, request: Builder, body: Vec<u8>) -> Result<Bytes, Failure> {
+        let (status, reply) = self.send(request, body).await?;
+        answer_or_problem(status, reply)
+    }
+
+    /// Sends a request, and returns status and body of the answer. Only a refused token is an error.
+    pub(crate) async fn send(
+        &mut self,
+        request: Builder,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let request = match &self.token {
+            Some(token) => request.header(AUTHORIZATION, token),
+            None => request,
+        };
+        let sent = timeout(TIMEOUT, self.exchange(request, body)).await;
+        let url = if self.server.url.is_empty() { "--url" } else { self.server.url };
+        let answer =
+            sent.map_err(|_| format!("{url} did not answer within {} s", TIMEOUT.as_secs()))?;
+        match answer.map_err(|error| format!("{url}: {error}"))? {
+            (StatusCode::UNAUTHORIZED, _) => Err(self.unauthorized.into()),
+            answer => Ok(answer),
+        }
+    }
+
+    async fn exchange(
+        &mut self,
+        request: Builder,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        // A new connection takes a request at once; a kept one may have been closed since.
+        let is_open = match &mut self.connection {
+            Some(kept) => kept.sender.ready().await.is_ok(),
+            None => false,
+        };
+        let connection = match self.connection.take().filter(|_| is_open) {
+            Some(kept) => kept,
+            None => self.server.connect().await?,
+        };
+        let connection = self.connection.insert(connection);
+        let mut request =
+            request.header(HOST, &connection.authority).body(Full::new(Bytes::from(body)))?;
+        *request.uri_mut() = format!("{}{}", connection.path, request.uri()).parse()?;
+        let response = connection.sender.send_request(request).await.map_err(|error| {
+            match error.is_parse() || error.is_incomplete_message() || error.is_canceled() {
+                true => Failure::from(format!("no HTTP answer ({error}); {WRONG_LISTENER}")),
+                false => error.into(),
+            }
+        })?;
+        let status = response.status();
+        let reply = Limited::new(response.into_body(), REPLY_MAX).collect().await;
+        Ok((status, reply.map_err(|error| error.to_string())?.to_bytes()))
+    }
+}
+
+/// Begins HTTP on a new connection.
+async fn shake_hands(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<http1::SendRequest<Full<Bytes>>, Failure> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// Sends one request to an admin API. See [`Session::of_admin_api`].
 pub(crate) async fn ask_admin_api(
     api: &AdminApi,
     request: Builder,
     body: Vec<u8>,
 ) -> Result<Bytes, Failure> {
-    let token = token(api.token_file.as_deref())?.or_else(token_in_environment);
-    let server = Server { url: &api.url, ca: api.ca.as_deref() };
-    server.ask_with(token, request, body, NO_TOKEN).await
+    Session::of_admin_api(api)?.ask(request, body).await
 }
 
 /// Sends a request to routes of this process, whose limiter has its state in this store. If the store did not decide,
@@ -185,17 +236,19 @@ fn token_in_environment() -> Option<String> {
 
 fn answer_or_problem(status: StatusCode, reply: Bytes) -> Result<Bytes, Failure> {
     // A change that some shards get later is accepted.
-    if matches!(status, StatusCode::OK | StatusCode::ACCEPTED) {
-        return Ok(reply);
+    match status {
+        StatusCode::OK | StatusCode::ACCEPTED => Ok(reply),
+        _ => Err(problem(status, &reply).into()),
     }
-    let problem: serde_json::Value = serde_json::from_slice(&reply).unwrap_or_default();
-    match problem["detail"].as_str() {
-        Some(detail) => Err(detail.into()),
-        None => {
-            Err(format!("the server answered {status}, and not as Spillgate does; check the URL")
-                .into())
-        }
-    }
+}
+
+/// Returns the text of a problem that a server answered.
+pub(crate) fn problem(status: StatusCode, reply: &[u8]) -> String {
+    let problem: serde_json::Value = serde_json::from_slice(reply).unwrap_or_default();
+    problem["detail"].as_str().map_or_else(
+        || format!("the server answered {status}, and not as Spillgate does; check the URL"),
+        str::to_owned,
+    )
 }
 
 /// The token of commands that name no file. It is no setting of the service.
@@ -215,5 +268,5 @@ const NO_TOKEN: &str = "no token or a wrong one; name its file with --token-file
 /// The longest wait for an answer. A server decides in milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The most bytes of an answer, far above those of a decision with 64 limits and of the longest list of subjects.
-const REPLY_MAX: usize = 4 * 1024 * 1024;
+/// The most bytes of an answer: those of 10,000 overrides, of which each has up to 8 KiB of subject and limits.
+const REPLY_MAX: usize = 128 * 1024 * 1024;

@@ -125,7 +125,7 @@ impl std::fmt::Display for Answer {
 }
 
 const OVERRIDDEN: &str =
-    " (an override set while running is in force; GET /admin/v1/overrides lists them)";
+    " (an override set while running is in force; `spillgate admin overrides` lists them)";
 
 #[cfg(test)]
 mod tests {
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(
             serde_json::from_str::<Answer>(reply).unwrap().to_string(),
             "Denied by login/0, for 11.1 s.\n  login/0 (5/1m) denies.\n    At 10/1m, 5 would be left.\n  \
-             matched: login (an override set while running is in force; GET /admin/v1/overrides lists them)\n  \
+             matched: login (an override set while running is in force; `spillgate admin overrides` lists them)\n  \
              not matched: api: the request has no attribute \"user\" (shadow: denies nothing)\n  not matched: 2 more"
         );
     }

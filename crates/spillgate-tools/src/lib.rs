@@ -19,6 +19,6 @@ pub mod validate;
 pub use bench::BenchArgs;
 pub use flag::{attribute, whole_number};
 pub use import::ImportArgs;
-pub use output::{Failure, counted, printable, say, write};
+pub use output::{Failure, counted, printable, say, table, write};
 pub use simulate::SimulateArgs;
 pub use token::token;

@@ -43,7 +43,7 @@ pub(crate) fn grouped(number: u64) -> String {
 
 /// Returns the rows of a table, each after a line break, in columns as wide as their content: the first `left_columns`
 /// of them aligned left, the others right. All rows have as many cells as the first.
-pub(crate) fn table(rows: &[impl AsRef<[String]>], left_columns: usize) -> String {
+pub fn table(rows: &[impl AsRef<[String]>], left_columns: usize) -> String {
     let columns = rows.first().map_or(0, |row| row.as_ref().len());
     let length = |row: &[String], column: usize| row[column].chars().count();
     let widths: Vec<usize> = (0..columns)
@@ -51,13 +51,15 @@ pub(crate) fn table(rows: &[impl AsRef<[String]>], left_columns: usize) -> Strin
         .collect();
     let mut text = String::new();
     for row in rows {
-        text.push('\n');
+        let mut line = String::new();
         for (column, (cell, width)) in row.as_ref().iter().zip(&widths).enumerate() {
-            text.push_str(&match column < left_columns {
+            line.push_str(&match column < left_columns {
                 true => format!("  {cell:width$}"),
                 false => format!("  {cell:>width$}"),
             });
         }
+        text.push('\n');
+        text.push_str(line.trim_end());
     }
     text
 }

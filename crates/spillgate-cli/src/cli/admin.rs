@@ -1,12 +1,14 @@
 //! The command line of `spillgate admin`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use spillgate_tools::{attribute, whole_number};
 
 use super::{AdminApi, Cost, cost};
 
-/// Changes rules and subjects of running servers, and lists who changed what.
+/// Changes rules and subjects of running servers, and lists what is in force and who changed what.
 ///
 /// A change reaches every server on the same store within a second. While the store is down it is
 /// in force at once at the server asked, and everywhere after the store is back: then ask each
@@ -39,6 +41,12 @@ pub(crate) enum Action {
     Refund(RefundArgs),
     /// Resets the counters of a subject, or of a whole rule
     Reset(ResetArgs),
+    /// Lists the rules with their modes and limits
+    Rules,
+    /// Lists the overrides and blocks that were set while running, the oldest first
+    Overrides(OverridesArgs),
+    /// Sets the overrides and blocks of a file that `overrides --export` wrote
+    Import(FileArgs),
     /// Lists the last changes, the newest first
     Audit(AuditArgs),
 }
@@ -138,14 +146,48 @@ pub(crate) struct ResetArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct OverridesArgs {
+    /// Only subjects with these attributes, by part of the value: tenant=acme
+    #[arg(value_name = "NAME=PART", value_parser = attribute)]
+    pub(crate) attributes: Vec<(String, String)>,
+
+    /// Only overrides of this rule
+    #[arg(long, value_name = "NAME")]
+    pub(crate) rule: Option<String>,
+
+    /// Print a line of JSON for each, which `admin import` takes
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) export: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FileArgs {
+    /// The file, with an override in JSON on each line; - for the standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Check the file and print what would be set
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct AuditArgs {
     /// Only changes of this rule
     #[arg(long, value_name = "NAME")]
     pub(crate) rule: Option<String>,
 
-    /// The most changes to list
-    #[arg(short, long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub(crate) number: u16,
+    /// The most changes to list [default: 20, or 1000 with --since or --export]
+    #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) number: Option<u16>,
+
+    /// Only changes after this: 2h for the last two hours, or 2030-01-31T18:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = since)]
+    pub(crate) since: Option<Timestamp>,
+
+    /// Print a line of JSON for each change, the oldest first
+    #[arg(long, conflicts_with_all = ["json", "number"])]
+    pub(crate) export: bool,
 }
 
 #[derive(Args, Debug)]
@@ -194,6 +236,15 @@ fn instant(text: &str) -> Result<Timestamp, String> {
     text.parse().map_err(|_| "write an instant such as 2030-01-31T18:00:00Z".to_owned())
 }
 
+/// Reads an instant, or the time that has passed since then.
+fn since(text: &str) -> Result<Timestamp, String> {
+    let ago = |time| Timestamp::now().checked_sub(time).ok();
+    let since = duration(text).ok().and_then(ago).or_else(|| instant(text).ok());
+    since.ok_or_else(|| {
+        "write a time such as 2h, or an instant such as 2030-01-31T18:00:00Z".to_owned()
+    })
+}
+
 /// Longer changes belong into the policy file.
 const LASTING_MAX_S: i64 = 366 * 86_400;
 
@@ -206,7 +257,12 @@ Examples:
   spillgate admin unblock login ip=203.0.113.7
   spillgate admin refund api tenant=acme --cost tokens=900
   spillgate admin reset api tenant=acme
+  spillgate admin rules
+  spillgate admin overrides tenant=acme
+  spillgate admin overrides --export > overrides.jsonl
+  spillgate admin import overrides.jsonl --dry-run
   spillgate admin audit -n 5
+  spillgate admin audit --export --since 24h >> audit.jsonl
   spillgate admin mode api off --url http://10.0.0.7:8082
 
 Exit codes: 0 done everywhere, 1 in force where asked but a shard gets it later, 2 error.";

@@ -7,6 +7,8 @@ mod explain;
 mod guard;
 mod health;
 mod history;
+mod import;
+mod lists;
 mod metrics;
 mod outage;
 mod overrides;

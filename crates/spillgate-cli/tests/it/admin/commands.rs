@@ -81,7 +81,7 @@ fn an_operator_blocks_raises_refunds_resets_and_reads_the_audit() {
         let entries: Vec<&str> = lines.iter().map(|line| &line[22..]).collect();
         assert_eq!(entries[0], "local  reset-rule api  (fresh start)");
         assert_eq!(entries[1], "local  refund api tenant=acme user=ann 1 requests");
-        assert_eq!(entries[4], "local  set-override api tenant=acme 9/hour");
+        assert_eq!(entries[4], "local  set-override api tenant=acme 0=9/hour burst 20");
         assert_eq!(entries[5], "local  clear-mode api");
         assert_eq!(entries[6], "local  set-mode api off");
         let block = entries[8];
