@@ -10,13 +10,20 @@ const TALL = 190, LEFT = 50, RIGHT = 8, TOP = 16, BOTTOM = 32;
 
 const charts = new Set();
 const readers = new Set();
-let cursor = null;
+let pointed = null, kept = null;
+const cursor = () => pointed ?? kept;
 
-/** Shows a time on all charts; null shows the latest. */
+/** Shows a time on all charts; null shows the one that is kept, or the latest. */
 export function pointAt(at) {
-  cursor = at;
+  pointed = at;
   charts.forEach(draw => draw());
-  readers.forEach(read => read(at));
+  readers.forEach(read => read(cursor()));
+}
+
+/** Shows a time on all charts as long as no other one is pointed at. */
+export function keepAt(at) {
+  kept = at;
+  pointAt(null);
 }
 
 /** Calls `read` with the time under the cursor, or null. Returns a function that ends it. */
@@ -25,25 +32,32 @@ export function onCursor(read) {
   return () => readers.delete(read);
 }
 
-/** A chart in `place` of `series` ({name, label}); `format` writes a value, `none` is shown without any. */
-export function chart(place, { label, series, kind, format, none }) {
+/**
+ * A chart in `place` of `series` ({name, label}); `format` writes a value, `none` is shown without any. A series without a value
+ * above 0 is left out. `pick` is called with a time that is clicked.
+ */
+export function chart(place, { label, series, kind, format, none, pick }) {
   place.classList.add('chart');
   const svg = node('svg', { role: 'img', tabindex: 0 });
   const values = new Map();
-  const legend = el('ul', { className: 'legend' }, ...series.map(({ name, label }) => {
-    const value = el('b');
+  const legend = el('ul', { className: 'legend' });
+  for (const { name, label } of series) {
+    const value = el('b'), entry = el('li', {}, el('i', { className: name }), label, value);
     values.set(name, value);
-    return el('li', {}, el('i', { className: name }), label, value);
-  }));
+    legend.append(entry);
+  }
   place.replaceChildren(svg, legend);
-  let points = [], span = 900, events = [], scale = null;
+  let points = [], runs = [], shown = [], view = null, scale = null;
 
   /** Draws the curves: after new points and a new size. */
   function paint() {
     const wide = Math.max(place.clientWidth, 200), tall = svg.clientHeight || TALL;
-    const to = points.at(-1)?.at ?? Date.now() / 1000, from = to - span;
+    if (!view) return;
+    const { to, span, began, events } = view, from = to - span;
+    shown = series.filter(({ name }) => points.some(point => point[name]));
+    series.forEach((one, i) => { legend.children[i].hidden = !shown.includes(one); });
     const top = ceiling(Math.max(0, ...points.map(point => height(point))));
-    const x = at => LEFT + (at - from) / span * (wide - LEFT - RIGHT);
+    const x = at => LEFT + Math.max(0, at - from) / span * (wide - LEFT - RIGHT);
     const y = value => tall - BOTTOM - value / top * (tall - TOP - BOTTOM);
     scale = { wide, tall, from, to, x };
     svg.setAttribute('viewBox', `0 0 ${wide} ${tall}`);
@@ -56,8 +70,8 @@ export function chart(place, { label, series, kind, format, none }) {
       parts.push(text(time, { x: x(at), y: tall - 17, 'text-anchor': anchor }));
       if (date) parts.push(text(date, { x: x(at), y: tall - 4, 'text-anchor': anchor }));
     }
-    const isEmpty = !points.some(point => series.some(({ name }) => point[name]));
-    if (isEmpty && none) parts.push(text(none, { class: 'none', x: (LEFT + wide) / 2, y: tall / 2 - 8, 'text-anchor': 'middle' }));
+    if (began > from) parts.unshift(...shade(x(Math.min(began, to)), tall));
+    if (!shown.length) parts.push(text(none, { class: 'none', x: (LEFT + wide) / 2, y: tall / 2 - 8, 'text-anchor': 'middle' }));
     else parts.push(...(kind === 'stack' ? areas(x, y) : lines(x, y)));
     for (const event of events.filter(event => event.at >= from && event.at <= to)) parts.push(mark(event, x(event.at), tall));
     svg.replaceChildren(...parts, node('g', { class: 'pointer' }));
@@ -65,41 +79,42 @@ export function chart(place, { label, series, kind, format, none }) {
   }
 
   const height = point => (kind === 'stack'
-    ? series.reduce((sum, { name }) => sum + (point[name] ?? 0), 0)
-    : Math.max(0, ...series.map(({ name }) => point[name] ?? 0)));
+    ? shown.reduce((sum, { name }) => sum + (point[name] ?? 0), 0)
+    : Math.max(0, ...shown.map(({ name }) => point[name] ?? 0)));
 
   /** The ends of a point's interval: the first point is drawn from its beginning. */
   const along = points => points.flatMap((point, i) => (i ? [[point.at, point]] : [[point.at - point.seconds, point], [point.at, point]]));
 
   function areas(x, y) {
-    const path = along(points), floor = path.map(() => 0), drawn = [];
-    for (const { name } of series) {
-      const low = floor.slice();
-      path.forEach(([, point], i) => { floor[i] += point[name] ?? 0; });
-      if (!points.some(point => point[name])) continue;
-      const up = path.map(([at], i) => `${x(at).toFixed(1)} ${y(floor[i]).toFixed(1)}`);
-      const down = path.map(([at], i) => `${x(at).toFixed(1)} ${y(low[i]).toFixed(1)}`).reverse();
-      drawn.push(node('path', { class: `area ${name}`, d: `M${up.concat(down).join('L')}Z` }));
-    }
-    return drawn;
+    const paths = runs.map(along), floors = paths.map(path => path.map(() => 0));
+    return shown.map(({ name }) => {
+      const d = paths.map((path, run) => {
+        const floor = floors[run];
+        const down = path.map(([at], i) => `${x(at).toFixed(1)} ${y(floor[i]).toFixed(1)}`).reverse();
+        path.forEach(([, point], i) => { floor[i] += point[name] ?? 0; });
+        const up = path.map(([at], i) => `${x(at).toFixed(1)} ${y(floor[i]).toFixed(1)}`);
+        return `M${up.concat(down).join('L')}Z`;
+      });
+      return node('path', { class: `area ${name}`, d: d.join('') });
+    });
   }
 
   function lines(x, y) {
-    return series.map(({ name }) => {
-      const known = along(points.filter(point => point[name] !== undefined));
-      const d = known.map(([at, point], i) => `${i ? 'L' : 'M'}${x(at).toFixed(1)} ${y(point[name]).toFixed(1)}`);
-      return d.length ? node('path', { class: `line ${name}`, d: d.join('') }) : null;
-    }).filter(Boolean);
+    return shown.map(({ name }) => {
+      const known = runs.flatMap(run => split(run, point => point[name] !== undefined, () => true));
+      const d = known.map(run => along(run).map(([at, point], i) => `${i ? 'L' : 'M'}${x(at).toFixed(1)} ${y(point[name]).toFixed(1)}`).join(''));
+      return node('path', { class: `line ${name}`, d: d.join('') });
+    });
   }
 
   /** Draws the cursor, and the values at its time. */
   function draw() {
     if (!scale) return;
     const { tall, wide, x } = scale;
-    const point = cursor === null ? points.at(-1) : nearest(points, cursor);
+    const time = cursor(), point = time === null ? points.at(-1) : nearest(points, time);
     const pointer = svg.querySelector('.pointer');
     pointer?.replaceChildren();
-    if (cursor !== null && point && pointer) {
+    if (time !== null && point && pointer) {
       const at = x(point.at), anchor = at > wide - 60 ? 'end' : at < LEFT + 30 ? 'start' : 'middle';
       pointer.append(node('line', { class: 'cursor', x1: at, x2: at, y1: TOP, y2: tall - BOTTOM }), text(clock(point.at), { class: 'time', x: at, y: TOP - 4, 'text-anchor': anchor }));
     }
@@ -107,23 +122,25 @@ export function chart(place, { label, series, kind, format, none }) {
       const value = point?.[name];
       values.get(name).textContent = value === undefined ? '–' : format(value);
     }
-    const shown = series.map(({ name, label }) => `${label} ${values.get(name).textContent}`).join(', ');
-    svg.setAttribute('aria-label', `${label}${point ? ` at ${clock(point.at)}` : ''}: ${shown}`);
+    const read = shown.map(({ name, label }) => `${label} ${values.get(name).textContent}`).join(', ');
+    svg.setAttribute('aria-label', `${label}${point ? ` at ${clock(point.at)}` : ''}: ${read || none}`);
   }
 
-  svg.addEventListener('pointermove', event => {
-    if (!scale || !points.length) return;
+  const under = event => {
     const part = (event.clientX - svg.getBoundingClientRect().left - LEFT) / (scale.wide - LEFT - RIGHT);
-    pointAt(nearest(points, scale.from + part * span).at);
-  });
+    return nearest(points, scale.from + part * view.span).at;
+  };
+  svg.addEventListener('pointermove', event => { if (points.length) pointAt(under(event)); });
+  svg.addEventListener('click', event => { if (points.length) pick(under(event)); });
   svg.addEventListener('pointerleave', () => pointAt(null));
   svg.addEventListener('blur', () => pointAt(null));
   svg.addEventListener('keydown', event => {
     const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity }[event.key];
     if (event.key === 'Escape') pointAt(null);
+    if (event.key === 'Enter' && cursor() !== null) pick(cursor());
     if (step === undefined || !points.length) return;
     event.preventDefault();
-    const at = points.indexOf(nearest(points, cursor ?? points.at(-1).at));
+    const at = points.indexOf(nearest(points, cursor() ?? points.at(-1).at));
     pointAt(points[Math.min(points.length - 1, Math.max(0, at + step))].at);
   });
   const resized = new ResizeObserver(paint);
@@ -132,7 +149,9 @@ export function chart(place, { label, series, kind, format, none }) {
   return {
     /** Shows a history. */
     show(history) {
-      ({ points, span, events } = history);
+      view = history;
+      points = history.points.filter(({ at }) => at > history.to - history.span);
+      runs = split(points, point => point.allowed !== undefined, point => point.follows);
       paint();
     },
     close() {
@@ -140,6 +159,24 @@ export function chart(place, { label, series, kind, format, none }) {
       charts.delete(draw);
     },
   };
+}
+
+/** The runs of points that are known, each of which follows on the one before it. */
+function split(points, isKnown, follows) {
+  const runs = [];
+  let run = null;
+  for (const point of points) {
+    if (!isKnown(point)) run = null;
+    else if (run && follows(point)) run.push(point);
+    else runs.push(run = [point]);
+  }
+  return runs;
+}
+
+/** The time before the start of the instance, of which there are no points. */
+function shade(end, tall) {
+  const wide = end - LEFT, label = text('before the start', { class: 'before', x: LEFT + wide / 2, y: tall / 2 - 4, 'text-anchor': 'middle' });
+  return [node('rect', { class: 'before', x: LEFT, y: TOP, width: wide, height: tall - TOP - BOTTOM }), wide > 110 ? label : ''];
 }
 
 function nearest(points, at) {

@@ -2,6 +2,7 @@
 
 import { askForToken } from './dialogs.js';
 import { $, write } from './dom.js';
+import { takeView } from './history.js';
 import { live, onChange, refresh, take } from './live.js';
 import { overridesPage } from './overrides.js';
 import { overviewPage } from './overview.js';
@@ -28,6 +29,7 @@ function open() {
   const [path, query] = location.hash.slice(2).split('?');
   const [make, entry] = PAGES.get(path || 'overview') ?? PAGES.get('overview');
   page?.close();
+  takeView(new URLSearchParams(query));
   $('main').replaceChildren();
   page = make($('main'), new URLSearchParams(query));
   document.title = `${page.title} · Spillgate`;

@@ -2,12 +2,15 @@
 
 import { chart } from './chart.js';
 import { el, section, write } from './dom.js';
-import { REASONS, SOURCES, watchHistory } from './history.js';
+import { REASONS, SOURCES, look, watchHistory } from './history.js';
 import { live } from './live.js';
 import { eventList, rangeBar } from './ranges.js';
+import { rulePageOf } from './rules.js';
 import { storePanel } from './store.js';
 import { heaviest, ranking } from './subjects.js';
 import { duration, number, rate } from './words.js';
+
+const LISTED = 6;
 
 /** The series of a chart, labelled by their names. */
 export const named = names => names.map(name => ({ name, label: name.replaceAll('-', ' ') }));
@@ -16,11 +19,11 @@ export function overviewPage(place) {
   const figures = figuresOf();
   const range = rangeBar();
   const plots = {
-    requests: plot('Requests per second', 'more', {
+    requests: plot('Requests per second', 'less', {
       kind: 'stack', format: rate, none: 'No request in this time. Send one to the HTTP API: POST /v1/check.',
       series: [{ name: 'allowed', label: 'allowed' }, { name: 'denied', label: 'denied' }],
     }),
-    reasons: plot('Denials by rules, by reason', 'less', {
+    reasons: plot('Denials by reason', 'half', {
       kind: 'stack', format: rate, none: 'No rule has denied anything in this time.', series: named(REASONS),
     }),
     latency: plot('Time of a decision', 'less', {
@@ -35,12 +38,15 @@ export function overviewPage(place) {
   };
   const store = storePanel('more');
   const events = eventList('Events', 'full');
+  const rules = ranking('No rule has denied anything in this time.');
   const denied = ranking('No denials in the last minute.'), consumers = ranking('No use in the last minute.');
-  place.append(figures.element, range.element, plots.requests.element, plots.reasons.element, plots.latency.element,
-    plots.sources.element, plots.calls.element, store.element, events.element,
-    section('Most denials in the last minute', 'half', denied.element), section('Most use in the last minute', 'half', consumers.element));
+  place.append(figures.element, range.element, plots.requests.element, section('Denials by rule', 'quarter', rules.element),
+    section('Most denials in the last minute', 'third', denied.element), plots.reasons.element,
+    section('Most use in the last minute', 'half', consumers.element), events.element,
+    plots.latency.element, plots.sources.element, plots.calls.element, store.element);
   const stop = watchHistory(null, history => {
     [range, events, ...Object.values(plots)].forEach(one => one.show(history));
+    rules.show(history.rules.filter(one => one.denied).slice(0, LISTED).map(itemOf));
   });
   return {
     title: 'Overview',
@@ -48,8 +54,8 @@ export function overviewPage(place) {
       if (!live.event) return;
       figures.show(live.event);
       store.show(live.event);
-      denied.show(heaviest(live.event.top, 'most_denied', 8));
-      consumers.show(heaviest(live.event.top, 'consumers', 8));
+      denied.show(heaviest(live.event.top, 'most_denied', LISTED));
+      consumers.show(heaviest(live.event.top, 'consumers', LISTED));
     },
     close() {
       stop();
@@ -59,11 +65,23 @@ export function overviewPage(place) {
   };
 }
 
-/** A section with a chart. */
+/** The denials of a rule as an item of a ranking. */
+function itemOf({ rule, allowed, denied }) {
+  const part = `${number(denied / (allowed + denied) * 100)} % denied`;
+  const isShadow = live.rules.find(one => one.name === rule)?.mode.in_force === 'shadow';
+  return { name: rule ?? 'all other rules', href: rule && rulePageOf(rule), about: isShadow ? 'in shadow, so allowed' : part, count: denied };
+}
+
+/** A section with a chart. A click on it holds the view, with a mark at that time. */
 export function plot(heading, wide, options) {
   const place = el('div');
-  const drawn = chart(place, { label: heading, ...options });
-  return { ...drawn, element: section(heading, wide, place) };
+  let to = null;
+  const drawn = chart(place, { label: heading, pick: at => look({ until: to, at }), ...options });
+  const show = history => {
+    ({ to } = history);
+    drawn.show(history);
+  };
+  return { ...drawn, show, element: section(heading, wide, place) };
 }
 
 /** The figures of the last second. */

@@ -1,31 +1,36 @@
 // The bar above the charts: the range, the time under the cursor with the events near it, and the list of events.
 
-import { onCursor, pointAt } from './chart.js';
+import { onCursor } from './chart.js';
 import { el, section, write } from './dom.js';
-import { RANGES, choose, range } from './history.js';
+import { RANGES, look, view, writeView } from './history.js';
 import { moment, zone } from './words.js';
 
 const SHOWN = 10;
 
-/** A choice of ranges, and a line that shows the time under the cursor. */
+/** A choice of ranges, a button that holds the view, and a line that shows the time under the cursor. */
 export function rangeBar() {
+  writeView();
   const choices = [...RANGES].map(([name, { label }]) => {
-    const input = el('input', { type: 'radio', name: 'range', value: name, checked: name === range() });
-    input.addEventListener('change', () => choose(name));
+    const input = el('input', { type: 'radio', name: 'range', value: name, checked: name === view.range });
+    input.addEventListener('change', () => look({ range: name }));
     return el('label', {}, input, el('span', {}, label));
   });
   const readout = el('p', { className: 'readout' });
-  let history = { points: [], events: [], span: 900 }, pointed = null;
+  const hold = el('button', { type: 'button', className: 'quiet' }, 'Hold');
+  hold.addEventListener('click', () => look(view.until === null ? { until: history.to } : { until: null, at: null }));
+  let history = { points: [], events: [], span: 900 }, pointed = view.at;
   const show = at => {
     pointed = at;
     const near = at === null ? [] : history.events.filter(event => Math.abs(event.at - at) <= history.span / 120);
-    const last = history.points.at(-1);
-    const time = at === null ? `up to ${last ? moment(last.at) : 'now'}, ${zone()}` : moment(at);
+    const time = at === null ? `up to ${history.to ? moment(history.to) : 'now'}, ${zone()}` : moment(at);
+    hold.setAttribute('aria-pressed', String(view.until !== null));
+    write(hold, view.until === null ? 'Hold' : 'Back to now');
+    hold.title = view.until === null ? 'Stop the charts here; the address then shows this time to others' : '';
     write(readout, [time, ...near.map(event => event.text)].join(' · '));
   };
   const stop = onCursor(show);
   return {
-    element: el('div', { className: 'range' }, el('fieldset', {}, el('legend', { className: 'hidden' }, 'Range'), ...choices), readout),
+    element: el('div', { className: 'range' }, el('fieldset', {}, el('legend', { className: 'hidden' }, 'Range'), ...choices), hold, readout),
     show(next) {
       history = next;
       show(pointed);
@@ -50,7 +55,7 @@ export function eventList(heading, wide) {
       before = now;
       const items = newest.map(event => {
         const time = el('button', { type: 'button', className: 'link', title: 'Show this time on the charts' }, moment(event.at));
-        time.addEventListener('click', () => pointAt(event.at));
+        time.addEventListener('click', () => look({ until: last.to, at: event.at }));
         return el('li', { className: event.kind }, time, el('span', {}, event.text));
       });
       const none = el('li', { className: 'note' }, 'No event in this time: no reload, no change by an operator, no outage. A longer range shows more.');

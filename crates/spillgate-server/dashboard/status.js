@@ -6,6 +6,8 @@ import { duration, moment } from './words.js';
 const CLASSES = { ok: 'good', note: 'good', warning: 'warn', critical: 'bad' };
 const PLACES = { 'rule-off': '#/rules?mode=off', 'rule-shadow': '#/rules?mode=shadow', 'nothing-enforced': '#/rules', fallback: '#/rules', 'no-rules': '#/rules' };
 
+const AT_ONCE = 2;
+
 let shown = '';
 
 /** Shows the status of an event. */
@@ -15,9 +17,21 @@ export function showStatus({ status, at_ms: now }) {
   list.hidden = !items.length;
   // Only the ages change every second: the rest is not made again, so that links keep the focus.
   const key = JSON.stringify(items.map(({ level, text, next }) => [level, text, next]));
-  if (key !== shown) list.replaceChildren(...items.map(condition));
+  if (key !== shown) list.replaceChildren(...folded(items));
   shown = key;
-  items.forEach(({ since_ms: since }, i) => write(list.children[i].querySelector('.age'), since === null ? '' : age(since, now)));
+  const ages = list.querySelectorAll('.age');
+  [...urgent(items), ...others(items)].forEach(({ since_ms: since }, i) => write(ages[i], since === null ? '' : age(since, now)));
+}
+
+/** The conditions that are shown at once. */
+const urgent = items => items.filter(({ level }) => level !== 'note').slice(0, AT_ONCE);
+const others = items => items.filter(item => !urgent(items).includes(item));
+
+function folded(items) {
+  const rest = others(items), notes = rest.filter(({ level }) => level === 'note').length, more = rest.length - notes;
+  const label = [more && `${more} more`, notes && `${notes} ${notes > 1 ? 'notes' : 'note'}`].filter(Boolean).join(', ');
+  const fold = rest.length ? el('li', { className: 'fold' }, el('details', {}, el('summary', {}, label), el('ul', {}, ...rest.map(condition)))) : null;
+  return [...urgent(items).map(condition), fold].filter(Boolean);
 }
 
 /** Shows a word and, if there is one, a sentence in place of the conditions. */
@@ -38,4 +52,4 @@ function condition({ level, kind, text, next }) {
 /** Without the marks around code, which only a terminal needs. */
 const plain = text => text.replaceAll('`', '');
 
-const age = (since, now) => `since ${moment(since / 1000)}, for ${duration(Math.max(1, Math.round((now - since) / 1000)))}`;
+const age = (since, now) => `for ${duration(Math.max(1, Math.round((now - since) / 1000)))}, since ${moment(since / 1000)}`;

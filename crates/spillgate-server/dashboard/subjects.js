@@ -10,34 +10,38 @@ export function pageOf(rule, attributes) {
   return `#/subject?${query}`;
 }
 
-/** A list that shows the heaviest of `subjects` ({ rule, subject, whole, count, unit }). */
+/** A list with bars of items { name, href, about, count, unit, isEstimate }. */
 export function ranking(none) {
   const list = el('ol', { className: 'top' });
   let before = '';
   return {
     element: list,
-    show(subjects) {
-      const now = JSON.stringify(subjects);
+    show(items) {
+      const now = JSON.stringify(items);
       if (now === before || list.contains(document.activeElement)) return;
       before = now;
-      if (!subjects.length) return list.replaceChildren(el('li', { className: 'note' }, none));
+      if (!items.length) return list.replaceChildren(el('li', { className: 'note' }, none));
       // Counts in different units are not comparable, so each bar is relative to the largest count in its unit.
-      const most = unit => Math.max(...subjects.filter(other => other.unit === unit).map(other => other.count));
-      list.replaceChildren(...subjects.map(({ rule, subject, whole, count, unit }) => {
+      const most = unit => Math.max(...items.filter(other => other.unit === unit).map(other => other.count));
+      list.replaceChildren(...items.map(({ name, href, about, count, unit, isEstimate }) => {
         const fill = el('span', { className: 'fill' });
         fill.style.width = `${Math.max(2, count / most(unit) * 100)}%`;
-        const name = text(subject) + (whole ? '' : '…');
-        const link = rule && whole ? el('a', { href: pageOf(rule, subject) }, name) : name;
-        return el('li', {}, fill, el('span', { className: 'subject' }, link, ' ', el('small', {}, rule ?? 'inline limit')),
-          el('span', { className: 'count' }, number(count), ' ', el('small', {}, unit)));
+        const link = href ? el('a', { href }, name) : el('span', {}, name);
+        return el('li', {}, fill, el('span', { className: 'subject' }, link, el('small', {}, about)),
+          el('span', { className: 'count' }, isEstimate ? el('small', {}, 'about ') : null, isEstimate ? rounded(count) : number(count), unit ? el('small', {}, ` ${unit}`) : null));
       }));
     },
   };
 }
 
-/** The subjects of a list of `top`, over all its rules, the heaviest first. */
+/** A count from samples, in the three digits that mean something. */
+const rounded = count => number(Number(count.toPrecision(3)));
+
+/** The subjects of a list of `top` as items, over all its rules, the heaviest first. */
 export function heaviest(top, list, most) {
-  const unitOf = rule => (list === 'most_denied' ? 'denials' : rule.unit);
+  const unitOf = rule => (list === 'most_denied' ? '' : rule.unit);
   const all = top.rules.flatMap(rule => rule[list].map(one => ({ ...one, rule: rule.rule, unit: unitOf(rule) })));
-  return all.sort((a, b) => b.count - a.count).slice(0, most);
+  return all.sort((a, b) => b.count - a.count).slice(0, most).map(({ rule, subject, whole, count, unit }) => ({
+    name: text(subject) + (whole ? '' : '…'), href: rule && whole ? pageOf(rule, subject) : null, about: rule ?? 'inline limit', count, unit, isEstimate: true,
+  }));
 }

@@ -31,6 +31,9 @@ pub(crate) use window::{Column, Decisions, RESULTS, SOURCES};
 /// The history of an instance.
 pub(crate) struct History(Mutex<State>);
 
+/// A point: a window, and a position in it.
+type Place<'w> = (&'w Window, usize);
+
 /// The samples and events of an instance.
 struct State {
     seconds: Window,
@@ -95,7 +98,17 @@ pub(crate) struct Extract {
     /// By point: of the rule that was asked for, or of all rules.
     pub(crate) decisions: Vec<Decisions>,
     pub(crate) series: Series,
+    /// The sums over all points by rule, those with most denials first. None if one rule was asked for.
+    pub(crate) rules: Vec<RuleSum>,
     pub(crate) events: Vec<Event>,
+}
+
+/// The decisions of a rule over all points of a range.
+pub(crate) struct RuleSum {
+    /// `None` for all rules without a series of their own.
+    pub(crate) rule: Option<Arc<str>>,
+    pub(crate) allowed: u64,
+    pub(crate) denied: u64,
 }
 
 /// The series that the points of an answer come from.
@@ -196,33 +209,41 @@ impl History {
         self.lock().events.add(Event::new(now_ms(), kind, None, text));
     }
 
-    /// Returns the points and events of a range: of one rule, or of all.
-    pub(crate) fn extract(&self, limiter: &Limiter, range: Range, rule: Option<&str>) -> Extract {
+    /// Returns the points and events of a range that ends at `until_ms`, or now: of one rule, or of all.
+    pub(crate) fn extract(
+        &self,
+        limiter: &Limiter,
+        range: Range,
+        until_ms: Option<u64>,
+        rule: Option<&str>,
+    ) -> Extract {
         let changes = changes::of_audit(&limiter.audit(), now_ms());
         let state = self.lock();
-        let window = match range.step {
-            Step::Second => &state.seconds,
-            Step::Minute => &state.minutes,
-        };
+        let points = state.points(range, until_ms);
         let own = rule.and_then(|rule| state.rules.series_of(rule));
         let series = match (rule, own) {
             (None, _) => Series::Sums,
             (Some(_), Some(own)) => Series::Own { since_ms: own.since_ms },
             (Some(_), None) => Series::Absent,
         };
-        let columns: Vec<Column> = window.last(range.points).map(|at| window.column(at)).collect();
-        let decisions = window.last(range.points).map(|at| match (series, own) {
-            (Series::Sums, _) => window.sum(at),
-            (_, Some(own)) => window.decisions(own.slot, at),
+        let columns: Vec<Column> = points.iter().map(|(window, at)| window.column(*at)).collect();
+        let decisions = points.iter().map(|(window, at)| match (series, own) {
+            (Series::Sums, _) => window.sum(*at),
+            (_, Some(own)) => window.decisions(own.slot, *at),
             (_, None) => Decisions::default(),
         });
-        let end_ms = columns.last().map_or(0, |last| last.at_ms);
-        let began_ms = end_ms.saturating_sub(range.span_ms());
-        let is_shown = |event: &Event| event.at_ms >= began_ms && event.concerns(rule);
+        let rules = match series {
+            Series::Sums => state.rules.sums(&points),
+            Series::Own { .. } | Series::Absent => Vec::new(),
+        };
+        let last_ms = columns.last().map_or(0, |last| last.at_ms);
+        let began_ms = until_ms.unwrap_or(last_ms).saturating_sub(range.span_ms());
+        let shown = began_ms..=until_ms.unwrap_or(u64::MAX);
+        let is_shown = |event: &Event| shown.contains(&event.at_ms) && event.concerns(rule);
         let mut events: Vec<Event> =
             state.events.all().cloned().chain(changes).filter(is_shown).collect();
         events.sort_by_key(|event| event.at_ms);
-        Extract { decisions: decisions.collect(), series, events, columns }
+        Extract { decisions: decisions.collect(), series, rules, events, columns }
     }
 
     /// Returns the latest point with the growth of each count; `None` before the first sample.
@@ -260,6 +281,32 @@ impl History {
 }
 
 impl State {
+    /// Returns the places of the points of a range, the oldest first.
+    fn points(&self, range: Range, until_ms: Option<u64>) -> Vec<Place<'_>> {
+        fn all(window: &Window) -> impl Iterator<Item = Place<'_>> {
+            window.last(MINUTES).map(move |at| (window, at))
+        }
+        let (window, others) = match range.step {
+            Step::Second => (&self.seconds, &self.minutes),
+            Step::Minute => (&self.minutes, &self.minutes),
+        };
+        let Some(until_ms) = until_ms else {
+            return window.last(range.points).map(|at| (window, at)).collect();
+        };
+        let column = |(window, at): &Place<'_>| window.column(*at);
+        let began_ms = |column: Column| column.at_ms.saturating_sub(u64::from(column.lasted_ms));
+        let from_ms = until_ms.saturating_sub(range.span_ms());
+        // Points of a second are kept for the shortest time. Earlier ones are replaced by those of their minutes.
+        let oldest_ms = all(window).next().map_or(0, |place| began_ms(column(&place)));
+        let earlier = all(others)
+            .take_while(|place| from_ms < oldest_ms && began_ms(column(place)) < oldest_ms);
+        let mut points: Vec<Place<'_>> = earlier.collect();
+        let joint_ms = points.last().map_or(0, |place| column(place).at_ms);
+        points.extend(all(window).filter(|place| column(place).at_ms > joint_ms));
+        points.retain(|place| (from_ms + 1..=until_ms).contains(&column(place).at_ms));
+        points
+    }
+
     fn add(&mut self, counts: Counts, stats: &Stats, shards: &[ShardStatus], at: At) {
         let degraded = shards.iter().filter(|shard| shard.degraded).count();
         let now = Totals {

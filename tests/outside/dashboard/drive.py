@@ -216,6 +216,21 @@ def drive(page, world):
         page.until(f"document.querySelector({json.dumps(place)})")
     page.until("document.querySelector('.figures').textContent.includes('of this instance')")
 
+    step("the first screen of a laptop, and two of a phone, have denials by rule and the most denied subjects; notes are folded")
+    for wide, tall in ((1366, 768), (390, 2 * 844)):
+        page.size(wide, tall, touch=wide < 500)
+        for heading in ("Requests per second", "Denials by rule", "Most denials in the last minute"):
+            bottom = page.say(f"document.querySelector('section[aria-label={json.dumps(heading)}] :is(.legend, li:nth-child(3))').getBoundingClientRect().bottom")
+            assert bottom <= tall, f"{heading} ends at {bottom} px of {tall}"
+    page.size(1440, 900)
+    assert page.say("document.querySelector('#conditions details').open") is False
+    page.until("document.querySelector('.top .count').textContent && document.querySelector('section[aria-label^=\"Most denials\"] .count').textContent.startsWith('about ')")
+
+    step("series of zeros are hidden, and the time before the start is shaded")
+    page.until("document.querySelector('rect.before')")
+    legends = page.say("[...document.querySelectorAll('.legend li')].filter(one => one.checkVisibility()).map(one => one.textContent.replace(/[\\d.]+.*/, ''))")
+    assert "limit exceeded" in legends and not set(legends) & {"overloaded", "failed", "outage policy"}, legends
+
     step("every range is loaded; the cursor shows one time on all charts, by pointer and by keyboard")
     for name in ("3m", "1h", "24h", "15m"):
         page.click(f".range input[value='{name}']")
@@ -436,6 +451,8 @@ def drive(page, world):
     page.until("document.getElementById('status').textContent === 'no connection'")
     world.server.send_signal(signal.SIGCONT)
     page.until("document.getElementById('status').textContent !== 'no connection' && document.getElementById('banner').hidden")
+    # The curve has a gap there, and no diagonal.
+    page.until("document.querySelector('path.area.allowed').getAttribute('d').split('M').length > 2")
 
     step("by keyboard alone, readable in every size and light")
     for hash, names in (
@@ -542,7 +559,7 @@ FAULTS = """(() => {
     return layers.reverse().reduce((under, top) => over(top, under), {r: 255, g: 255, b: 255, a: 1});
   };
   const boxes = [];
-  for (const element of document.querySelectorAll('main *, header *, #banner')) {
+  for (const element of document.querySelectorAll('main *, header *, #banner, #conditions *')) {
     const own = [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
     const field = element.matches('input, select, button');
     if (!own && !field || !element.checkVisibility({ opacityProperty: true }) || element.closest('.hidden, .skip, thead, option')) continue;

@@ -78,6 +78,7 @@ const CALLS: &[(&str, &str, &str, &str, u16)] = &[
     ("GET", "/admin/v1/top", "/admin/v1/top?rule=none", "", 404),
     ("GET", "/admin/v1/history", "/admin/v1/history", "", 200),
     ("GET", "/admin/v1/history", "/admin/v1/history?range=24h&rule=ip", "", 200),
+    ("GET", "/admin/v1/history", "/admin/v1/history?until=2026-11-25T02:10:00Z", "", 200),
     ("GET", "/admin/v1/history", "/admin/v1/history?range=5m", "", 400),
     ("GET", "/admin/v1/history", "/admin/v1/history?rule=none", "", 404),
     (

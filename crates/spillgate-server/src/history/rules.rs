@@ -6,6 +6,7 @@ use std::sync::Arc;
 use spillgate::Reason;
 use spillgate::metrics::RuleCounts;
 
+use super::RuleSum;
 use super::window::{Decisions, OTHERS, RESULTS, SLOTS, SOURCES, Window, small};
 
 /// The rules that have decided, and the slots of those with a series.
@@ -102,6 +103,26 @@ impl Rules {
     pub fn series_of(&self, rule: &str) -> Option<Own> {
         let named = self.known.values().filter(|known| &*known.rule == rule);
         named.max_by_key(|known| known.seen)?.own
+    }
+
+    /// Returns the decisions of each rule over some points, those with most denials first. The rules without a series are
+    /// one entry, the last.
+    pub fn sums(&self, points: &[(&Window, usize)]) -> Vec<RuleSum> {
+        let own = self.known.values().filter_map(|known| Some((known, known.own?.slot)));
+        let slots = own.map(|(known, slot)| (Some(Arc::clone(&known.rule)), slot));
+        let sum = |(rule, slot): (Option<Arc<str>>, usize)| {
+            let each = || points.iter().map(|(window, at)| window.decisions(slot, *at));
+            let allowed = each().map(|one| u64::from(one.results[0])).sum();
+            let all: u64 = each().map(|one| one.all()).sum();
+            RuleSum { rule, allowed, denied: all - allowed }
+        };
+        let sums = slots.chain([(None, OTHERS)]).map(sum);
+        let mut sums: Vec<RuleSum> = sums.filter(|sum| sum.allowed + sum.denied > 0).collect();
+        sums.sort_by(|a, b| {
+            let order = |sum: &RuleSum| (sum.rule.is_none(), std::cmp::Reverse(sum.denied));
+            order(a).cmp(&order(b)).then_with(|| a.rule.cmp(&b.rule))
+        });
+        sums
     }
 
     /// Returns a rule; `None` as long as it has decided nothing.

@@ -49,7 +49,7 @@ impl World {
     }
 
     fn extract(&self, range: &str, rule: Option<&str>) -> Extract {
-        self.history.extract(&self.limiter, Range::named(range).unwrap(), rule)
+        self.history.extract(&self.limiter, Range::named(range).unwrap(), None, rule)
     }
 
     /// Returns the number of points, and of their decisions.
@@ -118,6 +118,40 @@ fn ranges_are_bounded_and_move_with_time() {
     let extract = world.extract("15m", None);
     let times = extract.columns.iter().map(|column| column.at_ms);
     assert!(times.is_sorted() && extract.columns[899].at_ms == world.wall_ms - 1_000);
+}
+
+#[test]
+fn a_range_that_ended_earlier_has_points_of_minutes_where_those_of_seconds_are_gone() {
+    let mut world = World::with_rules(2);
+    let began_ms = world.wall_ms;
+    for second in 0..2_000 {
+        world.check(usize::from(second >= 1_000));
+        world.sample();
+    }
+    let until = |second: u64| {
+        let range = Range::named("15m").unwrap();
+        world.history.extract(&world.limiter, range, Some(began_ms + second * 1_000), None)
+    };
+    let lasted = |extract: &Extract| {
+        let columns = extract.columns.iter();
+        columns.map(|column| column.lasted_ms).collect::<Vec<u32>>()
+    };
+    let sums = |extract: &Extract| {
+        let rules = extract.rules.iter();
+        rules.map(|sum| (sum.rule.as_deref().map(str::to_owned), sum.allowed)).collect::<Vec<_>>()
+    };
+    // Seconds reach back to 1,100, in the minute from 1,080 to 1,139.
+    let mixed = until(1_499);
+    let expected = [vec![60_000; 9], vec![1_000; 360]].concat();
+    assert_eq!(lasted(&mixed), expected);
+    assert!(mixed.columns.windows(2).all(|pair| pair[0].at_ms < pair[1].at_ms));
+    let r0 = (Some("r0".to_owned()), 400);
+    assert_eq!(sums(&mixed), [r0, (Some("r1".to_owned()), 500)]);
+    let minutes = until(899);
+    assert_eq!(lasted(&minutes), [60_000; 15]);
+    assert_eq!(sums(&minutes), [(Some("r0".to_owned()), 900)]);
+    assert_eq!(lasted(&until(1_999)), [1_000; 900]);
+    assert!(until(0).columns.len() <= 1);
 }
 
 #[test]

@@ -42,7 +42,12 @@ fn points_have_the_decisions_of_known_traffic() {
         for range in ["3m", "15m", "1h", "24h"] {
             eventually(|| is_counted(range));
         }
+        let found = history(server, "?range=24h");
+        assert_eq!(found["rules"], json!([{"rule": "api", "allowed": 2, "denied": 3}]), "{found}");
+        let past = history(server, "?range=24h&until=2026-01-01T00:00:00Z");
+        assert_eq!((&past["at_ms"], &past["rules"]), (&json!([]), &json!([])), "{past}");
         let api = history(server, "?range=24h&rule=api");
+        assert_eq!(api["rules"], Value::Null, "they are for all rules");
         assert_eq!((&api["kept"], &api["kept_since_ms"]), (&json!(true), &Value::Null));
         assert_eq!(api["instance"], Value::Null);
         assert_eq!(sum(&api["decisions"]["limit-exceeded"]), 3);
@@ -91,7 +96,8 @@ fn an_invalid_query_names_its_field() {
         (long.as_str(), 400, "range", "write 3m"),
         ("?range=3m&range=3m", 400, "range", "given twice"),
         ("?rule=api&rule=api", 400, "rule", "given twice"),
-        ("?since=0", 400, "since", "there are range and rule"),
+        ("?until=yesterday", 400, "until", "\"yesterday\" is not a valid instant"),
+        ("?since=0", 400, "since", "there are range, until and rule"),
         ("?rule=none", 404, "rule", "there is no rule"),
         ("?rule=", 404, "rule", "there is no rule"),
     ] {

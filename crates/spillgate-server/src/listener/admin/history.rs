@@ -1,7 +1,7 @@
-//! The history of this instance: `?range=15m&rule=api`. Columns of equal length, an item for each point.
+//! The history of this instance: `?range=15m&until=2026-11-25T02:10:00Z&rule=api`. Columns of equal length, an item for each point.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::State;
 use axum::response::Response;
@@ -12,7 +12,7 @@ use super::Problem;
 use super::instant::Instant;
 use super::subject::{once, parameters};
 use crate::app::App;
-use crate::history::{Column, Decisions, Event, RESULTS, Range, SOURCES, Series};
+use crate::history::{Column, Decisions, Event, RESULTS, Range, RuleSum, SOURCES, Series};
 use crate::listener::http::answer;
 
 #[derive(Serialize)]
@@ -26,7 +26,26 @@ struct HistoryAnswer<'h> {
     kept_since_ms: Option<u64>,
     #[serde(flatten)]
     points: Points,
+    /// The sums over all points by rule, those with most denials first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rules: Option<Vec<RuleAnswer<'h>>>,
     events: Vec<EventAnswer<'h>>,
+}
+
+#[derive(Serialize)]
+struct RuleAnswer<'h> {
+    /// Null for all rules beyond the busiest.
+    rule: Option<&'h str>,
+    allowed: u64,
+    denied: u64,
+}
+
+/// The parameters of a query.
+#[derive(Default)]
+pub struct Asked {
+    pub(crate) range: Range,
+    until: Option<Instant>,
+    pub(crate) rule: Option<String>,
 }
 
 /// Points by field, the oldest first. Each count belongs to the interval of `lasted_ms` that ends at `at_ms`.
@@ -78,8 +97,9 @@ struct EventAnswer<'h> {
 }
 
 pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
-    let (range, rule) = asked_in(&uri)?;
-    let extract = app.history.extract(app.limiter(), range, rule.as_deref());
+    let Asked { range, until, rule } = asked_in(&uri)?;
+    let until_ms = until.map(|Instant(until)| ms_of(until));
+    let extract = app.history.extract(app.limiter(), range, until_ms, rule.as_deref());
     let (kept, kept_since_ms) = match extract.series {
         Series::Sums => (true, None),
         Series::Own { since_ms } => (true, since_ms),
@@ -98,14 +118,15 @@ pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem>
         kept,
         kept_since_ms,
         points: Points::new(&extract.columns, &extract.decisions, rule.is_none()),
+        rules: rule.is_none().then(|| extract.rules.iter().map(RuleAnswer::new).collect()),
         events: extract.events.iter().map(EventAnswer::new).collect(),
     };
     Ok(answer::json(&answer, POINT_BYTES * extract.columns.len() + answer::ANSWER_BYTES))
 }
 
-/// Reads the range and the rule of a query.
-pub fn asked_in(uri: &Uri) -> Result<(Range, Option<String>), Problem> {
-    let (mut range, mut rule) = (None, None);
+/// Reads the range, its end and the rule of a query.
+pub fn asked_in(uri: &Uri) -> Result<Asked, Problem> {
+    let (mut range, mut until, mut rule) = (None, None, None);
     for (name, value) in parameters(uri) {
         match name.as_ref() {
             "range" => {
@@ -113,11 +134,27 @@ pub fn asked_in(uri: &Uri) -> Result<(Range, Option<String>), Problem> {
                 let named = named.ok_or_else(|| Problem::in_field("range", NO_SUCH_RANGE))?;
                 once(&mut range, &name, named)?;
             }
+            "until" => {
+                let instant = value.parse().map_err(|e: String| Problem::in_field("until", &e))?;
+                once(&mut until, &name, instant)?;
+            }
             "rule" => once(&mut rule, &name, value.into_owned())?,
             _ => return Err(Problem::in_field(&name, NO_SUCH_PARAMETER)),
         }
     }
-    Ok((range.unwrap_or_default(), rule))
+    Ok(Asked { range: range.unwrap_or_default(), until, rule })
+}
+
+/// Returns the milliseconds from 1970 to an instant; 0 for an earlier one.
+fn ms_of(instant: SystemTime) -> u64 {
+    let since = instant.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl<'h> RuleAnswer<'h> {
+    fn new(sum: &'h RuleSum) -> RuleAnswer<'h> {
+        RuleAnswer { rule: sum.rule.as_deref(), allowed: sum.allowed, denied: sum.denied }
+    }
 }
 
 impl Points {
@@ -176,4 +213,4 @@ impl<'h> EventAnswer<'h> {
 /// The estimated bytes of a point in all columns.
 const POINT_BYTES: usize = 160;
 const NO_SUCH_RANGE: &str = "no such range; write 3m, 15m, 1h or 24h";
-const NO_SUCH_PARAMETER: &str = "no such parameter; there are range and rule";
+const NO_SUCH_PARAMETER: &str = "no such parameter; there are range, until and rule";

@@ -1,6 +1,7 @@
 //! Instants in the text form of RFC 3339, such as `2027-01-31T18:00:00Z`.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
@@ -14,10 +15,18 @@ pub struct Instant(pub SystemTime);
 impl<'de> Deserialize<'de> for Instant {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Text(text) = Text::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+impl FromStr for Instant {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Instant, String> {
         let instant = text.parse::<Timestamp>().map_err(|_| {
-            D::Error::custom(format_args!(
-                "{text:?} is no instant up to {LAST}; write one such as \"2027-01-31T18:00:00Z\""
-            ))
+            format!(
+                "{text:?} is not a valid instant up to {LAST}; write one such as \"2027-01-31T18:00:00Z\""
+            )
         })?;
         Ok(Instant(instant.into()))
     }
