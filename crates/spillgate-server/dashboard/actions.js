@@ -1,9 +1,10 @@
 // What an operator can change: modes, overrides, blocks, and the state of a subject.
 
 import { change } from './change.js';
+import { el } from './dom.js';
 import { live } from './live.js';
 import { ask, subjectQuery } from './server.js';
-import { duration, subject as shown } from './words.js';
+import { duration, isNetwork, number, quota, subject as shown } from './words.js';
 
 /** The times that a change can last: [seconds, label]. */
 export const LASTING = [['900', '15 minutes'], ['3600', '1 hour'], ['86400', '1 day'], ['', 'no end']];
@@ -18,7 +19,10 @@ const until = seconds => (seconds ? { expires_at: new Date(Date.now() + seconds 
 /** The reason as a field of a body or a parameter of a query; none if it is empty. */
 const because = reason => (reason ? { reason } : {});
 
-const lasting = seconds => (seconds ? `for ${duration(Number(seconds))}` : 'until it is set back');
+const lasting = seconds => {
+  const chosen = LASTING.find(([value]) => Number(value) === seconds);
+  return seconds ? `for ${chosen?.[1] ?? duration(seconds)}` : 'until it is set back';
+};
 
 /** Ignores a 404: there was nothing to remove. */
 function gone(problem) {
@@ -30,7 +34,7 @@ function gone(problem) {
 export function setMode(rule, mode, seconds = 0) {
   const before = rule.mode, path = pathOf(rule.name);
   const clear = (reason, seen) => ask('DELETE', `${path}?${new URLSearchParams(because(reason))}`, undefined, seen).catch(gone);
-  const isWritten = mode === before.written && !seconds;
+  const isWritten = mode === before.written;
   return change({
     title: `Set ${rule.name} to ${mode}?`,
     effect: `${EFFECTS[mode]}, on every instance, ${isWritten ? 'as the policy file has it' : lasting(seconds)}.`,
@@ -53,8 +57,8 @@ const remove = (rule, subject, reason, seen) => ask('DELETE', `admin/v1/override
 /** The subjects of an override as text. */
 const named = (rule, subject) => (Object.keys(subject).length ? shown(subject) : `every subject of ${rule}`);
 
-/** The override of exactly this subject, if there is one in a list. */
-export function overrideOf(rule, subject, overrides = live.overrides) {
+/** The override of exactly this subject in a list, if there is one. */
+function overrideOf(rule, subject, overrides) {
   const sorted = subject => shown(Object.fromEntries(Object.entries(subject).sort()));
   return overrides.find(one => one.rule === rule && sorted(one.subject) === sorted(subject));
 }
@@ -74,6 +78,7 @@ export function setOverride(rule, subject, limits, seconds) {
   return change({
     title: `${isBlock ? 'Block' : 'Set other limits for'} ${named(rule, subject)}?`,
     effect: `${rule} ${effect}, on every instance, ${lasting(seconds)}.`,
+    check: () => preview({ rule, subject, limits: limits.map(written) }),
     async act(reason) {
       before = live.overrides;
       set = await ask('PUT', 'admin/v1/overrides', { rule, subject, limits: limits.map(written), ...until(seconds), ...because(reason) });
@@ -88,13 +93,41 @@ export function setOverride(rule, subject, limits, seconds) {
   });
 }
 
-/** Removes an override. */
-export function removeOverride(one) {
+/** The limits before and after an override, as the server checks it. */
+async function preview(override) {
+  const { before, after, notes } = await ask('PUT', 'admin/v1/overrides', { ...override, dry_run: true });
+  const cell = (label, content) => el('td', { 'data-label': label }, content);
+  const rows = after.map((limit, i) => el('tr', {}, cell('Limit', limit.limit), cell('Now', size(before[i])), cell('After', size(limit))));
+  const heads = ['Limit', 'Now', 'After'].map(label => el('th', {}, label));
+  const limits = el('table', {}, el('thead', {}, el('tr', {}, ...heads)), el('tbody', {}, ...rows));
+  return [limits, ...notes.map(note => el('p', { className: 'note' }, `Note: ${note}.`))];
+}
+
+/** A limit with its capacity: `40/1s burst 80, capacity 80`. */
+function size({ quota, unit, capacity }) {
+  if (capacity === null) return quota;
+  return capacity === 0 ? 'blocked' : `${quota}, capacity ${number(capacity)}${unit === 'requests' ? '' : ` ${unit}`}`;
+}
+
+/** The subjects that an override covers besides a known one, as text; empty if it covers one subject. */
+export function coverOf({ rule, subject }, known = {}) {
+  const key = live.rules.find(one => one.name === rule)?.key ?? [];
+  const network = Object.values(subject).find(isNetwork);
+  const besides = shown(known) === shown(subject) || !Object.keys(known).length ? '' : `, not only ${shown(known)}`;
+  if (!Object.keys(subject).length) return key.length ? `covers every subject of ${rule}${besides}` : '';
+  if (network) return `covers every address in ${network}${besides}`;
+  return key.every(name => name in subject) ? '' : `covers every subject with ${shown(subject)}${besides}`;
+}
+
+/** Removes an override, here from the page of the subject `known`. */
+export function removeOverride(one, known) {
+  const isBlock = one.limits.every(limit => limit.quota === 'block'), cover = coverOf(one, known);
+  const what = isBlock ? `the block of ${named(one.rule, one.subject)}` : `the limits ${one.limits.map(quota).join(', ')} for ${named(one.rule, one.subject)}`;
   return change({
-    title: `Remove the override for ${named(one.rule, one.subject)}?`,
-    effect: `The limits of ${one.rule} apply again, on every instance.`,
+    title: `Remove ${what} in ${one.rule}?`,
+    effect: `${cover ? `This override ${cover}. ` : ''}Without it, the limits of ${one.rule} apply again, on every instance.`,
     act: reason => remove(one.rule, one.subject, reason),
-    done: `The override for ${named(one.rule, one.subject)} is removed.`,
+    done: `Removed: ${what} in ${one.rule}.`,
     undo: (reason, seen) => put(one, reason, seen),
   });
 }
@@ -144,6 +177,7 @@ export function reset(rule, subject) {
 export function resetRule(rule) {
   return change({
     title: `Reset all subjects of ${rule}?`,
+    typed: rule,
     effect: 'Each subject begins with unused limits, on every instance.',
     act: reason => ask('DELETE', `admin/v1/state?${new URLSearchParams({ rule, all: 'true', ...because(reason) })}`),
     done: `All counters of ${rule} are reset.`,

@@ -7,26 +7,28 @@ import { refresh } from './live.js';
 const KEPT = 3, SHOWN_MS = 60000;
 
 /**
- * Asks with `title` and `effect`, calls `act` with the reason that the operator gave, and reports `done` with a button that
- * calls `undo` with the version that `act` wrote: nothing newer may be undone. Without `undo` the question warns that there is none.
+ * Asks with `title`, `effect` and the elements of `check`, calls `act` with the reason that the operator gave, and reports `done`
+ * with a button that calls `undo` with the version that `act` wrote: nothing newer may be undone. Without `undo` the question warns
+ * that there is none. `typed` is a name that the operator must type.
  */
-export async function change({ title, effect, act, done, undo }) {
-  const answer = await confirmed(title, undo ? effect : `${effect} This cannot be undone.`);
-  if (!answer) return false;
-  const succeeded = await attempt(() => act(answer.reason), done, undo && (written => undo('undone', written?.version)));
-  await refresh().catch(() => {});
-  return succeeded;
+export async function change({ title, effect, check, typed, act, done, undo }) {
+  const question = { title, effect: undo ? effect : `${effect} This cannot be undone.`, check, typed, isFinal: !undo };
+  const answer = await confirmed(question);
+  if (!answer) return;
+  const name = title.slice(0, -1);
+  await attempt(() => act(answer.reason), done, undo && { name, act: written => undo('undone', written?.version) });
 }
 
+/** Makes a change or undoes one, and shows the result on every panel at once. */
 async function attempt(act, done, undo) {
   try {
     const answer = await act();
-    report('good', `${typeof done === 'function' ? done(answer) : done} ${reach(answer)}`, undo && (() => undo(answer)));
-    return true;
+    report('good', `${typeof done === 'function' ? done(answer) : done} ${reach(answer)}`, undo && { ...undo, act: () => undo.act(answer) });
   } catch (problem) {
     report('bad', problem.message);
-    return false;
   }
+  await refresh().catch(() => {});
+  document.dispatchEvent(new Event('changed'));
 }
 
 /** Says that a change is in force here only, if it is. */
@@ -34,7 +36,7 @@ function reach(answer) {
   return answer?.unsaved ? `In force here, and saved when the store is back: ${answer.unsaved}.` : '';
 }
 
-/** Shows the result of a change, with a button that undoes it. */
+/** Shows the result of a change, with a button that names the change and undoes it. */
 function report(level, text, undo) {
   const item = el('div', { className: `notice ${level}` }, el('p', {}, text.trim()));
   const button = (label, press) => {
@@ -43,10 +45,9 @@ function report(level, text, undo) {
     item.append(made);
   };
   if (undo) {
-    button('Undo', async () => {
+    button(`Undo: ${undo.name}`, () => {
       item.remove();
-      await attempt(undo, 'Undone.');
-      await refresh().catch(() => {});
+      attempt(undo.act, `Undone: ${undo.name}.`);
     });
   }
   button('Close', () => item.remove());

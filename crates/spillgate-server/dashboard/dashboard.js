@@ -41,6 +41,7 @@ function open() {
   page.update();
 }
 
+document.addEventListener('changed', () => page.changed?.());
 addEventListener('hashchange', () => {
   open();
   scrollTo(0, 0);

@@ -50,6 +50,7 @@ export function rulePage(place, query) {
       form.update();
       overrides.show(live.overrides.filter(one => one.rule === name), 'None is set: the limits above apply to every subject.');
     },
+    changed: loadTop,
     close() {
       stop();
       clearInterval(timer);
@@ -63,7 +64,7 @@ export function rulePage(place, query) {
 function headOf(name, find) {
   const about = el('p', { className: 'note' }), mode = el('span'), rates = el('p', { className: 'rates' });
   const limits = el('ul', { className: 'limits' });
-  const lasting = select('lasting', [...LASTING].reverse(), '');
+  const lasting = select('lasting', LASTING, '3600');
   const buttons = ['enforce', 'shadow', 'off'].map(mode => {
     const button = el('button', { type: 'button', className: 'quiet', value: mode }, mode.charAt(0).toUpperCase() + mode.slice(1));
     button.addEventListener('click', () => setMode(find(), mode, Number(lasting.value)));

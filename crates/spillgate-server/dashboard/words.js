@@ -51,6 +51,9 @@ export function subject(attributes) {
   return shown.join(' ') || 'all requests';
 }
 
+/** Whether the value of an attribute is a network. */
+export const isNetwork = value => /^[\da-f.:]+\/\d+$/i.test(value);
+
 /** Parses attributes such as `tenant=acme user="ann b"`. Throws an error with the problem and the fix. */
 export function attributes(text) {
   const found = {};
@@ -58,7 +61,7 @@ export function attributes(text) {
     found[name] = value.startsWith('"') ? JSON.parse(value) : value;
     return '';
   });
-  if (rest.trim()) throw new Error(`${JSON.stringify(rest.trim())} is no attribute; write name=value`);
+  if (rest.trim()) throw new Error(`${JSON.stringify(rest.trim())} is not a valid attribute; write name=value`);
   return found;
 }
 

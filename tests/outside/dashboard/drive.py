@@ -281,6 +281,7 @@ def drive(page, world):
     page.until("document.querySelector('.chart .event.change')")
     assert not ask(world, "ip=203.0.113.1", "route=/login")["rules"][0]["matched"]
     page.click("#changes .notice.good button")
+    page.until("document.querySelector('#changes').textContent.includes('Undone: Set login to off.')")
     page.until("document.querySelector('.actions button[value=enforce]').ariaPressed === 'true'")
     page.until("document.querySelector('.events').textContent.includes('drive set login back to the mode of the policy file (undone)')")
     page.until("document.getElementById('status').textContent === 'healthy'")
@@ -288,6 +289,18 @@ def drive(page, world):
     page.until("document.getElementById('status').textContent === 'rule in shadow'")
     press(page, ".actions button[value=enforce]")
     page.until("document.getElementById('status').textContent === 'healthy'")
+
+    step("a reset of a rule: the focus is on Cancel, and the name must be typed")
+    page.click(".actions > button:last-child")
+    page.until("document.getElementById('confirm').open")
+    assert page.say("document.activeElement.id") == "confirm-no"
+    assert "cannot be undone" in page.say("document.getElementById('confirm-text').textContent")
+    page.write("#confirm input[name=name]", "logi")
+    page.key("Enter")
+    assert page.say("document.getElementById('confirm').open && document.getElementById('confirm-yes').disabled")
+    page.write("#confirm input[name=name]", "login")
+    page.key("Enter")
+    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('All counters of login are reset')")
 
     step("overrides: set for a subject and for every subject, in force, removed, undone, and one that ends by itself")
     go(page, "#/overrides")
@@ -322,8 +335,11 @@ def drive(page, world):
     page.until("document.querySelector('tbody')?.textContent.includes('tenant=hooli')")
     page.until("document.querySelector('td.empty')")
     page.write("input[name=limits]", "5/fortnight")
-    press(page, "form.override button")
-    page.until("document.querySelector('#changes .notice.bad')?.textContent.includes('fortnight')")
+    page.click("form.override button")
+    page.until("document.getElementById('confirm-problem').textContent.includes('fortnight')")
+    assert page.say("document.getElementById('confirm-yes').disabled && document.activeElement.id") == "confirm-no"
+    page.key("Escape")
+    page.until("!document.getElementById('confirm').open")
 
     step("a reason of 480 letters fits the page, and Undo overwrites no newer change")
     block = {"rule": "api", "subject": {"tenant": "globex"}, "limits": ["block"], "reason": "x" * 480}
@@ -347,35 +363,43 @@ def drive(page, world):
     page.write("input[name=attributes]", "nonsense")
     page.key("Enter")
     page.until("document.querySelector('.explained .result.bad')?.textContent.includes('write name=value')")
+    page.write("input[name=attributes]", "route=/login user=ann")
+    page.key("Enter")
+    page.until("document.querySelector('.explained .decision')?.textContent.startsWith('No rule matches')")
+    assert page.say("document.querySelector('.explained .decision').classList.length") == 1
 
     step("the page of a subject: states, block, undo, other limits, refund, reset")
     go(page, "#/subject?rule=tokens&attr.tenant=stark")
-    page.until("document.querySelector('.states')?.textContent.includes('tokens left')")
+    page.until("document.querySelector('.states ~ .states')?.textContent.includes('tokens left')")
     page.until("document.querySelector('.explained .decision')")
     press(page, ".actions > button")
-    page.until("document.querySelector('.head').textContent.includes('Override: blocked')")
+    page.until("document.querySelector('.head .pill.bad')?.textContent === 'blocked'")
     assert ask(world, "tenant=stark")["reason"] == "blocked"
     page.click("#changes .notice.good button")
-    page.until("!document.querySelector('.head').textContent.includes('Override:')")
+    page.until("!document.querySelector('.head .states button')")
     page.until("document.querySelector('input[name=limits]').value.startsWith('400000/')")
-    press(page, "form.limits button")
-    page.until("document.querySelector('.states').textContent.replaceAll('\u2009', '').includes('of 400000')")
-    press(page, ".actions > button:nth-of-type(2)")
-    page.until("!document.querySelector('.head').textContent.includes('Override:')")
+    page.click("form.limits button")
+    page.until("document.getElementById('confirm').open")
+    effect = page.say("document.getElementById('confirm-facts').textContent").replace("\u2009", "")
+    assert "200000/1h, capacity 200000 tokens" in effect and "400000/1h, capacity 400000 tokens" in effect, effect
+    page.click("#confirm-yes")
+    page.until("document.querySelector('.states ~ .states').textContent.replaceAll('\u2009', '').includes('of 400000')")
+    press(page, ".head .states button")
+    page.until("!document.querySelector('.head .states button')")
     go(page, "#/subject?rule=api&attr.tenant=stark&attr.user=ann")
     page.until("document.querySelector('input[name=limits]')?.value === '40/1s burst 80, 200000/day'")
     press(page, "form.limits button")
-    page.until("document.querySelector('.head').textContent.includes('Override: 40/1s burst 80, 200000/day')")
-    press(page, ".actions > button:nth-of-type(2)")
-    page.until("!document.querySelector('.head').textContent.includes('Override:')")
+    page.until("document.querySelector('.head .states b')?.textContent === 'tenant=stark user=ann: 40/1s burst 80, 200000/day'")
+    press(page, ".head .states button")
+    page.until("!document.querySelector('.head .states button')")
     go(page, "#/subject?rule=tokens&attr.tenant=stark")
     page.until("document.querySelector('select[name=unit]')?.value === 'tokens'")
     page.write("input[name=amount]", "0")
     page.click("form.refund button")
-    page.until("document.querySelector('.head').textContent.includes('no whole number')")
+    page.until("document.querySelector('.head').textContent.includes('expected a whole number')")
     # It stays while the state is read again.
     time.sleep(2.5)
-    assert "no whole number" in page.say("document.querySelector('.head').textContent")
+    assert "expected a whole number" in page.say("document.querySelector('.head').textContent")
     page.write("input[name=amount]", "100")
     press(page, "form.refund button")
     page.until("document.querySelector('#changes .notice.good').textContent.includes('100 tokens are refunded')")
@@ -506,7 +530,7 @@ def undo(page):
     """Undoes the newest change, and waits for the result: an older change may have been undone before."""
     page.say("document.querySelectorAll('#changes .notice:not(:first-child)').forEach(older => older.remove())")
     page.click("#changes .notice.good button")
-    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('Undone.')")
+    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('Undone: ')")
 
 
 def write(file, text):

@@ -106,6 +106,61 @@ fn a_subject_is_blocked_raised_listed_and_unblocked() {
 }
 
 #[test]
+fn a_dry_run_shows_the_limits_before_and_after_and_sets_nothing() {
+    let file = api_rule();
+    on_both_engines(&["--config", file.path()], |server| {
+        let dry_run = |limits: Value| json!({"rule": "api", "subject": {"user": "ann"}, "limits": limits, "dry_run": true});
+        let limit = |quota: &str, capacity: u64| json!([{"limit": "0", "quota": quota, "unit": "requests", "capacity": capacity}]);
+        let found = expect_ok(server, "PUT", PATH, &dry_run(json!(["4/hour"])));
+        let raised = json!({
+            "result": "valid", "subject": {"user": "ann"}, "notes": [],
+            "before": limit("2/1h", 2), "after": limit("4/1h", 4),
+        });
+        assert_eq!(found, raised);
+        let lowered = expect_ok(server, "PUT", PATH, &dry_run(json!(["1/hour"])));
+        assert_eq!(lowered["notes"], json!(["the capacity of the limit \"0\" falls from 2 to 1"]));
+        let blocked = expect_ok(server, "PUT", PATH, &dry_run(json!(["block"])));
+        assert_eq!(blocked["after"], limit("block", 0));
+        let wrong = dry_run(json!(["5/fortnight"])).to_string();
+        let (status, field, detail) = refused(server, "PUT", PATH, &wrong);
+        assert_eq!((status, field.as_str()), (400, "limits"), "{detail}");
+        assert!(detail.contains("fortnight"), "{detail}");
+        let set = expect_ok(server, "GET", PATH, &Value::Null);
+        assert_eq!(set["overrides"], json!([]));
+    });
+}
+
+#[test]
+fn the_overrides_that_cover_a_subject_are_listed_the_narrowest_first() {
+    let config = "[[rule]]\nname = \"login\"\nkey = [\"ip\", \"user\"]\nlimits = [\"5/minute\"]\n";
+    let file = TempFile::new("limits.toml", config);
+    let server = Server::start(&["--config", file.path()]);
+    let subjects = [
+        json!({}),
+        json!({"ip": "203.0.113.0/24"}),
+        json!({"ip": "203.0.113.7", "user": "ann"}),
+        json!({"ip": "203.0.0.0/16"}),
+        json!({"ip": "198.51.100.0/24"}),
+    ];
+    for subject in &subjects {
+        let block = json!({"rule": "login", "subject": subject, "limits": ["block"]});
+        expect_ok(&server, "PUT", PATH, &block);
+    }
+    let covering = |subject: &str| {
+        let path = format!("{PATH}?rule=login&{subject}");
+        let found = expect_ok(&server, "GET", &path, &Value::Null);
+        let listed = found["overrides"].as_array().unwrap().iter();
+        listed.map(|one| one["subject"].clone()).collect::<Vec<Value>>()
+    };
+    let order = [2, 1, 3, 0].map(|place: usize| subjects[place].clone());
+    assert_eq!(covering("attr.ip=203.0.113.7&attr.user=ann"), order);
+    assert_eq!(covering("attr.ip=203.0.113.8&attr.user=ann"), order[1..]);
+    assert_eq!(covering("attr.ip=203.0.113.0/24"), order[1..]);
+    let (status, field, _) = refused(&server, "GET", &format!("{PATH}?rule=login&all=true"), "");
+    assert_eq!((status, field.as_str()), (400, "all"));
+}
+
+#[test]
 fn a_subject_with_the_longest_name_is_blocked_and_charged() {
     let name = "n".repeat(1024);
     let rule = format!("[[rule]]\nname = \"api\"\nkey = [\"{name}\"]\nlimits = [\"5/hour\"]\n");

@@ -1,6 +1,7 @@
 //! Other limits for some subjects, set while running; `"block"` allows nothing.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -12,11 +13,12 @@ use hyper::{HeaderMap, Uri};
 use serde::Serialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use spillgate::LimitSpec;
-use spillgate::control::Override;
+use spillgate::control::{ControlError, Override};
+use spillgate::policy::{Network, Subject};
+use spillgate::{LimitSpec, Limiter, Policy, Request};
 
 use super::instant::Instant;
-use super::rules::{written, written_for};
+use super::rules::{without_effect, written, written_for};
 use super::subject::{KeyValues, Query, shown, subject};
 use super::tokens::Holder;
 use super::{Problem, versions};
@@ -40,6 +42,9 @@ pub struct OverrideFields<'a> {
     pub(crate) expires_at: Option<Instant>,
     #[serde(borrow)]
     reason: Option<Text<'a>>,
+    /// Whether to check the override and show its effect, without setting it.
+    #[serde(default)]
+    dry_run: bool,
 }
 
 type LimitList = List<LimitField, LIMITS_MAX>;
@@ -84,10 +89,56 @@ pub struct LimitAnswer<'o> {
     max_hold: Option<&'o str>,
 }
 
-pub async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
-    let overrides = app.limiter().overrides();
+/// The effect of an override that is not set.
+#[derive(Serialize)]
+struct DryRunAnswer<'d> {
+    result: &'static str,
+    subject: BTreeMap<&'d str, Cow<'d, str>>,
+    before: Vec<LimitInForce>,
+    after: Vec<LimitInForce>,
+    notes: Vec<String>,
+}
+
+/// A limit that a subject has.
+#[derive(Serialize)]
+struct LimitInForce {
+    limit: String,
+    quota: String,
+    unit: String,
+    capacity: Option<u64>,
+}
+
+/// Lists all overrides, or with a rule and a subject those in force that cover it, the narrowest first.
+pub async fn list(
+    State(app): State<App>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let mut overrides = app.limiter().overrides();
+    if uri.query().is_some_and(|query| !query.is_empty()) {
+        let query = Query::parse(&uri)?.without_all()?;
+        let policy = app.limiter().policy();
+        let subject = policy.named_subject(&query.subject);
+        overrides.retain(|set| {
+            set.rule() == query.rule
+                && set.not_in_force().is_none()
+                && policy.covers(&subject_of(set), &subject)
+        });
+        overrides
+            .sort_by_key(|set| Reverse((set.subject().len(), prefix_of(set), set.written_at())));
+    }
     let answer = Overrides { overrides: overrides.iter().map(OverrideAnswer::new).collect() };
-    versions::unless_known(&headers, &answer, answer::ANSWER_BYTES * (1 + overrides.len()))
+    let bytes = answer::ANSWER_BYTES * (1 + overrides.len());
+    Ok(versions::unless_known(&headers, &answer, bytes))
+}
+
+fn subject_of(set: &Override) -> Subject {
+    set.subject().map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+/// Returns the prefix of the smallest network among an override's values.
+fn prefix_of(set: &Override) -> Option<u8> {
+    set.subject().filter_map(|(_, value)| Some(Network::of_value(value)?.prefix())).max()
 }
 
 pub async fn set(
@@ -106,8 +157,50 @@ pub async fn set(
     let (policy, rule) = (limiter.policy(), &*fields.rule.0);
     let named = policy.named_subject(&subject);
     let lowered = policy.lowered(rule, &named, &limits);
+    if fields.dry_run {
+        return dry_run(&policy, rule, &named, limits, lowered).await;
+    }
     let set = limiter.set_override(rule, &subject, limits, expires_at).await?;
     Ok(written_for(&set, &named, policy.rule(rule), lowered))
+}
+
+/// Answers with the limits of a subject before and after an override, without setting it.
+async fn dry_run(
+    policy: &Policy,
+    rule: &str,
+    subject: &Subject,
+    limits: Vec<LimitSpec>,
+    mut notes: Vec<String>,
+) -> Result<Response, Problem> {
+    policy.pairs(rule, subject, &limits).map_err(ControlError::from)?;
+    let request = subject
+        .iter()
+        .fold(Request::new(), |request, (name, value)| request.with(&**name, &**value));
+    // Only a limiter applies an override to a policy, so one in memory does, which is dropped at once.
+    let trial = Limiter::builder().policy(policy.clone()).build().await;
+    let trial = trial.map_err(|error| Problem::in_field("", &error.to_string()))?;
+    trial.set_override(rule, &request, limits, None).await?;
+    notes.extend(policy.rule(rule).and_then(without_effect));
+    let answer = DryRunAnswer {
+        result: "valid",
+        subject: shown(subject.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))),
+        before: limits_of(policy, rule, &request),
+        after: limits_of(&trial.policy(), rule, &request),
+        notes,
+    };
+    Ok(answer::json(&answer, answer::ANSWER_BYTES))
+}
+
+fn limits_of(policy: &Policy, rule: &str, subject: &Request<'_>) -> Vec<LimitInForce> {
+    let matched = policy.rule(rule).and_then(|rule| policy.matched_by_subject(rule, subject));
+    let limits = matched.map(|matched| matched.limits).unwrap_or_default();
+    let in_force = limits.iter().map(|named| LimitInForce {
+        limit: named.name().to_owned(),
+        quota: named.limit().to_string(),
+        unit: named.limit().unit().to_owned(),
+        capacity: named.limit().capacity(),
+    });
+    in_force.collect()
 }
 
 pub async fn remove(

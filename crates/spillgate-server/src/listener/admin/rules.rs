@@ -150,17 +150,20 @@ pub fn written_for(
     rule: Option<&Rule>,
     mut notes: Vec<String>,
 ) -> Response {
-    let why = rule.and_then(|rule| match rule.mode() {
-        Mode::Enforce => None,
-        Mode::Shadow => Some("is in shadow mode, so it denies nothing"),
-        Mode::Off => Some("is off, so it decides nothing"),
-    });
-    notes.extend(rule.zip(why).map(|(rule, why)| {
-        let name = rule.name();
-        format!("rule {name:?} {why}; set its mode to enforce for this change to take effect")
-    }));
+    notes.extend(rule.and_then(without_effect));
     let note = (!notes.is_empty()).then(|| notes.join("; "));
     written_as(report, Some(subject), note)
+}
+
+/// Returns the reason for which a change of limits has no effect, if the rule is not enforced.
+pub fn without_effect(rule: &Rule) -> Option<String> {
+    let why = match rule.mode() {
+        Mode::Enforce => return None,
+        Mode::Shadow => "is in shadow mode, so it denies nothing",
+        Mode::Off => "is off, so it decides nothing",
+    };
+    let name = rule.name();
+    Some(format!("rule {name:?} {why}; set its mode to enforce for this change to take effect"))
 }
 
 fn written_as(report: &WriteReport, subject: Option<&Subject>, note: Option<String>) -> Response {
