@@ -73,11 +73,11 @@ function written(limit) {
 export function setOverride(rule, subject, limits, seconds) {
   let before, set;
   const isBlock = limits.length === 1 && limits[0] === 'block';
-  const isAll = !Object.keys(subject).length;
-  const effect = isBlock ? `denies all requests of ${isAll ? 'every subject' : 'it'}` : `limits ${isAll ? 'each subject' : 'it'} to ${limits.join(', ')}`;
+  const cover = coverOf({ rule, subject });
+  const effect = isBlock ? 'denies all requests' : `limits ${cover ? 'each subject' : 'it'} to ${limits.join(', ')}`;
   return change({
     title: `${isBlock ? 'Block' : 'Set other limits for'} ${named(rule, subject)}?`,
-    effect: `${rule} ${effect}, on every instance, ${lasting(seconds)}.`,
+    effect: `${rule} ${effect}, on every instance, ${lasting(seconds)}.${cover && ` This override ${cover}.`}`,
     check: () => preview({ rule, subject, limits: limits.map(written) }),
     async act(reason) {
       before = live.overrides;
@@ -97,7 +97,7 @@ export function setOverride(rule, subject, limits, seconds) {
 async function preview(override) {
   const { before, after, notes } = await ask('PUT', 'admin/v1/overrides', { ...override, dry_run: true });
   const cell = (label, content) => el('td', { 'data-label': label }, content);
-  const rows = after.map((limit, i) => el('tr', {}, cell('Limit', limit.limit), cell('Now', size(before[i])), cell('After', size(limit))));
+  const rows = after.map((limit, i) => el('tr', {}, cell('Limit', `${override.rule}/${limit.limit}`), cell('Now', size(before[i])), cell('After', size(limit))));
   const heads = ['Limit', 'Now', 'After'].map(label => el('th', {}, label));
   const limits = el('table', {}, el('thead', {}, el('tr', {}, ...heads)), el('tbody', {}, ...rows));
   return [limits, ...notes.map(note => el('p', { className: 'note' }, `Note: ${note}.`))];
@@ -125,7 +125,7 @@ export function removeOverride(one, known) {
   const what = isBlock ? `the block of ${named(one.rule, one.subject)}` : `the limits ${one.limits.map(quota).join(', ')} for ${named(one.rule, one.subject)}`;
   return change({
     title: `Remove ${what} in ${one.rule}?`,
-    effect: `${cover ? `This override ${cover}. ` : ''}Without it, the limits of ${one.rule} apply again, on every instance.`,
+    effect: `${cover ? `This override ${cover}. ` : ''}Without it, the limits of ${one.rule} or those of a wider override apply again, on every instance.`,
     act: reason => remove(one.rule, one.subject, reason),
     done: `Removed: ${what} in ${one.rule}.`,
     undo: (reason, seen) => put(one, reason, seen),

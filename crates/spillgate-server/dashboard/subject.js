@@ -35,7 +35,7 @@ const findRule = name => live.rules.find(one => one.name === name);
 /** Whether a subject has a value for each key attribute, and no network, so that it has counters. */
 const isOne = (rule, known) => rule.key.every(name => name in known && !isNetwork(known[name]));
 
-/** A form that explains the decision on a request with these attributes. */
+/** A form that explains the decision on a request with these attributes, and with those that the rule's `match` needs. */
 function explainPanel(rule, known) {
   const named = el('input', { name: 'attributes', placeholder: 'tenant=acme user=ann', spellcheck: false, value: Object.keys(known).length ? text(known) : '' });
   const domain = el('input', { name: 'domain', placeholder: 'default', spellcheck: false, size: 8 });
@@ -69,6 +69,8 @@ function explainPanel(rule, known) {
       isFilled = true;
       const found = findRule(rule);
       if (!found) return explain();
+      const needed = Object.entries(found.match).map(([name, { example }]) => [name, example]).filter(([, example]) => example !== null);
+      named.value = text({ ...Object.fromEntries(needed), ...known });
       if (found.domain !== 'default') domain.value = found.domain;
       if (isOne(found, known)) explain();
     },

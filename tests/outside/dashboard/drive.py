@@ -245,6 +245,42 @@ def drive(page, world):
         svg.dispatchEvent(new PointerEvent('pointermove', { clientX: box.right - 12, clientY: box.top + 40 })); })(document.querySelector('.chart svg'))""")
     page.until("document.querySelector('.chart .time') && /^\\d+ \\w+ \\d\\d:\\d\\d:\\d\\d/.test(document.querySelector('.readout').textContent)")
 
+    step("a view that is held has a link, which shows the same later; Back to now follows again")
+    page.say("document.querySelector('.chart svg').focus()")
+    for key in ("ArrowLeft", "ArrowLeft", "Enter"):
+        page.key(key)
+    page.until("/^#.*range=15m&until=[^&]*Z&at=[^&]*Z$/.test(location.hash)")
+    seen = "[document.querySelector('.readout').textContent, document.querySelector('.legend').textContent].join()"
+    page.until("document.querySelector('.range button').textContent === 'Back to now'")
+    link, shown = page.say("location.href"), page.say(seen)
+    time.sleep(3)
+    page.open("about:blank")
+    page.open(link)
+    page.until("document.querySelector('.chart .time')")
+    page.until(f"{seen} === {json.dumps(shown)}")
+    page.click(".range button")
+    page.until("location.hash === '#/?range=15m' && document.querySelector('.range button').textContent === 'Hold'")
+
+    step("a network that is blocked: the page of an address in it names it, and removes it")
+    block = {"rule": "login", "subject": {"ip": "198.51.100.0/24"}, "limits": ["block"]}
+    call(world, "PUT", "/admin/v1/overrides", block)
+    go(page, "#/subject?rule=login&attr.ip=198.51.100.7")
+    page.until("document.querySelector('.head .pill.bad')?.textContent === 'blocked'")
+    page.until("document.querySelector('.head .states').textContent.includes('covers every address in 198.51.100.0/24, not only ip=198.51.100.7')")
+    # The attribute that the rule matches on is filled in.
+    page.until("document.querySelector('.explained .decision.bad')?.textContent.includes('Denied by login/0, which blocks')")
+    assert page.say("document.querySelector('input[name=attributes]').value") == "route=/login ip=198.51.100.7"
+    page.click(".head .states button")
+    page.until("document.getElementById('confirm').open")
+    assert page.say("document.getElementById('confirm-title').textContent") == "Remove the block of ip=198.51.100.0/24 in login?"
+    assert "not only ip=198.51.100.7" in page.say("document.getElementById('confirm-text').textContent")
+    page.click("#confirm-yes")
+    page.until("!document.querySelector('.head .pill.bad') && document.querySelector('.explained .decision.good')")
+    undo(page)
+    page.until("document.querySelector('.head .pill.bad') && document.querySelector('.explained .decision.bad')")
+    press(page, ".head .states button")
+    page.until("!document.querySelector('.head .pill.bad')")
+
     step("rules: searched, filtered, sorted")
     go(page, "#/rules")
     page.until("document.querySelectorAll('tbody tr').length === 4")

@@ -40,7 +40,7 @@ fn rules_are_listed_with_limits_and_modes() {
     let server = Server::start(&["--config", file.path()]);
     let rules = json!({
         "rules": [{
-            "name": "a/b", "domain": "web", "key": ["ip"], "anchor": null, "on_outage": "deny",
+            "name": "a/b", "domain": "web", "match": {}, "key": ["ip"], "anchor": null, "on_outage": "deny",
             "mode": {"rule": "a/b", "in_force": "shadow", "written": "shadow", "runtime": null, "expires_at": null,
                 "actor": null, "reason": null},
             "limits": [
@@ -53,6 +53,31 @@ fn rules_are_listed_with_limits_and_modes() {
         "without_rule": [],
     });
     assert_eq!(expect_ok(&server, "GET", "/admin/v1/rules", &Value::Null), rules);
+}
+
+/// The dashboard fills the examples in, so that an operator need not know the `match` of a rule.
+#[test]
+fn rules_list_their_match_with_a_value_that_fits() {
+    let file = TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"5/minute\"]\n\
+         match = { path = \"/v1/{id}/*\", route = [\"/login\", \"/signup\"], ip = \"10.0.0.0/8\", plan = { not = [\"paid\"] }, \
+         region = [\"eu\", { absent = true }] }\n",
+    );
+    let server = Server::start(&["--config", file.path()]);
+    let rules = expect_ok(&server, "GET", "/admin/v1/rules", &Value::Null);
+    let matched = json!({
+        "ip": {"wants": ["in 10.0.0.0/8"], "example": "10.0.0.0"},
+        "path": {"wants": ["\"/v1/{..}/*\""], "example": "/v1/{..}/*"},
+        "plan": {"wants": ["anything but \"paid\""], "example": null},
+        "region": {"wants": ["\"eu\"", "absent"], "example": null},
+        "route": {"wants": ["\"/login\"", "\"/signup\""], "example": "/login"},
+    });
+    assert_eq!(rules["rules"][0]["match"], matched);
+    let request = "attr.user=ann&attr.ip=10.0.0.0&attr.path=/v1/%7B..%7D/*&attr.route=/login";
+    let path = format!("/admin/v1/explain?{request}");
+    let explained = expect_ok(&server, "GET", &path, &Value::Null);
+    assert_eq!(explained["rules"][0]["matched"], true, "{explained}");
 }
 
 #[test]

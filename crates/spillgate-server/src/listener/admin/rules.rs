@@ -11,7 +11,7 @@ use axum::response::Response;
 use hyper::{HeaderMap, StatusCode, Uri};
 use serde::Serialize;
 use spillgate::control::{RuleMode, WriteReport};
-use spillgate::policy::Subject;
+use spillgate::policy::{Pattern, Subject};
 use spillgate::{Limit, Mode, Rule};
 
 use super::instant::Instant;
@@ -33,11 +33,23 @@ struct Rules<'p> {
 struct RuleAnswer<'p> {
     name: &'p str,
     domain: &'p str,
+    /// The conditions of its `match` by attribute.
+    #[serde(rename = "match")]
+    matches: BTreeMap<&'p str, MatchAnswer>,
     key: Vec<&'p str>,
     anchor: Option<Vec<&'p str>>,
     on_outage: &'static str,
     mode: ModeAnswer<'p>,
     limits: Vec<LimitAnswer<'p>>,
+}
+
+/// A condition on one attribute.
+#[derive(Serialize)]
+struct MatchAnswer {
+    /// The patterns, for people. A long list is cut.
+    wants: Vec<String>,
+    /// A value that matches; null if a request without the attribute matches, or none is known.
+    example: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -66,6 +78,9 @@ struct LimitAnswer<'p> {
     /// The time in which the whole capacity comes back.
     window_ms: Option<u64>,
 }
+
+/// The most patterns of an attribute in the list of rules.
+const PATTERNS: usize = 5;
 
 /// The result of a runtime change.
 #[derive(Serialize)]
@@ -188,6 +203,10 @@ impl<'p> RuleAnswer<'p> {
         RuleAnswer {
             name: rule.name(),
             domain: rule.domain(),
+            matches: rule
+                .matches()
+                .map(|(name, patterns)| (name, MatchAnswer::new(patterns)))
+                .collect(),
             key: rule.key().collect(),
             anchor: rule.anchor().map(Iterator::collect),
             on_outage: rule.on_outage().name(),
@@ -197,6 +216,30 @@ impl<'p> RuleAnswer<'p> {
                 .map(|(at, limit)| LimitAnswer::new(at, limit))
                 .collect(),
         }
+    }
+}
+
+impl MatchAnswer {
+    fn new<'p>(patterns: impl Iterator<Item = Pattern<'p>>) -> MatchAnswer {
+        let patterns: Vec<Pattern<'_>> = patterns.take(PATTERNS).collect();
+        let wants = patterns.iter().map(Pattern::describe).collect();
+        let is_optional = |pattern: &Pattern<'_>| matches!(pattern, Pattern::Absent);
+        let example = match patterns.iter().any(is_optional) {
+            true => None,
+            false => patterns.iter().find_map(example_of),
+        };
+        MatchAnswer { wants, example }
+    }
+}
+
+/// Returns a value that a pattern matches.
+fn example_of(pattern: &Pattern<'_>) -> Option<String> {
+    match pattern {
+        Pattern::Exact(value) => String::from_utf8(value.to_vec()).ok(),
+        // A gap of a form matches the very characters that stand for it.
+        Pattern::Glob(glob) => Some(glob.to_string()),
+        Pattern::Network(network) => Some(network.to_string().split('/').next()?.to_owned()),
+        _ => None,
     }
 }
 
