@@ -9,6 +9,7 @@ import { overviewPage } from './overview.js';
 import { learnRole } from './role.js';
 import { rulePage } from './rule.js';
 import { rulesPage } from './rules.js';
+import { search } from './search.js';
 import { Problem, follow, token } from './server.js';
 import { showStatus, word } from './status.js';
 import { subjectPage } from './subject.js';
@@ -99,5 +100,6 @@ function keepFresh() {
 }
 
 open();
+search();
 keepFollowing();
 keepFresh();

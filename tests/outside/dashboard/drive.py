@@ -261,9 +261,23 @@ def drive(page, world):
     page.click(".range button")
     page.until("location.hash === '#/?range=15m' && document.querySelector('.range button').textContent === 'Hold'")
 
-    step("a network that is blocked: the page of an address in it names it, and removes it")
+    step("search: / and Ctrl-K focus it, and Enter opens a rule, an override by a part of its value, a denied subject")
     block = {"rule": "login", "subject": {"ip": "198.51.100.0/24"}, "limits": ["block"]}
     call(world, "PUT", "/admin/v1/overrides", block)
+    for keys, text, hash in (
+        (("/", "Slash", 0), "sign", "#/rule?name=signup"), (("k", "KeyK", 2), "51.100", "#/subject?rule=login&attr.ip=198.51.100.0%2F24"),
+        (("/", "Slash", 0), "tenant=acme tokens", "#/subject?rule=tokens&attr.tenant=acme"),
+    ):
+        page.say("document.activeElement.blur()")
+        page.key(keys[0], keys[1], modifiers=keys[2])
+        page.until("document.activeElement.id === 'search'")
+        page.type(text)
+        page.until("document.querySelector('#found [aria-selected=true]')")
+        page.key("Enter")
+        page.until(f"location.hash.startsWith({json.dumps(hash)}) && document.getElementById('found').hidden")
+        assert page.say("document.activeElement.id") == "main"
+
+    step("a network that is blocked: the page of an address in it names it, and removes it")
     go(page, "#/subject?rule=login&attr.ip=198.51.100.7")
     page.until("document.querySelector('.head .pill.bad')?.textContent === 'blocked'")
     page.until("document.querySelector('.head .states').textContent.includes('covers every address in 198.51.100.0/24, not only ip=198.51.100.7')")
@@ -516,7 +530,7 @@ def drive(page, world):
 
     step("by keyboard alone, readable in every size and light")
     for hash, names in (
-        ("#/", ("Overview", "range", "svg")), ("#/rules", ("search", "mode", "api")), ("#/overrides", ("rule", "subject", "limits", "for")),
+        ("#/", ("Overview", "find", "range", "svg")), ("#/rules", ("search", "mode", "api")), ("#/overrides", ("rule", "subject", "limits", "for")),
         ("#/rule?name=api", ("enforce", "shadow", "off", "lasting")), ("#/subject?rule=api&attr.tenant=acme&attr.user=ann", ("attributes", "cost", "Block", "amount")),
     ):
         go(page, hash)

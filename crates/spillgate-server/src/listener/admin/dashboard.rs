@@ -11,7 +11,7 @@ use hyper::header::{
 };
 
 /// Path, type and contents of each file.
-const FILES: [(&str, &str, &str); 25] = [
+const FILES: [(&str, &str, &str); 26] = [
     ("/", "text/html; charset=utf-8", include_str!("../../../dashboard/index.html")),
     ("/dashboard.css", "text/css; charset=utf-8", include_str!("../../../dashboard/dashboard.css")),
     ("/dashboard.svg", "image/svg+xml", include_str!("../../../dashboard/dashboard.svg")),
@@ -30,6 +30,7 @@ const FILES: [(&str, &str, &str); 25] = [
     ("/role.js", JAVASCRIPT, include_str!("../../../dashboard/role.js")),
     ("/rule.js", JAVASCRIPT, include_str!("../../../dashboard/rule.js")),
     ("/rules.js", JAVASCRIPT, include_str!("../../../dashboard/rules.js")),
+    ("/search.js", JAVASCRIPT, include_str!("../../../dashboard/search.js")),
     ("/server.js", JAVASCRIPT, include_str!("../../../dashboard/server.js")),
     ("/status.js", JAVASCRIPT, include_str!("../../../dashboard/status.js")),
     ("/store.js", JAVASCRIPT, include_str!("../../../dashboard/store.js")),
