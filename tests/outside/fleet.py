@@ -108,14 +108,14 @@ def connections(scratch, seconds):
     with open(path, "rb") as file:
         text = file.read()
     row = b"1 3:0123456789abcdef:0 0.1.0 1795572600000 0123456789abcdef 1795572600000 1000 10 250 - 7 web-1"
-    keys = [b"sg1:{fleet:default}:" + part for part in (b"i", b"p:0", b"s:0", b"w", b"c")] + [b"sg1:{control}:epoch"]
+    keys = [b"sg1:{fleet:default}:" + part for part in (b"i", b"k:0", b"w", b"c")] + [b"sg1:{control}:epoch"]
     sockets = [redis.connect() for _ in range(count)]
     ask(sockets[0], b"SCRIPT", b"LOAD", text)
     sha = hashlib.sha1(text).hexdigest().encode()
     calls = {
         "PING": [words(b"PING")] * count,
         "heartbeat": [
-            words(b"EVALSHA", sha, b"6", *keys, b"%016x" % number, row, b"5", b"0") for number in range(count)
+            words(b"EVALSHA", sha, b"5", *keys, b"%016x" % number, row, b"5", b"0") for number in range(count)
         ],
     }
     measured = {name: [] for name in calls}

@@ -30,6 +30,7 @@ pub(crate) enum Command {
     Admin(AdminArgs),
     Top(TopArgs),
     Status(StatusArgs),
+    Fleet(FleetArgs),
     Validate(ValidateArgs),
     Simulate(Box<SimulateArgs>),
     Bench(Box<BenchArgs>),
@@ -45,6 +46,7 @@ impl Command {
             Command::Explain(args) => args.asked.json,
             Command::Admin(args) => args.json,
             Command::Top(args) => args.json,
+            Command::Fleet(args) => args.json,
             Command::Status(args) => args.json,
             Command::Validate(args) => args.json,
             Command::Simulate(args) => args.json,
@@ -214,6 +216,18 @@ pub(crate) struct StatusArgs {
     pub(crate) json: bool,
 }
 
+/// Lists the live instances of the fleet, and in what they differ from the one that answers.
+#[derive(Args, Debug)]
+#[command(after_help = FLEET_EXAMPLES, verbatim_doc_comment)]
+pub(crate) struct FleetArgs {
+    #[command(flatten)]
+    pub(crate) api: AdminApi,
+
+    /// Print the server's JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Checks a file of rules and settings, and warns of likely mistakes.
 ///
 /// It also prints which rules allow, and which deny, during an outage of the store.
@@ -354,6 +368,13 @@ Examples:
   spillgate status --url http://10.0.0.7:8082 --token-file admin.token --json
 
 Exit codes: 0 healthy, maybe with notes, 1 warning, 2 critical or error.";
+
+const FLEET_EXAMPLES: &str = "\
+Examples:
+  spillgate fleet
+  spillgate fleet --url http://10.0.0.7:8082 --token-file admin.token --json
+
+Exit codes: 0 all are alike, 1 some differ, 2 error.";
 
 const VALIDATE_EXAMPLES: &str = "\
 Examples:

@@ -16,6 +16,7 @@ mod cli;
 mod client;
 mod doctor;
 mod explain;
+mod fleet;
 mod gone;
 mod serve;
 mod simulate;
@@ -47,6 +48,7 @@ fn run(command: Command) -> ExitCode {
         Command::Admin(args) => admin::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Fleet(args) => fleet::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Bench(args) => bench::run(&args),

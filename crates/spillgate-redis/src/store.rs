@@ -207,7 +207,7 @@ impl InstanceMismatch {
             "secret" => self.secret += 1,
             "ring" => self.ring += 1,
             "schema" => self.schema += 1,
-            _ => {}
+            _ => self.policy += 1,
         }
         self
     }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// The admin API that `admin`, `explain`, `status` or `top` asks. The options are global, so that they may stand after an action
-/// of `admin`.
+/// The admin API that `admin`, `explain`, `fleet`, `status` or `top` asks. The options are global, so that they may stand after
+/// an action of `admin`.
 #[derive(Args, Debug)]
 pub(crate) struct AdminApi {
     /// The admin API of the server to use

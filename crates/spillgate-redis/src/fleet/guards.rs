@@ -57,7 +57,7 @@ impl Member<'_> {
 
     /// Notes the guard that came with a beat.
     pub(crate) async fn note_guard(&self, shard: &Shard, text: &[u8]) {
-        if !shard.guard.now().is_some_and(|known| known.text.as_bytes() == text) {
+        if shard.guard.now().is_none_or(|known| known.text.as_bytes() != text) {
             // If the shard does not answer, the next beat tries again.
             let _ = self.keep_guard(shard, keys::ANY_TAG, Deadline::after(ANSWER)).await;
         }

@@ -58,10 +58,9 @@ impl FleetInstance {
 pub struct Beat {
     /// The store's time.
     pub now_us: u64,
-    /// How many instances are alive, and how many of them have this policy, and these settings.
+    /// How many instances are alive, and how many of them have the same settings and policy.
     pub live: u32,
-    pub(crate) of_policy: u32,
-    pub(crate) of_settings: u32,
+    pub(crate) alike: u32,
     /// The version of the runtime changes; empty if there are none.
     pub version: Vec<u8>,
     /// The guard of the shard; empty if there is none, or it was not read.
@@ -78,20 +77,15 @@ pub struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Returns the call that reports this instance, and reads the guard under a key if there is one. With `tidies` it
-    /// also removes what instances have left that are gone.
-    pub(crate) fn beat(&self, report: &Report, guard: Option<String>, tidies: bool) -> Call {
+    /// Returns the call that reports this instance, with its row unless that is empty, and reads the guard under a key
+    /// if there is one. With `tidies` it also removes what instances have left that are gone.
+    pub(crate) fn beat(&self, policy: u64, row: &str, guard: Option<String>, tidies: bool) -> Call {
         let Place { tag, id, fingerprint } = self;
         let key = |part: &str| format!("sg1:{{{tag}}}:{part}");
-        let mut keys = vec![
-            key("i"),
-            key(&format!("p:{:x}", report.policy)),
-            key(&format!("s:{fingerprint}")),
-            key("w"),
-            key("c"),
-        ];
+        let mut keys =
+            vec![key("i"), key(&format!("k:{policy:x}:{fingerprint}")), key("w"), key("c")];
         keys.extend(guard);
-        let call = Call::new(&super::BEAT, &keys).with(*id).with(self.row(report));
+        let call = Call::new(&super::BEAT, &keys).with(*id).with(row);
         call.with(GONE_SECONDS).with(u8::from(tidies))
     }
 
@@ -102,7 +96,7 @@ impl Place<'_> {
     }
 
     /// Returns what the instance says of itself, in one line. The name is last, since it may hold spaces.
-    fn row(&self, report: &Report) -> String {
+    pub(crate) fn row(&self, report: &Report) -> String {
         let Report { version, started_ms, policy, policy_loaded_ms, decided, changes, .. } = report;
         let Decided { allowed, denied } = decided;
         let (p99_us, degraded_ms) = (or_none(report.p99_us), or_none(report.degraded_since_ms));
@@ -179,8 +173,7 @@ impl Beat {
         let [
             Value::Int(now_us),
             Value::Int(live),
-            Value::Int(of_policy),
-            Value::Int(of_settings),
+            Value::Int(alike),
             Value::BulkString(version),
             Value::BulkString(guard),
         ] = &parts[..]
@@ -191,8 +184,7 @@ impl Beat {
         Ok(Beat {
             now_us: (*now_us).max(0).cast_unsigned(),
             live: count(live),
-            of_policy: count(of_policy),
-            of_settings: count(of_settings),
+            alike: count(alike),
             version: version.clone(),
             guard: guard.clone(),
         })

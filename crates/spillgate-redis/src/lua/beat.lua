@@ -1,17 +1,16 @@
 -- Reports to the fleet's record that an instance is alive. The cost does not depend on the number of instances.
 --
 -- KEYS[1]: the live instances: a sorted set, scored by the second of the last beat
--- KEYS[2]: those of them with the policy of this instance, likewise
--- KEYS[3]: those of them with its secret, ring and schema, likewise
--- KEYS[4]: what each instance says of itself: a hash from its id
--- KEYS[5]: the runtime changes, whose field 'v' is their version
--- KEYS[6]: the shard's guard; absent on a Cluster, where the guard may be in another slot
+-- KEYS[2]: those of them with the settings and the policy of this instance, likewise
+-- KEYS[3]: what each instance says of itself: a hash from its id
+-- KEYS[4]: the runtime changes, whose field 'v' is their version
+-- KEYS[5]: the shard's guard; absent on a Cluster, where the guard may be in another slot
 -- ARGV[1]: this instance's id; empty: an onlooker, which is not counted
 -- ARGV[2]: what it says of itself; empty: as before
 -- ARGV[3]: after how many seconds without a beat an instance is gone
 -- ARGV[4]: 1 to remove what is left of instances that are gone
--- Returns: the time in us; how many instances are alive, how many of them have this policy, and how many these
---   settings; the version of the runtime changes, or ''; the guard, or ''
+-- Returns: the time in us; how many instances are alive, and how many of them have these settings and this policy; the
+--   version of the runtime changes, or ''; the guard, or ''
 
 local call = redis.call
 local time = call('TIME')
@@ -21,23 +20,22 @@ local oldest, newest = now - ARGV[3], now + ARGV[3]
 if ARGV[1] ~= '' then
     call('ZADD', KEYS[1], now, ARGV[1])
     call('ZADD', KEYS[2], now, ARGV[1])
-    call('ZADD', KEYS[3], now, ARGV[1])
     if ARGV[2] ~= '' then
-        call('HSET', KEYS[4], ARGV[1], ARGV[2])
+        call('HSET', KEYS[3], ARGV[1], ARGV[2])
     end
 end
 
 if ARGV[4] == '1' then
     for _, id in ipairs(call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. oldest)) do
-        call('HDEL', KEYS[4], id)
+        call('HDEL', KEYS[3], id)
     end
-    for place = 1, 3 do
+    for place = 1, 2 do
         call('ZREMRANGEBYSCORE', KEYS[place], '-inf', '(' .. oldest)
         -- Beats from before the clock stepped back.
         call('ZREMRANGEBYSCORE', KEYS[place], '(' .. newest, '+inf')
     end
     -- Longer than until the next call of any instance that does this.
-    for place = 1, 4 do
+    for place = 1, 3 do
         call('PEXPIRE', KEYS[place], 600000)
     end
 end
@@ -46,7 +44,6 @@ return {
     now * 1000000 + time[2],
     call('ZCOUNT', KEYS[1], oldest, newest),
     call('ZCOUNT', KEYS[2], oldest, newest),
-    call('ZCOUNT', KEYS[3], oldest, newest),
-    call('HGET', KEYS[5], 'v') or '',
-    KEYS[6] and call('GET', KEYS[6]) or '',
+    call('HGET', KEYS[4], 'v') or '',
+    KEYS[5] and call('GET', KEYS[5]) or '',
 }

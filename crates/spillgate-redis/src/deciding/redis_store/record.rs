@@ -37,6 +37,8 @@ pub struct Fleet {
     beats: u64,
     /// The error of the last beat, unless the store was down.
     trouble: Option<String>,
+    /// What this instance said of itself last.
+    row: String,
     list: Option<List>,
 }
 
@@ -45,7 +47,7 @@ pub struct Fleet {
 struct List {
     at_us: u64,
     /// The counts of the beat before.
-    beat: [u32; 3],
+    beat: [u32; 2],
     instances: Vec<FleetInstance>,
 }
 
@@ -58,6 +60,7 @@ impl Fleet {
             last_minute: LastMinute::new(monotonic_us()),
             beats: 0,
             trouble: None,
+            row: String::new(),
             list: None,
         }
     }
@@ -91,17 +94,22 @@ impl RedisStore {
     /// Reports this instance to the record, and learns how many others there are and how many of them differ. The
     /// decisions of the report are totals, from which those of the last minute are made.
     pub async fn beat(&self, report: Report) -> Result<Beat, StoreError> {
-        let (report, tidies) = {
-            let mut fleet = self.fleet.lock();
-            fleet.beats += 1;
-            let decided = fleet.last_minute.note(monotonic_us(), report.decided);
-            let report = Report { decided, degraded_since_ms: fleet.degraded_since_ms, ..report };
-            (report, fleet.beats % BEATS_UNTIL_TIDY == 1)
-        };
         let id = self.own_id();
+        let place = self.place(&id);
         let has_guard = !self.servers.topology.is_cluster();
         let guard = has_guard.then(|| guard::key_of(keys::ANY_TAG));
-        let call = self.place(&id).beat(&report, guard, tidies);
+        let call = {
+            let mut fleet = self.fleet.lock();
+            let decided = fleet.last_minute.note(monotonic_us(), report.decided);
+            let degraded_since_ms = fleet.degraded_since_ms;
+            let row = place.row(&Report { decided, degraded_since_ms, ..report.clone() });
+            // The store may have lost it, so it is sent now and then even if nothing has changed.
+            let is_due = row != fleet.row || fleet.beats.is_multiple_of(BEATS_UNTIL_ROW);
+            let tidies = fleet.beats.is_multiple_of(BEATS_UNTIL_TIDY);
+            let call = place.beat(report.policy, if is_due { &row } else { "" }, guard, tidies);
+            (fleet.row, fleet.beats) = (row, fleet.beats + 1);
+            call
+        };
         let beat = self.call_record(&call, ANSWER).await.and_then(Beat::read);
         self.note_trouble(beat.as_ref().err());
         let beat = beat?;
@@ -138,7 +146,7 @@ impl RedisStore {
         let answer = self.call_record(&self.place(&id).list(), PATIENCE).await?;
         let instances = self.place(&id).read(answer, policy)?;
         let mut fleet = self.fleet.lock();
-        let beat = fleet.list.as_ref().map_or([0; 3], |list| list.beat);
+        let beat = fleet.list.as_ref().map_or([0; 2], |list| list.beat);
         fleet.list = Some(List { at_us: monotonic_us(), beat, instances: instances.clone() });
         Ok(instances)
     }
@@ -146,12 +154,10 @@ impl RedisStore {
     /// Finds out in what other instances differ. They are read anew when their numbers have changed, but at most every
     /// few seconds, and else once a minute.
     async fn note_mismatch(&self, beat: &Beat, policy: u64) {
-        let differing = |same: u32| beat.live.saturating_sub(same);
-        let (of_policy, of_settings) = (differing(beat.of_policy), differing(beat.of_settings));
         let now_us = monotonic_us();
-        let counts = [beat.live, beat.of_policy, beat.of_settings];
+        let counts = [beat.live, beat.alike];
         let mut parts = InstanceMismatch::default();
-        if of_settings > 0 || (of_policy > 0 && !self.is_onlooker()) {
+        if beat.alike < beat.live {
             let is_recent = |list: &List| {
                 let least = if list.beat == counts { LISTED_EVERY_US } else { LISTED_AGAIN_US };
                 now_us.saturating_sub(list.at_us) < least
@@ -166,7 +172,8 @@ impl RedisStore {
             list.beat = counts;
         }
         let before = fleet.mismatch;
-        let policy = if self.is_onlooker() { 0 } else { of_policy };
+        // A command that only looks has no policy of its own.
+        let policy = if self.is_onlooker() { 0 } else { parts.policy };
         let now_ms = Clock::System.now_us() / 1_000;
         let policy_since_ms = (policy > 0).then(|| before.policy_since_ms.unwrap_or(now_ms));
         let mismatch =
@@ -233,6 +240,8 @@ impl RedisStore {
 const ANSWER: Duration = Duration::from_millis(400);
 /// The time limit of other calls, for which an operator can wait.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// A few seconds.
+const BEATS_UNTIL_ROW: u64 = 8;
 /// About a minute.
 const BEATS_UNTIL_TIDY: u64 = 64;
 /// How old a list may be that a page shows.

@@ -12,11 +12,12 @@ use http_body_util::channel::{Channel, Sender};
 use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Serialize;
-use spillgate::store::{FleetInstance, ShardStatus};
+use spillgate::store::ShardStatus;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::fleet::FleetLoad;
 use super::health::Health;
 use super::history::Points;
 use super::top::TopAnswer;
@@ -46,7 +47,7 @@ struct Event<'e> {
     shards: Vec<ShardAnswer<'e>>,
     facts: FactsAnswer,
     /// All instances on the store together; null without a store, and while it does not answer.
-    fleet: Option<FleetAnswer>,
+    fleet: Option<FleetLoad>,
     /// The last second, as columns of one point; null before the first second.
     point: Option<Points>,
     /// The decisions of the last second, of each rule that decided.
@@ -77,14 +78,6 @@ struct FactsAnswer {
     clock_steps: u64,
     evictions: u64,
     overflows: u64,
-}
-
-/// The decisions of all instances in the last minute.
-#[derive(Serialize)]
-struct FleetAnswer {
-    instances: usize,
-    allowed: u64,
-    denied: u64,
 }
 
 #[derive(Serialize)]
@@ -136,7 +129,7 @@ impl Events {
                 evictions: stats.evictions,
                 overflows: stats.overflows,
             },
-            fleet: FleetAnswer::of_all(limiter).await,
+            fleet: FleetLoad::of_all(limiter).await,
             point: latest
                 .as_ref()
                 .map(|latest| Points::new(&[latest.column], &[latest.decisions], true)),
@@ -212,22 +205,6 @@ impl<'e> ShardAnswer<'e> {
             unsent: rate.map_or(0, |rate| rate.unsent),
             p99_ns: p99.map(|p99| u64::try_from(p99.as_nanos()).unwrap_or(u64::MAX)),
         }
-    }
-}
-
-impl FleetAnswer {
-    /// Returns the sums over all instances; `None` in memory, and while the store does not answer.
-    async fn of_all(limiter: &spillgate::Limiter) -> Option<FleetAnswer> {
-        if limiter.shards().is_empty() {
-            return None;
-        }
-        let fleet = tokio::time::timeout(EVERY / 4, limiter.fleet()).await.ok()?.ok()?;
-        let sum = |count: fn(&FleetInstance) -> u64| fleet.iter().map(count).sum();
-        Some(FleetAnswer {
-            instances: fleet.len(),
-            allowed: sum(|it| it.report.decided.allowed),
-            denied: sum(|it| it.report.decided.denied),
-        })
     }
 }
 

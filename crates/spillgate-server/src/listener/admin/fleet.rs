@@ -1,5 +1,7 @@
 //! Lists the live instances of the fleet: `/admin/v1/fleet`.
 
+use std::time::Duration;
+
 use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
@@ -35,6 +37,14 @@ struct InstanceAnswer<'f> {
     differs_in: &'f [&'static str],
 }
 
+/// The decisions of all instances in the last minute.
+#[derive(Serialize)]
+pub struct FleetLoad {
+    instances: usize,
+    allowed: u64,
+    denied: u64,
+}
+
 pub async fn list(State(app): State<App>) -> Result<Response, Problem> {
     let mut fleet = app.limiter().fleet().await?;
     fleet.sort_by(|one, other| (&one.report.name, one.id).cmp(&(&other.report.name, other.id)));
@@ -62,3 +72,22 @@ impl<'f> InstanceAnswer<'f> {
         }
     }
 }
+
+impl FleetLoad {
+    /// Returns the sums over all instances; `None` in memory, and while the store does not answer.
+    pub async fn of_all(limiter: &spillgate::Limiter) -> Option<FleetLoad> {
+        if limiter.shards().is_empty() {
+            return None;
+        }
+        let fleet = tokio::time::timeout(ANSWER, limiter.fleet()).await.ok()?.ok()?;
+        let sum = |count: fn(&FleetInstance) -> u64| fleet.iter().map(count).sum();
+        Some(FleetLoad {
+            instances: fleet.len(),
+            allowed: sum(|it| it.report.decided.allowed),
+            denied: sum(|it| it.report.decided.denied),
+        })
+    }
+}
+
+/// How long a page waits for the store.
+const ANSWER: Duration = Duration::from_millis(250);

@@ -8,10 +8,11 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{StatusCode, Uri};
 use serde::Serialize;
 use spillgate::Mode;
-use spillgate::store::{FleetLoad, ShardStatus};
+use spillgate::store::ShardStatus;
 use tokio::sync::watch;
 
 use super::Problem;
+use super::fleet::FleetLoad;
 use super::guard::Guard;
 use super::scrapes::Scrapes;
 use crate::app::App;
@@ -91,7 +92,7 @@ struct StatusAnswer<'s> {
     store: &'s str,
     shards: Vec<ShardAnswer<'s>>,
     /// All instances on the store together; null without a store, and while it does not answer.
-    fleet: Option<FleetAnswer>,
+    fleet: Option<FleetLoad>,
 }
 
 #[derive(Serialize)]
@@ -108,15 +109,7 @@ struct ShardAnswer<'s> {
     trouble: Option<&'s str>,
 }
 
-/// The decisions of the last minute, of the instances that reported them.
-#[derive(Serialize)]
-struct FleetAnswer {
-    instances: u32,
-    allowed: u64,
-    denied: u64,
-}
-
-/// Answers the status of this instance as JSON. No command is sent to the store.
+/// Answers the status of this instance as JSON.
 pub async fn status(State(app): State<App>) -> Response {
     let (facts, limiter) = (Facts::gather(&app), app.limiter());
     let policy = limiter.policy();
@@ -132,7 +125,7 @@ pub async fn status(State(app): State<App>) -> Response {
         },
         store: &app.store,
         shards: facts.shards.iter().map(ShardAnswer::new).collect(),
-        fleet: limiter.fleet_load().map(FleetAnswer::new),
+        fleet: FleetLoad::of_all(limiter).await,
     };
     answer::json(&answer, answer::ANSWER_BYTES * (1 + answer.status.conditions.len()))
 }
@@ -173,12 +166,6 @@ pub async fn metrics(State(health): State<Health>) -> Result<Response, Problem> 
 impl<'s> ShardAnswer<'s> {
     fn new(ShardStatus { name, degraded, trouble, .. }: &'s ShardStatus) -> ShardAnswer<'s> {
         ShardAnswer { name, degraded: *degraded, trouble: trouble.as_deref() }
-    }
-}
-
-impl FleetAnswer {
-    fn new(FleetLoad { instances, allowed, denied, .. }: FleetLoad) -> FleetAnswer {
-        FleetAnswer { instances, allowed, denied }
     }
 }
 

@@ -103,7 +103,7 @@ async fn watch(watching: Watching) {
 }
 
 /// With the jitter and the look itself, a change or expiry takes effect everywhere within a second.
-const LOOK_EVERY: Duration = Duration::from_millis(750);
+const LOOK_EVERY: Duration = Duration::from_millis(800);
 /// In memory only expiries are looked for, which costs next to nothing.
 const EXPIRY_EVERY: Duration = Duration::from_millis(200);
 /// While the store is down. Changes made meanwhile must be everywhere within two seconds of its return:
