@@ -17,11 +17,12 @@ pub mod instances;
 pub mod probe;
 pub mod probing;
 
-/// A script of the record. It is sent by name, and whole to a server that does not know it.
+/// A script of the record. One that runs every second is sent by name, and whole to a server that does not know it; the
+/// others are always sent whole.
 #[derive(Debug)]
 pub struct Script {
     text: &'static str,
-    sha: LazyLock<String>,
+    sha: Option<LazyLock<String>>,
 }
 
 /// A call of such a script.
@@ -47,11 +48,6 @@ impl Call {
         self
     }
 
-    /// Returns the command that names the script.
-    pub fn by_name(&self) -> Cmd {
-        self.command("EVALSHA", &self.script.sha)
-    }
-
     /// Returns the command that has the script.
     pub fn whole(&self) -> Cmd {
         self.command("EVAL", self.script.text)
@@ -64,12 +60,14 @@ impl Call {
         redirect: Redirect,
         deadline: Deadline,
     ) -> Result<Value, Failure> {
-        match shard.link.command(&self.by_name(), redirect, deadline).await {
-            Err(Failure::NotHere(NotHere::NoScript, _)) => {
-                shard.link.command(&self.whole(), redirect, deadline).await
+        if let Some(sha) = &self.script.sha {
+            let by_name = self.command("EVALSHA", sha);
+            match shard.link.command(&by_name, redirect, deadline).await {
+                Err(Failure::NotHere(NotHere::NoScript, _)) => {}
+                answered => return answered,
             }
-            answered => answered,
         }
+        shard.link.command(&self.whole(), redirect, deadline).await
     }
 
     fn command(&self, name: &str, script: &str) -> Cmd {
@@ -79,16 +77,10 @@ impl Call {
     }
 }
 
-macro_rules! script {
-    ($name:ident, $file:literal) => {
-        static $name: Script = Script {
-            text: include_str!(concat!("lua/", $file, ".lua")),
-            sha: LazyLock::new(|| ::redis::Script::new($name.text).get_hash().to_owned()),
-        };
-    };
-}
-
-script!(BEAT, "beat");
-script!(CHANGES, "control");
-script!(GUARD, "guard");
-script!(INSTANCES, "instances");
+static BEAT: Script = Script {
+    text: include_str!("lua/beat.lua"),
+    sha: Some(LazyLock::new(|| ::redis::Script::new(BEAT.text).get_hash().to_owned())),
+};
+static CHANGES: Script = Script { text: include_str!("lua/control.lua"), sha: None };
+static GUARD: Script = Script { text: include_str!("lua/guard.lua"), sha: None };
+static INSTANCES: Script = Script { text: include_str!("lua/instances.lua"), sha: None };

@@ -145,6 +145,25 @@ impl RedisServer {
         calls.unwrap_or_else(|| panic!("{field} of {} is {stats:?}", self.url()))
     }
 
+    /// Returns how often the server has run the scripts of decisions and leases. A heartbeat runs by name too, and calls
+    /// HMGET once, as no other script does.
+    ///
+    /// # Panics
+    /// When the server does not answer.
+    #[track_caller]
+    #[must_use]
+    pub fn decisions(&self) -> u64 {
+        // One reply, so that no heartbeat lies between the two counts.
+        let stats = self.command(&["INFO", "commandstats"]);
+        let calls = |command: &str| -> u64 {
+            let line = stats.text().lines().find_map(|line| {
+                line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls=")
+            });
+            line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+        };
+        calls("evalsha") - calls("hmget")
+    }
+
     /// Sends one command on a connection of its own. Returns `None` if the server is paused or dead.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Option<Reply> {
         let mut connection = Connection::open(self.port).ok()?;

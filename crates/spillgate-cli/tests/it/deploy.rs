@@ -153,8 +153,11 @@ fn the_commands_of_the_page_work_as_described() {
     }
     let metrics = server.metrics();
     let counted = |rule: &str, decision: &str| {
-        let labels = format!("rule=\"{rule}\",decision=\"{decision}\"");
-        let line = metrics.lines().find(|line| line.contains(&labels));
+        let is_it = |line: &&str| {
+            line.contains(&format!("rule=\"{rule}\","))
+                && line.contains(&format!("decision=\"{decision}\""))
+        };
+        let line = metrics.lines().find(is_it);
         line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).unwrap_or(0)
     };
     assert_eq!((counted("address", "allowed"), counted("address", "denied")), (6, 0), "{metrics}");

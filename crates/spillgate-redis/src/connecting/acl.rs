@@ -31,7 +31,7 @@ const COMMANDS: [&str; 11] = [
 ];
 
 /// The commands that the scripts call. The server checks the user's rights there too.
-const SCRIPT_COMMANDS: [&str; 23] = [
+const SCRIPT_COMMANDS: [&str; 24] = [
     "get",
     "getrange",
     "mget",
@@ -42,6 +42,7 @@ const SCRIPT_COMMANDS: [&str; 23] = [
     "exists",
     "pexpire",
     "hget",
+    "hmget",
     "hset",
     "hdel",
     "hkeys",

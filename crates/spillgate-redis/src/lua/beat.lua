@@ -44,6 +44,6 @@ return {
     now * 1000000 + time[2],
     call('ZCOUNT', KEYS[1], oldest, newest),
     call('ZCOUNT', KEYS[2], oldest, newest),
-    call('HGET', KEYS[4], 'v') or '',
+    call('HMGET', KEYS[4], 'v')[1] or '',
     KEYS[5] and call('GET', KEYS[5]) or '',
 }

@@ -140,9 +140,10 @@ fn a_shadow_rule_is_counted_although_a_postpaid_limit_has_no_room() {
             (true, &[Some(Reason::LimitExceeded), None][..])
         );
         let text = limiter.metrics_text();
-        let counted = "rule=\"calls\",decision=\"allowed\",reason=\"\",source=\"store\"} 1\n";
+        let counted = "rule=\"calls\",mode=\"shadow\",decision=\"allowed\",reason=\"\",limit=\"\",source=\"store\"} 1\n";
         assert!(text.contains(counted), "{text}");
-        let is_denial = |line: &&str| line.contains("rule=\"bytes\",decision=\"denied\"");
+        let is_denial =
+            |line: &&str| line.contains("rule=\"bytes\",mode=\"enforce\",decision=\"denied\"");
         assert_eq!(text.lines().find(is_denial), None, "an advisory counter denies nothing");
     });
 }

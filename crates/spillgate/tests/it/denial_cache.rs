@@ -195,7 +195,7 @@ impl Scene {
 
     /// Returns how many calls of the script reached the store.
     fn calls(&self) -> u64 {
-        self.server.calls_of("evalsha")
+        self.server.decisions()
     }
 }
 

@@ -46,12 +46,12 @@ fn concurrent_callers_get_the_replies_of_sequential_ones() {
 fn concurrent_callers_share_calls() {
     let world = World::queue();
     let server = world.server.as_ref().unwrap();
-    let before = server.calls_of("evalsha");
+    let before = server.decisions();
     let wide = wide();
     let transactions: Vec<_> =
         (0..400).map(|subject| transaction(Intent::Charge, &[(subject, wide, 1)])).collect();
     assert!(world.decide_at_once(&transactions).into_iter().all(|reply| reply.unwrap().allowed));
-    let calls = server.calls_of("evalsha") - before;
+    let calls = server.decisions() - before;
     assert!(calls < 20, "{calls} calls for 400 decisions");
 }
 
@@ -62,7 +62,7 @@ fn the_calls_under_way_share_the_callers() {
     let server = RedisServer::start();
     let runtime = runtime();
     let limiter = runtime.block_on(Limiter::builder().redis(server.url()).build()).unwrap();
-    let before = server.calls_of("evalsha");
+    let before = server.decisions();
     runtime.block_on(async {
         let mut callers = JoinSet::new();
         for caller in 0..CALLERS {
@@ -78,7 +78,7 @@ fn the_calls_under_way_share_the_callers() {
         }
         callers.join_all().await;
     });
-    let calls = server.calls_of("evalsha") - before;
+    let calls = server.decisions() - before;
     // In halves, 64 callers need 400 calls for 200 decisions each. Together with lone calls it was 580.
     let in_halves = u64::from(2 * CALLS_EACH);
     assert!(calls < in_halves * 6 / 5, "{calls} calls, and {in_halves} suffice");

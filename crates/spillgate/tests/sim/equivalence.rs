@@ -63,7 +63,7 @@ fn command(random: &mut Random) -> Words {
         4 => vec!["DEL", &key, &other],
         5 => vec!["EXISTS", &key, &other, &key],
         6 => vec!["PEXPIRE", &key, "3600000"],
-        7 => vec!["HGET", &key, &member],
+        7 => vec!["HMGET", &key, &member],
         8 => vec!["GETRANGE", &key, "1", &place],
         9 => vec!["HSET", &key, &member, &score],
         10 => vec!["HDEL", &key, &member, "m1"],

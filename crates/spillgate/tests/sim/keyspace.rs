@@ -51,7 +51,9 @@ impl Keyspace {
             "PEXPIRE" => Ok(self.expire(&words[1], now_us + 1_000 * whole(&words[2]))),
             "PTTL" => Ok(self.ttl_ms(&words[1], now_us)),
             "DBSIZE" => Ok(Reply::Integer(self.entries.len() as i64)),
-            "HGET" | "HSET" | "HDEL" | "HLEN" | "HKEYS" | "HGETALL" => self.on_hash(name, words),
+            "HGET" | "HMGET" | "HSET" | "HDEL" | "HLEN" | "HKEYS" | "HGETALL" => {
+                self.on_hash(name, words)
+            }
             _ if name.starts_with('Z') => return self.on_scored(name, words).map(either),
             _ => return None,
         };
@@ -149,6 +151,7 @@ impl Keyspace {
         let field = |field: &Vec<u8>| bulk_or_nil(hash.get(field).cloned());
         match name {
             "HGET" => Ok(field(&words[2])),
+            "HMGET" => Ok(list(words[2..].iter().map(field))),
             "HLEN" => Ok(Reply::Integer(hash.len() as i64)),
             "HKEYS" => Ok(list(hash.keys().cloned().map(Reply::Bulk))),
             "HGETALL" => Ok(list(

@@ -124,7 +124,7 @@ fn bad_lines_are_refused_by_number_with_the_fix_and_no_line_is_set() {
                 "  line 2: rule: there is no rule \"apy\"; did you mean \"api\"?",
                 "  line 4: subject: \"plan\" is not in the rule's key; name one or more of",
                 "  line 5: limits: limit \"0\": quota: \"fortnight\" is no",
-                "  line 6: expires_at: \"soon\" is no instant",
+                "  line 6: expires_at: \"soon\" is not a valid instant",
                 "  line 7: colour: unknown field `colour`",
             ],
         );

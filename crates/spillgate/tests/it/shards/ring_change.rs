@@ -1,5 +1,7 @@
 //! Processes on two rings, or under two secrets, at the same time: each kind has counters of its own.
 
+use std::time::Duration;
+
 use spillgate::store::{InstanceMismatch, Ring};
 use spillgate::{Limit, Limiter, LimiterBuilder, Request, Source};
 use spillgate_testkit::{RedisServer, eventually, poll};
@@ -59,7 +61,8 @@ fn processes_on_rings_with_different_first_nodes_know_of_each_other() {
     };
     let (one, other) = (ring([0, 1]), ring([1, 2]));
     let knows = |limiter: &Limiter| {
-        poll(PATIENCE, || (limiter.instance_mismatch().ring == 1).then_some(())).is_some()
+        poll(Duration::from_secs(30), || (limiter.instance_mismatch().ring == 1).then_some(()))
+            .is_some()
     };
     assert!(knows(&other) && knows(&one));
     assert_eq!(one.instance_mismatch().live, 1);

@@ -310,7 +310,7 @@ impl Fleet {
 
     /// Returns the server that decides.
     fn home_of(&self, request: &Request<'_>) -> usize {
-        let calls = || self.servers().iter().map(|server| server.calls_of("evalsha"));
+        let calls = || self.servers().iter().map(|server| server.decisions());
         let before: Vec<_> = calls().collect();
         let _ = self.runtime.block_on(self.limiter.check(request));
         calls().zip(before).position(|(after, before)| after != before).unwrap()
