@@ -32,13 +32,13 @@ struct Answer {
 struct Instance {
     name: String,
     version: String,
-    started_ms: i64,
+    started_ms: u64,
     policy: String,
-    policy_loaded_ms: i64,
+    policy_loaded_ms: u64,
     allowed: u64,
     denied: u64,
     p99_us: Option<u64>,
-    degraded_since_ms: Option<i64>,
+    degraded_since_ms: Option<u64>,
     changes: u64,
     differs_in: Vec<String>,
 }
@@ -71,8 +71,9 @@ fn table(instances: &[Instance], now: Timestamp) -> String {
 
 impl Instance {
     fn row(&self, policy: usize, policies: usize, now: Timestamp) -> [String; HEAD.len()] {
-        let ago = |ms: i64| {
-            let seconds = (now.as_millisecond() - ms).max(0) / 1_000;
+        let ago = |ms: u64| {
+            let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+            let seconds = now.as_millisecond().saturating_sub(ms).max(0) / 1_000;
             format!(
                 "{:#}",
                 SignedDuration::from_secs(match seconds {
@@ -98,7 +99,7 @@ impl Instance {
             format!("{policy}{} ago", ago(self.policy_loaded_ms)),
             self.version.clone(),
             ago(self.started_ms),
-            ((self.allowed + self.denied) / 60).to_string(),
+            (self.allowed.saturating_add(self.denied) / 60).to_string(),
             self.denied.to_string(),
             p99,
             self.changes.to_string(),

@@ -95,9 +95,8 @@ impl Exchanged {
             return Err(foreign());
         };
         let mut unseen = Vec::with_capacity(entries.len() / 2);
-        for entry in entries.chunks(2) {
-            unseen.push(StoredEntry::read(entry).ok_or_else(foreign)?);
-        }
+        // A field that is no entry must not keep the others away.
+        unseen.extend(entries.chunks(2).filter_map(StoredEntry::read));
         let [now_us, refused] = [now_us, refused].map(|number| number.max(&0).cast_unsigned());
         let (version, is_from_start) = (version.clone(), *is_from_start == 1);
         Ok(Exchanged { now_us, version, refused, is_from_start, unseen })

@@ -30,12 +30,12 @@ pub struct Member<'a> {
 }
 
 impl Member<'_> {
-    /// Looks whether any shard lost its data, but for the one whose guard comes with each beat.
-    pub async fn look_at_guards(&self) {
+    /// Looks whether any shard lost its data, but for that of the record if a beat has just brought its guard.
+    pub async fn look_at_guards(&self, knows_guard_of_record: bool) {
         let deadline = Deadline::after(ANSWER);
         let mut shards = self.topology.shards();
         shards.retain(|(_, shard)| {
-            self.topology.is_cluster() || shard.name != self.topology.place_of_record()
+            !knows_guard_of_record || shard.name != self.topology.place_of_record()
         });
         let looks = shards.iter().map(|(tag, shard)| async move {
             let Some(known) = shard.guard.now() else {

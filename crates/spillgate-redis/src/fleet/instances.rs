@@ -115,12 +115,13 @@ impl Place<'_> {
     ) -> Result<Vec<FleetInstance>, StoreError> {
         let foreign = || StoreError::Foreign("the list of instances is malformed".into());
         let Value::Array(parts) = answer else { return Err(foreign()) };
-        let pairs = parts.chunks_exact(2).map(|pair| {
+        let pairs = parts.chunks_exact(2).filter_map(|pair| {
             let [Value::BulkString(id), Value::BulkString(row)] = pair else { return None };
             let id = u64::from_str_radix(std::str::from_utf8(id).ok()?, 16).ok()?;
-            Some(self.instance(id, &String::from_utf8_lossy(row), policy))
+            // The store lost the row, and a beat brings it back within seconds.
+            (!row.is_empty()).then(|| self.instance(id, &String::from_utf8_lossy(row), policy))
         });
-        pairs.collect::<Option<Vec<_>>>().ok_or_else(foreign)
+        Ok(pairs.collect())
     }
 
     /// Reads one line. An instance of a version with another format differs in its schema, and nothing else is known
@@ -143,14 +144,14 @@ fn report_in(row: &str) -> Option<(Fingerprint, Report)> {
         return None;
     }
     let fingerprint = Fingerprint::read(next()?)?;
-    let version = next()?.to_owned();
+    let version = plain(next()?);
     let started_ms = next()?.parse().ok()?;
     let policy = u64::from_str_radix(next()?, 16).ok()?;
     let policy_loaded_ms = next()?.parse().ok()?;
     let decided = Decided { allowed: next()?.parse().ok()?, denied: next()?.parse().ok()? };
     let (p99_us, degraded_since_ms) = (next()?.parse().ok(), next()?.parse().ok());
     let changes = next()?.parse().ok()?;
-    let name = next()?.to_owned();
+    let name = plain(next()?);
     let report = Report {
         name,
         version,
@@ -191,6 +192,11 @@ impl Beat {
     }
 }
 
+/// Returns a text of another instance as a page can show it.
+fn plain(text: &str) -> String {
+    text.chars().filter(|char| !char.is_control()).take(TEXT_MAX).collect()
+}
+
 fn or_none(number: Option<u64>) -> String {
     number.map_or("-".to_owned(), |number| number.to_string())
 }
@@ -199,6 +205,7 @@ fn or_none(number: Option<u64>) -> String {
 const FORMAT: &str = "1";
 /// Five beats. An instance that was paused for that long counts as gone.
 const GONE_SECONDS: u64 = 5;
+const TEXT_MAX: usize = 64;
 /// More instances than these are counted, and not listed.
 const LISTED_MAX: u64 = 2_000;
 
@@ -233,7 +240,7 @@ mod tests {
         }
         let row = of(&other).row(&report());
         assert_eq!(seen(&row, 1).differs_in, ["secret", "ring", "policy"]);
-        for of_another_format in ["", "2 x", "1 3:1:1 0.1.0 now"] {
+        for of_another_format in ["2", "2 x", "1 3:1:1 0.1.0 now"] {
             let seen = seen(of_another_format, 1);
             assert_eq!((seen.differs_in, seen.report), (vec!["schema"], Report::default()));
         }

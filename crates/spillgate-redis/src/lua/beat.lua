@@ -26,13 +26,13 @@ if ARGV[1] ~= '' then
 end
 
 if ARGV[4] == '1' then
-    for _, id in ipairs(call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. oldest)) do
-        call('HDEL', KEYS[3], id)
-    end
-    for place = 1, 2 do
-        call('ZREMRANGEBYSCORE', KEYS[place], '-inf', '(' .. oldest)
-        -- Beats from before the clock stepped back.
-        call('ZREMRANGEBYSCORE', KEYS[place], '(' .. newest, '+inf')
+    -- The second range has beats from before the clock stepped back.
+    for _, range in ipairs({ { '-inf', '(' .. oldest }, { '(' .. newest, '+inf' } }) do
+        for _, id in ipairs(call('ZRANGEBYSCORE', KEYS[1], range[1], range[2])) do
+            call('HDEL', KEYS[3], id)
+        end
+        call('ZREMRANGEBYSCORE', KEYS[1], range[1], range[2])
+        call('ZREMRANGEBYSCORE', KEYS[2], range[1], range[2])
     end
     -- Longer than until the next call of any instance that does this.
     for place = 1, 3 do

@@ -22,13 +22,14 @@ local entries_max = tonumber(ARGV[3])
 local kept_us = tonumber(ARGV[4])
 local written_last = 5 + 2 * tonumber(ARGV[5])
 -- A reply of so many entries takes less than 1 ms.
-local page = 256
+local page = 128
 local call = redis.call
 
 local function split(version)
     local epoch, revision = string.match(version, '^(%d+):(%d+):')
     return epoch, tonumber(revision) or 0
 end
+local seen_epoch, since = split(ARGV[1])
 
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
@@ -37,14 +38,20 @@ local epoch, revision = ARGV[2], 0
 local changed = false
 if version and call('ZCARD', revisions) == call('HLEN', entries) - 1 then
     epoch, revision = split(version)
+    -- Another history has reached the same revision, so what the caller has seen last may be lost.
+    if since == revision and ARGV[1] ~= version then
+        seen_epoch = nil
+    end
 elseif call('EXISTS', entries, revisions) > 0 then
     -- One of the two keys was evicted. The rest has a new epoch, so every instance reads it anew.
     changed = true
     call('DEL', revisions)
     for _, id in ipairs(call('HKEYS', entries)) do
-        if id ~= 'v' then
+        if #id == 16 then
             revision = revision + 1
             call('ZADD', revisions, revision, id)
+        elseif id ~= 'v' then
+            call('HDEL', entries, id)
         end
     end
 end
@@ -89,7 +96,6 @@ end
 
 local answer = { now_us, version or '', refused, 0 }
 if version then
-    local seen_epoch, since = split(ARGV[1])
     if seen_epoch ~= epoch or since > revision then
         since, answer[4] = 0, 1
     end

@@ -79,22 +79,32 @@ impl Record {
         }
     }
 
-    /// Notes the reply to an exchange, and returns the entries that were new.
-    pub(crate) fn note(&self, answer: &Exchanged, now_us: u64) -> Vec<(EntryId, Entry)> {
+    /// Notes the reply to an exchange, and returns the entries that were new. `origin` is the server now: if it is not
+    /// the one that was asked, a failover may lie between, and everything is read again.
+    pub(crate) fn note(
+        &self,
+        exchange: &Exchange,
+        answer: &Exchanged,
+        origin: Option<&Origin>,
+    ) -> Vec<(EntryId, Entry)> {
         let mut seen = self.seen.lock();
         if answer.is_from_start || answer.version.is_empty() {
             seen.holds.clear();
         }
         seen.version.clone_from(&answer.version);
         seen.is_whole = answer.is_whole();
+        if seen.origin.as_ref() != origin {
+            (seen.version, seen.is_whole) = (Vec::new(), false);
+        }
+        // The record has those that were sent, or newer ones, and not those that it was asked to delete.
+        if answer.refused == 0 {
+            exchange.entries.iter().for_each(|stored| seen.hold(stored));
+        }
+        exchange.forgotten.iter().for_each(|id| {
+            seen.holds.remove(id);
+        });
         // The record holds these entries even if they cannot be opened here.
         answer.unseen.iter().for_each(|stored| seen.hold(stored));
-        seen.holds.retain(|_, held| !held.is_forgotten(now_us));
-        // The record has no more entries than that, so the others were let go by some instance.
-        let excess = seen.holds.len().saturating_sub(RECORD_MAX);
-        for id in ended_first(seen.ends(), excess, now_us) {
-            seen.holds.remove(&id);
-        }
         let open = |stored: &StoredEntry| Some((stored.id, self.seal.open(stored)?));
         answer.unseen.iter().filter_map(open).collect()
     }
@@ -184,6 +194,6 @@ impl Held {
 }
 
 /// The most entries in one script call. They take less than 1 ms of the server's time.
-const ENTRIES_PER_CALL: usize = 256;
+const ENTRIES_PER_CALL: usize = 128;
 /// How many entries more than needed leave a full record.
 const SPARE: usize = 64;

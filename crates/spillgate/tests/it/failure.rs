@@ -18,6 +18,7 @@ mod many_callers;
 mod minority;
 mod outage;
 mod overload;
+mod record;
 mod rolling_restart;
 mod sentinel;
 mod server_errors;

@@ -35,8 +35,10 @@ pub struct Fleet {
     pub(super) degraded_since_ms: Option<u64>,
     last_minute: LastMinute,
     beats: u64,
-    /// The error of the last beat, unless the store was down.
-    trouble: Option<String>,
+    /// How many beats in a row had an error although the store was up.
+    troubles: u32,
+    /// The monotonic time of the last beat that was answered.
+    answered_us: u64,
     /// What this instance said of itself last.
     row: String,
     list: Option<List>,
@@ -59,7 +61,8 @@ impl Fleet {
             degraded_since_ms: None,
             last_minute: LastMinute::new(monotonic_us()),
             beats: 0,
-            trouble: None,
+            troubles: 0,
+            answered_us: 0,
             row: String::new(),
             list: None,
         }
@@ -98,7 +101,7 @@ impl RedisStore {
         let place = self.place(&id);
         let has_guard = !self.servers.topology.is_cluster();
         let guard = has_guard.then(|| guard::key_of(keys::ANY_TAG));
-        let call = {
+        let (call, row) = {
             let mut fleet = self.fleet.lock();
             let decided = fleet.last_minute.note(monotonic_us(), report.decided);
             let degraded_since_ms = fleet.degraded_since_ms;
@@ -107,12 +110,16 @@ impl RedisStore {
             let is_due = row != fleet.row || fleet.beats.is_multiple_of(BEATS_UNTIL_ROW);
             let tidies = fleet.beats.is_multiple_of(BEATS_UNTIL_TIDY);
             let call = place.beat(report.policy, if is_due { &row } else { "" }, guard, tidies);
-            (fleet.row, fleet.beats) = (row, fleet.beats + 1);
-            call
+            fleet.beats += 1;
+            (call, row)
         };
         let beat = self.call_record(&call, ANSWER).await.and_then(Beat::read);
         self.note_trouble(beat.as_ref().err());
         let beat = beat?;
+        {
+            let mut fleet = self.fleet.lock();
+            (fleet.row, fleet.answered_us) = (row, monotonic_us());
+        }
         self.fallback.note_live_instances(beat.live, monotonic_us());
         self.note_mismatch(&beat, report.policy).await;
         if let Some(route) = self.route_of_record().filter(|_| has_guard) {
@@ -129,6 +136,9 @@ impl RedisStore {
     /// Returns the instances that differed from this one when they were last read.
     pub fn differing_instances(&self) -> Vec<FleetInstance> {
         let fleet = self.fleet.lock();
+        if fleet.mismatch.is_none() {
+            return Vec::new();
+        }
         let all = fleet.list.iter().flat_map(|list| &list.instances);
         all.filter(|instance| !instance.differs_in.is_empty()).cloned().collect()
     }
@@ -156,22 +166,33 @@ impl RedisStore {
     async fn note_mismatch(&self, beat: &Beat, policy: u64) {
         let now_us = monotonic_us();
         let counts = [beat.live, beat.alike];
+        let before = self.mismatch();
         let mut parts = InstanceMismatch::default();
         if beat.alike < beat.live {
+            // In a rollout the numbers change all the time, so a large fleet reads them less often.
+            let again_us = LISTED_AGAIN_US.max(u64::from(beat.live) * LISTED_AGAIN_US_EACH);
             let is_recent = |list: &List| {
-                let least = if list.beat == counts { LISTED_EVERY_US } else { LISTED_AGAIN_US };
+                let least = if list.beat == counts { LISTED_EVERY_US } else { again_us };
                 now_us.saturating_sub(list.at_us) < least
             };
-            let listed = self.listed(policy, is_recent).await.unwrap_or_default();
-            for part in listed.iter().flat_map(|instance| &instance.differs_in) {
-                parts = parts.and_one(part);
+            match self.listed(policy, is_recent).await {
+                Ok(listed) => {
+                    let differing = listed.iter().flat_map(|instance| &instance.differs_in);
+                    parts = differing.fold(parts, |parts, part| parts.and_one(part));
+                }
+                // As before, until the list can be read.
+                Err(_) => {
+                    parts = before;
+                    if let Some(list) = &mut self.fleet.lock().list {
+                        list.at_us = now_us;
+                    }
+                }
             }
         }
         let mut fleet = self.fleet.lock();
         if let Some(list) = fleet.list.as_mut().filter(|list| list.at_us >= now_us) {
             list.beat = counts;
         }
-        let before = fleet.mismatch;
         // A command that only looks has no policy of its own.
         let policy = if self.is_onlooker() { 0 } else { parts.policy };
         let now_ms = Clock::System.now_us() / 1_000;
@@ -184,24 +205,35 @@ impl RedisStore {
         super::upkeep::report_mismatch(before, now);
     }
 
-    /// Logs once that the record cannot be used although its server is up, and once that it can.
+    /// Logs once that the record cannot be used although its server is up, and once that it can. A single beat may just
+    /// be late.
     fn note_trouble(&self, error: Option<&StoreError>) {
-        let trouble = error.filter(|_| !self.record_is_down()).map(ToString::to_string);
-        let before = std::mem::replace(&mut self.fleet.lock().trouble, trouble.clone());
-        match (before, trouble) {
-            (None, Some(why)) => {
+        let error = error.filter(|_| !self.record_is_down());
+        let mut fleet = self.fleet.lock();
+        let before = fleet.troubles;
+        fleet.troubles = if error.is_some() { before.saturating_add(1) } else { 0 };
+        drop(fleet);
+        match error {
+            Some(why) if before == 1 => {
                 tracing::warn!(
                     target: "spillgate",
-                    why,
+                    %why,
                     "the fleet's record cannot be used: instances do not see each other, and runtime \
                      changes stay where they are made"
                 );
             }
-            (Some(_), None) => {
+            None if before > 1 => {
                 tracing::info!(target: "spillgate", "the fleet's record can be used again");
             }
             _ => {}
         }
+    }
+
+    /// Returns whether a beat brought the guard of the record's shard a moment ago.
+    pub(super) fn knows_guard(&self) -> bool {
+        let answered_us = self.fleet.lock().answered_us;
+        let is_recent = monotonic_us().saturating_sub(answered_us) < FRESH_US;
+        is_recent && !self.servers.topology.is_cluster()
     }
 
     fn is_onlooker(&self) -> bool {
@@ -249,3 +281,5 @@ const FRESH_US: u64 = 2_000_000;
 /// How old a list may be from which the differing instances are counted: while their numbers stay, and after a change.
 const LISTED_EVERY_US: u64 = 60_000_000;
 const LISTED_AGAIN_US: u64 = 3_000_000;
+/// And for each instance.
+const LISTED_AGAIN_US_EACH: u64 = 50_000;

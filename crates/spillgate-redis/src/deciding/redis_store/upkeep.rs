@@ -36,7 +36,7 @@ impl RedisStore {
             let other_kinds = servers.member().meet_other_kinds().await;
             self.fleet.lock().other_kinds = InstanceMismatch { live: 0, ..other_kinds };
         } else {
-            servers.member().look_at_guards().await;
+            servers.member().look_at_guards(self.knows_guard()).await;
         }
         self.fallback.repay(servers).await;
         if degraded.is_empty() {

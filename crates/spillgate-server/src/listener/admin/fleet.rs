@@ -80,7 +80,8 @@ impl FleetLoad {
             return None;
         }
         let fleet = tokio::time::timeout(ANSWER, limiter.fleet()).await.ok()?.ok()?;
-        let sum = |count: fn(&FleetInstance) -> u64| fleet.iter().map(count).sum();
+        let sum =
+            |count: fn(&FleetInstance) -> u64| fleet.iter().map(count).fold(0, u64::saturating_add);
         Some(FleetLoad {
             instances: fleet.len(),
             allowed: sum(|it| it.report.decided.allowed),

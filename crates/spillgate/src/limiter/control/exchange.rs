@@ -1,8 +1,10 @@
 //! The exchange of runtime changes with the fleet's record. The record gets the entries it lacks, this
 //! instance gets those it has not seen, until both have the same.
 
+use std::time::Duration;
+
 use super::super::Inner;
-use crate::control::{Entry, EntryId};
+use crate::control::{Entry, EntryId, random};
 use crate::engine::RedisStore;
 use crate::error::StoreError;
 
@@ -12,6 +14,10 @@ impl Inner {
     pub async fn save(&self, id: EntryId, entry: &Entry) -> Result<(), String> {
         let Some(store) = self.engine.store() else { return Ok(()) };
         self.exchange(store, Some((id, entry))).await.map_err(|error| error.to_string())?;
+        // The reply had only a part of the record, so a newer version of the entry may follow.
+        if !self.control.record.is_whole() {
+            self.follow().await;
+        }
         match self.is_saved(id, entry) {
             true => Ok(()),
             false => Err("the store's record is full; it gets this entry when others end".into()),
@@ -28,14 +34,15 @@ impl Inner {
     pub async fn report_and_follow(&self) -> bool {
         let Some(store) = self.engine.store() else { return true };
         let control = &self.control;
+        // Taken before the beat: the version is that of this server.
+        let origin = store.origin();
         let Ok(beat) = store.beat(self.report()).await else { return !store.record_is_down() };
         control.note_time(beat.now_us);
-        let wants = {
+        let wants = store.origin() != origin || {
             let mut table = control.table.lock();
             let now_us = control.now_us();
             // The record takes these no more, so they would be sent at every look.
             table.forget(now_us);
-            let origin = store.origin();
             control.record.wants_exchange(origin.as_ref(), &beat.version, &table, now_us)
         };
         !wants || self.follow().await
@@ -57,6 +64,8 @@ impl Inner {
                 return true;
             }
             lacked_before = if record.is_whole() { lacked } else { usize::MAX };
+            // After a failover all instances read the whole record, and decisions wait for the same server.
+            tokio::time::sleep(Duration::from_millis(random() % PAGE_PAUSE_MS)).await;
         }
     }
 
@@ -72,11 +81,15 @@ impl Inner {
         };
         let answer = store.exchange(&exchange).await?;
         control.note_time(answer.now_us);
-        let news = control.record.note(&answer, control.now_us());
+        let news = control.record.note(&exchange, &answer, store.origin().as_ref());
         self.learn(news);
         Ok(())
     }
 }
+
+/// The longest pause between two pages of the record.
+#[cfg(feature = "redis")]
+const PAGE_PAUSE_MS: u64 = 10;
 
 /// Does nothing, since without a store there is no record.
 #[cfg(not(feature = "redis"))]

@@ -221,10 +221,24 @@ impl Node {
 
     /// Exchanges once with the record.
     fn meet(&mut self, stored: &mut Stored, writing: Option<&(EntryId, Entry)>) {
+        self.meet_through(stored, writing, |_| 0);
+    }
+
+    /// Exchanges once with the record. `fail_over` comes after the call was made and before the server gets it, and
+    /// returns how many failovers the connections show.
+    fn meet_through(
+        &mut self,
+        stored: &mut Stored,
+        writing: Option<&(EntryId, Entry)>,
+        fail_over: impl FnOnce(&mut Stored) -> u64,
+    ) {
         let writing = writing.map(|(id, entry)| (*id, entry));
-        let origin = Some(Origin::after_failovers(self.failovers));
-        let exchange = self.record.exchange(origin, writing, &self.table, self.now_us);
-        let news = self.record.note(&stored.take(exchange), self.now_us);
+        let origin = Origin::after_failovers(self.failovers);
+        let exchange = self.record.exchange(Some(origin), writing, &self.table, self.now_us);
+        self.failovers += fail_over(stored);
+        let answer = stored.take(exchange.clone());
+        let origin = Origin::after_failovers(self.failovers);
+        let news = self.record.note(&exchange, &answer, Some(&origin));
         news.into_iter().for_each(|(id, entry)| {
             self.table.merge(id, entry);
         });
@@ -261,6 +275,36 @@ fn an_idle_instance_forgets_a_removal_when_the_record_does() {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
         panic!("ten seconds on, the instance still exchanges the removal");
+    });
+}
+
+/// Once, an instance asked for some deletions and forgot about the others, so the record filled up with entries that no
+/// instance knew.
+#[test]
+fn all_entries_that_can_be_forgotten_leave_the_record_however_many_there_are() {
+    let server = RedisServer::start();
+    let mut stored = Stored::new(&server);
+    let now_us = stored.exchange(b"", &[], &[]).now_us;
+    let entry = |number: u64| StoredEntry {
+        id: number.into(),
+        time_us: now_us,
+        random: 0,
+        forget_at_us: now_us + 1_000_000,
+        sealed: Vec::new(),
+    };
+    let entries = (1..=700).map(entry).collect();
+    stored.take(Exchange { entries, entries_max: ROOM, ..Exchange::default() });
+    assert_eq!(server.command(&["ZCARD", KEYS[1]]).integer(), 700);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let limiter = Limiter::builder().redis(server.url()).build().await.unwrap();
+        for _ in 0..1_000 {
+            limiter.inner.report_and_follow().await;
+            if server.command(&["ZCARD", KEYS[1]]).integer() == 0 {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("ten seconds on, entries are left");
     });
 }
 
@@ -332,10 +376,21 @@ fn all_instances_and_the_record_end_with_the_same_entries() {
                 1 => stored.command(&["FLUSHALL"]),
                 2 => stored.command(&["DEL", "sg1:{fleet:default}:r"]),
                 3 => {
-                    stored.restore(&replica);
+                    nodes[node].meet_through(&mut stored, None, |stored| {
+                        stored.restore(&replica);
+                        0
+                    });
                     nodes.iter_mut().for_each(|node| node.failovers += 1);
                 }
-                4..=10 => {
+                4 => {
+                    nodes[node].meet_through(&mut stored, None, |stored| {
+                        stored.restore(&replica);
+                        1
+                    });
+                    let others = nodes.iter_mut().enumerate().filter(|(other, _)| *other != node);
+                    others.for_each(|(_, node)| node.failovers += 1);
+                }
+                5..=11 => {
                     let id = u128::from(draws.below(9));
                     // Each entry is different, and none is ever due to be forgotten.
                     let stamp =
