@@ -2,6 +2,7 @@
 
 import { askForToken } from './dialogs.js';
 import { $, write } from './dom.js';
+import { fleetPage } from './fleet.js';
 import { takeView } from './history.js';
 import { live, onChange, refresh, take } from './live.js';
 import { overridesPage } from './overrides.js';
@@ -19,7 +20,7 @@ const SILENCE_MS = 4000, REFRESH_MS = 3000, MANY_RULES = 1000;
 /** By name: the page, and its entry in the navigation. */
 const PAGES = new Map([
   ['overview', [overviewPage, 'overview']], ['rules', [rulesPage, 'rules']], ['rule', [rulePage, 'rules']],
-  ['overrides', [overridesPage, 'overrides']], ['subject', [subjectPage, 'subject']],
+  ['overrides', [overridesPage, 'overrides']], ['subject', [subjectPage, 'subject']], ['fleet', [fleetPage, 'fleet']],
 ]);
 
 let page = null, eventAt = 0, lostAt = null;
@@ -53,6 +54,8 @@ function show(event) {
   eventAt = performance.now();
   lostAt = null;
   showStatus(event);
+  // In memory there is no fleet.
+  $('fleet').hidden = !event.shards.length;
   write($('about'), `${event.version} · ${location.host}`);
   take(event);
 }

@@ -84,12 +84,14 @@ export function plot(heading, wide, options) {
   return { ...drawn, show, element: section(heading, wide, place) };
 }
 
+/** A figure with its label and unit. */
+export function figure(label, unit) {
+  const value = el('b', {}, '–'), note = el('span', {}, unit);
+  return { value, note, element: el('div', {}, el('h2', {}, label), el('p', {}, value, note)) };
+}
+
 /** The figures of the last second. */
 function figuresOf() {
-  const figure = (label, unit) => {
-    const value = el('b', {}, '–'), note = el('span', {}, unit);
-    return { value, note, element: el('div', {}, el('h2', {}, label), el('p', {}, value, note)) };
-  };
   const all = figure('Requests', 'per second'), denied = figure('Denied', 'of requests');
   const p50 = figure('p50', 'of a decision'), p99 = figure('p99', 'of a decision');
   const others = el('p', { className: 'note' }), fleet = el('p', { className: 'note' });

@@ -70,7 +70,7 @@ def main():
         try:
             browser = Browser(chromium)
             page = browser.page()
-            drive(page, world)
+            drive(page, world, arguments.pictures)
             if arguments.pictures:
                 pictures(page, world, arguments.pictures)
         finally:
@@ -85,7 +85,7 @@ class World:
 
     def __init__(self, binary, folder):
         self.folder, self.binary = folder, os.path.abspath(binary)
-        self.redis_port = free_port()
+        self.redis_port, self.admin_ports = free_port(), []
         self.start_redis()
         for name, text in (("token", f"drive:operator:{TOKEN}\neve:viewer:{VIEWER}\n"), ("rules.toml", RULES.format(token=f"{folder}/token"))):
             with open(f"{folder}/{name}", "w") as file:
@@ -96,13 +96,14 @@ class World:
         for caller in self.callers:
             caller.start()
 
-    def start_server(self):
-        """Returns an instance on the store, and the ports of its HTTP and admin APIs."""
+    def start_server(self, config="rules.toml", redis_port=0, name=None):
+        """Returns an instance on the store, or in memory if `redis_port` is None, and the ports of its HTTP and admin APIs."""
+        store = [] if redis_port is None else ["--redis", f"redis://127.0.0.1:{redis_port or self.redis_port}"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPILLGATE_")}
         environment |= {"SPILLGATE_SERVER__GRPC__ADDRESS": "off", "SPILLGATE_SERVER__RESP__ADDRESS": "off", "SPILLGATE_STORE__TIMEOUT": "250ms"}
+        environment |= {"SPILLGATE_SERVER__NAME": name} if name else {}
         server = subprocess.Popen(
-            [self.binary, "serve", "--config", f"{self.folder}/rules.toml", "--redis", f"redis://127.0.0.1:{self.redis_port}",
-             "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"],
+            [self.binary, "serve", "--config", f"{self.folder}/{config}", *store, "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"],
             env=environment, stderr=subprocess.PIPE, text=True,
         )
         for line in server.stderr:
@@ -111,7 +112,9 @@ class World:
         else:
             raise SystemExit("the server does not start")
         threading.Thread(target=server.stderr.read, daemon=True).start()
-        return server, *(int(re.search(rf"{api} on http://127.0.0.1:(\d+)", line)[1]) for api in ("HTTP", "admin"))
+        http, admin = (int(re.search(rf"{api} on http://127.0.0.1:(\d+)", line)[1]) for api in ("HTTP", "admin"))
+        self.admin_ports.append(admin)
+        return server, http, admin
 
     def start_redis(self):
         self.redis = subprocess.Popen(
@@ -167,13 +170,49 @@ class World:
                 process.wait()
 
 
+class Road:
+    """A port that leads to another one, but only once it is open."""
+
+    def __init__(self, to):
+        self.port, self.to, self.listener = free_port(), to, None
+
+    def open(self):
+        self.listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self.to))
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self.carry, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def carry(one, other):
+        try:
+            while data := one.recv(65536):
+                other.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (one, other):
+                end.close()
+
+    def close(self):
+        if self.listener:
+            self.listener.close()
+
+
 def free_port():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return taken.getsockname()[1]
 
 
-def drive(page, world):
+def drive(page, world, folder):
     page.size(1440, 900)
     page.open(f"http://127.0.0.1:{world.admin}/")
 
@@ -501,6 +540,8 @@ def drive(page, world):
         other.wait()
         page.until(f"document.querySelector('.figures').textContent.includes('by {expected} instances')")
 
+    fleet_page(page, world, folder)
+
     step("the store killed: critical, a kill switch all the same, and back with a lost state")
     world.redis.kill()
     world.redis.wait()
@@ -530,30 +571,88 @@ def drive(page, world):
 
     step("by keyboard alone, readable in every size and light")
     for hash, names in (
-        ("#/", ("Overview", "find", "range", "svg")), ("#/rules", ("search", "mode", "api")), ("#/overrides", ("rule", "subject", "limits", "for")),
+        ("#/", ("Overview", "Fleet", "find", "range", "svg")), ("#/rules", ("search", "mode", "api")), ("#/overrides", ("rule", "subject", "limits", "for")),
         ("#/rule?name=api", ("enforce", "shadow", "off", "lasting")), ("#/subject?rule=api&attr.tenant=acme&attr.user=ann", ("attributes", "cost", "Block", "amount")),
     ):
-        go(page, hash)
-        page.until("document.querySelector('main').children.length && document.title !== 'Spillgate'")
-        time.sleep(1)
-        page.say("document.activeElement.blur(), scrollTo(0, 0)")
-        reached = set()
-        for _ in range(90):
-            page.key("Tab")
-            reached.add(page.say("document.activeElement.name || document.activeElement.value || (document.activeElement.tagName === 'svg' ? 'svg' : document.activeElement.textContent)"))
-        for name in names:
-            assert name in reached, f"{hash}: {name} is not reached by Tab: {reached}"
-        for wide, tall in ((390, 844), (768, 1024), (1440, 900), (1920, 1080)):
-            for dark in (False, True):
-                page.size(wide, tall, dark=dark, touch=wide < 500)
-                faults = lasting_faults(page)
-                assert not faults, f"{hash} at {wide} px, {'dark' if dark else 'light'}: {faults}"
-        page.size(1440, 900)
+        readable(page, hash, names)
 
     errors, asked = page.complaints()
     assert not errors, errors
-    foreign = [url for url in asked if not url.startswith((f"http://127.0.0.1:{world.admin}/", "about:", "data:"))]
+    own = tuple(f"http://127.0.0.1:{port}/" for port in world.admin_ports)
+    foreign = [url for url in asked if not url.startswith((*own, "about:", "data:"))]
     assert not foreign, foreign
+
+
+def fleet_page(page, world, folder):
+    step("the page of the fleet: the one with another policy first, in words; from an instance that does not reach the store, and later does")
+    write(f"{world.folder}/other.toml", open(f"{world.folder}/rules.toml").read().replace("5/minute", "9/minute"))
+    road = Road(world.redis_port)
+    others = [world.start_server(name="web-2"), world.start_server("other.toml", name="web-3"), world.start_server(redis_port=road.port, name="web-4")]
+    try:
+        assert page.say("document.getElementById('fleet').checkVisibility()")
+        page.click("#fleet")
+        first = "document.querySelector('main tbody tr')"
+        page.until(f"{first}?.textContent.includes('web-3') && {first}.textContent.includes('policy #2')")
+        page.until("document.querySelectorAll('main tbody tr').length === 3 && document.querySelector('.figures').textContent.includes('1 unlike most')")
+        assert page.say("[...document.querySelectorAll('main tbody tr')].slice(1).every(row => row.textContent.includes('like most') && row.textContent.includes('#1'))")
+        page.until("Number.parseFloat(document.querySelector('.figures b').textContent) > 0 && document.querySelector('tbody').textContent.includes('answered')")
+        shown = page.say("document.querySelector('main .note').textContent")
+        page.until(f"document.querySelector('main .note').textContent !== {json.dumps(shown)}", 5)
+        page.open(f"http://127.0.0.1:{others[2][2]}/#/fleet")
+        enter_token(page)
+        page.until("document.querySelector('main [role=alert]').textContent.includes('The instances are unknown: ')")
+        road.open()
+        page.until("document.querySelectorAll('main tbody tr').length === 4 && !document.querySelector('main [role=alert]').checkVisibility()")
+        page.until("document.querySelector('main .note').textContent.startsWith('web-4 answered at ')")
+        page.until(f"{first}.textContent.includes('web-3')")
+        readable(page, "#/fleet", ("Instance", "Compared", "Changes"))
+        if folder:
+            picture(page, folder, "-fleet", "#/fleet")
+    finally:
+        for other, *_ in others:
+            other.kill()
+            other.wait()
+        road.close()
+
+    step("in memory: no page of a fleet")
+    alone = world.start_server(redis_port=None)
+    try:
+        page.open(f"http://127.0.0.1:{alone[2]}/")
+        enter_token(page)
+        page.until("document.querySelector('.figures').textContent.includes('shares its limits with no other')")
+        assert not page.say("document.getElementById('fleet').checkVisibility()")
+    finally:
+        alone[0].kill()
+        alone[0].wait()
+    page.open(f"http://127.0.0.1:{world.admin}/#/")
+    page.until("document.getElementById('status').textContent === 'healthy'")
+
+
+def enter_token(page):
+    page.until("document.getElementById('ask').open")
+    page.write("#token input", TOKEN)
+    page.key("Enter")
+    page.until("!document.getElementById('ask').open")
+
+
+def readable(page, hash, names):
+    """Checks that Tab reaches all names of a page, and that nothing of it is cut off or hard to read in any size and light."""
+    go(page, hash)
+    page.until("document.querySelector('main').children.length && document.title !== 'Spillgate'")
+    time.sleep(1)
+    page.say("document.activeElement.blur(), scrollTo(0, 0)")
+    reached = set()
+    for _ in range(90):
+        page.key("Tab")
+        reached.add(page.say("document.activeElement.name || document.activeElement.value || (document.activeElement.tagName === 'svg' ? 'svg' : document.activeElement.textContent)"))
+    for name in names:
+        assert name in reached, f"{hash}: {name} is not reached by Tab: {reached}"
+    for wide, tall in ((390, 844), (768, 1024), (1440, 900), (1920, 1080)):
+        for dark in (False, True):
+            page.size(wide, tall, dark=dark, touch=wide < 500)
+            faults = lasting_faults(page)
+            assert not faults, f"{hash} at {wide} px, {'dark' if dark else 'light'}: {faults}"
+    page.size(1440, 900)
 
 
 def go(page, hash):
@@ -660,7 +759,6 @@ FAULTS = """(() => {
 
 def pictures(page, world, folder):
     step("pictures, after a minute and a half of load")
-    os.makedirs(folder, exist_ok=True)
     page.size(1440, 900)
     go(page, "#/overrides")
     for subject, limits in (("tenant=acme", "50/second"), ("tenant=umbrella user=dave", "block")):
@@ -672,13 +770,20 @@ def pictures(page, world, folder):
     page.say("document.getElementById('changes').replaceChildren()")
     time.sleep(90)
     for page_name, hash in (("", "#/"), ("-rule", "#/rule?name=api"), ("-subject", "#/subject?rule=api&attr.tenant=globex&attr.user=ann")):
-        go(page, hash)
-        for name, wide, tall, touch in (("desktop", 1440, 900, False), ("phone", 390, 844, True)):
-            for light in ("light", "dark"):
-                page.size(wide, tall, dark=light == "dark", touch=touch)
-                page.say("document.activeElement.blur(), scrollTo(0, 0)")
-                time.sleep(2.5)
-                page.picture(f"{folder}/dashboard{page_name}-{name}-{light}.png")
+        picture(page, folder, page_name, hash)
+
+
+def picture(page, folder, page_name, hash):
+    """Takes the pictures of a page on a desktop and a phone, in the light and in the dark."""
+    os.makedirs(folder, exist_ok=True)
+    go(page, hash)
+    for name, wide, tall, touch in (("desktop", 1440, 900, False), ("phone", 390, 844, True)):
+        for light in ("light", "dark"):
+            page.size(wide, tall, dark=light == "dark", touch=touch)
+            page.say("document.activeElement.blur(), scrollTo(0, 0)")
+            time.sleep(2.5)
+            page.picture(f"{folder}/dashboard{page_name}-{name}-{light}.png")
+    page.size(1440, 900)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ pub struct Report {
 pub struct FleetInstance {
     /// Its id: a random number, unique in practice.
     pub id: u64,
+    /// Whether it is the instance that asked.
+    pub is_own: bool,
     /// What it says of itself.
     pub report: Report,
     /// The settings in which it differs from the instance that asked, by their names in metrics; empty if they agree.
@@ -49,7 +51,7 @@ pub struct FleetInstance {
 impl FleetInstance {
     /// Returns the only instance of a fleet without a store.
     pub fn alone(report: Report) -> FleetInstance {
-        FleetInstance { id: 0, report, differs_in: Vec::new() }
+        FleetInstance { id: 0, is_own: true, report, differs_in: Vec::new() }
     }
 }
 
@@ -127,13 +129,16 @@ impl Place<'_> {
     /// Reads one line. An instance of a version with another format differs in its schema, and nothing else is known
     /// of it.
     fn instance(&self, id: u64, row: &str, policy: u64) -> FleetInstance {
+        let is_own = self.id == format!("{id:016x}");
         let Some((fingerprint, report)) = report_in(row) else {
-            return FleetInstance { id, report: Report::default(), differs_in: vec!["schema"] };
+            let differs_in = vec!["schema"];
+            return FleetInstance { id, is_own, report: Report::default(), differs_in };
         };
         let mismatch = self.fingerprint.mismatch(Some(&fingerprint), 1);
         let mismatch = InstanceMismatch { policy: u32::from(report.policy != policy), ..mismatch };
         let differs_in = mismatch.parts().into_iter().filter(|(_, instances)| *instances > 0);
-        FleetInstance { id, report, differs_in: differs_in.map(|(part, _)| part).collect() }
+        let differs_in = differs_in.map(|(part, _)| part).collect();
+        FleetInstance { id, is_own, report, differs_in }
     }
 }
 
@@ -236,7 +241,7 @@ mod tests {
         let seen = |row: &str, policy| of(&own).instance(10, row, policy);
         for report in [report(), Report { p99_us: None, degraded_since_ms: Some(9), ..report() }] {
             let same = seen(&of(&own).row(&report), 0xfeed);
-            assert_eq!(same, FleetInstance { id: 10, report, differs_in: vec![] });
+            assert_eq!(same, FleetInstance { id: 10, is_own: false, report, differs_in: vec![] });
         }
         let row = of(&other).row(&report());
         assert_eq!(seen(&row, 1).differs_in, ["secret", "ring", "policy"]);

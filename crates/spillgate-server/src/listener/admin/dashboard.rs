@@ -11,7 +11,7 @@ use hyper::header::{
 };
 
 /// Path, type and contents of each file.
-const FILES: [(&str, &str, &str); 26] = [
+const FILES: [(&str, &str, &str); 27] = [
     ("/", "text/html; charset=utf-8", include_str!("../../../dashboard/index.html")),
     ("/dashboard.css", "text/css; charset=utf-8", include_str!("../../../dashboard/dashboard.css")),
     ("/dashboard.svg", "image/svg+xml", include_str!("../../../dashboard/dashboard.svg")),
@@ -22,6 +22,7 @@ const FILES: [(&str, &str, &str); 26] = [
     ("/dashboard.js", JAVASCRIPT, include_str!("../../../dashboard/dashboard.js")),
     ("/dialogs.js", JAVASCRIPT, include_str!("../../../dashboard/dialogs.js")),
     ("/dom.js", JAVASCRIPT, include_str!("../../../dashboard/dom.js")),
+    ("/fleet.js", JAVASCRIPT, include_str!("../../../dashboard/fleet.js")),
     ("/history.js", JAVASCRIPT, include_str!("../../../dashboard/history.js")),
     ("/live.js", JAVASCRIPT, include_str!("../../../dashboard/live.js")),
     ("/overrides.js", JAVASCRIPT, include_str!("../../../dashboard/overrides.js")),

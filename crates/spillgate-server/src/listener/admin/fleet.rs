@@ -21,6 +21,8 @@ struct FleetAnswer<'f> {
 struct InstanceAnswer<'f> {
     id: String,
     name: &'f str,
+    /// Whether this is the instance that answers.
+    answered: bool,
     version: &'f str,
     started_ms: u64,
     policy: String,
@@ -59,6 +61,7 @@ impl<'f> InstanceAnswer<'f> {
         InstanceAnswer {
             id: format!("{:016x}", instance.id),
             name,
+            answered: instance.is_own,
             version,
             started_ms: report.started_ms,
             policy: format!("{:016x}", report.policy),
