@@ -12,7 +12,7 @@ pub(crate) use admin::{
     Action, AdminArgs, AuditArgs, BlockArgs, Expiry, FileArgs, ModeArgs, NewMode, Note,
     OverrideArgs, OverridesArgs, RefundArgs, ResetArgs, Subject, UnblockArgs,
 };
-pub(crate) use admin_api::AdminApi;
+pub(crate) use admin_api::{AdminAccess, AdminApi};
 
 /// Spillgate: one exact rate limit across all your instances, with a stated bound for outages.
 #[derive(Debug, Parser)]
@@ -190,14 +190,18 @@ pub(crate) struct TopArgs {
     #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) number: u8,
 
+    /// The admin API of the server to use; of several servers, the lists are added up
+    #[arg(long = "url", value_name = "URL", default_value = "http://127.0.0.1:8082")]
+    pub(crate) urls: Vec<String>,
+
     #[command(flatten)]
-    pub(crate) api: AdminApi,
+    pub(crate) access: AdminAccess,
 
     /// Print the lists once, on a terminal too
     #[arg(long)]
     pub(crate) once: bool,
 
-    /// Print the server's JSON, once
+    /// Print the lists as JSON, once
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -358,7 +362,7 @@ const TOP_EXAMPLES: &str = "\
 Examples:
   spillgate top
   spillgate top --rule login -n 20
-  spillgate top --url http://10.0.0.7:8082 --token-file admin.token --json
+  spillgate top --url http://10.0.0.7:8082 --url http://10.0.0.8:8082 --token-file admin.token --json
 
 Exit codes: 0 shown, 2 error.";
 

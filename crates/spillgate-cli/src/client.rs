@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::cli::AdminApi;
+use crate::cli::{AdminAccess, AdminApi};
 
 mod tls;
 
@@ -98,8 +98,13 @@ impl Session<'_> {
     /// Opens a session with an admin API, with the token of a file if one is named, else with that of the environment
     /// if it has one. The first request opens the connection.
     pub(crate) fn of_admin_api(api: &AdminApi) -> Result<Session<'_>, Failure> {
-        let token = token(api.token_file.as_deref())?.or_else(token_in_environment);
-        Ok(Server { url: &api.url, ca: api.ca.as_deref() }.session(token, NO_TOKEN))
+        Session::to(&api.url, &api.access)
+    }
+
+    /// Opens such a session with the admin API at a URL.
+    pub(crate) fn to<'a>(url: &'a str, access: &'a AdminAccess) -> Result<Session<'a>, Failure> {
+        let token = token(access.token_file.as_deref())?.or_else(token_in_environment);
+        Ok(Server { url, ca: access.ca.as_deref() }.session(token, NO_TOKEN))
     }
 
     /// Sends a request, and returns the answer. A problem is an error.

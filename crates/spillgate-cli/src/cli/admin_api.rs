@@ -12,6 +12,13 @@ pub(crate) struct AdminApi {
     #[arg(long, global = true, value_name = "URL", default_value = "http://127.0.0.1:8082")]
     pub(crate) url: String,
 
+    #[command(flatten)]
+    pub(crate) access: AdminAccess,
+}
+
+/// How `admin`, `explain`, `fleet`, `status` and `top` reach an admin API.
+#[derive(Args, Debug)]
+pub(crate) struct AdminAccess {
     /// PEM file of the server's authority [default: those of the machine]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,

@@ -119,6 +119,31 @@ fn the_command_line_explains_by_server_and_by_store() {
 }
 
 #[test]
+fn top_adds_up_several_servers_and_says_which_one_is_missing() {
+    let file = api_rule();
+    let fleet = [(); 2].map(|()| Server::start(&["--config", file.path()]));
+    let url = |port: u16| format!("http://127.0.0.1:{port}");
+    let urls = [0, 1].map(|it: usize| url(fleet[it].admin_port.unwrap()));
+    for server in &fleet {
+        // Two are allowed by each, and one is denied.
+        (0..3).for_each(|_| drop(decision(server)));
+    }
+    let both = run(&["top", "--url", &urls[0], "--url", &urls[1]]);
+    let text = String::from_utf8(both.stdout).unwrap();
+    assert!(text.contains(", 2 instances\n"), "{text}");
+    assert!(text.contains("of 4 requests\n             4  tenant=acme user=ann"), "{text}");
+    assert!(text.contains("denials, of 2\n             2  tenant=acme user=ann"), "{text}");
+    assert_eq!(both.status.code(), Some(0));
+
+    let absent = url(spillgate_testkit::free_port());
+    let some = run(&["top", "--json", "--url", &absent, "--url", &urls[1]]);
+    let answer: Value = serde_json::from_slice(&some.stdout).unwrap();
+    assert_eq!(answer["rules"][0]["consumers"][0]["count"], 2, "{answer}");
+    let error = String::from_utf8_lossy(&some.stderr);
+    assert_eq!((some.status.code(), error.contains(&absent)), (Some(2), true), "{error}");
+}
+
+#[test]
 fn the_command_line_sends_the_token() {
     let tokens = "ann:operator:0123456789abcdef0123456789abcdef\n";
     let token = TempFile::new("tokens", tokens);
