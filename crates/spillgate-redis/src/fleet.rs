@@ -11,6 +11,7 @@ use crate::connecting::link::Redirect;
 use crate::connecting::shard::Shard;
 use crate::time::Deadline;
 
+pub mod audit;
 pub mod control;
 pub mod guards;
 pub mod instances;
@@ -25,12 +26,18 @@ pub struct Script {
     sha: Option<LazyLock<String>>,
 }
 
-/// A call of such a script.
+/// A call of such a script, or of one command.
 #[derive(Debug)]
 pub struct Call {
-    script: &'static Script,
-    /// The number of keys, the keys, and the other arguments.
+    callee: Callee,
+    /// Of a script, the number of keys comes first.
     arguments: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Callee {
+    Script(&'static Script),
+    Command(&'static str),
 }
 
 /// Returns the tag of the record's keys in a namespace.
@@ -40,7 +47,12 @@ pub fn tag_of_record(namespace: &str) -> String {
 
 impl Call {
     fn new(script: &'static Script, keys: &[String]) -> Call {
-        Call { script, arguments: Vec::new() }.with(keys.len()).with(keys)
+        let callee = Callee::Script(script);
+        Call { callee, arguments: Vec::new() }.with(keys.len()).with(keys)
+    }
+
+    fn of_command(name: &'static str) -> Call {
+        Call { callee: Callee::Command(name), arguments: Vec::new() }
     }
 
     fn with(mut self, arguments: impl ToRedisArgs) -> Call {
@@ -48,9 +60,18 @@ impl Call {
         self
     }
 
-    /// Returns the command that has the script.
+    /// Returns the command that has the script, or the only command.
     pub fn whole(&self) -> Cmd {
-        self.command("EVAL", self.script.text)
+        let mut command = match self.callee {
+            Callee::Script(script) => {
+                let mut eval = ::redis::cmd("EVAL");
+                eval.arg(script.text);
+                eval
+            }
+            Callee::Command(name) => ::redis::cmd(name),
+        };
+        command.arg(&self.arguments);
+        command
     }
 
     /// Runs the call on a shard.
@@ -60,20 +81,15 @@ impl Call {
         redirect: Redirect,
         deadline: Deadline,
     ) -> Result<Value, Failure> {
-        if let Some(sha) = &self.script.sha {
-            let by_name = self.command("EVALSHA", sha);
+        if let Callee::Script(Script { sha: Some(sha), .. }) = self.callee {
+            let mut by_name = ::redis::cmd("EVALSHA");
+            by_name.arg(&**sha).arg(&self.arguments);
             match shard.link.command(&by_name, redirect, deadline).await {
                 Err(Failure::NotHere(NotHere::NoScript, _)) => {}
                 answered => return answered,
             }
         }
         shard.link.command(&self.whole(), redirect, deadline).await
-    }
-
-    fn command(&self, name: &str, script: &str) -> Cmd {
-        let mut command = ::redis::cmd(name);
-        command.arg(script).arg(&self.arguments);
-        command
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`Limiter::set_override`](crate::Limiter::set_override) and
 //! [`Limiter::set_mode`](crate::Limiter::set_mode) make them, and return a [`WriteReport`].
 //! [`Limiter::overrides`](crate::Limiter::overrides), [`Limiter::modes`](crate::Limiter::modes) and
-//! [`Limiter::audit`](crate::Limiter::audit) list them.
+//! [`Limiter::audit_log`](crate::Limiter::audit_log) list them.
 
 // This module has the data: entries and their merge, the fleet's record of them, their seal, and the
 // lists that operators see. The limiter's `control` module stamps entries, puts them in force and
@@ -23,13 +23,15 @@ pub(crate) mod sealed;
 mod table;
 
 pub(crate) use audit::{Audit, SubjectsInLog};
-pub use audit::{AuditRecord, AuditedAction};
+pub use audit::{AuditLog, AuditRecord, AuditedAction};
 pub use error::ControlError;
 pub use listing::{Override, WriteReport};
 pub use note::ChangeNote;
 #[cfg(feature = "redis")]
 pub(crate) use record::Record;
 pub use rule_mode::RuleMode;
+#[cfg(feature = "redis")]
+pub(crate) use sealed::AuditSeal;
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use sealed::EntrySeal;
 pub(crate) use table::{Effect, Entry, EntryId, Stamp, Table, id_of};

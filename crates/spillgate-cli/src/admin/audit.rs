@@ -1,10 +1,11 @@
-//! Lists the changes that a server knows, with their actors.
+//! Lists the changes of the fleet, with their actors.
 
 use std::process::ExitCode;
 
 use form_urlencoded::Serializer;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use spillgate_server::complain;
 use spillgate_tools::{Failure, printable, say};
 
 use super::{fetch, items, text};
@@ -19,6 +20,22 @@ pub fn list(args: &AdminArgs, asked: &AuditArgs) -> Result<ExitCode, Failure> {
         query.append_pair("rule", rule);
     }
     let answer = fetch(args, &format!("/admin/v1/audit?{}", query.finish()))?;
+    let incomplete = answer["incomplete"].as_str();
+    if let Some(why) = incomplete.filter(|_| asked.export) {
+        // A file to which exports are appended would lack the missing changes for good.
+        return Err(format!("the store did not answer, so nothing is exported: {why}").into());
+    }
+    let sealed = answer["sealed_with_another_secret"].as_u64().unwrap_or(0);
+    if sealed > 0 {
+        complain(&format!(
+            "not shown: {sealed} changes that instances with another key secret made"
+        ));
+    }
+    if let Some(why) = incomplete {
+        complain(&format!(
+            "the store did not answer, so this is only what the server knows: {why}"
+        ));
+    }
     let mut changes = Vec::new();
     for change in items(&answer, "changes") {
         let at = change["at"].as_str().unwrap_or_default().parse::<Timestamp>();
@@ -31,7 +48,9 @@ pub fn list(args: &AdminArgs, asked: &AuditArgs) -> Result<ExitCode, Failure> {
         (true, _) => changes.iter().rev().try_for_each(|(_, change)| say(change))?,
         (false, true) => {
             let changes: Vec<&Value> = changes.iter().map(|(_, change)| *change).collect();
-            say(&json!({ "changes": changes }))?;
+            say(
+                &json!({ "changes": changes, "sealed_with_another_secret": sealed, "incomplete": incomplete }),
+            )?;
         }
         (false, false) if changes.is_empty() => say(&"no changes")?,
         (false, false) => {
@@ -48,8 +67,8 @@ fn line(at: Timestamp, change: &Value) -> String {
     format!("{}  {actor}  {action} {}", text::to_the_second(at), text::change(change))
 }
 
-/// The changes that a server keeps.
-const ALL: u16 = 1_000;
+/// The changes that the store keeps.
+const ALL: u16 = 10_000;
 const SCREEN: u16 = 20;
 
 #[cfg(test)]

@@ -177,8 +177,8 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) rule: Option<String>,
 
-    /// The most changes to list [default: 20, or 1000 with --since or --export]
-    #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    /// The most changes to list [default: 20, or 10000 with --since or --export]
+    #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) number: Option<u16>,
 
     /// Only changes after this: 2h for the last two hours, or 2030-01-31T18:00:00Z

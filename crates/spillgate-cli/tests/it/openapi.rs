@@ -102,7 +102,7 @@ const CALLS: &[(&str, &str, &str, &str, u16)] = &[
     ("GET", "/admin/v1/status", "/admin/v1/status", "", 200),
     ("GET", "/admin/v1/fleet", "/admin/v1/fleet", "", 200),
     ("GET", "/admin/v1/audit", "/admin/v1/audit?rule=ip&n=2", "", 200),
-    ("GET", "/admin/v1/audit", "/admin/v1/audit?n=1001", "", 400),
+    ("GET", "/admin/v1/audit", "/admin/v1/audit?n=10001", "", 400),
     ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=192.0.2.1", "", 404),
 ];
 

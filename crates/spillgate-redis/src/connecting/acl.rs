@@ -16,7 +16,7 @@ pub fn acl_rules() -> String {
 }
 
 /// The commands that the connection sends.
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 13] = [
     "evalsha",
     "eval",
     "script|load",
@@ -28,6 +28,8 @@ const COMMANDS: [&str; 11] = [
     "asking",
     "cluster|slots",
     "select",
+    "xadd",
+    "xrevrange",
 ];
 
 /// The commands that the scripts call. The server checks the user's rights there too.

@@ -1,6 +1,6 @@
 //! The audit: the last changes of operators, each with its actor, reason and time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::time::SystemTime;
 
@@ -15,7 +15,7 @@ use crate::request::Cost;
 
 /// A change in the audit.
 ///
-/// [`Limiter::audit`](crate::Limiter::audit) lists them.
+/// [`Limiter::audit_log`](crate::Limiter::audit_log) lists them.
 #[derive(Clone, Debug)]
 pub struct AuditRecord {
     pub(crate) at_us: u64,
@@ -28,7 +28,7 @@ pub struct AuditRecord {
 
 /// The action of a change in the audit.
 ///
-/// `Limiter::audit` shows it.
+/// `Limiter::audit_log` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AuditedAction {
@@ -50,6 +50,21 @@ pub enum AuditedAction {
     Refund(Cost<'static>),
 }
 
+/// The audit of the fleet.
+///
+/// `Limiter::audit_log` returns it.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct AuditLog {
+    /// The changes, the newest first.
+    pub records: Vec<AuditRecord>,
+    /// How many changes on the store cannot be opened, because an instance with another key secret sealed them.
+    pub sealed_with_another_secret: usize,
+    /// Why the store's part is missing: the changes are then only those that this instance knows. `None` if it is
+    /// there, or state is in memory.
+    pub incomplete: Option<String>,
+}
+
 /// The parts of a subject that the log has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SubjectsInLog {
@@ -62,7 +77,13 @@ pub(crate) enum SubjectsInLog {
 
 /// The last changes that this instance made or learned of, by their time.
 #[derive(Debug, Default)]
-pub(crate) struct Audit(BTreeMap<Stamp, AuditRecord>);
+pub(crate) struct Audit {
+    records: BTreeMap<Stamp, AuditRecord>,
+    /// Those that were made here, and that the fleet's record does not have yet.
+    unsaved: BTreeSet<Stamp>,
+    /// How many of those had to go since the last report.
+    lost: usize,
+}
 
 impl AuditRecord {
     pub(crate) fn of_entry(entry: &Entry) -> AuditRecord {
@@ -206,14 +227,50 @@ impl AuditedAction {
 impl Audit {
     /// Adds a change. Beyond the largest number the oldest goes.
     pub(crate) fn add(&mut self, stamp: Stamp, record: AuditRecord) {
-        self.0.insert(stamp, record);
-        if self.0.len() > RECORDS_MAX {
-            self.0.pop_first();
+        self.records.insert(stamp, record);
+        if self.records.len() > RECORDS_MAX
+            && let Some((oldest, _)) = self.records.pop_first()
+        {
+            self.lost += usize::from(self.unsaved.remove(&oldest));
         }
     }
 
+    /// Notes that a change was made here, so that the fleet's record must get it.
+    pub(crate) fn note_unsaved(&mut self, stamp: Stamp) {
+        if self.records.contains_key(&stamp) {
+            self.unsaved.insert(stamp);
+        }
+    }
+
+    pub(crate) fn note_saved(&mut self, stamp: Stamp) {
+        self.unsaved.remove(&stamp);
+    }
+
+    /// Returns the oldest change that the fleet's record does not have yet.
+    pub(crate) fn next_unsaved(&self) -> Option<(Stamp, AuditRecord)> {
+        let stamp = self.unsaved.first()?;
+        Some((*stamp, self.records.get(stamp)?.clone()))
+    }
+
+    /// Returns how many unsaved changes had to go since the last call.
+    pub(crate) fn take_lost(&mut self) -> usize {
+        std::mem::take(&mut self.lost)
+    }
+
     pub(crate) fn newest_first(&self) -> Vec<AuditRecord> {
-        self.0.values().rev().cloned().collect()
+        self.records.values().rev().cloned().collect()
+    }
+
+    /// Returns the newest `n` of these and of other changes together, the newest first.
+    pub(crate) fn joined(
+        &self,
+        others: impl IntoIterator<Item = (Stamp, AuditRecord)>,
+        n: usize,
+    ) -> Vec<AuditRecord> {
+        // A change may be in both, and twice on the store if its first reply was lost.
+        let mut all = self.records.clone();
+        all.extend(others);
+        all.into_values().rev().take(n).collect()
     }
 }
 
@@ -261,6 +318,36 @@ mod tests {
             action: AuditedAction::ResetRule,
             expires_at_us: None,
         }
+    }
+
+    #[test]
+    fn unsaved_changes_are_bounded_and_those_that_had_to_go_are_counted() {
+        let mut audit = Audit::default();
+        for time_us in 0..1_007 {
+            let stamp = Stamp { time_us, random: 0 };
+            audit.add(stamp, record(time_us));
+            audit.note_unsaved(stamp);
+        }
+        assert_eq!((audit.take_lost(), audit.take_lost()), (7, 0));
+        let mut saved = Vec::new();
+        while let Some((stamp, record)) = audit.next_unsaved() {
+            audit.note_saved(stamp);
+            saved.push(record.at_us);
+        }
+        assert_eq!(saved, (7..1_007).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn a_change_that_the_store_has_twice_is_listed_once_by_its_time() {
+        let mut audit = Audit::default();
+        let stamped = |time_us| (Stamp { time_us, random: 0 }, record(time_us));
+        audit.add(stamped(3).0, record(3));
+        // The store has them in the order in which they were saved.
+        let saved = [2, 4, 1, 2, 3].map(stamped);
+        let listed = |n| -> Vec<u64> {
+            audit.joined(saved.clone(), n).iter().map(|record| record.at_us).collect()
+        };
+        assert_eq!((listed(9), listed(2)), (vec![4, 3, 2, 1], vec![4, 3]));
     }
 
     #[test]

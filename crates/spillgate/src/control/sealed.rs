@@ -12,6 +12,10 @@ use crate::policy::{Mode, RuntimeEntry, Subject};
 use crate::subject::{Encoding, Secret};
 use spillgate_redis::control::StoredEntry;
 
+mod audit;
+
+pub(crate) use audit::AuditSeal;
+
 /// Seals and opens entries.
 pub(crate) struct EntrySeal(XChaCha20Poly1305);
 
@@ -79,17 +83,20 @@ fn encoded(entry: &Entry) -> Encoding {
             [GENERATION, rule.as_bytes(), &number].iter().for_each(|part| text.part(part));
         }
         RuntimeEntry::Override { rule, subject, limits } => {
-            [OVERRIDE, rule.as_bytes(), &(subject.len() as u64).to_le_bytes()]
-                .iter()
-                .for_each(|part| text.part(part));
-            for (attribute, value) in subject {
-                text.part(attribute.as_bytes());
-                text.part(value);
-            }
+            [OVERRIDE, rule.as_bytes()].iter().for_each(|part| text.part(part));
+            encode_subject(subject, &mut text);
             limits.iter().for_each(|limit| encode_limit(limit, &mut text));
         }
     }
     text
+}
+
+fn encode_subject(subject: &Subject, text: &mut Encoding) {
+    text.part(&(subject.len() as u64).to_le_bytes());
+    for (attribute, value) in subject {
+        text.part(attribute.as_bytes());
+        text.part(value);
+    }
 }
 
 fn encode_limit(limit: &LimitSpec, text: &mut Encoding) {
@@ -114,17 +121,11 @@ fn decoded(text: &[u8], stamp: Stamp) -> Option<Entry> {
     let what = match parts.next()? {
         MODE => RuntimeEntry::Mode { rule: parts.text()?, mode: Mode::named(&parts.text()?)? },
         GENERATION => RuntimeEntry::Generation { rule: parts.text()?, number: parts.number()? },
-        OVERRIDE => {
-            let rule = parts.text()?;
-            let count = parts.number()?;
-            let subject: Option<Subject> =
-                (0..count).map(|_| Some((parts.text()?, parts.next()?.into()))).collect();
-            let mut limits = Vec::new();
-            while !parts.0.is_empty() {
-                limits.push(parts.limit()?);
-            }
-            RuntimeEntry::Override { rule, subject: subject?, limits }
-        }
+        OVERRIDE => RuntimeEntry::Override {
+            rule: parts.text()?,
+            subject: parts.subject()?,
+            limits: parts.limits()?,
+        },
         _ => return None,
     };
     parts.0.is_empty().then_some(Entry { stamp, expires_at_us, what, effect, note })
@@ -147,6 +148,20 @@ impl<'t> Parts<'t> {
 
     fn number(&mut self) -> Option<u64> {
         self.next()?.try_into().ok().map(u64::from_le_bytes)
+    }
+
+    fn subject(&mut self) -> Option<Subject> {
+        let count = self.number()?;
+        (0..count).map(|_| Some((self.text()?, self.next()?.into()))).collect()
+    }
+
+    /// Reads the rest as limits.
+    fn limits(&mut self) -> Option<Vec<LimitSpec>> {
+        let mut limits = Vec::new();
+        while !self.0.is_empty() {
+            limits.push(self.limit()?);
+        }
+        Some(limits)
     }
 
     fn limit(&mut self) -> Option<LimitSpec> {

@@ -2,7 +2,7 @@
 //! the state of one subject.
 //!
 //! Every runtime change is an entry of a [`Table`](crate::control::Table). [`writing`] stamps it and puts
-//! it in force. [`exchange`] makes the fleet's record and this table equal. [`watch`] does so
+//! it in force. [`audit`] keeps a list of all changes. [`exchange`] makes the fleet's record and this table equal. [`watch`] does so
 //! periodically, and removes expired entries.
 
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use crate::limit::LimitSpec;
 use crate::policy::{Mode, RuntimeEntry, Subject};
 use crate::request::Request;
 
+mod audit;
 mod exchange;
 mod state;
 mod watch;
@@ -57,11 +58,10 @@ impl Limiter {
         Limiter { note: Some(Arc::new(note)), ..self.clone() }
     }
 
-    /// Returns the last 1,000 changes by operators, the newest first.
+    /// Returns the last 1,000 changes by operators that this instance made or learned of, the newest first.
     ///
-    /// Modes, overrides and resets of rules are those of all instances: each learns them, and those
-    /// in force survive restarts. Charges, refunds and resets of one subject are listed at the
-    /// instance that made them, until that instance stops.
+    /// It does not ask the store, so charges, refunds and resets of one subject are those made at this
+    /// instance since it started. [`Limiter::audit_log`] has those of the fleet.
     pub fn audit(&self) -> Vec<AuditRecord> {
         self.inner.control.audit.lock().newest_first()
     }

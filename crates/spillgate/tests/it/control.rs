@@ -1,6 +1,7 @@
 //! Changes that an operator makes while the limiter runs, on both engines; [`shared`]: in a fleet;
 //! [`outage`]: while the store is down.
 
+mod audit_log;
 mod namespaces;
 mod outage;
 mod shared;

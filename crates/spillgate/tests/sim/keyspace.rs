@@ -25,6 +25,8 @@ enum Value {
     Hash(BTreeMap<Vec<u8>, Vec<u8>>),
     /// Members by their scores.
     Scored(BTreeMap<Vec<u8>, f64>),
+    /// Ids of a stream, with the value of their only field.
+    Stream(Vec<(Vec<u8>, [Vec<u8>; 2])>),
 }
 
 /// A command's words, its name first.
@@ -54,6 +56,8 @@ impl Keyspace {
             "HGET" | "HMGET" | "HSET" | "HDEL" | "HLEN" | "HKEYS" | "HGETALL" => {
                 self.on_hash(name, words)
             }
+            "XADD" => self.append(words, now_us),
+            "XREVRANGE" => self.newest(words),
             _ if name.starts_with('Z') => return self.on_scored(name, words).map(either),
             _ => return None,
         };
@@ -138,6 +142,40 @@ impl Keyspace {
             Some(None) => -1,
             Some(Some(ends_us)) => ((ends_us - now_us) / 1_000) as i64,
         })
+    }
+
+    /// `XADD key MAXLEN ~ count * field value`
+    fn append(&mut self, words: &Words, now_us: u64) -> Answer {
+        let [_, key, _, _, _, _, field, value] = &words[..] else { panic!("not simulated") };
+        let new = Entry { value: Value::Stream(Vec::new()), ends_us: None };
+        let Value::Stream(stream) = &mut self.entries.entry(key.clone()).or_insert(new).value
+        else {
+            return Err(wrong_type());
+        };
+        let id = format!("{}-{}", now_us / 1_000, stream.len()).into_bytes();
+        stream.push((id.clone(), [field.clone(), value.clone()]));
+        stream.drain(..stream.len().saturating_sub(whole(&words[4]) as usize));
+        self.writes += 1;
+        Ok(Reply::Bulk(id))
+    }
+
+    /// `XREVRANGE key end - COUNT count`
+    fn newest(&mut self, words: &Words) -> Answer {
+        let stream = match self.entries.get(&words[1]).map(|entry| &entry.value) {
+            None => return Ok(Reply::Array(Vec::new())),
+            Some(Value::Stream(stream)) => stream,
+            Some(_) => return Err(wrong_type()),
+        };
+        let before = words[2].strip_prefix(b"(");
+        let end = stream.iter().position(|(id, _)| Some(&id[..]) == before).unwrap_or(stream.len());
+        let entry = |(id, fields): &(Vec<u8>, [Vec<u8>; 2])| {
+            Reply::Array(vec![
+                Reply::Bulk(id.clone()),
+                Reply::Array(fields.iter().cloned().map(Reply::Bulk).collect()),
+            ])
+        };
+        let count = whole(&words[5]) as usize;
+        Ok(Reply::Array(stream[..end].iter().rev().take(count).map(entry).collect()))
     }
 
     fn on_hash(&mut self, name: &str, words: &Words) -> Answer {

@@ -196,7 +196,8 @@ impl Server {
     }
 
     fn mood_error(&self, name: &str) -> Option<&'static str> {
-        let may_write = ["EVAL", "EVALSHA", "SET", "DEL", "UNLINK", "HSET", "ZADD"].contains(&name);
+        let may_write =
+            ["EVAL", "EVALSHA", "SET", "DEL", "UNLINK", "HSET", "ZADD", "XADD"].contains(&name);
         match self.mood {
             Mood::Loading => Some("LOADING Redis is loading the dataset in memory"),
             Mood::Busy => Some("BUSY Redis is busy running a script."),

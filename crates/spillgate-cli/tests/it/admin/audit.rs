@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use spillgate_testkit::{RedisServer, eventually};
 
 use super::{ann, api_rule, expect_ok, refused};
-use crate::server::{Server, TempFile, on_both_engines};
+use crate::server::{Server, TempFile, on_both_engines, run};
 
 const PATH: &str = "/admin/v1/audit";
 
@@ -12,6 +12,10 @@ const PATH: &str = "/admin/v1/audit";
 #[track_caller]
 fn changes(server: &Server, query: &str) -> Vec<Value> {
     let mut answer = expect_ok(server, "GET", &format!("{PATH}{query}"), &Value::Null);
+    assert_eq!(
+        (&answer["incomplete"], &answer["sealed_with_another_secret"]),
+        (&Value::Null, &json!(0))
+    );
     let changes = answer["changes"].as_array_mut().unwrap();
     let time = |change: &mut Value| change.as_object_mut().unwrap().remove("at").unwrap();
     let times: Vec<jiff::Timestamp> =
@@ -104,13 +108,51 @@ fn the_actor_is_the_name_of_the_token_at_every_instance_and_after_a_restart() {
 }
 
 #[test]
+fn an_export_has_the_changes_of_all_instances_in_order_and_none_while_the_store_is_down() {
+    let file = api_rule();
+    let mut store = RedisServer::start();
+    let start = || Server::start_on(&store, &["--config", file.path()]);
+    let (one, other) = (start(), start());
+    for number in 0..30 {
+        let server = if number % 2 == 0 { &one } else { &other };
+        let refund =
+            json!({"rule": "api", "subject": ann(), "refund": 2, "reason": format!("{number}")});
+        expect_ok(server, "POST", "/admin/v1/state", &refund);
+    }
+    drop((one, other));
+    let late = start();
+    let url = format!("http://127.0.0.1:{}", late.admin_port.unwrap());
+    let export = run(&["admin", "audit", "--export", "--url", &url]);
+    assert_eq!((export.status.code(), export.stderr.len()), (Some(0), 0));
+    let lines = String::from_utf8(export.stdout).unwrap();
+    let reasons = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let reasons: Vec<String> =
+        reasons.map(|change| change["reason"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(reasons, (0..30).map(|number| number.to_string()).collect::<Vec<_>>());
+
+    store.kill();
+    let answer = expect_ok(&late, "GET", PATH, &Value::Null);
+    assert!(answer["incomplete"].is_string(), "{answer}");
+    let export = run(&["admin", "audit", "--export", "--url", &url]);
+    assert_eq!((export.status.code(), export.stdout.len()), (Some(2), 0));
+    let error = String::from_utf8_lossy(&export.stderr);
+    assert!(error.contains("the store did not answer, so nothing is exported: "), "{error}");
+    let listed = run(&["admin", "audit", "--url", &url]);
+    let error = String::from_utf8_lossy(&listed.stderr);
+    assert_eq!(
+        (listed.status.code(), error.contains("only what the server knows")),
+        (Some(0), true)
+    );
+}
+
+#[test]
 fn an_invalid_query_or_reason_names_its_field() {
     let file = api_rule();
     let server = Server::start(&["--config", file.path()]);
     let mode = "/admin/v1/rules/api/mode";
     let long = "x".repeat(501);
     for (method, path, body, field, part) in [
-        ("GET", "/admin/v1/audit?n=0".to_owned(), String::new(), "n", "from 1 to 1000"),
+        ("GET", "/admin/v1/audit?n=0".to_owned(), String::new(), "n", "from 1 to 10000"),
         ("GET", "/admin/v1/audit?n=1&n=2".to_owned(), String::new(), "n", "once"),
         ("GET", "/admin/v1/top?rule=a&rule=b".to_owned(), String::new(), "rule", "once"),
         ("GET", "/admin/v1/audit?since=1".to_owned(), String::new(), "since", "rule and n"),

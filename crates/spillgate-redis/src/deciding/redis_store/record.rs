@@ -11,6 +11,7 @@ use crate::calls::{guard, keys};
 use crate::connecting::shard::Route;
 use crate::error::StoreError;
 use crate::fleet::Call;
+use crate::fleet::audit::{self, Page};
 use crate::fleet::control::{Exchange, Exchanged};
 use crate::fleet::instances::{Beat, FleetInstance, Place, Report};
 use crate::store::{InstanceMismatch, Presence};
@@ -92,6 +93,28 @@ impl RedisStore {
     /// Exchanges runtime changes with the record.
     pub async fn exchange(&self, exchange: &Exchange) -> Result<Exchanged, StoreError> {
         Exchanged::read(self.call_record(&exchange.call(&self.servers.record), PATIENCE).await?)
+    }
+
+    /// Appends a sealed change to the audit of the record.
+    pub async fn append_to_audit(&self, sealed: &[u8]) -> Result<(), StoreError> {
+        let call = audit::append(&self.servers.record, sealed);
+        self.call_record(&call, PATIENCE).await.map(drop)
+    }
+
+    /// Returns the newest `changes` of the audit of the record, sealed.
+    pub async fn audit(&self, changes: usize) -> Result<Vec<Vec<u8>>, StoreError> {
+        let mut sealed = Vec::new();
+        let mut from = None;
+        loop {
+            let missing = changes - sealed.len();
+            let call = Page::call(&self.servers.record, from.as_deref(), missing);
+            let page = Page::read(self.call_record(&call, PATIENCE).await?)?;
+            sealed.extend(page.sealed);
+            from = page.next;
+            if from.is_none() || sealed.len() >= changes {
+                return Ok(sealed);
+            }
+        }
     }
 
     /// Reports this instance to the record, and learns how many others there are and how many of them differ. The

@@ -1,4 +1,4 @@
-//! Lists the last changes of operators, the newest first: `?rule=api&n=20`.
+//! Lists the last changes of operators at any instance, the newest first: `?rule=api&n=20`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,6 +22,10 @@ use crate::listener::http::answer;
 #[derive(Serialize)]
 struct AuditAnswer<'a> {
     changes: Vec<ChangeAnswer<'a>>,
+    /// Changes on the store that an instance with another key secret sealed.
+    sealed_with_another_secret: usize,
+    /// Why the store's changes are missing; null if they are not.
+    incomplete: Option<String>,
 }
 
 /// One change. Fields that its action does not have are null.
@@ -41,11 +45,15 @@ struct ChangeAnswer<'a> {
 
 pub async fn list(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     // Changes of a rule that the file no longer has are listed too.
-    let (rule, n) = listing(&uri, Listed { unless_given: N_MAX, max: N_MAX })?;
-    let records = app.limiter().audit();
+    let (rule, n) = listing(&uri, Listed { unless_given: N, max: N_MAX })?;
+    let log = app.limiter().audit_log(if rule.is_none() { n } else { N_MAX }).await;
     let of_rule =
-        records.iter().filter(|record| rule.as_ref().is_none_or(|rule| rule == record.rule()));
-    let answer = AuditAnswer { changes: of_rule.take(n).map(ChangeAnswer::new).collect() };
+        log.records.iter().filter(|record| rule.as_ref().is_none_or(|rule| rule == record.rule()));
+    let answer = AuditAnswer {
+        changes: of_rule.take(n).map(ChangeAnswer::new).collect(),
+        sealed_with_another_secret: log.sealed_with_another_secret,
+        incomplete: log.incomplete,
+    };
     Ok(answer::json(&answer, answer::ANSWER_BYTES * (1 + answer.changes.len())))
 }
 
@@ -94,5 +102,7 @@ impl<'a> ChangeAnswer<'a> {
 
 /// The most lost changes that the log names.
 const LOGGED_MAX: usize = 100;
-/// The changes that an instance keeps.
-const N_MAX: usize = 1_000;
+/// The changes of a list by default.
+const N: usize = 1_000;
+/// The changes that the store keeps.
+const N_MAX: usize = 10_000;

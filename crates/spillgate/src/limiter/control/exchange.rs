@@ -45,6 +45,7 @@ impl Inner {
             table.forget(now_us);
             control.record.wants_exchange(origin.as_ref(), &beat.version, &table, now_us)
         };
+        self.save_audit().await;
         !wants || self.follow().await
     }
 

@@ -38,7 +38,7 @@ impl Limiter {
         let reset = self.inner.engine.reset(key, &limits).await;
         self.inner.note_room();
         reset.map_err(ControlError::Store)?;
-        self.record(rule, subject, AuditedAction::ResetSubject);
+        self.record(rule, subject, AuditedAction::ResetSubject).await;
         Ok(())
     }
 
@@ -149,20 +149,21 @@ impl Limiter {
                 self.inner.note_refunded(refunded);
             }
         }
-        self.record(rule, subject, action);
+        self.record(rule, subject, action).await;
         self.state(rule, subject).await
     }
 
     /// Records a change of one subject's state.
-    fn record(&self, rule: &str, subject: &Request<'_>, action: AuditedAction) {
-        self.inner.control.record(|at_us| AuditRecord {
+    async fn record(&self, rule: &str, subject: &Request<'_>, action: AuditedAction) {
+        let record = |at_us| AuditRecord {
             at_us,
             note: self.note(),
             rule: rule.into(),
             subject: named_by(subject),
             action,
             expires_at_us: None,
-        });
+        };
+        self.inner.record(record).await;
     }
 }
 

@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 
 use super::super::{InForce, Inner, Published};
 use super::watch::Watch;
-#[cfg(feature = "redis")]
-use crate::control::Record;
 use crate::control::{
     Audit, AuditRecord, ChangeNote, ControlError, Effect, Entry, EntryId, Stamp, SubjectsInLog,
     Table, WriteReport, id_of, random, system_time,
 };
+#[cfg(feature = "redis")]
+use crate::control::{AuditSeal, Record};
 use crate::policy::RuntimeEntry;
 use crate::subject::Secret;
 use crate::time::Clock;
@@ -27,6 +27,11 @@ pub(crate) struct Control {
     pub(crate) table: Mutex<Table>,
     /// Locked after the table, if both are.
     pub(crate) audit: Mutex<Audit>,
+    /// Held while changes are appended to the audit on the store. Whether it refused the last one.
+    #[cfg(feature = "redis")]
+    pub(crate) saving_audit: tokio::sync::Mutex<bool>,
+    #[cfg(feature = "redis")]
+    pub(crate) audit_seal: AuditSeal,
     subjects_in_log: SubjectsInLog,
     pub(crate) watch: Watch,
     #[cfg(feature = "redis")]
@@ -102,6 +107,7 @@ impl Inner {
         for _ in 0..STAMPS {
             let entry = self.control.stamped(id, &entry, replaces)?;
             self.learn([(id, entry.clone())]);
+            self.note_unsaved(entry.stamp);
             self.watch();
             let why_unsaved = self.save(id, &entry).await.err();
             report = WriteReport { why_unsaved, written_at_us: entry.stamp.time_us };
@@ -109,7 +115,25 @@ impl Inner {
                 break;
             }
         }
+        // Else the task that watches the record does it when the store is back.
+        if report.is_saved() {
+            self.save_audit().await;
+        }
         Ok(report)
+    }
+
+    /// Notes that the audit on the store lacks a change. In memory there is none.
+    fn note_unsaved(&self, stamp: Stamp) {
+        if !self.engine.is_memory() {
+            self.control.audit.lock().note_unsaved(stamp);
+        }
+    }
+
+    /// Logs a change that is no entry, and adds it to the audit. `record` gets its time.
+    pub async fn record(&self, record: impl FnOnce(u64) -> AuditRecord) {
+        let stamp = self.control.record(record);
+        self.note_unsaved(stamp);
+        self.save_audit().await;
     }
 
     /// Puts entries in force. Waiting callers try again if that changes the policy.
@@ -125,6 +149,10 @@ impl Control {
         Control {
             table: Mutex::default(),
             audit: Mutex::default(),
+            #[cfg(feature = "redis")]
+            saving_audit: tokio::sync::Mutex::default(),
+            #[cfg(feature = "redis")]
+            audit_seal: AuditSeal::new(secret),
             subjects_in_log,
             watch: Watch::default(),
             #[cfg(feature = "redis")]
@@ -210,12 +238,12 @@ impl Control {
         is_outdated
     }
 
-    /// Logs a change that is no entry, and adds it to the audit. `record` gets its time.
-    pub fn record(&self, record: impl FnOnce(u64) -> AuditRecord) {
+    fn record(&self, record: impl FnOnce(u64) -> AuditRecord) -> Stamp {
         let stamp = self.table.lock().stamp(self.now_us(), random());
         let record = record(stamp.time_us);
         record.log(self.subjects_in_log);
         self.audit.lock().add(stamp, record);
+        stamp
     }
 
     /// Returns the time in microseconds since the epoch, by the clock that stamps and expiry use:

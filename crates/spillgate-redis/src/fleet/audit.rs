@@ -1,0 +1,61 @@
+//! The audit in the fleet's record: a stream of the last changes by operators. The changes are sealed: their content is
+//! unknown here.
+
+use ::redis::Value;
+
+use super::Call;
+use crate::error::StoreError;
+
+/// Part of the audit, the newest change first.
+#[derive(Debug)]
+pub struct Page {
+    pub sealed: Vec<Vec<u8>>,
+    /// Where the next page begins; `None` if there is none.
+    pub next: Option<String>,
+}
+
+/// Returns the call that appends a change to the audit of a record.
+pub fn append(record: &str, sealed: &[u8]) -> Call {
+    let call = Call::of_command("XADD").with(key(record)).with("MAXLEN").with("~");
+    call.with(CHANGES_MAX).with("*").with(FIELD).with(sealed)
+}
+
+impl Page {
+    /// Returns the call for the newest changes of a record, from a place on.
+    pub fn call(record: &str, from: Option<&str>, changes: usize) -> Call {
+        let call = Call::of_command("XREVRANGE").with(key(record)).with(from.unwrap_or("+"));
+        call.with("-").with("COUNT").with(changes.min(CHANGES_PER_CALL))
+    }
+
+    /// Parses the reply to that call.
+    pub fn read(answer: Value) -> Result<Page, StoreError> {
+        let foreign = || StoreError::Foreign("the audit returned a malformed reply".into());
+        let Value::Array(entries) = answer else { return Err(foreign()) };
+        let mut page = Page { sealed: Vec::with_capacity(entries.len()), next: None };
+        for entry in entries {
+            let (id, sealed) = read(entry).ok_or_else(foreign)?;
+            page.sealed.push(sealed);
+            page.next = Some(format!("({id}"));
+        }
+        page.next = page.next.filter(|_| page.sealed.len() >= CHANGES_PER_CALL);
+        Ok(page)
+    }
+}
+
+/// Parses an id with the fields of its entry.
+fn read(entry: Value) -> Option<(String, Vec<u8>)> {
+    let Value::Array(parts) = entry else { return None };
+    let [Value::BulkString(id), Value::Array(fields)] = &parts[..] else { return None };
+    let [_, Value::BulkString(sealed)] = &fields[..] else { return None };
+    Some((String::from_utf8(id.clone()).ok()?, sealed.clone()))
+}
+
+fn key(record: &str) -> String {
+    format!("sg1:{{{record}}}:a")
+}
+
+const FIELD: &str = "r";
+/// The changes that the stream keeps. It may have about a hundred more, because Redis removes them by the block.
+const CHANGES_MAX: usize = 10_000;
+/// The most changes of one call. It takes 0.03 ms for changes of 300 bytes, and 0.6 ms for the largest, which have 8 KiB.
+const CHANGES_PER_CALL: usize = 128;

@@ -1,0 +1,100 @@
+//! The audit of the fleet: each change is appended to a stream in the fleet's record, which keeps it when instances stop.
+
+use super::super::{Inner, Limiter};
+use crate::control::AuditLog;
+
+impl Limiter {
+    /// Returns the newest `n` changes by operators at any instance, the newest first.
+    ///
+    /// The store keeps the last 10,000, sealed with the key secret, so they survive restarts of all instances. With
+    /// state in memory, and while the store is down, they are the last 1,000 that this instance knows.
+    ///
+    /// A change that was made while the store was down is saved when it is back, unless its instance stopped before.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::control::{AuditedAction, ChangeNote};
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_day(2));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let limiter = Limiter::builder().policy(policy).build().await?;
+    /// let ann = limiter.with_note(ChangeNote::by("ann").because("ticket 17"));
+    /// ann.reset("api", &Request::new().with("user", "ada")).await?;
+    ///
+    /// let log = limiter.audit_log(20).await;
+    /// assert_eq!(log.records[0].action(), &AuditedAction::ResetSubject);
+    /// assert_eq!(log.records[0].reason(), Some("ticket 17"));
+    /// assert_eq!(log.incomplete, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub async fn audit_log(&self, n: usize) -> AuditLog {
+        let mut log = AuditLog::default();
+        #[cfg(feature = "redis")]
+        let saved = self.inner.saved_changes(n, &mut log).await;
+        #[cfg(not(feature = "redis"))]
+        let saved = [];
+        log.records = self.inner.control.audit.lock().joined(saved, n);
+        log
+    }
+}
+
+#[cfg(feature = "redis")]
+mod on_store {
+    use super::{AuditLog, Inner};
+    use crate::control::{AuditRecord, Stamp};
+
+    impl Inner {
+        /// Reads the newest changes on the store. Notes in the log what is missing.
+        pub async fn saved_changes(
+            &self,
+            n: usize,
+            log: &mut AuditLog,
+        ) -> Vec<(Stamp, AuditRecord)> {
+            let Some(store) = self.engine.store() else { return Vec::new() };
+            match store.audit(n).await {
+                Ok(sealed) => {
+                    let seal = &self.control.audit_seal;
+                    let opened: Vec<_> = sealed.iter().filter_map(|it| seal.open(it)).collect();
+                    log.sealed_with_another_secret = sealed.len() - opened.len();
+                    opened
+                }
+                Err(error) => {
+                    log.incomplete = Some(error.to_string());
+                    Vec::new()
+                }
+            }
+        }
+
+        /// Appends the changes that were made here to the audit on the store, the oldest first, until it has all or
+        /// does not answer.
+        pub async fn save_audit(&self) {
+            let Some(store) = self.engine.store() else { return };
+            let control = &self.control;
+            // Two tasks would append the same changes.
+            let mut was_refused = control.saving_audit.lock().await;
+            loop {
+                let next = control.audit.lock().next_unsaved();
+                let Some((stamp, record)) = next else { break };
+                let sealed = control.audit_seal.sealed(stamp, &record);
+                if let Err(why) = store.append_to_audit(&sealed).await {
+                    if !*was_refused && !store.record_is_down() {
+                        tracing::warn!(target: "spillgate", %why, "the store does not take the audit: changes by operators are lost when this instance stops");
+                        *was_refused = true;
+                    }
+                    return;
+                }
+                control.audit.lock().note_saved(stamp);
+                *was_refused = false;
+            }
+            if let lost @ 1.. = control.audit.lock().take_lost() {
+                tracing::warn!(target: "spillgate", lost, "changes by operators are missing in the audit on the store: too many were made while it was down");
+            }
+        }
+    }
+}
+
+#[cfg(not(feature = "redis"))]
+impl Inner {
+    pub(crate) async fn save_audit(&self) {}
+}

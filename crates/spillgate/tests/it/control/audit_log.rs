@@ -1,0 +1,152 @@
+//! The audit of the fleet, on a real store: every change of every instance, after a restart of all.
+
+use std::time::Duration;
+
+use spillgate::control::{AuditRecord, AuditedAction, ChangeNote};
+use spillgate::{Cost, LimitSpec, Limiter, LimiterBuilder, Mode, Policy};
+use spillgate_testkit::RedisServer;
+
+use super::{API, acme, ann, until};
+use crate::support::world::PATIENCE;
+
+fn on(server: &RedisServer) -> LimiterBuilder {
+    let policy = Policy::from_toml(API).unwrap();
+    Limiter::builder().policy(policy).redis(server.url()).timeout(Duration::from_millis(100))
+}
+
+async fn start(server: &RedisServer) -> Limiter {
+    on(server).timeout(PATIENCE).build().await.unwrap()
+}
+
+fn run(body: impl Future<Output = ()>) {
+    tokio::runtime::Runtime::new().unwrap().block_on(body);
+}
+
+/// Returns the action, actor, reason and values of the subject of each change, the oldest first.
+fn shown(records: &[AuditRecord]) -> Vec<(AuditedAction, String, String, String)> {
+    let text = |part: Option<&str>| part.unwrap_or_default().to_owned();
+    let shown = records.iter().rev().map(|record| {
+        let values = record.subject().map(|(_, value)| String::from_utf8_lossy(value).into_owned());
+        let values: Vec<String> = values.collect();
+        let (actor, reason) = (text(record.actor()), text(record.reason()));
+        (record.action().clone(), actor, reason, values.join(" "))
+    });
+    shown.collect()
+}
+
+async fn log(limiter: &Limiter) -> Vec<(AuditedAction, String, String, String)> {
+    let log = limiter.audit_log(10_000).await;
+    assert_eq!((log.incomplete, log.sealed_with_another_secret), (None, 0));
+    assert!(log.records.is_sorted_by(|newer, older| newer.at() >= older.at()));
+    shown(&log.records)
+}
+
+#[test]
+fn all_changes_of_two_instances_are_listed_at_both_and_after_a_restart_of_both() {
+    let server = RedisServer::start();
+    run(async {
+        let (one, other) = (start(&server).await, start(&server).await);
+        let by = |limiter: &Limiter, name: &str, reason: &str| {
+            limiter.with_note(ChangeNote::by(name).because(reason))
+        };
+        let mut expected = Vec::new();
+        let mut expect = |action, actor: &str, reason: &str, subject: &str| {
+            expected.push((action, actor.to_owned(), reason.to_owned(), subject.to_owned()));
+        };
+        let _ = by(&one, "ann", "1").charge("api", &ann(), 3).await.unwrap();
+        expect(AuditedAction::Charge(Cost::requests(3)), "ann", "1", "acme ann");
+        let _ =
+            by(&other, "bob", "2").refund("api", &ann(), Cost::of_unit("tokens", 2)).await.unwrap();
+        expect(AuditedAction::Refund(Cost::of_unit("tokens", 2)), "bob", "2", "acme ann");
+        by(&one, "ann", "3").reset("api", &ann()).await.unwrap();
+        expect(AuditedAction::ResetSubject, "ann", "3", "acme ann");
+        let _ = by(&one, "ann", "4").set_mode("api", Mode::Off, None).await.unwrap();
+        expect(AuditedAction::SetMode(Mode::Off), "ann", "4", "");
+        let _ = by(&other, "bob", "5").clear_mode("api").await.unwrap();
+        expect(AuditedAction::ClearMode, "bob", "5", "");
+        let limits = [LimitSpec::new("20/day").burst(9)];
+        let _ = by(&other, "bob", "").set_override("api", &acme(), limits.clone(), None).await;
+        expect(AuditedAction::SetOverride(limits.into()), "bob", "", "acme");
+        let _ = by(&one, "ann", "7").remove_override("api", &acme()).await.unwrap();
+        expect(AuditedAction::RemoveOverride, "ann", "7", "acme");
+        let _ = by(&one, "ann", "8").reset_rule("api").await.unwrap();
+        expect(AuditedAction::ResetRule, "ann", "8", "");
+
+        // At once: each call returns when the store has its change.
+        assert_eq!(log(&one).await, expected);
+        assert_eq!(log(&other).await, expected);
+        drop((one, other));
+        let late = start(&server).await;
+        assert_eq!(log(&late).await, expected);
+        let newest = late.audit_log(2).await.records;
+        assert_eq!(shown(&newest), expected[6..]);
+    });
+}
+
+#[test]
+fn more_changes_than_one_call_returns_are_listed_once_each_in_order() {
+    let server = RedisServer::start();
+    run(async {
+        let limiter = start(&server).await;
+        for number in 0..600 {
+            let note = ChangeNote::by("ann").because(format!("{number}"));
+            let mode = if number % 2 == 0 { Mode::Off } else { Mode::Enforce };
+            limiter.with_note(note).set_mode("api", mode, None).await.unwrap();
+        }
+        drop(limiter);
+        let late = start(&server).await;
+        for n in [600, 10_000, 513, 256, 255] {
+            let reasons: Vec<String> =
+                shown(&late.audit_log(n).await.records).into_iter().map(|it| it.2).collect();
+            let first = 600 - n.min(600);
+            let expected: Vec<String> = (first..600).map(|number| number.to_string()).collect();
+            assert_eq!(reasons, expected, "the newest {n}");
+        }
+        // Redis removes old entries by the block, so it may keep some more.
+        assert_eq!(server.command(&["XLEN", "sg1:{fleet:default}:a"]).integer(), 600);
+    });
+}
+
+#[test]
+fn a_change_made_while_the_store_is_down_is_listed_where_it_was_made_and_everywhere_afterwards() {
+    let server = RedisServer::start();
+    run(async {
+        let (one, other) = (on(&server).build().await.unwrap(), start(&server).await);
+        let _ = one.charge("api", &ann(), 3).await.unwrap();
+        server.pause();
+        let ann = one.with_note(ChangeNote::by("ann").because("incident"));
+        let report = ann.set_mode("api", Mode::Off, None).await.unwrap();
+        assert!(!report.is_saved());
+        let down = one.audit_log(10).await;
+        assert!(down.incomplete.is_some());
+        let actions: Vec<_> = down.records.iter().map(AuditRecord::action).collect();
+        let (off, charge) = (AuditedAction::SetMode(Mode::Off), Cost::requests(3));
+        assert_eq!(actions, [&off, &AuditedAction::Charge(charge)]);
+        server.resume();
+        until("the store has it", async || {
+            server.command(&["XLEN", "sg1:{fleet:default}:a"]).integer() == 2
+        })
+        .await;
+        drop((one, ann, other));
+        let late = log(&start(&server).await).await;
+        assert_eq!(late.len(), 2, "{late:?}");
+        assert_eq!((&late[1].0, &*late[1].1, &*late[1].2), (&off, "ann", "incident"));
+    });
+}
+
+#[test]
+fn changes_that_another_secret_sealed_are_counted_and_not_shown() {
+    let server = RedisServer::start();
+    run(async {
+        let ours = start(&server).await;
+        let theirs = on(&server).key_secret(*b"a secret of ours").build().await.unwrap();
+        let _ = ours.charge("api", &ann(), 1).await.unwrap();
+        let _ = theirs.charge("api", &ann(), 2).await.unwrap();
+        let _ = theirs.charge("api", &ann(), 3).await.unwrap();
+        for (limiter, own, sealed) in [(&ours, 1, 2), (&theirs, 2, 1)] {
+            let log = limiter.audit_log(10).await;
+            assert_eq!((log.records.len(), log.sealed_with_another_secret), (own, sealed));
+            assert_eq!(log.incomplete, None);
+        }
+    });
+}
