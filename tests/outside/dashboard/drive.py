@@ -551,7 +551,7 @@ def drive(page, world, folder):
     page.until("document.querySelector('path.area.fallback') && document.querySelector('.events .degraded')")
     go(page, "#/rule?name=login")
     press(page, ".actions button[value=off]")
-    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('not yet on')")
+    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('saved when the store is back')")
     page.until("document.querySelector('.actions button[value=off]').ariaPressed === 'true'")
     assert not ask(world, "ip=203.0.113.1", "route=/login")["rules"][0]["matched"]
     world.start_redis()
