@@ -13,6 +13,7 @@ use crate::time::Deadline;
 
 pub mod audit;
 pub mod control;
+pub mod denials;
 pub mod guards;
 pub mod instances;
 pub mod probe;
@@ -100,3 +101,6 @@ static BEAT: Script = Script {
 static CHANGES: Script = Script { text: include_str!("lua/control.lua"), sha: None };
 static GUARD: Script = Script { text: include_str!("lua/guard.lua"), sha: None };
 static INSTANCES: Script = Script { text: include_str!("lua/instances.lua"), sha: None };
+static DENIALS: Script = Script { text: include_str!("lua/denials.lua"), sha: None };
+static DENIALS_OF: Script = Script { text: include_str!("lua/denials_of.lua"), sha: None };
+static DENIALS_PAGE: Script = Script { text: include_str!("lua/denials_page.lua"), sha: None };

@@ -34,6 +34,8 @@ pub use rule_mode::RuleMode;
 pub(crate) use sealed::AuditSeal;
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use sealed::EntrySeal;
+#[cfg(feature = "redis")]
+pub(crate) use sealed::Parts;
 pub(crate) use table::{Effect, Entry, EntryId, Stamp, Table, id_of};
 
 /// Returns a random number below 2^48 that cannot be guessed from earlier ones.

@@ -15,6 +15,7 @@ use spillgate_core::{algorithm, counter, decision, error, limit, plan, request, 
 pub mod control;
 #[cfg(feature = "http")]
 mod denial_response;
+pub mod denials;
 mod engine;
 #[cfg(feature = "http")]
 mod headers;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::control::ChangeNote;
 use crate::decision::Decision;
+use crate::denials::Recorder;
 use crate::engine::{Engine, Memory};
 use crate::limit::{Limit, NamedLimit};
 use crate::metrics::Metrics;
@@ -89,6 +90,7 @@ pub(crate) struct Inner {
     counts: DecisionCounts,
     waiting: Waiting,
     identity: Identity,
+    pub(crate) denials: Recorder,
 }
 
 impl Limiter {
@@ -288,6 +290,7 @@ impl Limiter {
             waiting: inner.waiting.count(),
             evictions: evictions.live,
             overflows: evictions.overflowed,
+            denial_minutes_dropped: inner.denials.dropped(),
             ..inner.counts.read()
         };
         #[cfg(feature = "redis")]

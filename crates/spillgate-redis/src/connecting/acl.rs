@@ -33,7 +33,7 @@ const COMMANDS: [&str; 13] = [
 ];
 
 /// The commands that the scripts call. The server checks the user's rights there too.
-const SCRIPT_COMMANDS: [&str; 24] = [
+const SCRIPT_COMMANDS: [&str; 25] = [
     "get",
     "getrange",
     "mget",
@@ -49,6 +49,8 @@ const SCRIPT_COMMANDS: [&str; 24] = [
     "hdel",
     "hkeys",
     "hlen",
+    "hmget",
+    "hscan",
     "zadd",
     "zcard",
     "zcount",
@@ -99,7 +101,7 @@ mod tests {
                 let is_word = |word: &&str| {
                     word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
                 };
-                let options = ["KEEPTTL", "LIMIT", "WITHSCORES"];
+                let options = ["COUNT", "KEEPTTL", "LIMIT", "WITHSCORES"];
                 let commands = quoted.filter(is_word).filter(|word| !options.contains(word));
                 words.extend(commands.map(str::to_lowercase));
             }

@@ -21,6 +21,7 @@ use crate::store::InstanceMismatch;
 use crate::subject::SubjectKey;
 use crate::time::Clock;
 
+mod denials;
 mod evaluate;
 mod last_minute;
 mod leasing;

@@ -110,7 +110,7 @@ fn encode_limit(limit: &LimitSpec, text: &mut Encoding) {
 }
 
 fn decoded(text: &[u8], stamp: Stamp) -> Option<Entry> {
-    let mut parts = Parts(text);
+    let mut parts = Parts::of(text);
     let expires_at_us = Some(parts.number()?).filter(|end| *end > 0);
     let note = ChangeNote::of_texts([parts.text()?, parts.text()?]);
     let effect = match parts.next()? {
@@ -128,21 +128,29 @@ fn decoded(text: &[u8], stamp: Stamp) -> Option<Entry> {
         },
         _ => return None,
     };
-    parts.0.is_empty().then_some(Entry { stamp, expires_at_us, what, effect, note })
+    parts.is_empty().then_some(Entry { stamp, expires_at_us, what, effect, note })
 }
 
 /// The undecoded rest of an encoding.
-struct Parts<'t>(&'t [u8]);
+pub(crate) struct Parts<'t>(&'t [u8]);
 
 impl<'t> Parts<'t> {
-    fn next(&mut self) -> Option<&'t [u8]> {
+    pub(crate) fn of(text: &'t [u8]) -> Parts<'t> {
+        Parts(text)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn next(&mut self) -> Option<&'t [u8]> {
         let (length, rest) = self.0.split_first_chunk()?;
         let (part, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
         self.0 = rest;
         Some(part)
     }
 
-    fn text(&mut self) -> Option<Box<str>> {
+    pub(crate) fn text(&mut self) -> Option<Box<str>> {
         std::str::from_utf8(self.next()?).ok().map(Into::into)
     }
 

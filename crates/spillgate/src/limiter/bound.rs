@@ -82,8 +82,8 @@ impl Inner {
         }
     }
 
-    /// Counts the subjects of some decisions for `top`, which shows use and denials, so no refunds. `allowed` is the result
-    /// of the decision.
+    /// Counts the subjects of some decisions for `top`, which shows use and denials, so no refunds, and those of every
+    /// denial if denials are recorded. `allowed` is the result of the decision.
     #[inline]
     pub fn sample(
         &self,
@@ -97,6 +97,12 @@ impl Inner {
             && !request.refunds()
         {
             self.metrics.tops.note(weight, policy, request, &self.secret, counters, allowed);
+        }
+        if !allowed
+            && self.denials.is_on()
+            && let Some(policy) = policy
+        {
+            self.note_denials(policy, request, counters);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::identity::Identity;
 use super::{Control, DecisionCounts, InForce, Inner, Limiter, Published};
 use crate::control::SubjectsInLog;
+use crate::denials::{Keeping, Recorder};
 use crate::engine::{Engine, Memory};
 use crate::error::BuildError;
 use crate::metrics::{Counting, Meters, Metrics};
@@ -49,6 +50,7 @@ pub struct LimiterBuilder {
     counting: Counting,
     subjects_in_log: SubjectsInLog,
     name: Option<String>,
+    denials: bool,
     clock: Clock,
 }
 
@@ -130,6 +132,21 @@ impl LimiterBuilder {
         LimiterBuilder { name: Some(name.into()), ..self }
     }
 
+    /// Sets whether every denial is recorded by rule, limit and subject, for
+    /// [`Limiter::denials_of`](Limiter::denials_of). The default is `false`.
+    ///
+    /// The record is kept for 48 hours: on the store, sealed with the key secret, or with state in memory in this
+    /// process. Set a [`key_secret`](Self::key_secret) of your own too, because the default one is public.
+    ///
+    /// ```
+    /// use spillgate::Limiter;
+    ///
+    /// let builder = Limiter::builder().key_secret(*b"0123456789abcdef").denials(true);
+    /// ```
+    pub fn denials(self, recorded: bool) -> LimiterBuilder {
+        LimiterBuilder { denials: recorded, ..self }
+    }
+
     /// Turns off counting by rule, timing and `top`, whatever [`top`](Self::top) was set to.
     ///
     /// `Limiter::metrics_text` then shows 0 decisions; unmatched requests are still counted. For
@@ -170,7 +187,13 @@ impl LimiterBuilder {
         let waiting = Waiting::default();
         let engine = self.engine(&secret, &waiting).await?;
         let in_force = InForce::new(self.policy.as_written(), &Meters::default());
+        let keeping = match (self.denials, engine.is_memory()) {
+            (false, _) => Keeping::Off,
+            (true, true) => Keeping::InMemory,
+            (true, false) => Keeping::OnStore,
+        };
         let inner = Arc::new(Inner {
+            denials: Recorder::new(keeping, self.clock.clone(), &secret),
             metrics: Metrics::new(!engine.is_memory(), self.counting),
             engine,
             in_force: Published::new(in_force),
@@ -184,6 +207,8 @@ impl LimiterBuilder {
         // Runtime changes, such as blocks, must be known before the first request.
         if !inner.engine.is_memory() {
             inner.read_changes_and_watch().await;
+        } else if self.denials {
+            inner.watch();
         }
         let limiter = Limiter { inner, note: None };
         limiter.begin(&self.store).await?;

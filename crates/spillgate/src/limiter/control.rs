@@ -19,6 +19,7 @@ use crate::policy::{Mode, RuntimeEntry, Subject};
 use crate::request::Request;
 
 mod audit;
+mod denials;
 mod exchange;
 mod state;
 mod watch;

@@ -41,6 +41,8 @@ pub struct Stats {
     pub evictions: u64,
     /// Charges to an overflow counter of the full memory store.
     pub overflows: u64,
+    /// Minutes of denials that were dropped, because the store did not take them for an hour.
+    pub denial_minutes_dropped: u64,
 }
 
 /// The counts behind [`Stats`].

@@ -2,6 +2,7 @@
 //! that the decision keeps.
 
 use allocation_counter::measure;
+use spillgate::testing::ManualClock;
 use spillgate::{Limit, Limiter, Policy, Request};
 use tokio::runtime::{Builder, Runtime};
 
@@ -37,6 +38,20 @@ fn a_check_of_one_counter_allocates_nothing() {
     }
     assert_eq!(allocations(&runtime, by_limit), 0);
     assert_eq!(allocations(&runtime, by_policy), 0);
+}
+
+#[test]
+fn a_recorded_denial_of_a_known_subject_allocates_nothing() {
+    let runtime = runtime();
+    let policy = "[[rule]]\nname = 'api'\nkey = ['user']\nlimits = ['1/day']";
+    let builder = Limiter::builder().policy(Policy::from_toml(policy).unwrap());
+    let builder = builder.denials(true).manual_clock(&ManualClock::new());
+    let limiter = runtime.block_on(builder.build()).unwrap();
+    let denied = async || {
+        let request = Request::new().with("user", "1").costing(2);
+        assert!(!limiter.check(&request).await.allowed());
+    };
+    assert_eq!(allocations(&runtime, denied), 0);
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod coalescing;
 mod conformance;
 mod control;
 mod denial_cache;
+mod denials;
 mod differential;
 mod exactness;
 mod explain;

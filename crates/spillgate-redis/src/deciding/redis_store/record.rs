@@ -282,7 +282,8 @@ impl RedisStore {
         topology.route(topology.location_of_record(&self.servers.record)).ok()
     }
 
-    async fn call_record(&self, call: &Call, within: Duration) -> Result<Value, StoreError> {
+    /// Runs a call on the server that has the record.
+    pub async fn call_record(&self, call: &Call, within: Duration) -> Result<Value, StoreError> {
         let deadline = Deadline::after(within);
         let location = self.servers.topology.location_of_record(&self.servers.record);
         let run =
@@ -294,7 +295,7 @@ impl RedisStore {
 /// The time limit of a beat. A lost one and the next fit the second in which a change reaches every instance.
 const ANSWER: Duration = Duration::from_millis(400);
 /// The time limit of other calls, for which an operator can wait.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub const PATIENCE: Duration = Duration::from_secs(1);
 /// A few seconds.
 const BEATS_UNTIL_ROW: u64 = 8;
 /// About a minute.

@@ -177,7 +177,7 @@ impl Inner {
 }
 
 /// Returns the rule if the subject, as given, names one subject of it.
-fn rule_of<'p>(
+pub fn rule_of<'p>(
     policy: &'p Policy,
     rule: &str,
     subject: &Request<'_>,

@@ -1,6 +1,6 @@
 //! The task that keeps this instance and its runtime changes up to date. It reports the instance to the
-//! fleet's record, follows the record, completes it if it lacks entries, and removes expired entries. It holds a weak reference, so it ends with
-//! the limiter.
+//! fleet's record, follows the record, completes it if it lacks entries, adds the denials of each minute, and removes
+//! expired entries. It holds a weak reference, so it ends with the limiter.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -35,7 +35,7 @@ impl Inner {
     /// task may have ended.
     pub(crate) fn watch(self: &Arc<Self>) {
         let memory = self.engine.is_memory();
-        if memory && !self.control.table.lock().will_expire() {
+        if memory && !self.control.table.lock().will_expire() && !self.denials.is_on() {
             return;
         }
         let mut task = self.control.watch.task.lock();
@@ -93,7 +93,12 @@ async fn watch(watching: Watching) {
     loop {
         tokio::time::sleep(pause + Duration::from_millis(random() % JITTER_MS)).await;
         let Some(limiter) = watching.0.upgrade() else { return };
-        pause = match limiter.report_and_follow().await {
+        let is_up = limiter.report_and_follow().await;
+        limiter.denials.settle();
+        if is_up {
+            limiter.add_denials().await;
+        }
+        pause = match is_up {
             true if limiter.engine.is_memory() => EXPIRY_EVERY,
             true => LOOK_EVERY,
             false => LOOK_AGAIN,
@@ -104,7 +109,7 @@ async fn watch(watching: Watching) {
 
 /// With the jitter and the look itself, a change or expiry takes effect everywhere within a second.
 const LOOK_EVERY: Duration = Duration::from_millis(800);
-/// In memory only expiries are looked for, which costs next to nothing.
+/// In memory only expiries and ended minutes are looked for, which costs next to nothing.
 const EXPIRY_EVERY: Duration = Duration::from_millis(200);
 /// While the store is down. Changes made meanwhile must be everywhere within two seconds of its return:
 /// half a second until a connection is open, this, and one look of the other instances.

@@ -1,0 +1,151 @@
+//! Which subjects were denied in the last 48 hours, by which limit, and in which minutes.
+//!
+//! [`LimiterBuilder::denials`](crate::LimiterBuilder::denials) turns this on. Each instance counts every denial of its
+//! rules by limit and subject. After each minute it adds the most denied subjects of each rule to the record that all
+//! instances share, and [`Limiter::denials_of`](crate::Limiter::denials_of) reads it.
+
+// This module has the data: the counts of the minute, the hours, and their seal. `limiter/control/denials.rs` counts,
+// writes and reads.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::control::system_time;
+use crate::decision::Reason;
+
+mod hours;
+#[cfg(feature = "redis")]
+mod index;
+mod minute;
+mod recorder;
+#[cfg(feature = "redis")]
+mod sealed;
+
+pub(crate) use hours::Hours;
+#[cfg(feature = "redis")]
+pub(crate) use index::Index;
+pub(crate) use minute::MinuteCounts;
+pub(crate) use recorder::{Keeping, Recorder};
+#[cfg(feature = "redis")]
+pub(crate) use sealed::DenialSeal;
+
+/// The denials that were found.
+///
+/// [`Limiter::denials_of`](crate::Limiter::denials_of) and
+/// [`Limiter::denials_like`](crate::Limiter::denials_like) return it.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Denials {
+    /// The subjects that were denied, the most denied first. A subject that is missing was not recorded; it may have
+    /// been denied all the same, and then is among the [`others`](Self::others).
+    pub subjects: Vec<DeniedSubject>,
+    /// How many denials of these hours were not recorded by subject.
+    pub others: u64,
+    /// Whether this instance records denials.
+    pub is_recording: bool,
+    /// How many hours of the record were not searched yet. Unless it is 0, ask again: the search goes on.
+    pub unread_hours: u64,
+    /// How many more subjects were found than are listed.
+    pub left_out: usize,
+}
+
+/// The denials of one subject by one limit.
+///
+/// [`Denials`] lists them.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DeniedSubject {
+    /// The rule.
+    pub rule: String,
+    /// The limit: its name, or its position in the rule.
+    pub limit: String,
+    /// The names and values of the rule's key attributes.
+    pub attributes: Vec<(String, Vec<u8>)>,
+    /// Whether the values are complete; long ones are cut.
+    pub is_whole: bool,
+    /// The last reason.
+    pub reason: Reason,
+    /// How many requests the limit denied, in all hours of these minutes.
+    pub denied: u64,
+    /// The beginning of each minute with a denial, the earliest first.
+    pub minutes: Vec<SystemTime>,
+}
+
+/// Rule, limit and subject of a count.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Denied {
+    pub(crate) rule: Box<str>,
+    pub(crate) limit: Box<str>,
+    pub(crate) attributes: Vec<(Box<str>, Box<[u8]>)>,
+    pub(crate) is_whole: bool,
+}
+
+/// How often one subject was denied by one limit, within a minute or an hour.
+#[derive(Clone, Debug)]
+pub(crate) struct DenialCount {
+    pub(crate) denied: u32,
+    /// The minutes of the hour, as bits; 0 within a minute.
+    pub(crate) minutes: u64,
+    pub(crate) reason: Reason,
+    pub(crate) subject: Arc<Denied>,
+}
+
+impl Denied {
+    /// Returns the subject with cut values; `None` if the names alone are too long to keep.
+    pub(crate) fn new<'v>(
+        rule: &str,
+        limit: &str,
+        attributes: impl Iterator<Item = (&'v str, &'v [u8])>,
+    ) -> Option<Denied> {
+        let mut is_whole = true;
+        let mut bytes = rule.len() + limit.len();
+        let cut = attributes.map(|(name, value)| {
+            let kept = &value[..value.len().min(VALUE_KEPT)];
+            is_whole &= kept.len() == value.len();
+            bytes += name.len() + kept.len();
+            (name.into(), kept.into())
+        });
+        let attributes = cut.collect();
+        let (rule, limit) = (rule.into(), limit.into());
+        (bytes <= TEXT_MAX).then_some(Denied { rule, limit, attributes, is_whole })
+    }
+
+    /// Returns whether any value has this part, in capitals or not.
+    fn is_like(&self, part: &[u8]) -> bool {
+        let has_part = |value: &[u8]| {
+            part.is_empty() || value.windows(part.len()).any(|it| it.eq_ignore_ascii_case(part))
+        };
+        self.attributes.iter().any(|(_, value)| has_part(value))
+    }
+}
+
+impl DeniedSubject {
+    fn new(subject: &Denied, reason: Reason) -> DeniedSubject {
+        let attributes = subject.attributes.iter();
+        DeniedSubject {
+            rule: subject.rule.to_string(),
+            limit: subject.limit.to_string(),
+            attributes: attributes
+                .map(|(name, value)| (name.to_string(), value.to_vec()))
+                .collect(),
+            is_whole: subject.is_whole,
+            reason,
+            denied: 0,
+            minutes: Vec::new(),
+        }
+    }
+}
+
+/// Returns the instant at which a minute begins.
+fn begin_of(minute: u64) -> SystemTime {
+    system_time(minute * MINUTE_US)
+}
+
+pub(crate) const MINUTE_US: u64 = 60_000_000;
+pub(crate) const MINUTES: u64 = 60;
+/// How many hours are kept and read.
+pub(crate) const HOURS_KEPT: u64 = 48;
+/// The bytes of a value that are kept: a UUID, an address or most names.
+const VALUE_KEPT: usize = 64;
+/// The bytes of all names and values together.
+const TEXT_MAX: usize = 512;

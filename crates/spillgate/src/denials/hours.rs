@@ -1,0 +1,154 @@
+//! The denials of some hours in this process: all of them with state in memory, else those that were read.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+
+use super::minute::EndedMinute;
+use super::{DenialCount, Denials, DeniedSubject, HOURS_KEPT, MINUTES, begin_of};
+
+/// The counts of each hour.
+#[derive(Debug, Default)]
+pub(crate) struct Hours(BTreeMap<u64, Hour>);
+
+#[derive(Debug, Default)]
+struct Hour {
+    subjects: HashMap<u64, DenialCount>,
+    others: u64,
+}
+
+impl Hours {
+    /// Adds a minute of this instance, and drops hours that are too old.
+    pub(crate) fn add(&mut self, ended: EndedMinute) {
+        let EndedMinute { minute, others, subjects } = ended;
+        let hour = self.0.entry(minute / MINUTES).or_default();
+        hour.others += others;
+        for (field, count) in subjects {
+            let count = DenialCount { minutes: 1 << (minute % MINUTES), ..count };
+            let has_room = hour.subjects.len() < FIELDS_MAX;
+            match hour.subjects.entry(field) {
+                Entry::Occupied(known) => known.into_mut().add(&count),
+                Entry::Vacant(new) if has_room => drop(new.insert(count)),
+                Entry::Vacant(_) => hour.others += u64::from(count.denied),
+            }
+        }
+        self.forget_before((minute / MINUTES).saturating_sub(HOURS_KEPT));
+    }
+
+    /// Sets what the record has of a subject in an hour.
+    pub(crate) fn set(&mut self, hour: u64, field: u64, count: DenialCount) {
+        self.0.entry(hour).or_default().subjects.insert(field, count);
+    }
+
+    /// Sets the denials of an hour that are not counted by subject.
+    pub(crate) fn set_others(&mut self, hour: u64, others: u64) {
+        self.0.entry(hour).or_default().others = others;
+    }
+
+    /// Drops the hours before this one.
+    pub(crate) fn forget_before(&mut self, hour: u64) {
+        self.0 = self.0.split_off(&hour);
+    }
+
+    /// Returns the subjects with one of these fields that were denied since a minute.
+    pub(crate) fn of(&self, fields: &[u64], since: u64) -> Denials {
+        self.search(since, |field, _| fields.contains(&field))
+    }
+
+    /// Returns the subjects with a value that has this part, and that were denied since a minute.
+    pub(crate) fn like(&self, part: &str, since: u64) -> Denials {
+        self.search(since, |_, count| count.subject.is_like(part.as_bytes()))
+    }
+
+    fn search(&self, since: u64, is_wanted: impl Fn(u64, &DenialCount) -> bool) -> Denials {
+        let mut found: HashMap<u64, DeniedSubject> = HashMap::new();
+        let mut others = 0;
+        for (hour, of_hour) in self.0.range(since / MINUTES..) {
+            others += of_hour.others;
+            for (field, count) in &of_hour.subjects {
+                if !is_wanted(*field, count) {
+                    continue;
+                }
+                let minutes = (0..MINUTES).filter(|minute| count.minutes >> minute & 1 == 1);
+                let minutes = minutes.map(|minute| hour * MINUTES + minute);
+                let mut minutes = minutes.filter(|minute| *minute >= since).peekable();
+                if minutes.peek().is_none() {
+                    continue;
+                }
+                let new = || DeniedSubject::new(&count.subject, count.reason);
+                let subject = found.entry(*field).or_insert_with(new);
+                subject.reason = count.reason;
+                subject.denied += u64::from(count.denied);
+                subject.minutes.extend(minutes.map(begin_of));
+            }
+        }
+        let mut subjects: Vec<DeniedSubject> = found.into_values().collect();
+        subjects.sort_unstable_by(|one, other| {
+            let names =
+                |it: &DeniedSubject| (it.rule.clone(), it.limit.clone(), it.attributes.clone());
+            other.denied.cmp(&one.denied).then_with(|| names(one).cmp(&names(other)))
+        });
+        let left_out = subjects.len().saturating_sub(LISTED_MAX);
+        subjects.truncate(LISTED_MAX);
+        Denials { subjects, others, is_recording: true, unread_hours: 0, left_out }
+    }
+}
+
+impl DenialCount {
+    fn add(&mut self, other: &DenialCount) {
+        self.denied = self.denied.saturating_add(other.denied);
+        self.minutes |= other.minutes;
+        self.reason = other.reason;
+    }
+}
+
+/// The most subjects of an hour in memory, as on a store.
+const FIELDS_MAX: usize = 10_000;
+/// The most subjects in one answer.
+const LISTED_MAX: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::Reason;
+    use crate::denials::Denied;
+
+    fn minute(minute: u64, users: impl Iterator<Item = u64>, denied: u32) -> EndedMinute {
+        let subjects = users.map(|user| {
+            let value = format!("Tenant-{user}");
+            let subject =
+                Denied::new("api", "0", [("user", value.as_bytes())].into_iter()).unwrap();
+            let reason = Reason::LimitExceeded;
+            (user, DenialCount { denied, minutes: 0, reason, subject: subject.into() })
+        });
+        EndedMinute { minute, others: 5, subjects: subjects.collect() }
+    }
+
+    #[test]
+    fn minutes_of_several_hours_are_listed_from_the_one_asked_for() {
+        let mut hours = Hours::default();
+        for at in [59, 60, 119, 120] {
+            hours.add(minute(at, [7].into_iter(), 3));
+        }
+        let found = hours.of(&[7, 8], 60);
+        assert_eq!(found.subjects[0].minutes, [60, 119, 120].map(begin_of));
+        assert_eq!((found.subjects.len(), found.subjects[0].denied, found.others), (1, 9, 15));
+        assert!(hours.of(&[7], 121).subjects.is_empty());
+        assert_eq!(hours.like("tenant-7", 0).subjects[0].denied, 12, "in capitals or not");
+        assert!(hours.like("tenant-8", 0).subjects.is_empty());
+    }
+
+    #[test]
+    fn an_hour_has_10000_subjects_and_two_days_are_kept() {
+        let mut hours = Hours::default();
+        hours.add(minute(0, 0..9_999, 1));
+        hours.add(minute(1, 9_998..10_100, 2));
+        assert_eq!(hours.0[&0].subjects.len(), 10_000);
+        assert_eq!(hours.0[&0].others, 10 + 2 * 100);
+        let listed = hours.like("", 0);
+        assert_eq!((listed.subjects.len(), listed.left_out), (100, 9_900));
+        hours.add(minute(HOURS_KEPT * MINUTES, [1].into_iter(), 1));
+        assert!(hours.0.contains_key(&0));
+        hours.add(minute((HOURS_KEPT + 1) * MINUTES, [1].into_iter(), 1));
+        assert!(!hours.0.contains_key(&0));
+    }
+}

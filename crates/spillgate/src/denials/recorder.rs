@@ -1,0 +1,223 @@
+//! Records the denials of one instance: the current minute, and the minutes that are over until they are in the
+//! record.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
+use super::minute::{CountedMinute, EndedMinute};
+#[cfg(feature = "redis")]
+use super::{DenialSeal, Index};
+use super::{Hours, MINUTE_US, MinuteCounts};
+use crate::subject::Secret;
+use crate::time::Clock;
+
+/// What one instance knows of denials.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    keeping: Keeping,
+    clock: Clock,
+    pub(crate) counts: MinuteCounts,
+    /// The minutes that are over and not settled: rarely more than one.
+    counted: Mutex<Vec<CountedMinute>>,
+    /// With state in memory: the record.
+    pub(crate) hours: Mutex<Hours>,
+    unsent: Mutex<Unsent>,
+    #[cfg(feature = "redis")]
+    pub(crate) seal: DenialSeal,
+    /// What was read of the fleet's record to search it.
+    #[cfg(feature = "redis")]
+    pub(crate) index: Mutex<Index>,
+}
+
+/// What becomes of the minutes that are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keeping {
+    /// Nothing is counted.
+    Off,
+    /// They stay in this process.
+    InMemory,
+    /// They are sent to the fleet's record.
+    OnStore,
+}
+
+#[derive(Debug, Default)]
+struct Unsent {
+    minutes: VecDeque<EndedMinute>,
+    /// How many parts of the first minute are in the record.
+    sent: usize,
+    /// How many minutes were dropped.
+    dropped: u64,
+}
+
+/// A part of a minute, to be sent.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) minute: EndedMinute,
+    pub(crate) number: usize,
+}
+
+impl Recorder {
+    pub(crate) fn new(keeping: Keeping, clock: Clock, secret: &Secret) -> Recorder {
+        Recorder {
+            keeping,
+            clock,
+            counts: MinuteCounts::default(),
+            counted: Mutex::default(),
+            hours: Mutex::default(),
+            unsent: Mutex::default(),
+            #[cfg(feature = "redis")]
+            seal: DenialSeal::new(secret),
+            #[cfg(feature = "redis")]
+            index: Mutex::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.keeping != Keeping::Off
+    }
+
+    pub(crate) fn now_us(&self) -> u64 {
+        self.clock.now_us()
+    }
+
+    /// Ends the minute before, if another has begun.
+    #[inline]
+    pub(crate) fn turn(&self) {
+        if let Some(counted) = self.counts.turn(self.now_us() / MINUTE_US) {
+            self.counted.lock().push(counted);
+        }
+    }
+
+    /// Goes on with the minutes that are over: in memory they are added to their hours, else they wait for the store.
+    /// No decision does this.
+    pub(crate) fn settle(&self) {
+        self.turn();
+        match self.keeping {
+            Keeping::Off => {}
+            // A search holds the hours for a while, and the next call comes soon.
+            Keeping::InMemory => {
+                if let Some(mut hours) = self.hours.try_lock() {
+                    self.ended().for_each(|minute| hours.add(minute));
+                }
+            }
+            Keeping::OnStore => self.ended().for_each(|minute| self.unsent.lock().add(minute)),
+        }
+    }
+
+    fn ended(&self) -> impl Iterator<Item = EndedMinute> {
+        std::mem::take(&mut *self.counted.lock()).into_iter().map(CountedMinute::ended)
+    }
+
+    /// Returns the part of a minute that is to be sent now. `instance` spreads the calls of a fleet over the minute.
+    pub(crate) fn due(&self, instance: u64) -> Option<Part> {
+        let unsent = self.unsent.lock();
+        let first = unsent.minutes.front()?;
+        let at_us = (first.minute + 1) * MINUTE_US + instance % SPREAD_US;
+        if self.now_us() < at_us {
+            return None;
+        }
+        let number = unsent.sent;
+        let subjects = first.subjects.chunks(PART_MAX).nth(number).unwrap_or_default().to_vec();
+        let others = if number == 0 { first.others } else { 0 };
+        Some(Part { minute: EndedMinute { minute: first.minute, others, subjects }, number })
+    }
+
+    /// Notes that the record has a part.
+    pub(crate) fn note_sent(&self, part: &Part) {
+        let mut unsent = self.unsent.lock();
+        let parts = match unsent.minutes.front() {
+            // It may have been dropped meanwhile.
+            Some(first) if first.minute == part.minute.minute => {
+                first.subjects.len().div_ceil(PART_MAX)
+            }
+            _ => return,
+        };
+        unsent.sent = part.number + 1;
+        if unsent.sent >= parts {
+            unsent.minutes.pop_front();
+            unsent.sent = 0;
+        }
+    }
+
+    /// Returns how many minutes were dropped because the store was down.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.unsent.lock().dropped
+    }
+}
+
+impl Unsent {
+    fn add(&mut self, minute: EndedMinute) {
+        self.minutes.push_back(minute);
+        if self.minutes.len() > UNSENT_MAX {
+            self.minutes.pop_front();
+            (self.sent, self.dropped) = (0, self.dropped + 1);
+            tracing::warn!(
+                target: "spillgate",
+                "a minute of denials was dropped, because the store did not take it for an hour; \
+                 if it is up, see whether its user has the rights of `spillgate doctor --acl`"
+            );
+        }
+    }
+}
+
+/// The most minutes that wait for a store that is down.
+const UNSENT_MAX: usize = 60;
+/// The most subjects of one call: they take less than 1 ms of the server's time.
+const PART_MAX: usize = 256;
+/// The last seconds of a minute are left for minutes with several parts.
+const SPREAD_US: u64 = 45_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::Reason;
+    use crate::denials::Denied;
+    use crate::subject::SHARED_SECRET;
+
+    fn on_store(clock: &Clock) -> Recorder {
+        Recorder::new(Keeping::OnStore, clock.clone(), &Secret::new(&SHARED_SECRET))
+    }
+
+    fn deny(recorder: &Recorder, rule: u64) {
+        let name = rule.to_string();
+        let subject = || Denied::new(&name, "0", [].into_iter());
+        recorder.counts.count(rule, Reason::LimitExceeded, subject);
+    }
+
+    #[test]
+    fn a_minute_is_due_once_its_turn_has_come_and_part_by_part() {
+        let clock = Clock::given(7 * MINUTE_US);
+        let recorder = on_store(&clock);
+        recorder.turn();
+        (0..300).for_each(|rule| deny(&recorder, rule));
+        clock.set(8 * MINUTE_US);
+        recorder.settle();
+        let instance = 3 * SPREAD_US + 20_000_000;
+        assert!(recorder.due(instance).is_none());
+        clock.set(8 * MINUTE_US + 20_000_000);
+        let first = recorder.due(instance).unwrap();
+        assert_eq!((first.minute.minute, first.number, first.minute.subjects.len()), (7, 0, 256));
+        assert_eq!(recorder.due(instance).unwrap().number, 0, "until it is in the record");
+        recorder.note_sent(&first);
+        let second = recorder.due(instance).unwrap();
+        assert_eq!((second.number, second.minute.subjects.len()), (1, 44));
+        recorder.note_sent(&second);
+        assert!(recorder.due(instance).is_none());
+    }
+
+    #[test]
+    fn of_more_than_60_unsent_minutes_the_oldest_are_dropped_and_counted() {
+        let clock = Clock::given(0);
+        let recorder = on_store(&clock);
+        for minute in 0..63 {
+            clock.set(minute * MINUTE_US);
+            recorder.settle();
+            deny(&recorder, 1);
+        }
+        clock.set(99 * MINUTE_US);
+        recorder.settle();
+        assert_eq!((recorder.dropped(), recorder.due(0).unwrap().minute.minute), (3, 3));
+    }
+}

@@ -1,0 +1,192 @@
+//! Records the subjects of denials, and finds them for operators.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::super::{Inner, Limiter};
+use super::state::rule_of;
+use crate::control::ControlError;
+use crate::decision::CounterOutcome;
+use crate::denials::{Denials, Denied, HOURS_KEPT, MINUTE_US, MINUTES};
+use crate::engine::Engine;
+use crate::policy::{LimitPlace, Policy, Rule};
+use crate::request::Request;
+use crate::subject::{Encoding, Secret, SubjectKey};
+
+mod store;
+
+/// The subjects that were denied, if [`LimiterBuilder::denials`](crate::LimiterBuilder::denials) is on.
+///
+/// A minute is listed once it is over: at once with state in memory, and within another minute on a store, where all
+/// instances write theirs one after the other. With state in memory a restart loses the record.
+impl Limiter {
+    /// Returns when a subject was denied since a time within the last 48 hours, and by which limits. `subject` has the
+    /// key attributes of the rule; without a rule, all rules count whose key attributes it has.
+    ///
+    /// # Errors
+    /// Returns [`ControlError::Refused`] if there is no such rule, [`ControlError::MissingAttribute`] if the subject
+    /// lacks an attribute of its key, and [`ControlError::Store`] if the store does not answer.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::{Duration, UNIX_EPOCH};
+    ///
+    /// use spillgate::testing::ManualClock;
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let api = Rule::new("api").key(["tenant"]).limit(Limit::per_day(1));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let clock = ManualClock::new();
+    /// let limiter = Limiter::builder().policy(policy).manual_clock(&clock).denials(true).build().await?;
+    /// let acme = Request::new().with("tenant", "acme");
+    /// let began = UNIX_EPOCH + clock.now();
+    /// limiter.check_batch(&[acme.clone(), acme.clone(), acme.clone()]).await;
+    ///
+    /// clock.advance(Duration::from_secs(60));
+    /// let denials = limiter.denials_of(None, &acme, began).await?;
+    /// assert_eq!(denials.subjects[0].denied, 2);
+    /// assert_eq!(denials.subjects[0].minutes, [began]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub async fn denials_of(
+        &self,
+        rule: Option<&str>,
+        subject: &Request<'_>,
+        since: SystemTime,
+    ) -> Result<Denials, ControlError> {
+        let fields = self.inner.fields_of(rule, subject)?;
+        let since = self.inner.since(since);
+        self.inner.denials.settle();
+        let found = match &self.inner.engine {
+            Engine::Memory(_) => self.inner.denials.hours.lock().of(&fields, since),
+            Engine::Redis(store) => self.inner.stored_denials_of(store, &fields, since).await?,
+        };
+        Ok(Denials { is_recording: self.inner.denials.is_on(), ..found })
+    }
+
+    /// Returns the subjects with a value that has this part, in capitals or not, if they were denied since a time within
+    /// the last 48 hours.
+    ///
+    /// On a store this reads the whole record, for at most 4 seconds. [`Denials::unread_hours`] says whether that
+    /// was enough; the next call goes on.
+    ///
+    /// # Errors
+    /// Returns [`ControlError::Store`] if the store does not answer.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::UNIX_EPOCH;
+    ///
+    /// use spillgate::Limiter;
+    ///
+    /// let limiter = Limiter::builder().build().await?;
+    /// let denials = limiter.denials_like("acme", UNIX_EPOCH).await?;
+    /// assert!(!denials.is_recording, "it is off by default");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub async fn denials_like(
+        &self,
+        part: &str,
+        since: SystemTime,
+    ) -> Result<Denials, ControlError> {
+        let since = self.inner.since(since);
+        self.inner.denials.settle();
+        let unread_hours = match &self.inner.engine {
+            Engine::Memory(_) => 0,
+            Engine::Redis(store) => self.inner.read_denials(store, since).await?,
+        };
+        let (inner, part) = (Arc::clone(&self.inner), part.to_owned());
+        // A full record has half a million subjects.
+        let search = tokio::task::spawn_blocking(move || inner.read_denials_like(&part, since));
+        let found = search.await.unwrap_or_default();
+        Ok(Denials { is_recording: self.inner.denials.is_on(), unread_hours, ..found })
+    }
+}
+
+impl Inner {
+    /// Counts a denial at each limit that denied it.
+    #[cold]
+    #[inline(never)]
+    pub fn note_denials(
+        &self,
+        policy: &Policy,
+        request: &Request<'_>,
+        counters: &[CounterOutcome],
+    ) {
+        self.denials.turn();
+        let request = &*policy.typed(request);
+        for counter in counters {
+            let (Some(reason), Some(place), true) =
+                (counter.denied, counter.rule.number(), counter.denies())
+            else {
+                continue;
+            };
+            let rule = policy.rule_at(place);
+            let limit = LimitPlace {
+                rule: place,
+                overridden: counter.overridden.number(),
+                limit: u32::from(counter.limit),
+            };
+            let limit = match counter.brought() {
+                Some(limit) => limit.name().unwrap_or_default(),
+                None => policy.named_limit(limit).name(),
+            };
+            let field =
+                field_of(rule, limit, rule.subject_key(request, &self.secret), &self.secret);
+            let values = || rule.key().map(|name| (name, rule.subject_value(request, name)));
+            self.denials.counts.count(field, reason, || Denied::new(rule.name(), limit, values()));
+        }
+    }
+
+    /// Returns the minute from which an answer begins.
+    fn since(&self, since: SystemTime) -> u64 {
+        let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = since.as_secs() / (MINUTE_US / 1_000_000);
+        let hour = self.denials.now_us() / MINUTE_US / MINUTES;
+        since.max((hour + 1).saturating_sub(HOURS_KEPT) * MINUTES)
+    }
+
+    /// Returns the fields of a subject at each limit that may have denied it.
+    fn fields_of(
+        &self,
+        rule: Option<&str>,
+        subject: &Request<'_>,
+    ) -> Result<Vec<u64>, ControlError> {
+        let policy = Arc::clone(&self.in_force.load().policy);
+        let is_covered = |rule: &&Rule| rule.missing_from(subject).is_none();
+        let rules: Vec<&Rule> = match rule {
+            Some(name) => vec![rule_of(&policy, name, subject)?],
+            None => policy.rules().filter(is_covered).collect(),
+        };
+        if rules.is_empty() {
+            let missing = policy.rules().find_map(|rule| rule.missing_from(subject));
+            return missing.map_or(Ok(Vec::new()), |name| {
+                Err(ControlError::MissingAttribute(name.to_owned()))
+            });
+        }
+        let subject = &*policy.typed(subject);
+        let mut fields = Vec::new();
+        for rule in rules {
+            let key = rule.subject_key(subject, &self.secret);
+            for limit in policy.limits_ever_in_force(rule, subject) {
+                let beside = format!("{}.request", limit.name());
+                fields.extend(
+                    [limit.name(), &beside].map(|limit| field_of(rule, limit, key, &self.secret)),
+                );
+            }
+        }
+        fields.sort_unstable();
+        fields.dedup();
+        Ok(fields)
+    }
+}
+
+/// Returns the hash of rule, limit and subject. A reset of the rule does not change it, unlike the keys of counters.
+fn field_of(rule: &Rule, limit: &str, key: SubjectKey, secret: &Secret) -> u64 {
+    let subject = (key.id ^ key.rule).to_le_bytes();
+    let mut text = Encoding::new();
+    for part in [b"#denials".as_slice(), rule.name().as_bytes(), limit.as_bytes(), &subject] {
+        text.part(part);
+    }
+    secret.hash(&text) as u64
+}
