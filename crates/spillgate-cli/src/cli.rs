@@ -31,6 +31,7 @@ pub(crate) enum Command {
     Top(TopArgs),
     Status(StatusArgs),
     Fleet(FleetArgs),
+    Denials(DenialsArgs),
     Validate(ValidateArgs),
     Simulate(Box<SimulateArgs>),
     Bench(Box<BenchArgs>),
@@ -47,6 +48,7 @@ impl Command {
             Command::Admin(args) => args.json,
             Command::Top(args) => args.json,
             Command::Fleet(args) => args.json,
+            Command::Denials(args) => args.json,
             Command::Status(args) => args.json,
             Command::Validate(args) => args.json,
             Command::Simulate(args) => args.json,
@@ -232,6 +234,36 @@ pub(crate) struct FleetArgs {
     pub(crate) json: bool,
 }
 
+/// Shows when subjects were denied in the last 48 hours, and by which limits.
+///
+/// Every instance records denials after each minute, so the last minutes may be missing.
+#[derive(Args, Debug)]
+#[command(after_help = DENIALS_EXAMPLES, verbatim_doc_comment)]
+pub(crate) struct DenialsArgs {
+    /// Attributes of the subject: all of the rule's key, such as tenant=acme
+    #[arg(value_name = "NAME=VALUE", value_parser = attribute, required_unless_present = "like")]
+    pub(crate) attributes: Vec<(String, String)>,
+
+    /// Search all rules by a part of a value instead, in capitals or not
+    #[arg(long, value_name = "PART", conflicts_with_all = ["attributes", "rule"])]
+    pub(crate) like: Option<String>,
+
+    /// Only denials of this rule
+    #[arg(long, value_name = "NAME")]
+    pub(crate) rule: Option<String>,
+
+    /// Only denials after this: 2h for the last two hours, or 2030-01-31T18:00:00Z
+    #[arg(long, value_name = "TIME", default_value = "2h")]
+    pub(crate) since: String,
+
+    #[command(flatten)]
+    pub(crate) api: AdminApi,
+
+    /// Print the server's JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Checks a file of rules and settings, and warns of likely mistakes.
 ///
 /// It also prints which rules allow, and which deny, during an outage of the store.
@@ -379,6 +411,14 @@ Examples:
   spillgate fleet --url http://10.0.0.7:8082 --token-file admin.token --json
 
 Exit codes: 0 all are alike, 1 some differ, 2 error.";
+
+const DENIALS_EXAMPLES: &str = "\
+Examples:
+  spillgate denials tenant=acme
+  spillgate denials tenant=acme --rule api --since 24h
+  spillgate denials --like acme --since 2030-01-31T18:00:00Z --json
+
+Exit codes: 0 denials are listed, 1 none was recorded, 2 error.";
 
 const VALIDATE_EXAMPLES: &str = "\
 Examples:

@@ -14,6 +14,7 @@ mod bench;
 mod check;
 mod cli;
 mod client;
+mod denials;
 mod doctor;
 mod explain;
 mod fleet;
@@ -49,6 +50,7 @@ fn run(command: Command) -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Fleet(args) => fleet::run(&args),
+        Command::Denials(args) => denials::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -76,6 +76,7 @@ impl App {
     ) -> Result<App, ConfigError> {
         let builder = Limiter::builder().policy(policy);
         let mut builder = builder.log_subjects(settings.log.audit_subjects);
+        builder = builder.denials(settings.records_denials());
         if let Some(name) = &settings.name {
             builder = builder.instance_name(name);
         }

@@ -146,7 +146,7 @@ impl RedisServer {
     }
 
     /// Returns how often the server has run the scripts of decisions and leases. A heartbeat runs by name too, and calls
-    /// HMGET once, as no other script does.
+    /// HMGET once, as no decision does.
     ///
     /// # Panics
     /// When the server does not answer.

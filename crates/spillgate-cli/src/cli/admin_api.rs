@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// The admin API that `admin`, `explain`, `fleet`, `status` or `top` asks. The options are global, so that they may stand after
+/// The admin API that `admin`, `denials`, `explain`, `fleet`, `status` or `top` asks. The options are global, so that they may stand after
 /// an action of `admin`.
 #[derive(Args, Debug)]
 pub(crate) struct AdminApi {

@@ -11,6 +11,7 @@ mod check;
 mod client;
 mod clock;
 mod credentials;
+mod denials;
 mod deploy;
 mod doctor;
 mod documents;

@@ -49,7 +49,6 @@ const SCRIPT_COMMANDS: [&str; 25] = [
     "hdel",
     "hkeys",
     "hlen",
-    "hmget",
     "hscan",
     "zadd",
     "zcard",

@@ -46,6 +46,15 @@ impl Settings {
         exposed && self.store.key_secret_file.is_none()
     }
 
+    /// Returns whether the service records denials. It does not where other machines reach a listener and no secret is
+    /// set, because the default secret, which seals the record on the store, is public.
+    pub(crate) fn records_denials(&self) -> bool {
+        let admin_is_exposed = self.admin.is_some_and(is_exposed);
+        let exposed = self.data_is_exposed() || admin_is_exposed;
+        let sealed_for_all = self.store.is_shared() && self.store.key_secret_file.is_none();
+        !(self.store.without_denials || exposed && sealed_for_all)
+    }
+
     /// Returns whether every web page that a browser of this machine shows could send requests to this address:
     /// it is on loopback, and callers need no token and no certificate.
     pub(crate) fn is_open_to_pages(&self, address: SocketAddr) -> bool {

@@ -36,6 +36,8 @@ pub struct Store {
     /// How many instances share the store, which sets the local share of each during an outage.
     pub expected_instances: Option<u32>,
     pub(crate) max_keys: Option<usize>,
+    /// Whether denials are not recorded.
+    pub(crate) without_denials: bool,
     pub(crate) tls: StoreTls,
     /// Where the topology was named.
     named: Option<Origin>,
@@ -386,6 +388,7 @@ const NO_STORE: &str = "no store is named, so state would be in memory; name one
 const NO_SENTINELS: &str = "no sentinels are named, so the password would not be used; name them with urls under \
     [store.sentinel], or leave this out";
 const TWO_PASSWORDS: &str = "an address of the store has a password too; leave one of the two out";
+pub const DENIALS_OFF: [(&str, bool); 2] = [("on", false), ("off", true)];
 pub const ON_STATE_LOSS: [(&str, OnStateLoss); 2] =
     [("fresh", OnStateLoss::Fresh), ("exhausted", OnStateLoss::Exhausted)];
 /// The most connections to one server that a setting may ask for.

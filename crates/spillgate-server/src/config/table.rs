@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use spillgate::policy::nearest;
 
 use super::envoy::ON_OUTAGE_DENY;
-use super::store::{Nodes, ON_STATE_LOSS, Topology, connections};
+use super::store::{DENIALS_OFF, Nodes, ON_STATE_LOSS, Topology, connections};
 use super::telemetry::{FORMATS, LEVELS};
 use super::{Given, Names, Original, Settings, auth, envoy, value};
 
@@ -121,6 +121,7 @@ const SETTINGS: &[(&str, Take)] = &[
     ("store.expected_instances", |s, v, _| {
         put(&mut s.store.expected_instances, value::count(v).map(Some))
     }),
+    ("store.denials", |s, v, _| put(&mut s.store.without_denials, value::choice(v, &DENIALS_OFF))),
     ("store.max_keys", |s, v, _| put(&mut s.store.max_keys, value::count(v).map(Some))),
     ("store.tls.ca", |s, v, _| file(&mut s.store.tls.ca, v)),
     ("store.tls.cert", |s, v, _| file(&mut s.store.tls.cert, v)),

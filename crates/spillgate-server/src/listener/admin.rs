@@ -11,6 +11,7 @@ use crate::app::App;
 
 mod audit;
 mod dashboard;
+mod denials;
 mod events;
 mod explain;
 mod fleet;
@@ -54,6 +55,7 @@ pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {
         .route("/admin/v1/whoami", get(whoami::show))
         .route("/admin/v1/history", get(history::show))
         .route("/admin/v1/fleet", get(fleet::list))
+        .route("/admin/v1/denials", get(denials::find))
         .route("/admin/v1/status", get(health::status))
         .with_state(app)
         .merge(events)
@@ -89,7 +91,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 const PATHS: &str = "GET /livez, /readyz and /metrics, the dashboard at /, GET /admin/v1/rules, PUT and DELETE \
     /admin/v1/rules/NAME/mode, GET, POST and DELETE /admin/v1/state, GET, PUT and DELETE \
     /admin/v1/overrides, and GET /admin/v1/explain, /admin/v1/top, /admin/v1/audit, /admin/v1/history, \
-    /admin/v1/fleet, /admin/v1/status, /admin/v1/whoami and /admin/v1/events";
+    /admin/v1/fleet, /admin/v1/denials, /admin/v1/status, /admin/v1/whoami and /admin/v1/events";
 
 /// The path of `explain`.
 pub const EXPLAIN: &str = "/admin/v1/explain";
