@@ -10,6 +10,7 @@ use serde::Deserialize;
 use spillgate_tools::{Failure, counted, printable, say};
 use tokio::runtime::Runtime;
 
+use crate::ERROR;
 use crate::cli::DenialsArgs;
 use crate::client;
 
@@ -32,7 +33,11 @@ pub(crate) fn run(args: &DenialsArgs) -> Result<ExitCode, Failure> {
         true => say(&String::from_utf8_lossy(&reply))?,
         false => say(&answer.to_string())?,
     }
-    Ok(if answer.entries.is_empty() { ExitCode::from(NOT_RECORDED) } else { ExitCode::SUCCESS })
+    Ok(match (answer.entries.is_empty(), answer.unread_hours) {
+        (false, _) => ExitCode::SUCCESS,
+        (true, 0) => ExitCode::from(NOT_RECORDED),
+        (true, _) => ExitCode::from(ERROR),
+    })
 }
 
 #[derive(Deserialize)]
@@ -72,6 +77,9 @@ impl TryFrom<String> for Minute {
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.entries.is_empty() {
+            true if self.unread_hours > 0 => {
+                write!(f, "Nothing found yet since {}", printable(&self.since))?
+            }
             true => write!(f, "Not recorded: no such denial since {}", printable(&self.since))?,
             false => write!(f, "Denials since {}", printable(&self.since))?,
         }
@@ -105,8 +113,10 @@ impl fmt::Display for Answer {
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Entry { rule, limit, subject, whole, reason, denied, minutes } = self;
-        let named: Vec<String> =
-            subject.iter().map(|(name, value)| format!("{name}={}", printable(value))).collect();
+        let named: Vec<String> = subject
+            .iter()
+            .map(|(name, value)| format!("{}={}", printable(name), printable(value)))
+            .collect();
         let named = if named.is_empty() { "all requests".to_owned() } else { named.join(" ") };
         write!(f, "{named}{}", if *whole { "" } else { "…" })?;
         write!(
@@ -114,7 +124,7 @@ impl fmt::Display for Entry {
             "\n  {denied} denied by rule {}, limit {}: {}",
             printable(rule),
             printable(limit),
-            reason
+            printable(reason)
         )?;
         let follows = |one: &Minute, next: &Minute| next.0.duration_since(one.0) == MINUTE;
         for minutes in minutes.chunk_by(follows) {

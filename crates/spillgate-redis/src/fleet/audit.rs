@@ -32,12 +32,13 @@ impl Page {
         let foreign = || StoreError::Foreign("the audit returned a malformed reply".into());
         let Value::Array(entries) = answer else { return Err(foreign()) };
         let mut page = Page { sealed: Vec::with_capacity(entries.len()), next: None };
-        for entry in entries {
-            let (id, sealed) = read(entry).ok_or_else(foreign)?;
+        let is_full = entries.len() >= CHANGES_PER_CALL;
+        // An entry that is no change must not hide the others.
+        for (id, sealed) in entries.into_iter().filter_map(read) {
             page.sealed.push(sealed);
             page.next = Some(format!("({id}"));
         }
-        page.next = page.next.filter(|_| page.sealed.len() >= CHANGES_PER_CALL);
+        page.next = page.next.filter(|_| is_full);
         Ok(page)
     }
 }

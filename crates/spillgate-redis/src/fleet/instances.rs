@@ -212,7 +212,7 @@ const FORMAT: &str = "1";
 const GONE_SECONDS: u64 = 5;
 const TEXT_MAX: usize = 64;
 /// More instances than these are counted, and not listed.
-const LISTED_MAX: u64 = 2_000;
+const LISTED_MAX: u64 = 1_000;
 
 #[cfg(test)]
 mod tests {

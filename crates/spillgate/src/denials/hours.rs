@@ -1,5 +1,6 @@
 //! The denials of some hours in this process: all of them with state in memory, else those that were read.
 
+use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
@@ -60,35 +61,46 @@ impl Hours {
     }
 
     fn search(&self, since: u64, is_wanted: impl Fn(u64, &DenialCount) -> bool) -> Denials {
-        let mut found: HashMap<u64, DeniedSubject> = HashMap::new();
+        let minutes_of = |hour: u64, count: &DenialCount| {
+            let bits = count.minutes;
+            let minutes = (0..MINUTES).filter(move |minute| bits >> minute & 1 == 1);
+            minutes.map(move |minute| hour * MINUTES + minute).filter(move |at| *at >= since)
+        };
+        // A search may find half a million subjects, of which few are listed.
+        let mut denied: HashMap<u64, u64> = HashMap::new();
         let mut others = 0;
         for (hour, of_hour) in self.0.range(since / MINUTES..) {
             others += of_hour.others;
             for (field, count) in &of_hour.subjects {
-                if !is_wanted(*field, count) {
-                    continue;
+                if is_wanted(*field, count) && minutes_of(*hour, count).next().is_some() {
+                    *denied.entry(*field).or_default() += u64::from(count.denied);
                 }
-                let minutes = (0..MINUTES).filter(|minute| count.minutes >> minute & 1 == 1);
-                let minutes = minutes.map(|minute| hour * MINUTES + minute);
-                let mut minutes = minutes.filter(|minute| *minute >= since).peekable();
-                if minutes.peek().is_none() {
-                    continue;
-                }
-                let new = || DeniedSubject::new(&count.subject, count.reason);
-                let subject = found.entry(*field).or_insert_with(new);
-                subject.reason = count.reason;
-                subject.denied += u64::from(count.denied);
-                subject.minutes.extend(minutes.map(begin_of));
             }
         }
-        let mut subjects: Vec<DeniedSubject> = found.into_values().collect();
+        let mut ranked: Vec<(Reverse<u64>, u64)> =
+            denied.into_iter().map(|(field, denied)| (Reverse(denied), field)).collect();
+        let left_out = ranked.len().saturating_sub(LISTED_MAX);
+        if left_out > 0 {
+            ranked.select_nth_unstable(LISTED_MAX);
+            ranked.truncate(LISTED_MAX);
+        }
+        let mut subjects: Vec<DeniedSubject> = Vec::with_capacity(ranked.len());
+        for (Reverse(denied), field) in ranked {
+            let hours = self.0.range(since / MINUTES..);
+            let counts = hours.filter_map(|(hour, of)| Some((*hour, of.subjects.get(&field)?)));
+            let counts = counts.filter(|(hour, it)| minutes_of(*hour, it).next().is_some());
+            let counts: Vec<(u64, &DenialCount)> = counts.collect();
+            let Some((_, last)) = counts.last() else { continue };
+            let minutes = counts.iter().flat_map(|(hour, count)| minutes_of(*hour, count));
+            let minutes = minutes.map(begin_of).collect();
+            let subject = DeniedSubject::new(&last.subject, last.reason);
+            subjects.push(DeniedSubject { denied, minutes, ..subject });
+        }
         subjects.sort_unstable_by(|one, other| {
             let names =
                 |it: &DeniedSubject| (it.rule.clone(), it.limit.clone(), it.attributes.clone());
             other.denied.cmp(&one.denied).then_with(|| names(one).cmp(&names(other)))
         });
-        let left_out = subjects.len().saturating_sub(LISTED_MAX);
-        subjects.truncate(LISTED_MAX);
         Denials { subjects, others, is_recording: true, unread_hours: 0, left_out }
     }
 }

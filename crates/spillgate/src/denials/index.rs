@@ -38,9 +38,9 @@ impl Index {
                 None => 0,
                 Some(Pages::UpTo(cursor)) => *cursor,
                 Some(Pages::WholeAt(at_us)) => {
-                    // Minutes are written for an hour after a short outage of the store.
-                    let may_change = now_hour <= hour + 1;
-                    if !may_change || now_us.saturating_sub(*at_us) < FRESH_US {
+                    // After an outage of the store, minutes of an hour ago are written.
+                    let was_final = *at_us >= (hour + 3) * MINUTES * MINUTE_US;
+                    if was_final || now_us.saturating_sub(*at_us) < FRESH_US {
                         return None;
                     }
                     0
@@ -95,10 +95,18 @@ mod tests {
         assert_eq!(read, [9, 8, 7, 6].map(|hour| [(hour, 0), (hour, 5)]).concat());
         assert_eq!(index.next_page(6, now_us + FRESH_US - 1), None);
         let later_us = now_us + FRESH_US;
-        assert_eq!(index.next_page(6, later_us), Some(Page { hour: 9, cursor: 0 }));
-        index.note_page(Page { hour: 9, cursor: 0 }, 0, later_us);
-        index.note_page(Page { hour: 8, cursor: 0 }, 0, later_us);
+        for hour in [9, 8, 7] {
+            assert_eq!(index.next_page(6, later_us), Some(Page { hour, cursor: 0 }));
+            index.note_page(Page { hour, cursor: 0 }, 0, later_us);
+        }
         assert_eq!(index.next_page(6, later_us), None, "older hours stay as they are");
+        // Read before its end, an hour is read again however late the next question comes.
+        let much_later_us = later_us + UNUSED_US - 1;
+        for hour in [9, 8, 7] {
+            assert_eq!(index.next_page(hour, much_later_us), Some(Page { hour, cursor: 0 }));
+            index.note_page(Page { hour, cursor: 0 }, 0, much_later_us);
+        }
+        let later_us = much_later_us;
         index.drop_unused(later_us + UNUSED_US - 1);
         assert_eq!(index.next_page(6, later_us), None);
         index.drop_unused(later_us + UNUSED_US);

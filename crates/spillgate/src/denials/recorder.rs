@@ -23,6 +23,8 @@ pub(crate) struct Recorder {
     /// With state in memory: the record.
     pub(crate) hours: Mutex<Hours>,
     unsent: Mutex<Unsent>,
+    /// Held by a question while it searches. One search takes seconds.
+    pub(crate) searching: tokio::sync::Mutex<()>,
     #[cfg(feature = "redis")]
     pub(crate) seal: DenialSeal,
     /// What was read of the fleet's record to search it.
@@ -66,6 +68,7 @@ impl Recorder {
             counted: Mutex::default(),
             hours: Mutex::default(),
             unsent: Mutex::default(),
+            searching: tokio::sync::Mutex::default(),
             #[cfg(feature = "redis")]
             seal: DenialSeal::new(secret),
             #[cfg(feature = "redis")]
@@ -86,7 +89,12 @@ impl Recorder {
     #[inline]
     pub(crate) fn turn(&self) {
         if let Some(counted) = self.counts.turn(self.now_us() / MINUTE_US) {
-            self.counted.lock().push(counted);
+            let mut waiting = self.counted.lock();
+            // Without a runtime no task settles them.
+            match waiting.len() < COUNTED_MAX {
+                true => waiting.push(counted),
+                false => self.unsent.lock().dropped += 1,
+            }
         }
     }
 
@@ -162,10 +170,12 @@ impl Unsent {
     }
 }
 
+/// The most minutes that are over and wait to be settled.
+const COUNTED_MAX: usize = 2;
 /// The most minutes that wait for a store that is down.
 const UNSENT_MAX: usize = 60;
 /// The most subjects of one call: they take less than 1 ms of the server's time.
-const PART_MAX: usize = 256;
+const PART_MAX: usize = 128;
 /// The last seconds of a minute are left for minutes with several parts.
 const SPREAD_US: u64 = 45_000_000;
 
@@ -191,20 +201,34 @@ mod tests {
         let clock = Clock::given(7 * MINUTE_US);
         let recorder = on_store(&clock);
         recorder.turn();
-        (0..300).for_each(|rule| deny(&recorder, rule));
+        (0..172).for_each(|rule| deny(&recorder, rule));
         clock.set(8 * MINUTE_US);
         recorder.settle();
         let instance = 3 * SPREAD_US + 20_000_000;
         assert!(recorder.due(instance).is_none());
         clock.set(8 * MINUTE_US + 20_000_000);
         let first = recorder.due(instance).unwrap();
-        assert_eq!((first.minute.minute, first.number, first.minute.subjects.len()), (7, 0, 256));
+        assert_eq!((first.minute.minute, first.number, first.minute.subjects.len()), (7, 0, 128));
         assert_eq!(recorder.due(instance).unwrap().number, 0, "until it is in the record");
         recorder.note_sent(&first);
         let second = recorder.due(instance).unwrap();
         assert_eq!((second.number, second.minute.subjects.len()), (1, 44));
         recorder.note_sent(&second);
         assert!(recorder.due(instance).is_none());
+    }
+
+    /// A limiter whose runtime has ended goes on deciding.
+    #[test]
+    fn minutes_that_nothing_settles_take_bounded_memory() {
+        let clock = Clock::given(0);
+        let recorder = on_store(&clock);
+        for minute in 0..100 {
+            clock.set(minute * MINUTE_US);
+            recorder.turn();
+            deny(&recorder, 1);
+        }
+        assert_eq!(recorder.counted.lock().len(), COUNTED_MAX);
+        assert!(recorder.dropped() >= 96, "{}", recorder.dropped());
     }
 
     #[test]

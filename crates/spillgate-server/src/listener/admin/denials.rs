@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::Uri;
-use jiff::{Span, SpanRelativeTo, Timestamp};
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use serde::Serialize;
 use spillgate::Request;
 use spillgate::denials::{Denials, DeniedSubject};
@@ -57,7 +57,7 @@ struct Asked<'u> {
 
 pub async fn find(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     let asked = Asked::parse(&uri, Timestamp::now())?;
-    let since = SystemTime::from(asked.since);
+    let since = SystemTime::from(asked.since.max(Timestamp::now() - KEPT));
     let found = match &asked.like {
         Some(part) => app.limiter().denials_like(part, since).await?,
         None => app.limiter().denials_of(asked.rule.as_deref(), &asked.subject, since).await?,
@@ -126,10 +126,13 @@ impl<'d> EntryAnswer<'d> {
 fn instant(text: &str, now: Timestamp) -> Option<Timestamp> {
     let ago = text.parse::<Span>().ok().and_then(|span| {
         let ago = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
-        now.checked_sub(ago).ok()
+        now.checked_sub(ago.abs()).ok()
     });
-    ago.or_else(|| text.parse().ok())
+    ago.or_else(|| text.parse().ok()).filter(|at| *at <= now)
 }
+
+/// Earlier denials are not kept.
+const KEPT: SignedDuration = SignedDuration::from_hours(48);
 
 const NOT_A_TIME: &str =
     "not a valid time; write one such as since=2h, or an instant such as 2027-01-31T18:00:00Z";

@@ -67,13 +67,13 @@ mod on_store {
         }
 
         /// Appends the changes that were made here to the audit on the store, the oldest first, until it has all or
-        /// does not answer.
+        /// does not answer. Of many it appends some, and the next look goes on.
         pub async fn save_audit(&self) {
             let Some(store) = self.engine.store() else { return };
             let control = &self.control;
-            // Two tasks would append the same changes.
-            let mut was_refused = control.saving_audit.lock().await;
-            loop {
+            // Two tasks would append the same changes. The one that has begun appends this one's too.
+            let Ok(mut was_refused) = control.saving_audit.try_lock() else { return };
+            for _ in 0..SAVED_AT_ONCE {
                 let next = control.audit.lock().next_unsaved();
                 let Some((stamp, record)) = next else { break };
                 let sealed = control.audit_seal.sealed(stamp, &record);
@@ -92,6 +92,9 @@ mod on_store {
             }
         }
     }
+
+    /// The most changes that one look appends, since the next heartbeat waits for it.
+    const SAVED_AT_ONCE: usize = 32;
 }
 
 #[cfg(not(feature = "redis"))]

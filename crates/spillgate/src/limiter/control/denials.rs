@@ -9,6 +9,7 @@ use crate::control::ControlError;
 use crate::decision::CounterOutcome;
 use crate::denials::{Denials, Denied, HOURS_KEPT, MINUTE_US, MINUTES};
 use crate::engine::Engine;
+use crate::error::StoreError;
 use crate::policy::{LimitPlace, Policy, Rule};
 use crate::request::Request;
 use crate::subject::{Encoding, Secret, SubjectKey};
@@ -58,7 +59,10 @@ impl Limiter {
         let since = self.inner.since(since);
         self.inner.denials.settle();
         let found = match &self.inner.engine {
-            Engine::Memory(_) => self.inner.denials.hours.lock().of(&fields, since),
+            Engine::Memory(_) => {
+                let _searching = self.inner.denials.searching.lock().await;
+                self.inner.denials.hours.lock().of(&fields, since)
+            }
             Engine::Redis(store) => self.inner.stored_denials_of(store, &fields, since).await?,
         };
         Ok(Denials { is_recording: self.inner.denials.is_on(), ..found })
@@ -91,6 +95,8 @@ impl Limiter {
     ) -> Result<Denials, ControlError> {
         let since = self.inner.since(since);
         self.inner.denials.settle();
+        // The next question waits here, and not for a lock that blocks its thread.
+        let _searching = self.inner.denials.searching.lock().await;
         let unread_hours = match &self.inner.engine {
             Engine::Memory(_) => 0,
             Engine::Redis(store) => self.inner.read_denials(store, since).await?,
@@ -98,7 +104,8 @@ impl Limiter {
         let (inner, part) = (Arc::clone(&self.inner), part.to_owned());
         // A full record has half a million subjects.
         let search = tokio::task::spawn_blocking(move || inner.read_denials_like(&part, since));
-        let found = search.await.unwrap_or_default();
+        let ended = |error: tokio::task::JoinError| StoreError::Foreign(error.to_string().into());
+        let found = search.await.map_err(|error| ControlError::Store(ended(error)))?;
         Ok(Denials { is_recording: self.inner.denials.is_on(), unread_hours, ..found })
     }
 }
@@ -128,7 +135,7 @@ impl Inner {
                 limit: u32::from(counter.limit),
             };
             let limit = match counter.brought() {
-                Some(limit) => limit.name().unwrap_or_default(),
+                Some(limit) => limit.name().unwrap_or("0"),
                 None => policy.named_limit(limit).name(),
             };
             let field =

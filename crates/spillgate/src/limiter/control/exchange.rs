@@ -45,8 +45,11 @@ impl Inner {
             table.forget(now_us);
             control.record.wants_exchange(origin.as_ref(), &beat.version, &table, now_us)
         };
-        self.save_audit().await;
-        !wants || self.follow().await
+        let is_up = !wants || self.follow().await;
+        if is_up {
+            self.save_audit().await;
+        }
+        is_up
     }
 
     /// Exchanges changes with the record until both have the same. Returns whether the store answered.

@@ -1,5 +1,8 @@
 //! The record of denials on the store.
 
+#[cfg(feature = "redis")]
+use std::time::Duration;
+
 use super::super::super::Inner;
 use crate::control::ControlError;
 use crate::denials::{Denials, HOURS_KEPT, Hours, MINUTE_US, MINUTES};
@@ -15,7 +18,9 @@ impl Inner {
     pub async fn add_denials(&self) {
         let Some(store) = self.engine.store() else { return };
         let denials = &self.denials;
-        denials.index.lock().drop_unused(denials.now_us());
+        if let Some(mut index) = denials.index.try_lock() {
+            index.drop_unused(denials.now_us());
+        }
         let Some(part) = denials.due(store.instance_id()) else { return };
         let subjects = part.minute.subjects.iter();
         let added = DenialsOfMinute {
@@ -60,10 +65,15 @@ impl Inner {
             }
             let read = store.page_of_denials(page.hour, page.cursor).await;
             let (cursor, of_hour) = read.map_err(ControlError::Store)?;
-            let mut index = index.lock();
-            self.take_hour(&mut index.hours, &of_hour);
-            index.hours.forget_before((now_us / MINUTE_US / MINUTES).saturating_sub(HOURS_KEPT));
-            index.note_page(page, cursor, now_us);
+            {
+                let mut index = index.lock();
+                self.take_hour(&mut index.hours, &of_hour);
+                let oldest = (now_us / MINUTE_US / MINUTES).saturating_sub(HOURS_KEPT);
+                index.hours.forget_before(oldest);
+                index.note_page(page, cursor, now_us);
+            }
+            // Decisions wait for the same server.
+            tokio::time::sleep(PAGE_PAUSE).await;
         }
     }
 
@@ -117,5 +127,7 @@ impl Inner {
 
 /// The fields that one call reads of each of 48 hours, in less than 1 ms of the server's time.
 const FIELDS_OF_CALL: usize = 8;
+#[cfg(feature = "redis")]
+const PAGE_PAUSE: Duration = Duration::from_millis(1);
 /// How long a search reads before it answers.
 const READING_US: u64 = 4_000_000;
