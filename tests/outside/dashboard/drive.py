@@ -314,7 +314,7 @@ def drive(page, world, folder):
         page.until("document.querySelector('#found [aria-selected=true]')")
         page.key("Enter")
         page.until(f"location.hash.startsWith({json.dumps(hash)}) && document.getElementById('found').hidden")
-        assert page.say("document.activeElement.id") == "main"
+        page.until("document.activeElement.id === 'main'")
 
     step("a network that is blocked: the page of an address in it names it, and removes it")
     go(page, "#/subject?rule=login&attr.ip=198.51.100.7")
