@@ -7,7 +7,7 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Histogram {
     /// The last is the count of times above every bound.
-    counts: [AtomicU64; BOUNDS_NS.len() + 1],
+    counts: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
 }
 
@@ -27,7 +27,7 @@ pub struct Histogram {
 /// # });
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Durations([u64; BOUNDS_NS.len() + 1]);
+pub struct Durations([u64; BUCKETS]);
 
 impl Histogram {
     /// Counts `times` events that took `ns` each.
@@ -61,6 +61,18 @@ impl Histogram {
 }
 
 impl Durations {
+    /// Makes the counts of [`buckets`](Self::buckets).
+    #[doc(hidden)]
+    pub fn from_buckets(buckets: [u64; BUCKETS]) -> Durations {
+        Durations(buckets)
+    }
+
+    /// Returns the number of durations between each two bounds.
+    #[doc(hidden)]
+    pub fn buckets(&self) -> [u64; BUCKETS] {
+        self.0
+    }
+
     /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.0.iter().sum()
@@ -108,6 +120,9 @@ impl Durations {
     }
 }
 
+/// The number of buckets.
+#[doc(hidden)]
+pub const BUCKETS: usize = BOUNDS_NS.len() + 1;
 /// The bounds reach from a decision in memory to a store that hangs.
 const BOUNDS_NS: [u64; 18] = [
     250,

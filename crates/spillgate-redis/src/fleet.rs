@@ -15,6 +15,7 @@ pub mod audit;
 pub mod control;
 pub mod denials;
 pub mod guards;
+pub mod history;
 pub mod instances;
 pub mod probe;
 pub mod probing;
@@ -104,3 +105,5 @@ static INSTANCES: Script = Script { text: include_str!("lua/instances.lua"), sha
 static DENIALS: Script = Script { text: include_str!("lua/denials.lua"), sha: None };
 static DENIALS_OF: Script = Script { text: include_str!("lua/denials_of.lua"), sha: None };
 static DENIALS_PAGE: Script = Script { text: include_str!("lua/denials_page.lua"), sha: None };
+static HISTORY: Script = Script { text: include_str!("lua/history.lua"), sha: None };
+static HISTORY_OF: Script = Script { text: include_str!("lua/history_of.lua"), sha: None };

@@ -29,4 +29,4 @@ pub use calls::script::text as script_text;
 pub use connecting::{acl, ring};
 pub use deciding::engine::Redis;
 pub use deciding::{denial_cache, fallback, lease, redis_store, spread};
-pub use fleet::{control, denials, instances, probe};
+pub use fleet::{control, denials, history, instances, probe};

@@ -70,7 +70,7 @@ export function chart(place, { label, series, kind, format, none, pick }) {
       parts.push(text(time, { x: x(at), y: tall - 17, 'text-anchor': anchor }));
       if (date) parts.push(text(date, { x: x(at), y: tall - 4, 'text-anchor': anchor }));
     }
-    if (began > from) parts.unshift(...shade(x(Math.min(began, to)), tall));
+    if (began.at > from) parts.unshift(...shade(x(Math.min(began.at, to)), tall, began.text));
     if (!shown.length) parts.push(text(none, { class: 'none', x: (LEFT + wide) / 2, y: tall / 2 - 8, 'text-anchor': 'middle' }));
     else parts.push(...(kind === 'stack' ? areas(x, y) : lines(x, y)));
     for (const event of events.filter(event => event.at >= from && event.at <= to)) parts.push(mark(event, x(event.at), tall));
@@ -173,9 +173,9 @@ function split(points, isKnown, follows) {
   return runs;
 }
 
-/** The time before the start of the instance, of which there are no points. */
-function shade(end, tall) {
-  const wide = end - LEFT, label = text('before the start', { class: 'before', x: LEFT + wide / 2, y: tall / 2 - 4, 'text-anchor': 'middle' });
+/** The time before the first point that there can be: before the start of an instance, or not recorded of a fleet. */
+function shade(end, tall, before) {
+  const wide = end - LEFT, label = text(before, { class: 'before', x: LEFT + wide / 2, y: tall / 2 - 4, 'text-anchor': 'middle' });
   return [node('rect', { class: 'before', x: LEFT, y: TOP, width: wide, height: tall - TOP - BOTTOM }), wide > 110 ? label : ''];
 }
 

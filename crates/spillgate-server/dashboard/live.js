@@ -11,6 +11,8 @@ export const live = {
   overrides: [],
   /** Whether rules and overrides have been loaded. */
   loaded: false,
+  /** Whether there were several instances when their number was first known; null before. */
+  several: null,
 };
 
 let recent = [];
@@ -21,20 +23,23 @@ export const onChange = update => { listener = update; };
 
 /** Takes over an event of the stream. */
 export function take(event) {
+  const isFirst = !live.event;
   live.event = event;
+  live.several ??= event.fleet && event.fleet.instances > 1;
   const at = event.point?.at_ms[0];
   if (at !== undefined && at !== recent.at(-1)?.at) {
     recent.push({ at, seconds: event.point.lasted_ms[0] / 1000, rates: new Map(event.rates.map(rate => [rate.rule, rate])) });
     recent = recent.slice(-AVERAGED);
   }
   listener();
+  if (isFirst) dispatchEvent(new Event('first-event'));
 }
 
 /** The decisions of a rule per second, over the last seconds. */
 export function ratesOf(rule) {
   const seconds = recent.reduce((sum, one) => sum + one.seconds, 0) || 1;
   const sum = name => recent.reduce((sum, one) => sum + (one.rates.get(rule)?.[name] ?? 0), 0) / seconds;
-  return { allowed: sum('allowed'), denied: sum('denied'), near: sum('near_limit') };
+  return { allowed: sum('allowed'), denied: sum('denied'), wouldDeny: sum('would_deny'), near: sum('near_limit') };
 }
 
 /** The part of a rule's first limit that its heaviest subject used; undefined if that is not known. */

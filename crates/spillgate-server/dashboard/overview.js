@@ -1,16 +1,17 @@
-// The first page: figures of this instance, its history, its store, and its heaviest subjects.
+// The first page: figures and history of the fleet or of this instance, the store, and the heaviest subjects.
 
 import { chart } from './chart.js';
 import { el, section, write } from './dom.js';
-import { REASONS, SOURCES, look, watchHistory } from './history.js';
+import { REASONS, SOURCES, isOfFleet, look, watchHistory } from './history.js';
 import { live } from './live.js';
 import { eventList, rangeBar } from './ranges.js';
 import { rulePageOf } from './rules.js';
+import { ask } from './server.js';
 import { storePanel } from './store.js';
-import { heaviest, ranking } from './subjects.js';
-import { duration, number, rate } from './words.js';
+import { heaviest, pageOf, ranking } from './subjects.js';
+import { duration, number, rate, subject as text } from './words.js';
 
-const LISTED = 6;
+const LISTED = 6, DENIALS_EVERY_MS = 10000, MINUTE = 60;
 
 /** The series of a chart, labelled by their names. */
 export const named = names => names.map(name => ({ name, label: name.replaceAll('-', ' ') }));
@@ -40,25 +41,41 @@ export function overviewPage(place) {
   const events = eventList('Events', 'full');
   const rules = ranking('No rule has denied anything in this time.');
   const denied = ranking('No denials in the last minute.'), consumers = ranking('No use in the last minute.');
-  place.append(figures.element, range.element, plots.requests.element, section('Denials by rule', 'quarter', rules.element),
-    section('Most denials in the last minute', 'third', denied.element), plots.reasons.element,
-    section('Most use in the last minute', 'half', consumers.element), events.element,
+  const deniedHere = section('Most denials in the last minute', 'third', denied.element), ofFleet = deniedByFleet();
+  const note = el('p', { className: 'note full', role: 'status' });
+  place.append(figures.element, range.element, note, plots.requests.element, section('Denials by rule', 'quarter', rules.element),
+    deniedHere, ofFleet.element, plots.reasons.element,
+    section('Most use in the last minute, on this instance', 'half', consumers.element), events.element,
     plots.latency.element, plots.sources.element, plots.calls.element, store.element);
+  let shown = { points: [] };
   const stop = watchHistory(null, history => {
+    shown = history;
     [range, events, ...Object.values(plots)].forEach(one => one.show(history));
-    rules.show(history.rules.filter(one => one.denied).slice(0, LISTED).map(itemOf));
+    const hidden = history.rules.filter(one => !one.denied && one.would_deny);
+    rules.show([...history.rules.filter(one => one.denied), ...hidden].slice(0, LISTED).map(itemOf));
+    write(note, history.problem ? `The history of the fleet is unknown: ${history.problem}.` : '');
+    // The calls are those of one instance.
+    plots.calls.element.hidden = history.of === 'fleet';
+    show();
   });
+  function show() {
+    if (!live.event) return;
+    figures.show(live.event, shown);
+    ofFleet.element.hidden = !isOfFleet() || !ofFleet.isKnown();
+    deniedHere.hidden = !ofFleet.element.hidden;
+  }
   return {
     title: 'Overview',
     update() {
       if (!live.event) return;
-      figures.show(live.event);
+      show();
       store.show(live.event);
       denied.show(heaviest(live.event.top, 'most_denied', LISTED));
       consumers.show(heaviest(live.event.top, 'consumers', LISTED));
     },
     close() {
       stop();
+      ofFleet.close();
       range.close();
       Object.values(plots).forEach(one => one.close());
     },
@@ -66,10 +83,30 @@ export function overviewPage(place) {
 }
 
 /** The denials of a rule as an item of a ranking. */
-function itemOf({ rule, allowed, denied }) {
-  const part = `${number(denied / (allowed + denied) * 100)} % denied`;
-  const isShadow = live.rules.find(one => one.name === rule)?.mode.in_force === 'shadow';
-  return { name: rule ?? 'all other rules', href: rule && rulePageOf(rule), about: isShadow ? 'in shadow, so allowed' : part, count: denied };
+function itemOf({ rule, allowed, denied, would_deny: wouldDeny }) {
+  const part = `${number(denied / (allowed + denied + wouldDeny) * 100)} % denied`;
+  return { name: rule ?? 'all other rules', href: rule && rulePageOf(rule), about: denied ? part : 'would be denied: the rule is in shadow', count: denied || wouldDeny };
+}
+
+/** The most denied subjects of the fleet, if its denials are recorded. */
+function deniedByFleet() {
+  const list = ranking('No denial was recorded in this hour and the last.'), element = section('Most denied, this hour and the last', 'third', list.element);
+  let isKnown = false, timer;
+  async function load() {
+    if (isOfFleet()) {
+      // Without an answer the list of this instance is shown.
+      const found = await ask('GET', 'admin/v1/denials?since=1h').catch(() => null);
+      isKnown = Boolean(found?.recording);
+      if (isKnown) {
+        list.show(found.entries.slice(0, LISTED).map(({ rule, limit, subject, whole, denied }) => ({
+          name: text(subject) + (whole ? '' : '…'), href: whole ? pageOf(rule, subject) : null, about: `${rule}, limit ${limit}`, count: denied,
+        })));
+      }
+    }
+    timer = setTimeout(load, live.event ? DENIALS_EVERY_MS : 500);
+  }
+  load();
+  return { element, isKnown: () => isKnown, close: () => clearTimeout(timer) };
 }
 
 /** A section with a chart. A click on it holds the view, with a mark at that time. */
@@ -90,36 +127,50 @@ export function figure(label, unit) {
   return { value, note, element: el('div', {}, el('h2', {}, label), el('p', {}, value, note)) };
 }
 
-/** The figures of the last second. */
+/** The figures of now: of an instance those of the last second, of the fleet those of the last minute. */
 function figuresOf() {
   const all = figure('Requests', 'per second'), denied = figure('Denied', 'of requests');
   const p50 = figure('p50', 'of a decision'), p99 = figure('p99', 'of a decision');
-  const others = el('p', { className: 'note' }), fleet = el('p', { className: 'note' });
-  const figures = [all, denied, p50, p99].map(one => one.element);
+  const note = el('p', { className: 'note' });
+  const element = el('section', { className: 'figures' }, ...[all, denied, p50, p99].map(one => one.element), note);
+  const times = (half, most) => [[p50, half], [p99, most]].forEach(([one, time]) => write(one.value, time === undefined ? '–' : duration(time)));
+  function rates(allowed, denials) {
+    const sum = allowed + denials;
+    write(all.value, rate(sum));
+    write(denied.value, sum ? `${number(denials / sum * 100, 1)} %` : '–');
+    write(denied.note, sum ? `${rate(denials)} per second` : 'of requests');
+  }
+  function ofFleet({ fleet, facts }, { points }) {
+    write(note, aboutFleet(fleet, facts.live_instances));
+    if (fleet) rates(fleet.allowed / MINUTE, fleet.denied / MINUTE);
+    else [all, denied].forEach(one => write(one.value, '–'));
+    times(points.at(-1)?.p50, points.at(-1)?.p99);
+  }
+  function ofInstance({ point, facts, shards }) {
+    write(note, aboutInstance(facts.live_instances - 1, !shards.length));
+    if (!point) return;
+    const seconds = point.lasted_ms[0] / 1000, { requests, p50_ns: [half], p99_ns: [most] } = point.totals;
+    rates(requests.allowed[0] / seconds, requests.denied[0] / seconds);
+    times(...[half, most].map(ns => (ns === null ? undefined : ns / 1e9)));
+  }
   return {
-    element: el('section', { className: 'figures', 'aria-label': 'This instance, now' }, ...figures, others, fleet),
-    show({ point, facts, fleet: load, shards }) {
-      const more = facts.live_instances - 1;
-      write(others, !shards.length ? 'These figures are of this instance, which shares its limits with no other.'
-        : `These figures are of this instance. ${more > 0 ? `${number(more)} more ${more > 1 ? 'instances are' : 'instance is'} expected on the store and ${more > 1 ? 'share' : 'shares'} its limits; each has a dashboard of its own.` : 'No other instance is on the store.'}`);
-      write(fleet, more > 0 ? fleetOf(load, facts.live_instances) : '');
-      if (!point) return;
-      const seconds = point.lasted_ms[0] / 1000, { requests, p50_ns: half, p99_ns: most } = point.instance;
-      const denials = requests.denied[0] / seconds, sum = denials + requests.allowed[0] / seconds;
-      write(all.value, rate(sum));
-      write(denied.value, sum ? `${number(denials / sum * 100, 1)} %` : '–');
-      write(denied.note, sum ? `${rate(denials)} per second` : 'of requests');
-      write(p50.value, half[0] === null ? '–' : duration(half[0] / 1e9));
-      write(p99.value, most[0] === null ? '–' : duration(most[0] / 1e9));
+    element,
+    show(event, history) {
+      element.setAttribute('aria-label', isOfFleet() ? 'The fleet, last minute' : 'This instance, now');
+      if (isOfFleet()) ofFleet(event, history);
+      else ofInstance(event);
     },
   };
 }
 
-/** The decisions of the fleet, by the instances that are on the store now. */
-function fleetOf(load, expected) {
-  if (!load) return 'Fleet: unknown until the store answers.';
-  const { instances, allowed, denied } = load, requests = allowed + denied;
-  const part = requests ? `, ${number(denied / requests * 100, 1)} % of them denied` : '';
-  const by = instances < expected ? `${number(instances)} of ${number(expected)}` : `all ${number(instances)}`;
-  return `Fleet, last minute: ${number(requests)} requests${part}, by ${by} instances.`;
+function aboutFleet(load, expected) {
+  if (!load) return 'These figures are of the fleet, and unknown until the store answers.';
+  const { instances } = load, by = instances < expected ? `${number(instances)} of ${number(expected)} instances` : instances > 1 ? `all ${number(instances)} instances` : 'the only instance';
+  return `These figures are of the last minute of ${by}, and the charts end one or two minutes ago. The lists of use and the store are of this instance.`;
+}
+
+function aboutInstance(others, isAlone) {
+  if (isAlone) return 'These figures are of this instance, which shares its limits with no other.';
+  if (others <= 0) return 'These figures are of this instance. No other instance is on the store.';
+  return `These figures are of this instance. ${number(others)} more ${others > 1 ? 'instances are' : 'instance is'} expected on the store and ${others > 1 ? 'share' : 'shares'} its limits.`;
 }

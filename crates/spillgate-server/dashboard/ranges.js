@@ -1,20 +1,44 @@
-// The bar above the charts: the range, the time under the cursor with the events near it, and the list of events.
+// The bar above the charts: whose history, the range, the time under the cursor with the events near it, and the list of events.
 
 import { onCursor } from './chart.js';
 import { el, section, write } from './dom.js';
-import { RANGES, look, view, writeView } from './history.js';
+import { hasFleet, isOfFleet, look, ranges, view, writeView } from './history.js';
 import { moment, zone } from './words.js';
 
 const SHOWN = 10;
 
-/** A choice of ranges, a button that holds the view, and a line that shows the time under the cursor. */
+/** One of several, as buttons side by side. */
+function choice(name, legend, pick) {
+  const set = el('fieldset', {}, el('legend', { className: 'hidden' }, legend));
+  let before = '';
+  return {
+    element: set,
+    show(options, chosen) {
+      const now = JSON.stringify([options, chosen]);
+      if (now === before) return;
+      before = now;
+      const labels = options.map(([value, label]) => {
+        const input = el('input', { type: 'radio', name, value, checked: value === chosen });
+        input.addEventListener('change', () => pick(value));
+        return el('label', {}, input, el('span', {}, label));
+      });
+      const focused = set.contains(document.activeElement) ? document.activeElement.value : null;
+      set.replaceChildren(set.firstChild, ...labels);
+      set.querySelector(`input[value='${focused}']`)?.focus();
+    },
+  };
+}
+
+/** A choice of fleet or instance and of ranges, a button that holds the view, and a line that shows the time under the cursor. */
 export function rangeBar() {
   writeView();
-  const choices = [...RANGES].map(([name, { label }]) => {
-    const input = el('input', { type: 'radio', name: 'range', value: name, checked: name === view.range });
-    input.addEventListener('change', () => look({ range: name }));
-    return el('label', {}, input, el('span', {}, label));
-  });
+  const whose = choice('of', 'Whose history', of => look({ of })), range = choice('range', 'Range', range => look({ range }));
+  function showChoices() {
+    whose.element.hidden = !hasFleet();
+    whose.show([['fleet', 'Fleet'], ['instance', 'This instance']], isOfFleet() ? 'fleet' : 'instance');
+    range.show(ranges().map(([name, { label }]) => [name, label]), view.range);
+  }
+  showChoices();
   const readout = el('p', { className: 'readout' });
   const hold = el('button', { type: 'button', className: 'quiet' }, 'Hold');
   hold.addEventListener('click', () => look(view.until === null ? { until: history.to } : { until: null, at: null }));
@@ -30,9 +54,10 @@ export function rangeBar() {
   };
   const stop = onCursor(show);
   return {
-    element: el('div', { className: 'range' }, el('fieldset', {}, el('legend', { className: 'hidden' }, 'Range'), ...choices), hold, readout),
+    element: el('div', { className: 'range' }, whose.element, range.element, hold, readout),
     show(next) {
       history = next;
+      showChoices();
       show(pointed);
     },
     close: stop,

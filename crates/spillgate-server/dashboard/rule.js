@@ -2,7 +2,7 @@
 
 import { LASTING, resetRule, setMode } from './actions.js';
 import { el, labelled, section, select, write } from './dom.js';
-import { REASONS, watchHistory } from './history.js';
+import { REASONS, WOULD_DENY, watchHistory } from './history.js';
 import { live, ratesOf } from './live.js';
 import { overrideForm, overrideTable } from './overrides.js';
 import { named, plot } from './overview.js';
@@ -21,7 +21,7 @@ export function rulePage(place, query) {
   const note = el('p', { className: 'note full', role: 'status' });
   const plots = [
     plot('Decisions per second', 'half', {
-      kind: 'stack', format: rate, none: 'This rule has decided nothing in this time.', series: [{ name: 'allowed', label: 'allowed' }, { name: 'denied', label: 'denied' }],
+      kind: 'stack', format: rate, none: 'This rule has decided nothing in this time.', series: [{ name: 'allowed', label: 'allowed' }, { name: WOULD_DENY, label: 'would be denied, in shadow' }, { name: 'denied', label: 'denied' }],
     }),
     plot('Denials by reason', 'half', {
       kind: 'stack', format: rate, none: 'This rule has denied nothing in this time.', series: named(REASONS),
@@ -85,8 +85,8 @@ function headOf(name, find) {
         return write(about, live.loaded ? 'The policy has no rule with this name any more. Its past is below.' : '');
       }
       write(about, `Domain ${rule.domain} · ${byKey(rule)} · on_outage ${rule.on_outage}${rule.anchor ? ` · anchored by ${rule.anchor.join(' and ')}` : ''}`);
-      const { allowed, denied } = ratesOf(name);
-      write(rates, `${rate(allowed)} allowed and ${rate(denied)} denied per second, on this instance`);
+      const { allowed, denied, wouldDeny } = ratesOf(name), would = wouldDeny ? `, ${rate(wouldDeny)} would be denied` : '';
+      write(rates, `${rate(allowed)} allowed and ${rate(denied)} denied per second${would}, on this instance`);
       const now = JSON.stringify([rule.mode, rule.limits]);
       if (now === shown) return;
       shown = now;
@@ -98,7 +98,9 @@ function headOf(name, find) {
 }
 
 /** The points that the history of a rule lacks, as a sentence. */
-function missing({ kept, keptSince, points }) {
+function missing({ of, kept, keptSince, points, problem }) {
+  if (problem) return `The history of the fleet is unknown: ${problem}.`;
+  if (!kept && of === 'fleet') return 'In this time 64 other rules of the fleet were counted by themselves, so the past of this one is only in the sums of the overview.';
   if (!kept) return 'This rule is not among the 64 busiest, so its past is only in the sums of the overview. Its rates are right.';
   if (keptSince === null || !points.length || keptSince <= points[0].at) return '';
   return `This rule is among the 64 busiest since ${moment(keptSince)}. Its earlier decisions are only in the sums of the overview.`;

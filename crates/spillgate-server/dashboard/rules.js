@@ -40,11 +40,17 @@ function columns() {
     { label: 'Rule', className: 'name', value: rule => rule.name, state: rule => `${rule.domain} ${rule.key}`, show: nameOf },
     { label: 'Limits', show: rule => rule.limits.map(quota).join(', ') },
     { label: 'Allowed/s', className: 'n', value: rule => ratesOf(rule.name).allowed, show: rule => rate(ratesOf(rule.name).allowed) },
-    { label: 'Denied/s', className: 'n', value: rule => ratesOf(rule.name).denied, show: rule => rate(ratesOf(rule.name).denied) },
+    { label: 'Denied/s', className: 'n', value: rule => ratesOf(rule.name).denied, show: deniedBy },
     { label: 'Near the limit', className: 'n', value: rule => share(rule) ?? -1, show: rule => (share(rule) === undefined ? '–' : `${number(share(rule) * 100)} %`) },
     { label: 'Heaviest subject uses', className: 'u', value: rule => useOf(rule) ?? -1, show: rule => bar(useOf(rule)) },
     { label: 'Mode', value: rule => rule.mode.in_force, state: rule => JSON.stringify(rule.mode), show: modeOf },
   ];
+}
+
+/** The denials of a rule per second; in shadow it denies nothing, and shows what it would have denied. */
+function deniedBy({ name }) {
+  const { denied, wouldDeny } = ratesOf(name);
+  return wouldDeny ? `${rate(denied)} (would deny ${rate(wouldDeny)})` : rate(denied);
 }
 
 function nameOf(rule) {

@@ -1,20 +1,22 @@
-//! The history of this instance: a point each second for 15 minutes, a point each minute for 24 hours, and events.
+//! The history of this instance: a point each second for 15 minutes, a point each minute for 48 hours, and events.
 //!
 //! A task samples the limiter's counters once a second, off the threads that decide. Memory is bounded by construction:
 //! a ring of fixed size for each of the busiest rules, one ring for all other rules together, and a bounded list of
 //! events. Changes by operators come from the limiter's audit.
 
+use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use spillgate::metrics::{Counts, Durations};
+use spillgate::metrics::{Counts, Decisions, Durations};
 use spillgate::store::ShardStatus;
 use spillgate::{Limiter, Stats};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 mod changes;
 mod event;
+pub(crate) mod fleet;
 mod rules;
 mod watch;
 mod window;
@@ -26,7 +28,7 @@ use rules::Rules;
 pub(crate) use watch::Switched;
 use watch::Watch;
 use window::Window;
-pub(crate) use window::{Column, Decisions, RESULTS, SOURCES};
+pub(crate) use window::{Column, SOURCES};
 
 /// The history of an instance.
 pub(crate) struct History(Mutex<State>);
@@ -107,8 +109,7 @@ pub(crate) struct Extract {
 pub(crate) struct RuleSum {
     /// `None` for all rules without a series of their own.
     pub(crate) rule: Option<Arc<str>>,
-    pub(crate) allowed: u64,
-    pub(crate) denied: u64,
+    pub(crate) decisions: Decisions,
 }
 
 /// The series that the points of an answer come from.
@@ -147,11 +148,12 @@ pub(crate) struct Watched {
 }
 
 impl Range {
-    const ALL: [Range; 4] = [
+    const ALL: [Range; 5] = [
         Range { name: "3m", points: 180, step: Step::Second },
         Range { name: "15m", points: SECONDS, step: Step::Second },
         Range { name: "1h", points: 60, step: Step::Minute },
-        Range { name: "24h", points: MINUTES, step: Step::Minute },
+        Range { name: "24h", points: 1_440, step: Step::Minute },
+        Range { name: "48h", points: MINUTES, step: Step::Minute },
     ];
 
     /// Returns the range with this name.
@@ -169,6 +171,18 @@ impl Range {
 
     fn span_ms(self) -> u64 {
         self.step_ms() * self.points as u64
+    }
+}
+
+impl RuleSum {
+    /// Returns the rules that have decided, those with most denials first and all rules without a series last.
+    fn ranked(mut sums: Vec<RuleSum>) -> Vec<RuleSum> {
+        sums.retain(|sum| sum.decisions.all() > 0);
+        sums.sort_by(|a, b| {
+            let order = |sum: &RuleSum| (sum.rule.is_none(), Reverse(sum.decisions.denied()));
+            order(a).cmp(&order(b)).then_with(|| a.rule.cmp(&b.rule))
+        });
+        sums
     }
 }
 
@@ -409,7 +423,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The points of a second each.
 const SECONDS: usize = 900;
 /// The points of a minute each.
-const MINUTES: usize = 1_440;
+const MINUTES: usize = 2_880;
 
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,8 @@ pub mod denials;
 mod engine;
 #[cfg(feature = "http")]
 mod headers;
+#[cfg(feature = "redis")]
+pub mod history;
 #[cfg(feature = "http")]
 mod identity;
 mod limiter;

@@ -91,6 +91,8 @@ pub(crate) struct Inner {
     waiting: Waiting,
     identity: Identity,
     pub(crate) denials: Recorder,
+    #[cfg(feature = "redis")]
+    pub(crate) history: crate::history::Recorder,
 }
 
 impl Limiter {

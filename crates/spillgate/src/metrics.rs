@@ -14,6 +14,7 @@ use crate::time::counter_ns;
 
 mod counting;
 mod counts;
+mod decisions;
 mod meter;
 mod rates;
 mod sketch;
@@ -22,6 +23,7 @@ mod top;
 
 pub(crate) use counting::Counting;
 pub use counts::{Counts, DecisionCount, RuleCounts, ShardCounts};
+pub use decisions::{Decisions, RESULTS};
 pub(crate) use meter::Meters;
 pub(crate) use meter::RULES_MAX;
 use meter::{Meter, OTHER};

@@ -531,14 +531,29 @@ def drive(page, world, folder):
     write(rules, text)
     page.until("document.getElementById('status').textContent === 'healthy'")
 
-    step("the fleet: labelled beside the figures of this instance, without those of a killed one")
-    go(page, "#/")
+    step("the fleet: its figures are labelled, and without those of a killed instance; its history has no shorter range than 15 minutes")
+    go(page, "#/?range=3m")
     others = [world.start_server()[0] for _ in range(2)]
-    page.until("document.querySelector('.figures').textContent.includes('by all 3 instances')")
+    assert page.say("document.querySelector('.range input[value=instance]').checked")
+    page.click(".range input[value=fleet]")
+    page.until("/^#.*of=fleet/.test(location.hash) && location.hash.includes('range=15m') && !document.querySelector('.range input[value=\"3m\"]')")
+    page.until("document.querySelector('.figures').textContent.includes('last minute of all 3 instances')")
+    assert page.say("document.querySelector('.figures').getAttribute('aria-label')") == "The fleet, last minute"
     for expected, other in zip(("2 of 3", "1 of 3"), others):
         other.kill()
         other.wait()
-        page.until(f"document.querySelector('.figures').textContent.includes('by {expected} instances')")
+        page.until(f"document.querySelector('.figures').textContent.includes('last minute of {expected} instances')")
+
+    step("the history of the fleet: a point each minute, denials by rule, and a rule's own page")
+    page.click(".range input[value='48h']")
+    page.until("document.querySelector('path.area.allowed') && document.querySelector('path.line.p99') && document.querySelector('section[aria-label=\"Denials by rule\"] .count')", 150)
+    page.until("document.querySelector('text.before')?.textContent === 'not recorded'")
+    assert not page.say("document.querySelector('section[aria-label=\"Calls to the store per second\"]').checkVisibility()")
+    readable(page, "#/?range=1h&of=fleet", ("of", "range", "svg"))
+    go(page, "#/rule?name=api&range=1h&of=fleet")
+    page.until("document.querySelector('path.area.limit-exceeded') && document.querySelector('path.area.allowed')")
+    page.click(".range input[value=instance]")
+    page.until("document.querySelector('text.before')?.textContent === 'before the start'")
 
     fleet_page(page, world, folder)
 
@@ -547,7 +562,10 @@ def drive(page, world, folder):
     world.redis.wait()
     page.until("document.getElementById('status').textContent === 'degraded'")
     page.until("document.getElementById('conditions').textContent.includes('ecisions are made without')")
-    page.until("document.querySelector('.figures').textContent.includes('Fleet: unknown until the store answers')")
+    page.click(".range input[value=fleet]")
+    page.until("document.querySelector('.figures').textContent.includes('unknown until the store answers')")
+    page.until("document.querySelector('main > .note').textContent.startsWith('The history of the fleet is unknown: ')")
+    page.click(".range input[value=instance]")
     page.until("document.querySelector('path.area.fallback') && document.querySelector('.events .degraded')")
     go(page, "#/rule?name=login")
     press(page, ".actions button[value=off]")

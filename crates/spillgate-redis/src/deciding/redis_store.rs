@@ -23,6 +23,7 @@ use crate::time::Clock;
 
 mod denials;
 mod evaluate;
+mod history;
 mod last_minute;
 mod leasing;
 mod record;

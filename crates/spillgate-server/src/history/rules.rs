@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use spillgate::Reason;
-use spillgate::metrics::RuleCounts;
+use spillgate::metrics::{Decisions, RuleCounts};
 
 use super::RuleSum;
-use super::window::{Decisions, OTHERS, RESULTS, SLOTS, SOURCES, Window, small};
+use super::window::{OTHERS, SLOTS, SOURCES, Window};
 
 /// The rules that have decided, and the slots of those with a series.
 pub struct Rules {
@@ -73,13 +72,13 @@ impl Rules {
             name.clear();
             name.extend([counts.domain(), "\0", counts.rule()]);
             let Some(known) = self.known_as(&name, counts) else { continue };
-            let decisions = decisions_of(counts, known.before.as_ref());
+            let decisions = counts.since(known.before.as_ref());
             if decisions.all() == 0 {
                 continue;
             }
             known.minute += decisions.all();
             let before = known.before.replace(counts.clone());
-            add_sources(&mut growth.sources, counts, before.as_ref());
+            counts.add_sources_since(before.as_ref(), &mut growth.sources);
             let slot = known.own.map_or(OTHERS, |own| own.slot);
             seconds.count(slot, decisions);
             minutes.count(slot, decisions);
@@ -111,24 +110,17 @@ impl Rules {
         let own = self.known.values().filter_map(|known| Some((known, known.own?.slot)));
         let slots = own.map(|(known, slot)| (Some(Arc::clone(&known.rule)), slot));
         let sum = |(rule, slot): (Option<Arc<str>>, usize)| {
-            let each = || points.iter().map(|(window, at)| window.decisions(slot, *at));
-            let allowed = each().map(|one| u64::from(one.results[0])).sum();
-            let all: u64 = each().map(|one| one.all()).sum();
-            RuleSum { rule, allowed, denied: all - allowed }
+            let mut decisions = Decisions::default();
+            points.iter().for_each(|(window, at)| decisions.add(window.decisions(slot, *at)));
+            RuleSum { rule, decisions }
         };
-        let sums = slots.chain([(None, OTHERS)]).map(sum);
-        let mut sums: Vec<RuleSum> = sums.filter(|sum| sum.allowed + sum.denied > 0).collect();
-        sums.sort_by(|a, b| {
-            let order = |sum: &RuleSum| (sum.rule.is_none(), std::cmp::Reverse(sum.denied));
-            order(a).cmp(&order(b)).then_with(|| a.rule.cmp(&b.rule))
-        });
-        sums
+        RuleSum::ranked(slots.chain([(None, OTHERS)]).map(sum).collect())
     }
 
     /// Returns a rule; `None` as long as it has decided nothing.
     fn known_as(&mut self, name: &str, counts: &RuleCounts) -> Option<&mut RuleRecord> {
         if !self.known.contains_key(name) {
-            if decisions_of(counts, None).all() == 0 {
+            if counts.since(None).all() == 0 {
                 return None;
             }
             let own = self.free.pop().map(|slot| Own { slot, since_ms: None });
@@ -166,51 +158,6 @@ impl Rules {
             if let Some(busiest) = self.known.get_mut(&busy) {
                 busiest.own = own;
             }
-        }
-    }
-}
-
-/// Returns the decisions of a rule since `before`.
-fn decisions_of(now: &RuleCounts, before: Option<&RuleCounts>) -> Decisions {
-    let count = |of: &dyn Fn(&RuleCounts) -> u64| small(grown(of(now), before.map_or(0, of)));
-    let mut results = [0; RESULTS.len()];
-    results[0] = count(&RuleCounts::allowed);
-    for (result, reason) in results.iter_mut().skip(1).zip(REASONS) {
-        *result = count(&|counts| counts.denied(reason));
-    }
-    Decisions { results, near_limit: count(&RuleCounts::near_limit) }
-}
-
-fn add_sources(sums: &mut [u32; SOURCES.len()], now: &RuleCounts, before: Option<&RuleCounts>) {
-    let before = before.into_iter().flat_map(RuleCounts::by_source).map(|(_, count)| count);
-    let before = before.chain(std::iter::repeat(0));
-    for ((sum, (_, now)), before) in sums.iter_mut().zip(now.by_source()).zip(before) {
-        *sum = sum.saturating_add(small(grown(now, before)));
-    }
-}
-
-/// Returns the growth of a counter. One that is smaller than before began anew.
-fn grown(now: u64, before: u64) -> u64 {
-    now.checked_sub(before).unwrap_or(now)
-}
-
-/// The reasons in the order of [`RESULTS`].
-const REASONS: [Reason; 5] = [
-    Reason::LimitExceeded,
-    Reason::CostExceedsLimit,
-    Reason::Blocked,
-    Reason::StoreUnavailable,
-    Reason::Overloaded,
-];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reasons_have_the_order_of_their_names() {
-        for (reason, name) in REASONS.into_iter().zip(&RESULTS[1..]) {
-            assert_eq!(reason.as_str(), *name);
         }
     }
 }

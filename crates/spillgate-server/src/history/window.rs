@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use spillgate::metrics::Decisions;
+
 /// The last points at one interval.
 pub struct Window {
     /// The present column.
@@ -39,14 +41,6 @@ pub(crate) struct Times {
     pub(crate) p50: Option<Duration>,
     pub(crate) p99: Option<Duration>,
     pub(crate) store_p99: Option<Duration>,
-}
-
-/// The decisions of one series in one interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Decisions {
-    /// In the order of [`RESULTS`].
-    pub(crate) results: [u32; RESULTS.len()],
-    pub(crate) near_limit: u32,
 }
 
 impl Window {
@@ -142,34 +136,11 @@ impl Column {
     }
 }
 
-impl Decisions {
-    pub fn add(&mut self, more: Decisions) {
-        for (sum, more) in self.results.iter_mut().zip(more.results) {
-            *sum = sum.saturating_add(more);
-        }
-        self.near_limit = self.near_limit.saturating_add(more.near_limit);
-    }
-
-    /// Returns the number of decisions.
-    pub(crate) fn all(&self) -> u64 {
-        self.results.into_iter().map(u64::from).sum()
-    }
-}
-
 /// Returns a count of one interval in 32 bits: a minute would have to decide 70 million times a second to exceed it.
 pub fn small(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Allowed, then the reasons of denials, as every API spells them.
-pub(crate) const RESULTS: [&str; 6] = [
-    "allowed",
-    "limit-exceeded",
-    "cost-exceeds-limit",
-    "blocked",
-    "store-unavailable",
-    "overloaded",
-];
 /// The sources in the order of the library's counts.
 pub(crate) const SOURCES: [&str; 6] =
     ["store", "lease", "denial-cache", "fallback", "outage-policy", "none"];

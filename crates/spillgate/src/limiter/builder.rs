@@ -194,6 +194,8 @@ impl LimiterBuilder {
         };
         let inner = Arc::new(Inner {
             denials: Recorder::new(keeping, self.clock.clone(), &secret),
+            #[cfg(feature = "redis")]
+            history: crate::history::Recorder::new(self.clock.clone()),
             metrics: Metrics::new(!engine.is_memory(), self.counting),
             engine,
             in_force: Published::new(in_force),

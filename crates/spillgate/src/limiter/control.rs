@@ -21,6 +21,8 @@ use crate::request::Request;
 mod audit;
 mod denials;
 mod exchange;
+#[cfg(feature = "redis")]
+mod history;
 mod state;
 mod watch;
 mod writing;

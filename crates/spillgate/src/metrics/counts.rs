@@ -106,14 +106,20 @@ impl RuleCounts {
         &self.decisions
     }
 
-    /// Returns the number of decisions that allowed, those of a shadow rule included.
+    /// Returns the number of decisions that allowed. A shadow rule also allows what it would have denied, but that counts
+    /// as [`would_deny`](Self::would_deny) only.
     pub fn allowed(&self) -> u64 {
         self.sum(|kind| kind.reason.is_none())
     }
 
-    /// Returns the number of denials for this reason, the would-be denials of a shadow rule included.
+    /// Returns the number of denials for this reason, without the would-be denials of a shadow rule.
     pub fn denied(&self, reason: Reason) -> u64 {
-        self.sum(|kind| kind.reason == Some(reason))
+        self.sum(|kind| kind.reason == Some(reason) && kind.mode != Mode::Shadow)
+    }
+
+    /// Returns the number of requests that a shadow rule would have denied.
+    pub fn would_deny(&self) -> u64 {
+        self.sum(|kind| kind.reason.is_some() && kind.mode == Mode::Shadow)
     }
 
     /// Returns each source with the number of its decisions, `none` last.

@@ -27,6 +27,7 @@ mod failure;
 mod fast_path;
 mod fleet;
 mod group_commit;
+mod history;
 mod http;
 mod leases;
 mod limiter;

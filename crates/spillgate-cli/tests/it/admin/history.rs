@@ -29,7 +29,7 @@ fn points_have_the_decisions_of_known_traffic() {
         server.check("{}");
         let is_counted = |range: &str| {
             let found = history(server, &format!("?range={range}"));
-            let (requests, of_rules) = (&found["instance"]["requests"], &found["decisions"]);
+            let (requests, of_rules) = (&found["totals"]["requests"], &found["decisions"]);
             let counts = [
                 sum(&requests["allowed"]),
                 sum(&requests["denied"]),
@@ -39,17 +39,21 @@ fn points_have_the_decisions_of_known_traffic() {
             ];
             counts == [3, 3, 1, 2, 3]
         };
-        for range in ["3m", "15m", "1h", "24h"] {
+        for range in ["3m", "15m", "1h", "24h", "48h"] {
             eventually(|| is_counted(range));
         }
         let found = history(server, "?range=24h");
-        assert_eq!(found["rules"], json!([{"rule": "api", "allowed": 2, "denied": 3}]), "{found}");
+        assert_eq!(
+            found["rules"],
+            json!([{"rule": "api", "allowed": 2, "denied": 3, "would_deny": 0}]),
+            "{found}"
+        );
         let past = history(server, "?range=24h&until=2026-01-01T00:00:00Z");
         assert_eq!((&past["at_ms"], &past["rules"]), (&json!([]), &json!([])), "{past}");
         let api = history(server, "?range=24h&rule=api");
         assert_eq!(api["rules"], Value::Null, "they are for all rules");
         assert_eq!((&api["kept"], &api["kept_since_ms"]), (&json!(true), &Value::Null));
-        assert_eq!(api["instance"], Value::Null);
+        assert_eq!(api["totals"], Value::Null);
         assert_eq!(sum(&api["decisions"]["limit-exceeded"]), 3);
         let points = api["at_ms"].as_array().unwrap().len();
         for list in ["lasted_ms", "near_limit"] {
@@ -88,7 +92,7 @@ fn an_invalid_query_names_its_field() {
     let server = Server::start(&["--config", file.path()]);
     let long = format!("?range={}", "9".repeat(5_000));
     for (query, status, field, part) in [
-        ("?range=5m", 400, "range", "write 3m, 15m, 1h or 24h"),
+        ("?range=5m", 400, "range", "write 3m, 15m, 1h, 24h or 48h"),
         ("?range=", 400, "range", "write 3m"),
         ("?range=-1", 400, "range", "write 3m"),
         ("?range=15M", 400, "range", "write 3m"),
@@ -97,7 +101,7 @@ fn an_invalid_query_names_its_field() {
         ("?range=3m&range=3m", 400, "range", "given twice"),
         ("?rule=api&rule=api", 400, "rule", "given twice"),
         ("?until=yesterday", 400, "until", "\"yesterday\" is not a valid instant"),
-        ("?since=0", 400, "since", "there are range, until and rule"),
+        ("?since=0", 400, "since", "there are range, until, rule and of"),
         ("?rule=none", 404, "rule", "there is no rule"),
         ("?rule=", 404, "rule", "there is no rule"),
     ] {

@@ -259,7 +259,8 @@ impl RedisStore {
         is_recent && !self.servers.topology.is_cluster()
     }
 
-    fn is_onlooker(&self) -> bool {
+    /// Returns whether this instance only looks, and belongs to no fleet.
+    pub fn is_onlooker(&self) -> bool {
         self.servers.settings.instance.presence == Presence::Onlooker
     }
 

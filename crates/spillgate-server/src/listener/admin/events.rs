@@ -19,9 +19,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::fleet::FleetLoad;
 use super::health::Health;
-use super::history::Points;
+use super::history::{Points, Whose};
 use super::top::TopAnswer;
-use crate::history::{Decisions, Latest, Rate};
+use crate::history::{Latest, Rate};
 use crate::listener::http::answer;
 use crate::status::{Facts, Status};
 
@@ -83,8 +83,9 @@ struct FactsAnswer {
 #[derive(Serialize)]
 struct RateAnswer<'e> {
     rule: &'e str,
-    allowed: u32,
+    allowed: u64,
     denied: u64,
+    would_deny: u64,
     near_limit: u32,
 }
 
@@ -130,9 +131,9 @@ impl Events {
                 overflows: stats.overflows,
             },
             fleet: FleetLoad::of_all(limiter).await,
-            point: latest
-                .as_ref()
-                .map(|latest| Points::new(&[latest.column], &[latest.decisions], true)),
+            point: latest.as_ref().map(|latest| {
+                Points::new(&[latest.column], &[latest.decisions], Some(Whose::Instance))
+            }),
             rates: rates.map(RateAnswer::new).collect(),
             top: TopAnswer::new(&top),
         };
@@ -210,12 +211,13 @@ impl<'e> ShardAnswer<'e> {
 
 impl<'e> RateAnswer<'e> {
     fn new(rate: &'e Rate) -> RateAnswer<'e> {
-        let Decisions { results, near_limit } = rate.decisions;
+        let decisions = &rate.decisions;
         RateAnswer {
             rule: &rate.rule,
-            allowed: results[0],
-            denied: rate.decisions.all() - u64::from(results[0]),
-            near_limit,
+            allowed: decisions.allowed(),
+            denied: decisions.denied(),
+            would_deny: decisions.would_deny(),
+            near_limit: decisions.near_limit,
         }
     }
 }

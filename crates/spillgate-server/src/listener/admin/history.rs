@@ -1,4 +1,5 @@
-//! The history of this instance: `?range=15m&until=2026-11-25T02:10:00Z&rule=api`. Columns of equal length, an item for each point.
+//! The history of this instance or of the fleet: `?range=15m&until=2026-11-25T02:10:00Z&rule=api&of=fleet`. Columns of equal
+//! length, an item for each point.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -7,16 +8,18 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::Uri;
 use serde::Serialize;
+use spillgate::metrics::{Decisions, RESULTS};
 
 use super::Problem;
 use super::instant::Instant;
 use super::subject::{once, parameters};
 use crate::app::App;
-use crate::history::{Column, Decisions, Event, RESULTS, Range, RuleSum, SOURCES, Series};
+use crate::history::{Column, Event, Range, RuleSum, SOURCES, Series, fleet};
 use crate::listener::http::answer;
 
 #[derive(Serialize)]
 struct HistoryAnswer<'h> {
+    of: &'static str,
     range: &'static str,
     step_ms: u64,
     rule: Option<&'h str>,
@@ -38,6 +41,8 @@ struct RuleAnswer<'h> {
     rule: Option<&'h str>,
     allowed: u64,
     denied: u64,
+    /// What a shadow rule would have denied.
+    would_deny: u64,
 }
 
 /// The parameters of a query.
@@ -46,6 +51,15 @@ pub struct Asked {
     pub(crate) range: Range,
     until: Option<Instant>,
     pub(crate) rule: Option<String>,
+    of: Option<Whose>,
+}
+
+/// Whose decisions an answer has.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Whose {
+    #[default]
+    Instance,
+    Fleet,
 }
 
 /// Points by field, the oldest first. Each count belongs to the interval of `lasted_ms` that ends at `at_ms`.
@@ -57,18 +71,20 @@ pub struct Points {
     decisions: BTreeMap<&'static str, Vec<u32>>,
     near_limit: Vec<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    instance: Option<OfInstance>,
+    totals: Option<Totals>,
 }
 
-/// The figures that only the whole instance has.
+/// The figures that no rule has of its own.
 #[derive(Serialize)]
-struct OfInstance {
+struct Totals {
     /// Requests, each counted once.
     requests: Requests,
     sources: BTreeMap<&'static str, Vec<u32>>,
     p50_ns: Vec<Option<u64>>,
     p99_ns: Vec<Option<u64>>,
-    store: OfStore,
+    /// Absent for the fleet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<OfStore>,
 }
 
 #[derive(Serialize)]
@@ -97,9 +113,16 @@ struct EventAnswer<'h> {
 }
 
 pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
-    let Asked { range, until, rule } = asked_in(&uri)?;
+    let Asked { range, until, rule, of } = asked_in(&uri)?;
     let until_ms = until.map(|Instant(until)| ms_of(until));
-    let extract = app.history.extract(app.limiter(), range, until_ms, rule.as_deref());
+    let of_fleet = match of.unwrap_or_default() {
+        Whose::Fleet => fleet::extract(app.limiter(), range, until_ms, rule.as_deref()).await?,
+        Whose::Instance => None,
+    };
+    // With state in memory this instance is its whole fleet.
+    let whose = if of_fleet.is_some() { Whose::Fleet } else { Whose::Instance };
+    let extract = of_fleet
+        .unwrap_or_else(|| app.history.extract(app.limiter(), range, until_ms, rule.as_deref()));
     let (kept, kept_since_ms) = match extract.series {
         Series::Sums => (true, None),
         Series::Own { since_ms } => (true, since_ms),
@@ -112,12 +135,13 @@ pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem>
         return Err(Problem::no_such_rule(rule));
     }
     let answer = HistoryAnswer {
+        of: if whose == Whose::Fleet { "fleet" } else { "instance" },
         range: range.name,
-        step_ms: range.step_ms(),
+        step_ms: if whose == Whose::Fleet { 60_000 } else { range.step_ms() },
         rule: rule.as_deref(),
         kept,
         kept_since_ms,
-        points: Points::new(&extract.columns, &extract.decisions, rule.is_none()),
+        points: Points::new(&extract.columns, &extract.decisions, rule.is_none().then_some(whose)),
         rules: rule.is_none().then(|| extract.rules.iter().map(RuleAnswer::new).collect()),
         events: extract.events.iter().map(EventAnswer::new).collect(),
     };
@@ -126,7 +150,7 @@ pub async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem>
 
 /// Reads the range, its end and the rule of a query.
 pub fn asked_in(uri: &Uri) -> Result<Asked, Problem> {
-    let (mut range, mut until, mut rule) = (None, None, None);
+    let (mut range, mut until, mut rule, mut of) = (None, None, None, None);
     for (name, value) in parameters(uri) {
         match name.as_ref() {
             "range" => {
@@ -139,10 +163,18 @@ pub fn asked_in(uri: &Uri) -> Result<Asked, Problem> {
                 once(&mut until, &name, instant)?;
             }
             "rule" => once(&mut rule, &name, value.into_owned())?,
+            "of" => {
+                let whose = match value.as_ref() {
+                    "fleet" => Whose::Fleet,
+                    "instance" => Whose::Instance,
+                    _ => return Err(Problem::in_field("of", NO_SUCH_SCOPE)),
+                };
+                once(&mut of, &name, whose)?;
+            }
             _ => return Err(Problem::in_field(&name, NO_SUCH_PARAMETER)),
         }
     }
-    Ok(Asked { range: range.unwrap_or_default(), until, rule })
+    Ok(Asked { range: range.unwrap_or_default(), until, rule, of })
 }
 
 /// Returns the milliseconds from 1970 to an instant; 0 for an earlier one.
@@ -153,13 +185,19 @@ fn ms_of(instant: SystemTime) -> u64 {
 
 impl<'h> RuleAnswer<'h> {
     fn new(sum: &'h RuleSum) -> RuleAnswer<'h> {
-        RuleAnswer { rule: sum.rule.as_deref(), allowed: sum.allowed, denied: sum.denied }
+        let decisions = &sum.decisions;
+        RuleAnswer {
+            rule: sum.rule.as_deref(),
+            allowed: decisions.allowed(),
+            denied: decisions.denied(),
+            would_deny: decisions.would_deny(),
+        }
     }
 }
 
 impl Points {
-    /// Makes the points of some columns. With `of_instance` they have the figures that only the whole instance has.
-    pub fn new(columns: &[Column], decisions: &[Decisions], of_instance: bool) -> Points {
+    /// Makes the points of some columns, with the totals of an instance or a fleet unless they are of one rule.
+    pub fn new(columns: &[Column], decisions: &[Decisions], totals: Option<Whose>) -> Points {
         let each = |of: fn(&Column) -> u32| columns.iter().map(of).collect::<Vec<u32>>();
         let times = |of: fn(&Column) -> Option<Duration>| {
             let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -176,7 +214,7 @@ impl Points {
             lasted_ms: each(|column| column.lasted_ms),
             decisions: by_result.collect(),
             near_limit: decisions.iter().map(|decisions| decisions.near_limit).collect(),
-            instance: of_instance.then(|| OfInstance {
+            totals: totals.map(|whose| Totals {
                 requests: Requests {
                     allowed: each(|column| column.allowed),
                     denied: each(|column| column.denied),
@@ -185,13 +223,13 @@ impl Points {
                 sources: by_source.collect(),
                 p50_ns: times(|column| column.times.p50),
                 p99_ns: times(|column| column.times.p99),
-                store: OfStore {
+                store: (whose == Whose::Instance).then(|| OfStore {
                     calls: each(|column| column.calls),
                     failed: each(|column| column.failed),
                     unsent: each(|column| column.unsent),
                     p99_ns: times(|column| column.times.store_p99),
                     degraded_shards: each(|column| column.degraded),
-                },
+                }),
             }),
         }
     }
@@ -212,5 +250,6 @@ impl<'h> EventAnswer<'h> {
 
 /// The estimated bytes of a point in all columns.
 const POINT_BYTES: usize = 160;
-const NO_SUCH_RANGE: &str = "no such range; write 3m, 15m, 1h or 24h";
-const NO_SUCH_PARAMETER: &str = "no such parameter; there are range, until and rule";
+const NO_SUCH_RANGE: &str = "no such range; write 3m, 15m, 1h, 24h or 48h";
+const NO_SUCH_SCOPE: &str = "expected fleet or instance";
+const NO_SUCH_PARAMETER: &str = "no such parameter; there are range, until, rule and of";

@@ -95,8 +95,12 @@ async fn watch(watching: Watching) {
         let Some(limiter) = watching.0.upgrade() else { return };
         let is_up = limiter.report_and_follow().await;
         limiter.denials.settle();
+        #[cfg(feature = "redis")]
+        limiter.settle_history();
         if is_up {
             limiter.add_denials().await;
+            #[cfg(feature = "redis")]
+            limiter.add_history().await;
         }
         pause = match is_up {
             true if limiter.engine.is_memory() => EXPIRY_EVERY,

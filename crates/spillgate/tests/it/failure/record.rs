@@ -1,6 +1,6 @@
 //! The fleet's record is refused, or its server hangs: no decision waits for it, and no circuit breaker opens.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use spillgate::control::ControlError;
 use spillgate::{Limiter, Mode, Policy, Request, Source};
@@ -8,6 +8,8 @@ use spillgate_core::time::monotonic_us;
 use spillgate_testkit::RedisServer;
 
 use crate::support::world::ring_of;
+
+mod no_memory;
 
 const RULE: &str = "[[rule]]\nname = \"own\"\nkey = [\"user\"]\nlimits = [\"1000/day\"]";
 
@@ -23,11 +25,24 @@ fn run(body: impl Future<Output = ()>) {
 #[test]
 fn a_user_without_rights_on_the_record_decides_on_the_store_all_the_same() {
     let server = RedisServer::start();
-    let rules = ["~sg3:*", "+@all"];
-    let url = server.url_of_user("clerk", "secret", &rules);
+    let url = server.url_of_user("clerk", "secret", &["~sg3:*", "+@all"]);
+    decides_without_the_record(&url, &["NOPERM", "permission"]);
+}
+
+#[test]
+fn a_store_without_memory_for_the_record_alone_decides_all_the_same() {
+    let server = RedisServer::start();
+    let port = no_memory::before(server.port());
+    decides_without_the_record(&format!("redis://127.0.0.1:{port}"), &["OOM"]);
+}
+
+/// Checks that the store decides and no breaker opens, while each call of the record fails for this reason.
+#[track_caller]
+fn decides_without_the_record(url: &str, reasons: &[&str]) {
     run(async {
         let policy = Policy::from_toml(RULE).unwrap();
-        let limiter = Limiter::builder().policy(policy).redis(url).build().await.unwrap();
+        let builder = Limiter::builder().policy(policy).redis(url).key_secret(*b"0123456789abcdef");
+        let limiter = builder.denials(true).build().await.unwrap();
         // Longer than a few heartbeats take, which a breaker would count.
         let end_us = monotonic_us() + 4_000_000;
         let mut number = 0;
@@ -40,9 +55,12 @@ fn a_user_without_rights_on_the_record_decides_on_the_store_all_the_same() {
         // A change is in force here, and says why it is not saved.
         let report = limiter.set_mode("own", Mode::Off, None).await.unwrap();
         let why = report.why_unsaved().unwrap();
-        assert!(why.contains("NOPERM") || why.contains("permission"), "{why}");
+        assert!(reasons.iter().any(|reason| why.contains(reason)), "{why}");
         let listed = limiter.fleet().await;
         assert!(matches!(listed, Err(ControlError::Store(_))), "{listed:?}");
+        let now = UNIX_EPOCH + Duration::from_secs(1 << 40);
+        let history = limiter.fleet_history(UNIX_EPOCH, now, None).await;
+        assert!(matches!(history, Err(ControlError::Store(_))), "{history:?}");
         assert!(limiter.shards()[0].asked);
     });
 }

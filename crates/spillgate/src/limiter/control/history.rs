@@ -1,0 +1,83 @@
+//! Records what this instance decides for the history of its fleet, and reads that of all instances.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::super::{Inner, Limiter};
+use crate::control::ControlError;
+use crate::history::{FleetHistory, HOURS_KEPT, MINUTE_US, MINUTES, Totals, last_whole_minute};
+
+impl Limiter {
+    /// Returns what all instances of the fleet decided in the minutes that began from `since` on and ended by `until`: with
+    /// the decisions of one rule, or of all rules. `None` if state is in memory, where there is no fleet.
+    ///
+    /// Each instance records a minute within another one, so the latest minute is between one and two minutes old.
+    /// The store keeps 48 hours.
+    ///
+    /// # Errors
+    /// Returns [`ControlError::Store`] if the store does not answer.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// use spillgate::Limiter;
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// let now = SystemTime::now();
+    /// let history = limiter.fleet_history(now - Duration::from_secs(3600), now, None).await?;
+    /// assert!(history.is_none(), "state is in memory");
+    /// # Ok::<(), spillgate::control::ControlError>(()) }).unwrap();
+    /// ```
+    pub async fn fleet_history(
+        &self,
+        since: SystemTime,
+        until: SystemTime,
+        rule: Option<&str>,
+    ) -> Result<Option<FleetHistory>, ControlError> {
+        let Some(store) = self.inner.engine.store() else { return Ok(None) };
+        let recorder = &self.inner.history;
+        let now_us = recorder.now_us();
+        let oldest = (now_us / MINUTE_US / MINUTES).saturating_sub(HOURS_KEPT) * MINUTES;
+        let first = us_of(since).div_ceil(MINUTE_US).max(oldest);
+        let last = (us_of(until) / MINUTE_US).saturating_sub(1).min(last_whole_minute(now_us));
+        let mut hours = recorder.hours.lock().await;
+        for hour in hours.wanted(first / MINUTES..=last / MINUTES, now_us) {
+            let read = store.history_of(hour).await.map_err(ControlError::Store)?;
+            hours.note(hour, read, now_us);
+        }
+        Ok(Some(hours.history(first..=last, rule)))
+    }
+}
+
+impl Inner {
+    /// Ends the minute before, if another has begun.
+    pub fn settle_history(&self) {
+        self.history.settle(|| {
+            let stats = self.counts.read();
+            let counts = self.metrics.read(&self.in_force.load().meters, stats.unmatched);
+            Totals {
+                requests: [stats.allowed, stats.denied, stats.unmatched],
+                times: counts.decisions,
+                rules: counts.rules,
+            }
+        });
+    }
+
+    /// Adds the next minute of this instance to the history of the fleet, if its time has come.
+    pub async fn add_history(&self) {
+        let Some(store) = self.engine.store() else { return };
+        if let Ok(mut hours) = self.history.hours.try_lock() {
+            hours.drop_unused(self.history.now_us());
+        }
+        let Some(minute) = self.history.due(store.instance_id()) else { return };
+        // If it fails, the next look tries again. The record takes a minute once.
+        if store.add_history(&minute.stored()).await.is_ok() {
+            self.history.note_sent(minute.minute);
+        }
+    }
+}
+
+fn us_of(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
