@@ -96,7 +96,7 @@ impl App {
         if let Some(file) = &store.key_secret_file {
             builder = builder.key_secret(read_secret("store.key_secret_file", file)?);
         }
-        let limiter = builder.build().await.map_err(|error| store.problem(error.to_string()))?;
+        let limiter = builder.build().await.map_err(|error| store.refused(&error))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let turns = if store.is_shared() { Semaphore::MAX_PERMITS } else { cores.div_ceil(2) };
         Ok(App {
@@ -171,7 +171,7 @@ impl App {
     pub(crate) fn set_store_access(&self, store: &Store) -> Result<(), ConfigError> {
         let builder = with_access(store, Limiter::builder())?;
         let renewed = self.limiter.set_store_access(&builder);
-        Ok(renewed.map_err(|error| store.problem(error.to_string()))?)
+        Ok(renewed.map_err(|error| store.refused(&error))?)
     }
 
     /// Probes the store, and measures `samples` calls.

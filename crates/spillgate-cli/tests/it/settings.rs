@@ -202,6 +202,10 @@ const BAD_FILES: &[(&str, &str)] = &[
         "[store]\nurl = \"rediss://a\"\n[store.tls]\ncert = \"c.pem\"\n",
         ":4: field `store.tls.cert`: key is missing: name the file",
     ),
+    (
+        "[store]\nurl = \"redis://a\"\nnamespace = \"Bad Name\"\n",
+        ":3: field `store.namespace`: a namespace has 1 to 32 of the characters a-z 0-9 _ -",
+    ),
     ("[server]\nhttp = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n", ":3: "),
     ("[server\n", ":1: "),
     ("[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"5/fortnight\"]\n", ":4: "),

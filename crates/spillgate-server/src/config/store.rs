@@ -6,8 +6,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use spillgate::LimiterBuilder;
 use spillgate::store::OnStateLoss;
+use spillgate::{BuildError, LimiterBuilder};
 
 use super::contradictions::{NO_CERT, NO_KEY};
 use super::problem::{Origin, Problem};
@@ -32,7 +32,7 @@ pub struct Store {
     pub(crate) password_file: Option<PathBuf>,
     pub(crate) key_secret_file: Option<PathBuf>,
     /// Separates this fleet from others on the store.
-    pub(crate) namespace: Option<String>,
+    pub(crate) namespace: Option<(String, Origin)>,
     /// How many instances share the store, which sets the local share of each during an outage.
     pub expected_instances: Option<u32>,
     pub(crate) max_keys: Option<usize>,
@@ -166,7 +166,7 @@ impl Store {
         if let Some(on_state_loss) = self.on_state_loss {
             builder = builder.on_state_loss(on_state_loss);
         }
-        if let Some(namespace) = &self.namespace {
+        if let Some((namespace, _)) = &self.namespace {
             builder = builder.namespace(namespace);
         }
         if let Some(instances) = self.expected_instances {
@@ -179,12 +179,22 @@ impl Store {
     }
 
     /// Returns a problem of the topology, with the origin of its name.
-    pub(crate) fn problem(&self, message: String) -> Problem {
+    fn problem(&self, message: String) -> Problem {
         let name = match self.topology.kind() {
             Some("sentinel") => "store.sentinel.urls".to_owned(),
             kind => format!("store.{}", kind.unwrap_or("url")),
         };
         Problem::new(self.named.as_ref().unwrap_or(&Origin::Unknown), &name, message)
+    }
+
+    /// Returns the problem of the setting that the library refuses: the namespace, else the topology.
+    pub(crate) fn refused(&self, error: &BuildError) -> Problem {
+        match (error, &self.namespace) {
+            (BuildError::Namespace { .. }, Some((_, origin))) => {
+                Problem::new(origin, "store.namespace", error)
+            }
+            _ => self.problem(error.to_string()),
+        }
     }
 
     /// Returns the problem of an address to which the service would not start. Servers that are named elsewhere, such as
@@ -194,7 +204,7 @@ impl Store {
             return None;
         }
         let checked = self.configure(spillgate::Limiter::builder(), None).check_addresses();
-        checked.err().map(|error| self.problem(error.to_string()))
+        checked.err().map(|error| self.refused(&error))
     }
 
     /// Returns the problems between several settings of the store, each with its origin.

@@ -117,7 +117,9 @@ const SETTINGS: &[(&str, Take)] = &[
     ("store.connections", |s, v, _| put(&mut s.store.connections, connections(v).map(Some))),
     ("store.password_file", |s, v, _| file(&mut s.store.password_file, v)),
     ("store.key_secret_file", |s, v, _| file(&mut s.store.key_secret_file, v)),
-    ("store.namespace", |s, v, _| put(&mut s.store.namespace, Ok(Some(v.to_owned())))),
+    ("store.namespace", |s, v, g| {
+        put(&mut s.store.namespace, Ok(Some((v.to_owned(), g.origin.clone()))))
+    }),
     ("store.expected_instances", |s, v, _| {
         put(&mut s.store.expected_instances, value::count(v).map(Some))
     }),
