@@ -99,8 +99,8 @@ const CLOCK_STEPS: &str = "Steps of the shard's clock, by itself or with a failo
 const STATE_LOSSES: &str =
     "Shards that lost their data. Each loss can cost each subject one fresh quota.";
 const LIVE_INSTANCES: &str = "Instances that share each limit while the store is unavailable.";
-const INSTANCE_MISMATCH: &str = "Live instances on the store that differ from this one in the part. They keep \
-    separate counters.";
+const INSTANCE_MISMATCH: &str = "Live instances on the store that differ from this one in the part. With another \
+    secret, ring or schema they keep separate counters; with another policy they decide by other limits.";
 const OVERSHOOT_BOUND: &str = "The most that all instances together can admit to one subject beyond the limits of \
     the rule, by local shares and leases. +Inf if on_outage is allow.";
 const OVERSHOOT_OBSERVED: &str = "The most that this instance admitted to one subject by its local share in the \
