@@ -43,7 +43,7 @@ struct Instance {
     differs_in: Vec<String>,
 }
 
-/// Returns a table with a row for each instance. Policies are numbered, the most common first, because nobody can
+/// Returns a table with a row for each instance. Policies are numbered, the most common first, because an operator cannot
 /// compare fingerprints at a glance.
 fn table(instances: &[Instance], now: Timestamp) -> String {
     let mut policies: Vec<(&str, usize)> = Vec::new();
