@@ -36,6 +36,12 @@ pub fn list(args: &AdminArgs, asked: &AuditArgs) -> Result<ExitCode, Failure> {
             "the store did not answer, so this is only what the server knows: {why}"
         ));
     }
+    let searched_until = &answer["searched_until"];
+    if let Some(until) = text::instant(searched_until).filter(|_| number < ALL) {
+        complain(&format!(
+            "only changes since {until} were searched; --number {ALL} searches all that the store keeps"
+        ));
+    }
     let mut changes = Vec::new();
     for change in items(&answer, "changes") {
         let at = change["at"].as_str().unwrap_or_default().parse::<Timestamp>();
@@ -48,9 +54,10 @@ pub fn list(args: &AdminArgs, asked: &AuditArgs) -> Result<ExitCode, Failure> {
         (true, _) => changes.iter().rev().try_for_each(|(_, change)| say(change))?,
         (false, true) => {
             let changes: Vec<&Value> = changes.iter().map(|(_, change)| *change).collect();
-            say(
-                &json!({ "changes": changes, "sealed_with_another_secret": sealed, "incomplete": incomplete }),
-            )?;
+            say(&json!({
+                "changes": changes, "sealed_with_another_secret": sealed, "incomplete": incomplete,
+                "searched_until": searched_until,
+            }))?;
         }
         (false, false) if changes.is_empty() => say(&"no changes")?,
         (false, false) => {

@@ -11,7 +11,14 @@ use crate::error::StoreError;
 pub struct Page {
     pub sealed: Vec<Vec<u8>>,
     /// Where the next page begins; `None` if there is none.
-    pub next: Option<String>,
+    pub next: Option<Place>,
+}
+
+/// A place in the audit: before a change that was read.
+#[derive(Debug)]
+pub struct Place {
+    /// The id of the change, which is not read again.
+    id: String,
 }
 
 /// Returns the call that appends a change to the audit of a record.
@@ -22,24 +29,32 @@ pub fn append(record: &str, sealed: &[u8]) -> Call {
 
 impl Page {
     /// Returns the call for the newest changes of a record, from a place on.
-    pub fn call(record: &str, from: Option<&str>, changes: usize) -> Call {
-        let call = Call::of_command("XREVRANGE").with(key(record)).with(from.unwrap_or("+"));
+    pub fn call(record: &str, from: Option<&Place>, changes: usize) -> Call {
+        let from = from.map_or("+".to_owned(), |place| format!("({}", place.id));
+        let call = Call::of_command("XREVRANGE").with(key(record)).with(from);
         call.with("-").with("COUNT").with(changes.min(CHANGES_PER_CALL))
     }
 
     /// Parses the reply to that call.
-    pub fn read(answer: Value) -> Result<Page, StoreError> {
+    pub fn read(answer: Value, changes: usize) -> Result<Page, StoreError> {
         let foreign = || StoreError::Foreign("the audit returned a malformed reply".into());
         let Value::Array(entries) = answer else { return Err(foreign()) };
         let mut page = Page { sealed: Vec::with_capacity(entries.len()), next: None };
-        let is_full = entries.len() >= CHANGES_PER_CALL;
+        let is_full = entries.len() >= changes.min(CHANGES_PER_CALL);
         // An entry that is no change must not hide the others.
         for (id, sealed) in entries.into_iter().filter_map(read) {
             page.sealed.push(sealed);
-            page.next = Some(format!("({id}"));
+            page.next = Some(Place { id });
         }
         page.next = page.next.filter(|_| is_full);
         Ok(page)
+    }
+}
+
+impl Place {
+    /// Returns when the change was saved, in milliseconds since the epoch by the store's clock.
+    pub fn saved_at_ms(&self) -> Option<u64> {
+        self.id.split('-').next()?.parse().ok()
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) async fn extract(
         Some(rule) if is_kept(rule) => (Series::Own { since_ms: None }, Vec::new()),
         Some(_) => (Series::Absent, Vec::new()),
     };
-    let audit = limiter.audit_log(CHANGES_MAX).await;
+    let audit = limiter.audit_log(None, CHANGES_MAX).await;
     let mut events = changes::of_audit(&audit.records, now_ms());
     events.retain(|event| (from_ms..=until_ms).contains(&event.at_ms) && event.concerns(rule));
     events.sort_by_key(|event| event.at_ms);

@@ -63,6 +63,9 @@ pub struct AuditLog {
     /// Why the store's part is missing: the changes are then only those that this instance knows. `None` if it is
     /// there, or state is in memory.
     pub incomplete: Option<String>,
+    /// The time back to which the changes on the store were read, if fewer than asked for were among those read and
+    /// older ones were not. `None` if nothing is missing.
+    pub searched_until: Option<SystemTime>,
 }
 
 /// The parts of a subject that the log has.
@@ -129,6 +132,11 @@ impl AuditRecord {
     /// Returns the rule that was changed.
     pub fn rule(&self) -> &str {
         &self.rule
+    }
+
+    /// Returns whether the change is one of this rule. Without a rule each is.
+    pub(crate) fn is_of(&self, rule: Option<&str>) -> bool {
+        rule.is_none_or(|rule| rule == self.rule())
     }
 
     /// Returns the attributes of the subject, sorted by name; none if the change is about the rule.
@@ -261,16 +269,17 @@ impl Audit {
         self.records.values().rev().cloned().collect()
     }
 
-    /// Returns the newest `n` of these and of other changes together, the newest first.
+    /// Returns the newest `n` of these and of other changes together, the newest first; only those of a rule, if one is
+    /// given.
     pub(crate) fn joined(
         &self,
-        others: impl IntoIterator<Item = (Stamp, AuditRecord)>,
+        mut others: BTreeMap<Stamp, AuditRecord>,
+        rule: Option<&str>,
         n: usize,
     ) -> Vec<AuditRecord> {
-        // A change may be in both, and twice on the store if its first reply was lost.
-        let mut all = self.records.clone();
-        all.extend(others);
-        all.into_values().rev().take(n).collect()
+        let known = self.records.iter().filter(|(_, record)| record.is_of(rule));
+        others.extend(known.map(|(stamp, record)| (*stamp, record.clone())));
+        others.into_values().rev().take(n).collect()
     }
 }
 
@@ -343,9 +352,9 @@ mod tests {
         let stamped = |time_us| (Stamp { time_us, random: 0 }, record(time_us));
         audit.add(stamped(3).0, record(3));
         // The store has them in the order in which they were saved.
-        let saved = [2, 4, 1, 2, 3].map(stamped);
+        let saved = BTreeMap::from([2, 4, 1, 2, 3].map(stamped));
         let listed = |n| -> Vec<u64> {
-            audit.joined(saved.clone(), n).iter().map(|record| record.at_us).collect()
+            audit.joined(saved.clone(), None, n).iter().map(|record| record.at_us).collect()
         };
         assert_eq!((listed(9), listed(2)), (vec![4, 3, 2, 1], vec![4, 3]));
     }

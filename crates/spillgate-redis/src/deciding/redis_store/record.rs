@@ -11,9 +11,9 @@ use crate::calls::{guard, keys};
 use crate::connecting::shard::Route;
 use crate::error::StoreError;
 use crate::fleet::Call;
-use crate::fleet::audit::{self, Page};
+use crate::fleet::audit::{self, Page, Place};
 use crate::fleet::control::{Exchange, Exchanged};
-use crate::fleet::instances::{Beat, FleetInstance, Place, Report};
+use crate::fleet::instances::{self, Beat, FleetInstance, Report};
 use crate::store::{InstanceMismatch, Presence};
 use crate::time::{Clock, Deadline, monotonic_us};
 
@@ -101,20 +101,10 @@ impl RedisStore {
         self.call_record(&call, PATIENCE).await.map(drop)
     }
 
-    /// Returns the newest `changes` of the audit of the record, sealed.
-    pub async fn audit(&self, changes: usize) -> Result<Vec<Vec<u8>>, StoreError> {
-        let mut sealed = Vec::new();
-        let mut from = None;
-        loop {
-            let missing = changes - sealed.len();
-            let call = Page::call(&self.servers.record, from.as_deref(), missing);
-            let page = Page::read(self.call_record(&call, PATIENCE).await?)?;
-            sealed.extend(page.sealed);
-            from = page.next;
-            if from.is_none() || sealed.len() >= changes {
-                return Ok(sealed);
-            }
-        }
+    /// Returns a page of the audit of the record, of at most this many changes.
+    pub async fn audit(&self, from: Option<&Place>, changes: usize) -> Result<Page, StoreError> {
+        let call = Page::call(&self.servers.record, from, changes);
+        Page::read(self.call_record(&call, PATIENCE).await?, changes)
     }
 
     /// Reports this instance to the record, and learns how many others there are and how many of them differ. The
@@ -273,9 +263,9 @@ impl RedisStore {
         }
     }
 
-    fn place<'a>(&'a self, id: &'a str) -> Place<'a> {
+    fn place<'a>(&'a self, id: &'a str) -> instances::Place<'a> {
         let fingerprint = &self.servers.settings.instance.fingerprint;
-        Place { tag: &self.servers.record, id, fingerprint }
+        instances::Place { tag: &self.servers.record, id, fingerprint }
     }
 
     fn route_of_record(&self) -> Option<Route> {

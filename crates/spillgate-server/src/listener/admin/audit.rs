@@ -26,6 +26,8 @@ struct AuditAnswer<'a> {
     sealed_with_another_secret: usize,
     /// Why the store's changes are missing; null if they are not.
     incomplete: Option<String>,
+    /// Back to where changes on the store were read, if older ones could be among those asked for.
+    searched_until: Option<Instant>,
 }
 
 /// One change. Fields that its action does not have are null.
@@ -46,13 +48,12 @@ struct ChangeAnswer<'a> {
 pub async fn list(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     // Changes of a rule that the file no longer has are listed too.
     let (rule, n) = listing(&uri, Listed { unless_given: N, max: N_MAX })?;
-    let log = app.limiter().audit_log(if rule.is_none() { n } else { N_MAX }).await;
-    let of_rule =
-        log.records.iter().filter(|record| rule.as_ref().is_none_or(|rule| rule == record.rule()));
+    let log = app.limiter().audit_log(rule.as_deref(), n).await;
     let answer = AuditAnswer {
-        changes: of_rule.take(n).map(ChangeAnswer::new).collect(),
+        changes: log.records.iter().map(ChangeAnswer::new).collect(),
         sealed_with_another_secret: log.sealed_with_another_secret,
         incomplete: log.incomplete,
+        searched_until: log.searched_until.map(Instant),
     };
     Ok(answer::json(&answer, answer::ANSWER_BYTES * (1 + answer.changes.len())))
 }

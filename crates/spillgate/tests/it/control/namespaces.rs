@@ -27,7 +27,7 @@ fn two_namespaces_share_no_counter_change_count_or_warning() {
         until("the first fleet knows", async || also_one.overrides().len() == 1).await;
         assert_eq!(also_one.modes()[1].in_force(), Mode::Off);
         assert!(other.overrides().is_empty() && other.audit().is_empty());
-        assert!(other.audit_log(10).await.records.is_empty());
+        assert!(other.audit_log(None, 10).await.records.is_empty());
         assert_eq!(capacity(&other, &ann()).await, Some(11));
 
         until("two are counted", async || one.stats().live_instances == 2).await;
