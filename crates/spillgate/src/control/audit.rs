@@ -243,6 +243,11 @@ impl Audit {
         }
     }
 
+    pub(crate) fn remove(&mut self, stamp: Stamp) {
+        self.records.remove(&stamp);
+        self.unsaved.remove(&stamp);
+    }
+
     /// Notes that a change was made here, so that the fleet's record must get it.
     pub(crate) fn note_unsaved(&mut self, stamp: Stamp) {
         if self.records.contains_key(&stamp) {

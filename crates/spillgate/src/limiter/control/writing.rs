@@ -103,9 +103,13 @@ impl Inner {
             // Another instance may have made a change a moment ago.
             self.follow().await;
         }
-        let mut report = WriteReport::default();
+        let (mut report, mut earlier) = (WriteReport::default(), None);
         for _ in 0..STAMPS {
             let entry = self.control.stamped(id, &entry, replaces)?;
+            if let Some(earlier) = earlier.replace(entry.stamp) {
+                // It is one change, so the audit has it once.
+                self.control.audit.lock().remove(earlier);
+            }
             self.learn([(id, entry.clone())]);
             self.note_unsaved(entry.stamp);
             self.watch();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use spillgate_testkit::RedisServer;
 
 use crate::control::{
-    ChangeNote, Effect, Entry, EntryId, EntrySeal, Record, Stamp, Table, WriteReport, id_of,
-    random as drawn,
+    AuditRecord, AuditedAction, ChangeNote, Effect, Entry, EntryId, EntrySeal, Record, Stamp,
+    Table, WriteReport, id_of, random as drawn,
 };
 use crate::policy::{Mode, RuntimeEntry};
 use crate::subject::{SHARED_SECRET, Secret};
@@ -305,6 +305,32 @@ fn all_entries_that_can_be_forgotten_leave_the_record_however_many_there_are() {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
         panic!("ten seconds on, entries are left");
+    });
+}
+
+/// The record has a version from the future, as an instance with a wrong clock makes it. The change is stamped again to
+/// win over it.
+#[test]
+fn a_change_that_is_stamped_again_is_listed_once() {
+    let server = RedisServer::start();
+    let mut stored = Stored::new(&server);
+    let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"1/day\"]";
+    let policy = Policy::from_toml(policy).unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let builder = Limiter::builder().policy(policy).redis(server.url());
+        let limiter = builder.timeout(std::time::Duration::from_secs(10)).build().await.unwrap();
+        limiter.inner.report_and_follow().await;
+        let time_us = stored.exchange(b"", &[], &[]).now_us + 60_000_000;
+        let newer = about_api(Stamp { time_us, random: 0 }, Mode::Shadow, Effect::Set);
+        let id = id_of(&newer.what, &limiter.inner.secret);
+        stored.exchange(b"", &[(id, newer)], &[]);
+        assert!(limiter.set_mode("api", Mode::Off, None).await.unwrap().is_saved());
+        assert_eq!(limiter.modes()[0].in_force(), Mode::Off);
+        let listed: Vec<_> = limiter.audit().iter().map(|record| record.action().clone()).collect();
+        let modes = [Mode::Off, Mode::Shadow].map(AuditedAction::SetMode);
+        assert_eq!(listed, modes);
+        let saved = limiter.audit_log(None, 10).await.records;
+        assert!(saved.iter().map(AuditRecord::action).eq(&modes), "{saved:?}");
     });
 }
 
