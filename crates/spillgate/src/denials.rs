@@ -13,6 +13,7 @@ use std::time::SystemTime;
 use crate::control::system_time;
 use crate::decision::Reason;
 
+mod allowed;
 mod hours;
 #[cfg(feature = "redis")]
 mod index;
@@ -21,6 +22,7 @@ mod recorder;
 #[cfg(feature = "redis")]
 mod sealed;
 
+pub(crate) use allowed::AllowedCounts;
 pub(crate) use hours::Hours;
 #[cfg(feature = "redis")]
 pub(crate) use index::Index;
@@ -65,8 +67,32 @@ pub struct DeniedSubject {
     pub is_whole: bool,
     /// The last reason.
     pub reason: Reason,
-    /// How many requests the limit denied, in all hours of these minutes.
+    /// How many requests the limit denied, in all of these hours.
     pub denied: u64,
+    /// About how many requests of the subject were allowed at this limit in the minutes in which it denied any. The
+    /// number is estimated from the decisions that [`Limiter::top`](crate::Limiter::top) samples. `None` if an instance
+    /// took no samples, because its builder has [`top(false)`](crate::LimiterBuilder::top), or if too many subjects
+    /// were allowed to count each of them.
+    pub allowed: Option<u64>,
+    /// The beginning of each minute with a denial, the earliest first.
+    pub minutes: Vec<SystemTime>,
+    /// The hours with a denial, the earliest first.
+    pub hours: Vec<DeniedHour>,
+}
+
+/// The denials of one subject by one limit within one hour.
+///
+/// [`DeniedSubject`] lists them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeniedHour {
+    /// The beginning of the hour.
+    pub begin: SystemTime,
+    /// How many requests the limit denied in the whole hour.
+    pub denied: u64,
+    /// About how many were allowed in the minutes in which it denied any, as in
+    /// [`DeniedSubject::allowed`](DeniedSubject::allowed).
+    pub allowed: Option<u64>,
     /// The beginning of each minute with a denial, the earliest first.
     pub minutes: Vec<SystemTime>,
 }
@@ -84,6 +110,8 @@ pub(crate) struct Denied {
 #[derive(Clone, Debug)]
 pub(crate) struct DenialCount {
     pub(crate) denied: u32,
+    /// About how many were allowed in the minutes with a denial; `None` if unknown.
+    pub(crate) allowed: Option<u32>,
     /// The minutes of the hour, as bits; 0 within a minute.
     pub(crate) minutes: u64,
     pub(crate) reason: Reason,
@@ -111,7 +139,7 @@ impl Denied {
     }
 
     /// Returns whether any value has this part, in capitals or not.
-    fn is_like(&self, part: &[u8]) -> bool {
+    pub(crate) fn is_like(&self, part: &[u8]) -> bool {
         let has_part = |value: &[u8]| {
             part.is_empty() || value.windows(part.len()).any(|it| it.eq_ignore_ascii_case(part))
         };
@@ -131,8 +159,18 @@ impl DeniedSubject {
             is_whole: subject.is_whole,
             reason,
             denied: 0,
+            allowed: Some(0),
             minutes: Vec::new(),
+            hours: Vec::new(),
         }
+    }
+
+    /// Adds a later hour.
+    fn add(&mut self, hour: DeniedHour) {
+        self.denied += hour.denied;
+        self.allowed = self.allowed.zip(hour.allowed).map(|(sum, more)| sum + more);
+        self.minutes.extend(&hour.minutes);
+        self.hours.push(hour);
     }
 }
 

@@ -15,6 +15,8 @@ pub struct StoredDenials {
     pub field: u64,
     /// How many requests were denied.
     pub denied: u32,
+    /// About how many were allowed in the same minutes; [`ALLOWED_UNKNOWN`] if unknown or too large.
+    pub allowed: u32,
     /// The minutes of the hour in which they were, the first in the lowest of 60 bits.
     pub minutes: u64,
     /// The code of the last reason.
@@ -56,9 +58,9 @@ impl DenialsOfMinute {
         let keys = [key(record, minute / MINUTES)];
         let call = Call::new(&super::DENIALS, &keys).with(own).with(minute * PARTS_MAX + part);
         let mut call = call.with(minute % MINUTES).with(FIELDS_MAX).with(LIFE_MS).with(*others);
-        for StoredDenials { field, denied, reason, sealed, .. } in subjects {
-            call =
-                call.with(&field.to_be_bytes()[..]).with(*denied).with(*reason).with(&sealed[..]);
+        for StoredDenials { field, denied, allowed, reason, sealed, .. } in subjects {
+            call = call.with(&field.to_be_bytes()[..]).with(*denied).with(*allowed);
+            call = call.with(*reason).with(&sealed[..]);
         }
         call
     }
@@ -117,6 +119,7 @@ impl StoredDenials {
     fn read(field: u64, value: &Value) -> Option<StoredDenials> {
         let Value::BulkString(value) = value else { return None };
         let (denied, rest) = value.split_first_chunk()?;
+        let (allowed, rest) = rest.split_first_chunk()?;
         let (late, rest) = rest.split_first_chunk()?;
         let (early, rest) = rest.split_first_chunk()?;
         let (reason, sealed) = rest.split_first()?;
@@ -124,6 +127,7 @@ impl StoredDenials {
         Some(StoredDenials {
             field,
             denied: u32::from_be_bytes(*denied),
+            allowed: u32::from_be_bytes(*allowed),
             minutes: late << (MINUTES / 2) | early,
             reason: *reason,
             sealed: sealed.into(),
@@ -144,6 +148,8 @@ fn foreign() -> StoreError {
     StoreError::Foreign("the record of denials returned a malformed reply".into())
 }
 
+/// The count of allowed requests of a subject whose instances did not all sample them.
+pub const ALLOWED_UNKNOWN: u32 = u32::MAX;
 /// More parts than one minute of one instance has.
 pub const PARTS_MAX: u64 = 32;
 const MINUTES: u64 = 60;
@@ -160,14 +166,15 @@ mod tests {
 
     #[test]
     fn minutes_of_both_halves_of_an_hour_are_read_in_order() {
-        let value = [&7u32.to_be_bytes()[..], &[0x20, 0, 0, 0], &[0, 0, 0, 2], &[3], b"sealed"];
+        let counts = [7u32.to_be_bytes(), 300u32.to_be_bytes()];
+        let value = [counts.as_flattened(), &[0x20, 0, 0, 0], &[0, 0, 0, 2], &[3], b"sealed"];
         let read = StoredDenials::read(9, &Value::BulkString(value.concat())).unwrap();
         assert_eq!(read.minutes, 1 << 59 | 1 << 1);
         assert_eq!(
-            (read.field, read.denied, read.reason, &read.sealed[..]),
-            (9, 7, 3, &b"sealed"[..])
+            (read.field, read.denied, read.allowed, read.reason, &read.sealed[..]),
+            (9, 7, 300, 3, &b"sealed"[..])
         );
-        assert_eq!(StoredDenials::read(9, &Value::BulkString(vec![0; 12])), None);
+        assert_eq!(StoredDenials::read(9, &Value::BulkString(vec![0; 16])), None);
     }
 
     #[test]
@@ -179,7 +186,7 @@ mod tests {
             bulk(b"others"),
             bulk(b"4"),
             bulk(&[0, 0, 0, 0, 0, 0, 0, 5]),
-            bulk(&[0; 13]),
+            bulk(&[0; 17]),
         ];
         let reply = Value::Array(vec![bulk(b"17"), Value::Array(pairs)]);
         let (next, page) = DenialsOfHour::read_page(reply, 3).unwrap();

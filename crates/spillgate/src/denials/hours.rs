@@ -5,7 +5,9 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use super::minute::EndedMinute;
-use super::{DenialCount, Denials, DeniedSubject, HOURS_KEPT, MINUTES, begin_of};
+use super::{
+    DenialCount, Denials, Denied, DeniedHour, DeniedSubject, HOURS_KEPT, MINUTES, begin_of,
+};
 
 /// The counts of each hour.
 #[derive(Debug, Default)]
@@ -55,9 +57,9 @@ impl Hours {
         self.search(since, |field, _| fields.contains(&field))
     }
 
-    /// Returns the subjects with a value that has this part, and that were denied since a minute.
-    pub(crate) fn like(&self, part: &str, since: u64) -> Denials {
-        self.search(since, |_, count| count.subject.is_like(part.as_bytes()))
+    /// Returns the subjects that were denied since a minute, and that are wanted.
+    pub(crate) fn matching(&self, since: u64, is_wanted: impl Fn(&Denied) -> bool) -> Denials {
+        self.search(since, |_, count| is_wanted(&count.subject))
     }
 
     fn search(&self, since: u64, is_wanted: impl Fn(u64, &DenialCount) -> bool) -> Denials {
@@ -85,16 +87,22 @@ impl Hours {
             ranked.truncate(LISTED_MAX);
         }
         let mut subjects: Vec<DeniedSubject> = Vec::with_capacity(ranked.len());
-        for (Reverse(denied), field) in ranked {
+        for (_, field) in ranked {
             let hours = self.0.range(since / MINUTES..);
             let counts = hours.filter_map(|(hour, of)| Some((*hour, of.subjects.get(&field)?)));
             let counts = counts.filter(|(hour, it)| minutes_of(*hour, it).next().is_some());
             let counts: Vec<(u64, &DenialCount)> = counts.collect();
             let Some((_, last)) = counts.last() else { continue };
-            let minutes = counts.iter().flat_map(|(hour, count)| minutes_of(*hour, count));
-            let minutes = minutes.map(begin_of).collect();
-            let subject = DeniedSubject::new(&last.subject, last.reason);
-            subjects.push(DeniedSubject { denied, minutes, ..subject });
+            let mut subject = DeniedSubject::new(&last.subject, last.reason);
+            for (hour, count) in counts {
+                subject.add(DeniedHour {
+                    begin: begin_of(hour * MINUTES),
+                    denied: u64::from(count.denied),
+                    allowed: count.allowed.map(u64::from),
+                    minutes: minutes_of(hour, count).map(begin_of).collect(),
+                });
+            }
+            subjects.push(subject);
         }
         subjects.sort_unstable_by(|one, other| {
             let names =
@@ -108,6 +116,9 @@ impl Hours {
 impl DenialCount {
     fn add(&mut self, other: &DenialCount) {
         self.denied = self.denied.saturating_add(other.denied);
+        // The store has no larger number that is known either.
+        let sum = self.allowed.zip(other.allowed).and_then(|(one, more)| one.checked_add(more));
+        self.allowed = sum;
         self.minutes |= other.minutes;
         self.reason = other.reason;
     }
@@ -130,7 +141,8 @@ mod tests {
             let subject =
                 Denied::new("api", "0", [("user", value.as_bytes())].into_iter()).unwrap();
             let reason = Reason::LimitExceeded;
-            (user, DenialCount { denied, minutes: 0, reason, subject: subject.into() })
+            let (allowed, subject) = (Some(10 * denied), subject.into());
+            (user, DenialCount { denied, allowed, minutes: 0, reason, subject })
         });
         EndedMinute { minute, others: 5, subjects: subjects.collect() }
     }
@@ -145,8 +157,30 @@ mod tests {
         assert_eq!(found.subjects[0].minutes, [60, 119, 120].map(begin_of));
         assert_eq!((found.subjects.len(), found.subjects[0].denied, found.others), (1, 9, 15));
         assert!(hours.of(&[7], 121).subjects.is_empty());
-        assert_eq!(hours.like("tenant-7", 0).subjects[0].denied, 12, "in capitals or not");
-        assert!(hours.like("tenant-8", 0).subjects.is_empty());
+        let like = |part: &str| hours.matching(0, |subject| subject.is_like(part.as_bytes()));
+        assert_eq!(like("tenant-7").subjects[0].denied, 12, "in capitals or not");
+        assert!(like("tenant-8").subjects.is_empty());
+    }
+
+    #[test]
+    fn hours_have_their_own_counts_and_an_unknown_one_makes_the_sum_unknown() {
+        let mut hours = Hours::default();
+        for at in [59, 60, 119] {
+            hours.add(minute(at, [7].into_iter(), 3));
+        }
+        let counts = |hours: &Hours| {
+            let found = hours.of(&[7], 0).subjects.remove(0);
+            let each = found.hours.iter().map(|hour| (hour.begin, hour.denied, hour.allowed));
+            (found.allowed, each.collect::<Vec<_>>())
+        };
+        let (first, second) = ((begin_of(0), 3, Some(30)), (begin_of(60), 6, Some(60)));
+        assert_eq!(counts(&hours), (Some(90), vec![first, second]));
+        let mut unknown = minute(61, [7].into_iter(), 1);
+        unknown.subjects[0].1.allowed = None;
+        hours.add(unknown);
+        hours.add(minute(62, [7].into_iter(), 1));
+        assert_eq!(counts(&hours), (None, vec![first, (begin_of(60), 8, None)]));
+        assert_eq!(hours.of(&[7], 0).subjects[0].minutes, [59, 60, 61, 62, 119].map(begin_of));
     }
 
     #[test]
@@ -156,7 +190,7 @@ mod tests {
         hours.add(minute(1, 9_998..10_100, 2));
         assert_eq!(hours.0[&0].subjects.len(), 10_000);
         assert_eq!(hours.0[&0].others, 10 + 2 * 100);
-        let listed = hours.like("", 0);
+        let listed = hours.matching(0, |_| true);
         assert_eq!((listed.subjects.len(), listed.left_out), (100, 9_900));
         hours.add(minute(HOURS_KEPT * MINUTES, [1].into_iter(), 1));
         assert!(hours.0.contains_key(&0));

@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{DenialCount, Denied};
+use super::allowed::AllowedOfMinute;
+use super::{AllowedCounts, DenialCount, Denied};
 use crate::decision::Reason;
 
 /// The counts of the current minute.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct MinuteCounts {
+    pub(crate) allowed: AllowedCounts,
     /// The minute that is counted.
     minute: AtomicU64,
     subjects: AtomicUsize,
@@ -28,6 +30,7 @@ pub(crate) struct CountedMinute {
     minute: u64,
     others: u64,
     shards: Vec<HashMap<u64, DenialCount>>,
+    allowed: AllowedOfMinute,
 }
 
 /// A minute that is over, with the most denied subjects of each rule.
@@ -39,6 +42,16 @@ pub(crate) struct EndedMinute {
 }
 
 impl MinuteCounts {
+    pub(crate) fn new(allowed: AllowedCounts) -> MinuteCounts {
+        MinuteCounts {
+            allowed,
+            minute: AtomicU64::default(),
+            subjects: AtomicUsize::default(),
+            others: AtomicU64::default(),
+            shards: Default::default(),
+        }
+    }
+
     /// Counts one denial under the hash of rule, limit and subject. Makes the subject only if it is new.
     pub(crate) fn count(
         &self,
@@ -59,7 +72,7 @@ impl MinuteCounts {
             return;
         };
         let subject = Arc::new(subject);
-        shard.insert(field, DenialCount { denied: 1, minutes: 0, reason, subject });
+        shard.insert(field, DenialCount { denied: 1, allowed: None, minutes: 0, reason, subject });
     }
 
     /// Begins another minute if it is a later one, and returns the one before if it has denials. Of several callers one
@@ -80,16 +93,22 @@ impl MinuteCounts {
         let subjects = shards.iter().map(HashMap::len).sum::<usize>();
         self.subjects.fetch_sub(subjects, Ordering::Relaxed);
         let others = self.others.swap(0, Ordering::Relaxed);
-        (subjects > 0 || others > 0).then_some(CountedMinute { minute: before, others, shards })
+        let (minute, allowed) = (before, self.allowed.take());
+        let is_counted = subjects > 0 || others > 0;
+        is_counted.then_some(CountedMinute { minute, others, shards, allowed })
     }
 }
 
 impl CountedMinute {
     /// Returns the minute with the most denied subjects of each rule. This takes a while, so no decision does it.
     pub(crate) fn ended(self) -> EndedMinute {
-        let CountedMinute { minute, others, shards } = self;
+        let CountedMinute { minute, others, shards, allowed } = self;
         let subjects = shards.into_iter().flatten().collect();
-        EndedMinute { minute, others, subjects }.most_denied()
+        let mut ended = EndedMinute { minute, others, subjects }.most_denied();
+        for (field, count) in &mut ended.subjects {
+            count.allowed = allowed.of(*field);
+        }
+        ended
     }
 }
 
@@ -134,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_customer_beside_an_attack_is_found_if_at_most_19_subjects_are_denied_more_often() {
-        let counts = MinuteCounts::default();
+        let counts = MinuteCounts::new(AllowedCounts::sampled());
         assert!(counts.turn(7).is_none());
         (1..=19).for_each(|attacker| deny(&counts, "api", attacker, 500));
         (100..3_000).for_each(|other| deny(&counts, "api", other, 1 + other % 11));
@@ -149,8 +168,30 @@ mod tests {
     }
 
     #[test]
+    fn allowed_requests_of_a_minute_count_also_before_its_first_denial() {
+        let counts = MinuteCounts::new(AllowedCounts::sampled());
+        assert!(counts.turn(7).is_none());
+        counts.allowed.add(1, 8);
+        counts.allowed.add(1, 1);
+        counts.allowed.add(3, 1);
+        deny(&counts, "api", 1, 2);
+        deny(&counts, "api", 2, 1);
+        let allowed = |counts: CountedMinute| {
+            let subjects = counts.ended().subjects.into_iter();
+            subjects.map(|(field, count)| (field, count.allowed)).collect::<Vec<_>>()
+        };
+        assert_eq!(allowed(counts.turn(8).unwrap()), [(1, Some(9)), (2, Some(0))]);
+        deny(&counts, "api", 1, 1);
+        assert_eq!(allowed(counts.turn(9).unwrap()), [(1, Some(0))], "another minute");
+        counts.allowed.add(1, 5);
+        assert!(counts.turn(10).is_none(), "nothing was denied");
+        deny(&counts, "api", 1, 1);
+        assert_eq!(allowed(counts.turn(11).unwrap()), [(1, Some(0))]);
+    }
+
+    #[test]
     fn denials_beyond_4096_subjects_are_counted_together_until_the_minute_ends() {
-        let counts = MinuteCounts::default();
+        let counts = MinuteCounts::new(AllowedCounts::sampled());
         assert!(counts.turn(7).is_none());
         let rules: Vec<String> = (0..300).map(|rule| rule.to_string()).collect();
         for user in 0..5_000 {
@@ -166,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_subject_with_names_too_long_to_keep_counts_as_others() {
-        let counts = MinuteCounts::default();
+        let counts = MinuteCounts::new(AllowedCounts::sampled());
         assert!(counts.turn(7).is_none());
         deny(&counts, &"r".repeat(600), 1, 3);
         let ended = counts.turn(8).unwrap().ended();
@@ -175,7 +216,7 @@ mod tests {
 
     #[test]
     fn two_threads_around_a_new_minute_end_it_once_and_a_clock_set_back_begins_anew() {
-        let counts = MinuteCounts::default();
+        let counts = MinuteCounts::new(AllowedCounts::sampled());
         assert!(counts.turn(7).is_none());
         deny(&counts, "api", 1, 1);
         assert_eq!(counts.turn(8).unwrap().minute, 7);

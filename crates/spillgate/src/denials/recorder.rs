@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use super::minute::{CountedMinute, EndedMinute};
+use super::{AllowedCounts, Hours, MINUTE_US, MinuteCounts};
 #[cfg(feature = "redis")]
 use super::{DenialSeal, Index};
-use super::{Hours, MINUTE_US, MinuteCounts};
 use crate::subject::Secret;
 use crate::time::Clock;
 
@@ -60,11 +60,16 @@ pub(crate) struct Part {
 }
 
 impl Recorder {
-    pub(crate) fn new(keeping: Keeping, clock: Clock, secret: &Secret) -> Recorder {
+    pub(crate) fn new(
+        keeping: Keeping,
+        allowed: AllowedCounts,
+        clock: Clock,
+        secret: &Secret,
+    ) -> Recorder {
         Recorder {
             keeping,
             clock,
-            counts: MinuteCounts::default(),
+            counts: MinuteCounts::new(allowed),
             counted: Mutex::default(),
             hours: Mutex::default(),
             unsent: Mutex::default(),
@@ -187,7 +192,8 @@ mod tests {
     use crate::subject::SHARED_SECRET;
 
     fn on_store(clock: &Clock) -> Recorder {
-        Recorder::new(Keeping::OnStore, clock.clone(), &Secret::new(&SHARED_SECRET))
+        let (allowed, secret) = (AllowedCounts::sampled(), Secret::new(&SHARED_SECRET));
+        Recorder::new(Keeping::OnStore, allowed, clock.clone(), &secret)
     }
 
     fn deny(recorder: &Recorder, rule: u64) {

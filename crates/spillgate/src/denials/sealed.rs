@@ -9,7 +9,7 @@ use super::{DenialCount, Denied};
 use crate::control::Parts;
 use crate::decision::Reason;
 use crate::subject::{Encoding, Secret};
-use spillgate_redis::denials::StoredDenials;
+use spillgate_redis::denials::{ALLOWED_UNKNOWN, StoredDenials};
 
 /// Seals and opens counts.
 pub(crate) struct DenialSeal {
@@ -32,6 +32,7 @@ impl DenialSeal {
         StoredDenials {
             field,
             denied: count.denied,
+            allowed: count.allowed.unwrap_or(ALLOWED_UNKNOWN),
             minutes: count.minutes,
             reason: code(count.reason),
             sealed: [&hash[..], &sealed].concat(),
@@ -44,7 +45,9 @@ impl DenialSeal {
         let text = self.cipher.decrypt(&nonce(stored.field, hash), sealed).ok()?;
         let reason = REASONS.get(usize::from(stored.reason))?;
         let StoredDenials { denied, minutes, .. } = *stored;
-        Some(DenialCount { denied, minutes, reason: *reason, subject: Arc::new(decoded(&text)?) })
+        let allowed = Some(stored.allowed).filter(|allowed| *allowed != ALLOWED_UNKNOWN);
+        let subject = Arc::new(decoded(&text)?);
+        Some(DenialCount { denied, allowed, minutes, reason: *reason, subject })
     }
 }
 
@@ -115,16 +118,18 @@ mod tests {
     proptest! {
         #[test]
         fn a_sealed_count_opens_unchanged_but_not_in_another_field_or_by_another_secret(
-            field: u64, denied: u32, minutes in 0u64..1 << 60, reason in 0usize..5,
-            value: Vec<u8>, name in "[a-z]{1,9}",
+            field: u64, denied: u32, allowed in proptest::option::of(0..u32::MAX), minutes in 0u64..1 << 60,
+            reason in 0usize..5, value: Vec<u8>, name in "[a-z]{1,9}",
         ) {
             let attributes = [(&name[..], &value[..]), ("other", b"")].into_iter();
             let subject = Denied::new("api", "tokens", attributes).unwrap();
-            let count = DenialCount { denied, minutes, reason: REASONS[reason], subject: subject.into() };
+            let (reason, subject) = (REASONS[reason], subject.into());
+            let count = DenialCount { denied, allowed, minutes, reason, subject };
             let seal = DenialSeal::new(&Secret::new(&SHARED_SECRET));
             let stored = seal.sealed(field, &count);
             let opened = seal.open(&stored).unwrap();
-            prop_assert_eq!((opened.denied, opened.minutes, opened.reason), (denied, minutes, count.reason));
+            prop_assert_eq!((opened.denied, opened.allowed), (denied, allowed));
+            prop_assert_eq!((opened.minutes, opened.reason), (minutes, reason));
             prop_assert_eq!(&opened.subject, &count.subject);
             prop_assert_eq!(opened.subject.is_whole, value.len() <= 64);
             prop_assert!(DenialSeal::new(&Secret::new(&[7; 16])).open(&stored).is_none());

@@ -82,8 +82,9 @@ impl Inner {
         }
     }
 
-    /// Counts the subjects of some decisions for `top`, which shows use and denials, so no refunds, and those of every
-    /// denial if denials are recorded. `allowed` is the result of the decision.
+    /// Counts the subjects of some decisions for `top`, which shows use and denials, so no refunds. If denials are
+    /// recorded, it counts the subjects of each, and of those decisions that are allowed. `allowed` is the result of the
+    /// decision.
     #[inline]
     pub fn sample(
         &self,
@@ -97,6 +98,12 @@ impl Inner {
             && !request.refunds()
         {
             self.metrics.tops.note(weight, policy, request, &self.secret, counters, allowed);
+            if allowed
+                && self.denials.is_on()
+                && let Some(policy) = policy
+            {
+                self.note_allowed(weight, policy, request, counters);
+            }
         }
         if !allowed
             && self.denials.is_on()

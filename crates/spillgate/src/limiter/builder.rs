@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::identity::Identity;
 use super::{Control, DecisionCounts, InForce, Inner, Limiter, Published};
 use crate::control::SubjectsInLog;
-use crate::denials::{Keeping, Recorder};
+use crate::denials::{AllowedCounts, Keeping, Recorder};
 use crate::engine::{Engine, Memory};
 use crate::error::BuildError;
 use crate::metrics::{Counting, Meters, Metrics};
@@ -192,8 +192,12 @@ impl LimiterBuilder {
             (true, true) => Keeping::InMemory,
             (true, false) => Keeping::OnStore,
         };
+        let allowed = match self.counting {
+            Counting::All => AllowedCounts::sampled(),
+            Counting::WithoutTop | Counting::Nothing => AllowedCounts::unknown(),
+        };
         let inner = Arc::new(Inner {
-            denials: Recorder::new(keeping, self.clock.clone(), &secret),
+            denials: Recorder::new(keeping, allowed, self.clock.clone(), &secret),
             #[cfg(feature = "redis")]
             history: crate::history::Recorder::new(self.clock.clone()),
             metrics: Metrics::new(!engine.is_memory(), self.counting),

@@ -99,6 +99,55 @@ fn two_instances_record_one_subject_together_and_it_survives_a_restart_of_both()
     });
 }
 
+/// Few decisions are made here, so each of them is sampled and the estimates are exact.
+#[test]
+fn allowed_requests_of_denied_minutes_are_added_up_by_hour_over_all_instances() {
+    let server = RedisServer::start();
+    Runtime::new().unwrap().block_on(async {
+        let policy = "[[rule]]\nname = 'api'\nkey = ['tenant']\nlimits = ['1000/day', '100/hour']";
+        let policy = || Policy::from_toml(policy).unwrap();
+        let clock = ManualClock::new();
+        clock.set(Duration::from_secs(clock.now().as_secs() / 3_600 * 3_600 + 58 * 60));
+        let began = now(&clock);
+        let on = async |top| {
+            let builder = builder(&clock).policy(policy()).redis(server.url()).top(top);
+            builder.build().await.unwrap()
+        };
+        let (one, other) = (on(true).await, on(true).await);
+        // The last minute is in the next hour. In the middle one nothing is denied.
+        for minute in 0..3 {
+            for limiter in [&one, &one, &other] {
+                assert!(limiter.check(&tenant("acme")).await.allowed());
+            }
+            for limiter in [&one, &other] {
+                let cost = if minute == 1 { 1 } else { 101 };
+                let decision = limiter.check(&tenant("acme").costing(cost)).await;
+                assert_eq!(decision.allowed(), minute == 1);
+            }
+            clock.advance(MINUTE);
+        }
+        clock.advance(MINUTE);
+        let shown = async |limiter: &Limiter| {
+            let found = found(limiter, "acme").await;
+            assert!(found.subjects.iter().all(|it| it.limit == "1"), "the day's limit denied none");
+            found.subjects.first().map(|it| {
+                let hours = it.hours.iter().map(|hour| (hour.begin, hour.denied, hour.allowed));
+                (it.denied, it.allowed, hours.collect::<Vec<_>>())
+            })
+        };
+        let first = (began - 58 * MINUTE, 2, Some(3));
+        let second = |denied, allowed| (began + 2 * MINUTE, denied, allowed);
+        let expected = Some((4, Some(6), vec![first, second(2, Some(3))]));
+        until("all is written", async || shown(&one).await == expected).await;
+
+        let unsampled = on(false).await;
+        assert!(!unsampled.check(&tenant("acme").costing(101)).await.allowed());
+        clock.advance(2 * MINUTE);
+        let expected = Some((5, None, vec![first, second(3, None)]));
+        until("an unknown count", async || shown(&one).await == expected).await;
+    });
+}
+
 /// While the store hangs, calls stay unanswered but are executed later, so minutes are sent more than once.
 #[test]
 fn the_minutes_of_an_outage_are_recorded_once() {
@@ -134,7 +183,7 @@ fn the_minutes_of_an_outage_are_recorded_once() {
 #[test]
 fn the_script_adds_a_part_once_and_keeps_the_bound_of_an_hour() {
     let server = RedisServer::start();
-    let add = |part: &str, minute: &str, subjects: &[[&str; 4]]| {
+    let add = |part: &str, minute: &str, subjects: &[[&str; 5]]| {
         let script = include_str!("../../../spillgate-redis/src/lua/denials.lua");
         let head = ["EVAL", script, "1", "hour", "i1", part, minute, "3", "60000", "5"];
         let arguments: Vec<&str> = head.iter().chain(subjects.iter().flatten()).copied().collect();
@@ -145,21 +194,22 @@ fn the_script_adds_a_part_once_and_keeps_the_bound_of_an_hour() {
         Reply::Nil => None,
         other => panic!("{other:?}"),
     };
-    let value = |denied: u32, late: u32, early: u32| {
-        let words = [denied, late, early].map(u32::to_be_bytes);
+    let value = |denied: u32, allowed: u32, late: u32, early: u32| {
+        let words = [denied, allowed, late, early].map(u32::to_be_bytes);
         Some([words.as_flattened(), &[2], b"sealed"].concat())
     };
-    assert_eq!(add("7", "3", &[["aaaaaaaa", "4", "2", "sealed"]]), 1);
-    assert_eq!(add("7", "3", &[["aaaaaaaa", "4", "2", "sealed"]]), 0, "the reply was lost");
-    assert_eq!(get("aaaaaaaa"), value(4, 0, 1 << 3));
-    assert_eq!(add("8", "59", &[["aaaaaaaa", "4294967295", "2", "sealed"]]), 1);
-    assert_eq!(
-        add("9", "59", &[["aaaaaaaa", "1", "2", "sealed"], ["bbbbbbbb", "1", "2", "sealed"]]),
-        1
-    );
-    assert_eq!(get("aaaaaaaa"), value(u32::MAX, 1 << 29, 1 << 3));
+    let first = ["aaaaaaaa", "4", "300", "2", "sealed"];
+    assert_eq!(add("7", "3", &[first]), 1);
+    assert_eq!(add("7", "3", &[first]), 0, "the reply was lost");
+    assert_eq!(get("aaaaaaaa"), value(4, 300, 0, 1 << 3));
+    assert_eq!(add("8", "59", &[["aaaaaaaa", "4294967295", "7", "2", "sealed"]]), 1);
+    assert_eq!(get("aaaaaaaa"), value(u32::MAX, 307, 1 << 29, 1 << 3));
+    let (unknown, beyond) = (u32::MAX.to_string(), ["bbbbbbbb", "1", "0", "2", "sealed"]);
+    assert_eq!(add("9", "59", &[["aaaaaaaa", "1", &unknown, "2", "sealed"], beyond]), 1);
+    assert_eq!(add("10", "59", &[["aaaaaaaa", "0", "9", "2", "sealed"]]), 1);
+    assert_eq!(get("aaaaaaaa"), value(u32::MAX, u32::MAX, 1 << 29, 1 << 3), "it stays unknown");
     assert_eq!(get("bbbbbbbb"), None, "three fields are the most");
-    assert_eq!(get("others"), Some(b"16".to_vec()));
+    assert_eq!(get("others"), Some(b"21".to_vec()));
     assert!((1..=60_000).contains(&server.command(&["PTTL", "hour"]).integer()));
 }
 
@@ -245,6 +295,7 @@ fn memory_answers_for_this_process_and_only_enforced_rules_are_recorded() {
         clock.advance(MINUTE);
         let denials = found(&limiter, "acme").await;
         assert_eq!(numbers(&denials, began), Some((3, vec![0])));
+        assert_eq!(denials.subjects[0].allowed, Some(1), "a limit in shadow allows nothing");
         assert!(denials.is_recording && denials.unread_hours == 0);
         let like = limiter.denials_like("CM", UNIX_EPOCH).await.unwrap();
         assert_eq!(numbers(&like, began), Some((3, vec![0])));

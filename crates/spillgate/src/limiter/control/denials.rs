@@ -46,6 +46,7 @@ impl Limiter {
     /// clock.advance(Duration::from_secs(60));
     /// let denials = limiter.denials_of(None, &acme, began).await?;
     /// assert_eq!(denials.subjects[0].denied, 2);
+    /// assert_eq!(denials.subjects[0].allowed, Some(1), "about, in these minutes");
     /// assert_eq!(denials.subjects[0].minutes, [began]);
     /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
     /// ```
@@ -93,20 +94,8 @@ impl Limiter {
         part: &str,
         since: SystemTime,
     ) -> Result<Denials, ControlError> {
-        let since = self.inner.since(since);
-        self.inner.denials.settle();
-        // The next question waits here, and not for a lock that blocks its thread.
-        let _searching = self.inner.denials.searching.lock().await;
-        let unread_hours = match &self.inner.engine {
-            Engine::Memory(_) => 0,
-            Engine::Redis(store) => self.inner.read_denials(store, since).await?,
-        };
-        let (inner, part) = (Arc::clone(&self.inner), part.to_owned());
-        // A full record has half a million subjects.
-        let search = tokio::task::spawn_blocking(move || inner.read_denials_like(&part, since));
-        let ended = |error: tokio::task::JoinError| StoreError::Foreign(error.to_string().into());
-        let found = search.await.map_err(|error| ControlError::Store(ended(error)))?;
-        Ok(Denials { is_recording: self.inner.denials.is_on(), unread_hours, ..found })
+        let part = part.to_owned();
+        self.inner.search(since, move |subject| subject.is_like(part.as_bytes())).await
     }
 }
 
@@ -123,26 +112,57 @@ impl Inner {
         self.denials.turn();
         let request = &*policy.typed(request);
         for counter in counters {
-            let (Some(reason), Some(place), true) =
-                (counter.denied, counter.rule.number(), counter.denies())
+            let (Some(reason), true, Some((rule, limit))) =
+                (counter.denied, counter.denies(), limit_of(policy, counter))
             else {
                 continue;
-            };
-            let rule = policy.rule_at(place);
-            let limit = LimitPlace {
-                rule: place,
-                overridden: counter.overridden.number(),
-                limit: u32::from(counter.limit),
-            };
-            let limit = match counter.brought() {
-                Some(limit) => limit.name().unwrap_or("0"),
-                None => policy.named_limit(limit).name(),
             };
             let field =
                 field_of(rule, limit, rule.subject_key(request, &self.secret), &self.secret);
             let values = || rule.key().map(|name| (name, rule.subject_value(request, name)));
             self.denials.counts.count(field, reason, || Denied::new(rule.name(), limit, values()));
         }
+    }
+
+    /// Counts a sampled request that was allowed at each of its limits. It stands for `weight` requests.
+    #[cold]
+    #[inline(never)]
+    pub fn note_allowed(
+        &self,
+        weight: u64,
+        policy: &Policy,
+        request: &Request<'_>,
+        counters: &[CounterOutcome],
+    ) {
+        self.denials.turn();
+        let request = &*policy.typed(request);
+        for counter in counters.iter().filter(|counter| counter.decides()) {
+            let Some((rule, limit)) = limit_of(policy, counter) else { continue };
+            let key = rule.subject_key(request, &self.secret);
+            self.denials.counts.allowed.add(field_of(rule, limit, key, &self.secret), weight);
+        }
+    }
+
+    /// Searches the whole record since a time.
+    async fn search(
+        self: &Arc<Self>,
+        since: SystemTime,
+        is_wanted: impl Fn(&Denied) -> bool + Send + 'static,
+    ) -> Result<Denials, ControlError> {
+        let since = self.since(since);
+        self.denials.settle();
+        // The next question waits here, and not for a lock that blocks its thread.
+        let _searching = self.denials.searching.lock().await;
+        let unread_hours = match &self.engine {
+            Engine::Memory(_) => 0,
+            Engine::Redis(store) => self.read_denials(store, since).await?,
+        };
+        let inner = Arc::clone(self);
+        // A full record has half a million subjects.
+        let search = tokio::task::spawn_blocking(move || inner.search_denials(since, is_wanted));
+        let ended = |error: tokio::task::JoinError| StoreError::Foreign(error.to_string().into());
+        let found = search.await.map_err(|error| ControlError::Store(ended(error)))?;
+        Ok(Denials { is_recording: self.denials.is_on(), unread_hours, ..found })
     }
 
     /// Returns the minute from which an answer begins.
@@ -186,6 +206,19 @@ impl Inner {
         fields.dedup();
         Ok(fields)
     }
+}
+
+/// Returns the rule of a counter, and the name of its limit. `None` for an inline limit.
+fn limit_of<'p>(policy: &'p Policy, counter: &'p CounterOutcome) -> Option<(&'p Rule, &'p str)> {
+    let rule = counter.rule.number()?;
+    let name = match counter.brought() {
+        Some(limit) => limit.name().unwrap_or("0"),
+        None => {
+            let (overridden, limit) = (counter.overridden.number(), u32::from(counter.limit));
+            policy.named_limit(LimitPlace { rule, overridden, limit }).name()
+        }
+    };
+    Some((policy.rule_at(rule), name))
 }
 
 /// Returns the hash of rule, limit and subject. A reset of the rule does not change it, unlike the keys of counters.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::super::Inner;
 use crate::control::ControlError;
-use crate::denials::{Denials, HOURS_KEPT, Hours, MINUTE_US, MINUTES};
+use crate::denials::{Denials, Denied, HOURS_KEPT, Hours, MINUTE_US, MINUTES};
 use crate::engine::RedisStore;
 #[cfg(feature = "redis")]
 use crate::time::monotonic_us;
@@ -78,10 +78,10 @@ impl Inner {
     }
 
     /// Searches what was read, or with state in memory all that there is.
-    pub fn read_denials_like(&self, part: &str, since: u64) -> Denials {
+    pub fn search_denials(&self, since: u64, is_wanted: impl Fn(&Denied) -> bool) -> Denials {
         match self.engine.is_memory() {
-            true => self.denials.hours.lock().like(part, since),
-            false => self.denials.index.lock().hours.like(part, since),
+            true => self.denials.hours.lock().matching(since, is_wanted),
+            false => self.denials.index.lock().hours.matching(since, is_wanted),
         }
     }
 
@@ -120,8 +120,12 @@ impl Inner {
         match *store {}
     }
 
-    pub(crate) fn read_denials_like(&self, part: &str, since: u64) -> Denials {
-        self.denials.hours.lock().like(part, since)
+    pub(crate) fn search_denials(
+        &self,
+        since: u64,
+        is_wanted: impl Fn(&Denied) -> bool,
+    ) -> Denials {
+        self.denials.hours.lock().matching(since, is_wanted)
     }
 }
 
