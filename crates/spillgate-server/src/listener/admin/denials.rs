@@ -1,4 +1,5 @@
-//! Finds when subjects were denied, and by which limits: `?attr.tenant=acme&since=2h`, or `?like=acme`.
+//! Finds when subjects were denied, and by which limits: `?attr.tenant=acme&since=2h`, or `?like=acme`. Without either
+//! it lists the most denied subjects.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use hyper::Uri;
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use serde::Serialize;
 use spillgate::Request;
-use spillgate::denials::{Denials, DeniedSubject};
+use spillgate::denials::{Denials, DeniedHour, DeniedSubject};
 
 use super::Problem;
 use super::instant::Instant;
@@ -44,6 +45,16 @@ struct EntryAnswer<'d> {
     whole: bool,
     reason: &'static str,
     denied: u64,
+    /// About how many were allowed in the minutes with a denial; null if unknown.
+    allowed: Option<u64>,
+    hours: Vec<HourAnswer>,
+}
+
+#[derive(Serialize)]
+struct HourAnswer {
+    at: Instant,
+    denied: u64,
+    allowed: Option<u64>,
     minutes: Vec<Instant>,
 }
 
@@ -58,9 +69,11 @@ struct Asked<'u> {
 pub async fn find(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     let asked = Asked::parse(&uri, Timestamp::now())?;
     let since = SystemTime::from(asked.since.max(Timestamp::now() - KEPT));
+    let (limiter, rule) = (app.limiter(), asked.rule.as_deref());
     let found = match &asked.like {
-        Some(part) => app.limiter().denials_like(part, since).await?,
-        None => app.limiter().denials_of(asked.rule.as_deref(), &asked.subject, since).await?,
+        Some(part) => limiter.denials_like(part, since).await?,
+        None if asked.subject.attributes().count() == 0 => limiter.most_denied(rule, since).await?,
+        None => limiter.denials_of(rule, &asked.subject, since).await?,
     };
     let answer = DenialsAnswer::new(Instant(since), &found);
     Ok(answer::json(&answer, answer::ANSWER_BYTES * (1 + answer.entries.len())))
@@ -117,7 +130,19 @@ impl<'d> EntryAnswer<'d> {
             whole: entry.is_whole,
             reason: entry.reason.as_str(),
             denied: entry.denied,
-            minutes: entry.minutes.iter().map(|at| Instant(*at)).collect(),
+            allowed: entry.allowed,
+            hours: entry.hours.iter().map(HourAnswer::new).collect(),
+        }
+    }
+}
+
+impl HourAnswer {
+    fn new(hour: &DeniedHour) -> HourAnswer {
+        HourAnswer {
+            at: Instant(hour.begin),
+            denied: hour.denied,
+            allowed: hour.allowed,
+            minutes: hour.minutes.iter().map(|at| Instant(*at)).collect(),
         }
     }
 }
@@ -165,7 +190,9 @@ mod tests {
             let uri: Uri = format!("/admin/v1/denials?{query}").parse().unwrap();
             Asked::parse(&uri, Timestamp::UNIX_EPOCH).is_ok()
         };
-        for right in ["", "like=acme&since=3h", "rule=api&attr.tenant=acme", "attr.tenant=acme"] {
+        for right in
+            ["", "since=15m", "rule=api", "like=acme&since=3h", "rule=api&attr.tenant=acme"]
+        {
             assert!(parsed(right), "{right}");
         }
         for wrong in

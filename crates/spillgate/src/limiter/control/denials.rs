@@ -97,6 +97,49 @@ impl Limiter {
         let part = part.to_owned();
         self.inner.search(since, move |subject| subject.is_like(part.as_bytes())).await
     }
+
+    /// Returns the most denied subjects since a time within the last 48 hours: of all rules, or of one.
+    ///
+    /// On a store this reads the whole record since then, like [`denials_like`](Self::denials_like).
+    ///
+    /// # Errors
+    /// Returns [`ControlError::Refused`] if there is no such rule, and [`ControlError::Store`] if the store does not
+    /// answer.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::{Duration, UNIX_EPOCH};
+    ///
+    /// use spillgate::testing::ManualClock;
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let api = Rule::new("api").key(["tenant"]).limit(Limit::per_day(1));
+    /// let policy = Policy::builder().rule(api).build()?;
+    /// let clock = ManualClock::new();
+    /// let limiter = Limiter::builder().policy(policy).manual_clock(&clock).denials(true).build().await?;
+    /// let (acme, globex) = (Request::new().with("tenant", "acme"), Request::new().with("tenant", "globex"));
+    /// limiter.check_batch(&[acme.clone(), acme, globex.clone(), globex.clone(), globex]).await;
+    ///
+    /// clock.advance(Duration::from_secs(60));
+    /// let denials = limiter.most_denied(Some("api"), UNIX_EPOCH + clock.now() - Duration::from_secs(900)).await?;
+    /// let counts = denials.subjects.iter().map(|subject| (&*subject.attributes[0].1, subject.denied));
+    /// assert_eq!(counts.collect::<Vec<_>>(), [(&b"globex"[..], 2), (&b"acme"[..], 1)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub async fn most_denied(
+        &self,
+        rule: Option<&str>,
+        since: SystemTime,
+    ) -> Result<Denials, ControlError> {
+        if let Some(name) = rule {
+            let policy = &self.inner.in_force.load().policy;
+            policy.rule(name).ok_or_else(|| policy.unknown_rule(name))?;
+        }
+        let rule = rule.map(str::to_owned);
+        let is_wanted =
+            move |subject: &Denied| rule.as_deref().is_none_or(|it| it == &*subject.rule);
+        self.inner.search(since, is_wanted).await
+    }
 }
 
 impl Inner {
