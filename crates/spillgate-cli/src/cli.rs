@@ -138,7 +138,7 @@ pub(crate) struct CheckArgs {
 /// Explains how a request would be decided, and how a higher limit would change that.
 ///
 /// Nothing is charged. The explanation comes from the admin API of a server, or from a store
-/// directly.
+/// directly. A server that records denials also shows those of the last 48 hours.
 #[derive(Args, Debug)]
 #[command(after_help = EXPLAIN_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct ExplainArgs {
@@ -236,12 +236,13 @@ pub(crate) struct FleetArgs {
 
 /// Shows when subjects were denied in the last 48 hours, and by which limits.
 ///
+/// Without attributes and without --like, it shows the most denied subjects. Times are in UTC.
 /// Every instance records denials after each minute, so the last minutes may be missing.
 #[derive(Args, Debug)]
 #[command(after_help = DENIALS_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct DenialsArgs {
     /// Attributes of the subject: all of the rule's key, such as tenant=acme
-    #[arg(value_name = "NAME=VALUE", value_parser = attribute, required_unless_present = "like")]
+    #[arg(value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) attributes: Vec<(String, String)>,
 
     /// Search all rules by a part of a value instead, in capitals or not
@@ -416,6 +417,7 @@ const DENIALS_EXAMPLES: &str = "\
 Examples:
   spillgate denials tenant=acme
   spillgate denials tenant=acme --rule api --since 24h
+  spillgate denials --since 15m
   spillgate denials --like acme --since 2030-01-31T18:00:00Z --json
 
 Exit codes: 0 denials are listed, 1 none was recorded, 2 error.";

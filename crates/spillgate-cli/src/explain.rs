@@ -4,31 +4,52 @@ use std::process::ExitCode;
 
 use axum::body::Body;
 use hyper::Request;
+use hyper::body::Bytes;
 use serde::Deserialize;
 use spillgate_server::{EXPLAIN, explain_routes};
 use spillgate_tools::{Failure, say};
 use tokio::runtime::Runtime;
 
 use crate::cli::{Cost, ExplainArgs};
-use crate::client;
+use crate::client::{self, Session};
+use crate::denials;
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let path = format!("{}?{}", EXPLAIN, query(args));
-    let reply = Runtime::new()?.block_on(async {
+    let (reply, denials) = Runtime::new()?.block_on(async {
         match &args.asked.redis {
-            None => client::ask_admin_api(&args.api, Request::get(path), Vec::new()).await,
+            None => ask_server(args, &path).await,
             Some(store) => {
                 let request = Request::get(path).body(Body::empty())?;
-                client::ask_store(store, args.asked.config.as_deref(), explain_routes, request)
-                    .await
+                let config = args.asked.config.as_deref();
+                let reply = client::ask_store(store, config, explain_routes, request).await?;
+                Ok((reply, None))
             }
         }
     })?;
-    match args.asked.json {
-        true => say(&String::from_utf8_lossy(&reply))?,
-        false => say(&client::read::<Answer>(&reply)?)?,
+    if args.asked.json {
+        say(&String::from_utf8_lossy(&reply))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let explained: Answer = client::read(&reply)?;
+    match denials {
+        Some(denials) => say(&format!("{explained}\n\n{denials}"))?,
+        None => say(&explained)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the explanation of a server, and the text of the denials that it has recorded.
+async fn ask_server(args: &ExplainArgs, path: &str) -> Result<(Bytes, Option<String>), Failure> {
+    let mut session = Session::of_admin_api(&args.api)?;
+    let reply = session.ask(Request::get(path), Vec::new()).await?;
+    if args.asked.json {
+        return Ok((reply, None));
+    }
+    let denials = denials::lately(&mut session, &args.asked.attributes).await;
+    // While the store is down there is an explanation, but no record.
+    let unknown = |error: Failure| Some(format!("Denials of the last 48 hours: {error}"));
+    Ok((reply, denials.unwrap_or_else(unknown)))
 }
 
 fn query(args: &ExplainArgs) -> String {

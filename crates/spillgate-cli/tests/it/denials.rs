@@ -24,9 +24,10 @@ fn deny_ten_minutes_ago(redis: &RedisServer, secret: [u8; 16]) {
         let builder = Limiter::builder().policy(Policy::from_toml(RULE).unwrap());
         let builder = builder.redis(redis.url()).key_secret(secret).denials(true);
         let limiter = builder.manual_clock(&clock).build().await.unwrap();
-        let acme = Request::new().with("tenant", "acme-eu").costing(2);
+        let acme = Request::new().with("tenant", "acme-eu");
+        assert!(limiter.check(&acme).await.allowed());
         for _ in 0..3 {
-            assert!(!limiter.check(&acme).await.allowed());
+            assert!(!limiter.check(&acme.clone().costing(2)).await.allowed());
         }
         clock.advance(Duration::from_secs(120));
         let is_written = || redis.command(&["KEYS", "sg1:{fleet:default}:d:*"]);
@@ -58,17 +59,36 @@ fn an_operator_finds_why_a_customer_was_denied() {
 
     let (code, shown) = asked(&["tenant=acme-eu"]);
     assert!(
-        shown.contains("tenant=acme-eu\n  3 denied by rule api, limit 0: cost-exceeds-limit\n"),
+        shown.contains("tenant=acme-eu\n  3 denied by rule api, limit 0: cost-exceeds-limit\n    "),
         "{shown}"
     );
-    assert!(shown.contains(" UTC  1 minute"), "{shown}");
+    assert!(shown.contains(":00  3 denied, about 1 allowed, in "), "{shown}");
+    assert!(shown.starts_with("Denials since ") && shown.contains(", times in UTC\n"), "{shown}");
     assert_eq!(code, Some(0));
+    // Without a subject the most denied ones are listed, of all rules or of one.
+    for query in [&["--since", "15m"][..], &["--since", "15m", "--rule", "api"]] {
+        let (code, shown) = asked(query);
+        assert!(shown.contains("tenant=acme-eu\n  3 denied") && code == Some(0), "{shown}");
+    }
+    assert_eq!(asked(&["--since", "15m", "--rule", "no"]).0, Some(2));
     let (code, like) = asked(&["--like", "CME-E", "--json"]);
     let like: Value = serde_json::from_str(&like).unwrap();
     assert_eq!(
         (code, &like["complete"], &like["entries"][0]["denied"]),
         (Some(0), &true.into(), &3.into())
     );
+
+    // An explanation ends with them.
+    let explained = |arguments: &[&str]| {
+        let output = run(&[&["explain", "--url", &url], arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown = explained(&["tenant=acme-eu", "path=/"]);
+    assert!(shown.contains("matched: api\n\nDenials since ") && shown.contains("  3 denied by"));
+    let shown = explained(&["tenant=bob"]);
+    assert!(shown.contains("\n\nNot recorded: ") && shown.contains("20 most denied"), "{shown}");
+    assert!(!explained(&["user=ann"]).contains("ecorded"), "it names no subject");
 
     // A subject without a record is not said to be allowed.
     for query in [&["tenant=bob"][..], &["tenant=acme-eu", "--since", "1m"]] {
