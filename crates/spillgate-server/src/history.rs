@@ -215,6 +215,9 @@ impl History {
         let mut state = self.lock();
         let State { watch, events, .. } = &mut *state;
         watch.look(limiter, &stats, &shards, at.wall_ms, events);
+        for event in events.take_unreported() {
+            limiter.note_event(event.kind.name(), &event.text);
+        }
         state.add(counts, &stats, &shards, at);
     }
 

@@ -14,8 +14,11 @@ use spillgate_redis::history::{Counts, Facts, HourOfFleet, SLOTS};
 use crate::control::system_time;
 use crate::metrics::{Decisions, Durations, RESULTS};
 
+mod event;
 mod recorder;
 
+pub(crate) use event::Events;
+pub use event::FleetEvent;
 pub(crate) use recorder::{Recorder, Totals};
 
 /// The history of a fleet over some time.
@@ -30,6 +33,8 @@ pub struct FleetHistory {
     /// The decisions of each rule in these minutes. In each hour 64 rules are counted by themselves; all others are the
     /// entry without a name.
     pub rules: Vec<(Option<String>, Decisions)>,
+    /// The events of instances within this time, the oldest first; the newest 500 if there are more.
+    pub events: Vec<FleetEvent>,
 }
 
 /// The decisions of all instances in one minute.

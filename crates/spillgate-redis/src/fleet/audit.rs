@@ -1,5 +1,7 @@
-//! The audit in the fleet's record: a stream of the last changes by operators. The changes are sealed: their content is
-//! unknown here.
+//! The audit in the fleet's record: a stream of the last changes by operators, and beside it one of the last events of
+//! instances. Both are sealed: their content is unknown here.
+
+use std::ops::RangeInclusive;
 
 use ::redis::Value;
 
@@ -23,8 +25,23 @@ pub struct Place {
 
 /// Returns the call that appends a change to the audit of a record.
 pub fn append(record: &str, sealed: &[u8]) -> Call {
-    let call = Call::of_command("XADD").with(key(record)).with("MAXLEN").with("~");
-    call.with(CHANGES_MAX).with("*").with(FIELD).with(sealed)
+    append_to(key(record), CHANGES_MAX, sealed)
+}
+
+/// Returns the call that appends an event of an instance.
+pub fn append_event(record: &str, sealed: &[u8]) -> Call {
+    append_to(key_of_events(record), EVENTS_MAX, sealed)
+}
+
+/// Returns the call for the newest events that were appended within a time, in ms since 1970-01-01 00:00 UTC.
+pub fn events(record: &str, within_ms: RangeInclusive<u64>) -> Call {
+    let call = Call::of_command("XREVRANGE").with(key_of_events(record)).with(*within_ms.end());
+    call.with(*within_ms.start()).with("COUNT").with(EVENTS_PER_CALL)
+}
+
+fn append_to(key: String, most: usize, sealed: &[u8]) -> Call {
+    let call = Call::of_command("XADD").with(key).with("MAXLEN").with("~").with(most);
+    call.with("*").with(FIELD).with(sealed)
 }
 
 impl Page {
@@ -66,6 +83,10 @@ fn read(entry: Value) -> Option<(String, Vec<u8>)> {
     Some((String::from_utf8(id.clone()).ok()?, sealed.clone()))
 }
 
+fn key_of_events(record: &str) -> String {
+    format!("sg1:{{{record}}}:e")
+}
+
 fn key(record: &str) -> String {
     format!("sg1:{{{record}}}:a")
 }
@@ -75,3 +96,7 @@ const FIELD: &str = "r";
 const CHANGES_MAX: usize = 10_000;
 /// The most changes of one call. It takes 0.03 ms for changes of 300 bytes, and 0.6 ms for the largest, which have 8 KiB.
 const CHANGES_PER_CALL: usize = 128;
+/// The events that their stream keeps. A shard that comes and goes makes two for each instance.
+const EVENTS_MAX: usize = 5_000;
+/// The most events of one call: it takes less than 1 ms.
+const EVENTS_PER_CALL: usize = 500;

@@ -27,7 +27,11 @@ pub(crate) enum EventKind {
 
 /// The last events, the newest last, without changes by operators.
 #[derive(Default)]
-pub struct Events(VecDeque<Event>);
+pub struct Events {
+    last: VecDeque<Event>,
+    /// Those that the fleet does not have yet.
+    unreported: Vec<Event>,
+}
 
 impl Event {
     pub(crate) fn new(at_ms: u64, kind: EventKind, rule: Option<&str>, text: &str) -> Event {
@@ -42,6 +46,21 @@ impl Event {
 }
 
 impl EventKind {
+    const ALL: [EventKind; 7] = [
+        EventKind::Start,
+        EventKind::Reload,
+        EventKind::ReloadRefused,
+        EventKind::Change,
+        EventKind::Degraded,
+        EventKind::Recovered,
+        EventKind::StateLoss,
+    ];
+
+    /// Returns the kind that the admin API spells so.
+    pub(crate) fn named(name: &str) -> Option<EventKind> {
+        EventKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// Returns the kind as the admin API spells it.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -59,19 +78,29 @@ impl EventKind {
 impl Events {
     /// Adds an event. At the bound the oldest one goes.
     pub fn add(&mut self, event: Event) {
-        if self.0.len() == EVENTS_MAX {
-            self.0.pop_front();
+        if self.last.len() == EVENTS_MAX {
+            self.last.pop_front();
         }
-        self.0.push_back(event);
+        if self.unreported.len() < UNREPORTED_MAX {
+            self.unreported.push(event.clone());
+        }
+        self.last.push_back(event);
+    }
+
+    /// Takes the events that the fleet does not have yet.
+    pub fn take_unreported(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.unreported)
     }
 
     /// Returns the events, the newest last.
     pub fn all(&self) -> impl Iterator<Item = &Event> {
-        self.0.iter()
+        self.last.iter()
     }
 }
 
 /// More than a day has, unless a shard comes and goes all the time.
 const EVENTS_MAX: usize = 1_000;
+/// The most events of a second that the fleet gets.
+const UNREPORTED_MAX: usize = 100;
 /// The most characters of a text.
 const TEXT_MAX: usize = 300;

@@ -5,9 +5,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use spillgate::Limiter;
 use spillgate::control::ControlError;
-use spillgate::history::FleetMinute;
+use spillgate::history::{FleetEvent, FleetMinute};
 
 use super::changes::{self, ms_of};
+use super::event::{Event, EventKind};
 use super::window::{Column, Times};
 use super::{Extract, Range, RuleSum, Series, now_ms};
 
@@ -41,6 +42,7 @@ pub(crate) async fn extract(
     };
     let audit = limiter.audit_log(None, CHANGES_MAX).await;
     let mut events = changes::of_audit(&audit.records, now_ms());
+    events.extend(joined(&history.events));
     events.retain(|event| (from_ms..=until_ms).contains(&event.at_ms) && event.concerns(rule));
     events.sort_by_key(|event| event.at_ms);
     Ok(Some(Extract {
@@ -50,6 +52,35 @@ pub(crate) async fn extract(
         rules,
         events,
     }))
+}
+
+/// Returns the events of instances, one for all instances that had an equal one at about the same time.
+fn joined(events: &[FleetEvent]) -> Vec<Event> {
+    let mut joined: Vec<(&FleetEvent, Vec<&str>)> = Vec::new();
+    for event in events {
+        let is_equal = |(first, _): &&mut (&FleetEvent, _)| {
+            let later = event.at.duration_since(first.at).unwrap_or_default();
+            (&first.kind, &first.text) == (&event.kind, &event.text) && later < ABOUT
+        };
+        match joined.iter_mut().rev().find(is_equal) {
+            Some((_, instances)) if !instances.contains(&&*event.instance) => {
+                instances.push(&event.instance)
+            }
+            Some(_) => {}
+            None => joined.push((event, vec![&event.instance])),
+        }
+    }
+    let event = |(first, instances): (&FleetEvent, Vec<&str>)| {
+        let kind = EventKind::named(&first.kind)?;
+        let named = instances.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+        let more = match instances.len().saturating_sub(NAMED_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let text = format!("{named}{more}: {}", first.text);
+        Some(Event::new(ms_of(first.at), kind, None, &text))
+    };
+    joined.into_iter().filter_map(event).collect()
 }
 
 fn column(minute: &FleetMinute) -> Column {
@@ -72,3 +103,7 @@ fn column(minute: &FleetMinute) -> Column {
 const MINUTE_MS: u64 = 60_000;
 /// The newest changes that become events.
 const CHANGES_MAX: usize = 1_000;
+/// Equal events of several instances within this time are one.
+const ABOUT: Duration = Duration::from_secs(60);
+/// The most instances that a joined event names.
+const NAMED_MAX: usize = 3;

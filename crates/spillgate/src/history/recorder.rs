@@ -6,8 +6,9 @@ use std::collections::{HashMap, VecDeque};
 use parking_lot::Mutex;
 use spillgate_redis::history::SLOTS;
 
-use super::{Hours, MINUTE_US, OwnMinute, SPREAD_US};
+use super::{Events, Hours, MINUTE_US, OwnMinute, SPREAD_US};
 use crate::metrics::{Decisions, Durations, RuleCounts};
+use crate::subject::Secret;
 use crate::time::Clock;
 
 /// What one instance knows of the history.
@@ -17,6 +18,7 @@ pub(crate) struct Recorder {
     state: Mutex<State>,
     /// What was read of the record. A question holds it while it reads.
     pub(crate) hours: tokio::sync::Mutex<Hours>,
+    pub(crate) events: Events,
 }
 
 #[derive(Debug)]
@@ -37,10 +39,15 @@ pub(crate) struct Totals {
 }
 
 impl Recorder {
-    pub(crate) fn new(clock: Clock) -> Recorder {
+    pub(crate) fn new(clock: Clock, secret: &Secret) -> Recorder {
         let minute = clock.now_us() / MINUTE_US;
         let state = State { minute, before: Totals::default(), unsent: VecDeque::new() };
-        Recorder { clock, state: Mutex::new(state), hours: Default::default() }
+        Recorder {
+            clock,
+            state: Mutex::new(state),
+            hours: Default::default(),
+            events: Events::new(secret),
+        }
     }
 
     pub(crate) fn now_us(&self) -> u64 {

@@ -199,7 +199,7 @@ impl LimiterBuilder {
         let inner = Arc::new(Inner {
             denials: Recorder::new(keeping, allowed, self.clock.clone(), &secret),
             #[cfg(feature = "redis")]
-            history: crate::history::Recorder::new(self.clock.clone()),
+            history: crate::history::Recorder::new(self.clock.clone(), &secret),
             metrics: Metrics::new(!engine.is_memory(), self.counting),
             engine,
             in_force: Published::new(in_force),

@@ -88,6 +88,7 @@ fn two_instances_record_their_minutes_together_and_they_survive_a_restart_of_bot
         ask(&other, "acme", 4).await;
         ask(&other, "bob", 1).await;
         assert!(history(&one, None).await.minutes.is_empty(), "the minute is not over");
+        one.note_event("reload", "policy file reloaded");
         go_on(2, &clock, &one, (0, 2, 3, 5), began).await;
         ask(&other, "carl", 1).await;
         drop((one, other));
@@ -108,6 +109,10 @@ fn two_instances_record_their_minutes_together_and_they_survive_a_restart_of_bot
         assert_eq!((first.sources.iter().sum::<u32>(), first.times.count()), (11, 8));
         let api = history(&restarted, Some("api")).await;
         assert_eq!((api.minutes[0].decisions.allowed(), api.minutes[0].decisions.denied()), (3, 5));
+        let [event] = &whole.events[..] else { panic!("{:?}", whole.events) };
+        let name = restarted.fleet().await.unwrap()[0].report.name.clone();
+        assert_eq!((&event.instance, &*event.kind), (&name, "reload"));
+        assert_eq!(event.text, "policy file reloaded");
         let unknown = history(&restarted, Some("no")).await;
         assert_eq!(unknown.minutes[0].decisions.all(), 0);
         let none = restarted.fleet_history(UNIX_EPOCH, began, None).await.unwrap().unwrap();

@@ -1,7 +1,7 @@
 //! The history of an instance.
 
 use serde_json::{Value, json};
-use spillgate_testkit::eventually;
+use spillgate_testkit::{RedisServer, eventually};
 
 use super::{api_rule, decision, expect_ok, refused};
 use crate::server::{Server, on_both_engines};
@@ -102,6 +102,7 @@ fn an_invalid_query_names_its_field() {
         ("?rule=api&rule=api", 400, "rule", "given twice"),
         ("?until=yesterday", 400, "until", "\"yesterday\" is not a valid instant"),
         ("?since=0", 400, "since", "there are range, until, rule and of"),
+        ("?of=all", 400, "of", "expected fleet or instance, got \"all\""),
         ("?rule=none", 404, "rule", "there is no rule"),
         ("?rule=", 404, "rule", "there is no rule"),
     ] {
@@ -110,4 +111,34 @@ fn an_invalid_query_names_its_field() {
         assert_eq!((answered, named.as_str()), (status, field), "{query:.40}: {detail}");
         assert!(detail.contains(part), "{query:.40}: {detail}");
     }
+}
+
+#[test]
+fn the_fleet_has_the_events_of_its_instances_and_in_memory_the_instance_is_the_fleet() {
+    let file = api_rule();
+    let redis = RedisServer::start();
+    let store = ["--config", file.path(), "--redis", &redis.url()];
+    let (one, other) = (Server::start(&store), Server::start(&store));
+    let starts = |server: &Server| {
+        let found = history(server, "?range=1h&of=fleet");
+        assert_eq!((&found["of"], &found["step_ms"]), (&json!("fleet"), &json!(60_000)), "{found}");
+        assert_eq!(found["totals"]["store"], Value::Null, "{found}");
+        texts(&found).iter().filter(|text| text.ends_with(": this instance started")).count()
+    };
+    // Both have the name of this machine, so they are one event.
+    eventually(|| starts(&one) == 1 && starts(&other) == 1);
+    drop(other);
+    let off = json!({"mode": "off"});
+    expect_ok(&one, "PUT", "/admin/v1/rules/api/mode", &off);
+    drop(one);
+    let restarted = Server::start(&store);
+    let is_kept = || {
+        let found = history(&restarted, "?range=1h&of=fleet&rule=api");
+        let texts = texts(&found);
+        texts.contains(&"local set api to off")
+    };
+    eventually(|| is_kept() && starts(&restarted) >= 1);
+    let alone = Server::start(&["--config", file.path()]);
+    let found = history(&alone, "?of=fleet");
+    assert_eq!((&found["of"], &found["step_ms"]), (&json!("instance"), &json!(1_000)), "{found}");
 }

@@ -167,7 +167,10 @@ pub fn asked_in(uri: &Uri) -> Result<Asked, Problem> {
                 let whose = match value.as_ref() {
                     "fleet" => Whose::Fleet,
                     "instance" => Whose::Instance,
-                    _ => return Err(Problem::in_field("of", NO_SUCH_SCOPE)),
+                    other => {
+                        let expected = format!("expected fleet or instance, got {other:?}");
+                        return Err(Problem::in_field("of", &expected));
+                    }
                 };
                 once(&mut of, &name, whose)?;
             }
@@ -251,5 +254,4 @@ impl<'h> EventAnswer<'h> {
 /// The estimated bytes of a point in all columns.
 const POINT_BYTES: usize = 160;
 const NO_SUCH_RANGE: &str = "no such range; write 3m, 15m, 1h, 24h or 48h";
-const NO_SUCH_SCOPE: &str = "expected fleet or instance";
 const NO_SUCH_PARAMETER: &str = "no such parameter; there are range, until, rule and of";

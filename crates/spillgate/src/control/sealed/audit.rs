@@ -12,7 +12,8 @@ use crate::policy::Mode;
 use crate::request::Cost;
 use crate::subject::{Encoding, Secret};
 
-/// Seals and opens changes. Its key is not that of entries, since a change and its entry have one stamp.
+/// Seals and opens changes, or events of instances. Its key is not that of entries, since a change and its entry have one
+/// stamp.
 pub(crate) struct AuditSeal(XChaCha20Poly1305);
 
 impl AuditSeal {
@@ -20,22 +21,35 @@ impl AuditSeal {
         AuditSeal(XChaCha20Poly1305::new(&secret.derived(b"audit of changes").into()))
     }
 
+    pub(crate) fn of_events(secret: &Secret) -> AuditSeal {
+        AuditSeal(XChaCha20Poly1305::new(&secret.derived(b"events of instances").into()))
+    }
+
     /// Returns the nonce, which begins with the stamp, and the sealed change.
     pub(crate) fn sealed(&self, stamp: Stamp, record: &AuditRecord) -> Vec<u8> {
-        let nonce = [stamp.time_us, stamp.random, random()].map(u64::to_be_bytes);
-        let sealed = self.0.encrypt(&nonce_of(nonce.as_flattened()), encoded(record).as_bytes());
-        let sealed = sealed.expect("a change is far below the cipher's 256 GiB");
-        [nonce.as_flattened(), &sealed].concat()
+        self.sealed_text(stamp, &encoded(record))
     }
 
     /// Opens a change. Returns `None` if it was sealed with another secret or by a later version, or if it is forged.
     pub(crate) fn open(&self, stored: &[u8]) -> Option<(Stamp, AuditRecord)> {
+        let (stamp, text) = self.open_text(stored)?;
+        Some((stamp, decoded(&text, stamp.time_us)?))
+    }
+
+    pub(crate) fn sealed_text(&self, stamp: Stamp, text: &Encoding) -> Vec<u8> {
+        let nonce = [stamp.time_us, stamp.random, random()].map(u64::to_be_bytes);
+        let sealed = self.0.encrypt(&nonce_of(nonce.as_flattened()), text.as_bytes());
+        let sealed = sealed.expect("a change is far below the cipher's 256 GiB");
+        [nonce.as_flattened(), &sealed].concat()
+    }
+
+    pub(crate) fn open_text(&self, stored: &[u8]) -> Option<(Stamp, Vec<u8>)> {
         let (nonce, sealed) = stored.split_at_checked(NONCE_BYTES)?;
         let (time_us, rest) = nonce.split_first_chunk()?;
         let (random, _) = rest.split_first_chunk()?;
         let [time_us, random] = [time_us, random].map(|number| u64::from_be_bytes(*number));
         let opened = self.0.decrypt(&nonce_of(nonce), sealed).ok()?;
-        Some((Stamp { time_us, random }, decoded(&opened, time_us)?))
+        Some((Stamp { time_us, random }, opened))
     }
 }
 

@@ -45,7 +45,28 @@ impl Limiter {
             let read = store.history_of(hour).await.map_err(ControlError::Store)?;
             hours.note(hour, read, now_us);
         }
-        Ok(Some(hours.history(first..=last, rule)))
+        let within_ms = us_of(since) / 1_000..=us_of(until) / 1_000;
+        let events = store.events(within_ms).await.map_err(ControlError::Store)?;
+        let events = recorder.events.opened(&events);
+        Ok(Some(FleetHistory { events, ..hours.history(first..=last, rule) }))
+    }
+
+    /// Adds an event of this instance to the history of the fleet, such as a reload: a word for its kind, and a sentence. With
+    /// state in memory it does nothing.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::Limiter;
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// limiter.note_event("reload", "policy file reloaded: 3 rules in force");
+    /// # });
+    /// ```
+    pub fn note_event(&self, kind: &str, text: &str) {
+        let Inner { engine, control, history, identity, .. } = &*self.inner;
+        if !engine.is_memory() {
+            history.events.add(control.now_us(), &identity.name, kind, text);
+        }
     }
 }
 
@@ -69,6 +90,13 @@ impl Inner {
         if let Ok(mut hours) = self.history.hours.try_lock() {
             hours.drop_unused(self.history.now_us());
         }
+        for _ in 0..EVENTS_AT_ONCE {
+            let Some((stamp, sealed)) = self.history.events.next() else { break };
+            if store.append_event(&sealed).await.is_err() {
+                return;
+            }
+            self.history.events.note_sent(stamp);
+        }
         let Some(minute) = self.history.due(store.instance_id()) else { return };
         // If it fails, the next look tries again. The record takes a minute once.
         if store.add_history(&minute.stored()).await.is_ok() {
@@ -81,3 +109,6 @@ fn us_of(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
+
+/// The most events that one look appends, since the next heartbeat waits for it.
+const EVENTS_AT_ONCE: usize = 8;
