@@ -1,5 +1,5 @@
-// One subject: the state of each limit, the overrides that cover it, the decision that its next request would get, and what an
-// operator can change.
+// One subject: the state of each limit, the overrides that cover it, the decision that its next request would get, its denials of
+// the last 48 hours, and what an operator can change.
 
 import { LASTING, coverOf, refund, removeOverride, reset, setOverride } from './actions.js';
 import { el, labelled, section, select, write } from './dom.js';
@@ -7,6 +7,7 @@ import { live } from './live.js';
 import { forOperators } from './role.js';
 import { bar, rulePageOf } from './rules.js';
 import { ask, subjectQuery } from './server.js';
+import { timelinePanel } from './timeline.js';
 import { attributes, author, clock, duration, ends, isNetwork, limitsOf, number, subject as text } from './words.js';
 
 const EVERY_MS = 2000;
@@ -15,18 +16,24 @@ export function subjectPage(place, query) {
   const rule = query.get('rule'), known = {};
   for (const [name, value] of query) if (name.startsWith('attr.')) known[name.slice(5)] = value;
   const explain = explainPanel(rule, known), state = rule ? statePanel(rule, known) : null;
-  place.append(...[state?.element, explain.element].filter(Boolean));
+  const isOneSubject = () => !findRule(rule) || isOne(findRule(rule), known);
+  const timeline = rule ? timelinePanel(rule, known, isOneSubject) : null;
+  place.append(...[state?.element, explain.element, timeline?.element].filter(Boolean));
   return {
     title: rule ? text(known) : 'Explain',
     update() {
       explain.update();
       state?.update();
+      timeline?.update();
     },
     changed() {
       explain.ask();
       state?.load();
     },
-    close: () => state?.close(),
+    close() {
+      state?.close();
+      timeline?.close();
+    },
   };
 }
 

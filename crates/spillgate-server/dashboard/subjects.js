@@ -35,7 +35,7 @@ export function ranking(none) {
 }
 
 /** A count from samples, in the three digits that mean something. */
-const rounded = count => number(Number(count.toPrecision(3)));
+export const rounded = count => number(Number(count.toPrecision(3)));
 
 /** The subjects of a list of `top` as items, over all its rules, the heaviest first. */
 export function heaviest(top, list, most) {

@@ -213,6 +213,7 @@ def free_port():
 
 
 def drive(page, world, folder):
+    deny_cyberdyne(world)
     page.size(1440, 900)
     page.open(f"http://127.0.0.1:{world.admin}/")
 
@@ -522,6 +523,8 @@ def drive(page, world, folder):
     assert ask(world, "ip=2001:db8::7", "route=/login")["reason"] == "blocked"
     call(world, "DELETE", "/admin/v1/overrides?rule=login&attr.ip=2001:db8::7")
 
+    denials(page, world)
+
     step("a refused policy file: critical, with the reason, until it is fixed")
     rules = f"{world.folder}/rules.toml"
     text = open(rules).read()
@@ -601,6 +604,40 @@ def drive(page, world, folder):
     assert not foreign, foreign
 
 
+def deny_cyberdyne(world):
+    """Has a subject allowed three times and then denied three times. Its denials are recorded a minute or two later."""
+    connection = http.client.HTTPConnection("127.0.0.1", world.port, timeout=30)
+    for cost in (1, 1, 1, 41, 41, 41):
+        check = {"attributes": {"tenant": "cyberdyne", "user": "ann"}, "cost": cost}
+        connection.request("POST", "/v1/check", json.dumps(check))
+        answer = json.loads(connection.getresponse().read())
+        assert answer["allowed"] is (cost == 1), answer
+
+
+def denials(page, world):
+    path, deadline = "/admin/v1/denials?rule=api&attr.tenant=cyberdyne&attr.user=ann", time.monotonic() + 180
+    while not call(world, "GET", path)["entries"]:
+        assert time.monotonic() < deadline, "no denial was recorded"
+        time.sleep(1)
+    step("denials: the page of the subject has the hour, both counts and a link to the charts of the minute")
+    go(page, "#/subject?rule=api&attr.tenant=cyberdyne&attr.user=ann")
+    page.until("document.querySelector('.denials article')")
+    assert page.say("document.querySelector('.denials h3').textContent") == "api/0cost-exceeds-limit"
+    assert page.say("document.querySelectorAll('.strip i').length") == 48
+    line = page.say("document.querySelector('.denials li').textContent")
+    assert re.search(r"\d\d:003 denied, (hardly any|about \d+) allowed\d\d:\d\d$", line), line
+    minute = page.say("document.querySelector('.denials li a').textContent")
+    readable(page, "#/subject?rule=api&attr.tenant=cyberdyne&attr.user=ann", ("attributes", minute))
+    page.click(".denials li a")
+    page.until("/^#\\/\\?range=1h&until=[^&]*Z&at=[^&]*Z$/.test(location.hash) && document.querySelector('.chart .time')")
+
+    step("denials: a subject without a record is not called allowed, and several subjects have no record of their own")
+    go(page, "#/subject?rule=api&attr.tenant=wayne&attr.user=ann")
+    page.until("document.querySelector('.denials')?.textContent.includes('Not recorded: ')")
+    go(page, "#/subject?rule=api&attr.tenant=wayne")
+    page.until("document.querySelector('.denials')?.textContent.includes('names several subjects')")
+
+
 def fleet_page(page, world, folder):
     step("the page of the fleet: the one with another policy first, in words; from an instance that does not reach the store, and later does")
     write(f"{world.folder}/other.toml", open(f"{world.folder}/rules.toml").read().replace("5/minute", "9/minute"))
@@ -632,13 +669,16 @@ def fleet_page(page, world, folder):
             other.wait()
         road.close()
 
-    step("in memory: no page of a fleet")
-    alone = world.start_server(redis_port=None)
+    step("in memory: no page of a fleet; with denials off: how to turn them on")
+    write(f"{world.folder}/off.toml", open(f"{world.folder}/rules.toml").read() + '\n[store]\ndenials = "off"\n')
+    alone = world.start_server("off.toml", redis_port=None)
     try:
         page.open(f"http://127.0.0.1:{alone[2]}/")
         enter_token(page)
         page.until("document.querySelector('.figures').textContent.includes('shares its limits with no other')")
         assert not page.say("document.getElementById('fleet').checkVisibility()")
+        go(page, "#/subject?rule=login&attr.ip=203.0.113.1")
+        page.until("document.querySelector('.denials')?.textContent.includes('To turn it on, set store.denials')")
     finally:
         alone[0].kill()
         alone[0].wait()

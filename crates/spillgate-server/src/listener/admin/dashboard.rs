@@ -11,7 +11,7 @@ use hyper::header::{
 };
 
 /// Path, type and contents of each file.
-const FILES: [(&str, &str, &str); 27] = [
+const FILES: [(&str, &str, &str); 28] = [
     ("/", "text/html; charset=utf-8", include_str!("../../../dashboard/index.html")),
     ("/dashboard.css", "text/css; charset=utf-8", include_str!("../../../dashboard/dashboard.css")),
     ("/dashboard.svg", "image/svg+xml", include_str!("../../../dashboard/dashboard.svg")),
@@ -38,6 +38,7 @@ const FILES: [(&str, &str, &str); 27] = [
     ("/subject.js", JAVASCRIPT, include_str!("../../../dashboard/subject.js")),
     ("/subjects.js", JAVASCRIPT, include_str!("../../../dashboard/subjects.js")),
     ("/table.js", JAVASCRIPT, include_str!("../../../dashboard/table.js")),
+    ("/timeline.js", JAVASCRIPT, include_str!("../../../dashboard/timeline.js")),
     ("/words.js", JAVASCRIPT, include_str!("../../../dashboard/words.js")),
 ];
 
