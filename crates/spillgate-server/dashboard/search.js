@@ -1,7 +1,8 @@
-// The search in the header: rules, overrides by any part of their values, and the subjects that this instance counts as busiest
-// and as most denied. Enter opens the page.
+// The search in the header: rules, overrides by any part of their values, the subjects that this instance counts as busiest and as
+// most denied, and below them those of the fleet's denials. Enter opens the page.
 
-import { $, el } from './dom.js';
+import { deniedSearch } from './denied.js';
+import { $, el, write } from './dom.js';
 import { live, refresh } from './live.js';
 import { rulePageOf } from './rules.js';
 import { heaviest, pageOf } from './subjects.js';
@@ -12,22 +13,35 @@ const SHOWN = 8;
 /** Lets the operator search from every page: `/` and Ctrl-K focus the field. */
 export function search() {
   const field = $('search'), list = $('found');
+  const denied = deniedSearch(render);
   let active = 0;
   const options = () => [...list.querySelectorAll('[role=option]')];
 
   function mark(place) {
     active = place;
     options().forEach((option, i) => option.setAttribute('aria-selected', String(i === place)));
+    options()[place]?.scrollIntoView({ block: 'nearest' });
     if (options().length) field.setAttribute('aria-activedescendant', `found-${place}`);
     else field.removeAttribute('aria-activedescendant');
   }
 
   function show() {
-    const found = field.value.trim() ? find(field.value) : [];
-    list.replaceChildren(...found.map(({ name, about, href }, i) => el('li', { id: `found-${i}`, role: 'option' }, el('a', { href, tabIndex: -1 }, name), el('small', {}, about))));
-    if (!found.length) list.append(el('li', { role: 'presentation', className: 'note' }, 'No rule, override or busy subject contains this.'));
+    active = 0;
+    denied.ask(field.value.trim());
+    render();
     open(Boolean(field.value.trim()));
-    mark(0);
+  }
+
+  /** Lists what is found by now. Later answers add to the end, so the marked option stays. */
+  function render() {
+    const found = field.value.trim() ? find(field.value) : [], known = new Set(found.map(({ href }) => href));
+    found.push(...denied.found.filter(({ href }) => !known.has(href)).slice(0, SHOWN));
+    const note = words => el('li', { role: 'presentation', className: 'note' }, words);
+    list.replaceChildren(...found.map(({ name, about, href }, i) => el('li', { id: `found-${i}`, role: 'option' }, el('a', { href, tabIndex: -1 }, name), el('small', {}, about))));
+    if (!found.length) list.append(note('No rule, override or busy subject contains this.'));
+    if (denied.note) list.append(note(denied.note));
+    write($('found-note'), denied.note);
+    mark(Math.min(active, Math.max(0, found.length - 1)));
   }
 
   function open(is) {
@@ -39,9 +53,12 @@ export function search() {
   field.addEventListener('focus', () => {
     show();
     // An override of another operator may be seconds old.
-    refresh().then(() => { if (document.activeElement === field) show(); }, () => {});
+    refresh().then(() => { if (document.activeElement === field) render(); }, () => {});
   });
-  field.addEventListener('blur', () => open(false));
+  field.addEventListener('blur', () => {
+    denied.stop();
+    open(false);
+  });
   // Without this a press on a link takes the focus from the field, which closes the list before the click.
   list.addEventListener('pointerdown', event => event.preventDefault());
   list.addEventListener('click', () => field.blur());

@@ -615,12 +615,50 @@ def deny_cyberdyne(world):
 
 
 def denials(page, world):
+    step("denials: a subject of two minutes ago is found in the header, although it is not busy now")
     path, deadline = "/admin/v1/denials?rule=api&attr.tenant=cyberdyne&attr.user=ann", time.monotonic() + 180
     while not call(world, "GET", path)["entries"]:
         assert time.monotonic() < deadline, "no denial was recorded"
         time.sleep(1)
+    top = "/admin/v1/top?rule=api&n=100"
+    while "cyberdyne" in json.dumps(call(world, "GET", top)):
+        assert time.monotonic() < deadline, "it is still among the busiest"
+        time.sleep(1)
+    page.write("#search", "CYBERD")
+    page.until("document.getElementById('found').textContent.includes('Searching the denials of 48 hours')")
+    page.until("document.querySelector('#found [role=option]')?.textContent === 'tenant=cyberdyne user=anndenied 3 times by api'")
+    page.write("#search", "tenant=cyberd")
+    page.until("document.querySelector('#found [role=option]~ [role=option]')?.textContent.startsWith('tenant=cyberdyne')")
+    page.write("#search", "user=cyberd")
+    page.until("document.getElementById('found').textContent.includes('No denial of such a subject was recorded')")
+    assert page.say("document.getElementById('found-note').textContent.startsWith('No denial')")
+
+    step("denials: an answer that comes late replaces no newer one, and an incomplete one is asked for again")
+    page.say("""window.unchanged = window.fetch, window.incomplete = 1, window.fetch = async (url, init) => {
+        if (/like=cyberdyne$/.test(url)) await new Promise(done => setTimeout(done, 2500));
+        const response = await window.unchanged(url, init);
+        if (!/like=cyb$/.test(url) || window.incomplete-- < 1) return response;
+        return new Response(JSON.stringify({ ...await response.json(), entries: [], complete: false, unread_hours: 3 }));
+    }""")
+    page.write("#search", "cyberdyne")
+    time.sleep(0.6)
+    page.write("#search", "cyberdine")
+    page.until("document.getElementById('found').textContent.includes('No denial of such a subject was recorded')")
+    time.sleep(2.5)
+    assert not page.say("document.querySelector('#found [role=option]')")
+    page.write("#search", "cyb")
+    page.until("document.getElementById('found').textContent.includes('3 hours of denials not read yet')")
+    page.until("document.querySelector('#found [role=option]')?.textContent.startsWith('tenant=cyberdyne')")
+    for wide, tall in ((390, 844), (1440, 900)):
+        page.size(wide, tall, touch=wide < 500)
+        # The list lies over the page, but no part of it beside the screen.
+        box = page.say("(box => [box.left, innerWidth - box.right, innerWidth - document.documentElement.scrollWidth])(document.getElementById('found').getBoundingClientRect())")
+        assert min(box) >= 0, f"search at {wide} px: {box}"
+    page.say("window.fetch = window.unchanged")
+    page.key("Enter")
+    page.until("location.hash === '#/subject?rule=api&attr.tenant=cyberdyne&attr.user=ann'")
+
     step("denials: the page of the subject has the hour, both counts and a link to the charts of the minute")
-    go(page, "#/subject?rule=api&attr.tenant=cyberdyne&attr.user=ann")
     page.until("document.querySelector('.denials article')")
     assert page.say("document.querySelector('.denials h3').textContent") == "api/0cost-exceeds-limit"
     assert page.say("document.querySelectorAll('.strip i').length") == 48

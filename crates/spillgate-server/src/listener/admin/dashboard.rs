@@ -11,7 +11,7 @@ use hyper::header::{
 };
 
 /// Path, type and contents of each file.
-const FILES: [(&str, &str, &str); 28] = [
+const FILES: [(&str, &str, &str); 29] = [
     ("/", "text/html; charset=utf-8", include_str!("../../../dashboard/index.html")),
     ("/dashboard.css", "text/css; charset=utf-8", include_str!("../../../dashboard/dashboard.css")),
     ("/dashboard.svg", "image/svg+xml", include_str!("../../../dashboard/dashboard.svg")),
@@ -20,6 +20,7 @@ const FILES: [(&str, &str, &str); 28] = [
     ("/change.js", JAVASCRIPT, include_str!("../../../dashboard/change.js")),
     ("/chart.js", JAVASCRIPT, include_str!("../../../dashboard/chart.js")),
     ("/dashboard.js", JAVASCRIPT, include_str!("../../../dashboard/dashboard.js")),
+    ("/denied.js", JAVASCRIPT, include_str!("../../../dashboard/denied.js")),
     ("/dialogs.js", JAVASCRIPT, include_str!("../../../dashboard/dialogs.js")),
     ("/dom.js", JAVASCRIPT, include_str!("../../../dashboard/dom.js")),
     ("/fleet.js", JAVASCRIPT, include_str!("../../../dashboard/fleet.js")),
