@@ -2,6 +2,7 @@
 //! most attributes wins, and of one attribute the smallest network.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -28,6 +29,8 @@ pub struct Overrides {
     limits: Vec<Box<[NamedLimit]>>,
     /// The units of these limits.
     units: BTreeSet<Box<str>>,
+    /// The overrides before these. It makes one more cheap, however many there are, and has none before it.
+    older: Option<Arc<Overrides>>,
 }
 
 /// The overrides of one rule that name the same attributes, and a network of the same one.
@@ -99,8 +102,15 @@ impl Overrides {
     /// file two cannot tie.
     #[inline]
     pub fn get(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<Found> {
-        let sets = self.by_rule.get(rule_index as usize).filter(|sets| !sets.is_empty())?;
-        Overrides::find(sets, rule, request)
+        let sets = self.by_rule.get(rule_index as usize).filter(|sets| !sets.is_empty());
+        let newest = sets.and_then(|sets| Overrides::find(sets, rule, request));
+        let Some(older) = &self.older else { return newest };
+        let older_places = older.places();
+        let newest = newest.map(|it| Found { limits: older_places + it.limits, ..it });
+        match (older.get(rule_index, rule, request), newest) {
+            (Some(older), Some(newest)) if older.is_narrower_than(&newest) => Some(older),
+            (older, newest) => newest.or(older),
+        }
     }
 
     fn find(sets: &[Set], rule: &Rule, request: &Request<'_>) -> Option<Found> {
@@ -124,12 +134,16 @@ impl Overrides {
 
     /// Returns the number of entries in the list of limits.
     pub fn places(&self) -> u32 {
-        self.limits.len() as u32
+        self.older.as_ref().map_or(0, |older| older.places()) + self.limits.len() as u32
     }
 
     /// Returns the limits at an index that [`Overrides::get`] returned.
     pub fn limits(&self, place: u32) -> &[NamedLimit] {
-        &self.limits[place as usize]
+        match &self.older {
+            Some(older) if place < older.places() => older.limits(place),
+            Some(older) => &self.limits[(place - older.places()) as usize],
+            None => &self.limits[place as usize],
+        }
     }
 
     /// Returns the number of overrides.
@@ -139,7 +153,7 @@ impl Overrides {
 
     /// Returns whether the limit of an override counts this unit.
     pub fn count_unit(&self, unit: &str) -> bool {
-        self.units.contains(unit)
+        self.units.contains(unit) || self.older.as_ref().is_some_and(|older| older.count_unit(unit))
     }
 
     fn add_limits(&mut self, limits: Box<[NamedLimit]>) -> u32 {
@@ -149,7 +163,7 @@ impl Overrides {
             }
         }
         self.limits.push(limits);
-        self.places() - 1
+        self.limits.len() as u32 - 1
     }
 
     /// Inserts an override, and returns the one that it replaces.
@@ -392,6 +406,9 @@ const TWO_NETWORKS: &str =
     "only one attribute of an override can be a network; write one address of the others";
 /// The prefix of an override without a network: longer than that of any network.
 const ONE_VALUE: u8 = u8::MAX;
+/// The most overrides that are copied to add one. Once for so many additions all overrides are entered again, so either
+/// takes a like part of the time if there are 10,000.
+const COPIED_MAX: usize = 256;
 /// The most sets of one rule. Each costs every request of the rule one look-up. It is enough for
 /// all subsets of six attributes.
 const SETS_MAX: usize = 64;

@@ -131,6 +131,18 @@ impl Policy {
         (Policy { rules, runtime: Arc::new(runtime), ..self.clone() }, held)
     }
 
+    /// Returns this policy with one more runtime change, which is newer than all that it has. Returns `None` if the change
+    /// must be joined with the others by [`Policy::with_entries`].
+    pub fn with_newest(&self, entry: &RuntimeEntry) -> Option<Policy> {
+        let RuntimeEntry::Override { rule, subject, limits } = entry else { return None };
+        let rule_index = self.index_of(rule).ok()?;
+        let rule = &self.written[rule_index as usize];
+        let subject = subject_of(rule, &self.types, subject).ok()?;
+        let limits = paired(rule, limits).ok()?;
+        let runtime = self.runtime.with_newest(rule_index, &subject, limits)?;
+        Some(Policy { runtime: Arc::new(runtime), ..self.clone() })
+    }
+
     /// Returns the same file without runtime changes.
     pub fn as_written(&self) -> Policy {
         self.with_entries([]).0

@@ -46,8 +46,8 @@ pub(crate) struct Table {
     held: HashMap<EntryId, Result<(), InvalidChange>>,
     /// The next expiry among the entries published.
     next_expiry_us: Option<u64>,
-    /// The time of the newest stamp that this instance used or saw, also of forgotten entries.
-    newest_us: u64,
+    /// The newest stamp that this instance used or saw, also of forgotten entries.
+    newest: Stamp,
 }
 
 impl Entry {
@@ -82,7 +82,7 @@ impl Entry {
 impl Table {
     /// Adds an entry unless a newer version is known. Returns whether it was new.
     pub(crate) fn merge(&mut self, id: EntryId, entry: Entry) -> bool {
-        self.newest_us = self.newest_us.max(entry.stamp.time_us);
+        self.newest = self.newest.max(entry.stamp);
         if self.entries.get(&id).is_some_and(|known| known.stamp >= entry.stamp) {
             return false;
         }
@@ -113,16 +113,18 @@ impl Table {
     /// Returns a stamp for now that is newer than every stamp used or seen, even after a clock step
     /// back.
     pub(crate) fn stamp(&mut self, now_us: u64, random: u64) -> Stamp {
-        self.newest_us = now_us.max(self.newest_us.saturating_add(1));
-        Stamp { time_us: self.newest_us, random }
+        let time_us = now_us.max(self.newest.time_us.saturating_add(1));
+        self.newest = Stamp { time_us, random };
+        self.newest
     }
 
     /// Returns whether there is room for an entry. Entries that have ended give way, and modes have
     /// a reserve, so that no number of blocks disables the kill switch.
     pub(crate) fn has_room_for(&self, id: EntryId, what: &RuntimeEntry, now_us: u64) -> bool {
         let reserve = if matches!(what, RuntimeEntry::Mode { .. }) { MODES_RESERVE } else { 0 };
-        let live = self.entries.values().filter(|entry| entry.is_live(now_us)).count();
-        live < ENTRIES_MAX + reserve || self.entries.contains_key(&id)
+        let live = || self.entries.values().filter(|entry| entry.is_live(now_us)).count();
+        let most = ENTRIES_MAX + reserve;
+        self.entries.len() < most || self.entries.contains_key(&id) || live() < most
     }
 
     /// Removes entries that can be forgotten, and of too many those that ended first.
@@ -144,6 +146,18 @@ impl Table {
         let live = self.entries.values().filter(|entry| entry.is_live(now_us));
         self.next_expiry_us = live.filter_map(|entry| entry.expires_at_us).min();
         self.held = held.collect();
+    }
+
+    /// Returns an entry that has an effect now, if its stamp is the newest of all.
+    pub(crate) fn newest(&self, id: EntryId, now_us: u64) -> Option<&Entry> {
+        self.entry(id).filter(|entry| entry.stamp == self.newest && entry.is_live(now_us))
+    }
+
+    /// Notes that this entry is in force too.
+    pub(crate) fn published_too(&mut self, id: EntryId) {
+        let expires_at_us = self.entry(id).and_then(|entry| entry.expires_at_us);
+        self.next_expiry_us = self.next_expiry_us.into_iter().chain(expires_at_us).min();
+        self.held.insert(id, Ok(()));
     }
 
     /// Returns whether a published entry has expired.

@@ -1,8 +1,10 @@
 //! Enters overrides of runtime changes for known rules.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
-use super::{Covered, NoSubject, Override, Overrides, SETS_MAX, TooManySets};
+use super::{COPIED_MAX, Covered, NoSubject, Override, Overrides, SETS_MAX, TooManySets};
 use crate::limit::NamedLimit;
 use crate::policy::rule::Rule;
 use crate::policy::runtime::{self, InvalidChange};
@@ -20,10 +22,48 @@ impl Overrides {
         at: u32,
     ) -> Result<(), InvalidChange> {
         let subject = subject_of(rule, types, subject)?;
+        self.enter_covered(rule_index, &subject, limits, at)
+    }
+
+    /// Returns these overrides with one more, the newest. Returns `None` if they must all be entered again instead: now
+    /// and then, and where it takes more than one look-up in each part to find the override that wins.
+    pub fn with_newest(
+        self: &Arc<Overrides>,
+        rule_index: u32,
+        subject: &Covered,
+        limits: Box<[NamedLimit]>,
+    ) -> Option<Overrides> {
+        let older = self.older.as_ref().unwrap_or(self);
+        let sets = older.by_rule.get(rule_index as usize)?;
+        // Else two networks of one set could be in different parts, and a third override win over one of them alone.
+        let is_plain = subject.network.is_none()
+            || sets.iter().all(|set| set.attributes == subject.attributes);
+        let is_known = sets.iter().any(|set| set.is_for(subject));
+        if !is_plain || !is_known {
+            return None;
+        }
+        let mut newest = match &self.older {
+            Some(_) if self.limits.len() < COPIED_MAX => Overrides::clone(self),
+            None => Overrides { older: Some(Arc::clone(self)), ..Overrides::default() },
+            Some(_) => return None,
+        };
+        let at = newest.limits.len() as u32;
+        newest.enter_covered(rule_index, subject, limits, at).ok()?;
+        newest.sort();
+        Some(newest)
+    }
+
+    fn enter_covered(
+        &mut self,
+        rule_index: u32,
+        subject: &Covered,
+        limits: Box<[NamedLimit]>,
+        at: u32,
+    ) -> Result<(), InvalidChange> {
         let rules = self.by_rule.len().max(rule_index as usize + 1);
         self.by_rule.resize_with(rules, SmallVec::new);
         let limits = self.add_limits(limits);
-        match self.insert(rule_index, &subject, Override { limits, at }) {
+        match self.insert(rule_index, subject, Override { limits, at }) {
             Ok(_) => Ok(()),
             Err(TooManySets) => Err(InvalidChange::TooManySets),
         }

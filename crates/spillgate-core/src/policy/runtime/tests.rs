@@ -1,5 +1,7 @@
 use std::slice::from_ref;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::request::Request;
 
@@ -251,4 +253,80 @@ fn between_the_file_and_a_runtime_change_the_smaller_network_wins() {
     assert!(blocked(from_ref(&everyone), "11.0.0.1") && !blocked(&[everyone], "10.0.0.7"));
     let tenant = set(&[("tenant", "acme")], "block");
     assert!(blocked(&[tenant], "10.0.0.7"), "of other attributes the runtime change wins");
+}
+
+/// One of some overrides that differ in attributes, values and networks, and overlap.
+fn overlapping() -> impl Strategy<Value = RuntimeEntry> {
+    let tenant = prop::option::of(prop::sample::select(vec!["a", "b"]));
+    let user = prop::option::of(prop::sample::select(vec!["x", "y"]));
+    let ip = prop::sample::select(vec!["10.0.0.1", "10.0.0.0/24", "10.0.0.0/8"]);
+    (tenant, user, prop::option::of(ip), 1..1_000u32).prop_map(|(tenant, user, ip, quota)| {
+        let named = [("ip", ip), ("tenant", tenant), ("user", user)];
+        let named: Vec<_> =
+            named.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        set(&named, &format!("{quota}/day"))
+    })
+}
+
+const OVERLAPPING: &str = r#"
+    attribute.ip.type = "ip"
+
+    [[rule]]
+    name = "api"
+    key = ["ip", "tenant", "user"]
+    limits = ["10/day"]
+
+    [[override]]
+    rule = "api"
+    subject = { tenant = "a" }
+    limits = ["12/day"]
+"#;
+
+const SUBJECTS: [(&str, &str, &str); 4] = [
+    ("10.0.0.1", "a", "x"),
+    ("10.0.0.2", "a", "y"),
+    ("10.9.0.1", "b", "x"),
+    ("11.0.0.1", "b", "y"),
+];
+
+proptest! {
+    #[test]
+    fn changes_that_come_one_by_one_hold_as_if_they_were_joined_at_once(
+        entries in prop::collection::vec(overlapping(), 1..40)
+    ) {
+        let written = Policy::from_toml(OVERLAPPING).unwrap();
+        let mut policy = written.clone();
+        for count in 1..=entries.len() {
+            let (joined, _) = written.with_entries(&entries[..count]);
+            policy = policy.with_newest(&entries[count - 1]).unwrap_or_else(|| joined.clone());
+            for (ip, tenant, user) in SUBJECTS {
+                let request = Request::new().with("ip", ip).with("tenant", tenant);
+                let request = request.with("user", user);
+                let limits = |policy: &Policy| {
+                    let ever = policy.limits_ever_in_force(policy.rule("api").unwrap(), &request);
+                    (policy.matched(&request)[0].limits.to_vec(), ever)
+                };
+                prop_assert_eq!(limits(&policy), limits(&joined), "{} of {:?}", count, &request);
+            }
+        }
+    }
+}
+
+#[test]
+fn one_more_override_is_added_to_many_without_entering_them_again() {
+    let of =
+        |number: usize| set(&[("tenant", &*number.to_string())], &format!("{}/day", number + 1));
+    let (mut policy, mut joined) = (with(&[]), 0);
+    let mut entries = Vec::new();
+    for number in 0..1_000 {
+        entries.push(of(number));
+        policy = policy.with_newest(&entries[number]).unwrap_or_else(|| {
+            joined += 1;
+            with(&entries)
+        });
+    }
+    assert_eq!(joined, 4);
+    for number in 0..1_000 {
+        assert_eq!(capacity(&policy, &number.to_string(), "ann"), Some(number as u64 + 1));
+    }
 }
