@@ -105,6 +105,14 @@ impl Topology {
         }
     }
 
+    /// Returns the other nodes of a ring, one of which has the record while another name is the first.
+    pub fn locations_beside_record(&self, tag: &str) -> Vec<Location> {
+        let Topology::Ring { shards, .. } = self else { return Vec::new() };
+        let record = self.location_of_record(tag);
+        let all = (0_u16..).zip(shards).map(|(place, _)| Location(place));
+        all.filter(|location| *location != record).collect()
+    }
+
     pub fn is_cluster(&self) -> bool {
         matches!(self, Topology::Cluster(_))
     }

@@ -78,6 +78,11 @@ pub struct Place<'a> {
     pub(crate) fingerprint: &'a Fingerprint,
 }
 
+/// Returns the call for the number of instances in a record. Some minutes after the last beat it is 0.
+pub fn count(record: &str) -> Call {
+    Call::of_command("ZCARD").with(format!("sg1:{{{record}}}:i"))
+}
+
 impl Place<'_> {
     /// Returns the call that reports this instance, with its row unless that is empty, and reads the guard under a key
     /// if there is one. With `tidies` it also removes what instances have left that are gone.

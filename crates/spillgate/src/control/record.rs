@@ -105,8 +105,13 @@ impl Record {
         });
         // The record holds these entries even if they cannot be opened here.
         answer.unseen.iter().for_each(|stored| seen.hold(stored));
+        self.opened(&answer.unseen)
+    }
+
+    /// Returns the entries that can be opened here.
+    pub(crate) fn opened(&self, stored: &[StoredEntry]) -> Vec<(EntryId, Entry)> {
         let open = |stored: &StoredEntry| Some((stored.id, self.seal.open(stored)?));
-        answer.unseen.iter().filter_map(open).collect()
+        stored.iter().filter_map(open).collect()
     }
 
     /// Returns whether the record, which `origin` has, changed since it was last seen, or lacks or still has entries

@@ -9,10 +9,11 @@ use super::RedisStore;
 use super::last_minute::LastMinute;
 use crate::calls::{guard, keys};
 use crate::connecting::shard::Route;
+use crate::connecting::topology::Location;
 use crate::error::StoreError;
 use crate::fleet::Call;
 use crate::fleet::audit::{self, Page, Place};
-use crate::fleet::control::{Exchange, Exchanged};
+use crate::fleet::control::{Exchange, Exchanged, StoredEntry};
 use crate::fleet::instances::{self, Beat, FleetInstance, Report};
 use crate::store::{InstanceMismatch, Presence};
 use crate::time::{Clock, Deadline, monotonic_us};
@@ -93,6 +94,30 @@ impl RedisStore {
     /// Exchanges runtime changes with the record.
     pub async fn exchange(&self, exchange: &Exchange) -> Result<Exchanged, StoreError> {
         Exchanged::read(self.call_record(&exchange.call(&self.servers.record), PATIENCE).await?)
+    }
+
+    /// Returns the changes in the records on the other nodes of a ring, where instances had the fleet's record a few
+    /// minutes ago if another name was the first. An older one lacks removals that this record has let go since.
+    pub async fn changes_elsewhere(&self) -> Result<Vec<StoredEntry>, StoreError> {
+        let record = &self.servers.record;
+        let mut found = Vec::new();
+        for location in self.servers.topology.locations_beside_record(record) {
+            if self.call_at(location, &instances::count(record), PATIENCE).await? == Value::Int(0) {
+                continue;
+            }
+            let mut exchange = Exchange::default();
+            loop {
+                let answer = self.call_at(location, &exchange.call(record), PATIENCE).await?;
+                let answer = Exchanged::read(answer)?;
+                let is_whole = answer.is_whole();
+                found.extend(answer.unseen);
+                exchange.seen = answer.version;
+                if is_whole {
+                    break;
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// Appends a sealed change to the audit of the record.
@@ -275,8 +300,17 @@ impl RedisStore {
 
     /// Runs a call on the server that has the record.
     pub async fn call_record(&self, call: &Call, within: Duration) -> Result<Value, StoreError> {
-        let deadline = Deadline::after(within);
         let location = self.servers.topology.location_of_record(&self.servers.record);
+        self.call_at(location, call, within).await
+    }
+
+    async fn call_at(
+        &self,
+        location: Location,
+        call: &Call,
+        within: Duration,
+    ) -> Result<Value, StoreError> {
+        let deadline = Deadline::after(within);
         let run =
             |route: Route| async move { call.run(&route.shard, route.redirect, deadline).await };
         self.servers.follow(location, deadline, run).await

@@ -73,6 +73,15 @@ impl Inner {
         }
     }
 
+    /// Joins the changes that the record had on another node of the ring, before another name became the first. The next
+    /// look writes them to the record. Returns whether all nodes answered.
+    pub async fn join_earlier_record(&self) -> bool {
+        let Some(store) = self.engine.store() else { return true };
+        let Ok(stored) = store.changes_elsewhere().await else { return false };
+        self.learn(self.control.record.opened(&stored));
+        true
+    }
+
     async fn exchange(
         &self,
         store: &RedisStore,
@@ -111,6 +120,10 @@ impl Inner {
     }
 
     pub(crate) async fn follow(&self) -> bool {
+        true
+    }
+
+    pub(crate) async fn join_earlier_record(&self) -> bool {
         true
     }
 }

@@ -89,7 +89,7 @@ impl Drop for Watch {
 }
 
 async fn watch(watching: Watching) {
-    let mut pause = LOOK_EVERY;
+    let (mut pause, mut has_joined) = (LOOK_EVERY, false);
     loop {
         tokio::time::sleep(pause + Duration::from_millis(random() % JITTER_MS)).await;
         let Some(limiter) = watching.0.upgrade() else { return };
@@ -101,6 +101,7 @@ async fn watch(watching: Watching) {
             limiter.add_denials().await;
             #[cfg(feature = "redis")]
             limiter.add_history().await;
+            has_joined = has_joined || limiter.join_earlier_record().await;
         }
         pause = match is_up {
             true if limiter.engine.is_memory() => EXPIRY_EVERY,

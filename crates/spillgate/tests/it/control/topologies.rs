@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use spillgate::control::Override;
+use spillgate::store::Ring;
 use spillgate::{Limiter, LimiterBuilder, Mode, Policy};
 use spillgate_core::time::monotonic_us;
 use spillgate_testkit::{Cluster, RedisServer, Reply, Sentinels};
@@ -37,6 +39,36 @@ fn a_change_is_saved_after_the_server_of_the_record_has_changed() {
         cluster.fail_over(cluster.owner_of(slot as u16));
         limiter.set_override("api", &acme(), ["30/day"], None).await.unwrap();
         until("it is saved", async || limiter.overrides()[0].is_saved()).await;
+    });
+}
+
+/// The new first node has no record. Its first instance brings the changes there, while the old ring is in use or shortly
+/// after.
+#[test]
+fn changes_follow_a_ring_to_another_first_node() {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let start = async |ring| {
+            let policy = Policy::from_toml(API).unwrap();
+            Limiter::builder().policy(policy).timeout(PATIENCE).ring(ring).build().await.unwrap()
+        };
+        let old = start(Ring::new().node("b", servers[0].url()).node("c", servers[1].url())).await;
+        assert!(old.set_override("api", &acme(), ["20/day"], None).await.unwrap().is_saved());
+        drop(old);
+        let ring = || {
+            let ring = Ring::new().node("b", servers[0].url()).node("c", servers[1].url());
+            ring.node("a", servers[2].url())
+        };
+        let new = start(ring()).await;
+        until("the new first node has the change", async || {
+            new.overrides().first().is_some_and(Override::is_saved)
+        })
+        .await;
+        assert_eq!(fields_of_record(&servers[2]), 2, "its version and the change");
+        drop(new);
+        servers[0].command(&["FLUSHALL"]);
+        let late = start(ring()).await;
+        assert_eq!(capacity(&late, &ann()).await, Some(20));
     });
 }
 
