@@ -131,7 +131,7 @@ fn a_dry_run_shows_the_limits_before_and_after_and_sets_nothing() {
 }
 
 #[test]
-fn the_overrides_that_cover_a_subject_are_listed_the_narrowest_first() {
+fn the_overrides_that_cover_a_subject_are_listed_in_the_order_in_which_they_apply() {
     let config = "[[rule]]\nname = \"login\"\nkey = [\"ip\", \"user\"]\nlimits = [\"5/minute\"]\n";
     let file = TempFile::new("limits.toml", config);
     let server = Server::start(&["--config", file.path()]);
@@ -156,6 +156,12 @@ fn the_overrides_that_cover_a_subject_are_listed_the_narrowest_first() {
     assert_eq!(covering("attr.ip=203.0.113.7&attr.user=ann"), order);
     assert_eq!(covering("attr.ip=203.0.113.8&attr.user=ann"), order[1..]);
     assert_eq!(covering("attr.ip=203.0.113.0/24"), order[1..]);
+    // It names as many attributes as the networks, so the one that was set last applies.
+    let user = json!({"user": "ann"});
+    let raise = json!({"rule": "login", "subject": user, "limits": ["50/minute"]});
+    expect_ok(&server, "PUT", PATH, &raise);
+    let order = [user, order[1].clone(), order[2].clone(), order[3].clone()];
+    assert_eq!(covering("attr.ip=203.0.113.8&attr.user=ann"), order);
     let (status, field, _) = refused(&server, "GET", &format!("{PATH}?rule=login&all=true"), "");
     assert_eq!((status, field.as_str()), (400, "all"));
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use axum::Extension;
@@ -108,7 +108,7 @@ struct LimitInForce {
     capacity: Option<u64>,
 }
 
-/// Lists all overrides, or with a rule and a subject those in force that cover it, the narrowest first.
+/// Lists all overrides, or with a rule and a subject those in force that cover it, the one that applies first.
 pub async fn list(
     State(app): State<App>,
     headers: HeaderMap,
@@ -124,12 +124,29 @@ pub async fn list(
                 && set.not_in_force().is_none()
                 && policy.covers(&subject_of(set), &subject)
         });
-        overrides
-            .sort_by_key(|set| Reverse((set.subject().len(), prefix_of(set), set.written_at())));
+        sort_as_they_apply(&mut overrides);
     }
     let answer = Overrides { overrides: overrides.iter().map(OverrideAnswer::new).collect() };
     let bytes = answer::ANSWER_BYTES * (1 + overrides.len());
     Ok(versions::unless_known(&headers, &answer, bytes))
+}
+
+/// Sorts overrides that cover one subject, as the policy chooses among them: those with most attributes first. Of the same
+/// attributes the smallest network applies, and of different ones that which was set last.
+fn sort_as_they_apply(overrides: &mut [Override]) {
+    let key = |set: &Override| (prefix_of(set), set.written_at());
+    let names = |set: &Override| -> Vec<String> {
+        set.subject().map(|(name, _)| name.to_owned()).collect()
+    };
+    let mut applies = HashMap::new();
+    for set in &*overrides {
+        let best = applies.entry(names(set)).or_insert(key(set));
+        *best = key(set).max(*best);
+    }
+    overrides.sort_by_cached_key(|set| {
+        let names = names(set);
+        Reverse((names.len(), applies.get(&names).map(|(_, at)| *at), key(set)))
+    });
 }
 
 fn subject_of(set: &Override) -> Subject {
