@@ -248,6 +248,18 @@ impl Audit {
         self.unsaved.remove(&stamp);
     }
 
+    /// Corrects all times by the time by which the clock that made them was ahead.
+    pub(crate) fn set_back(&mut self, by_us: u64) {
+        let records = std::mem::take(&mut self.records).into_iter();
+        let earlier = records.map(|(stamp, record)| {
+            let stamp = stamp.earlier(by_us);
+            (stamp, AuditRecord { at_us: stamp.time_us, ..record })
+        });
+        self.records = earlier.collect();
+        let unsaved = std::mem::take(&mut self.unsaved).into_iter();
+        self.unsaved = unsaved.map(|stamp| stamp.earlier(by_us)).collect();
+    }
+
     /// Notes that a change was made here, so that the fleet's record must get it.
     pub(crate) fn note_unsaved(&mut self, stamp: Stamp) {
         if self.records.contains_key(&stamp) {

@@ -50,6 +50,13 @@ pub(crate) struct Table {
     newest: Stamp,
 }
 
+impl Stamp {
+    /// Returns the stamp of a clock that was set back by this much.
+    pub(crate) fn earlier(self, by_us: u64) -> Stamp {
+        Stamp { time_us: self.time_us.saturating_sub(by_us), ..self }
+    }
+}
+
 impl Entry {
     /// Returns whether the entry has an effect now: neither removed nor expired.
     pub(crate) fn is_live(&self, now_us: u64) -> bool {
@@ -116,6 +123,14 @@ impl Table {
         let time_us = now_us.max(self.newest.time_us.saturating_add(1));
         self.newest = Stamp { time_us, random };
         self.newest
+    }
+
+    /// Corrects all stamps by the time by which the clock that made them was ahead.
+    pub(crate) fn set_back(&mut self, by_us: u64) {
+        for entry in self.entries.values_mut() {
+            entry.stamp = entry.stamp.earlier(by_us);
+        }
+        self.newest = self.newest.earlier(by_us);
     }
 
     /// Returns whether there is room for an entry. Entries that have ended give way, and modes have

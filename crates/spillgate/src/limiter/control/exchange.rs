@@ -13,12 +13,15 @@ impl Inner {
     /// Writes an entry to the record. If it does not have the entry afterwards, the error says why.
     pub async fn save(&self, id: EntryId, entry: &Entry) -> Result<(), String> {
         let Some(store) = self.engine.store() else { return Ok(()) };
-        self.exchange(store, Some((id, entry))).await.map_err(|error| error.to_string())?;
+        // The first reply may correct the entry's stamp.
+        let writing = self.control.knows_time().then_some((id, entry));
+        self.exchange(store, writing).await.map_err(|error| error.to_string())?;
         // The reply had only a part of the record, so a newer version of the entry may follow.
-        if !self.control.record.is_whole() {
+        if writing.is_none() || !self.control.record.is_whole() {
             self.follow().await;
         }
-        match self.is_saved(id, entry) {
+        let known = self.control.table.lock().entry(id).cloned();
+        match known.is_none_or(|known| self.is_saved(id, &known)) {
             true => Ok(()),
             false => Err("the store's record is full; it gets this entry when others end".into()),
         }

@@ -114,8 +114,11 @@ impl Inner {
             self.note_unsaved(entry.stamp);
             self.watch();
             let why_unsaved = self.save(id, &entry).await.err();
-            report = WriteReport { why_unsaved, written_at_us: entry.stamp.time_us };
-            if !self.control.table.lock().has_newer(id, &entry) {
+            let table = self.control.table.lock();
+            // It is earlier if the store's time has corrected it meanwhile.
+            let stamp = table.entry(id).map_or(entry.stamp, |known| known.stamp.min(entry.stamp));
+            report = WriteReport { why_unsaved, written_at_us: stamp.time_us };
+            if !table.has_newer(id, &entry) {
                 break;
             }
         }
@@ -262,10 +265,24 @@ impl Control {
         }
     }
 
-    /// Sets that clock by the store's.
+    /// Sets that clock by the store's. If this instance's own clock was ahead until now, its changes get the store's time
+    /// before the store gets them. Otherwise all later changes of the fleet would be stamped after them, and a removal
+    /// kept until its stamp has passed.
     pub fn note_time(&self, store_us: u64) {
         let offset_us = store_us.wrapping_sub(self.steady_us()).cast_signed();
-        self.store_offset_us.store(offset_us, Ordering::Relaxed);
+        let mut table = self.table.lock();
+        let ahead_us = self.now_us().saturating_sub(store_us);
+        let before_us = self.store_offset_us.swap(offset_us, Ordering::Relaxed);
+        if before_us == NEVER_SEEN && ahead_us > 0 {
+            table.set_back(ahead_us);
+            self.audit.lock().set_back(ahead_us);
+        }
+    }
+
+    /// Returns whether the store's time is known.
+    #[cfg(feature = "redis")]
+    pub fn knows_time(&self) -> bool {
+        self.store_offset_us.load(Ordering::Relaxed) != NEVER_SEEN
     }
 
     /// Returns the microseconds of a clock that is never set. A given clock is its own.

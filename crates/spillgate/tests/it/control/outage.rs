@@ -276,6 +276,31 @@ fn an_instance_that_never_saw_the_store_sets_and_removes_changes_too() {
     });
 }
 
+/// Its clock is a day ahead. A stamp from then would make every later change of the fleet one of tomorrow.
+#[test]
+fn an_instance_whose_clock_is_ahead_gives_its_changes_the_time_of_the_store() {
+    let mut server = RedisServer::start();
+    run(async {
+        let one = start(&server).await;
+        Outage::Gone.begin(&mut server);
+        let now = Duration::from_micros(Clock::System.now_us());
+        let clock = ManualClock::new();
+        clock.set(now + Duration::from_secs(86_400));
+        let ahead = on(&server).manual_clock(&clock).build().await.unwrap();
+        ahead.clear_mode("login").await.unwrap();
+        ahead.set_override("api", &acme(), ["block"], None).await.unwrap();
+        Outage::Gone.end(&mut server);
+        until("one has the block", async || acme_is_blocked(&one).await).await;
+        let hour = SystemTime::UNIX_EPOCH + now + Duration::from_secs(3_600);
+        assert!(one.overrides()[0].written_at() < hour, "{:?}", one.overrides());
+        one.remove_override("api", &acme()).await.unwrap();
+        until("the audit has all", async || one.audit_log(None, 10).await.records.len() >= 3).await;
+        let log = one.audit_log(None, 10).await.records;
+        assert_eq!(log.len(), 3, "{log:?}");
+        assert!(log.iter().all(|record| record.at() < hour), "{log:?}");
+    });
+}
+
 #[test]
 fn during_an_outage_earlier_changes_hold_and_the_state_of_a_subject_is_unknown() {
     let mut server = RedisServer::start();
