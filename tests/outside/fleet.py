@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""What idle fleets cost their Redis: real processes, and 1,000 connections that send only the heartbeat, beside a PING.
+"""What idle fleets cost their Redis: real processes, and 1,000 connections that send only the heartbeat, beside a PING. Then the pages
+of operators over two busy days of 100 instances.
 
 Usage: fleet.py PATH-OF-THE-SPILLGATE-BINARY [SECONDS]
 """
 import hashlib
+import json
 import os
 import random
 import selectors
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -34,11 +37,14 @@ def main():
         share, slow, rate = changes(scratch)
         print(f"\n{rate:.0f} changes a second and 100 readers for 10 s take {share * 100:.1f} % of a core of Redis;"
               f" calls above 1 ms: {slow}.")
+        slowest, size = pages(binary, scratch)
         failures = [
             (shares[2] > 0.03, "300 idle instances take more than 3 % of a core"),
             (shares[2] / 300 > 1.5 * shares[1] / 100, "the cost of an instance grows with their number"),
             (beat > 2, "a heartbeat costs more than twice a PING"),
             (slow > 0, "a call of a runtime change takes more than 1 ms"),
+            (slowest > 0.5, "a page takes more than 500 ms"),
+            (size > 110e6, "the record takes more than 110 MB"),
         ]
         wrong = [text for is_wrong, text in failures if is_wrong]
         sys.exit("; ".join(wrong) or 0)
@@ -169,6 +175,92 @@ def changes(scratch):
         for connection in [writer, *(connection for connection, _ in readers)]:
             connection.close()
         redis.end()
+
+
+def pages(binary, scratch):
+    """Times each page with 10,000 overrides, 64 rules, 100 instances, 48 hours of history and 10,000 denied subjects an hour."""
+    redis = Redis(scratch)
+    url = f"redis://127.0.0.1:{redis.port}"
+    rules = os.path.join(scratch, "rules.toml")
+    with open(rules, "w") as file:
+        for rule in range(64):
+            file.write(f'[[rule]]\nname = "r{rule}"\nmatch = {{ path = "/{rule}" }}\nkey = ["tenant"]\nlimits = ["1000000/day"]\n')
+    processes = []
+    try:
+        began = time.monotonic()
+        fill = ["cargo", "test", "--locked", "--workspace", "--all-features", "--lib", "two_days_of_a_busy_fleet", "--", "--ignored"]
+        environment = os.environ | {"SPILLGATE_FILLED": url, "SPILLGATE_POLICY": rules}
+        subprocess.run(fill, cwd=root, env=environment, check=True, stdout=subprocess.DEVNULL)
+        print(f"\nTwo busy days were written in {time.monotonic() - began:.0f} s.")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            admin = free.getsockname()[1]
+        off = ["--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off"]
+        for instance in range(100):
+            command = [binary, "serve", "--config", rules, "--redis", url, *off, "--admin", f"127.0.0.1:{admin}" if instance == 0 else "off"]
+            processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            time.sleep(0.02)
+        overrides = "".join(json.dumps({"rule": f"r{at % 64}", "subject": {"tenant": f"big-{at}"}, "limits": ["5/minute"]}) + "\n" for at in range(10_000))
+        lines = os.path.join(scratch, "overrides.jsonl")
+        with open(lines, "w") as file:
+            file.write(overrides)
+        began = time.monotonic()
+        host = f"http://127.0.0.1:{admin}"
+        subprocess.run([binary, "admin", "import", lines, "--url", host], check=True, stdout=subprocess.DEVNULL)
+        print(f"10,000 overrides were imported in {time.monotonic() - began:.1f} s.\n")
+        time.sleep(5)
+        print("| page | first answer, ms | again, ms | KB |\n|---|---|---|---|")
+        slowest = 0
+        for path in (
+            "fleet", "rules", "overrides", "status", "audit?n=1000", "audit?rule=r7", "history?range=24h", "history?range=48h&of=fleet", "history?range=48h&of=fleet&rule=r7",
+            "denials?since=1h", "denials?rule=r7&attr.tenant=tenant-0-7&since=48h", "explain?attr.tenant=acme&attr.path=/7",
+        ):
+            first, _ = timed(host, path)
+            again, answer = timed(host, path)
+            slowest = max(slowest, first, again)
+            print(f"| `{path}` | {first * 1e3:.0f} | {again * 1e3:.0f} | {len(answer) / 1e3:.0f} |")
+        path, began, calls = "denials?like=TENANT-1500-&since=48h", time.monotonic(), []
+        while True:
+            seconds, answer = timed(host, path)
+            calls.append(seconds)
+            found = json.loads(answer)
+            if found["complete"]:
+                break
+        whole = time.monotonic() - began
+        again, answer = timed(host, path)
+        found = json.loads(answer)
+        listed = len(found["entries"]) + found["left_out"]
+        print(f"| `{path}` | {calls[0] * 1e3:.0f}, complete after {whole * 1e3:.0f} | {again * 1e3:.0f} | {len(answer) / 1e3:.0f} |")
+        if listed != 1_000:
+            sys.exit(f"a search by part of a value finds {listed} subjects of 1,000")
+        with redis.connect() as connection:
+            sizes = {}
+            file = connection.makefile("rb")
+            connection.sendall(words(b"KEYS", b"sg1:{fleet:default}:*"))
+            for key in read(file):
+                connection.sendall(words(b"MEMORY", b"USAGE", key, b"SAMPLES", b"200"))
+                part = key.split(b":")[3].decode()
+                sizes[part] = sizes.get(part, 0) + int(read(file))
+        print("\n| part of the record | MB in Redis |\n|---|---|")
+        for part, size in sorted(sizes.items(), key=lambda it: -it[1]):
+            print(f"| {PARTS.get(part, part)} | {size / 1e6:.1f} |")
+        return max(slowest, again), sum(sizes.values())
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+        redis.end()
+
+
+PARTS = {"i": "live instances", "k": "kinds of instances", "w": "rows of instances", "c": "changes", "r": "revisions of changes", "a": "audit", "e": "events", "h": "history", "d": "denials"}
+
+
+def timed(host, path):
+    """Returns how long a page takes, and its answer."""
+    began = time.monotonic()
+    with urllib.request.urlopen(f"{host}/admin/v1/{path}", timeout=30) as answer:
+        body = answer.read()
+    return time.monotonic() - began, body
 
 
 def read(file):

@@ -1,6 +1,7 @@
 // When a subject was denied in the last 48 hours, by each limit of its rule: a strip of hours, and a list with the same facts.
 
 import { el, section, write } from './dom.js';
+import { hasFleet } from './history.js';
 import { live } from './live.js';
 import { ask, subjectQuery } from './server.js';
 import { rounded } from './subjects.js';
@@ -107,5 +108,6 @@ function ofHour({ at, denied, allowed, minutes }) {
 function chartsAt(minute) {
   const written = at => new Date(Math.floor(at) * 1000).toISOString().replace('.000', '');
   const until = Math.min(minute + HOUR / 2, Date.now() / 1000);
-  return `#/?range=1h&until=${written(until)}&at=${written(minute + MINUTE)}`;
+  // This instance may not have run then.
+  return `#/?range=1h${hasFleet() ? '&of=fleet' : ''}&until=${written(until)}&at=${written(minute + MINUTE)}`;
 }

@@ -112,3 +112,6 @@ fn us_of(time: SystemTime) -> u64 {
 
 /// The most events that one look appends, since the next heartbeat waits for it.
 const EVENTS_AT_ONCE: usize = 8;
+
+#[cfg(test)]
+mod filled;
