@@ -104,7 +104,7 @@ async fn keep(
     };
     tokio::join!(listeners.closed(), end_waiting(app.limiter(), stop, &manager));
     reload.abort();
-    app.limiter().end_leases().await;
+    app.limiter().close().await;
     admin::warn_of_unsaved(app.limiter(), log);
     telemetry.close().await;
     Ok(())

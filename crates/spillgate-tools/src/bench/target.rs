@@ -177,7 +177,7 @@ impl Target {
     /// Returns unspent lease tokens to the store.
     pub async fn close(&self) {
         if let Target::Library(library) = self {
-            library.opened.limiter.end_leases().await;
+            library.opened.limiter.close().await;
         }
     }
 }

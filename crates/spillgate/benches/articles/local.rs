@@ -86,7 +86,7 @@ async fn shape(
     for caller in callers {
         caller.await?;
     }
-    limiter.end_leases().await;
+    limiter.close().await;
     let (by_source, admitted) =
         std::mem::take(&mut *seen.lock().expect("no holder of this lock panics"));
     let (mut charged, mut beyond) = (0, 0);

@@ -2,6 +2,7 @@
 //! record.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -23,6 +24,8 @@ pub(crate) struct Recorder {
     /// With state in memory: the record.
     pub(crate) hours: Mutex<Hours>,
     unsent: Mutex<Unsent>,
+    /// Whether the present minute is the last, which ends at once.
+    is_closing: AtomicBool,
     /// Held by a question while it searches. One search takes seconds.
     pub(crate) searching: tokio::sync::Mutex<()>,
     #[cfg(feature = "redis")]
@@ -73,6 +76,7 @@ impl Recorder {
             counted: Mutex::default(),
             hours: Mutex::default(),
             unsent: Mutex::default(),
+            is_closing: AtomicBool::new(false),
             searching: tokio::sync::Mutex::default(),
             #[cfg(feature = "redis")]
             seal: DenialSeal::new(secret),
@@ -90,10 +94,21 @@ impl Recorder {
         self.clock.now_us()
     }
 
+    /// Ends the present minute, so that it can be sent at once.
+    pub(crate) fn close(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
+        self.settle();
+    }
+
+    fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed)
+    }
+
     /// Ends the minute before, if another has begun.
     #[inline]
     pub(crate) fn turn(&self) {
-        if let Some(counted) = self.counts.turn(self.now_us() / MINUTE_US) {
+        let minute = self.now_us() / MINUTE_US + u64::from(self.is_closing());
+        if let Some(counted) = self.counts.turn(minute) {
             let mut waiting = self.counted.lock();
             // Without a runtime no task settles them.
             match waiting.len() < COUNTED_MAX {
@@ -128,7 +143,7 @@ impl Recorder {
         let unsent = self.unsent.lock();
         let first = unsent.minutes.front()?;
         let at_us = (first.minute + 1) * MINUTE_US + instance % SPREAD_US;
-        if self.now_us() < at_us {
+        if self.now_us() < at_us && !self.is_closing() {
             return None;
         }
         let number = unsent.sent;

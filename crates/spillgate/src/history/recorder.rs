@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use spillgate_redis::history::SLOTS;
@@ -16,6 +17,8 @@ use crate::time::Clock;
 pub(crate) struct Recorder {
     clock: Clock,
     state: Mutex<State>,
+    /// Whether the present minute is the last, which ends at once.
+    is_closing: AtomicBool,
     /// What was read of the record. A question holds it while it reads.
     pub(crate) hours: tokio::sync::Mutex<Hours>,
     pub(crate) events: Events,
@@ -45,6 +48,7 @@ impl Recorder {
         Recorder {
             clock,
             state: Mutex::new(state),
+            is_closing: AtomicBool::new(false),
             hours: Default::default(),
             events: Events::new(secret),
         }
@@ -54,9 +58,19 @@ impl Recorder {
         self.clock.now_us()
     }
 
+    /// Ends the present minute, so that it can be sent at once.
+    pub(crate) fn close(&self, totals: impl FnOnce() -> Totals) {
+        self.is_closing.store(true, Ordering::Relaxed);
+        self.settle(totals);
+    }
+
+    fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed)
+    }
+
     /// Ends the minute before, if another has begun.
     pub(crate) fn settle(&self, totals: impl FnOnce() -> Totals) {
-        let minute = self.now_us() / MINUTE_US;
+        let minute = self.now_us() / MINUTE_US + u64::from(self.is_closing());
         let mut state = self.state.lock();
         // While a clock that was set back a little catches up, the minute goes on, since the record takes minutes in order.
         if (minute..minute + BACK_MAX).contains(&state.minute) {
@@ -81,7 +95,7 @@ impl Recorder {
         let state = self.state.lock();
         let first = state.unsent.front()?;
         let at_us = (first.minute + 1) * MINUTE_US + instance % SPREAD_US;
-        (self.now_us() >= at_us).then(|| first.clone())
+        (self.now_us() >= at_us || self.is_closing()).then(|| first.clone())
     }
 
     /// Notes that the record has a minute.

@@ -112,10 +112,11 @@ impl Limiter {
 }
 
 impl Limiter {
-    /// Returns all unspent leases to the store and takes no more. A service calls this before it
-    /// stops.
+    /// Returns all unspent leases to the store and takes no more, and adds the counts of the present minute to the history and
+    /// the denials of the fleet. A service calls this before it stops.
     ///
-    /// Waits at most 1 second. Tokens that could not be returned by then stay charged.
+    /// Waits at most 2 seconds. Tokens that could not be returned by then stay charged, and minutes that could not be added are
+    /// lost.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -123,12 +124,13 @@ impl Limiter {
     ///
     /// let limiter = Limiter::builder().build().await.unwrap();
     /// // At the end of the process, after the last check:
-    /// limiter.end_leases().await;
+    /// limiter.close().await;
     /// # });
     /// ```
-    pub async fn end_leases(&self) {
+    pub async fn close(&self) {
         if let Some(store) = self.inner.engine.store() {
             store.end_leases().await;
+            self.inner.end_minutes().await;
         }
     }
 }

@@ -201,3 +201,23 @@ fn a_store_that_lost_its_data_takes_the_next_minutes() {
         .await;
     });
 }
+
+#[test]
+fn an_instance_that_is_closed_records_the_minute_that_is_not_over() {
+    let server = RedisServer::start();
+    Runtime::new().unwrap().block_on(async {
+        let clock = ManualClock::new();
+        let began = now(&clock);
+        let limiter = builder(POLICY, &clock, &server).denials(true).build().await.unwrap();
+        ask(&limiter, "acme", 5).await;
+        limiter.note_event("stop", "this instance stops");
+        limiter.close().await;
+        drop(limiter);
+        clock.advance(3 * MINUTE);
+        let next = builder(POLICY, &clock, &server).denials(true).build().await.unwrap();
+        let found = history(&next, None).await;
+        assert_eq!((numbers(&found, began), found.events.len()), (vec![(0, 1, 2, 3)], 1));
+        let denials = next.denials_of(None, &Request::new().with("tenant", "acme"), began).await;
+        assert_eq!(denials.unwrap().subjects[0].denied, 3);
+    });
+}

@@ -1,6 +1,6 @@
 //! Records what this instance decides for the history of its fleet, and reads that of all instances.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::super::{Inner, Limiter};
 use crate::control::ControlError;
@@ -73,35 +73,52 @@ impl Limiter {
 impl Inner {
     /// Ends the minute before, if another has begun.
     pub fn settle_history(&self) {
-        self.history.settle(|| {
-            let stats = self.counts.read();
-            let counts = self.metrics.read(&self.in_force.load().meters, stats.unmatched);
-            Totals {
-                requests: [stats.allowed, stats.denied, stats.unmatched],
-                times: counts.decisions,
-                rules: counts.rules,
-            }
-        });
+        self.history.settle(|| self.totals());
     }
 
-    /// Adds the next minute of this instance to the history of the fleet, if its time has come.
-    pub async fn add_history(&self) {
-        let Some(store) = self.engine.store() else { return };
+    fn totals(&self) -> Totals {
+        let stats = self.counts.read();
+        let counts = self.metrics.read(&self.in_force.load().meters, stats.unmatched);
+        Totals {
+            requests: [stats.allowed, stats.denied, stats.unmatched],
+            times: counts.decisions,
+            rules: counts.rules,
+        }
+    }
+
+    /// Adds the last events and the next minute of this instance to the history of the fleet, if its time has come. Returns
+    /// whether there may be more.
+    pub async fn add_history(&self) -> bool {
+        let Some(store) = self.engine.store() else { return false };
         if let Ok(mut hours) = self.history.hours.try_lock() {
             hours.drop_unused(self.history.now_us());
         }
         for _ in 0..EVENTS_AT_ONCE {
             let Some((stamp, sealed)) = self.history.events.next() else { break };
             if store.append_event(&sealed).await.is_err() {
-                return;
+                return false;
             }
             self.history.events.note_sent(stamp);
         }
-        let Some(minute) = self.history.due(store.instance_id()) else { return };
+        let Some(minute) = self.history.due(store.instance_id()) else { return false };
         // If it fails, the next look tries again. The record takes a minute once.
-        if store.add_history(&minute.stored()).await.is_ok() {
+        let is_added = store.add_history(&minute.stored()).await.is_ok();
+        if is_added {
             self.history.note_sent(minute.minute);
         }
+        is_added
+    }
+
+    /// Adds what this instance has counted and not sent, the present minute too, as far as a second suffices.
+    pub async fn end_minutes(&self) {
+        self.denials.close();
+        self.history.close(|| self.totals());
+        let write = async {
+            while self.add_denials().await {}
+            while self.add_history().await {}
+            self.save_audit().await;
+        };
+        let _ = tokio::time::timeout(CLOSING, write).await;
     }
 }
 
@@ -112,6 +129,8 @@ fn us_of(time: SystemTime) -> u64 {
 
 /// The most events that one look appends, since the next heartbeat waits for it.
 const EVENTS_AT_ONCE: usize = 8;
+/// How long an instance that stops waits for the record.
+const CLOSING: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod filled;

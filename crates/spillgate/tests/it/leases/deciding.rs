@@ -22,7 +22,7 @@ fn a_hot_key_is_decided_by_its_lease_and_every_admission_is_charged() {
     println!("{by_lease} of {all} by lease");
     assert!(by_lease > all / 2, "{by_lease} of {all}");
     let admitted = scene.limiter.stats().allowed;
-    scene.run(scene.limiter.end_leases());
+    scene.run(scene.limiter.close());
     let used = 1_000_000 - scene.peek("hot").remaining().unwrap();
     assert_eq!(used, admitted, "unspent tokens are returned");
     assert_eq!(scene.limiter.stats().lease_outstanding, 0);
@@ -40,7 +40,7 @@ fn a_waiting_check_spends_a_lease_as_a_check_does() {
         assert!(decision.allowed());
         assert_eq!(decision.source(), Source::Lease);
     }
-    scene.run(scene.limiter.end_leases());
+    scene.run(scene.limiter.close());
     assert_eq!(scene.peek("hot").remaining(), Some(999_900), "each admission is charged");
 }
 
@@ -76,7 +76,7 @@ fn a_subject_named_as_hot_is_decided_by_its_lease_from_the_first_request_on() {
     assert_eq!(scene.check("cold").source(), Source::Store);
     let held = scene.limiter.stats().lease_outstanding;
     assert!(held <= 2 * 12_500, "a quarter of the share of each: {held}");
-    scene.run(scene.limiter.end_leases());
+    scene.run(scene.limiter.close());
     assert_eq!(scene.peek("hot").remaining(), Some(999_999), "unspent tokens are returned");
 }
 
@@ -115,7 +115,7 @@ fn a_process_alone_is_admitted_to_the_last_token() {
         by_lease += u64::from(decision.source() == Source::Lease);
     }
     println!("{by_lease} of {admitted} by lease");
-    scene.run(scene.limiter.end_leases());
+    scene.run(scene.limiter.close());
     while scene.check("me").allowed() {
         admitted += 1;
     }
@@ -158,7 +158,7 @@ fn a_denied_mixed_decision_returns_tokens_to_the_lease() {
     assert!(sources.contains(&(true, Source::Lease)), "{sources:?}");
     assert!(sources.contains(&(false, Source::Lease)), "{sources:?}");
     let admitted = scene.limiter.stats().allowed;
-    scene.run(scene.limiter.end_leases());
+    scene.run(scene.limiter.close());
     assert_eq!(1_000_000 - scene.peek("hot").remaining().unwrap(), admitted);
 }
 
@@ -200,7 +200,7 @@ fn a_reset_ends_leases() {
     // By the store, or by a lease taken since.
     assert!(scene.check("hot").allowed());
     // A grant from before the reset is not part of the new state and is not returned to it.
-    scene.run(scene.limiter.end_leases());
+    scene.run(scene.limiter.close());
     assert_eq!(scene.peek("hot").remaining(), Some(999_999));
 }
 
@@ -258,7 +258,7 @@ fn several_requests_at_once_spend_a_lease_as_one_does() {
     let combined = scene.run(scene.limiter.check_atomic_within(&both, PATIENCE));
     assert_eq!(combined.whole().source(), Source::Lease);
     let admitted = scene.limiter.stats().allowed;
-    scene.run(scene.limiter.end_leases());
+    scene.run(scene.limiter.close());
     // The last one counts once and costs two.
     assert_eq!(1_000_000 - scene.peek("hot").remaining().unwrap(), admitted + 1);
 }

@@ -109,7 +109,7 @@ fn a_worker_with_leases() {
         while let Some(report) = callers.join_next().await {
             sum.add(report.unwrap());
         }
-        limiter.end_leases().await;
+        limiter.close().await;
         println!();
         sum.at.iter().for_each(|((subject, ms), count)| println!("{subject} {ms} {count}"));
         let Report { checks, by_lease, overloaded, longest_us, .. } = sum;

@@ -14,14 +14,14 @@ use spillgate_redis::denials::DenialsOfMinute;
 
 #[cfg(feature = "redis")]
 impl Inner {
-    /// Adds the next part of a minute to the record, if its time has come.
-    pub async fn add_denials(&self) {
-        let Some(store) = self.engine.store() else { return };
+    /// Adds the next part of a minute to the record, if its time has come. Returns whether there may be more.
+    pub async fn add_denials(&self) -> bool {
+        let Some(store) = self.engine.store() else { return false };
         let denials = &self.denials;
         if let Some(mut index) = denials.index.try_lock() {
             index.drop_unused(denials.now_us());
         }
-        let Some(part) = denials.due(store.instance_id()) else { return };
+        let Some(part) = denials.due(store.instance_id()) else { return false };
         let subjects = part.minute.subjects.iter();
         let added = DenialsOfMinute {
             minute: part.minute.minute,
@@ -30,9 +30,11 @@ impl Inner {
             subjects: subjects.map(|(field, count)| denials.seal.sealed(*field, count)).collect(),
         };
         // If it fails, the next look tries again. The record takes a part once.
-        if store.add_denials(&added).await.is_ok() {
+        let is_added = store.add_denials(&added).await.is_ok();
+        if is_added {
             denials.note_sent(&part);
         }
+        is_added
     }
 
     /// Reads some subjects of the record.
@@ -101,7 +103,9 @@ impl Inner {
 /// Without a store there is only this process.
 #[cfg(not(feature = "redis"))]
 impl Inner {
-    pub(crate) async fn add_denials(&self) {}
+    pub(crate) async fn add_denials(&self) -> bool {
+        false
+    }
 
     pub(crate) async fn stored_denials_of(
         &self,
