@@ -273,7 +273,7 @@ def drive(page, world, folder):
 
     step("every range is loaded; the cursor shows one time on all charts, by pointer and by keyboard")
     for name in ("3m", "1h", "24h", "15m"):
-        page.click(f".range input[value='{name}']")
+        choose(page, name)
         page.until("document.querySelector('path.area.allowed')")
     page.say("document.querySelector('.chart svg').focus()")
     page.key("ArrowLeft")
@@ -749,6 +749,15 @@ def readable(page, hash, names):
             faults = lasting_faults(page)
             assert not faults, f"{hash} at {wide} px, {'dark' if dark else 'light'}: {faults}"
     page.size(1440, 900)
+
+
+def choose(page, name):
+    """Chooses a range, and waits until it is shown: until then the charts have the points of the one before."""
+    page.say("window.chosenAt = performance.now()")
+    page.click(f".range input[value='{name}']")
+    loaded = f"one.name.includes('range={name}') && one.startTime >= window.chosenAt && one.responseEnd > 0"
+    page.until(f"performance.getEntriesByType('resource').some(one => {loaded})")
+    time.sleep(0.3)
 
 
 def go(page, hash):
