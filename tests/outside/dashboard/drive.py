@@ -667,7 +667,8 @@ def denials(page, world):
     minute = page.say("document.querySelector('.denials li a').textContent")
     readable(page, "#/subject?rule=api&attr.tenant=cyberdyne&attr.user=ann", ("attributes", minute))
     page.click(".denials li a")
-    page.until("/^#\\/\\?range=1h&until=[^&]*Z&at=[^&]*Z$/.test(location.hash) && document.querySelector('.chart .time')")
+    page.until("/^#\\/\\?range=1h&of=fleet&until=[^&]*Z&at=[^&]*Z$/.test(location.hash) && document.querySelector('.chart .time')")
+    go(page, "#/?range=15m&of=instance")
 
     step("denials: a subject without a record is not called allowed, and several subjects have no record of their own")
     go(page, "#/subject?rule=api&attr.tenant=wayne&attr.user=ann")

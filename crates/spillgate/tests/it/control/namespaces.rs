@@ -1,5 +1,7 @@
 //! Two fleets on one store: with different namespaces they share nothing, though their rules have equal names.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use spillgate::{Limiter, Mode, Policy};
 use spillgate_testkit::RedisServer;
 
@@ -34,6 +36,14 @@ fn two_namespaces_share_no_counter_change_count_or_warning() {
         assert_eq!(other.stats().live_instances, 1);
         assert!(one.instance_mismatch().is_none() && other.instance_mismatch().is_none());
         assert_eq!((one.fleet().await.unwrap().len(), other.fleet().await.unwrap().len()), (2, 1));
+
+        one.note_event("reload", "policy file reloaded");
+        one.close().await;
+        let forever = UNIX_EPOCH..UNIX_EPOCH + Duration::from_secs(1 << 40);
+        let history = other.fleet_history(forever.start, forever.end, None).await.unwrap().unwrap();
+        assert!(history.minutes.is_empty() && history.events.is_empty(), "{history:?}");
+        let history = also_one.fleet_history(forever.start, forever.end, None).await.unwrap();
+        assert_eq!(history.unwrap().events.len(), 1);
     });
 }
 
