@@ -78,7 +78,9 @@ impl Overrides {
         subject: &runtime::Subject,
     ) -> Result<(), InvalidChange> {
         let subject = subject_of(rule, types, subject)?;
-        let sets = self.by_rule.get(rule_index as usize).map_or(&[][..], |sets| sets);
+        // The newest have no set that the older ones lack.
+        let whole = self.older.as_deref().unwrap_or(self);
+        let sets = whole.by_rule.get(rule_index as usize).map_or(&[][..], |sets| sets);
         if sets.len() < SETS_MAX || sets.iter().any(|set| set.is_for(&subject)) {
             return Ok(());
         }

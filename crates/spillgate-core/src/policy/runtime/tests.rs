@@ -152,6 +152,10 @@ fn the_sets_of_attributes_are_bounded() {
     };
     assert_eq!(pairs(&entries[64]), Err(InvalidChange::TooManySets));
     assert_eq!(pairs(&entries[63]), Ok(()), "a set that is looked up already");
+    let newer = policy.with_newest(&entries[0]).unwrap();
+    let RuntimeEntry::Override { subject, limits, .. } = &entries[64] else { panic!() };
+    assert_eq!(newer.pairs("api", subject, limits), Err(InvalidChange::TooManySets));
+    assert!(newer.with_newest(&entries[64]).is_none());
 }
 
 // Found by an operator: a block of a network, or of an IPv6 address as an access log has it,
