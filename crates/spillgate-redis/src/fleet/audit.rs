@@ -58,7 +58,7 @@ impl Page {
         let Value::Array(entries) = answer else { return Err(foreign()) };
         let mut page = Page { sealed: Vec::with_capacity(entries.len()), next: None };
         let is_full = entries.len() >= changes.min(CHANGES_PER_CALL);
-        // An entry that is no change must not hide the others.
+        // An entry of another writer hides no others, and is one that cannot be opened.
         for (id, sealed) in entries.into_iter().filter_map(read) {
             page.sealed.push(sealed);
             page.next = Some(Place { id });
@@ -79,8 +79,11 @@ impl Place {
 fn read(entry: Value) -> Option<(String, Vec<u8>)> {
     let Value::Array(parts) = entry else { return None };
     let [Value::BulkString(id), Value::Array(fields)] = &parts[..] else { return None };
-    let [_, Value::BulkString(sealed)] = &fields[..] else { return None };
-    Some((String::from_utf8(id.clone()).ok()?, sealed.clone()))
+    let sealed = match &fields[..] {
+        [_, Value::BulkString(sealed)] => sealed.clone(),
+        _ => Vec::new(),
+    };
+    Some((String::from_utf8(id.clone()).ok()?, sealed))
 }
 
 fn key_of_events(record: &str) -> String {
