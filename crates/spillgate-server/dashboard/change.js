@@ -16,7 +16,7 @@ export async function change({ title, effect, check, typed, act, done, undo }) {
   const answer = await confirmed(question);
   if (!answer) return;
   const name = title.slice(0, -1);
-  await attempt(() => act(answer.reason), done, undo && { name, act: written => undo('undone', written?.version) });
+  await attempt(() => act(answer.reason), done, undo && { name, act: written => undo('undo of the change before', written?.version) });
 }
 
 /** Makes a change or undoes one, and shows the result on every panel at once. */

@@ -71,7 +71,7 @@ export function chart(place, { label, series, kind, format, none, pick }) {
       if (date) parts.push(text(date, { x: x(at), y: tall - 4, 'text-anchor': anchor }));
     }
     if (began.at > from) parts.unshift(...shade(x(Math.min(began.at, to)), tall, began.text));
-    if (!shown.length) parts.push(text(none, { class: 'none', x: (LEFT + wide) / 2, y: tall / 2 - 8, 'text-anchor': 'middle' }));
+    if (!shown.length) parts.push(text(view.none ?? none, { class: 'none', x: (LEFT + wide) / 2, y: tall / 2 - 8, 'text-anchor': 'middle' }));
     else parts.push(...(kind === 'stack' ? areas(x, y) : lines(x, y)));
     for (const event of events.filter(event => event.at >= from && event.at <= to)) parts.push(mark(event, x(event.at), tall));
     svg.replaceChildren(...parts, node('g', { class: 'pointer' }));
@@ -123,7 +123,7 @@ export function chart(place, { label, series, kind, format, none, pick }) {
       values.get(name).textContent = value === undefined ? '–' : format(value);
     }
     const read = shown.map(({ name, label }) => `${label} ${values.get(name).textContent}`).join(', ');
-    svg.setAttribute('aria-label', `${label}${point ? ` at ${clock(point.at)}` : ''}: ${read || none}`);
+    svg.setAttribute('aria-label', `${label}${point ? ` at ${clock(point.at)}` : ''}: ${read || (view?.none ?? none)}`);
   }
 
   const under = event => {

@@ -5,6 +5,7 @@ import { rulePageOf } from './rules.js';
 import { pageOf } from './subjects.js';
 import { attributes, number, subject as text } from './words.js';
 
+export const SHOWN = 8;
 const SHORTEST = 2, PAUSE_MS = 300;
 
 /** A search that calls `changed` whenever it has found more: `found` are pages { name, about, href }, and `note` is the progress. */
@@ -30,7 +31,7 @@ export function deniedSearch(changed) {
           isComplete = answer.unread_hours === 0;
           const entries = answer.entries.filter(fits);
           search.found = pagesOf(entries);
-          search.note = noteOf(answer, entries.length);
+          search.note = noteOf(answer, search.found.length);
         } catch (problem) {
           if (!isLatest()) return;
           isComplete = true;
@@ -73,7 +74,8 @@ function pagesOf(entries) {
 
 function noteOf({ recording, left_out: leftOut, unread_hours: unread }, found) {
   if (unread) return `${number(unread)} ${unread === 1 ? 'hour' : 'hours'} of denials not read yet…`;
-  if (leftOut) return `${number(leftOut)} more subjects were denied; type more of the value.`;
+  const more = leftOut + Math.max(0, found - SHOWN);
+  if (more) return `${number(more)} more were denied. Type more of the value, or the whole subject, such as tenant=acme.`;
   if (found) return '';
   return recording ? 'No denial of such a subject was recorded in the last 48 hours.' : 'This instance records no denials: see store.denials.';
 }

@@ -73,6 +73,10 @@ export function watchHistory(rule, show) {
   let timer, closed = false;
   async function load() {
     clearTimeout(timer);
+    if (!ranges().some(([name]) => name === view.range)) {
+      view.range = SHORTEST_OF_FLEET;
+      writeView();
+    }
     const { range, until } = view, of = isOfFleet() ? 'fleet' : 'instance', query = new URLSearchParams({ range, of });
     if (until !== null) query.set('until', written(until));
     if (rule !== null) query.set('rule', rule);
@@ -138,11 +142,12 @@ function read(answer, until) {
   const to = until ?? points.at(-1)?.at ?? Date.now() / 1000;
   const own = live.event ? (live.event.at_ms - live.event.up_ms) / 1000 : null;
   const began = isFleet ? { at: points.length ? points[0].at - points[0].seconds : to, text: 'not recorded' } : { at: own, text: 'before the start' };
-  return { of: answer.of, points, events, rules: answer.rules ?? [], kept: answer.kept, keptSince, began, to, span: RANGES.get(answer.range).seconds };
+  const none = !answer.kept ? 'Not recorded for this rule.' : isFleet ? 'Nothing in this time. The last two minutes are not recorded yet.' : null;
+  return { of: answer.of, none, points, events, rules: answer.rules ?? [], kept: answer.kept, keptSince, began, to, span: RANGES.get(answer.range).seconds };
 }
 
 /** A history of the fleet that the store does not give. */
 function unknown(problem) {
   const to = view.until ?? Date.now() / 1000;
-  return { of: 'fleet', points: [], events: [], rules: [], kept: true, keptSince: null, began: { at: to, text: 'unknown' }, to, span: RANGES.get(view.range).seconds, problem };
+  return { of: 'fleet', points: [], events: [], rules: [], kept: true, keptSince: null, began: { at: to, text: 'unknown' }, none: 'Unknown until the store answers.', to, span: RANGES.get(view.range).seconds, problem };
 }

@@ -2,13 +2,13 @@
 
 import { chart } from './chart.js';
 import { el, section, write } from './dom.js';
-import { REASONS, SOURCES, isOfFleet, look, watchHistory } from './history.js';
+import { REASONS, SOURCES, isOfFleet, look, view, watchHistory } from './history.js';
 import { live } from './live.js';
 import { eventList, rangeBar } from './ranges.js';
 import { rulePageOf } from './rules.js';
 import { ask } from './server.js';
 import { storePanel } from './store.js';
-import { heaviest, pageOf, ranking } from './subjects.js';
+import { heaviest, limitOf, pageOf, ranking } from './subjects.js';
 import { duration, number, rate, subject as text } from './words.js';
 
 const LISTED = 6, DENIALS_EVERY_MS = 10000, MINUTE = 60;
@@ -41,19 +41,23 @@ export function overviewPage(place) {
   const events = eventList('Events', 'full');
   const rules = ranking('No rule has denied anything in this time.');
   const denied = ranking('No denials in the last minute.'), consumers = ranking('No use in the last minute.');
-  const deniedHere = section('Most denials in the last minute', 'third', denied.element), ofFleet = deniedByFleet();
+  const deniedHere = section('Most denials in the last minute', 'third', denied.element), deniedOf = el('p', { className: 'note' }), ofFleet = deniedByFleet();
+  deniedHere.append(deniedOf);
+  const used = section('Most use in the last minute, on this instance', 'half', consumers.element);
   const note = el('p', { className: 'note full', role: 'status' });
   place.append(figures.element, range.element, note, plots.requests.element, section('Denials by rule', 'quarter', rules.element),
     deniedHere, ofFleet.element, plots.reasons.element,
-    section('Most use in the last minute, on this instance', 'half', consumers.element), events.element,
+    used, events.element,
     plots.latency.element, plots.sources.element, plots.calls.element, store.element);
   let shown = { points: [] };
+  const isPast = () => view.until !== null && view.until < Date.now() / 1000 - 60;
   const stop = watchHistory(null, history => {
     shown = history;
     [range, events, ...Object.values(plots)].forEach(one => one.show(history));
     const hidden = history.rules.filter(one => !one.denied && one.would_deny);
-    rules.show([...history.rules.filter(one => one.denied), ...hidden].slice(0, LISTED).map(itemOf));
-    write(note, history.problem ? `The history of the fleet is unknown: ${history.problem}.` : '');
+    const denying = history.rules.filter(one => one.denied).sort((one, other) => other.denied - one.denied);
+    rules.show([...denying, ...hidden].slice(0, LISTED).map(itemOf));
+    write(note, history.problem ? `The history of the fleet is unknown: ${history.problem}. This instance still has its own: choose This instance.` : isPast() ? 'The charts and the denials by rule are of the past. The figures above and the store are of now.' : '');
     // The calls are those of one instance.
     plots.calls.element.hidden = history.of === 'fleet';
     show();
@@ -61,8 +65,11 @@ export function overviewPage(place) {
   function show() {
     if (!live.event) return;
     figures.show(live.event, shown);
-    ofFleet.element.hidden = !isOfFleet() || !ofFleet.isKnown();
-    deniedHere.hidden = !ofFleet.element.hidden;
+    // What happens now would be taken for a part of the past that is shown.
+    const isHeld = view.until !== null;
+    ofFleet.element.hidden = isHeld || !isOfFleet() || !ofFleet.isKnown();
+    deniedHere.hidden = used.hidden = isHeld;
+    write(deniedOf, isOfFleet() ? 'On this instance. The fleet has recorded it two minutes later.' : '');
   }
   return {
     title: 'Overview',
@@ -99,7 +106,7 @@ function deniedByFleet() {
       isKnown = Boolean(found?.recording);
       if (isKnown) {
         list.show(found.entries.slice(0, LISTED).map(({ rule, limit, subject, whole, denied }) => ({
-          name: text(subject) + (whole ? '' : '…'), href: whole ? pageOf(rule, subject) : null, about: `${rule}, limit ${limit}`, count: denied,
+          name: text(subject) + (whole ? '' : '…'), href: whole ? pageOf(rule, subject) : null, about: `${rule}, ${limitOf(rule, limit)}`, count: denied,
         })));
       }
     }
@@ -144,7 +151,8 @@ function figuresOf() {
     write(note, aboutFleet(fleet, facts.live_instances));
     if (fleet) rates(fleet.allowed / MINUTE, fleet.denied / MINUTE);
     else [all, denied].forEach(one => write(one.value, '–'));
-    times(points.at(-1)?.p50, points.at(-1)?.p99);
+    const last = fleet && view.until === null ? points.at(-1) : null;
+    times(last?.p50, last?.p99);
   }
   function ofInstance({ point, facts, shards }) {
     write(note, aboutInstance(facts.live_instances - 1, !shards.length));

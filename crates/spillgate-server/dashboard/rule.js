@@ -31,7 +31,7 @@ export function rulePage(place, query) {
   const denied = ranking('No denials in the last minute.'), consumers = ranking('No use in the last minute.');
   const form = overrideForm(find);
   place.append(head.element, range.element, note, ...plots.map(one => one.element),
-    section('Most denials in the last minute', 'half', denied.element), section('Most use in the last minute', 'half', consumers.element),
+    section('Most denials in the last minute, on this instance', 'half', denied.element), section('Most use in the last minute, on this instance', 'half', consumers.element),
     section('Overrides of this rule', 'full', overrides.element, form.element), events.element);
   const stop = watchHistory(name, history => {
     write(note, missing(history));
@@ -100,7 +100,7 @@ function headOf(name, find) {
 /** The points that the history of a rule lacks, as a sentence. */
 function missing({ of, kept, keptSince, points, problem }) {
   if (problem) return `The history of the fleet is unknown: ${problem}.`;
-  if (!kept && of === 'fleet') return 'In this time 64 other rules of the fleet were counted by themselves, so the past of this one is only in the sums of the overview.';
+  if (!kept && of === 'fleet') return 'The fleet has no history of this rule alone: in each hour it records 64 rules, and this one is in the sums of the overview. Choose This instance to see its own.';
   if (!kept) return 'This rule is not among the 64 busiest, so its past is only in the sums of the overview. Its rates are right.';
   if (keptSince === null || !points.length || keptSince <= points[0].at) return '';
   return `This rule is among the 64 busiest since ${moment(keptSince)}. Its earlier decisions are only in the sums of the overview.`;

@@ -43,6 +43,7 @@ function columns() {
     { label: 'Denied/s', className: 'n', value: rule => ratesOf(rule.name).denied, show: deniedBy },
     { label: 'Near the limit', className: 'n', value: rule => share(rule) ?? -1, show: rule => (share(rule) === undefined ? '–' : `${number(share(rule) * 100)} %`) },
     { label: 'Heaviest subject uses', className: 'u', value: rule => useOf(rule) ?? -1, show: rule => bar(useOf(rule)) },
+    { label: 'On outage', value: rule => rule.on_outage, show: rule => rule.on_outage },
     { label: 'Mode', value: rule => rule.mode.in_force, state: rule => JSON.stringify(rule.mode), show: modeOf },
   ];
 }

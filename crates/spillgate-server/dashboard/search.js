@@ -1,14 +1,12 @@
 // The search in the header: rules, overrides by any part of their values, the subjects that this instance counts as busiest and as
 // most denied, and below them those of the fleet's denials. Enter opens the page.
 
-import { deniedSearch } from './denied.js';
+import { SHOWN, deniedSearch } from './denied.js';
 import { $, el, write } from './dom.js';
 import { live, refresh } from './live.js';
 import { rulePageOf } from './rules.js';
 import { heaviest, pageOf } from './subjects.js';
 import { attributes, limitsOf, subject as text } from './words.js';
-
-const SHOWN = 8;
 
 /** Lets the operator search from every page: `/` and Ctrl-K focus the field. */
 export function search() {

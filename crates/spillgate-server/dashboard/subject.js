@@ -100,7 +100,8 @@ function explained(answer, rule) {
     own ? el('p', { className: 'decision' }, `${rule} does not match this request: ${own.why}.`) : null,
     el('p', { className: `decision ${level}` }, sentence),
     ...answer.unused.map(sentence => el('p', { className: 'note' }, sentence)),
-    el('ul', {}, ...limits, ...fromFile, ...others, ...domains),
+    el('ul', {}, ...limits, ...fromFile, ...domains),
+    others.length ? el('details', {}, el('summary', {}, others.length > 1 ? `${others.length} rules do not match` : '1 rule does not match'), el('ul', {}, ...others)) : null,
     el('p', { className: 'note' }, `As of ${clock(Date.now() / 1000)}. Nothing was charged.`),
   ].filter(Boolean);
 }

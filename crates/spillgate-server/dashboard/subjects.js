@@ -1,13 +1,20 @@
 // Lists of subjects with bars, as `top` counts them.
 
 import { el } from './dom.js';
-import { number, subject as text } from './words.js';
+import { live } from './live.js';
+import { number, quota, subject as text } from './words.js';
 
 /** The address of the page of a subject. */
 export function pageOf(rule, attributes) {
   const query = new URLSearchParams(rule ? { rule } : {});
   for (const [name, value] of Object.entries(attributes)) query.set(`attr.${name}`, value);
   return `#/subject?${query}`;
+}
+
+/** A limit in words: by its name, or without one by its quota. */
+export function limitOf(rule, limit) {
+  const known = live.rules.find(one => one.name === rule)?.limits[limit];
+  return known ? quota(known) : /^\d+$/.test(limit) ? `limit ${Number(limit) + 1}` : limit;
 }
 
 /** A list with bars of items { name, href, about, count, unit, isEstimate }. */

@@ -3,12 +3,18 @@
 import { el, section, write } from './dom.js';
 import { hasFleet } from './history.js';
 import { live } from './live.js';
+import { rulePageOf } from './rules.js';
 import { ask, subjectQuery } from './server.js';
-import { rounded } from './subjects.js';
+import { limitOf, rounded } from './subjects.js';
 import { clock, day, number, zone } from './words.js';
 
 const HOURS = 48, HOUR = 3600, MINUTE = 60, LISTED = 8, EVERY_MS = 30_000;
 const RECORDED = 'An instance records the 20 most denied subjects of each rule and minute, up to two minutes later.';
+
+const REASONS = {
+  'limit-exceeded': 'the limit was used up', 'cost-exceeds-limit': 'one request cost more than the limit ever allows', blocked: 'the subject was blocked',
+  'store-unavailable': 'the store did not answer, and the rule denies then', overloaded: 'the instance was overloaded',
+};
 
 /** A section with the denials of a rule's subject. `isOne` returns whether it names one subject, once the rules are loaded. */
 export function timelinePanel(rule, known, isOne) {
@@ -59,9 +65,10 @@ function noteOf({ entries, recording, others }) {
 /** The denials by one limit. */
 function ofLimit({ rule, limit, reason, denied, allowed, hours }) {
   const each = hours.map(hour => ({ ...hour, at: Date.parse(hour.at) / 1000, minutes: hour.minutes.map(minute => Date.parse(minute) / 1000) }));
-  const lines = each.toReversed().map(ofHour), older = lines.slice(LISTED);
+  const lines = each.toReversed().map(hour => ofHour(rule, hour)), older = lines.slice(LISTED);
   return el('article', { 'aria-label': `${rule}/${limit}` },
-    el('h3', {}, `${rule}/${limit}`, el('span', { className: 'pill bad' }, reason)),
+    el('h3', {}, `${rule}, ${limitOf(rule, limit)}`, el('span', { className: 'pill bad' }, reason)),
+    el('p', { className: 'note' }, `Last reason: ${REASONS[reason] ?? reason}.`),
     el('p', {}, `${counts(denied, allowed)}${allowed === null ? '' : ' in the same minutes'}`),
     ...strip(each),
     el('ul', {}, ...lines.slice(0, LISTED)),
@@ -94,20 +101,20 @@ function strip(hours) {
 const hourOf = at => `${day(at)} ${clock(at, false)}`;
 
 /** A line about an hour. Each of its ranges of minutes links to the charts of that time. */
-function ofHour({ at, denied, allowed, minutes }) {
+function ofHour(rule, { at, denied, allowed, minutes }) {
   const ranges = [];
   for (const minute of minutes) {
     if (minute - MINUTE === ranges.at(-1)?.last) ranges.at(-1).last = minute;
     else ranges.push({ first: minute, last: minute });
   }
-  const links = ranges.map(({ first, last }) => el('a', { href: chartsAt(first) }, first === last ? clock(first, false) : `${clock(first, false)}–${clock(last, false)}`));
+  const links = ranges.map(({ first, last }) => el('a', { href: chartsAt(rule, first) }, first === last ? clock(first, false) : `${clock(first, false)}–${clock(last, false)}`));
   return el('li', {}, el('b', {}, hourOf(at)), el('span', {}, counts(denied, allowed)), el('span', { className: 'minutes' }, ...links));
 }
 
-/** The address of the charts that show a minute in their middle. A point of a chart is at the end of its minute. */
-function chartsAt(minute) {
+/** The address of the charts of a rule that show a minute in their middle. A point of a chart is at the end of its minute. */
+function chartsAt(rule, minute) {
   const written = at => new Date(Math.floor(at) * 1000).toISOString().replace('.000', '');
   const until = Math.min(minute + HOUR / 2, Date.now() / 1000);
   // This instance may not have run then.
-  return `#/?range=1h${hasFleet() ? '&of=fleet' : ''}&until=${written(until)}&at=${written(minute + MINUTE)}`;
+  return `${rulePageOf(rule)}&range=1h${hasFleet() ? '&of=fleet' : ''}&until=${written(until)}&at=${written(minute + MINUTE)}`;
 }

@@ -109,7 +109,9 @@ pub(crate) struct Extract {
 pub(crate) struct RuleSum {
     /// `None` for all rules without a series of their own.
     pub(crate) rule: Option<Arc<str>>,
-    pub(crate) decisions: Decisions,
+    pub(crate) allowed: u64,
+    pub(crate) denied: u64,
+    pub(crate) would_deny: u64,
 }
 
 /// The series that the points of an answer come from.
@@ -177,9 +179,9 @@ impl Range {
 impl RuleSum {
     /// Returns the rules that have decided, those with most denials first and all rules without a series last.
     fn ranked(mut sums: Vec<RuleSum>) -> Vec<RuleSum> {
-        sums.retain(|sum| sum.decisions.all() > 0);
+        sums.retain(|sum| sum.allowed + sum.denied + sum.would_deny > 0);
         sums.sort_by(|a, b| {
-            let order = |sum: &RuleSum| (sum.rule.is_none(), Reverse(sum.decisions.denied()));
+            let order = |sum: &RuleSum| (sum.rule.is_none(), Reverse(sum.denied));
             order(a).cmp(&order(b)).then_with(|| a.rule.cmp(&b.rule))
         });
         sums

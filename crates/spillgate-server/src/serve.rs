@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::config::{self, Config, Flags, Settings};
 use crate::counted::counted;
 use crate::doctor;
-use crate::history;
+use crate::history::{self, EventKind};
 use crate::listener::admin;
 use crate::reload::Followed;
 use crate::systemd::Manager;
@@ -104,6 +104,7 @@ async fn keep(
     };
     tokio::join!(listeners.closed(), end_waiting(app.limiter(), stop, &manager));
     reload.abort();
+    app.limiter().note_event(EventKind::Stop.name(), "this instance stops");
     app.limiter().close().await;
     admin::warn_of_unsaved(app.limiter(), log);
     telemetry.close().await;

@@ -97,6 +97,15 @@ pub struct DeniedHour {
     pub minutes: Vec<SystemTime>,
 }
 
+/// How well a subject fits a question, the better first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fit {
+    /// A value is the one that was asked for.
+    Whole,
+    /// A value has the part that was asked for.
+    Part,
+}
+
 /// Rule, limit and subject of a count.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Denied {
@@ -138,12 +147,19 @@ impl Denied {
         (bytes <= TEXT_MAX).then_some(Denied { rule, limit, attributes, is_whole })
     }
 
-    /// Returns whether any value has this part, in capitals or not.
-    pub(crate) fn is_like(&self, part: &[u8]) -> bool {
-        let has_part = |value: &[u8]| {
-            part.is_empty() || value.windows(part.len()).any(|it| it.eq_ignore_ascii_case(part))
+    /// Returns how well any value fits this part, in capitals or not. An empty part is in each.
+    pub(crate) fn fit(&self, part: &[u8]) -> Option<Fit> {
+        if part.is_empty() {
+            return Some(Fit::Part);
+        }
+        let fit = |value: &[u8]| {
+            let mut parts = value.windows(part.len());
+            match value.eq_ignore_ascii_case(part) {
+                true => Some(Fit::Whole),
+                false => parts.any(|it| it.eq_ignore_ascii_case(part)).then_some(Fit::Part),
+            }
         };
-        self.attributes.iter().any(|(_, value)| has_part(value))
+        self.attributes.iter().filter_map(|(_, value)| fit(value)).min()
     }
 }
 

@@ -30,11 +30,29 @@ pub struct FleetHistory {
     /// The minutes, the oldest first. A minute is missing if no instance has recorded it: none ran, or the store was down
     /// for more than an hour or has lost it.
     pub minutes: Vec<FleetMinute>,
-    /// The decisions of each rule in these minutes. In each hour 64 rules are counted by themselves; all others are the
-    /// entry without a name.
-    pub rules: Vec<(Option<String>, Decisions)>,
+    /// The decisions of each rule in these minutes.
+    pub rules: Vec<RuleHistory>,
+    /// With a rule: the time from which the minutes have all of its decisions. In an hour before, it had no place of its own,
+    /// and others were counted together. `None` if they have all from the first.
+    pub rule_since: Option<SystemTime>,
     /// The events of instances within this time, the oldest first; the newest 500 if there are more.
     pub events: Vec<FleetEvent>,
+}
+
+/// The decisions of one rule over some time.
+///
+/// [`FleetHistory`] lists them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RuleHistory {
+    /// `None` for all rules without a place of their own: in each hour 64 rules have one.
+    pub rule: Option<String>,
+    /// Requests that it allowed.
+    pub allowed: u64,
+    /// Requests that it denied.
+    pub denied: u64,
+    /// Requests that it would have denied if it were not in shadow.
+    pub would_deny: u64,
 }
 
 /// The decisions of all instances in one minute.
@@ -130,7 +148,7 @@ impl Hours {
         rule: Option<&str>,
     ) -> FleetHistory {
         let mut history = FleetHistory::default();
-        let mut rules: BTreeMap<Option<&str>, Decisions> = BTreeMap::new();
+        let mut rules: BTreeMap<Option<&str>, RuleHistory> = BTreeMap::new();
         for (hour, (_, read)) in
             self.read.range(minutes.start() / MINUTES..=minutes.end() / MINUTES)
         {
@@ -148,18 +166,33 @@ impl Hours {
                 for (slot, name) in names.iter().enumerate() {
                     let decisions = decisions_of(read.counts(place as usize, slot));
                     if decisions.all() > 0 {
-                        rules.entry(*name).or_default().add(decisions);
+                        rules.entry(*name).or_default().add(&decisions);
                         if rule.is_none() || rule == *name {
                             sum.add(decisions);
+                        }
+                        if name.is_none() && rule.is_some() && !names.contains(&rule) {
+                            let end = (hour + 1) * MINUTES * MINUTE_US;
+                            history.rule_since = Some(system_time(end));
                         }
                     }
                 }
                 history.minutes.push(FleetMinute::new(minute, &facts, sum));
             }
         }
-        let owned = |(name, sum): (Option<&str>, Decisions)| (name.map(str::to_owned), sum);
-        history.rules = rules.into_iter().map(owned).collect();
+        let named = |(name, sum): (Option<&str>, RuleHistory)| RuleHistory {
+            rule: name.map(str::to_owned),
+            ..sum
+        };
+        history.rules = rules.into_iter().map(named).collect();
         history
+    }
+}
+
+impl RuleHistory {
+    fn add(&mut self, decisions: &Decisions) {
+        self.allowed += decisions.allowed();
+        self.denied += decisions.denied();
+        self.would_deny += decisions.would_deny();
     }
 }
 
@@ -193,6 +226,13 @@ fn decisions_of(counts: Counts) -> Decisions {
     let mut results = [0; RESULTS.len()];
     results.copy_from_slice(&counts[..RESULTS.len()]);
     Decisions { results, near_limit: counts[RESULTS.len()] }
+}
+
+/// Returns the end of the last minute that every instance has recorded by now, if the store was up.
+pub fn recorded_until(now: SystemTime) -> SystemTime {
+    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+    system_time((last_whole_minute(now_us) + 1) * MINUTE_US)
 }
 
 /// Returns the last minute that every instance has recorded by now, if it can.

@@ -219,8 +219,13 @@ impl Limiter {
     /// # });
     /// ```
     pub fn set_policy(&self, policy: Policy) {
+        // Rules whose limits are named anew count anew.
+        #[cfg(feature = "redis")]
+        self.inner.note_history();
         let in_force = InForce::new(policy, &self.inner.in_force.load().meters);
         self.inner.control.set_policy(&in_force, &self.inner.in_force);
+        #[cfg(feature = "redis")]
+        self.inner.begin_history_anew();
         self.inner.note_new_limits();
     }
 

@@ -373,7 +373,7 @@ def drive(page, world, folder):
     page.click("#changes .notice.good button")
     page.until("document.querySelector('#changes').textContent.includes('Undone: Set login to off.')")
     page.until("document.querySelector('.actions button[value=enforce]').ariaPressed === 'true'")
-    page.until("document.querySelector('.events').textContent.includes('drive set login back to the mode of the policy file (undone)')")
+    page.until("document.querySelector('.events').textContent.includes('drive set login back to the mode of the policy file (undo of the change before)')")
     page.until("document.getElementById('status').textContent === 'healthy'")
     press(page, ".actions button[value=shadow]")
     page.until("document.getElementById('status').textContent === 'rule in shadow'")
@@ -660,14 +660,14 @@ def denials(page, world):
 
     step("denials: the page of the subject has the hour, both counts and a link to the charts of the minute")
     page.until("document.querySelector('.denials article')")
-    assert page.say("document.querySelector('.denials h3').textContent") == "api/0cost-exceeds-limit"
+    assert page.say("document.querySelector('.denials h3').textContent") == "api, 20/1s burst 40cost-exceeds-limit"
     assert page.say("document.querySelectorAll('.strip i').length") == 48
     line = page.say("document.querySelector('.denials li').textContent")
     assert re.search(r"\d\d:003 denied, (hardly any|about \d+) allowed\d\d:\d\d$", line), line
     minute = page.say("document.querySelector('.denials li a').textContent")
     readable(page, "#/subject?rule=api&attr.tenant=cyberdyne&attr.user=ann", ("attributes", minute))
     page.click(".denials li a")
-    page.until("/^#\\/\\?range=1h&of=fleet&until=[^&]*Z&at=[^&]*Z$/.test(location.hash) && document.querySelector('.chart .time')")
+    page.until("/^#\\/rule\\?name=api&range=1h&of=fleet&until=[^&]*Z&at=[^&]*Z$/.test(location.hash) && document.querySelector('.chart .time')")
     go(page, "#/?range=15m&of=instance")
 
     step("denials: a subject without a record is not called allowed, and several subjects have no record of their own")

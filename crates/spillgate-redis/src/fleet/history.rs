@@ -46,7 +46,8 @@ impl MinuteOfInstance {
 impl HourOfFleet {
     /// Returns the call that reads an hour.
     pub(crate) fn call(record: &str, hour: u64) -> Call {
-        Call::new(&super::HISTORY_OF, &["", ":r"].map(|end| key(record, hour) + end))
+        let call = Call::new(&super::HISTORY_OF, &["", ":r"].map(|end| key(record, hour) + end));
+        call.with(MINUTES * 4 * BLOCK as u64).with(SLOTS)
     }
 
     /// Parses the reply to [`call`](Self::call).

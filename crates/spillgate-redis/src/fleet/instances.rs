@@ -67,6 +67,8 @@ pub struct Beat {
     pub version: Vec<u8>,
     /// The guard of the shard; empty if there is none, or it was not read.
     pub(crate) guard: Vec<u8>,
+    /// The names of instances that have sent no beat for a while. Of all instances, one learns of each.
+    pub gone: Vec<String>,
 }
 
 /// One instance in the record.
@@ -94,6 +96,11 @@ impl Place<'_> {
         keys.extend(guard);
         let call = Call::new(&super::BEAT, &keys).with(*id).with(row);
         call.with(GONE_SECONDS).with(u8::from(tidies))
+    }
+
+    /// Returns the call that removes what this instance says of itself. It is then no longer listed.
+    pub(crate) fn leave(&self) -> Call {
+        Call::of_command("HDEL").with(format!("sg1:{{{}}}:w", self.tag)).with(self.id)
     }
 
     /// Returns the call that reads all instances.
@@ -187,17 +194,23 @@ impl Beat {
             Value::Int(alike),
             Value::BulkString(version),
             Value::BulkString(guard),
+            Value::Array(gone),
         ] = &parts[..]
         else {
             return Err(foreign());
         };
         let count = |number: &i64| u32::try_from(*number).unwrap_or(0);
+        let name = |row: &Value| {
+            let Value::BulkString(row) = row else { return None };
+            Some(report_in(&String::from_utf8_lossy(row))?.1.name)
+        };
         Ok(Beat {
             now_us: (*now_us).max(0).cast_unsigned(),
             live: count(live),
             alike: count(alike),
             version: version.clone(),
             guard: guard.clone(),
+            gone: gone.iter().filter_map(name).collect(),
         })
     }
 }

@@ -8,9 +8,10 @@
 -- ARGV[1]: this instance's id; empty: an onlooker, which is not counted
 -- ARGV[2]: what it says of itself; empty: as before
 -- ARGV[3]: after how many seconds without a beat an instance is gone
--- ARGV[4]: 1 to remove what is left of instances that are gone
+-- ARGV[4]: 1 to remove what is left of instances that are gone. One caller learns of each, so that one reports it
 -- Returns: the time in us; how many instances are alive, and how many of them have these settings and this policy; the
---   version of the runtime changes, or ''; the guard, or ''
+--   version of the runtime changes, or ''; the guard, or ''; what the instances that were removed said of themselves, of
+--   at most 20
 
 local call = redis.call
 local time = call('TIME')
@@ -25,10 +26,13 @@ if ARGV[1] ~= '' then
     end
 end
 
+local gone = {}
 if ARGV[4] == '1' then
     -- The second range has beats from before the clock stepped back.
     for _, range in ipairs({ { '-inf', '(' .. oldest }, { '(' .. newest, '+inf' } }) do
         for _, id in ipairs(call('ZRANGEBYSCORE', KEYS[1], range[1], range[2])) do
+            -- One that stopped in order has removed it.
+            gone[#gone + 1] = #gone < 20 and call('HGET', KEYS[3], id) or nil
             call('HDEL', KEYS[3], id)
         end
         call('ZREMRANGEBYSCORE', KEYS[1], range[1], range[2])
@@ -46,4 +50,5 @@ return {
     call('ZCOUNT', KEYS[2], oldest, newest),
     call('HMGET', KEYS[4], 'v')[1] or '',
     KEYS[5] and call('GET', KEYS[5]) or '',
+    gone,
 }

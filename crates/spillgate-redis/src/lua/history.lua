@@ -10,7 +10,7 @@
 -- ARGV[1]: this instance's id
 -- ARGV[2]: the minute of the hour
 -- ARGV[3]: the life of the hour, in ms
--- ARGV[4]: the number of slots, without slot 0
+-- ARGV[4]: the number of slots, without slot 0. The last 16 are for rules that deny, or would in shadow
 -- ARGV[5]: the facts of the minute
 -- ARGV[6] and so on: name and counts of each rule; a rule without a name counts in slot 0
 -- Returns: 1 if the minute was added, 0 if it had been before
@@ -24,6 +24,8 @@ end
 
 local FACTS, FACTS_BYTES = '>' .. string.rep('I4', 32), 128
 local COUNTS, COUNTS_BYTES = '>' .. string.rep('I4', 8), 32
+-- The second to the seventh number of a rule are its denials by reason.
+local NO_DENIAL = string.rep('\0', 24)
 local slots = tonumber(ARGV[4])
 local size = FACTS_BYTES + COUNTS_BYTES * (slots + 1)
 
@@ -54,7 +56,11 @@ for place = 6, #ARGV, 2 do
     local rule, slot = ARGV[place], 0
     if rule ~= '' then
         slot = tonumber(call('HGET', KEYS[2], rule)) or 0
-        if slot == 0 and used < slots then
+        if slot < 0 or slot > slots or slot % 1 ~= 0 then
+            slot = 0
+        end
+        local denies = string.sub(ARGV[place + 1], 5, 28) ~= NO_DENIAL
+        if slot == 0 and used < (denies and slots or slots - 16) then
             used = used + 1
             slot = used
             call('HSET', KEYS[2], rule, slot)

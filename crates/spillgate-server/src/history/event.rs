@@ -23,6 +23,9 @@ pub(crate) enum EventKind {
     Degraded,
     Recovered,
     StateLoss,
+    Stop,
+    /// Another instance misses it.
+    Gone,
 }
 
 /// The last events, the newest last, without changes by operators.
@@ -46,7 +49,7 @@ impl Event {
 }
 
 impl EventKind {
-    const ALL: [EventKind; 7] = [
+    const ALL: [EventKind; 9] = [
         EventKind::Start,
         EventKind::Reload,
         EventKind::ReloadRefused,
@@ -54,6 +57,8 @@ impl EventKind {
         EventKind::Degraded,
         EventKind::Recovered,
         EventKind::StateLoss,
+        EventKind::Stop,
+        EventKind::Gone,
     ];
 
     /// Returns the kind that the admin API spells so.
@@ -71,6 +76,8 @@ impl EventKind {
             EventKind::Degraded => "degraded",
             EventKind::Recovered => "recovered",
             EventKind::StateLoss => "state-loss",
+            EventKind::Stop => "stop",
+            EventKind::Gone => "gone",
         }
     }
 }

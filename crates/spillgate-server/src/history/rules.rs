@@ -110,9 +110,14 @@ impl Rules {
         let own = self.known.values().filter_map(|known| Some((known, known.own?.slot)));
         let slots = own.map(|(known, slot)| (Some(Arc::clone(&known.rule)), slot));
         let sum = |(rule, slot): (Option<Arc<str>>, usize)| {
-            let mut decisions = Decisions::default();
-            points.iter().for_each(|(window, at)| decisions.add(window.decisions(slot, *at)));
-            RuleSum { rule, decisions }
+            let each = || points.iter().map(|(window, at)| window.decisions(slot, *at));
+            let sum = |of: fn(&Decisions) -> u64| each().map(|one| of(&one)).sum();
+            RuleSum {
+                rule,
+                allowed: sum(Decisions::allowed),
+                denied: sum(Decisions::denied),
+                would_deny: sum(Decisions::would_deny),
+            }
         };
         RuleSum::ranked(slots.chain([(None, OTHERS)]).map(sum).collect())
     }

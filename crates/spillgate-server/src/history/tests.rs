@@ -138,9 +138,7 @@ fn a_range_that_ended_earlier_has_points_of_minutes_where_those_of_seconds_are_g
     };
     let sums = |extract: &Extract| {
         let rules = extract.rules.iter();
-        rules
-            .map(|sum| (sum.rule.as_deref().map(str::to_owned), sum.decisions.allowed()))
-            .collect::<Vec<_>>()
+        rules.map(|sum| (sum.rule.as_deref().map(str::to_owned), sum.allowed)).collect::<Vec<_>>()
     };
     // Seconds reach back to 1,100, in the minute from 1,080 to 1,139.
     let mixed = until(1_499);

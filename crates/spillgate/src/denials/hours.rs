@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::minute::EndedMinute;
 use super::{
-    DenialCount, Denials, Denied, DeniedHour, DeniedSubject, HOURS_KEPT, MINUTES, begin_of,
+    DenialCount, Denials, Denied, DeniedHour, DeniedSubject, Fit, HOURS_KEPT, MINUTES, begin_of,
 };
 
 /// The counts of each hour.
@@ -54,40 +54,41 @@ impl Hours {
 
     /// Returns the subjects with one of these fields that were denied since a minute.
     pub(crate) fn of(&self, fields: &[u64], since: u64) -> Denials {
-        self.search(since, |field, _| fields.contains(&field))
+        self.search(since, |field, _| fields.contains(&field).then_some(Fit::Part))
     }
 
-    /// Returns the subjects that were denied since a minute, and that are wanted.
-    pub(crate) fn matching(&self, since: u64, is_wanted: impl Fn(&Denied) -> bool) -> Denials {
-        self.search(since, |_, count| is_wanted(&count.subject))
+    /// Returns the subjects that were denied since a minute, and that fit: the better ones first, then the most denied.
+    pub(crate) fn matching(&self, since: u64, fit: impl Fn(&Denied) -> Option<Fit>) -> Denials {
+        self.search(since, |_, count| fit(&count.subject))
     }
 
-    fn search(&self, since: u64, is_wanted: impl Fn(u64, &DenialCount) -> bool) -> Denials {
+    fn search(&self, since: u64, fit: impl Fn(u64, &DenialCount) -> Option<Fit>) -> Denials {
         let minutes_of = |hour: u64, count: &DenialCount| {
             let bits = count.minutes;
             let minutes = (0..MINUTES).filter(move |minute| bits >> minute & 1 == 1);
             minutes.map(move |minute| hour * MINUTES + minute).filter(move |at| *at >= since)
         };
         // A search may find half a million subjects, of which few are listed.
-        let mut denied: HashMap<u64, u64> = HashMap::new();
+        let mut denied: HashMap<u64, (Fit, u64)> = HashMap::new();
         let mut others = 0;
         for (hour, of_hour) in self.0.range(since / MINUTES..) {
-            others += of_hour.others;
+            others = u64::saturating_add(others, of_hour.others);
             for (field, count) in &of_hour.subjects {
-                if is_wanted(*field, count) && minutes_of(*hour, count).next().is_some() {
-                    *denied.entry(*field).or_default() += u64::from(count.denied);
+                let Some(fit) = fit(*field, count) else { continue };
+                if minutes_of(*hour, count).next().is_some() {
+                    denied.entry(*field).or_insert((fit, 0)).1 += u64::from(count.denied);
                 }
             }
         }
-        let mut ranked: Vec<(Reverse<u64>, u64)> =
-            denied.into_iter().map(|(field, denied)| (Reverse(denied), field)).collect();
+        let rank = |(field, (fit, denied))| (fit, Reverse(denied), field);
+        let mut ranked: Vec<(Fit, Reverse<u64>, u64)> = denied.into_iter().map(rank).collect();
         let left_out = ranked.len().saturating_sub(LISTED_MAX);
         if left_out > 0 {
             ranked.select_nth_unstable(LISTED_MAX);
             ranked.truncate(LISTED_MAX);
         }
-        let mut subjects: Vec<DeniedSubject> = Vec::with_capacity(ranked.len());
-        for (_, field) in ranked {
+        let mut subjects: Vec<(Fit, DeniedSubject)> = Vec::with_capacity(ranked.len());
+        for (fit, _, field) in ranked {
             let hours = self.0.range(since / MINUTES..);
             let counts = hours.filter_map(|(hour, of)| Some((*hour, of.subjects.get(&field)?)));
             let counts = counts.filter(|(hour, it)| minutes_of(*hour, it).next().is_some());
@@ -102,13 +103,16 @@ impl Hours {
                     minutes: minutes_of(hour, count).map(begin_of).collect(),
                 });
             }
-            subjects.push(subject);
+            subjects.push((fit, subject));
         }
-        subjects.sort_unstable_by(|one, other| {
+        subjects.sort_unstable_by(|(fit, one), (other_fit, other)| {
             let names =
                 |it: &DeniedSubject| (it.rule.clone(), it.limit.clone(), it.attributes.clone());
-            other.denied.cmp(&one.denied).then_with(|| names(one).cmp(&names(other)))
+            let by_count =
+                other.denied.cmp(&one.denied).then_with(|| names(one).cmp(&names(other)));
+            fit.cmp(other_fit).then(by_count)
         });
+        let subjects = subjects.into_iter().map(|(_, subject)| subject).collect();
         Denials { subjects, others, is_recording: true, unread_hours: 0, left_out }
     }
 }
@@ -157,7 +161,7 @@ mod tests {
         assert_eq!(found.subjects[0].minutes, [60, 119, 120].map(begin_of));
         assert_eq!((found.subjects.len(), found.subjects[0].denied, found.others), (1, 9, 15));
         assert!(hours.of(&[7], 121).subjects.is_empty());
-        let like = |part: &str| hours.matching(0, |subject| subject.is_like(part.as_bytes()));
+        let like = |part: &str| hours.matching(0, |subject| subject.fit(part.as_bytes()));
         assert_eq!(like("tenant-7").subjects[0].denied, 12, "in capitals or not");
         assert!(like("tenant-8").subjects.is_empty());
     }
@@ -190,7 +194,10 @@ mod tests {
         hours.add(minute(1, 9_998..10_100, 2));
         assert_eq!(hours.0[&0].subjects.len(), 10_000);
         assert_eq!(hours.0[&0].others, 10 + 2 * 100);
-        let listed = hours.matching(0, |_| true);
+        let whole = |part: &str| hours.matching(0, |subject| subject.fit(part.as_bytes()));
+        let first = whole("tenant-1").subjects.remove(0);
+        assert_eq!(first.attributes[0].1, b"Tenant-1", "before 1,111 others with this part");
+        let listed = hours.matching(0, |_| Some(Fit::Part));
         assert_eq!((listed.subjects.len(), listed.left_out), (100, 9_900));
         hours.add(minute(HOURS_KEPT * MINUTES, [1].into_iter(), 1));
         assert!(hours.0.contains_key(&0));

@@ -29,6 +29,8 @@ struct State {
     /// The present minute, and the counts at its beginning.
     minute: u64,
     before: Totals,
+    /// What was decided in the present minute before that.
+    noted: Option<OwnMinute>,
     unsent: VecDeque<OwnMinute>,
 }
 
@@ -44,7 +46,8 @@ pub(crate) struct Totals {
 impl Recorder {
     pub(crate) fn new(clock: Clock, secret: &Secret) -> Recorder {
         let minute = clock.now_us() / MINUTE_US;
-        let state = State { minute, before: Totals::default(), unsent: VecDeque::new() };
+        let state =
+            State { minute, before: Totals::default(), noted: None, unsent: VecDeque::new() };
         Recorder {
             clock,
             state: Mutex::new(state),
@@ -72,14 +75,24 @@ impl Recorder {
     pub(crate) fn settle(&self, totals: impl FnOnce() -> Totals) {
         let minute = self.now_us() / MINUTE_US + u64::from(self.is_closing());
         let mut state = self.state.lock();
-        // While a clock that was set back a little catches up, the minute goes on, since the record takes minutes in order.
-        if (minute..minute + BACK_MAX).contains(&state.minute) {
+        // While a clock that was set back catches up, the minute goes on: the record takes minutes in order.
+        if minute <= state.minute && state.minute - minute < BACK_MAX {
             return;
         }
-        let totals = totals();
-        let ended = totals.since(&state.before, state.minute);
-        (state.minute, state.before) = (minute, totals);
-        state.unsent.push_back(ended);
+        if minute < state.minute {
+            // These minutes are in the future, and would hold up all that follow.
+            let all = state.unsent.len();
+            state.unsent.retain(|unsent| unsent.minute < minute);
+            let lost = all - state.unsent.len() + 1;
+            tracing::warn!(target: "spillgate", lost, "the clock was set back: the history of the fleet lacks minutes of this instance");
+            state.noted = None;
+            (state.minute, state.before) = (minute, totals());
+            return;
+        }
+        state.note(totals());
+        state.minute = minute;
+        let ended = state.noted.take();
+        state.unsent.extend(ended);
         if state.unsent.len() > UNSENT_MAX {
             state.unsent.pop_front();
             tracing::warn!(
@@ -88,6 +101,21 @@ impl Recorder {
                  an hour; if it is up, see whether its user has the rights of `spillgate doctor --acl`"
             );
         }
+    }
+
+    /// Notes the counts in the middle of a minute, before some of them begin anew.
+    pub(crate) fn note(&self, totals: Totals) {
+        self.state.lock().note(totals);
+    }
+
+    /// Notes the counts right after that. Those that are smaller than before have begun anew.
+    pub(crate) fn begin_anew(&self, totals: &Totals) {
+        let all = |counts: &RuleCounts| counts.sum(|_| true);
+        let is_same = |known: &RuleCounts| {
+            let now = totals.rules.iter().find(|it| it.rule() == known.rule());
+            now.is_some_and(|now| all(now) >= all(known))
+        };
+        self.state.lock().before.rules.retain(is_same);
     }
 
     /// Returns the minute that is to be sent now. `instance` spreads the calls of a fleet over the minute.
@@ -104,6 +132,47 @@ impl Recorder {
         // It may have been dropped meanwhile.
         if state.unsent.front().is_some_and(|first| first.minute == minute) {
             state.unsent.pop_front();
+        }
+    }
+}
+
+impl State {
+    fn note(&mut self, totals: Totals) {
+        let grown = totals.since(&self.before, self.minute);
+        self.before = totals;
+        match &mut self.noted {
+            Some(noted) => noted.add(grown),
+            None => self.noted = Some(grown),
+        }
+    }
+}
+
+impl OwnMinute {
+    fn add(&mut self, more: OwnMinute) {
+        let sums = self.requests.iter_mut().chain(&mut self.sources);
+        for (sum, more) in sums.zip(more.requests.into_iter().chain(more.sources)) {
+            *sum = sum.saturating_add(more);
+        }
+        self.times = self.times.and(&more.times);
+        for (rule, decisions) in more.rules {
+            match self.rules.iter_mut().find(|(known, _)| *known == rule) {
+                Some((_, sum)) => sum.add(decisions),
+                None => self.rules.push((rule, decisions)),
+            }
+        }
+        self.keep_busiest();
+    }
+
+    /// Keeps the rules that deny, then the busiest, and counts all others together. Inline limits have no name.
+    fn keep_busiest(&mut self) {
+        let is_quiet = |decisions: &Decisions| decisions.all() == decisions.allowed();
+        self.rules.sort_by_key(|(rule, decisions)| {
+            (rule.is_empty(), is_quiet(decisions), Reverse(decisions.all()))
+        });
+        if self.rules.len() > SLOTS {
+            let mut others = Decisions::default();
+            self.rules.drain(SLOTS..).for_each(|(_, decisions)| others.add(decisions));
+            self.rules.push((String::new(), others));
         }
     }
 }
@@ -125,20 +194,15 @@ impl Totals {
                 rules.push((counts.rule().to_owned(), decisions));
             }
         }
-        // Inline limits have no name. They count with the rules that have no place.
-        rules.sort_by_key(|(rule, decisions)| (rule.is_empty(), Reverse(decisions.all())));
-        if rules.len() > SLOTS {
-            let mut others = Decisions::default();
-            rules.drain(SLOTS..).for_each(|(_, decisions)| others.add(decisions));
-            rules.push((String::new(), others));
-        }
-        OwnMinute {
+        let mut ended = OwnMinute {
             minute,
             requests: std::array::from_fn(|of| grown(self.requests[of], before.requests[of])),
             sources,
             times: self.times.since(&before.times),
             rules,
-        }
+        };
+        ended.keep_busiest();
+        ended
     }
 }
 

@@ -112,8 +112,9 @@ impl Limiter {
 }
 
 impl Limiter {
-    /// Returns all unspent leases to the store and takes no more, and adds the counts of the present minute to the history and
-    /// the denials of the fleet. A service calls this before it stops.
+    /// Returns all unspent leases to the store and takes no more, adds the counts of the present minute to the history and the
+    /// denials of the fleet, and removes this instance from it. A service calls this before it stops: afterwards it learns of no
+    /// more changes.
     ///
     /// Waits at most 2 seconds. Tokens that could not be returned by then stay charged, and minutes that could not be added are
     /// lost.

@@ -99,9 +99,7 @@ fn two_instances_record_their_minutes_together_and_they_survive_a_restart_of_bot
         let rules: Vec<_> = whole
             .rules
             .iter()
-            .map(|(rule, sum)| {
-                (rule.as_deref().unwrap(), sum.allowed(), sum.denied(), sum.would_deny())
-            })
+            .map(|it| (it.rule.as_deref().unwrap(), it.allowed, it.denied, it.would_deny))
             .collect();
         // A denied request is no decision of a shadow rule.
         assert_eq!(rules, [("api", 3, 5, 0), ("watched", 2, 0, 1)]);
@@ -167,17 +165,63 @@ fn rules_beyond_64_of_an_hour_are_counted_together_and_nothing_is_lost() {
         let limiter = builder(&policy, &clock, &server).build().await.unwrap();
         let paths: Vec<String> = (0..70).map(|at| format!("/{at}")).collect();
         for (at, path) in paths.iter().enumerate() {
-            // The last are the busiest.
-            for _ in 0..1 + at / 60 {
+            // The last are busier than most, and the first denies.
+            for _ in 0..if at == 0 { 10 } else { 1 + at / 60 } {
                 let _ = limiter.check(&Request::new().with("path", path.as_str())).await;
             }
         }
-        go_on(2, &clock, &limiter, (0, 1, 80, 0), UNIX_EPOCH + clock.now()).await;
+        go_on(2, &clock, &limiter, (0, 1, 88, 1), UNIX_EPOCH + clock.now()).await;
         let found = history(&limiter, None).await.rules;
         let of = |name: Option<&str>| {
-            found.iter().find(|(rule, _)| rule.as_deref() == name).map(|(_, sum)| sum.all())
+            let found = found.iter().find(|it| it.rule.as_deref() == name);
+            found.map(|it| it.allowed + it.denied)
         };
-        assert_eq!((found.len(), of(Some("r69")), of(None)), (65, Some(2), Some(6)));
+        // Sixteen places are kept for rules that deny.
+        assert_eq!((found.len(), of(Some("r0")), of(Some("r69"))), (49, Some(10), Some(2)));
+        assert_eq!(of(None), Some(22));
+        let (own, none) =
+            (history(&limiter, Some("r0")).await, history(&limiter, Some("r59")).await);
+        assert_eq!(own.rule_since, None);
+        assert!(none.rule_since.is_some(), "its decisions are among the others of this hour");
+    });
+}
+
+#[test]
+fn a_reload_that_names_limits_anew_loses_no_decision() {
+    let server = RedisServer::start();
+    Runtime::new().unwrap().block_on(async {
+        let clock = ManualClock::new();
+        let began = now(&clock);
+        let limiter = on(&server, &clock).await;
+        ask(&limiter, "acme", 7).await;
+        for name in ["first", "second"] {
+            let limits = format!("limits = [{{ quota = \"2/day\", name = \"{name}\" }}]");
+            let policy = POLICY.replace("limits = [\"2/day\"]", &limits);
+            limiter.set_policy(Policy::from_toml(&policy).unwrap());
+            ask(&limiter, "bob", 9).await;
+        }
+        limiter.close().await;
+        clock.advance(3 * MINUTE);
+        let found = history(&on(&server, &clock).await, None).await;
+        let (_, _, allowed, denied) = numbers(&found, began)[0];
+        let api = found.rules.iter().find(|it| it.rule.as_deref() == Some("api")).unwrap();
+        assert_eq!((allowed + denied, api.allowed + api.denied), (25, 25), "{:?}", found.rules);
+    });
+}
+
+#[test]
+fn a_time_that_is_not_recorded_has_an_empty_history() {
+    let server = RedisServer::start();
+    Runtime::new().unwrap().block_on(async {
+        let clock = ManualClock::new();
+        let limiter = on(&server, &clock).await;
+        ask(&limiter, "acme", 1).await;
+        go_on(2, &clock, &limiter, (0, 1, 1, 0), UNIX_EPOCH + clock.now()).await;
+        let later = forever() + MINUTE;
+        for (since, until) in [(forever(), later), (later, UNIX_EPOCH), (UNIX_EPOCH, UNIX_EPOCH)] {
+            let found = limiter.fleet_history(since, until, None).await.unwrap().unwrap();
+            assert!(found.minutes.is_empty() && found.rules.is_empty());
+        }
     });
 }
 

@@ -41,6 +41,8 @@ pub struct Fleet {
     troubles: u32,
     /// The monotonic time of the last beat that was answered.
     answered_us: u64,
+    /// Since when the record has answered without a pause.
+    in_touch_since_us: u64,
     /// What this instance said of itself last.
     row: String,
     list: Option<List>,
@@ -65,6 +67,7 @@ impl Fleet {
             beats: 0,
             troubles: 0,
             answered_us: 0,
+            in_touch_since_us: 0,
             row: String::new(),
             list: None,
         }
@@ -106,7 +109,7 @@ impl RedisStore {
                 continue;
             }
             let mut exchange = Exchange::default();
-            loop {
+            for _ in 0..PAGES_MAX {
                 let answer = self.call_at(location, &exchange.call(record), PATIENCE).await?;
                 let answer = Exchanged::read(answer)?;
                 let is_whole = answer.is_whole();
@@ -146,7 +149,9 @@ impl RedisStore {
             let row = place.row(&Report { decided, degraded_since_ms, ..report.clone() });
             // The store may have lost it, so it is sent now and then even if nothing has changed.
             let is_due = row != fleet.row || fleet.beats.is_multiple_of(BEATS_UNTIL_ROW);
-            let tidies = fleet.beats.is_multiple_of(BEATS_UNTIL_TIDY);
+            // Right after an outage the beats of all other instances are old.
+            let is_in_touch = monotonic_us().saturating_sub(fleet.in_touch_since_us) >= IN_TOUCH_US;
+            let tidies = fleet.beats.is_multiple_of(BEATS_UNTIL_TIDY) && is_in_touch;
             let call = place.beat(report.policy, if is_due { &row } else { "" }, guard, tidies);
             fleet.beats += 1;
             (call, row)
@@ -156,7 +161,11 @@ impl RedisStore {
         let beat = beat?;
         {
             let mut fleet = self.fleet.lock();
-            (fleet.row, fleet.answered_us) = (row, monotonic_us());
+            let now_us = monotonic_us();
+            if now_us.saturating_sub(fleet.answered_us) >= FRESH_US {
+                fleet.in_touch_since_us = now_us;
+            }
+            (fleet.row, fleet.answered_us) = (row, now_us);
         }
         self.fallback.note_live_instances(beat.live, monotonic_us());
         self.note_mismatch(&beat, report.policy).await;
@@ -164,6 +173,12 @@ impl RedisStore {
             self.servers.member().note_guard(&route.shard, &beat.guard).await;
         }
         Ok(beat)
+    }
+
+    /// Removes this instance from the list of instances. It must not report itself any more.
+    pub async fn leave(&self) -> Result<(), StoreError> {
+        let id = self.own_id();
+        self.call_record(&self.place(&id).leave(), PATIENCE).await.map(drop)
     }
 
     /// Returns all live instances, not older than two seconds. `policy` is the fingerprint of this instance's policy.
@@ -325,6 +340,10 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 const BEATS_UNTIL_ROW: u64 = 8;
 /// About a minute.
 const BEATS_UNTIL_TIDY: u64 = 64;
+/// More pages than the changes of a full record take.
+const PAGES_MAX: usize = 100;
+/// How long an instance must have had answers before it calls others gone.
+const IN_TOUCH_US: u64 = 15_000_000;
 /// How old a list may be that a page shows.
 const FRESH_US: u64 = 2_000_000;
 /// How old a list may be from which the differing instances are counted: while their numbers stay, and after a change.

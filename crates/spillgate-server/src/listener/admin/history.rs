@@ -188,13 +188,9 @@ fn ms_of(instant: SystemTime) -> u64 {
 
 impl<'h> RuleAnswer<'h> {
     fn new(sum: &'h RuleSum) -> RuleAnswer<'h> {
-        let decisions = &sum.decisions;
-        RuleAnswer {
-            rule: sum.rule.as_deref(),
-            allowed: decisions.allowed(),
-            denied: decisions.denied(),
-            would_deny: decisions.would_deny(),
-        }
+        let RuleSum { rule, allowed, denied, would_deny } = sum;
+        let (allowed, denied, would_deny) = (*allowed, *denied, *would_deny);
+        RuleAnswer { rule: rule.as_deref(), allowed, denied, would_deny }
     }
 }
 

@@ -7,7 +7,7 @@ use super::super::{Inner, Limiter};
 use super::state::rule_of;
 use crate::control::ControlError;
 use crate::decision::CounterOutcome;
-use crate::denials::{Denials, Denied, HOURS_KEPT, MINUTE_US, MINUTES};
+use crate::denials::{Denials, Denied, Fit, HOURS_KEPT, MINUTE_US, MINUTES};
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::policy::{LimitPlace, Policy, Rule};
@@ -95,7 +95,7 @@ impl Limiter {
         since: SystemTime,
     ) -> Result<Denials, ControlError> {
         let part = part.to_owned();
-        self.inner.search(since, move |subject| subject.is_like(part.as_bytes())).await
+        self.inner.search(since, move |subject| subject.fit(part.as_bytes())).await
     }
 
     /// Returns the most denied subjects since a time within the last 48 hours: of all rules, or of one.
@@ -136,9 +136,11 @@ impl Limiter {
             policy.rule(name).ok_or_else(|| policy.unknown_rule(name))?;
         }
         let rule = rule.map(str::to_owned);
-        let is_wanted =
-            move |subject: &Denied| rule.as_deref().is_none_or(|it| it == &*subject.rule);
-        self.inner.search(since, is_wanted).await
+        let fit = move |subject: &Denied| {
+            let is_wanted = rule.as_deref().is_none_or(|it| it == &*subject.rule);
+            is_wanted.then_some(Fit::Part)
+        };
+        self.inner.search(since, fit).await
     }
 }
 
@@ -190,7 +192,7 @@ impl Inner {
     async fn search(
         self: &Arc<Self>,
         since: SystemTime,
-        is_wanted: impl Fn(&Denied) -> bool + Send + 'static,
+        fit: impl Fn(&Denied) -> Option<Fit> + Send + 'static,
     ) -> Result<Denials, ControlError> {
         let since = self.since(since);
         self.denials.settle();
@@ -202,7 +204,7 @@ impl Inner {
         };
         let inner = Arc::clone(self);
         // A full record has half a million subjects.
-        let search = tokio::task::spawn_blocking(move || inner.search_denials(since, is_wanted));
+        let search = tokio::task::spawn_blocking(move || inner.search_denials(since, fit));
         let ended = |error: tokio::task::JoinError| StoreError::Foreign(error.to_string().into());
         let found = search.await.map_err(|error| ControlError::Store(ended(error)))?;
         Ok(Denials { is_recording: self.denials.is_on(), unread_hours, ..found })

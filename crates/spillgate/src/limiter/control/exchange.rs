@@ -41,6 +41,9 @@ impl Inner {
         let origin = store.origin();
         let Ok(beat) = store.beat(self.report()).await else { return !store.record_is_down() };
         control.note_time(beat.now_us);
+        for name in &beat.gone {
+            self.history.events.add(control.now_us(), name, "gone", GONE);
+        }
         let wants = store.origin() != origin || {
             let mut table = control.table.lock();
             let now_us = control.now_us();
@@ -103,6 +106,9 @@ impl Inner {
     }
 }
 
+/// The event of an instance that another one misses.
+#[cfg(feature = "redis")]
+const GONE: &str = "sends no heartbeat any more: it has stopped, or does not reach the store";
 /// The longest pause between two pages of the record.
 #[cfg(feature = "redis")]
 const PAGE_PAUSE_MS: u64 = 10;

@@ -40,14 +40,19 @@ impl Limiter {
         let oldest = (now_us / MINUTE_US / MINUTES).saturating_sub(HOURS_KEPT) * MINUTES;
         let first = us_of(since).div_ceil(MINUTE_US).max(oldest);
         let last = (us_of(until) / MINUTE_US).saturating_sub(1).min(last_whole_minute(now_us));
+        if first > last {
+            return Ok(Some(FleetHistory::default()));
+        }
         let mut hours = recorder.hours.lock().await;
         for hour in hours.wanted(first / MINUTES..=last / MINUTES, now_us) {
             let read = store.history_of(hour).await.map_err(ControlError::Store)?;
             hours.note(hour, read, now_us);
         }
-        let within_ms = us_of(since) / 1_000..=us_of(until) / 1_000;
+        // An event of an outage is appended when it is over.
+        let within_ms = us_of(since) / 1_000..=us_of(until) / 1_000 + APPENDED_LATER_MS;
         let events = store.events(within_ms).await.map_err(ControlError::Store)?;
-        let events = recorder.events.opened(&events);
+        let mut events = recorder.events.opened(&events);
+        events.retain(|event| (since..=until).contains(&event.at));
         Ok(Some(FleetHistory { events, ..hours.history(first..=last, rule) }))
     }
 
@@ -76,6 +81,16 @@ impl Inner {
         self.history.settle(|| self.totals());
     }
 
+    /// Notes the counts of the present minute before rules begin to count anew.
+    pub fn note_history(&self) {
+        self.history.note(self.totals());
+    }
+
+    /// Notes that they did.
+    pub fn begin_history_anew(&self) {
+        self.history.begin_anew(&self.totals());
+    }
+
     fn totals(&self) -> Totals {
         let stats = self.counts.read();
         let counts = self.metrics.read(&self.in_force.load().meters, stats.unmatched);
@@ -95,8 +110,9 @@ impl Inner {
         }
         for _ in 0..EVENTS_AT_ONCE {
             let Some((stamp, sealed)) = self.history.events.next() else { break };
+            // A minute does not wait for an event that is refused.
             if store.append_event(&sealed).await.is_err() {
-                return false;
+                break;
             }
             self.history.events.note_sent(stamp);
         }
@@ -109,14 +125,20 @@ impl Inner {
         is_added
     }
 
-    /// Adds what this instance has counted and not sent, the present minute too, as far as a second suffices.
+    /// Adds what this instance has counted and not sent, the present minute too, and removes it from the fleet, as far as a
+    /// second suffices.
     pub async fn end_minutes(&self) {
         self.denials.close();
         self.history.close(|| self.totals());
+        // It would report this instance again.
+        self.control.watch.stop();
         let write = async {
             while self.add_denials().await {}
             while self.add_history().await {}
             self.save_audit().await;
+            if let Some(store) = self.engine.store() {
+                let _ = store.leave().await;
+            }
         };
         let _ = tokio::time::timeout(CLOSING, write).await;
     }
@@ -129,6 +151,8 @@ fn us_of(time: SystemTime) -> u64 {
 
 /// The most events that one look appends, since the next heartbeat waits for it.
 const EVENTS_AT_ONCE: usize = 8;
+/// The longest time by which an event is appended later than it was.
+const APPENDED_LATER_MS: u64 = 3_600_000;
 /// How long an instance that stops waits for the record.
 const CLOSING: Duration = Duration::from_secs(1);
 

@@ -72,6 +72,15 @@ impl Inner {
     }
 }
 
+impl Watch {
+    /// Ends the task.
+    pub fn stop(&self) {
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
+        }
+    }
+}
+
 impl Drop for Watching {
     fn drop(&mut self) {
         if let Some(limiter) = self.0.upgrade() {

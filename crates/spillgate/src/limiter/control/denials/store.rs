@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::super::Inner;
 use crate::control::ControlError;
-use crate::denials::{Denials, Denied, HOURS_KEPT, Hours, MINUTE_US, MINUTES};
+use crate::denials::{Denials, Denied, Fit, HOURS_KEPT, Hours, MINUTE_US, MINUTES};
 use crate::engine::RedisStore;
 #[cfg(feature = "redis")]
 use crate::time::monotonic_us;
@@ -80,10 +80,10 @@ impl Inner {
     }
 
     /// Searches what was read, or with state in memory all that there is.
-    pub fn search_denials(&self, since: u64, is_wanted: impl Fn(&Denied) -> bool) -> Denials {
+    pub fn search_denials(&self, since: u64, fit: impl Fn(&Denied) -> Option<Fit>) -> Denials {
         match self.engine.is_memory() {
-            true => self.denials.hours.lock().matching(since, is_wanted),
-            false => self.denials.index.lock().hours.matching(since, is_wanted),
+            true => self.denials.hours.lock().matching(since, fit),
+            false => self.denials.index.lock().hours.matching(since, fit),
         }
     }
 
@@ -127,9 +127,9 @@ impl Inner {
     pub(crate) fn search_denials(
         &self,
         since: u64,
-        is_wanted: impl Fn(&Denied) -> bool,
+        fit: impl Fn(&Denied) -> Option<Fit>,
     ) -> Denials {
-        self.denials.hours.lock().matching(since, is_wanted)
+        self.denials.hours.lock().matching(since, fit)
     }
 }
 
