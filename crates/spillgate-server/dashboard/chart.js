@@ -3,7 +3,7 @@
 
 import { ceiling, ticks } from './axis.js';
 import { el } from './dom.js';
-import { clock } from './words.js';
+import { clock, clockOf } from './words.js';
 
 const NS = 'http://www.w3.org/2000/svg';
 const TALL = 190, LEFT = 50, RIGHT = 8, TOP = 16, BOTTOM = 32;
@@ -116,14 +116,14 @@ export function chart(place, { label, series, kind, format, none, pick }) {
     pointer?.replaceChildren();
     if (time !== null && point && pointer) {
       const at = x(point.at), anchor = at > wide - 60 ? 'end' : at < LEFT + 30 ? 'start' : 'middle';
-      pointer.append(node('line', { class: 'cursor', x1: at, x2: at, y1: TOP, y2: tall - BOTTOM }), text(clock(point.at), { class: 'time', x: at, y: TOP - 4, 'text-anchor': anchor }));
+      pointer.append(node('line', { class: 'cursor', x1: at, x2: at, y1: TOP, y2: tall - BOTTOM }), text(clockOf(point), { class: 'time', x: at, y: TOP - 4, 'text-anchor': anchor }));
     }
     for (const { name } of series) {
       const value = point?.[name];
       values.get(name).textContent = value === undefined ? '–' : format(value);
     }
     const read = shown.map(({ name, label }) => `${label} ${values.get(name).textContent}`).join(', ');
-    svg.setAttribute('aria-label', `${label}${point ? ` at ${clock(point.at)}` : ''}: ${read || (view?.none ?? none)}`);
+    svg.setAttribute('aria-label', `${label}${point ? ` at ${clockOf(point)}` : ''}: ${read || (view?.none ?? none)}`);
   }
 
   const under = event => {

@@ -3,7 +3,7 @@
 import { onCursor } from './chart.js';
 import { el, section, write } from './dom.js';
 import { hasFleet, isOfFleet, look, ranges, view, writeView } from './history.js';
-import { moment, zone } from './words.js';
+import { clockOf, day, moment, zone } from './words.js';
 
 const SHOWN = 10;
 
@@ -46,7 +46,7 @@ export function rangeBar() {
   const show = at => {
     pointed = at;
     const near = at === null ? [] : history.events.filter(event => Math.abs(event.at - at) <= history.span / 120);
-    const time = at === null ? `up to ${history.to ? moment(history.to) : 'now'}, ${zone()}` : moment(at);
+    const time = at === null ? `up to ${history.to ? moment(history.to) : 'now'}, ${zone()}` : `${day(at)} ${clockOf(history.points.find(point => point.at === at) ?? { at, seconds: 0 })}`;
     hold.setAttribute('aria-pressed', String(view.until !== null));
     write(hold, view.until === null ? 'Hold' : 'Back to now');
     hold.title = view.until === null ? 'Stop the charts here; the address then shows this time to others' : '';

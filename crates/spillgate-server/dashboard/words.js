@@ -36,6 +36,12 @@ export function clock(at, withSeconds = true) {
 /** Their date: 25 Nov. */
 export const day = at => new Date(at * 1000).toLocaleDateString('en-GB', { day: 'numeric', month: 'short' });
 
+/** The time of a point: a minute is named by its beginning, as everywhere else, and a second by its end. */
+export const clockOf = ({ at, seconds }) => (isMinute(seconds) ? clock(at - seconds, false) : clock(at));
+
+/** Whether a point of so many seconds is that of a minute. */
+export const isMinute = seconds => seconds > 50;
+
 /** Date and time of day: 25 Nov 02:10:07. */
 export const moment = at => `${day(at)} ${clock(at)}`;
 
