@@ -44,6 +44,16 @@ fn the_commands_of_migration_print_the_promised_output() {
 }
 
 #[test]
+fn the_commands_about_keys_and_addresses_print_the_promised_output() {
+    typed::check("how-to/api-keys-and-addresses");
+}
+
+#[test]
+fn the_commands_of_changing_a_limit_print_the_promised_output() {
+    typed::check("how-to/change-a-limit");
+}
+
+#[test]
 fn the_commands_about_security_print_the_promised_output() {
     typed::check("explain/security");
 }

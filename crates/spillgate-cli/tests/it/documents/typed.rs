@@ -127,7 +127,7 @@ spillgate() {{
     serve*) [ $BASHPID = $$ ] || exec "$SPILLGATE" "$@" ;;
     *--redis*) ;;
     check*) url=(--url http://127.0.0.1:{http}) ;;
-    admin* | top* | explain*) url=(--url http://127.0.0.1:{admin}) ;;
+    admin* | top* | explain* | status* | fleet*) url=(--url http://127.0.0.1:{admin}) ;;
   esac
   "$SPILLGATE" "$@" ${{url[@]+"${{url[@]}}"}}
 }}
