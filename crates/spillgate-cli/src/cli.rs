@@ -254,7 +254,7 @@ pub(crate) struct DenialsArgs {
     pub(crate) rule: Option<String>,
 
     /// Only denials after this: 2h for the last two hours, or 2030-01-31T18:00:00Z
-    #[arg(long, value_name = "TIME", default_value = "2h")]
+    #[arg(long, value_name = "TIME", default_value = "48h")]
     pub(crate) since: String,
 
     #[command(flatten)]

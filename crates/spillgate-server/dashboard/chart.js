@@ -179,8 +179,9 @@ function shade(end, tall, before) {
   return [node('rect', { class: 'before', x: LEFT, y: TOP, width: wide, height: tall - TOP - BOTTOM }), wide > 110 ? label : ''];
 }
 
+/** The point whose interval contains a time, else the nearest one. */
 function nearest(points, at) {
-  return points.reduce((best, point) => (!best || Math.abs(point.at - at) < Math.abs(best.at - at) ? point : best), null);
+  return points.find(point => point.at - point.seconds < at && at <= point.at) ?? points.reduce((best, point) => (!best || Math.abs(point.at - at) < Math.abs(best.at - at) ? point : best), null);
 }
 
 /** A line for an event, with its text as a tooltip. */

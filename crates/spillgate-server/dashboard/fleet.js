@@ -7,19 +7,29 @@ import { ask } from './server.js';
 import { table } from './table.js';
 import { clock, duration, moment, number, rate } from './words.js';
 
-const REFRESH_MS = 2000, MINUTE = 60;
+const REFRESH_MS = 2000, EVENTS_EVERY_MS = 15000, LEFT_SHOWN = 3, MINUTE = 60;
 
 export function fleetPage(place) {
-  const totals = totalsOf(), note = el('p', { className: 'note' }), problem = el('p', { className: 'result bad', role: 'alert', hidden: true });
+  const totals = totalsOf(), note = el('p', { className: 'note' }), left = el('p', { className: 'note' }), problem = el('p', { className: 'result bad', role: 'alert', hidden: true });
   const rows = table({ label: 'Instances', key: ({ id }) => id, columns: columns() });
-  place.append(totals.element, section('Instances', 'full', note, problem, rows.element));
-  let timer = null, isClosed = false, shownAt = '';
+  place.append(totals.element, section('Instances', 'full', note, left, problem, rows.element));
+  let timer = null, isClosed = false, shownAt = '', leftAt = -Infinity;
 
   async function load() {
     timer = 0;
     // Behind a load balancer each answer may be that of another instance, so nothing is compared with the one before.
     if (document.visibilityState === 'visible') await ask('GET', 'admin/v1/fleet').then(show, complain);
+    if (performance.now() - leftAt > EVENTS_EVERY_MS) {
+      leftAt = performance.now();
+      ask('GET', 'admin/v1/history?range=1h&of=fleet').then(showLeft, () => {});
+    }
     if (!isClosed) timer = setTimeout(load, REFRESH_MS);
+  }
+
+  /** The instances that stopped or were missed within the last hour: they are in no row any more. */
+  function showLeft({ events }) {
+    const gone = events.filter(({ kind }) => kind === 'gone' || kind === 'stop').slice(-LEFT_SHOWN).reverse();
+    write(left, gone.length ? `Within the last hour: ${gone.map(({ at_ms: at, text }) => `${clock(at / 1000)} ${text}`).join(' · ')}` : '');
   }
 
   function show({ instances }) {

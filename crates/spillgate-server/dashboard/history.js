@@ -149,5 +149,5 @@ function read(answer, until) {
 /** A history of the fleet that the store does not give. */
 function unknown(problem) {
   const to = view.until ?? Date.now() / 1000;
-  return { of: 'fleet', points: [], events: [], rules: [], kept: true, keptSince: null, began: { at: to, text: 'unknown' }, none: 'Unknown until the store answers.', to, span: RANGES.get(view.range).seconds, problem };
+  return { of: 'fleet', points: [], events: [], rules: [], kept: true, keptSince: null, began: { at: to, text: '' }, none: 'Unknown until the store answers.', to, span: RANGES.get(view.range).seconds, problem };
 }

@@ -56,7 +56,7 @@ export function overviewPage(place) {
     [range, events, ...Object.values(plots)].forEach(one => one.show(history));
     const hidden = history.rules.filter(one => !one.denied && one.would_deny);
     const denying = history.rules.filter(one => one.denied).sort((one, other) => other.denied - one.denied);
-    rules.show([...denying, ...hidden].slice(0, LISTED).map(itemOf));
+    rules.show([...denying, ...hidden].slice(0, LISTED).map(itemOf), history.none ?? undefined);
     write(note, history.problem ? `The history of the fleet is unknown: ${history.problem}. This instance still has its own: choose This instance.` : isPast() ? 'The charts and the denials by rule are of the past. The figures above and the store are of now.' : '');
     // The calls are those of one instance.
     plots.calls.element.hidden = history.of === 'fleet';
@@ -150,7 +150,10 @@ function figuresOf() {
   function ofFleet({ fleet, facts }, { points }) {
     write(note, aboutFleet(fleet, facts.live_instances));
     if (fleet) rates(fleet.allowed / MINUTE, fleet.denied / MINUTE);
-    else [all, denied].forEach(one => write(one.value, '–'));
+    else {
+      [all, denied].forEach(one => write(one.value, '–'));
+      write(denied.note, 'of requests');
+    }
     const last = fleet && view.until === null ? points.at(-1) : null;
     times(last?.p50, last?.p99);
   }

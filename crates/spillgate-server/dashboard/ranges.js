@@ -73,7 +73,7 @@ export function eventList(heading, wide) {
     element: section(heading, wide, list, more),
     show(history) {
       last = history;
-      const { events } = history, newest = events.slice(-shown).reverse(), now = JSON.stringify(newest);
+      const { events } = history, newest = events.slice(-shown).reverse(), now = JSON.stringify([newest, history.problem]);
       more.hidden = events.length <= shown;
       write(more, `Show ${events.length - newest.length} earlier`);
       if (now === before) return;
@@ -83,7 +83,7 @@ export function eventList(heading, wide) {
         time.addEventListener('click', () => look({ until: last.to, at: event.at }));
         return el('li', { className: event.kind }, time, el('span', {}, event.text));
       });
-      const none = el('li', { className: 'note' }, 'No event in this time: no reload, no change by an operator, no outage. A longer range shows more.');
+      const none = el('li', { className: 'note' }, history.problem ? 'Unknown until the store answers.' : 'No event in this time: no reload, no change by an operator, no outage. A longer range shows more.');
       list.replaceChildren(...(items.length ? items : [none]));
     },
   };

@@ -2,7 +2,7 @@
 
 import { LASTING, resetRule, setMode } from './actions.js';
 import { el, labelled, section, select, write } from './dom.js';
-import { REASONS, WOULD_DENY, watchHistory } from './history.js';
+import { REASONS, WOULD_DENY, view, watchHistory } from './history.js';
 import { live, ratesOf } from './live.js';
 import { overrideForm, overrideTable } from './overrides.js';
 import { named, plot } from './overview.js';
@@ -34,7 +34,8 @@ export function rulePage(place, query) {
     section('Most denials in the last minute, on this instance', 'half', denied.element), section('Most use in the last minute, on this instance', 'half', consumers.element),
     section('Overrides of this rule', 'full', overrides.element, form.element), events.element);
   const stop = watchHistory(name, history => {
-    write(note, missing(history));
+    const isPast = view.until !== null && view.until < Date.now() / 1000 - 60;
+    write(note, [missing(history), isPast ? 'The charts and events are of the past; the rates above and the lists of subjects are of now.' : ''].filter(Boolean).join(' '));
     [range, events, ...plots].forEach(one => one.show(history));
   });
   const loadTop = () => ask('GET', `admin/v1/top?${new URLSearchParams({ rule: name, n: 20 })}`).then(top => {

@@ -23,11 +23,12 @@ export function ranking(none) {
   let before = '';
   return {
     element: list,
-    show(items) {
-      const now = JSON.stringify(items);
+    /** Shows items; without any, a text. */
+    show(items, ifNone = none) {
+      const now = JSON.stringify([items, ifNone]);
       if (now === before || list.contains(document.activeElement)) return;
       before = now;
-      if (!items.length) return list.replaceChildren(el('li', { className: 'note' }, none));
+      if (!items.length) return list.replaceChildren(el('li', { className: 'note' }, ifNone));
       // Counts in different units are not comparable, so each bar is relative to the largest count in its unit.
       const most = unit => Math.max(...items.filter(other => other.unit === unit).map(other => other.count));
       list.replaceChildren(...items.map(({ name, href, about, count, unit, isEstimate }) => {

@@ -11,7 +11,7 @@ const STEP = 100;
  */
 export function table({ label, columns, key }) {
   const body = el('tbody'), rows = new Map();
-  const more = el('button', { type: 'button', className: 'quiet more' });
+  const more = el('button', { type: 'button', className: 'quiet more', hidden: true });
   let items = [], empty = '', shown = STEP, order = null;
   const heads = columns.map((column, place) => {
     if (!column.value) return el('th', { className: column.className ?? '' }, column.label);

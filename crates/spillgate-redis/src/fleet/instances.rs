@@ -149,7 +149,8 @@ impl Place<'_> {
         let mismatch = self.fingerprint.mismatch(Some(&fingerprint), 1);
         let mismatch = InstanceMismatch { policy: u32::from(report.policy != policy), ..mismatch };
         let differs_in = mismatch.parts().into_iter().filter(|(_, instances)| *instances > 0);
-        let differs_in = differs_in.map(|(part, _)| part).collect();
+        // Right after a reload its own row still has the policy before.
+        let differs_in = differs_in.map(|(part, _)| part).filter(|_| !is_own).collect();
         FleetInstance { id, is_own, report, differs_in }
     }
 }

@@ -50,7 +50,7 @@ impl Limiter {
     /// Returns the live instances on the store, as they reported themselves in the last second. With state in
     /// memory this instance is the only one.
     ///
-    /// An instance that stopped is listed for 5 seconds more. The store is read at most every two seconds.
+    /// An instance that was not closed is listed for 5 seconds more. The store is read at most every two seconds.
     ///
     /// # Errors
     /// Returns [`ControlError::Store`] if the store does not answer.

@@ -68,7 +68,9 @@ struct Asked<'u> {
 
 pub async fn find(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     let asked = Asked::parse(&uri, Timestamp::now())?;
-    let since = SystemTime::from(asked.since.max(Timestamp::now() - KEPT));
+    let since = asked.since.max(Timestamp::now() - KEPT);
+    // Whole seconds are easier to read.
+    let since = SystemTime::from(Timestamp::from_second(since.as_second()).unwrap_or(since));
     let (limiter, rule) = (app.limiter(), asked.rule.as_deref());
     let found = match &asked.like {
         Some(part) => limiter.denials_like(part, since).await?,
@@ -101,7 +103,7 @@ impl<'u> Asked<'u> {
         if like.is_some() && (rule.is_some() || subject.attributes().count() > 0) {
             return Err(Problem::in_field("like", ONE_OF_BOTH));
         }
-        let since = since.or_else(|| instant("2h", now)).unwrap_or(now);
+        let since = since.or_else(|| instant("48h", now)).unwrap_or(now);
         Ok(Asked { since, rule, like, subject })
     }
 }

@@ -158,3 +158,5 @@ const CLOSING: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod filled;
+#[cfg(test)]
+mod tests;
