@@ -50,11 +50,13 @@ impl RuleCounts {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
-    /// let policy = Policy::builder().rule(Rule::new("api").limit(Limit::per_minute(2))).build()?;
+    /// let api = Rule::new("api").key(["user"]).limit(Limit::per_minute(2));
+    /// let policy = Policy::builder().rule(api).build()?;
     /// let limiter = Limiter::builder().policy(policy).build().await?;
-    /// limiter.check(&Request::new()).await;
+    /// let ada = Request::new().with("user", "ada");
+    /// limiter.check_batch(&[ada.clone()]).await;
     /// let before = limiter.counts().rules[0].clone();
-    /// limiter.check_batch(&[Request::new(), Request::new(), Request::new()]).await;
+    /// limiter.check_batch(&[ada.clone(), ada.clone(), ada]).await;
     /// let since = limiter.counts().rules[0].since(Some(&before));
     /// assert_eq!((since.allowed(), since.denied()), (1, 2));
     /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();

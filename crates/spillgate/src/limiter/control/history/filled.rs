@@ -8,7 +8,7 @@ use crate::{Limiter, Policy, Request};
 
 /// 64 rules decide in each minute of 48 hours, and 10,000 subjects are denied in each hour.
 #[test]
-#[ignore = "fills the store that SPILLGATE_FILLED names; ./evidence fleet runs it"]
+#[ignore = "needs evidence"]
 fn two_days_of_a_busy_fleet() {
     let store = std::env::var("SPILLGATE_FILLED").expect("the URL of a store");
     let policy =
