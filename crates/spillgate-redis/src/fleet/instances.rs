@@ -60,15 +60,33 @@ impl FleetInstance {
 pub struct Beat {
     /// The store's time.
     pub now_us: u64,
-    /// How many instances are alive, and how many of them have the same settings and policy.
-    pub live: u32,
-    pub(crate) alike: u32,
     /// The version of the runtime changes; empty if there are none.
     pub version: Vec<u8>,
     /// The guard of the shard; empty if there is none, or it was not read.
     pub(crate) guard: Vec<u8>,
+    /// The instances, if the beat asked for their number.
+    pub counted: Option<Counted>,
+}
+
+/// How many instances there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    pub(crate) live: u32,
+    /// How many of them have the same settings and policy.
+    pub(crate) alike: u32,
     /// The names of instances that have sent no beat for a while. Of all instances, one learns of each.
     pub gone: Vec<String>,
+}
+
+/// What a beat asks for besides the version of the changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// For the version alone.
+    Nothing,
+    /// For the number of instances.
+    Count,
+    /// Also removes what instances have left that are gone.
+    CountAndTidy,
 }
 
 /// One instance in the record.
@@ -87,15 +105,15 @@ pub fn count(record: &str) -> Call {
 
 impl Place<'_> {
     /// Returns the call that reports this instance, with its row unless that is empty, and reads the guard under a key
-    /// if there is one. With `tidies` it also removes what instances have left that are gone.
-    pub(crate) fn beat(&self, policy: u64, row: &str, guard: Option<String>, tidies: bool) -> Call {
+    /// if there is one.
+    pub(crate) fn beat(&self, policy: u64, row: &str, guard: Option<String>, asks: Asks) -> Call {
         let Place { tag, id, fingerprint } = self;
         let key = |part: &str| format!("sg1:{{{tag}}}:{part}");
         let mut keys =
             vec![key("i"), key(&format!("k:{policy:x}:{fingerprint}")), key("w"), key("c")];
         keys.extend(guard);
         let call = Call::new(&super::BEAT, &keys).with(*id).with(row);
-        call.with(GONE_SECONDS).with(u8::from(tidies))
+        call.with(GONE_SECONDS).with(asks as u8)
     }
 
     /// Returns the call that removes what this instance says of itself. It is then no longer listed.
@@ -191,29 +209,34 @@ impl Beat {
         let Value::Array(parts) = answer else { return Err(foreign()) };
         let [
             Value::Int(now_us),
-            Value::Int(live),
-            Value::Int(alike),
             Value::BulkString(version),
             Value::BulkString(guard),
-            Value::Array(gone),
+            counted @ ..,
         ] = &parts[..]
         else {
             return Err(foreign());
         };
-        let count = |number: &i64| u32::try_from(*number).unwrap_or(0);
-        let name = |row: &Value| {
-            let Value::BulkString(row) = row else { return None };
-            Some(report_in(&String::from_utf8_lossy(row))?.1.name)
+        let counted = match counted {
+            [] => None,
+            [Value::Int(live), Value::Int(alike), Value::Array(gone)] => {
+                let count = |number: &i64| u32::try_from(*number).unwrap_or(0);
+                let gone = gone.iter().filter_map(name_in).collect();
+                Some(Counted { live: count(live), alike: count(alike), gone })
+            }
+            _ => return Err(foreign()),
         };
         Ok(Beat {
             now_us: (*now_us).max(0).cast_unsigned(),
-            live: count(live),
-            alike: count(alike),
             version: version.clone(),
             guard: guard.clone(),
-            gone: gone.iter().filter_map(name).collect(),
+            counted,
         })
     }
+}
+
+fn name_in(row: &Value) -> Option<String> {
+    let Value::BulkString(row) = row else { return None };
+    Some(report_in(&String::from_utf8_lossy(row))?.1.name)
 }
 
 /// Returns a text of another instance as a page can show it.

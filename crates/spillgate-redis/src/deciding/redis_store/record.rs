@@ -14,7 +14,7 @@ use crate::error::StoreError;
 use crate::fleet::Call;
 use crate::fleet::audit::{self, Page, Place};
 use crate::fleet::control::{Exchange, Exchanged, StoredEntry};
-use crate::fleet::instances::{self, Beat, FleetInstance, Report};
+use crate::fleet::instances::{self, Asks, Beat, Counted, FleetInstance, Report};
 use crate::store::{InstanceMismatch, Presence};
 use crate::time::{Clock, Deadline, monotonic_us};
 
@@ -36,6 +36,7 @@ pub struct Fleet {
     /// Since when this instance decides some subjects without the store, in ms of the wall clock.
     pub(super) degraded_since_ms: Option<u64>,
     last_minute: LastMinute,
+    /// How many beats were answered.
     beats: u64,
     /// How many beats in a row had an error although the store was up.
     troubles: u32,
@@ -135,7 +136,8 @@ impl RedisStore {
         Page::read(self.call_record(&call, PATIENCE).await?, changes)
     }
 
-    /// Reports this instance to the record, and learns how many others there are and how many of them differ. The
+    /// Reports this instance to the record, and learns how many others there are and how many of them differ, or only the
+    /// version of the changes, which most beats ask for. The
     /// decisions of the report are totals, from which those of the last minute are made.
     pub async fn beat(&self, report: Report) -> Result<Beat, StoreError> {
         let id = self.own_id();
@@ -151,9 +153,14 @@ impl RedisStore {
             let is_due = row != fleet.row || fleet.beats.is_multiple_of(BEATS_UNTIL_ROW);
             // Right after an outage the beats of all other instances are old.
             let is_in_touch = monotonic_us().saturating_sub(fleet.in_touch_since_us) >= IN_TOUCH_US;
-            let tidies = fleet.beats.is_multiple_of(BEATS_UNTIL_TIDY) && is_in_touch;
-            let call = place.beat(report.policy, if is_due { &row } else { "" }, guard, tidies);
-            fleet.beats += 1;
+            let asks = match fleet.beats {
+                beats if beats.is_multiple_of(BEATS_UNTIL_TIDY) && is_in_touch => {
+                    Asks::CountAndTidy
+                }
+                beats if beats.is_multiple_of(BEATS_UNTIL_COUNT) => Asks::Count,
+                _ => Asks::Nothing,
+            };
+            let call = place.beat(report.policy, if is_due { &row } else { "" }, guard, asks);
             (call, row)
         };
         let beat = self.call_record(&call, ANSWER).await.and_then(Beat::read);
@@ -166,9 +173,12 @@ impl RedisStore {
                 fleet.in_touch_since_us = now_us;
             }
             (fleet.row, fleet.answered_us) = (row, now_us);
+            fleet.beats += 1;
         }
-        self.fallback.note_live_instances(beat.live, monotonic_us());
-        self.note_mismatch(&beat, report.policy).await;
+        if let Some(counted) = &beat.counted {
+            self.fallback.note_live_instances(counted.live, monotonic_us());
+            self.note_mismatch(counted, report.policy).await;
+        }
         if let Some(route) = self.route_of_record().filter(|_| has_guard) {
             self.servers.member().note_guard(&route.shard, &beat.guard).await;
         }
@@ -216,14 +226,14 @@ impl RedisStore {
 
     /// Finds out in what other instances differ. They are read anew when their numbers have changed, but at most every
     /// few seconds, and else once a minute.
-    async fn note_mismatch(&self, beat: &Beat, policy: u64) {
+    async fn note_mismatch(&self, counted: &Counted, policy: u64) {
         let now_us = monotonic_us();
-        let counts = [beat.live, beat.alike];
+        let counts = [counted.live, counted.alike];
         let before = self.mismatch();
         let mut parts = InstanceMismatch::default();
-        if beat.alike < beat.live {
+        if counted.alike < counted.live {
             // In a rollout the numbers change all the time, so a large fleet reads them less often.
-            let again_us = LISTED_AGAIN_US.max(u64::from(beat.live) * LISTED_AGAIN_US_EACH);
+            let again_us = LISTED_AGAIN_US.max(u64::from(counted.live) * LISTED_AGAIN_US_EACH);
             let is_recent = |list: &List| {
                 let least = if list.beat == counts { LISTED_EVERY_US } else { again_us };
                 now_us.saturating_sub(list.at_us) < least
@@ -251,7 +261,7 @@ impl RedisStore {
         let now_ms = Clock::System.now_us() / 1_000;
         let policy_since_ms = (policy > 0).then(|| before.policy_since_ms.unwrap_or(now_ms));
         let mismatch =
-            InstanceMismatch { live: beat.live, policy: 0, ..parts.or(fleet.other_kinds) };
+            InstanceMismatch { live: counted.live, policy: 0, ..parts.or(fleet.other_kinds) };
         fleet.mismatch = InstanceMismatch { policy, policy_since_ms, ..mismatch };
         let now = fleet.mismatch;
         drop(fleet);
@@ -338,6 +348,8 @@ const ANSWER: Duration = Duration::from_millis(400);
 pub const PATIENCE: Duration = Duration::from_secs(1);
 /// A few seconds.
 const BEATS_UNTIL_ROW: u64 = 8;
+/// Within the five seconds after which an instance is gone.
+const BEATS_UNTIL_COUNT: u64 = 3;
 /// About a minute.
 const BEATS_UNTIL_TIDY: u64 = 64;
 /// More pages than the changes of a full record take.

@@ -41,7 +41,7 @@ impl Inner {
         let origin = store.origin();
         let Ok(beat) = store.beat(self.report()).await else { return !store.record_is_down() };
         control.note_time(beat.now_us);
-        for name in &beat.gone {
+        for name in beat.counted.iter().flat_map(|counted| &counted.gone) {
             self.history.events.add(control.now_us(), name, "gone", GONE);
         }
         let wants = store.origin() != origin || {
