@@ -10,7 +10,7 @@ pub fn holds(input: &[u8]) {
     assert!(problems.is_sorted_by_key(|problem| problem.line()));
     assert!(problems.iter().all(|problem| (1..=lines).contains(&problem.line())), "{problems:?}");
     assert!(problems.iter().all(|problem| !problem.message().is_empty()), "{problems:?}");
-    let policy = match Policy::from_toml_file("f", text) {
+    let policy = match Policy::from_toml_named("f", text) {
         Ok(policy) => policy,
         Err(first) => return assert_eq!(problems.first(), Some(&first)),
     };

@@ -123,6 +123,31 @@ impl Decision {
         Some(Denial { reason, retry_after: self.retry_after() })
     }
 
+    /// Returns the decision if the request is allowed, else the denial as an error, for `?`.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Denial, Limit, Limiter, Request};
+    ///
+    /// async fn greet(limiter: &Limiter, user: &str) -> Result<String, Denial> {
+    ///     let request = Request::keyed(user, Limit::per_minute(1));
+    ///     limiter.check(&request).await.into_result()?;
+    ///     Ok(format!("hello {user}"))
+    /// }
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// assert!(greet(&limiter, "ada").await.is_ok());
+    /// let denial = greet(&limiter, "ada").await.unwrap_err();
+    /// assert!(denial.to_string().starts_with("denied: a limit is exceeded; retry after "));
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the [`Denial`] of a request that is not allowed.
+    pub fn into_result(self) -> Result<Decision, Denial> {
+        self.denial().map_or(Ok(self), Err)
+    }
+
     /// Returns whether no rule of the policy matched the request. Such a request is allowed.
     pub fn is_unmatched(&self) -> bool {
         self.counters.is_empty()
@@ -326,11 +351,13 @@ impl<'d> LimitDecision<'d> {
 
     /// Returns the index of the rule in the policy, from 0. An inline limit has none, and 0 stands
     /// for it.
+    #[doc(hidden)]
     pub fn rule_index(&self) -> usize {
         self.index().rule as usize
     }
 
     /// Returns the index of the limit in the rule, from 0.
+    #[doc(hidden)]
     pub fn limit_index(&self) -> usize {
         usize::from(self.counter.limit)
     }

@@ -25,6 +25,7 @@ pub struct Why {
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
+#[doc(hidden)]
 impl Why {
     /// Creates the reason from a message and the error that caused it.
     pub fn new(message: impl Into<String>, source: impl Error + Send + Sync + 'static) -> Why {
@@ -108,6 +109,8 @@ pub enum BuildError {
         /// The last error of a connection.
         why: Why,
     },
+    /// A store was set for a limiter in memory.
+    NotInMemory,
     /// A certificate is invalid.
     Tls {
         /// The problem, with the certificate, and its remedy.
@@ -133,6 +136,9 @@ impl fmt::Display for BuildError {
                 f,
                 "the store did not answer within {waited:?}: {why}; start it, wait longer, or do not require it"
             ),
+            BuildError::NotInMemory => {
+                f.write_str("a limiter in memory cannot use the store that was set; await `build` instead")
+            }
             BuildError::Tls { why } => write!(f, "TLS to the store: {why}"),
         }
     }
@@ -147,7 +153,8 @@ impl Error for BuildError {
             BuildError::Ring { .. }
             | BuildError::Namespace { .. }
             | BuildError::OnStateLoss { .. }
-            | BuildError::OtherStore => None,
+            | BuildError::OtherStore
+            | BuildError::NotInMemory => None,
         }
     }
 }
@@ -156,6 +163,7 @@ impl Error for BuildError {
 ///
 /// `Limiter::state` returns it in `ControlError::Store`.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum StoreError {
     /// The store rejected the call or was never reached. Nothing was charged.
     NotExecuted(Why),

@@ -79,6 +79,7 @@ impl Network {
     /// use spillgate_core::ip::Network;
     /// assert_eq!(Network::of_value(b"64:ff9b::10.0.0.0/104"), Network::parse("10.0.0.0/8"));
     /// ```
+    #[doc(hidden)]
     pub fn of_value(value: &[u8]) -> Option<Network> {
         let network = Network::parse(std::str::from_utf8(value).ok()?)?;
         Some(network.embedded(behind_nat64).unwrap_or(network))
@@ -99,11 +100,13 @@ impl Network {
     }
 
     /// Returns whether this network has the address.
+    #[doc(hidden)]
     pub fn has(self, address: IpAddr) -> bool {
         self.0.contains(&address)
     }
 
     /// Returns the number of leading bits that its addresses share.
+    #[doc(hidden)]
     pub fn prefix(self) -> u8 {
         self.0.prefix_len()
     }

@@ -18,6 +18,8 @@ pub mod policy;
 pub mod random;
 pub mod request;
 pub mod reservation;
+#[cfg(feature = "serde")]
+mod serialize;
 pub mod subject;
 pub mod time;
 

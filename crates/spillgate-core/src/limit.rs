@@ -235,6 +235,21 @@ impl Limit {
         )
     }
 
+    /// Counts the same quota by another algorithm.
+    ///
+    /// ```
+    /// # use spillgate_core::{Algorithm, Limit};
+    /// let limit = Limit::per_minute(100).by(Algorithm::SlidingLog);
+    /// assert_eq!(limit.to_string(), "100/1m sliding-log");
+    /// ```
+    ///
+    /// # Panics
+    /// If the quota does not fit the algorithm, or a burst was set that no other algorithm has.
+    #[track_caller]
+    pub fn by(self, algorithm: Algorithm) -> Limit {
+        Limit::valid(LimitSpec::from(self).algorithm(algorithm.name()).build())
+    }
+
     /// Sets the name of the limit. With a name its state survives when the rule's limits are
     /// reordered.
     ///
@@ -320,18 +335,21 @@ impl Limit {
     }
 
     /// Makes a limit from its parameters alone.
+    #[doc(hidden)]
     pub fn counted(params: LimitParams) -> Limit {
         Limit::from_kind(Kind::Counted(params))
     }
 
     /// Returns its parameters, if it counts.
     #[inline]
+    #[doc(hidden)]
     pub fn params(&self) -> Option<&LimitParams> {
         if let Kind::Counted(params) = &self.kind { Some(params) } else { None }
     }
 
     /// Returns what it counts by, if it counts.
     #[inline]
+    #[doc(hidden)]
     pub fn kind(&self) -> &Kind {
         &self.kind
     }

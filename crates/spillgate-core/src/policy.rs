@@ -2,7 +2,7 @@
 //! of every mistake. `types` gives a request's values one spelling; `matching` and `overrides` find
 //! its rules and limits. `runtime` joins the file with runtime changes.
 //!
-//! A policy is data: it holds no state of subjects, does no I/O and reads no clock.
+//! A policy is data: it holds no state of subjects, reads no clock, and does no I/O but in `from_path`.
 //!
 //! Longer than 450 lines because one reader shows how a file becomes a policy, and how a request finds its rules.
 
@@ -20,6 +20,7 @@ mod builder;
 mod denial;
 mod file;
 mod fingerprint;
+mod from_path;
 mod glob;
 mod json;
 mod leasing;
@@ -128,17 +129,17 @@ impl Policy {
     /// # Ok::<(), spillgate::PolicyError>(())
     /// ```
     pub fn from_toml(text: &str) -> Result<Policy, PolicyError> {
-        Policy::from_toml_file("policy", text)
+        Policy::from_toml_named("policy", text)
     }
 
-    /// Parses a policy. `file_name` appears in errors, and no file is opened.
+    /// Parses a policy whose text has another source than a file. `name` appears in errors as a file's name would.
     ///
     /// # Errors
     /// Returns the first of [`Policy::problems_in`].
-    pub fn from_toml_file(file_name: &str, text: &str) -> Result<Policy, PolicyError> {
+    pub fn from_toml_named(name: &str, text: &str) -> Result<Policy, PolicyError> {
         let mut problems = Problems::in_text(text);
         let policy = Policy::read(text, PIECE_BYTES, &mut problems);
-        problems.into_errors(file_name).into_iter().next().map_or(Ok(policy), Err)
+        problems.into_errors(name).into_iter().next().map_or(Ok(policy), Err)
     }
 
     /// Returns all problems of a policy file in file order, or about the first hundred.
@@ -170,17 +171,20 @@ impl Policy {
     /// assert!(!Policy::from_toml("")?.is_empty_on_purpose());
     /// # Ok::<(), spillgate::PolicyError>(())
     /// ```
+    #[doc(hidden)]
     pub fn is_empty_on_purpose(&self) -> bool {
         self.is_empty_on_purpose
     }
 
     /// Returns a number that is equal for policies with the same rules, types and overrides in the file. Comments,
     /// layout and the settings of a server do not matter.
+    #[doc(hidden)]
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
     /// Returns whether any rule is for this domain.
+    #[doc(hidden)]
     pub fn has_domain(&self, domain: &str) -> bool {
         self.index.has_domain(domain)
     }
@@ -220,6 +224,7 @@ impl Policy {
     }
 
     /// Returns the name of this kind, in use by rules of the domain, that was probably meant.
+    #[doc(hidden)]
     pub fn nearest_name(&self, domain: &str, kind: NameKind, name: &str) -> Option<&str> {
         let used = self.index.used(domain, kind);
         let used: Vec<&str> = used.iter().take(COMPARED_MAX).map(|used| &**used).collect();
@@ -232,6 +237,7 @@ impl Policy {
     }
 
     /// Returns whether any rule or override counts this unit, in whatever domain.
+    #[doc(hidden)]
     pub fn counts_unit(&self, unit: &str) -> bool {
         self.index.counts_unit(unit)
             || self.overrides.count_unit(unit)
@@ -239,6 +245,7 @@ impl Policy {
     }
 
     /// Returns the number of overrides in the file.
+    #[doc(hidden)]
     pub fn override_count(&self) -> usize {
         self.overrides.count()
     }
@@ -253,11 +260,13 @@ impl Policy {
     /// assert_eq!(typed.attribute("ip"), Some(b"2001:db8::/64".as_slice()));
     /// ```
     #[inline]
+    #[doc(hidden)]
     pub fn typed<'r, 'a>(&self, request: &'r Request<'a>) -> TypedRequest<'r, 'a> {
         self.types.apply(request)
     }
 
     /// Returns the rules that match a request, in file order, without those that are off.
+    #[doc(hidden)]
     pub fn matched<'p>(&'p self, request: &Request<'_>) -> SmallVec<[Matched<'p>; 4]> {
         let mut all = SmallVec::new();
         self.each_match(request, |matched| all.push(matched));
@@ -266,6 +275,7 @@ impl Policy {
 
     /// Calls `act` with each rule of [`Policy::matched`].
     #[inline]
+    #[doc(hidden)]
     pub fn each_match<'p>(&'p self, request: &Request<'_>, mut act: impl FnMut(Matched<'p>)) {
         let candidates;
         // A domain of few patterns needs no index.
@@ -285,6 +295,7 @@ impl Policy {
     }
 
     /// Returns a rule as it applies to a subject with all key attributes, even if the rule is off.
+    #[doc(hidden)]
     pub fn matched_by_subject<'p>(
         &'p self,
         rule: &'p Rule,
@@ -296,6 +307,7 @@ impl Policy {
 
     /// Returns the limits of a rule, and those that overrides give this subject. Each of them may
     /// have state.
+    #[doc(hidden)]
     pub fn limits_ever_in_force(&self, rule: &Rule, subject: &Request<'_>) -> Vec<NamedLimit> {
         let place = self.places_by_name.get(rule.name());
         let overridden = [&self.overrides, &self.runtime].into_iter().filter_map(|overrides| {
@@ -306,17 +318,20 @@ impl Policy {
     }
 
     /// Returns whether the limits with this index come from a runtime change.
+    #[doc(hidden)]
     pub fn is_set_while_running(&self, overridden: u32) -> bool {
         overridden >= self.overrides.places()
     }
 
     /// Returns the rule at an index.
+    #[doc(hidden)]
     pub fn rule_at(&self, place: u32) -> &Rule {
         &self.rules[place as usize]
     }
 
     /// Returns the limit in force at a place.
     #[inline]
+    #[doc(hidden)]
     pub fn named_limit(&self, place: LimitPlace) -> &NamedLimit {
         let rule = &self.rules[place.rule as usize];
         &self.limits_in_force(rule, place.overridden)[place.limit as usize]
@@ -324,6 +339,7 @@ impl Policy {
 
     /// Returns the cached header text of a rule's own limit, if it is written under this name: the
     /// rule's, or the rule's and the limit's if the rule has several.
+    #[doc(hidden)]
     pub fn header_text(
         &self,
         place: LimitPlace,

@@ -332,6 +332,7 @@ impl<'a> Cost<'a> {
     }
 }
 
+#[doc(hidden)]
 impl Cost<'_> {
     /// Returns the amount in a limit's unit.
     #[inline]

@@ -114,6 +114,7 @@ impl From<u64> for Usage<'_> {
 ///
 /// `Limiter::settle`, `cancel`, `release` and `renew` return it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum EndResult {
     /// The receipt is not of this fleet, or its record is gone. Nothing was done.
     Unknown,

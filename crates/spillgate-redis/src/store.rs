@@ -77,6 +77,7 @@ pub enum Presence {
 ///
 /// `LimiterBuilder::on_state_loss` takes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnStateLoss {
     /// Assumes unused limits. Each subject may get one allowance more.
     #[default]
@@ -196,6 +197,7 @@ impl InstanceMismatch {
     }
 
     /// Returns each setting by its name in metrics, with the number of instances that differ in it.
+    #[doc(hidden)]
     pub fn parts(self) -> [(&'static str, u32); 4] {
         let InstanceMismatch { secret, ring, schema, policy, .. } = self;
         [("secret", secret), ("ring", ring), ("schema", schema), ("policy", policy)]
@@ -213,6 +215,7 @@ impl InstanceMismatch {
     }
 
     /// Takes the larger count of each setting.
+    #[doc(hidden)]
     pub fn or(self, other: InstanceMismatch) -> InstanceMismatch {
         InstanceMismatch {
             secret: self.secret.max(other.secret),

@@ -229,7 +229,7 @@ struct Contents {
 impl Contents {
     fn parse(file: &str, text: &str) -> Contents {
         let mut contents = Contents::default();
-        match Policy::from_toml_file(file, text) {
+        match Policy::from_toml_named(file, text) {
             Ok(policy) => contents.policy = policy,
             Err(_) => {
                 let problems = Policy::problems_in(file, text).into_iter();

@@ -44,7 +44,7 @@ pub fn run(args: &ImportArgs, complain: impl Fn(&str)) -> Result<ExitCode, Failu
         std::fs::read_to_string(file).map_err(|error| format!("cannot read {name}: {error}"))?;
     let imported = envoy::import(&text).map_err(|note| format!("{name}:{note}"))?;
     // The user gets no file that does not load.
-    Policy::from_toml_file("the imported policy", &imported.policy).map_err(|error| {
+    Policy::from_toml_named("the imported policy", &imported.policy).map_err(|error| {
         format!("{error}; the rules of {name} cannot be written in this version")
     })?;
     say(&imported.policy.trim_end())?;

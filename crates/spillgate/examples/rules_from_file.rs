@@ -16,7 +16,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/rules.toml");
     let file = std::env::args().nth(1).unwrap_or_else(|| beside.to_owned());
     // An error names the line of the problem and how to fix it.
-    let policy = Policy::from_toml_file(&file, &std::fs::read_to_string(&file)?)?;
+    let policy = Policy::from_path(&file)?;
     let limiter = Limiter::builder().policy(policy).build().await?;
     let limits = RateLimitLayer::new(limiter)
         .identify(ByIp::direct())

@@ -229,6 +229,7 @@ fn decisions_of(counts: Counts) -> Decisions {
 }
 
 /// Returns the end of the last minute that every instance has recorded by now, if the store was up.
+#[doc(hidden)]
 pub fn recorded_until(now: SystemTime) -> SystemTime {
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);

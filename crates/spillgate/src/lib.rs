@@ -54,9 +54,12 @@ pub mod policy {
     pub use spillgate_core::ip::Network;
     pub(crate) use spillgate_core::policy::*;
     pub use spillgate_core::policy::{
-        DenialBody, DenialSpec, FileSetting, Glob, InvalidChange, LeaseSpec, LeaseTerms, NameKind,
-        NotMatched, Pattern, PolicyBuilder, RequestLimit, RuleDenial, RuleSpec, Subject, nearest,
+        DenialBody, DenialSpec, Glob, InvalidChange, LeaseSpec, LeaseTerms, NotMatched, Pattern,
+        PolicyBuilder, RequestLimit, RuleDenial, RuleSpec, Subject,
     };
+    // For the service, which reads its own settings from the same file.
+    #[doc(hidden)]
+    pub use spillgate_core::policy::{FileSetting, NameKind, nearest};
 }
 
 /// The parts of an [`Explanation`](explain::Explanation), which [`Limiter::explain`] returns.

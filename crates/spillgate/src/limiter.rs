@@ -101,6 +101,22 @@ impl Limiter {
         LimiterBuilder::default()
     }
 
+    /// Makes a limiter of these rules whose state is in this process. It needs neither a future nor a runtime.
+    ///
+    /// ```
+    /// use spillgate::{Limit, Limiter, Policy, Request, Rule};
+    ///
+    /// let login = Rule::new("login").key(["ip"]).limit(Limit::per_minute(5));
+    /// let limiter = Limiter::in_memory(Policy::builder().rule(login).build()?);
+    /// let decision = limiter.check_now(&Request::new().with("ip", "203.0.113.7"));
+    /// assert_eq!(decision.and_then(|decision| decision.remaining()), Some(4));
+    /// # Ok::<(), spillgate::PolicyError>(())
+    /// ```
+    pub fn in_memory(policy: Policy) -> Limiter {
+        let built = Limiter::builder().policy(policy).build_in_memory();
+        built.expect("without a store and a namespace every setting is valid")
+    }
+
     /// Decides a request without a future: [`Limiter::check`] for synchronous code on the memory store.
     ///
     /// Returns `None` if the state is in a shared store, which only [`Limiter::check`] can ask.

@@ -14,7 +14,10 @@ use tower_service::Service;
 use crate::decision::Decision;
 use crate::denial_response::DenialResponse;
 use crate::headers::{Fields, HeaderStyle};
+use crate::identity::ByIp;
+use crate::limit::Limit;
 use crate::limiter::Limiter;
+use crate::policy::{Policy, Rule};
 use crate::request::{Cost, Request};
 use crate::reservation::{Reserve, Usage};
 
@@ -81,6 +84,28 @@ type Predicate = dyn Fn(Head<'_>) -> bool + Send + Sync;
 type Deny = dyn Fn(&DenialResponse<'_>, Head<'_>) -> Response<Vec<u8>> + Send + Sync;
 
 impl RateLimitLayer {
+    /// Limits each client address by itself, with state in this process. The address is that of the connection:
+    /// behind a proxy, build a [`Limiter`] and pass a [`ByIp`](crate::http::ByIp) that trusts it to
+    /// [`identify`](Self::identify).
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// use axum::{Router, routing::get};
+    /// use spillgate::{Limit, tower::RateLimitLayer};
+    ///
+    /// let app: Router = Router::new()
+    ///     .route("/", get(async || "welcome"))
+    ///     .layer(RateLimitLayer::per_ip(Limit::per_second(10)));
+    /// // Serve it by `app.into_make_service_with_connect_info::<std::net::SocketAddr>()`.
+    /// # }
+    /// ```
+    pub fn per_ip(limit: Limit) -> RateLimitLayer {
+        let rule = Rule::new("per-ip").key(["ip"]).limit(limit);
+        let policy =
+            Policy::builder().rule(rule).build().expect("a rule with a key and a limit is valid");
+        RateLimitLayer::new(Limiter::in_memory(policy)).identify(ByIp::direct())
+    }
+
     /// Makes a layer whose requests have no attributes. They match only rules without a key, until
     /// you add some.
     pub fn new(limiter: Limiter) -> RateLimitLayer {

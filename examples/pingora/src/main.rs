@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let upstream = arguments.next().ok_or("usage: UPSTREAM [RULES.toml] [REDIS] [NETWORK...]")?;
     let file = arguments.next().unwrap_or_else(|| "limits.toml".to_owned());
     let redis = arguments.next().unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let policy = Policy::from_toml_file(&file, &std::fs::read_to_string(&file)?)?;
+    let policy = Policy::from_toml_named(&file, &std::fs::read_to_string(&file)?)?;
     // It holds the connections to Redis, so it must live as long as the proxy.
     let runtime = tokio::runtime::Runtime::new()?;
     let limiter = runtime.block_on(Limiter::builder().policy(policy).redis(redis).build())?;

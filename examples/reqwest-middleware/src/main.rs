@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let calls: u32 = arguments.next().ok_or("usage: URL CALLS [RULES.toml] [REDIS]")?.parse()?;
     let file = arguments.next().unwrap_or_else(|| "limits.toml".to_owned());
     let redis = arguments.next().unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let policy = Policy::from_toml_file(&file, &std::fs::read_to_string(&file)?)?;
+    let policy = Policy::from_toml_named(&file, &std::fs::read_to_string(&file)?)?;
     let limiter = Limiter::builder().policy(policy).redis(redis).build().await?;
 
     let pace = PaceLayer::new(limiter).waiting_at_most(Duration::from_secs(10));

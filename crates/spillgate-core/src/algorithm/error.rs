@@ -25,11 +25,13 @@ impl LimitError {
     }
 
     /// Creates an error about a field. The message must say how to fix it.
+    #[doc(hidden)]
     pub fn new(field: &'static str, message: impl Into<String>) -> LimitError {
         LimitError { field, message: message.into() }
     }
 
     /// Creates the error for a field that `algorithm` has not.
+    #[doc(hidden)]
     pub fn field_of_another(field: OwnField, algorithm: Algorithm) -> LimitError {
         match field {
             OwnField::Burst => LimitError::new(

@@ -6,6 +6,7 @@ use super::{Profile, concurrency, fixed_window, sliding_log, sliding_window, tok
 
 /// The way in which a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Algorithm {
     /// In any interval L: at most burst + floor(L × rate). The default.
     TokenBucket,
@@ -36,11 +37,13 @@ impl Algorithm {
     }
 
     /// Returns its number in programs for Redis: its place among the includes of `check.lua`, counted from 1.
+    #[doc(hidden)]
     pub fn number(self) -> u8 {
         self as u8 + 1
     }
 
     /// Returns what sets it apart.
+    #[doc(hidden)]
     pub fn profile(self) -> &'static Profile {
         match self {
             Algorithm::TokenBucket => &token_bucket::PROFILE,

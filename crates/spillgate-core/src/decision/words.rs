@@ -1,10 +1,12 @@
 //! The values that describe a decision: denial, reason and source.
 
+use std::error::Error;
+use std::fmt;
 use std::time::Duration;
 
-/// The reason of a denial, and the time to wait.
+/// The reason of a denial, and the time to wait. It is an error, so that `?` can return it.
 ///
-/// `Decision::denial` returns it.
+/// `Decision::denial` and `Decision::into_result` return it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
@@ -33,9 +35,28 @@ pub enum Reason {
     Overloaded,
 }
 
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.reason {
+            Reason::Blocked => "denied: a limit blocks the request",
+            Reason::CostExceedsLimit => "denied: the cost is larger than a limit ever allows",
+            Reason::LimitExceeded => "denied: a limit is exceeded",
+            Reason::StoreUnavailable => "denied: the store of the limits is unavailable",
+            Reason::Overloaded => "denied: the limiter is overloaded",
+        })?;
+        match self.retry_after {
+            Some(wait) => write!(f, "; retry after {wait:.1?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Error for Denial {}
+
 impl Reason {
     /// Returns the reason that counts of those of two counters: the first in the order of the enum.
     #[inline]
+    #[doc(hidden)]
     pub fn first(one: Option<Reason>, other: Option<Reason>) -> Option<Reason> {
         match (one, other) {
             (Some(one), Some(other)) => Some(one.min(other)),
@@ -64,6 +85,7 @@ impl Reason {
 ///
 /// `Decision::source` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Source {
     /// The store, or this process if state is in memory.
     Store,

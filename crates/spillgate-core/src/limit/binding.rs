@@ -2,6 +2,7 @@
 
 use super::{Kind, Limit};
 
+#[doc(hidden)]
 impl Limit {
     /// Returns whether this limit never denies a request that `other` has room for, if both are
     /// charged the same or this one a part of it. Then it has no effect.

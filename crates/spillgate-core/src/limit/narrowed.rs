@@ -2,6 +2,7 @@
 
 use super::{Kind, Limit};
 
+#[doc(hidden)]
 impl Limit {
     /// Returns this limit narrowed to `asked`, a bucket, a sliding window or `block`: it never allows more at once,
     /// and never more in the long run. Returns `None` if that changes nothing, or if permits and

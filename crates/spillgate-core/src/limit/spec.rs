@@ -17,20 +17,31 @@ use crate::algorithm::{Fields, OwnField, names_of};
 /// # Ok::<(), spillgate::LimitError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 pub struct LimitSpec {
     /// The quota: `100/second`, `5/30s`, `20` (permits), `unlimited` or `block`.
     pub quota: String,
     /// The name of the algorithm. The default is `token-bucket`.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub algorithm: Option<String>,
     /// The most that is allowed at once, for token buckets only. The default is the count.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub burst: Option<u64>,
     /// The name. The default is its position.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub name: Option<String>,
     /// The unit that is counted. The default is `requests`.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub unit: Option<String>,
     /// The time zone of calendar windows. The default is UTC.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub time_zone: Option<String>,
     /// The longest time that a permit may be held. Required for concurrency, and only valid there.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub max_hold: Option<String>,
 }
 

@@ -96,16 +96,19 @@ impl Glob {
     }
 
     /// Returns the text with which every value of this form begins.
+    #[doc(hidden)]
     pub fn head(&self) -> &[u8] {
         &self.head
     }
 
     /// Returns whether every value that begins with its head has this form.
+    #[doc(hidden)]
     pub fn is_prefix(&self) -> bool {
         matches!(&*self.gaps, [(Gap::Any, last)] if last.is_empty())
     }
 
     /// Returns whether every value has this form.
+    #[doc(hidden)]
     pub fn is_any(&self) -> bool {
         self.head.is_empty() && self.is_prefix()
     }

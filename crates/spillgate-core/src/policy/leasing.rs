@@ -46,6 +46,7 @@ impl LeaseTerms {
     /// Returns the most tokens that all instances together may hold of one counter under this
     /// limit: its share of the capacity, rounded down. It is 0 if nothing is ever leased. An
     /// interval can admit that much beyond the limit's own bound.
+    #[doc(hidden)]
     pub fn tokens_of(&self, limit: &Limit) -> u64 {
         match limit.algorithm().profile().is_leasable {
             true => self.share.part_of(limit.capacity().unwrap_or_default()),
@@ -54,6 +55,7 @@ impl LeaseTerms {
     }
 
     /// Returns the time for which an instance may spend a lease, in µs.
+    #[doc(hidden)]
     pub fn ttl_us(&self) -> u64 {
         self.ttl_us
     }
@@ -143,6 +145,7 @@ impl HotSubjects {
     }
 }
 
+#[doc(hidden)]
 impl Rule {
     /// Returns the hot subjects of its lease, each as a request with their attributes alone.
     pub fn hot(&self) -> impl Iterator<Item = Request<'_>> {

@@ -142,6 +142,7 @@ impl AnyOf {
     }
 }
 
+#[doc(hidden)]
 impl Rule {
     /// Returns the conditions of its `match`: each attribute, with the patterns of which one must
     /// match.

@@ -41,6 +41,7 @@ impl fmt::Display for NotMatched {
     }
 }
 
+#[doc(hidden)]
 impl Rule {
     /// Returns the first reason why a request does not match the rule; `None` if it does.
     ///

@@ -9,7 +9,7 @@ use std::fmt;
 /// # use spillgate_core as spillgate;
 /// use spillgate::Policy;
 /// let text = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"5/fortnight\"]\n";
-/// let error = Policy::from_toml_file("limits.toml", text).unwrap_err();
+/// let error = Policy::from_toml_named("limits.toml", text).unwrap_err();
 /// assert_eq!((error.file(), error.line(), error.field()), ("limits.toml", 4, "limits"));
 /// assert!(error.to_string().starts_with("limits.toml:4: rule \"login\", limit \"0\", field `limits`: "));
 /// ```
@@ -23,13 +23,25 @@ pub struct PolicyError {
 }
 
 impl PolicyError {
+    /// Makes the error of a file that cannot be read.
+    pub(crate) fn unread(file: &str, error: &std::io::Error) -> PolicyError {
+        let message = format!("{file}: cannot be read: {error}");
+        PolicyError {
+            file: file.to_owned(),
+            line: 0,
+            place: String::new(),
+            field: String::new(),
+            message,
+        }
+    }
+
     /// Returns the file, by the name that the caller gave. Empty if the policy was built in code.
     pub fn file(&self) -> &str {
         &self.file
     }
 
     /// Returns the line, from 1. For a missing field it is the start of its table. 0 if the policy
-    /// was built in code.
+    /// was built in code, or its file cannot be read.
     pub fn line(&self) -> usize {
         self.line
     }

@@ -215,11 +215,13 @@ impl Rule {
 
     /// Returns its limits with the names of their stored state.
     #[inline]
+    #[doc(hidden)]
     pub fn named_limits(&self) -> &[NamedLimit] {
         &self.limits
     }
 
     /// Returns the first key attribute that a request does not have.
+    #[doc(hidden)]
     pub fn missing_from(&self, request: &Request<'_>) -> Option<&str> {
         self.key().find(|attribute| request.value(attribute).is_none())
     }
@@ -227,6 +229,7 @@ impl Rule {
     /// Returns the value of a key attribute by which the rule names the subject. Of several readings it is that of the
     /// readings that the rule matches.
     #[inline]
+    #[doc(hidden)]
     pub fn subject_value<'r>(&self, request: &'r Request<'_>, attribute: &str) -> &'r [u8] {
         let Some(value) = request.value(attribute) else { return &[] };
         value.subject(|reading| {
@@ -242,6 +245,7 @@ impl Rule {
     /// else of the key, so that rules with the same anchor and rules keyed by it share a shard. The id is the hash of
     /// the key combined with the rule's.
     #[inline(always)] // else the result is moved into the charge
+    #[doc(hidden)]
     pub fn subject_key(&self, request: &Request<'_>, secret: &Secret) -> SubjectKey {
         let value = |attribute: &str| self.subject_value(request, attribute);
         let subject = self.key.hash_values(value, secret);
@@ -259,6 +263,7 @@ impl Rule {
     }
 
     /// Returns its name without copying it.
+    #[doc(hidden)]
     pub fn shared_name(&self) -> Arc<str> {
         Arc::clone(&self.name)
     }

@@ -99,6 +99,7 @@ impl RuntimeEntry {
     }
 }
 
+#[doc(hidden)]
 impl Policy {
     /// Returns the same file with these runtime changes instead of others, oldest first. Also
     /// returns, for each of them, whether it is in force or why not.

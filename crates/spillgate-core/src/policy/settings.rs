@@ -21,6 +21,7 @@ pub struct FileSetting {
     pub line: usize,
 }
 
+#[doc(hidden)]
 impl Policy {
     /// Returns the settings of the service that a policy file holds, in file order.
     ///

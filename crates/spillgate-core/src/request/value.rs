@@ -156,6 +156,7 @@ impl<'a> Value<'a> {
     }
 
     /// Returns the other readings by which rules match.
+    #[doc(hidden)]
     pub fn other_readings(&self) -> impl Iterator<Item = &[u8]> {
         let (readings, repeated): (&[Reading], &[Box<[u8]>]) = match &self.0 {
             Readings::One(_) => (&[], &[]),
@@ -181,6 +182,7 @@ impl<'a> Value<'a> {
     /// They are the subject of the readings that match. Readings with different subjects have a shared one: a server may
     /// take either, so each would be a subject that clients invent for requests that their server takes for the other.
     #[inline]
+    #[doc(hidden)]
     pub fn subject(&self, matches: impl Fn(&[u8]) -> bool) -> &[u8] {
         match &self.0 {
             Readings::One(value) => value,

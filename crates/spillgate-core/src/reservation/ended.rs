@@ -37,6 +37,7 @@ impl Ended {
     }
 
     /// Returns the way of ending that a mark stands for. A record that expired has mark 0.
+    #[doc(hidden)]
     pub fn by_mark(mark: u64) -> Ended {
         match mark & MARK_KIND {
             MARK_CANCELLED => Ended::Cancelled,

@@ -67,6 +67,7 @@ impl Receipt {
 
     /// Returns whether one instance charged part of it by local shares during an outage. Only that
     /// instance can refund that part.
+    #[doc(hidden)]
     pub fn is_local(&self) -> bool {
         self.0.contents.node.is_some()
     }

@@ -182,10 +182,59 @@ impl LimiterBuilder {
     /// assert!(matches!(error, BuildError::StoreUrl { .. }), "{error}");
     /// # });
     /// ```
-    pub async fn build(self) -> Result<Limiter, BuildError> {
-        let secret = self.store.secret(Secret::new(&self.secret.unwrap_or(SHARED_SECRET)))?;
-        let waiting = Waiting::default();
-        let engine = self.engine(&secret, &waiting).await?;
+    pub async fn build(mut self) -> Result<Limiter, BuildError> {
+        let (secret, waiting) = (self.own_secret()?, Waiting::default());
+        let engine = match self.open_store(self.keys_at_most(), &secret, &waiting).await? {
+            Some(store) => Engine::Redis(store),
+            None => self.memory(),
+        };
+        let store = std::mem::take(&mut self.store);
+        let limiter = self.assemble(engine, secret, waiting);
+        // Runtime changes, such as blocks, must be known before the first request.
+        if !limiter.inner.engine.is_memory() {
+            limiter.inner.read_changes_and_watch().await;
+        }
+        limiter.begin(&store).await?;
+        Ok(limiter)
+    }
+
+    /// Builds a limiter whose state is in this process, without a future and without a runtime.
+    ///
+    /// It decides by [`Limiter::check_now`], or by `check` wherever there is a runtime.
+    ///
+    /// # Errors
+    /// Returns [`BuildError::NotInMemory`] if a store was set, which only [`build`](Self::build) can open.
+    ///
+    /// ```
+    /// use spillgate::{Limit, Limiter, Request};
+    ///
+    /// let limiter = Limiter::builder().max_keys(100_000).build_in_memory()?;
+    /// let decision = limiter.check_now(&Request::keyed("user:42", Limit::per_minute(5)));
+    /// assert!(decision.is_some_and(|decision| decision.allowed()));
+    /// # Ok::<(), spillgate::BuildError>(())
+    /// ```
+    pub fn build_in_memory(self) -> Result<Limiter, BuildError> {
+        if self.store.names_a_store() {
+            return Err(BuildError::NotInMemory);
+        }
+        let (secret, engine) = (self.own_secret()?, self.memory());
+        Ok(self.assemble(engine, secret, Waiting::default()))
+    }
+
+    fn own_secret(&self) -> Result<Secret, BuildError> {
+        self.store.secret(Secret::new(&self.secret.unwrap_or(SHARED_SECRET)))
+    }
+
+    fn keys_at_most(&self) -> usize {
+        self.max_keys.unwrap_or(MAX_KEYS)
+    }
+
+    fn memory(&self) -> Engine {
+        Engine::Memory(Box::new(Memory::new(self.keys_at_most(), self.clock.clone())))
+    }
+
+    /// Puts the limiter together. If state is in memory it is then complete.
+    fn assemble(self, engine: Engine, secret: Secret, waiting: Waiting) -> Limiter {
         let in_force = InForce::new(self.policy.as_written(), &Meters::default());
         let keeping = match (self.denials, engine.is_memory()) {
             (false, _) => Keeping::Off,
@@ -210,23 +259,10 @@ impl LimiterBuilder {
             waiting,
             identity: Identity::new(self.name),
         });
-        // Runtime changes, such as blocks, must be known before the first request.
-        if !inner.engine.is_memory() {
-            inner.read_changes_and_watch().await;
-        } else if self.denials {
+        if self.denials && inner.engine.is_memory() {
             inner.watch();
         }
-        let limiter = Limiter { inner, note: None };
-        limiter.begin(&self.store).await?;
-        Ok(limiter)
-    }
-
-    async fn engine(&self, secret: &Secret, waiting: &Waiting) -> Result<Engine, BuildError> {
-        let max_keys = self.max_keys.unwrap_or(MAX_KEYS);
-        Ok(match self.open_store(max_keys, secret, waiting).await? {
-            Some(store) => Engine::Redis(store),
-            None => Engine::Memory(Box::new(Memory::new(max_keys, self.clock.clone()))),
-        })
+        Limiter { inner, note: None }
     }
 }
 

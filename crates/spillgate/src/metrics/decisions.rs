@@ -7,6 +7,7 @@ use crate::decision::Reason;
 ///
 /// [`RuleCounts::since`] returns them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Decisions {
     /// In the order of [`RESULTS`].
     pub results: [u32; RESULTS.len()],
@@ -89,6 +90,7 @@ fn grown(now: u64, before: u64) -> u32 {
 }
 
 /// Allowed, the reasons of denials as every API spells them, and what shadow rules would have denied.
+#[doc(hidden)]
 pub const RESULTS: [&str; 7] = [
     "allowed",
     "limit-exceeded",

@@ -445,3 +445,11 @@ impl Began {
 fn now() -> Began {
     Began(Instant::now())
 }
+
+#[test]
+fn a_limiter_in_memory_takes_no_store() {
+    let built = Limiter::builder().redis("redis://127.0.0.1:1").build_in_memory();
+    let error = built.unwrap_err();
+    assert!(matches!(error, spillgate::BuildError::NotInMemory), "{error}");
+    assert!(error.to_string().contains("await `build`"), "{error}");
+}

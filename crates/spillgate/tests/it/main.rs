@@ -38,6 +38,7 @@ mod postpaid;
 mod readme;
 mod request_limits;
 mod reserving;
+mod serialize;
 mod shards;
 mod shorter_periods;
 mod store;

@@ -23,6 +23,7 @@ pub fn oracle(algorithm: Algorithm) -> Box<dyn Target> {
         Algorithm::SlidingLog => Box::new(Oracle::<sliding_log::Log>::default()),
         Algorithm::SlidingWindow => Box::new(Oracle::<sliding_window::Windows>::default()),
         Algorithm::Concurrency => Box::new(Oracle::<concurrency::Permits>::default()),
+        other => panic!("{other:?} has no oracle"),
     }
 }
 

@@ -387,7 +387,7 @@ fn rejects_ambiguous_conditions() {
 /// Asserts that a file with this text is rejected. `message` follows `limits.toml:`.
 #[track_caller]
 fn refuses(text: &str, message: &str) {
-    let error = Policy::from_toml_file("limits.toml", text).expect_err(text);
+    let error = Policy::from_toml_named("limits.toml", text).expect_err(text);
     assert_eq!(error.to_string(), format!("limits.toml:{message}"), "{text}");
 }
 

@@ -14,6 +14,10 @@ use crate::waiting::Waiting;
 pub(crate) struct StoreSettings;
 
 impl StoreSettings {
+    pub(crate) fn names_a_store(&self) -> bool {
+        false
+    }
+
     pub(crate) fn secret(&self, secret: Secret) -> Result<Secret, BuildError> {
         Ok(secret)
     }

@@ -285,6 +285,10 @@ impl LimiterBuilder {
 }
 
 impl StoreSettings {
+    pub(crate) fn names_a_store(&self) -> bool {
+        self.address.is_some()
+    }
+
     /// Returns the secret of the namespace, so that all keys and seals of two namespaces differ.
     pub(crate) fn secret(&self, secret: Secret) -> Result<Secret, BuildError> {
         let Some(namespace) = &self.namespace else { return Ok(secret) };

@@ -130,7 +130,6 @@ fn until(counter: &ExplainedLimit<'_>) -> String {
 
 fn of_source(source: Source) -> &'static str {
     match source {
-        Source::Store | Source::Lease => "",
         Source::DenialCache => " This instance repeats a denial from a moment ago.",
         Source::Fallback => {
             " The store is unavailable or too slow: this instance enforces its local share of the limit."
@@ -138,5 +137,7 @@ fn of_source(source: Source) -> &'static str {
         Source::OutagePolicy => {
             " The store is unavailable or too slow, and on_outage of the rule decides."
         }
+        // The store's own, or a lease of it.
+        _ => "",
     }
 }

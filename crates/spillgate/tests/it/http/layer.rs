@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use spillgate::http::{ByIp, HeaderStyle};
 use spillgate::tower::{RateLimitLayer, from_header};
-use spillgate::{Cost, Limiter, Policy, Reason};
+use spillgate::{Cost, Limit, Limiter, Policy, Reason};
 use spillgate_testkit::{RedisServer, free_port};
 use tower::{Layer, Service, ServiceExt};
 
@@ -157,4 +157,20 @@ fn denials_and_outages_get_custom_answers() {
     });
     assert_eq!(answers[0], (420, "86400".to_owned(), "/page slower".to_owned()));
     assert_eq!(answers[1], (420, "1".to_owned(), "/page later".to_owned()));
+}
+
+#[test]
+fn a_layer_per_ip_limits_each_address_by_itself_and_needs_no_runtime() {
+    let layer = RateLimitLayer::per_ip(Limit::per_minute(1));
+    let mut service = layer.layer(Careful { ready: false });
+    let mut status = |peer: [u8; 4]| {
+        let mut request = Request::new("hello");
+        let peer = std::net::SocketAddr::from((peer, 4711));
+        request.extensions_mut().insert(axum::extract::ConnectInfo(peer));
+        let answer =
+            runtime().block_on(async { service.ready().await.unwrap().call(request).await });
+        answer.unwrap().status().as_u16()
+    };
+    let statuses = [[203, 0, 113, 7], [203, 0, 113, 7], [203, 0, 113, 8]].map(&mut status);
+    assert_eq!(statuses, [200, 429, 200]);
 }
