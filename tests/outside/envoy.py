@@ -10,6 +10,7 @@ import http.server
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import time
 
 SECONDS_MAX = 20
 DOCUMENT = os.path.join(os.path.dirname(__file__), "../../docs/how-to/envoy.md")
+RECIPE = os.path.join(os.path.dirname(__file__), "../../deploy/proxies/envoy/rate-limit.yaml")
 # Rules beside the documented ones: a shadow rule, one that denies in an outage, and those of the routes below.
 MORE_RULES = """
 [[rule]]
@@ -150,6 +152,7 @@ class Rig:
 
     def tell(self):
         server = self.serve([])
+        self.recipe()
         self.proxy()
         user = {"x-user": "ada"}
         first, second, third = (self.get("/", user) for _ in range(3))
@@ -234,10 +237,35 @@ class Rig:
                 return process
         raise SystemExit(f"spillgate did not start: {log}")
 
+    def recipe(self):
+        """Runs the whole file, with other addresses and Envoy's time-out for a machine under test."""
+        with open(RECIPE) as file:
+            recipe = file.read()
+        self.claim("the page shows the recipe", recipe == blocks("yaml")[0])
+        upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
+        threading.Thread(target=upstream.serve_forever, daemon=True).start()
+        for variant, deny, without in [("fail-open", "false", 200), ("fail-closed", "true", 500)]:
+            self.port = free_port()
+            text = recipe.replace("failure_mode_deny: false", f"failure_mode_deny: {deny}")
+            text = text.replace("domain: web\n", "domain: web\n                      timeout: 2s\n")
+            for port, ours in [(8000, self.port), (3000, upstream.server_port), (8081, self.grpc)]:
+                text = text.replace(f"port_value: {port} ", f"port_value: {ours} ")
+            envoy = self.start(text)
+            user = {"x-user": variant}
+            answers = [self.get("/", user)[0] for _ in range(3)]
+            self.claim(f"the recipe, {variant}, denies the third call", answers == [200, 200, 429])
+            self.processes[0].send_signal(signal.SIGSTOP)
+            status = self.get("/", user)[0]
+            self.processes[0].send_signal(signal.SIGCONT)
+            self.claim(f"the recipe, {variant}, answers {without} while spillgate hangs", status == without)
+            stop(envoy)
+
     def proxy(self):
         upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
         threading.Thread(target=upstream.serve_forever, daemon=True).start()
-        filters, limits, per_route, tenants, access_log = blocks("yaml")
+        recipe, per_route, tenants, access_log = blocks("yaml")
+        filters = part(recipe, "http_filters").partition("  - name: envoy.filters.http.router")[0]
+        limits = part(recipe, "rate_limits")
         filters = filters.replace("http_filters:\n", "http_filters:\n" + textwrap.indent(LOOKUP.lstrip(), "  "))
         # Envoy's default of 20 ms is too short for a machine under test.
         filters = filters.replace("      domain: web\n", "      domain: web\n      timeout: 2s\n")
@@ -250,16 +278,22 @@ class Rig:
         text = text.replace("@ACCESS_LOG@", textwrap.indent(access_log.rstrip(), " " * 10))
         text = text.replace("@ROUTES@", "\n".join(route(*entry) for entry in PER_ROUTE.items()))
         text = text.replace("@PER_ROUTE@", textwrap.indent(per_route.rstrip(), " " * 20))
+        self.start(text)
+
+    def start(self, text):
+        """Starts Envoy with this configuration, and waits until it passes a request on."""
         bootstrap = os.path.join(self.folder, "envoy.yaml")
         with open(bootstrap, "w") as file:
             file.write(text)
         log = os.path.join(self.folder, "envoy.log")
         command = [self.envoy, "-c", bootstrap, "--concurrency", "1", "--log-path", log, "--use-dynamic-base-id", "--file-flush-interval-msec", "100"]
         with open(os.path.join(self.folder, "access.log"), "w") as written:
-            self.processes.append(subprocess.Popen(command, stdout=written, stderr=subprocess.DEVNULL))
+            envoy = subprocess.Popen(command, stdout=written, stderr=subprocess.DEVNULL)
+        self.processes.append(envoy)
         if not eventually(lambda: self.get("/", {})[0] == 200):
             with open(log) as file:
                 raise SystemExit("Envoy did not start: " + file.read()[-2000:])
+        return envoy
 
     def get(self, path, headers):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS_MAX)
@@ -321,6 +355,12 @@ def blocks(language):
     with open(DOCUMENT) as file:
         section = file.read()
     return re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+def part(yaml, name):
+    """The lines of a key and of all below it, without their indentation."""
+    found = re.search(rf"^( *){name}:\n(?:\1 .*\n)*", yaml, re.MULTILINE)
+    return textwrap.dedent(found[0])
 
 
 def eventually(holds):

@@ -95,13 +95,16 @@ def main():
 
 
 def pages_show_the_recipes():
-    """The page of each proxy has its unchanged fail-open recipe, and a link to the other one."""
+    """The page of each proxy has its unchanged fail-open recipe, and a link to the other one. Envoy has one file for both."""
     for page in [*PROXIES, "kong", "apisix"]:
         text = (ROOT / f"docs/how-to/{page}.md").read_text()
         for recipe in sorted((RECIPES / page).iterdir()):
             assert f"deploy/proxies/{page}/{recipe.name}" in text, f"docs/how-to/{page}.md has no link to {recipe.name}"
             if recipe.name.startswith("fail-open"):
                 assert recipe.read_text() in text, f"docs/how-to/{page}.md does not show the current {recipe.name}"
+    for page, name in [("envoy", "rate-limit.yaml"), ("envoy-ext-authz", "ext-authz.yaml")]:
+        text = (ROOT / f"docs/how-to/{page}.md").read_text()
+        assert (RECIPES / "envoy" / name).read_text() in text, f"docs/how-to/{page}.md does not show the current {name}"
 
 
 def find(proxy):

@@ -140,10 +140,10 @@ fn run_snippet(language: &str, program: &str, arguments: &[&str]) -> String {
 /// There is no cluster to apply them to; a real Envoy runs the filter in them.
 #[test]
 fn the_snippets_for_meshes_are_yaml_with_the_filter_that_envoy_runs() {
-    let filter = Page::of("how-to/envoy").blocks("yaml").next().unwrap().to_owned();
-    let is_ours = |line: &&str| !line.contains("envoy_grpc");
-    let filter = filter.lines().map(str::trim).skip_while(|line| !line.starts_with("typed_config"));
-    let filter: Vec<&str> = filter.filter(is_ours).collect();
+    let recipe = read("deploy/proxies/envoy/rate-limit.yaml");
+    let name = "- name: envoy.filters.http.ratelimit";
+    let filter = recipe.lines().map(str::trim).skip_while(|line| *line != name).skip(1);
+    let filter: Vec<&str> = filter.take_while(|line| !line.contains("envoy_grpc")).collect();
     assert!(filter.len() > 6, "{filter:?}");
     let mut holding = 0;
     let meshes = ["istio", "contour", "envoy-gateway", "agentgateway"]

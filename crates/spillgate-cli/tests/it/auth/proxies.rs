@@ -1,4 +1,4 @@
-//! Real proxies in front of the real server, configured by deploy/proxies/ and by the pages of docs/.
+//! Real proxies in front of the real server, configured by deploy/proxies/.
 
 mod caddy;
 mod envoy;
@@ -45,8 +45,8 @@ struct Rig {
 
 impl Rig {
     fn new(original: &str) -> Rig {
-        let settings = document_block("toml", "[server.auth]")
-            .replace("\"x-original\"  ", &format!("\"{original}\"  "));
+        let settings =
+            documented_settings().replace("\"x-original\"  ", &format!("\"{original}\"  "));
         let file = TempFile::new("auth.toml", &format!("{settings}\n{MORE_RULES}"));
         Rig {
             spillgate: Server::start(&["--config", file.path()]),
@@ -55,11 +55,6 @@ impl Rig {
             inner_port: free_port(),
             folder: Folder::create(),
         }
-    }
-
-    /// Returns a block of the document with this test's addresses.
-    fn block(&self, language: &str, holding: &str) -> String {
-        self.exchange(&document_block(language, holding))
     }
 
     /// Returns a file of deploy/proxies/ with this test's addresses.
@@ -75,6 +70,9 @@ impl Rig {
             .replace("http://:8001", &format!("http://:{}", self.inner_port))
             .replace("127.0.0.1:3000", &format!("127.0.0.1:{}", self.application))
             .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", self.spillgate.port))
+            .replace("port_value: 8000", &format!("port_value: {}", self.port))
+            .replace("port_value: 3000", &format!("port_value: {}", self.application))
+            .replace("port_value: 8080", &format!("port_value: {}", self.spillgate.port))
     }
 
     /// Writes a file of the proxy, and returns its path.
@@ -171,17 +169,12 @@ fn application() -> u16 {
     port
 }
 
-/// Returns the first block in a language of the documents that contains a text.
-fn document_block(language: &str, holding: &str) -> String {
-    let document = concat!(
-        include_str!("../../../../../docs/reference/forward-auth.md"),
-        include_str!("../../../../../docs/how-to/envoy-ext-authz.md"),
-    );
-    let opening = format!("```{language}\n");
-    let mut blocks = document.split(&opening).skip(1);
-    let block =
-        blocks.find_map(|rest| rest.split("```").next().filter(|block| block.contains(holding)));
-    block.unwrap_or_else(|| panic!("no {language} block holds {holding:?}")).to_owned()
+/// Returns the block with the settings of forward auth from its reference.
+fn documented_settings() -> &'static str {
+    let document = include_str!("../../../../../docs/reference/forward-auth.md");
+    let blocks = document.split("```toml\n").skip(1);
+    let mut blocks = blocks.filter_map(|rest| rest.split("```").next());
+    blocks.find(|block| block.contains("[server.auth]")).expect("the reference has this table")
 }
 
 /// Returns the program that the variable names, or the one on the path.
