@@ -1,10 +1,11 @@
 """Drives the dashboard of a real server in a real Chromium: under load, with a refused policy, the store killed and back.
 
 Usage: drive.py PATH-OF-THE-SPILLGATE-BINARY [--pictures FOLDER]
-With --pictures it also takes the pictures of docs/screenshots, which needs a minute and a half of load.
+With --pictures it then takes the pictures of docs/screenshots, of other instances that are healthy.
 """
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 
+import pictures
 from browser import Browser
 
 RULES = """
@@ -64,33 +66,42 @@ def main():
     if not chromium:
         print("skipped: there is no chromium; ./check --full installs it")
         return
+    with in_browser(chromium, lambda folder: World(arguments.binary, folder)) as (page, world):
+        drive(page, world)
+    print("dashboard: driven through every page and change, a refused policy, an outage and recovery")
+    if arguments.pictures:
+        step("pictures, after three and a half minutes of load")
+        calm = lambda folder: World(arguments.binary, folder, pictures.RULES, pictures.TOKENS, pictures.check, "web-1")
+        with in_browser(chromium, calm) as (page, world):
+            pictures.take(page, world, arguments.pictures)
+
+
+@contextlib.contextmanager
+def in_browser(chromium, make_world):
+    """Gives a page of a browser of its own, and a world in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="spillgate-dashboard-") as folder:
-        world = World(arguments.binary, folder)
+        world = make_world(folder)
         browser = None
         try:
             browser = Browser(chromium)
-            page = browser.page()
-            drive(page, world, arguments.pictures)
-            if arguments.pictures:
-                pictures(page, world, arguments.pictures)
+            yield browser.page(), world
         finally:
             if browser:
                 browser.close()
             world.close()
-    print("dashboard: driven through every page and change, a refused policy, an outage and recovery")
 
 
 class World:
-    """A Redis, a server on it, and callers."""
+    """A Redis, a server on it, and callers that send what `check` makes."""
 
-    def __init__(self, binary, folder):
-        self.folder, self.binary = folder, os.path.abspath(binary)
+    def __init__(self, binary, folder, rules=RULES, tokens=f"drive:operator:{TOKEN}\neve:viewer:{VIEWER}\n", check=None, name=None):
+        self.folder, self.binary, self.check = folder, os.path.abspath(binary), check or busy_check
         self.redis_port, self.admin_ports = free_port(), []
         self.start_redis()
-        for name, text in (("token", f"drive:operator:{TOKEN}\neve:viewer:{VIEWER}\n"), ("rules.toml", RULES.format(token=f"{folder}/token"))):
-            with open(f"{folder}/{name}", "w") as file:
-                file.write(text)
-        self.server, self.port, self.admin = self.start_server()
+        write(f"{folder}/token", tokens)
+        write(f"{folder}/rules.toml", rules.format(token=f"{folder}/token"))
+        self.server, port, self.admin = self.start_server(name=name)
+        self.ports = [port]
         self.stopped = threading.Event()
         self.callers = [threading.Thread(target=self.call, args=(seed,), daemon=True) for seed in range(2)]
         for caller in self.callers:
@@ -130,32 +141,21 @@ class World:
         raise SystemExit("redis-server does not start")
 
     def call(self, seed):
-        """Some hundred checks a second, more by some than by others, in waves."""
+        """Some hundred checks a second, more by some than by others, in waves, to each port in turn."""
         random_of = random.Random(seed)
-        began, connection = time.monotonic(), None
+        began, turn, connections = time.monotonic(), seed, {}
         while not self.stopped.is_set():
             wave = 1 + 0.6 * ((time.monotonic() - began) % 40 < 15)
             batch = [self.check(random_of) for _ in range(int(20 * wave))]
+            turn, port = turn + 1, self.ports[turn % len(self.ports)]
             try:
-                connection = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-                connection.request("POST", "/v1/check/batch", json.dumps(batch))
-                connection.getresponse().read()
-            except OSError:
-                connection = None
+                if port not in connections:
+                    connections[port] = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+                connections[port].request("POST", "/v1/check/batch", json.dumps(batch))
+                connections[port].getresponse().read()
+            except (OSError, http.client.HTTPException):
+                connections.pop(port, None)
             time.sleep(0.1)
-
-    @staticmethod
-    def check(random_of):
-        heavy = lambda values: values[min(int(random_of.expovariate(0.6)), len(values) - 1)]
-        kind = random_of.random()
-        address = f"203.0.113.{min(int(random_of.expovariate(0.05)), 250)}"
-        if kind < 0.12:
-            return {"attributes": {"ip": address, "route": "/login"}}
-        if kind < 0.16:
-            return {"attributes": {"ip": address, "route": "/signup"}}
-        tenant = heavy(TENANTS)
-        cost = {"requests": 1, "tokens": random_of.randrange(1, 900)} if kind < 0.4 else 1
-        return {"attributes": {"tenant": tenant, "user": heavy(USERS)}, "cost": cost}
 
     def close(self):
         self.stopped.set()
@@ -168,6 +168,20 @@ class World:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def busy_check(random_of):
+    """Some subjects send far more than their limits, so that every list and chart of the dashboard has something to show."""
+    heavy = lambda values: values[min(int(random_of.expovariate(0.6)), len(values) - 1)]
+    kind = random_of.random()
+    address = f"203.0.113.{min(int(random_of.expovariate(0.05)), 250)}"
+    if kind < 0.12:
+        return {"attributes": {"ip": address, "route": "/login"}}
+    if kind < 0.16:
+        return {"attributes": {"ip": address, "route": "/signup"}}
+    tenant = heavy(TENANTS)
+    cost = {"requests": 1, "tokens": random_of.randrange(1, 900)} if kind < 0.4 else 1
+    return {"attributes": {"tenant": tenant, "user": heavy(USERS)}, "cost": cost}
 
 
 class Road:
@@ -212,7 +226,7 @@ def free_port():
         return taken.getsockname()[1]
 
 
-def drive(page, world, folder):
+def drive(page, world):
     deny_cyberdyne(world)
     page.size(1440, 900)
     page.open(f"http://127.0.0.1:{world.admin}/")
@@ -566,7 +580,7 @@ def drive(page, world, folder):
 
     denials(page, world)
 
-    fleet_page(page, world, folder)
+    fleet_page(page, world)
 
     step("the store killed: critical, a kill switch all the same, and back with a lost state")
     world.redis.kill()
@@ -607,7 +621,7 @@ def drive(page, world, folder):
 
 def deny_cyberdyne(world):
     """Has a subject allowed three times and then denied three times. Its denials are recorded a minute or two later."""
-    connection = http.client.HTTPConnection("127.0.0.1", world.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", world.ports[0], timeout=30)
     for cost in (1, 1, 1, 41, 41, 41):
         check = {"attributes": {"tenant": "cyberdyne", "user": "ann"}, "cost": cost}
         connection.request("POST", "/v1/check", json.dumps(check))
@@ -678,7 +692,7 @@ def denials(page, world):
     page.until("document.querySelector('.denials')?.textContent.includes('names several subjects')")
 
 
-def fleet_page(page, world, folder):
+def fleet_page(page, world):
     step("the page of the fleet: the one with another policy first, in words; from an instance that does not reach the store, and later does")
     write(f"{world.folder}/other.toml", open(f"{world.folder}/rules.toml").read().replace("5/minute", "9/minute"))
     road = Road(world.redis_port)
@@ -701,8 +715,6 @@ def fleet_page(page, world, folder):
         page.until("document.querySelector('main .note').textContent.startsWith('web-4 answered at ')")
         page.until(f"{first}.textContent.includes('web-3')")
         readable(page, "#/fleet", ("Instance", "Compared", "Changes"))
-        if folder:
-            picture(page, folder, "-fleet", "#/fleet")
     finally:
         for other, *_ in others:
             other.kill()
@@ -862,35 +874,6 @@ FAULTS = """(() => {
   }
   return faults.slice(0, 5);
 })()"""
-
-
-def pictures(page, world, folder):
-    step("pictures, after a minute and a half of load")
-    page.size(1440, 900)
-    go(page, "#/overrides")
-    for subject, limits in (("tenant=acme", "50/second"), ("tenant=umbrella user=dave", "block")):
-        page.say("(field => { field.value = 'api'; field.dispatchEvent(new Event('change')); })(document.querySelector('select[name=rule]'))")
-        page.write("input[name=subject]", subject)
-        page.write("input[name=limits]", limits)
-        press(page, "form.override button")
-        page.until(f"document.querySelector('tbody').textContent.includes({json.dumps(subject)})")
-    page.say("document.getElementById('changes').replaceChildren()")
-    time.sleep(90)
-    for page_name, hash in (("", "#/"), ("-rule", "#/rule?name=api"), ("-subject", "#/subject?rule=api&attr.tenant=globex&attr.user=ann")):
-        picture(page, folder, page_name, hash)
-
-
-def picture(page, folder, page_name, hash):
-    """Takes the pictures of a page on a desktop and a phone, in the light and in the dark."""
-    os.makedirs(folder, exist_ok=True)
-    go(page, hash)
-    for name, wide, tall, touch in (("desktop", 1440, 900, False), ("phone", 390, 844, True)):
-        for light in ("light", "dark"):
-            page.size(wide, tall, dark=light == "dark", touch=touch)
-            page.say("document.activeElement.blur(), scrollTo(0, 0)")
-            time.sleep(2.5)
-            page.picture(f"{folder}/dashboard{page_name}-{name}-{light}.png")
-    page.size(1440, 900)
 
 
 if __name__ == "__main__":
