@@ -214,22 +214,25 @@ fn the_chart_sets_existing_settings() {
 
 #[test]
 fn versions_agree_and_a_mismatch_stops_a_release() {
+    let output = deployed("deploy/versions", &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
     let version = env!("CARGO_PKG_VERSION");
-    let told = |version: &str| deployed("deploy/versions", &[version]);
-    let output = told("9.9.9");
-    assert!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains(&format!("Cargo.toml says {version}")), "{said}");
-    assert_eq!(said.matches("change one of them").count(), 3, "{said}");
-    // The changelog gets its head with the release.
-    let said = String::from_utf8_lossy(&told(version).stderr).into_owned();
-    assert!(!said.contains("change one of them"), "{said}");
-    let notes = deployed("deploy/versions", &["--notes", "Unreleased"]);
-    assert!(
-        notes.stdout.starts_with(b"\n### Added\n"),
-        "{}",
-        String::from_utf8_lossy(&notes.stdout)
-    );
+    let complaints = |version: &str| {
+        let output = deployed("deploy/versions", &[version]);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = complaints("9.9.9");
+    assert!(said.contains(&format!("Cargo.toml, version, says {version}")), "{said}");
+    assert_eq!(said.matches("run deploy/versions --set 9.9.9").count(), 10, "{said}");
+    assert!(said.contains("CHANGELOG.md has nothing under [9.9.9]"), "{said}");
+    assert!(!complaints(version).contains("run deploy/versions"), "{}", complaints(version));
+
+    // The notes of this version have its head only once it is released.
+    let notes = |version: &str| deployed("deploy/versions", &["--notes", version]).stdout;
+    let notes = [notes("Unreleased"), notes(version)].concat();
+    let notes = String::from_utf8_lossy(&notes);
+    assert!(notes.trim_start().starts_with("### "), "{notes}");
 }
 
 #[test]
