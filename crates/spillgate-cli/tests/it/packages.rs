@@ -288,7 +288,8 @@ fn the_release_builds_what_the_packages_name() {
     let repository = repository.lines().find_map(|line| line.strip_prefix("repository = "));
     let repository =
         repository.unwrap().trim_matches('"').trim_start_matches("https://github.com/");
-    assert!(release.contains("tags: ghcr.io/${{ github.repository }}:${{ env.version }}\n"));
+    assert!(release.contains("ghcr.io/$GITHUB_REPOSITORY:"));
+    assert!(release.contains("tags: ${{ env.tags }}\n"));
     let values = read("deploy/helm/spillgate/values.yaml");
     assert!(values.contains(&format!("\n  repository: ghcr.io/{repository}\n")), "{repository}");
     // Checksums come after all that they are of, and are attested.
@@ -299,6 +300,12 @@ fn the_release_builds_what_the_packages_name() {
     let ship = read("tests/outside/ship.sh");
     let cargo_deb = ship.lines().find_map(|line| line.strip_prefix("cargo_deb=")).unwrap();
     assert!(release.contains(&format!("cargo install --locked {cargo_deb}\n")), "{cargo_deb}");
+    // The tools that build the clients are those that their tests ran with.
+    let clients = read("tests/outside/clients.sh");
+    for tool in ["build==", "setuptools=="] {
+        let version = clients.split(tool).nth(1).and_then(|rest| rest.split([' ', ')']).next());
+        assert!(release.contains(&format!(" {tool}{} ", version.unwrap())), "{tool}{version:?}");
+    }
 }
 
 #[test]
