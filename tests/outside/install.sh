@@ -42,7 +42,7 @@ release() {
   for target in "${targets[@]}"; do
     printf '#!/bin/sh\n[ "$1" = --version ] && echo "spillgate %s for %s" || echo "{}"\n' "$1" "$target" > "$scratch/program"
     chmod 755 "$scratch/program"
-    "$root/deploy/pack" "$scratch/program" "$1" "$target" "$folder"
+    SOURCE_DATE_EPOCH=0 "$root/deploy/pack" "$scratch/program" "$1" "$target" "$folder"
   done
   checksums "$folder"
 }

@@ -10,7 +10,7 @@ import zipfile
 module, version, folder = sys.argv[1:]
 source = "clients/go"
 files = subprocess.run(["git", "ls-files", "-z", source], check=True, capture_output=True, text=True).stdout.split("\0")
-files = [file.removeprefix(f"{source}/") for file in files if file]
+files = [file.removeprefix(f"{source}/") for file in files if os.path.exists(file)]
 # Go refuses two names that differ only in case, and links.
 if len({file.lower() for file in files}) != len(files):
     sys.exit(f"{source}: two names differ only in case")
