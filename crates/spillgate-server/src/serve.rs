@@ -104,7 +104,7 @@ async fn keep(
     };
     tokio::join!(listeners.closed(), end_waiting(app.limiter(), stop, &manager));
     reload.abort();
-    app.limiter().note_event(EventKind::Stop.name(), "this instance stops");
+    app.limiter().note_event(EventKind::Stop.name(), "stops");
     app.limiter().close().await;
     admin::warn_of_unsaved(app.limiter(), log);
     telemetry.close().await;

@@ -100,8 +100,11 @@ fn runtime_changes_are_logged_with_the_subject_if_the_settings_say_so() {
     let mut command = spillgate(&arguments);
     command.env("SPILLGATE_TELEMETRY__LOG__FORMAT", "json");
     let server = Server::start_command(command.env("SPILLGATE_TELEMETRY__AUDIT_SUBJECTS", "true"));
+    let tried = json!({"rule": "api", "subject": {"tenant": "tried"}, "limits": ["block"], "dry_run": true});
+    assert_eq!(send(&server, "PUT", "/admin/v1/overrides", tried.to_string())["result"], "valid");
     change_as_an_operator(&server);
     let log = server.rest_of_log();
+    assert!(!log.contains("tried"), "a dry run changes nothing: {log}");
     let events: Vec<Value> =
         log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let event = |message: &str| {

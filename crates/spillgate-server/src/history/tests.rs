@@ -257,7 +257,7 @@ fn changes_are_events_with_actor_time_and_reason() {
         world.limiter.reset_rule("r0").await.unwrap();
     });
     let expected = [
-        "this instance started",
+        "started",
         "ann set r0 to off (incident 4711)",
         "ann blocked route=r1 in r1 (incident 4711)",
         "ann limited every subject in r1 to 5/minute (incident 4711)",

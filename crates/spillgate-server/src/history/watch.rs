@@ -45,7 +45,7 @@ impl Watch {
     ) {
         if !self.has_looked {
             self.has_looked = true;
-            events.add(Event::new(now_ms, EventKind::Start, None, "this instance started"));
+            events.add(Event::new(now_ms, EventKind::Start, None, "started"));
         }
         let policy = limiter.policy();
         if self.policy.as_ptr() != Arc::as_ptr(&policy) {

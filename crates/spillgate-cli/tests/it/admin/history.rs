@@ -123,7 +123,7 @@ fn the_fleet_has_the_events_of_its_instances_and_in_memory_the_instance_is_the_f
         let found = history(server, "?range=1h&of=fleet");
         assert_eq!((&found["of"], &found["step_ms"]), (&json!("fleet"), &json!(60_000)), "{found}");
         assert_eq!(found["totals"]["store"], Value::Null, "{found}");
-        texts(&found).iter().filter(|text| text.ends_with(": this instance started")).count()
+        texts(&found).iter().filter(|text| text.ends_with(": started")).count()
     };
     // Both have the name of this machine.
     eventually(|| starts(&one) == 2 && starts(&other) == 2);
