@@ -25,6 +25,6 @@ static TARGET: LazyLock<Target> = LazyLock::new(|| {
     let targets = || public::TARGETS.into_iter().chain(ON_THE_WIRE);
     targets().find(|(name, _)| *name == wanted).unwrap_or_else(|| {
         let names: Vec<&str> = targets().map(|(name, _)| name).collect();
-        panic!("{wanted:?} is no target; set SPILLGATE_FUZZ_TARGET to one of {}", names.join(", "))
+        panic!("{wanted:?} is not a target; set SPILLGATE_FUZZ_TARGET to one of {}", names.join(", "))
     })
 });

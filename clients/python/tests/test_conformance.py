@@ -288,7 +288,7 @@ def match(expected: Any, actual: Any, where: str) -> None:
             holds = isinstance(actual, (int, float)) and least <= actual <= most
         else:
             if not isinstance(actual, dict):
-                raise AssertionError(f"{where}: {actual!r} is no object")
+                raise AssertionError(f"{where}: {actual!r} is not an object")
             for name, value in expected.items():
                 match(value, actual.get(name, ABSENT), f"{where}.{name}")
             return

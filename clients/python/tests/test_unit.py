@@ -25,7 +25,7 @@ class Address(unittest.TestCase):
         self.assertEqual(proxies.attribute("127.0.0.1", ["1.2.3.4:" + "0" * 5000 + "80"]), "1.2.3.4")
 
     def test_refuses_what_is_no_network(self) -> None:
-        with self.assertRaisesRegex(ValueError, "'10.0.0.0/33' is no network; write one such as"):
+        with self.assertRaisesRegex(ValueError, "'10.0.0.0/33' is not a network; write one such as"):
             ClientAddress(["10.0.0.0/33"])
         with self.assertRaisesRegex(TypeError, "must be a list"):
             ClientAddress("10.0.0.0/8")

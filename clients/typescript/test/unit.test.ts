@@ -25,7 +25,7 @@ test("every client is found", () => {
   }
 });
 
-test("refuses what is no network", () => {
+test("refuses what is not a network", () => {
   for (const text of ["10.0.0.0/33", "::/129", "10.0.0.0/", "10.0.0.0/8/8", "10.0.0.0/-1", "local", ""]) {
     assert.throws(() => new ClientAddress([text]), /is not a valid network; write one such as 10\.0\.0\.0\/8/, text);
   }

@@ -74,7 +74,7 @@ struct Answer<'s> {
 
 impl Call {
     fn of_override(args: &OverrideArgs, now: Timestamp) -> Call {
-        let mut limits: Vec<Value> = args.limit.iter().map(|text| limit(text)).collect();
+        let mut limits: Vec<Value> = args.quota.iter().map(|text| limit(text)).collect();
         if let (Some(burst), Some(first)) = (args.burst, limits.first_mut()) {
             first["burst"] = burst.into();
         }

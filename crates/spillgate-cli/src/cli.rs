@@ -67,6 +67,10 @@ impl Command {
 #[derive(Args, Debug)]
 #[command(after_help = SERVE_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct ServeArgs {
+    /// The file with rules and settings, as with --config
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    pub(crate) file: Option<PathBuf>,
+
     /// The file with rules and settings; check it with `spillgate validate`
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

@@ -155,14 +155,14 @@ mod tests {
     #[test]
     fn the_text_has_the_decision_first_then_limits_then_rules() {
         let reply = r#"{"sentence": "Denied by login/0, for 11.1 s.", "degraded": false, "limits": [{
-            "sentence": "login/0 (5/1m) denies.", "raise": {"sentence": "At 10/1m, 5 would be left."}
+            "sentence": "login/0 (5/minute) denies.", "raise": {"sentence": "At 10/minute, 5 would be left."}
         }], "rules": [
             {"name": "login", "mode": "enforce", "why": null, "overridden": "operator"},
             {"name": "api", "mode": "shadow", "why": "the request has no attribute \"user\"", "overridden": null}
         ], "rules_left_out": 2}"#;
         assert_eq!(
             serde_json::from_str::<Answer>(reply).unwrap().to_string(),
-            "Denied by login/0, for 11.1 s.\n  login/0 (5/1m) denies.\n    At 10/1m, 5 would be left.\n  \
+            "Denied by login/0, for 11.1 s.\n  login/0 (5/minute) denies.\n    At 10/minute, 5 would be left.\n  \
              matched: login (an override set while running is in force; `spillgate admin overrides` lists them)\n  \
              not matched: api: the request has no attribute \"user\" (shadow: denies nothing)\n  not matched: 2 more"
         );

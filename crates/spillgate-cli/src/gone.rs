@@ -10,7 +10,7 @@ pub(crate) fn instead(command: &str, usage: &clap::Error) -> Option<String> {
 }
 
 /// Command, flag, and what to use instead.
-const GONE: [(&str, &str, &str); 14] = [
+const GONE: [(&str, &str, &str); 15] = [
     (
         "bench",
         "--connections",
@@ -22,6 +22,7 @@ const GONE: [(&str, &str, &str); 14] = [
         "--svg",
         "leave it out; the report is a table, and --json has its figures for other programs",
     ),
+    ("admin", "--limit", "write --quota, as for `spillgate check`"),
     ("simulate", "--svg", "leave it out; the report lists the times with the most denials"),
     ("simulate", "--quota", A_FILE),
     ("simulate", "--burst", A_FILE),

@@ -18,7 +18,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
         redis: args.redis.as_deref(),
         expose: args.expose,
     };
-    let file = args.config.as_deref();
+    let file = args.config.as_deref().or(args.file.as_deref());
     spillgate_server::serve(file, flags, &file.map_or(Vec::new(), warnings))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -67,7 +67,7 @@ impl Limit {
     /// # use spillgate_core::Limit;
     /// # use std::time::Duration;
     /// assert_eq!(Limit::per_second(7), Limit::per(7, Duration::from_secs(1)));
-    /// assert_eq!(Limit::per_second(7).to_string(), "7/1s");
+    /// assert_eq!(Limit::per_second(7).to_string(), "7/second");
     /// ```
     ///
     /// # Panics
@@ -395,7 +395,7 @@ pub fn checked_name(field: &'static str, name: &str) -> Result<Arc<str>, LimitEr
     }
     Err(LimitError::new(
         field,
-        format!("{name:?} is no name; write 1 to {NAME_MAX} of A-Z a-z 0-9 _ . / -"),
+        format!("{name:?} is not a valid name; write 1 to {NAME_MAX} of A-Z a-z 0-9 _ . / -"),
     ))
 }
 

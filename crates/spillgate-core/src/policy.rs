@@ -20,6 +20,7 @@ mod builder;
 mod denial;
 mod file;
 mod fingerprint;
+mod format;
 mod from_path;
 mod glob;
 mod json;
@@ -41,6 +42,7 @@ pub use builder::{DenialSpec, LeaseSpec, PolicyBuilder, RuleSpec};
 pub use denial::{DenialBody, RuleDenial};
 use file::{Piece, Place, Table, pieces, text_in};
 use fingerprint::Fingerprint;
+use format::other_format;
 pub use glob::Glob;
 pub use leasing::LeaseTerms;
 use matching::Index;
@@ -516,11 +518,14 @@ fn read_overrides(
     }
 }
 
-/// Returns the problem of a text that would take too much memory as a tree.
+/// Returns the problem of a text that cannot be read as TOML, or would take too much memory as a tree.
 fn unreadable(text: &str, pieces: &[Piece<'_>]) -> Option<Problem> {
     if text.len() > TEXT_MAX {
         let message = format!("longer than {TEXT_MAX} bytes; leave some overrides out");
         return Some(Problem::of_file(0, message));
+    }
+    if let Some(problem) = other_format(text) {
+        return Some(problem);
     }
     if let Some(piece) = pieces.iter().find(|piece| piece.is_too_long()) {
         return Some(piece.too_long());

@@ -103,7 +103,7 @@ async function preview(override) {
   return [limits, ...notes.map(note => el('p', { className: 'note' }, `Note: ${note}.`))];
 }
 
-/** A limit with its capacity: `40/1s burst 80, capacity 80`. */
+/** A limit with its capacity: `40/second burst 80, capacity 80`. */
 function size({ quota, unit, capacity }) {
   if (capacity === null) return quota;
   return capacity === 0 ? 'blocked' : `${quota}, capacity ${number(capacity)}${unit === 'requests' ? '' : ` ${unit}`}`;

@@ -71,10 +71,10 @@ export function attributes(text) {
   return found;
 }
 
-/** A limit as text: `5/1m`, `5/1m burst 9` or `9/1h tokens`. */
+/** A limit as text: `5/minute`, `5/minute burst 9` or `9/hour tokens`. */
 export const quota = ({ quota, burst, unit }) => [quota, burst && `burst ${burst}`, unit !== 'requests' && unit].filter(Boolean).join(' ');
 
-/** The limits of an override as text: `5/1m, 9/1h tokens`, or `blocked`. */
+/** The limits of an override as text: `5/minute, 9/hour tokens`, or `blocked`. */
 export const limitsOf = ({ limits }) => limits.map(limit => (limit.quota === 'block' ? 'blocked' : quota(limit))).join(', ');
 
 /** The key of a rule as text. */

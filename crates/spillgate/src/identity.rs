@@ -76,7 +76,7 @@ impl ByIp {
     /// ```
     /// # use spillgate::http::ByIp;
     /// let error = ByIp::try_trusting(["10.0.0.0/33"]).unwrap_err().to_string();
-    /// assert!(error.starts_with("\"10.0.0.0/33\" is no network; write"), "{error}");
+    /// assert!(error.starts_with("\"10.0.0.0/33\" is not a network; write"), "{error}");
     /// ```
     pub fn try_trusting<C: AsRef<str>>(
         networks: impl IntoIterator<Item = C>,
@@ -197,7 +197,7 @@ impl fmt::Display for CidrError {
         let text = &self.0;
         write!(
             f,
-            "{text:?} is no network; write one such as 10.0.0.0/8 or 2001:db8::/32, or an address"
+            "{text:?} is not a network; write one such as 10.0.0.0/8 or 2001:db8::/32, or an address"
         )
     }
 }

@@ -80,7 +80,7 @@ impl RedisServer {
             let path = PathBuf::from(std::env::var_os(variable)?);
             assert!(
                 is_program(&path),
-                "{variable} names {}, which is no program: run ./check --full, or unset it",
+                "{variable} names {}, which is not a program: run ./check --full, or unset it",
                 path.display()
             );
             Some(ServerVersion { name, path })

@@ -352,7 +352,7 @@ def drive(page, world):
     step("rules: searched, filtered, sorted")
     go(page, "#/rules")
     page.until("document.querySelectorAll('tbody tr').length === 4")
-    page.write("input[name=search]", "TENANT 20/1s")
+    page.write("input[name=search]", "TENANT 20/second")
     page.until("document.querySelectorAll('tbody tr').length === 1 && document.querySelector('tbody a').textContent === 'api'")
     page.write("input[name=search]", "nothing-like-it")
     page.until("document.querySelector('td.empty')?.textContent.includes('No rule fits')")
@@ -462,8 +462,8 @@ def drive(page, world):
     go(page, "#/subject")
     page.write("input[name=attributes]", "tenant=acme user=ann")
     page.key("Enter")
-    page.until("document.querySelector('.explained')?.textContent.includes('api/0 (20/1s burst 40)')")
-    page.until("document.querySelector('.explained').textContent.includes('At 40/1s burst 80')")
+    page.until("document.querySelector('.explained')?.textContent.includes('api/0 (20/second burst 40)')")
+    page.until("document.querySelector('.explained').textContent.includes('At 40/second burst 80')")
     page.write("input[name=attributes]", "nonsense")
     page.key("Enter")
     page.until("document.querySelector('.explained .result.bad')?.textContent.includes('write name=value')")
@@ -485,15 +485,15 @@ def drive(page, world):
     page.click("form.limits button")
     page.until("document.getElementById('confirm').open")
     effect = page.say("document.getElementById('confirm-facts').textContent").replace("\u2009", "")
-    assert "200000/1h, capacity 200000 tokens" in effect and "400000/1h, capacity 400000 tokens" in effect, effect
+    assert "200000/hour, capacity 200000 tokens" in effect and "400000/hour, capacity 400000 tokens" in effect, effect
     page.click("#confirm-yes")
     page.until("document.querySelector('.states ~ .states').textContent.replaceAll('\u2009', '').includes('of 400000')")
     press(page, ".head .states button")
     page.until("!document.querySelector('.head .states button')")
     go(page, "#/subject?rule=api&attr.tenant=stark&attr.user=ann")
-    page.until("document.querySelector('input[name=limits]')?.value === '40/1s burst 80, 200000/day'")
+    page.until("document.querySelector('input[name=limits]')?.value === '40/second burst 80, 200000/day'")
     press(page, "form.limits button")
-    page.until("document.querySelector('.head .states b')?.textContent === 'tenant=stark user=ann: 40/1s burst 80, 200000/day'")
+    page.until("document.querySelector('.head .states b')?.textContent === 'tenant=stark user=ann: 40/second burst 80, 200000/day'")
     press(page, ".head .states button")
     page.until("!document.querySelector('.head .states button')")
     go(page, "#/subject?rule=tokens&attr.tenant=stark")
@@ -529,9 +529,9 @@ def drive(page, world):
     go(page, "#/overrides")
     page.until("document.querySelector('tbody')?.textContent.includes('2001:db8::')")
     go(page, "#/subject?rule=login&attr.ip=2001:db8::7")
-    page.until("document.querySelector('input[name=limits]')?.value === '10/1m'")
+    page.until("document.querySelector('input[name=limits]')?.value === '10/minute'")
     press(page, "form.limits button")
-    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('limited to 10/1m')")
+    page.until("document.querySelector('#changes .notice.good')?.textContent.includes('limited to 10/minute')")
     assert ask(world, "ip=2001:db8::7", "route=/login")["allowed"] is True
     undo(page)
     assert ask(world, "ip=2001:db8::7", "route=/login")["reason"] == "blocked"
@@ -675,7 +675,7 @@ def denials(page, world):
 
     step("denials: the page of the subject has the hour, both counts and a link to the charts of the minute")
     page.until("document.title.startsWith('tenant=cyberdyne') && document.querySelector('.denials article')")
-    assert page.say("document.querySelector('.denials h3').textContent") == "api, 20/1s burst 40cost-exceeds-limit"
+    assert page.say("document.querySelector('.denials h3').textContent") == "api, 20/second burst 40cost-exceeds-limit"
     assert page.say("document.querySelectorAll('.strip i').length") == 48
     line = page.say("document.querySelector('.denials li').textContent")
     assert re.search(r"\d\d:003 denied, (hardly any|about \d+) allowed\d\d:\d\d$", line), line

@@ -14,9 +14,9 @@ UNKNOWN = "unknown"
 
 
 class ClientAddress:
-    """Finds the client: the rightmost hop of ``X-Forwarded-For`` that is no trusted proxy.
+    """Finds the client: the rightmost hop of ``X-Forwarded-For`` that is not a trusted proxy.
 
-    All lines of the header are one list. A hop that is no address ends the walk at the proxy that reported it.
+    All lines of the header are one list. A hop that is not an address ends the walk at the proxy that reported it.
     An IPv4-mapped address is the IPv4 one. An IPv6 client is its /64, which is what one home or one machine is given.
 
     >>> proxies = ClientAddress(["10.0.0.0/8"])
@@ -74,7 +74,7 @@ def _network(text: str) -> Network:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise ValueError(
-            f"{text!r} is no network; write one such as 10.0.0.0/8 or 2001:db8::/32, or an address"
+            f"{text!r} is not a network; write one such as 10.0.0.0/8 or 2001:db8::/32, or an address"
         ) from None
     if isinstance(network, ipaddress.IPv6Network) and network.prefixlen >= 96:
         mapped = network.network_address.ipv4_mapped

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     if let Some(word) = words.iter().find(|word| sections.iter().all(|(name, _)| name != word)) {
         let names = sections.map(|(name, _)| name).join(" ");
         eprintln!(
-            "{word} is no section\nUsage: cargo bench -p spillgate-cli --bench apis -- [--quick] [{names}]"
+            "{word} is not a section\nUsage: cargo bench -p spillgate-cli --bench apis -- [--quick] [{names}]"
         );
         return ExitCode::from(2);
     }

@@ -80,8 +80,8 @@ pub(crate) struct OverrideArgs {
     pub(crate) subject: Subject,
 
     /// 1000/minute, or NAME=1000/minute for a named limit; repeatable
-    #[arg(long, value_name = "QUOTA", required = true)]
-    pub(crate) limit: Vec<String>,
+    #[arg(long, required = true)]
+    pub(crate) quota: Vec<String>,
 
     /// The most that the first limit allows at once; token buckets only
     #[arg(long, value_name = "NUMBER", value_parser = whole_number)]
@@ -252,7 +252,7 @@ const EXAMPLES: &str = "\
 Examples:
   spillgate admin mode api off --reason 'incident 4711'
   spillgate admin mode api file
-  spillgate admin override api tenant=acme --limit 1000/minute --for 1h
+  spillgate admin override api tenant=acme --quota 1000/minute --for 1h
   spillgate admin block login ip=203.0.113.7 --for 30m --reason scraper
   spillgate admin unblock login ip=203.0.113.7
   spillgate admin refund api tenant=acme --cost tokens=900

@@ -62,7 +62,7 @@ const BAD_CHECKS: &[(&str, &str, &str)] = &[
     (r#"{"key":"u","limit":{"quota":"0/minute"}}"#, "limit.quota", "a count of 0"),
     (r#"{"key":"u","limit":{"quota":"-5/minute"}}"#, "limit.quota", ""),
     (r#"{"key":"u","limit":{"quota":"99999999999999999999/minute"}}"#, "limit.quota", ""),
-    (r#"{"key":"u","limit":{"quota":"5/fortnight"}}"#, "limit.quota", "is no length of time"),
+    (r#"{"key":"u","limit":{"quota":"5/fortnight"}}"#, "limit.quota", "is not a length of time"),
     (r#"{"key":"u","limit":{"quota":""}}"#, "limit.quota", ""),
     (r#"{"key":"u","limit":{"quota":"5/minute","burst":0}}"#, "limit.burst", ""),
     (
@@ -78,7 +78,7 @@ const BAD_CHECKS: &[(&str, &str, &str)] = &[
     (
         r#"{"key":"u","limit":{"quota":"5/minute","algorithm":"leaky"}}"#,
         "limit.algorithm",
-        "is no algorithm",
+        "is not an algorithm",
     ),
     // Waiting.
     (
@@ -94,7 +94,7 @@ const BAD_CHECKS: &[(&str, &str, &str)] = &[
         "the body is empty; send an object such as {\"attributes\": {\"ip\": \"203.0.113.7\"}}",
     ),
     (" \n", "", "the body is empty; send an object such as"),
-    ("{\"cost\":", "", "no JSON: it ends too early at line 1, column 8"),
+    ("{\"cost\":", "", "is not JSON: it ends too early at line 1, column 8"),
     ("{\n\"cost\": 1,,}", "", "at line 2, column"),
     (r#"{"cost":1} x"#, "", "trailing characters at line 1, column 12"),
     (r#"{"attributes":{"ip":"\ud800"}}"#, "", "at line 1"),

@@ -205,7 +205,7 @@ fn the_report_is_a_table() {
     let output = run(&[&["bench", "hot-key"], &SHORT[..]].concat());
     let text = String::from_utf8(output.stdout).unwrap();
     for part in [
-        "hot-key: 1,000 subjects, 100/1s per subject (token-bucket), 500/second for 400ms, 64 callers at most",
+        "hot-key: 1,000 subjects, 100/second per subject (token-bucket), 500/second for 400ms, 64 callers at most",
         "open loop: ",
         "p99.9",
         "library: the library in this process, state in memory",

@@ -121,14 +121,14 @@ fn an_invalid_configuration_is_exit_code_2_with_its_line() {
             "domain: a\ndescriptors:\n  - value: b\n",
             ":3: there is no key; write for example key: path",
         ),
-        ("domain: a\ndescriptors: 5\n", ":2: descriptors is no list"),
+        ("domain: a\ndescriptors: 5\n", ":2: descriptors is not a list"),
         (
             "domain: a\ndescriptors:\n  - key: b\n    colour: red\n",
             ":3: there is no field \"colour\" here",
         ),
         (
             "domain: a\ndescriptors:\n  - key: b\n    rate_limit:\n      unit: fortnight\n",
-            ":5: \"fortnight\" is no unit; write one of second, minute",
+            ":5: \"fortnight\" is not a unit; write one of second, minute",
         ),
         (
             "domain: a\ndescriptors:\n  - key: b\n  - key: b\n",

@@ -42,7 +42,7 @@ fn a_pipeline_of_requests_is_answered_in_order() {
 fn bytes_that_are_not_http_end_only_their_own_connection() {
     let server = Server::start(&[]);
     let mut client = server.client();
-    client.write(b"\x16\x03\x01 this is no HTTP\r\n\r\n").unwrap();
+    client.write(b"\x16\x03\x01 this is not HTTP\r\n\r\n").unwrap();
     assert_eq!(client.read().map_or(400, |reply| reply.status), 400);
     assert_eq!(server.check("{}")["allowed"], true);
 }

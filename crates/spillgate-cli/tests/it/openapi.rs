@@ -232,7 +232,7 @@ fn fits(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
         Value::Object(_) => "object",
     };
     if !types.iter().any(|known| known == kind) {
-        return Err(format!("{value} is no {types:?}"));
+        return Err(format!("{value} is not a {types:?}"));
     }
     if let Some(words) = schema["enum"].as_array()
         && !words.contains(value)

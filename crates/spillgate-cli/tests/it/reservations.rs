@@ -90,11 +90,11 @@ fn an_invalid_reservation_is_a_400_that_names_its_field() {
         ("/v1/reserve", r#"{"cost":"x"}"#, "cost", "expected a whole number"),
         ("/v1/check", r#"{"ttl_ms":1000}"#, "ttl_ms", "POST /v1/reserve"),
         ("/v1/check", r#"{"id":"x"}"#, "id", "POST /v1/reserve"),
-        ("/v1/settle", r#"{"receipt":"AQAB"}"#, "receipt", "this is no receipt"),
+        ("/v1/settle", r#"{"receipt":"AQAB"}"#, "receipt", "this is not a receipt"),
         ("/v1/settle", r#"{"cost":1}"#, "receipt", "missing field `receipt`; add for example"),
-        ("/v1/cancel", r#"{"receipt":""}"#, "receipt", "this is no receipt"),
+        ("/v1/cancel", r#"{"receipt":""}"#, "receipt", "this is not a receipt"),
         ("/v1/cancel", r#"{"receipt":null}"#, "receipt", "expected a string"),
-        ("/v1/release", r#"{"receipt":"x","cost":1}"#, "receipt", "this is no receipt"),
+        ("/v1/release", r#"{"receipt":"x","cost":1}"#, "receipt", "this is not a receipt"),
         ("/v1/renew", r#"["x"]"#, "", "expected"),
         ("/v1/renew", LONG_RENEWAL, "ttl_ms", "from 1 ms to 24 h"),
     ] {
@@ -146,7 +146,7 @@ fn an_ended_id_is_refused_with_its_end_over_http_and_resp() {
         for bad in ["SG.RESERVE default 1 86400001 - user ada", &long_renewal_over_resp()] {
             let Reply::Error(refused) = command(bad) else { panic!("{bad}") };
             assert!(
-                refused.contains(" ttl_ms: '86400001' is no whole number from 1 to 86400000"),
+                refused.contains(" ttl_ms: '86400001' is not a whole number from 1 to 86400000"),
                 "{refused}"
             );
         }

@@ -56,9 +56,9 @@ fn flags_override_the_environment_which_overrides_the_file() {
 const BAD_FILES: &[(&str, &str)] = &[
     (
         "[server]\nhttp = \"8080\"\n",
-        ":2: field `server.http`: \"8080\" is no address to listen on; write an IP address and a port",
+        ":2: field `server.http`: \"8080\" is not an address to listen on; write an IP address and a port",
     ),
-    ("[server]\nhttp = 8080\n", ":2: field `server.http`: \"8080\" is no address"),
+    ("[server]\nhttp = 8080\n", ":2: field `server.http`: \"8080\" is not an address"),
     (
         "[server]\n\nhttpp = \"127.0.0.1:0\"\n",
         ":3: field `server.httpp`: no such setting; did you mean `server.http`?",
@@ -74,10 +74,10 @@ const BAD_FILES: &[(&str, &str)] = &[
     ),
     (
         "[store]\ntimeout = \"25\"\n",
-        ":2: field `store.timeout`: \"25\" is no time from 1ms to 60s; write for example \"25ms\"",
+        ":2: field `store.timeout`: \"25\" is not a time from 1ms to 60s; write for example \"25ms\"",
     ),
-    ("[store]\ntimeout = 25\n", ":2: field `store.timeout`: \"25\" is no time"),
-    ("[store]\nmax_keys = 0\n", ":2: field `store.max_keys`: \"0\" is no count"),
+    ("[store]\ntimeout = 25\n", ":2: field `store.timeout`: \"25\" is not a time"),
+    ("[store]\nmax_keys = 0\n", ":2: field `store.max_keys`: \"0\" is not a count"),
     (
         "[store]\nurl = [1]\n",
         ":2: field `store.url`: takes a string, a whole number, true or false",
@@ -88,11 +88,11 @@ const BAD_FILES: &[(&str, &str)] = &[
     ),
     (
         "[server.grpc]\naddress = \"8081\"\n",
-        ":2: field `server.grpc.address`: \"8081\" is no address",
+        ":2: field `server.grpc.address`: \"8081\" is not an address",
     ),
     (
         "[telemetry]\notlp.collector = \"x\"\n",
-        ":2: field `telemetry.otlp.collector`: \"x\" is no address of a collector; write its address for OTLP over gRPC",
+        ":2: field `telemetry.otlp.collector`: \"x\" is not the address of a collector; write its address for OTLP over gRPC",
     ),
     (
         "[telemetry.otlp]\nmetrics_every = \"15s\"\n",
@@ -104,29 +104,29 @@ const BAD_FILES: &[(&str, &str)] = &[
     ),
     (
         "[telemetry.otlp]\nsample = \"101%\"\n",
-        ":2: field `telemetry.otlp.sample`: \"101%\" is no share of requests; write a percentage",
+        ":2: field `telemetry.otlp.sample`: \"101%\" is not a share of requests; write a percentage",
     ),
     (
         "[server.resp]\naddress = \"6380\"\n",
-        ":2: field `server.resp.address`: \"6380\" is no address",
+        ":2: field `server.resp.address`: \"6380\" is not an address",
     ),
     ("[server.resp]\npassword = \"x\"\n", ":2: field `server.resp.password`: no such setting"),
-    ("[server]\nadmin = \"8082\"\n", ":2: field `server.admin`: \"8082\" is no address"),
+    ("[server]\nadmin = \"8082\"\n", ":2: field `server.admin`: \"8082\" is not an address"),
     (
         "[server]\ntrusted_proxies = [\"10.0.0.0/8\", \"10.0.0\"]\n",
-        ":2: field `server.trusted_proxies`: \"10.0.0\" is no network; write one such as 10.0.0.0/8",
+        ":2: field `server.trusted_proxies`: \"10.0.0\" is not a network; write one such as 10.0.0.0/8",
     ),
     (
         "[server.auth]\noriginal = \"forwarded\"\n",
-        ":2: field `server.auth.original`: \"forwarded\" is no such place; write \"x-forwarded\"",
+        ":2: field `server.auth.original`: \"forwarded\" is not a place of the original request; write \"x-forwarded\"",
     ),
     (
         "[server.auth]\nheaders = [\"x api key\"]\n",
-        ":2: field `server.auth.headers`: \"x api key\" is no header",
+        ":2: field `server.auth.headers`: \"x api key\" is not the name of a header",
     ),
     (
         "[server.auth]\ndeny_status = 200\n",
-        ":2: field `server.auth.deny_status`: \"200\" is no status of a denial",
+        ":2: field `server.auth.deny_status`: \"200\" is not the status of a denial",
     ),
     (
         "[telemetry]\nlog.level = \"loud\"\n",
@@ -189,7 +189,10 @@ const BAD_FILES: &[(&str, &str)] = &[
         "[store]\non_state_loss = \"exhausted\"\ncluster = [\"redis://a\"]\n",
         ":2: field `store.on_state_loss`: \"exhausted\" cannot hold on a Cluster",
     ),
-    ("[store]\nconnections = 17\n", ":2: field `store.connections`: \"17\" is no number of conn"),
+    (
+        "[store]\nconnections = 17\n",
+        ":2: field `store.connections`: \"17\" is not a number of conn",
+    ),
     (
         "[store]\nconnections = 4\n",
         ":2: field `store.connections`: no store is named, so state would be in memory; name one",
@@ -234,7 +237,7 @@ fn a_bad_variable_is_reported_with_the_closest_name_and_kubernetes_variables_are
     let complain =
         |name: &str, value: &str| refusal(&["serve", "--http", "127.0.0.1:0"], &[(name, value)]);
     assert!(complain("SPILLGATE_STORE__TIMEOUT", "soon").starts_with(
-        "spillgate: environment, SPILLGATE_STORE__TIMEOUT: field `store.timeout`: \"soon\" is no time"
+        "spillgate: environment, SPILLGATE_STORE__TIMEOUT: field `store.timeout`: \"soon\" is not a time"
     ));
     assert!(
         complain("SPILLGATE_SERVER__GRPC", "off")
@@ -243,7 +246,7 @@ fn a_bad_variable_is_reported_with_the_closest_name_and_kubernetes_variables_are
     assert!(complain("SPILLGATE_STORE__ULR", "x").contains("field `store.ulr`: no such setting"));
     assert!(
         complain("SPILLGATE_TELEMETRY__OTLP__COLLECTOR", "x")
-            .contains("is no address of a collector; write")
+            .contains("is not the address of a collector; write")
     );
     let errors = complain("SPILLGATE_STORE_URL", "redis://user:hunter2@127.0.0.1");
     let expected = "spillgate: environment, SPILLGATE_STORE_URL: field `store_url`: no such setting; did \
@@ -264,8 +267,10 @@ fn a_bad_variable_is_reported_with_the_closest_name_and_kubernetes_variables_are
 
 #[test]
 fn a_missing_file_is_named() {
-    let errors = refusal(&["serve", "--config", "/nowhere/limits.toml"], &[]);
-    assert!(errors.starts_with("spillgate: cannot read /nowhere/limits.toml: "), "{errors}");
+    for file in [&["--config", "/nowhere/limits.toml"][..], &["/nowhere/limits.toml"]] {
+        let errors = refusal(&[&["serve"], file].concat(), &[]);
+        assert!(errors.starts_with("spillgate: cannot read /nowhere/limits.toml: "), "{errors}");
+    }
 }
 
 #[test]
@@ -275,7 +280,7 @@ fn a_public_address_is_refused_unless_insecure_is_set() {
         errors.contains("field `server.http`: 0.0.0.0:0 is open to other machines"),
         "{errors}"
     );
-    for remedy in ["data_token_file", "client_ca", "insecure = true under [server]"] {
+    for remedy in ["--expose", "data_token_file", "client_ca", "insecure = true under [server]"] {
         assert!(errors.contains(remedy), "{errors}");
     }
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0"]);

@@ -24,7 +24,7 @@ limits = [{ quota = "4/minute", algorithm = "sliding-log" }]
 /// Five requests of one address within a second, three of them to /login, each in another spelling.
 const COMBINED: &str = r#"203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "POST /login HTTP/1.1" 200 7 "-" "curl/8"
 203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "POST //login HTTP/1.1" 200 7 "-" "curl/8"
-this is no line of a log
+this is not a line of a log
 203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "POST /%6Cogin?x HTTP/1.1" 200 7 "-" "curl/8"
 203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 7 "-" "curl/8"
 198.51.100.9 - - [10/Oct/2000:13:55:35 -0700] "GET /b HTTP/1.1" 200 7 "-" "curl/8"
@@ -102,7 +102,7 @@ fn the_text_shows_denied_subjects_and_rules() {
         "6 lines, common log format",
         "left out: 1 line that could not be read, such as",
         "of 5 requests 4 (80.0 %) are allowed, 1 (20.0 %) denied",
-        "login  2/1m token-bucket",
+        "login  2/minute token-bucket",
         "ip=203.0.113.7",
         "Most denials in one minute",
         "from 2000-10-10T20:55:00Z, of 5",

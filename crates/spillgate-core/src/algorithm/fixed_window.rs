@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::bytes::Bytes;
 use super::passing::Passing;
-use super::period::Period;
+use super::period::{DAY_MS, Period, QuotaPeriod};
 use super::{
     Charge, Counting, Fields, Footprint, LimitError, LimitParams, OwnField, Profile, Rate, Reading,
     Refund, Share, WINDOW_COUNT_MAX, forced_max_in_window, tolerated_us, whole_periods_us,
@@ -128,7 +128,7 @@ fn build(fields: &Fields<'_>) -> Result<LimitParams, LimitError> {
         (Some(unit), zone) => {
             let zone = zone.unwrap_or("UTC");
             let message = || {
-                format!("{zone:?} is no time zone; write an IANA name such as \"Europe/Berlin\"")
+                format!("{zone:?} is not a time zone; write an IANA name such as \"Europe/Berlin\"")
             };
             let calendar = Calendar::new(unit, zone);
             Window::Calendar(calendar.ok_or_else(|| LimitError::new("time_zone", message()))?)
@@ -256,6 +256,10 @@ impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.count)?;
         match &self.window {
+            // Longer units would mean those of the calendar.
+            Window::Every { period_us } if *period_us < DAY_MS * 1_000 => {
+                QuotaPeriod(*period_us).fmt(f)
+            }
             Window::Every { period_us } => Period(*period_us).fmt(f),
             Window::Calendar(calendar) => calendar.fmt(f),
         }

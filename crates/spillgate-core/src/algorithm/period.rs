@@ -15,6 +15,28 @@ impl fmt::Display for Period {
     }
 }
 
+/// The period of a quota, written by its name if it has one: `minute`, `90s`. A quota parses it as the same period.
+pub struct QuotaPeriod(pub u64);
+
+impl fmt::Display for QuotaPeriod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match NAMED.into_iter().find(|(ms, _)| ms * 1_000 == self.0) {
+            Some((_, name)) => f.write_str(name),
+            None => Period(self.0).fmt(f),
+        }
+    }
+}
+
+/// The periods that have a name, and their milliseconds.
+pub const NAMED: [(u64, &str); 7] = [
+    (SECOND_MS, "second"),
+    (60 * SECOND_MS, "minute"),
+    (3_600 * SECOND_MS, "hour"),
+    (DAY_MS, "day"),
+    (7 * DAY_MS, "week"),
+    (30 * DAY_MS, "month"),
+    (365 * DAY_MS, "year"),
+];
 /// The units and their milliseconds, shortest first.
 pub const SHORT: [(u64, &str); 5] =
     [(1, "ms"), (SECOND_MS, "s"), (60 * SECOND_MS, "m"), (3_600 * SECOND_MS, "h"), (DAY_MS, "d")];

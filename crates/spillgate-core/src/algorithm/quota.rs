@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use super::period::{DAY_MS, Period, SECOND_MS, SHORT};
+use super::period::{DAY_MS, NAMED, Period, SHORT};
 use super::{COUNT_MAX, LimitError};
 use crate::calendar::CalendarUnit;
 
@@ -33,7 +33,7 @@ impl Quota {
             // A word such as "none" or "off" may mean either: the message must not prefer one.
             word if !word.contains(|c: char| c == '/' || c.is_ascii_digit()) => {
                 let message = format!(
-                    "there is no quota {word:?}; write \"unlimited\" for no limit, \"block\" to allow nothing, or for example \"5/minute\""
+                    "{word:?} is not a quota; write \"unlimited\" for no limit, \"block\" to allow nothing, or for example \"5/minute\""
                 );
                 return Err(LimitError::new("quota", message));
             }
@@ -44,7 +44,11 @@ impl Quota {
             return Ok(Quota::Counted { count: counted(text)?, length: None });
         };
         let count = counted(count)?;
-        Ok(Quota::Counted { count, length: Some(Length::parse("quota", length)?) })
+        let length = Length::parse("quota", length).map_err(|error| {
+            let message = format!("{text:?} is not a quota: {}", error.message());
+            LimitError::new("quota", message)
+        })?;
+        Ok(Quota::Counted { count, length: Some(length) })
     }
 }
 
@@ -64,7 +68,7 @@ impl Length {
             return Err(LimitError::new(
                 field,
                 format!(
-                    "{duration:?} is no whole number of milliseconds; the nearest that fits is {}ms",
+                    "{duration:?} is not a whole number of milliseconds; the nearest that fits is {}ms",
                     ms.max(1)
                 ),
             ));
@@ -123,7 +127,7 @@ impl fmt::Display for Length {
 fn no_quota(text: &str, error: NumberError) -> LimitError {
     let message = match error {
         NumberError::Malformed => format!(
-            "{text:?} is no quota; write a whole number, a slash and a period, without spaces, such as \"5/minute\" or \"1_000/30s\""
+            "{text:?} is not a quota; write a whole number, a slash and a period, without spaces, such as \"5/minute\" or \"1_000/30s\""
         ),
         NumberError::TooLarge => {
             format!("{text:?} has too large a number; the largest count is {COUNT_MAX}")
@@ -134,9 +138,9 @@ fn no_quota(text: &str, error: NumberError) -> LimitError {
 
 fn no_length(field: &'static str, text: &str) -> LimitError {
     let message = match similar(text) {
-        Some(unit) => format!("{text:?} is no length of time; did you mean {unit:?}?"),
+        Some(unit) => format!("{text:?} is not a length of time; did you mean {unit:?}?"),
         None => format!(
-            "{text:?} is no length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"
+            "{text:?} is not a length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"
         ),
     };
     LimitError::new(field, message)
@@ -180,16 +184,15 @@ fn number(digits: &str) -> Result<u64, NumberError> {
 }
 
 fn spelled(unit: &str) -> Option<(u64, Option<CalendarUnit>)> {
-    Some(match unit {
-        "second" => (SECOND_MS, None),
-        "minute" => (60 * SECOND_MS, None),
-        "hour" => (3_600 * SECOND_MS, None),
-        "day" => (DAY_MS, Some(CalendarUnit::Day)),
-        "week" => (7 * DAY_MS, Some(CalendarUnit::Week)),
-        "month" => (30 * DAY_MS, Some(CalendarUnit::Month)),
-        "year" => (365 * DAY_MS, Some(CalendarUnit::Year)),
-        _ => return None,
-    })
+    let (ms, _) = NAMED.into_iter().find(|(_, name)| *name == unit)?;
+    let calendar = match unit {
+        "day" => Some(CalendarUnit::Day),
+        "week" => Some(CalendarUnit::Week),
+        "month" => Some(CalendarUnit::Month),
+        "year" => Some(CalendarUnit::Year),
+        _ => None,
+    };
+    Some((ms, calendar))
 }
 
 fn short(unit: &str) -> Option<u64> {
@@ -222,7 +225,29 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "max_hold: 1.5ms is no whole number of milliseconds")]
+    fn a_quota_is_shown_with_the_name_of_its_period() {
+        use crate::LimitSpec;
+        for (written, shown) in [
+            ("5/minute", "5/minute"),
+            ("5/60s", "5/minute"),
+            ("5/90s", "5/90s"),
+            ("100/day", "100/day"),
+            ("100/month", "100/month"),
+            ("1/year", "1/year"),
+        ] {
+            let limit = LimitSpec::new(written).build().unwrap();
+            assert_eq!(limit.to_string(), shown);
+            assert_eq!(LimitSpec::new(shown).build().unwrap(), limit, "{written}");
+        }
+        // Aligned to the epoch, not to the calendar.
+        for written in ["5/1d", "5/7d", "5/30d"] {
+            let limit = LimitSpec::new(written).algorithm("fixed-window").build().unwrap();
+            assert_eq!(limit.to_string(), written);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "max_hold: 1.5ms is not a whole number of milliseconds")]
     fn an_invalid_max_hold_is_reported_by_its_name() {
         let _ = crate::Limit::concurrent(20, Duration::from_micros(1_500));
     }
@@ -261,29 +286,47 @@ mod tests {
         for (text, message) in [
             (
                 "none",
-                r#"there is no quota "none"; write "unlimited" for no limit, "block" to allow nothing, or for example "5/minute""#,
+                r#""none" is not a quota; write "unlimited" for no limit, "block" to allow nothing, or for example "5/minute""#,
             ),
-            ("unlimted", r#"there is no quota "unlimted"; write "unlimited" for no limit"#),
-            ("BLOCK", r#"there is no quota "BLOCK"; write "unlimited" for no limit"#),
-            ("", r#"there is no quota ""; write "unlimited" for no limit"#),
+            ("unlimted", r#""unlimted" is not a quota; write "unlimited" for no limit"#),
+            ("BLOCK", r#""BLOCK" is not a quota; write "unlimited" for no limit"#),
+            ("", r#""" is not a quota; write "unlimited" for no limit"#),
             (
                 "5 per minute",
-                r#""5 per minute" is no quota; write a whole number, a slash and a period, without spaces, such as "5/minute" or "1_000/30s""#,
+                r#""5 per minute" is not a quota; write a whole number, a slash and a period, without spaces, such as "5/minute" or "1_000/30s""#,
             ),
-            ("5 / minute", r#""5 / minute" is no quota; write a whole number, a slash"#),
-            ("5r/s", r#""5r/s" is no quota; write a whole number, a slash"#),
-            ("1,000/s", r#""1,000/s" is no quota; write a whole number, a slash"#),
+            ("5 / minute", r#""5 / minute" is not a quota; write a whole number, a slash"#),
+            ("5r/s", r#""5r/s" is not a quota; write a whole number, a slash"#),
+            ("1,000/s", r#""1,000/s" is not a quota; write a whole number, a slash"#),
             (
                 "99999999999999999999/s",
                 r#""99999999999999999999/s" has too large a number; the largest count is 1000000000"#,
             ),
-            ("5/minutes", r#""minutes" is no length of time; did you mean "minute"?"#),
-            ("5/Minute", r#""Minute" is no length of time; did you mean "minute"?"#),
-            ("5/min", r#""min" is no length of time; did you mean "minute"?"#),
-            ("5/hrs", r#""hrs" is no length of time; did you mean "hour"?"#),
-            ("5/fortnight", r#""fortnight" is no length of time; write second, minute"#),
-            ("5/_3s", r#""_3s" is no length of time; write second, minute"#),
-            ("5/99999999999999999999d", "a period lasts from 1ms to 366d; the nearest"),
+            (
+                "5/minutes",
+                r#""5/minutes" is not a quota: "minutes" is not a length of time; did you mean "minute"?"#,
+            ),
+            (
+                "5/Minute",
+                r#""5/Minute" is not a quota: "Minute" is not a length of time; did you mean "minute"?"#,
+            ),
+            (
+                "5/min",
+                r#""5/min" is not a quota: "min" is not a length of time; did you mean "minute"?"#,
+            ),
+            (
+                "5/hrs",
+                r#""5/hrs" is not a quota: "hrs" is not a length of time; did you mean "hour"?"#,
+            ),
+            (
+                "5/fortnight",
+                r#""5/fortnight" is not a quota: "fortnight" is not a length of time; write second, minute"#,
+            ),
+            (
+                "5/_3s",
+                r#""5/_3s" is not a quota: "_3s" is not a length of time; write second, minute"#,
+            ),
+            ("5/0s", r#""5/0s" is not a quota: a period lasts from 1ms to 366d; the nearest"#),
         ] {
             let error = Quota::parse(text).expect_err(text);
             assert!(error.message().starts_with(message), "{text}: {error}");

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::{fmt, iter};
 
 use super::passing::{Passing, Shape};
-use super::period::Period;
+use super::period::QuotaPeriod;
 use super::{
     Charge, Counting, FORCED_TIMES, Footprint, LimitError, LimitParams, Profile, Rate, Reading,
     Refund, Share, tolerated_us, whole_periods_us,
@@ -176,7 +176,7 @@ impl Counting for Params {
 
 impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.count, Period(self.period_us))
+        write!(f, "{}/{}", self.count, QuotaPeriod(self.period_us))
     }
 }
 

@@ -11,7 +11,7 @@ use std::fmt;
 
 use super::fixed_window::Window;
 use super::passing::Passing;
-use super::period::Period;
+use super::period::QuotaPeriod;
 use super::{
     Charge, Counting, Footprint, LimitParams, Profile, Rate, Reading, Refund, Share,
     WINDOW_COUNT_MAX, forced_max_in_window, tolerated_us, whole_periods_us,
@@ -180,7 +180,7 @@ impl Counting for Params {
 
 impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.count, Period(self.period_us))
+        write!(f, "{}/{}", self.count, QuotaPeriod(self.period_us))
     }
 }
 

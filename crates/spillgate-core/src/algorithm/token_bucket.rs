@@ -10,7 +10,7 @@
 use std::fmt;
 
 use super::passing::{Passing, Shape};
-use super::period::Period;
+use super::period::QuotaPeriod;
 use super::{
     COUNT_MAX, Charge, Counting, EXACT_MAX, FORCED_TIMES, Footprint, LimitError, LimitParams,
     OwnField, Profile, Rate, Reading, Refund, Share, gcd, tolerated_us,
@@ -296,7 +296,7 @@ impl Counting for Params {
 
 impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.count, Period(self.period_us))?;
+        write!(f, "{}/{}", self.count, QuotaPeriod(self.period_us))?;
         if self.burst != self.count {
             write!(f, " burst {}", self.burst)?;
         }

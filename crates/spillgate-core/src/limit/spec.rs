@@ -81,7 +81,7 @@ impl LimitSpec {
         let name = self.algorithm_name();
         let algorithm = Algorithm::named(name).ok_or_else(|| {
             let names = names_of(|_| true);
-            LimitError::new("algorithm", format!("{name:?} is no algorithm; write {names}"))
+            LimitError::new("algorithm", format!("{name:?} is not an algorithm; write {names}"))
         })?;
         self.build_with(Quota::parse(&self.quota)?, algorithm)
     }

@@ -463,7 +463,7 @@ mod tests {
             key = ["tenant", "user"]
             anchor = ["tenant"]
             limits = [
-                { name = "fast", quota = "100/1s", burst = 200 },
+                { name = "fast", quota = "100/second", burst = 200 },
                 { quota = "5/month", algorithm = "fixed-window", time_zone = "Europe/Berlin" },
             ]
             lease = { share = 0.05, ttl = "1s", hot = [{ tenant = "a", user = "b" }] }
@@ -504,13 +504,16 @@ mod tests {
             (Rule::new("log in").key(["ip"]).limit("5/minute"), "rule \"log in\", field `name`: "),
             (Rule::new("login").limit("5/minute"), "rule \"login\", field `key`: missing; "),
             (Rule::new("login").key(["ip"]), "rule \"login\", field `limits`: missing; "),
-            (login().limit("5/never"), "rule \"login\", limit \"1\", field `quota`: \"never\" "),
+            (
+                login().limit("5/never"),
+                "rule \"login\", limit \"1\", field `quota`: \"5/never\" is not a quota: \"never\" ",
+            ),
             (
                 login().anchor(["user"]),
                 "rule \"login\", field `anchor`: \"user\" is not in the key",
             ),
             (login().local_share(f64::NAN), "rule \"login\", field `local_share`: must be greater"),
-            (login().lease(no_whole_ms), "rule \"login\", field `ttl`: \"10.5ms\" is no length"),
+            (login().lease(no_whole_ms), "rule \"login\", field `ttl`: \"10.5ms\" is not a length"),
             (
                 login().denial(DenialSpec::new().status(200)),
                 "rule \"login\", field `status`: must be from 400 to 599, got 200",

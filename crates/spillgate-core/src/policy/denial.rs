@@ -186,7 +186,8 @@ fn read_headers(denial: &Table<'_>, problems: &mut Problems<'_>) -> Option<Vec<M
 fn read_header<'t>(denial: &Table<'t>, (name, value): Entry<'t>) -> Result<Member, Problem> {
     let wrong = |message: String| denial.wrong_at(denial.at(value.span()), HEADERS, message);
     if name.is_empty() || !name.bytes().all(is_of_token) {
-        let message = format!("{name:?} is no name of a header field; write for example x-reason");
+        let message =
+            format!("{name:?} is not the name of a header field; write for example x-reason");
         return Err(wrong(message));
     }
     let lower = name.to_ascii_lowercase();

@@ -55,7 +55,7 @@ impl<'t> Piece<'t> {
 
     pub(crate) fn too_long(&self) -> Problem {
         let message = format!(
-            "no line in {TREE_MAX} bytes begins with {}; write each in a table of its own, and texts in one pair of quotes, not three",
+            "no line in {TREE_MAX} bytes begins with {}; write each in a table of its own, and strings in one pair of quotes, not three",
             HEADS.join(" or ")
         );
         Problem::of_file(self.at, message)
@@ -98,7 +98,7 @@ impl<'t> Piece<'t> {
         }
         let field = self.key_of_line(span.start).to_owned();
         let message = format!(
-            "not TOML: {}; put texts in quotes, lists in brackets, and each field on a line of its own",
+            "not TOML: {}; put strings in quotes, lists in brackets, and each field on a line of its own",
             error.message()
         );
         Problem { field, ..Problem::of_file(at, message) }
@@ -199,7 +199,13 @@ impl<'t> Table<'t> {
         problems: &mut Problems<'_>,
     ) -> Vec<Table<'t>> {
         let Some(value) = self.fields.get(name) else { return Vec::new() };
-        let wrong = self.wrong(name, format!("write each in a table of its own, below [[{name}]]"));
+        let message = match value.get_ref() {
+            DeValue::Table(_) => format!(
+                "this is one table; write [[{name}]], with two brackets, above the fields of each"
+            ),
+            _ => format!("write each in a table of its own, below [[{name}]]"),
+        };
+        let wrong = self.wrong(name, message);
         let entries: Option<Vec<Table<'t>>> = value.get_ref().as_array().and_then(|array| {
             let entry = |value: &'t Spanned<DeValue<'t>>| {
                 let fields = value.get_ref().as_table()?;
@@ -281,7 +287,7 @@ impl<'t> Table<'t> {
 
     /// Returns the source text of a field, unless it is spread over tables of its own.
     pub(crate) fn as_written(&self, field: &str) -> Option<&'t str> {
-        let text = &self.piece.text[self.fields.get(field)?.span()];
+        let text = self.piece.text.get(self.fields.get(field)?.span())?;
         (!text.starts_with("[[")).then_some(text)
     }
 
@@ -333,10 +339,12 @@ impl<'t> Table<'t> {
             _ => None,
         };
         let wrong = || {
-            self.wrong(
-                field,
-                format!("this is no whole number from 0 up; write for example {field} = {example}"),
-            )
+            let got = self.as_written(field).filter(|text| text.len() <= SHOWN_MAX);
+            let got = got.filter(|text| !text.contains('\n')).unwrap_or(kind(value.get_ref()));
+            let message = format!(
+                "expected a whole number from 0 up, got {got}; write for example {field} = {example}"
+            );
+            self.wrong(field, message)
         };
         problems.noting(number.ok_or_else(wrong))
     }
@@ -389,7 +397,21 @@ impl<'t> Table<'t> {
     }
 
     pub(crate) fn list(&self, field: &str, problems: &mut Problems<'_>) -> Option<&'t DeArray<'t>> {
-        self.read(field, format_args!("a list: {field} = [...]"), DeValue::as_array, problems)
+        let example = match self.fields.get(field).map(Spanned::get_ref) {
+            Some(DeValue::String(text))
+                if STRING_LISTS.contains(&field) && text.len() <= SHOWN_MAX =>
+            {
+                format!("{text:?}")
+            }
+            _ => "...".to_owned(),
+        };
+        self.read(field, format_args!("a list: {field} = [{example}]"), DeValue::as_array, problems)
+    }
+
+    /// Returns the section of this table, such as `rule`, if the field is one table where a list is expected.
+    pub(crate) fn table_without_list(&self, field: &str) -> Option<&'static str> {
+        self.fields.get(field)?.get_ref().as_table()?;
+        Some(if let Place::Override(_) = self.place { "override" } else { "rule" })
     }
 
     /// Reads a table inside this one.
@@ -456,7 +478,7 @@ impl<'t> Table<'t> {
     ) -> Result<Text<'t>, Problem> {
         match value.get_ref() {
             DeValue::String(text) => Ok(Text { at: self.at(value.span()), text }),
-            _ => Err(self.wrong_kind(field, value, format_args!("a text, in quotes"))),
+            _ => Err(self.wrong_kind(field, value, format_args!("a string, in quotes"))),
         }
     }
 }
@@ -491,7 +513,7 @@ pub fn text_in<'t>(fields: &'t DeTable<'t>, field: &str) -> Option<&'t str> {
 /// Returns the type of a value in the words of the documentation.
 fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
-        DeValue::String(_) => "a text",
+        DeValue::String(_) => "a string",
         DeValue::Integer(_) => "a whole number",
         DeValue::Float(_) => "a number with a fraction",
         DeValue::Boolean(_) => "true or false",
@@ -505,7 +527,10 @@ fn kind(value: &DeValue<'_>) -> &'static str {
 const HEADS: [&str; 2] = ["[[rule]]", "[[override]]"];
 /// The largest piece. An invalid one can take a thousand times its size as a tree and as errors.
 pub const TREE_MAX: usize = 4 << 20;
-/// The longest name of an attribute, as at the APIs.
+/// The lists in which a string can stand alone.
+const STRING_LISTS: [&str; 3] = ["anchor", "key", "limits"];
+/// The longest value of the file that a message repeats.
+const SHOWN_MAX: usize = 60;
 /// The longest name of an attribute: Envoy Gateway joins those of its descriptors from the names of namespace, route,
 /// rule and host.
 const ATTRIBUTE_NAME_MAX: usize = 1024;

@@ -38,13 +38,13 @@ fn write_value(value: &DeValue<'_>, depth: usize, json: &mut String) -> Result<(
         DeValue::Boolean(truth) => json.push_str(if *truth { "true" } else { "false" }),
         DeValue::Integer(digits) => {
             let number = i64::from_str_radix(digits.as_str(), digits.radix())
-                .map_err(|_| format!("{digits} is too large a number; write it as a text"))?;
+                .map_err(|_| format!("{digits} is too large a number; write it as a string"))?;
             json.push_str(&number.to_string());
         }
         DeValue::Float(number) => {
             let number = number.as_str();
             if number.ends_with("inf") || number.ends_with("nan") {
-                return Err(format!("{number} is no number in JSON; write it as a text"));
+                return Err(format!("{number} is not a number in JSON; write it as a string"));
             }
             json.push_str(number.trim_start_matches('+'));
         }

@@ -28,6 +28,13 @@ enum Shape {
 
 /// Reads the limits of a table; returns `None` if any of them is invalid.
 pub fn read<'t>(table: &Table<'t>, problems: &mut Problems<'_>) -> Option<Vec<WrittenLimit<'t>>> {
+    if let Some(name) = table.table_without_list("limits") {
+        let message = format!(
+            "this is one table; write a list, such as limits = [\"5/minute\"], or [[{name}.limits]] with two brackets above each limit"
+        );
+        problems.note(table.wrong("limits", message));
+        return None;
+    }
     let list = table.list("limits", problems)?;
     if list.is_empty() {
         problems.note(table.wrong(
@@ -69,7 +76,7 @@ fn read_one<'t>(
             Some(WrittenLimit { spec, at, shape: Shape::Table, table })
         }
         _ => {
-            let message = "this is neither a text nor a table; write \"5/minute\" or { quota = \"5/minute\" }";
+            let message = "this is neither a string nor a table; write \"5/minute\" or { quota = \"5/minute\" }";
             problems.note(table.at_limit(place).wrong_at(at, "limits", message));
             None
         }

@@ -242,23 +242,27 @@ fn unset_fields_of_an_override_are_inherited() {
 #[test]
 fn a_higher_quota_of_an_override_lowers_no_capacity() {
     for (rule, overriding, limit) in [
-        ("{ quota = '5/second', burst = 100 }", "'10/second'", "10/1s burst 200"),
-        ("{ quota = '5/second', burst = 100 }", "'600/minute'", "600/1m burst 200"),
-        ("{ quota = '5/second', burst = 100 }", "'7/s'", "7/1s burst 140"),
-        ("{ quota = '5/second', burst = 100 }", "'1/second'", "1/1s burst 20"),
-        ("{ quota = '5/second', burst = 100 }", "'8/minute'", "8/1m burst 3"),
+        ("{ quota = '5/second', burst = 100 }", "'10/second'", "10/second burst 200"),
+        ("{ quota = '5/second', burst = 100 }", "'600/minute'", "600/minute burst 200"),
+        ("{ quota = '5/second', burst = 100 }", "'7/s'", "7/second burst 140"),
+        ("{ quota = '5/second', burst = 100 }", "'1/second'", "1/second burst 20"),
+        ("{ quota = '5/second', burst = 100 }", "'8/minute'", "8/minute burst 3"),
         (
             "{ quota = '5/second', burst = 100 }",
             "{ quota = '10/second', burst = 7 }",
-            "10/1s burst 7",
+            "10/second burst 7",
         ),
-        ("{ quota = '5/second', burst = 5 }", "'300/minute'", "300/1m burst 5"),
-        ("{ quota = '2/second', burst = 1_000_000_000 }", "'3/second'", "3/1s burst 1000000000"),
-        ("'5/second'", "'600/minute'", "600/1m"),
+        ("{ quota = '5/second', burst = 5 }", "'300/minute'", "300/minute burst 5"),
+        (
+            "{ quota = '2/second', burst = 1_000_000_000 }",
+            "'3/second'",
+            "3/second burst 1000000000",
+        ),
+        ("'5/second'", "'600/minute'", "600/minute"),
         (
             "{ quota = '5/second', burst = 100 }",
             "{ quota = '9/second', algorithm = 'sliding-log' }",
-            "9/1s",
+            "9/second",
         ),
         ("{ quota = '5/second', burst = 100 }", "'unlimited'", "unlimited"),
     ] {
@@ -300,8 +304,8 @@ fn overrides_written_alike_share_their_limits() {
     let places: BTreeSet<Option<u32>> =
         tenants.iter().map(|tenant| policy.matched(&user_of(tenant))[0].overridden).collect();
     assert_eq!(places, [None, Some(0), Some(1)].into());
-    assert_eq!(in_force(&policy, &user_of("t998"))[0], "7/1s burst 14");
-    assert_eq!(in_force(&policy, &user_of("t999"))[0], "8/1s burst 16");
+    assert_eq!(in_force(&policy, &user_of("t998"))[0], "7/second burst 14");
+    assert_eq!(in_force(&policy, &user_of("t999"))[0], "8/second burst 16");
     assert_eq!(format!("{policy:?}"), "Policy { rules: 1, overrides: 1000, .. }");
 }
 
@@ -412,13 +416,13 @@ fn a_network_covers_every_subject_inside_and_the_smallest_wins() {
     for (address, expected) in [
         ("203.0.113.7", "block"),
         ("::ffff:203.0.113.7", "block"),
-        ("203.0.113.200", "2/1d"),
+        ("203.0.113.200", "2/day"),
         ("203.0.113.129", "unlimited"),
-        ("198.51.100.1", "1/1d"),
-        ("2001:db8::1", "3/1d"),
-        ("2001:db8:1:2::99", "4/1d"),
-        ("2001:db9::1", "1/1d"),
-        ("nonsense", "6/1d"),
+        ("198.51.100.1", "1/day"),
+        ("2001:db8::1", "3/day"),
+        ("2001:db8:1:2::99", "4/day"),
+        ("2001:db9::1", "1/day"),
+        ("nonsense", "6/day"),
     ] {
         assert_eq!(limit_of(address, &overrides), expected, "{address}");
     }
@@ -432,7 +436,7 @@ fn more_attributes_win_over_a_smaller_network() {
          [[override]]\nrule = 'r'\nsubject = { ip = '10.1.0.0/16' }\nlimits = ['2/day']\n",
     );
     for (tenant, address, expected) in
-        [("a", "10.1.0.1", "1/1d"), ("b", "10.1.0.1", "2/1d"), ("a", "11.0.0.1", "9/1d")]
+        [("a", "10.1.0.1", "1/day"), ("b", "10.1.0.1", "2/day"), ("a", "11.0.0.1", "9/day")]
     {
         let request = Request::new().with("tenant", tenant).with("ip", address);
         assert_eq!(in_force(&policy, &request), [expected], "{tenant} {address}");
@@ -454,7 +458,7 @@ fn a_hundred_thousand_networks_are_found_as_fast_as_one() {
     let of = |address: &'static str| in_force(&policy, &Request::new().with("ip", address));
     assert_eq!(
         (of("11.134.159.1"), of("11.134.160.1")),
-        (vec!["1/1d".into()], vec!["5/1m".into()])
+        (vec!["1/day".into()], vec!["5/minute".into()])
     );
 }
 

@@ -234,14 +234,14 @@ impl NoAddress {
         let value = String::from_utf8_lossy(value);
         match self {
             NoAddress::Unreadable => format!(
-                "{value:?} is no address; write one such as \"203.0.113.7\", or a network such as \"203.0.113.0/24\""
+                "{value:?} is not an IP address; write one such as \"203.0.113.7\", or a network such as \"203.0.113.0/24\""
             ),
             NoAddress::PartOf(subject) => format!(
                 "{value:?} is only a part of {subject}, which counts as one client; write {:?} to cover it",
                 subject.to_string()
             ),
             NoAddress::NotOne => {
-                format!("{value:?} is no address; write one such as \"203.0.113.7\"")
+                format!("{value:?} is not an IP address; write one such as \"203.0.113.7\"")
             }
             NoAddress::Several => format!(
                 "{value:?} is a network; write one address such as \"203.0.113.7\", or reset the whole rule (--all, all=true)"

@@ -75,7 +75,7 @@ pub struct ReceiptError;
 
 impl fmt::Display for ReceiptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("this is no receipt; send one exactly as it was returned")
+        f.write_str("this is not a receipt; send one exactly as it was returned")
     }
 }
 

@@ -69,7 +69,7 @@ impl Original {
             "x-original" => Ok(Original::XOriginal),
             "request" => Ok(Original::Request),
             _ => Err(format!(
-                "{text:?} is no such place; write \"x-forwarded\" (Traefik, Caddy), \"x-original\" \
+                "{text:?} is not a place of the original request; write \"x-forwarded\" (Traefik, Caddy), \"x-original\" \
                  (nginx) or \"request\" (Envoy's ext_authz)"
             )),
         }
@@ -78,7 +78,8 @@ impl Original {
 
 pub fn headers(text: &str) -> Result<Vec<HeaderName>, String> {
     let header = |name: &str| {
-        let wrong = format!("{name:?} is no header; write a name such as \"x-api-key\"");
+        let wrong =
+            format!("{name:?} is not the name of a header; write a name such as \"x-api-key\"");
         name.parse().ok().filter(|_| name.len() <= NAME_MAX).ok_or(wrong)
     };
     value::list(text).map(header).collect()
@@ -96,7 +97,7 @@ pub fn parameters(text: &str) -> Result<Vec<String>, String> {
 pub(crate) fn deny_status(text: &str) -> Result<StatusCode, String> {
     let status = text.parse().ok().and_then(|code| StatusCode::from_u16(code).ok());
     status.filter(|status| (400..600).contains(&status.as_u16())).ok_or_else(|| {
-        format!("{text:?} is no status of a denial; write one from 400 to 599, such as 403")
+        format!("{text:?} is not the status of a denial; write one from 400 to 599, such as 403")
     })
 }
 

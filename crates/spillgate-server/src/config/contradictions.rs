@@ -27,8 +27,8 @@ impl Settings {
     pub(crate) fn unguarded_admin(&self) -> Option<Problem> {
         let address = self.admin.filter(|address| is_exposed(*address))?;
         let message = format!(
-            "{address} is open to other machines; listen on 127.0.0.1:{}, or ask callers for a token \
-             with admin_token_file under [server]",
+            "{address} is open to other machines; listen on 127.0.0.1:{}, or start with --expose, which \
+             generates a token and prints it, or ask callers for a token with admin_token_file under [server]",
             address.port()
         );
         self.admin_token_file.is_none().then(|| Problem::of_setting("server.admin", message))
@@ -152,10 +152,10 @@ fn is_exposed(address: SocketAddr) -> bool {
 fn unguarded(address: SocketAddr) -> String {
     let port = address.port();
     format!(
-        "{address} is open to other machines; listen on 127.0.0.1:{port}, or ask callers for a \
-         token with data_token_file, or for a certificate with client_ca under [server.tls], or, \
-         where the network keeps strangers out, write insecure = true under [server] or set \
-         SPILLGATE_SERVER__INSECURE=true"
+        "{address} is open to other machines; listen on 127.0.0.1:{port}, or start with --expose, which \
+         generates tokens and prints them, or ask callers for a token with data_token_file, or for a \
+         certificate with client_ca under [server.tls], or, where the network keeps strangers out, write \
+         insecure = true under [server] or set SPILLGATE_SERVER__INSECURE=true"
     )
 }
 

@@ -23,7 +23,7 @@ pub fn settings_in(
         let origin = Origin::Variable(variable.clone());
         let wrong = |message: String| Problem::new(&origin, &name, message);
         match value.into_string() {
-            Err(_) => problems.push(wrong("its value is no UTF-8; write it anew".to_owned())),
+            Err(_) => problems.push(wrong("its value is not UTF-8; write it anew".to_owned())),
             Ok(value) if setting_names().any(|known| known == name) => {
                 given.push(Given { name, value: Some(value), origin });
             }

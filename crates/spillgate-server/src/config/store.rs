@@ -339,7 +339,7 @@ pub fn connections(text: &str) -> Result<usize, String> {
     let connections = value::count(text).ok().filter(|count: &usize| *count <= CONNECTIONS_MAX);
     connections.ok_or_else(|| {
         format!(
-            "{text:?} is no number of connections; write a whole number from 1 to {CONNECTIONS_MAX}"
+            "{text:?} is not a number of connections; write a whole number from 1 to {CONNECTIONS_MAX}"
         )
     })
 }

@@ -16,7 +16,7 @@ pub fn address(text: &str) -> Result<Listen, String> {
     let address = local.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     address.or_else(|| text.parse().ok()).map(Some).ok_or_else(|| {
         format!(
-            "{text:?} is no address to listen on; write an IP address and a port, \
+            "{text:?} is not an address to listen on; write an IP address and a port, \
              such as \"127.0.0.1:8080\", or \"off\""
         )
     })
@@ -51,7 +51,7 @@ pub fn collector(text: &str) -> Result<Option<String>, String> {
     let named = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '@', ' ']));
     named.then(|| Some(text.to_owned())).ok_or_else(|| {
         format!(
-            "{text:?} is no address of a collector; write its address for OTLP over gRPC, such as \
+            "{text:?} is not the address of a collector; write its address for OTLP over gRPC, such as \
              \"http://127.0.0.1:4317\", or \"off\"; for TLS, put a collector beside this process"
         )
     })
@@ -68,7 +68,9 @@ pub fn sample(text: &str) -> Result<Sample, String> {
         (millionths <= 1_000_000).then_some(Sample(millionths))
     };
     share().ok_or_else(|| {
-        format!("{text:?} is no share of requests; write a percentage such as \"1%\" or \"0.05%\"")
+        format!(
+            "{text:?} is not a share of requests; write a percentage such as \"1%\" or \"0.05%\""
+        )
     })
 }
 
@@ -98,7 +100,7 @@ pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
 pub fn count<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let count = text.replace('_', "").parse().ok().filter(|count| *count > 0);
     count.and_then(|count| T::try_from(count).ok()).ok_or_else(|| {
-        format!("{text:?} is no count; write a whole number from 1 up, such as 1_000_000")
+        format!("{text:?} is not a count; write a whole number from 1 up, such as 1_000_000")
     })
 }
 
@@ -109,8 +111,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         None => text.strip_suffix('s').and_then(|digits| in_ms(digits, 1_000)),
     };
     let ms = ms.filter(|ms| (1..=DURATION_MAX_MS).contains(ms));
-    ms.map(Duration::from_millis)
-        .ok_or_else(|| format!("{text:?} is no time from 1ms to 60s; write for example \"25ms\""))
+    ms.map(Duration::from_millis).ok_or_else(|| {
+        format!("{text:?} is not a time from 1ms to 60s; write for example \"25ms\"")
+    })
 }
 
 /// The longest time that a setting may name: no caller waits longer for a decision.

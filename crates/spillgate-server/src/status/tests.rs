@@ -73,10 +73,10 @@ fn no_rules_are_a_warning_unless_the_file_lists_none() {
 
 #[test]
 fn a_refused_policy_file_is_critical_with_its_reason_and_time() {
-    let why = Arc::from("limits.toml:3: `limits`: 5/fortnight is no quota");
+    let why = Arc::from("limits.toml:3: `limits`: 5/fortnight is not a quota");
     let refused = Some(Refused { at_ms: NOW_MS - 90_000, why });
     let facts = Facts { refused, ..healthy() };
-    let parts = ["5/fortnight is no quota", "(since 90 s)", "next: fix the file"];
+    let parts = ["5/fortnight is not a quota", "(since 90 s)", "next: fix the file"];
     check(&facts, Level::Critical, "policy refused", &parts);
 }
 

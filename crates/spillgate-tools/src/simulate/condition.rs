@@ -68,9 +68,10 @@ pub(crate) fn condition(text: &str) -> Result<Condition, String> {
     if rule.is_some() && !metric.has_rules() {
         return Err(format!("{name} is not counted by rule; leave out the rule's name"));
     }
-    let bound = Amount::parse(right).ok_or_else(|| format!("{right:?} is no number; {EXAMPLE}"))?;
+    let bound =
+        Amount::parse(right).ok_or_else(|| format!("{right:?} is not a number; {EXAMPLE}"))?;
     if bound.percent && metric == Metric::SubjectsDenied {
-        return Err("subjects-denied is no percentage, since subjects are not counted in all; leave out the %".to_owned());
+        return Err("subjects-denied takes a number, not a percentage, because the total of the subjects is not counted; leave out the %".to_owned());
     }
     let rule = rule.map(str::to_owned);
     Ok(Condition { text: text.to_owned(), metric, rule, comparison, bound })
@@ -220,10 +221,10 @@ mod tests {
         for (text, expected) in [
             ("", "has no comparison"),
             ("denied", "has no comparison"),
-            ("denied>", "no number"),
-            ("denied>-1", "no number"),
-            ("denied>1.", "no number"),
-            ("denied>1e3", "no number"),
+            ("denied>", "is not a number"),
+            ("denied>-1", "is not a number"),
+            ("denied>1.", "is not a number"),
+            ("denied>1e3", "is not a number"),
             ("denied()>1", "names no rule"),
             ("denied(login>1", "names no rule"),
             ("refused>1", "the counts are denied, cost-exceeds-limit"),

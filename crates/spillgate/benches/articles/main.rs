@@ -10,7 +10,7 @@
     unreachable_pub,
     dead_code,
     unused_imports,
-    reason = "a bench reads clocks, divides, prints its tables, is no interface, and shares files with others"
+    reason = "a bench reads clocks, divides, prints its tables, is not an interface, and shares files with others"
 )]
 
 use std::error::Error;
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     if let Some(word) = unknown {
         let names = SECTIONS.map(|(name, _)| name).join(" ");
         eprintln!(
-            "{word} is no section\nUsage: cargo bench -p spillgate --bench articles --features redis -- \
+            "{word} is not a section\nUsage: cargo bench -p spillgate --bench articles --features redis -- \
              [--quick] [{names}]"
         );
         return ExitCode::from(2);

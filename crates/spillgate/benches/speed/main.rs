@@ -8,7 +8,7 @@
     clippy::print_stdout,
     clippy::print_stderr,
     unreachable_pub,
-    reason = "a bench reads clocks, divides, prints its tables, and is no interface"
+    reason = "a bench reads clocks, divides, prints its tables, and is not an interface"
 )]
 
 use std::error::Error;

@@ -240,7 +240,7 @@ pub(crate) const ENTRIES_MAX: usize = 10_000;
 pub(crate) const MODES_RESERVE: usize = 1_000;
 /// The most entries of a table and of a copy. Those that have ended take what live ones leave.
 pub(crate) const RECORD_MAX: usize = ENTRIES_MAX + MODES_RESERVE;
-/// The time for which entries are kept after they ended, while there is room. A shard that was away
+/// The time for which entries are kept after they ended, while there is room. A shard that was down
 /// for longer may bring an older version back.
 pub const REMEMBERED_US: u64 = 7 * 24 * 60 * 60 * 1_000_000;
 

@@ -97,7 +97,7 @@ impl Limiter {
     /// let explained = limiter.explain(&request).await;
     /// assert_eq!(
     ///     explained.limits().next().unwrap().sentence(),
-    ///     "login/0 (5/1m) has room: 5 of 5 requests are left, and this costs 1."
+    ///     "login/0 (5/minute) has room: 5 of 5 requests are left, and this costs 1."
     /// );
     /// assert_eq!(limiter.check(&request).await.remaining(), Some(4), "nothing was charged before");
     /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();

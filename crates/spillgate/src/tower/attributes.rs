@@ -62,7 +62,7 @@ pub(crate) enum Found<'r> {
 pub fn from_header(name: &str) -> Identity {
     match HeaderName::try_from(name) {
         Ok(name) => Identity(Kind::Header(name)),
-        Err(_) => panic!("{name:?} is no header name; write one such as \"x-api-key\""),
+        Err(_) => panic!("{name:?} is not a header name; write one such as \"x-api-key\""),
     }
 }
 

@@ -245,7 +245,7 @@ fn a_request_limit_applies_only_if_allowed_and_lower() {
             .limits()
             .map(|counter| (counter.definition().to_string(), counter.remaining()))
             .collect();
-        let expected = [("10/1d", Some(9)), ("3/1d", Some(2)), ("20/1d", Some(19))];
+        let expected = [("10/day", Some(9)), ("3/day", Some(2)), ("20/day", Some(19))];
         assert_eq!(params, expected.map(|(limit, left)| (limit.to_owned(), left)));
         let high = check_atomic(&limiter, &with(Limit::per_day(3_000))).await;
         assert_eq!(remaining(high.whole()), [Some(8), Some(18)], "only the configured limits");
@@ -308,7 +308,7 @@ fn inline_limits_are_charged_with_rules_all_or_none() {
             .limits()
             .map(|counter| (counter.rule(), counter.definition().to_string(), counter.remaining()))
             .collect();
-        let expected = [(Some("user"), "2/1d", Some(1)), (None, "5/1d", Some(2))];
+        let expected = [(Some("user"), "2/day", Some(1)), (None, "5/day", Some(2))];
         assert_eq!(named, expected.map(|(rule, limit, left)| (rule, limit.to_owned(), left)));
         assert_eq!(first.by_request()[1].remaining(), Some(2));
 
@@ -347,7 +347,7 @@ fn an_inline_limit_is_explained_without_rules() {
         let explained = limiter.explain(&request).await;
         assert_eq!(explained.answer().reason(), Some(Reason::LimitExceeded));
         let sentence = explained.limits().next().unwrap().sentence();
-        assert!(sentence.starts_with("the inline limit (1/1d) denies: "), "{sentence}");
+        assert!(sentence.starts_with("the inline limit (1/day) denies: "), "{sentence}");
         assert_eq!(limiter.peek(&by("user", "ada")).await.remaining(), Some(2), "no rule applied");
     });
 }

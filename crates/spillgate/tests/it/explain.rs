@@ -209,11 +209,16 @@ fn a_suggested_raise_follows_from_the_current_state() {
             .collect();
         assert_eq!(
             raises[..4],
-            [("18/1d", 12, true), ("16/366d", 10, true), ("14/1d", 8, true), ("12/366d", 6, true)]
+            [
+                ("18/day", 12, true),
+                ("16/366d", 10, true),
+                ("14/day", 8, true),
+                ("12/366d", 6, true)
+            ]
         );
         let counter = explained.limits().next().unwrap();
         let beginning =
-            "mixed/bucket (9/1d) denies: 3 of 9 requests are left, and this costs 6. There is";
+            "mixed/bucket (9/day) denies: 3 of 9 requests are left, and this costs 6. There is";
         assert!(counter.sentence().starts_with(beginning), "{}", counter.sentence());
         let never = limiter.explain(&ann.clone().costing(7)).await;
         let sentence = never.sentence();

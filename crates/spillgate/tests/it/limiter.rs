@@ -226,7 +226,7 @@ fn debug_output_shows_a_decision_and_not_its_representation() {
     on_each(policy, |limiter| async move {
         let printed = format!("{:?}", limiter.check(&of("a")).await);
         let reply = "Decision { allowed: true, source: Store, receipt: Receipt(..), limits: [\
-            LimitDecision { rule: Some(\"watched\"), limit: \"0\", definition: 7/1d, \
+            LimitDecision { rule: Some(\"watched\"), limit: \"0\", definition: 7/day, \
             reason: None, source: Store, capacity: Some(7), remaining: Some(6), \
             retry_after: Some(0ns), reset_after: Some(12342.857143s), shadow: true }, \
             LimitDecision { rule: Some(\"permits\"), limit: \"streams\", definition: 2 max_hold 1h, \

@@ -60,7 +60,7 @@ fn a_request_raises_and_lowers_the_limit_of_its_tenant() {
         assert_eq!(admitted(&limiter, &own, 7).await, 5);
         let decision = limiter.check(&raised).await;
         assert!(decision.allowed());
-        assert_eq!(first(&decision), ("8/1d".to_owned(), Some(2)), "what was used stays used");
+        assert_eq!(first(&decision), ("8/day".to_owned(), Some(2)), "what was used stays used");
         let limit = decision.limits().next().unwrap();
         assert_eq!((limit.limit(), limit.is_request_limit()), ("0", true));
         assert!(!decision.limits().nth(1).unwrap().is_request_limit(), "the cap allows none");
@@ -79,7 +79,7 @@ fn another_period_has_a_counter_of_its_own() {
         assert_eq!(admitted(&limiter, &of("a"), 6).await, 5);
         let hourly = of("a").limited_to(Limit::per_hour(2));
         assert_eq!(admitted(&limiter, &hourly, 3).await, 2);
-        assert_eq!(first(&limiter.peek(&of("a")).await), ("5/1d".to_owned(), Some(0)));
+        assert_eq!(first(&limiter.peek(&of("a")).await), ("5/day".to_owned(), Some(0)));
     });
 }
 
@@ -103,7 +103,7 @@ fn unlimited_and_block_replace_too() {
     on_each(POLICY, |limiter| async move {
         let unlimited = of("a").limited_to(Limit::unlimited());
         assert_eq!(admitted(&limiter, &unlimited, 20).await, 20);
-        assert_eq!(first(&limiter.peek(&of("a")).await), ("5/1d".to_owned(), Some(5)));
+        assert_eq!(first(&limiter.peek(&of("a")).await), ("5/day".to_owned(), Some(5)));
         let blocked = limiter.check(&of("a").limited_to(Limit::block())).await;
         assert_eq!((blocked.reason(), blocked.rule()), (Some(Reason::Blocked), Some("tenant")));
         let capped = of("a").limited_to(Limit::per_day(2_000)).costing(1_001);
@@ -130,7 +130,7 @@ fn the_lower_of_two_limits_on_one_subject_applies() {
         let of = |count| of("a").limited_to(Limit::per_day(count));
         for both in [[of(20), of(9)], [of(9), of(20)]] {
             let decision = limiter.check_atomic(&both).await;
-            assert_eq!(first(decision.whole()).0, "9/1d");
+            assert_eq!(first(decision.whole()).0, "9/day");
         }
         assert_eq!(first(&limiter.peek(&of(9)).await).1, Some(5));
     });
@@ -145,7 +145,7 @@ fn explain_shows_the_limit_that_the_request_asked_for() {
         assert!(explained.answer().allowed());
         let sentence = explained.limits().next().unwrap().sentence();
         assert!(
-            sentence.starts_with("tenant/0 (8/1d) has room: 3 of 8 requests are left"),
+            sentence.starts_with("tenant/0 (8/day) has room: 3 of 8 requests are left"),
             "{sentence}"
         );
         assert!(sentence.ends_with("The request asked for this limit."), "{sentence}");

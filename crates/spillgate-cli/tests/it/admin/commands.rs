@@ -42,9 +42,9 @@ fn a_higher_rate_without_a_burst_lowers_no_capacity() {
         let state = expect_ok(&server, "GET", path, &Value::Null);
         (state["capacity"].clone(), state["limits"][0]["quota"].clone())
     };
-    assert_eq!(state(), (json!(100), json!("5/1s burst 100")));
-    done(&["override", "api", "tenant=acme", "--limit", "10/1s", "--url", &url(&server)]);
-    assert_eq!(state(), (json!(200), json!("10/1s burst 200")));
+    assert_eq!(state(), (json!(100), json!("5/second burst 100")));
+    done(&["override", "api", "tenant=acme", "--quota", "10/second", "--url", &url(&server)]);
+    assert_eq!(state(), (json!(200), json!("10/second burst 200")));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn an_operator_blocks_raises_refunds_resets_and_reads_the_audit() {
         assert_eq!(decision(server), "allowed");
         assert_eq!(act(&["mode", "api", "file"]), at);
         assert_eq!(decision(server), "limit-exceeded");
-        assert_eq!(act(&["override", "api", acme, "--limit", "0=9/hour", "--burst", "20"]), at);
+        assert_eq!(act(&["override", "api", acme, "--quota", "0=9/hour", "--burst", "20"]), at);
         assert_eq!(decision(server), "allowed");
         act(&["unblock", "api", acme]);
         assert_eq!(decision(server), "limit-exceeded");
@@ -173,9 +173,9 @@ fn a_reset_or_a_refund_of_a_network_or_of_no_address_is_refused() {
                 "ip=203.0.113.0/24",
                 "\"ip\": \"203.0.113.0/24\" is a network; write one address",
             ),
-            ("reset", "ip=bad", "\"ip\": \"bad\" is no address; write one such as"),
-            ("reset", "ip=", "\"ip\": \"\" is no address; write one such as"),
-            ("refund", "ip=bad", "\"ip\": \"bad\" is no address; write one such as"),
+            ("reset", "ip=bad", "\"ip\": \"bad\" is not an IP address; write one such as"),
+            ("reset", "ip=", "\"ip\": \"\" is not an IP address; write one such as"),
+            ("refund", "ip=bad", "\"ip\": \"bad\" is not an IP address; write one such as"),
         ] {
             let (code, output, errors) = admin(&[command, "login", value, "--url", &url]);
             assert_eq!((code, &*output), (2, ""), "{command} {value}: {errors}");

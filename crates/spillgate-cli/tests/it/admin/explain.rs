@@ -21,10 +21,10 @@ fn an_explanation_predicts_the_next_check() {
         let limit = &explained["limits"][0];
         assert_eq!(
             (&limit["quota"], &limit["used"], &limit["remaining"], &limit["cost"]),
-            (&json!("2/1h"), &json!(2), &json!(0), &json!(1)),
+            (&json!("2/hour"), &json!(2), &json!(0), &json!(1)),
             "{explained}"
         );
-        assert_eq!(limit["raise"]["quota"], "4/1h");
+        assert_eq!(limit["raise"]["quota"], "4/hour");
         assert_eq!(limit["raise"]["fits"], true);
         assert_eq!(explained["rules"][0]["matched"], true);
         let costly = expect_ok(server, "GET", &format!("{OF_ANN}&cost=3"), &Value::Null);
@@ -60,8 +60,8 @@ fn an_invalid_explain_request_names_its_field() {
         ("?domain=a&domain=b", "domain", "given twice"),
         ("?cost=1&cost=5", "cost", "given twice"),
         ("?cost.tokens=1&cost.tokens=1", "cost.tokens", "given twice"),
-        ("?cost=-1", "cost", "no whole number"),
-        ("?cost.tokens=x", "cost.tokens", "no whole number"),
+        ("?cost=-1", "cost", "expected a whole number, got"),
+        ("?cost.tokens=x", "cost.tokens", "expected a whole number, got"),
     ] {
         let (status, named, detail) =
             refused(&server, "GET", &format!("/admin/v1/explain{query}"), "");

@@ -32,14 +32,14 @@ fn exported_overrides_come_back_equal_and_a_second_import_changes_nothing() {
         let url = url(server);
         let act = |words: &[&str]| done(&[words, &["--url", &url]].concat());
         act(&["block", "api", "tenant=acme", "user=ann", "--for", "2h", "--reason", "a \"b\" é"]);
-        act(&["override", "api", "tenant=acme", "--limit", "0=9/hour", "--burst", "20"]);
-        act(&["override", "api", "tenant=globex", "--limit", "7/hour"]);
+        act(&["override", "api", "tenant=acme", "--quota", "0=9/hour", "--burst", "20"]);
+        act(&["override", "api", "tenant=globex", "--quota", "7/hour"]);
         let lines = exported(server);
         assert_eq!(lines.lines().count(), 3, "{lines}");
         let saved = TempFile::new("overrides.jsonl", &lines);
         act(&["unblock", "api", "tenant=acme", "user=ann"]);
         act(&["unblock", "api", "tenant=acme"]);
-        act(&["override", "api", "tenant=globex", "--limit", "8/hour"]);
+        act(&["override", "api", "tenant=globex", "--quota", "8/hour"]);
         assert_eq!(decision(server), "allowed");
         let before = exported(server);
 
@@ -123,7 +123,7 @@ fn bad_lines_are_refused_by_number_with_the_fix_and_no_line_is_set() {
             &[
                 "  line 2: rule: there is no rule \"apy\"; did you mean \"api\"?",
                 "  line 4: subject: \"plan\" is not in the rule's key; name one or more of",
-                "  line 5: limits: limit \"0\": quota: \"fortnight\" is no",
+                "  line 5: limits: limit \"0\": quota: \"9/fortnight\" is not",
                 "  line 6: expires_at: \"soon\" is not a valid instant",
                 "  line 7: colour: unknown field `colour`",
             ],

@@ -31,15 +31,15 @@ fn rules_are_listed_with_the_mode_in_force_that_of_the_file_and_who_set_another(
         let rules = act(&["rules"]);
         let expected = [
             vec!["rule", "mode", "in the file", "set while running", "limits"],
-            vec!["api", "enforce", "enforce", "-", "100/1m, daily=1000/1d"],
+            vec!["api", "enforce", "enforce", "-", "100/minute, daily=1000/day"],
             vec![
                 "login",
                 "off",
                 "enforce",
                 "off until 2199-01-01T00:00:00Z by local (incident 4711)",
-                "5/1m",
+                "5/minute",
             ],
-            vec!["new", "shadow", "shadow", "-", "9/1m"],
+            vec!["new", "shadow", "shadow", "-", "9/minute"],
         ];
         assert_eq!(cells(&rules), expected, "{rules}");
         let json: Value = serde_json::from_str(&act(&["rules", "--json"])).unwrap();
@@ -57,8 +57,8 @@ fn overrides_are_listed_by_rule_and_by_part_of_a_value() {
         let url = url(server);
         let act = |words: &[&str]| done(&[words, &["--url", &url]].concat());
         assert_eq!(act(&["overrides"]), "no overrides\n");
-        act(&["override", "api", "tenant=acme-eu", "user=ann", "--limit", "9/hour"]);
-        act(&["override", "login", "tenant=acme-us", "--limit", "7/hour", "--reason", "ticket 88"]);
+        act(&["override", "api", "tenant=acme-eu", "user=ann", "--quota", "9/hour"]);
+        act(&["override", "login", "tenant=acme-us", "--quota", "7/hour", "--reason", "ticket 88"]);
         act(&["block", "api", "tenant=globex", "--until", "2199-01-01T00:00:00Z"]);
         let head = vec!["rule", "subject", "limits", "expires", "by", "reason"];
         let eu = vec!["api", "tenant=acme-eu user=ann", "9/hour", "never", "local"];

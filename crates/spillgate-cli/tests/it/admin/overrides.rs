@@ -114,7 +114,7 @@ fn a_dry_run_shows_the_limits_before_and_after_and_sets_nothing() {
         let found = expect_ok(server, "PUT", PATH, &dry_run(json!(["4/hour"])));
         let raised = json!({
             "result": "valid", "subject": {"user": "ann"}, "notes": [],
-            "before": limit("2/1h", 2), "after": limit("4/1h", 4),
+            "before": limit("2/hour", 2), "after": limit("4/hour", 4),
         });
         assert_eq!(found, raised);
         let lowered = expect_ok(server, "PUT", PATH, &dry_run(json!(["1/hour"])));

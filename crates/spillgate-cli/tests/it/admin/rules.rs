@@ -44,9 +44,9 @@ fn rules_are_listed_with_limits_and_modes() {
             "mode": {"rule": "a/b", "in_force": "shadow", "written": "shadow", "runtime": null, "expires_at": null,
                 "actor": null, "reason": null},
             "limits": [
-                {"name": "0", "quota": "5/1m", "algorithm": "token-bucket", "unit": "requests",
+                {"name": "0", "quota": "5/minute", "algorithm": "token-bucket", "unit": "requests",
                     "capacity": 5, "refill_ms": 60_000, "window_ms": 60_000},
-                {"name": "daily", "quota": "100/1d", "algorithm": "sliding-log", "unit": "tokens",
+                {"name": "daily", "quota": "100/day", "algorithm": "sliding-log", "unit": "tokens",
                     "capacity": 100, "refill_ms": 86_400_000, "window_ms": 86_400_000},
             ],
         }],
@@ -123,9 +123,15 @@ fn an_invalid_mode_names_its_field() {
     let server = Server::start(&["--config", file.path()]);
     let path = "/admin/v1/rules/api/mode";
     for (path, body, status, field, part) in [
-        (path, "{", 400, "", "no JSON"),
+        (path, "{", 400, "", "is not JSON"),
         (path, "{}", 400, "mode", "missing field"),
-        (path, r#"{"mode":"on"}"#, 400, "mode", r#""on" is no mode; write enforce, shadow or off"#),
+        (
+            path,
+            r#"{"mode":"on"}"#,
+            400,
+            "mode",
+            r#""on" is not a mode; write enforce, shadow or off"#,
+        ),
         (path, r#"{"mode":"off","until":1}"#, 400, "until", "unknown field"),
         (
             path,

@@ -161,7 +161,7 @@ fn connection_commands_are_answered_as_by_redis() {
         ),
         (
             "SG.CANCEL AQAB",
-            "-ERR SG.CANCEL receipt: this is no receipt; send one exactly as it was returned",
+            "-ERR SG.CANCEL receipt: this is not a receipt; send one exactly as it was returned",
         ),
         (
             "CL.THROTTLE a 1 1",

@@ -89,6 +89,12 @@ impl<'t> Reader<'_, 't> {
     /// Reads a text, in which a `*` stands for any bytes.
     fn text(self, value: Written<'t>, any_of: &mut AnyOf) -> Result<(), Problem> {
         let text = self.table.text_of(FIELD, value)?.text;
+        if is_regex(text) {
+            let message = format!(
+                "{text:?} looks like a regular expression, and patterns are not; write * for any text, as in \"/api/*\", a list for alternatives, or {{ exact = {text:?} }} to take it literally"
+            );
+            return Err(self.wrong(value, message));
+        }
         let is_path = matches!(self.of_type, AttributeType::Path(_));
         let has_gaps = text.contains('*') || is_path && text.contains('{');
         if !has_gaps {
@@ -194,6 +200,12 @@ pub fn read_literal<'t>(
     }
 }
 
+/// Returns whether a pattern has signs that hardly any value has, but most regular expressions.
+fn is_regex(text: &str) -> bool {
+    let anchored = text.starts_with('^') || REGEX_ENDS.iter().any(|end| text.ends_with(end));
+    anchored || REGEX_PARTS.iter().any(|part| text.contains(part))
+}
+
 /// Makes the problem that a table is no pattern.
 fn no_pattern(
     table: &Table<'_>,
@@ -219,6 +231,9 @@ fn no_pattern(
 
 const FIELD: &str = "match";
 const KINDS: [&str; 5] = ["exact", "prefix", "cidr", "absent", "not"];
+const REGEX_ENDS: [&str; 5] = ["/.*", "*$", "+$", ")$", "]$"];
+const REGEX_PARTS: [&str; 9] =
+    ["\\d+", "\\d*", "\\d{", "\\w+", "\\w*", "[0-9]", "[a-z", "[^", "(?"];
 const NO_PREFIX: &str =
     "addresses are matched by network; write for example { cidr = [\"10.0.0.0/8\"] }";
 const NO_PATH: &str = "matches no path: paths begin with /, have no query and no //, and are not escaped without need; \

@@ -118,7 +118,7 @@ fn invalid_entries_are_left_out_and_reported() {
         ),
         (
             entry("api", &ann, vec![LimitSpec::new("9/fortnight")]),
-            r#"limit "0": quota: "fortnight" is no length of time"#,
+            r#"limit "0": quota: "9/fortnight" is not a quota: "fortnight" is not a length of time"#,
         ),
     ] {
         let good = set(&[("tenant", "acme")], "30/day");
@@ -214,8 +214,8 @@ fn only_an_address_names_one_subject() {
         assert_eq!(named(one), Ok(()), "{one}");
     }
     for (value, message) in [
-        ("", r#"subject: "ip": "" is no address; write one such as "203.0.113.7""#),
-        ("bad", r#"subject: "ip": "bad" is no address; write one such as "203.0.113.7""#),
+        ("", r#"subject: "ip": "" is not an IP address; write one such as "203.0.113.7""#),
+        ("bad", r#"subject: "ip": "bad" is not an IP address; write one such as "203.0.113.7""#),
         ("10.0.0.0/8", r#"subject: "ip": "10.0.0.0/8" is a network; write one address such as"#),
         ("2001:db8::/48", r#"subject: "ip": "2001:db8::/48" is a network; write one address"#),
     ] {

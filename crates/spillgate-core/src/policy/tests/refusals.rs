@@ -10,22 +10,22 @@ mod overrides;
 fn rejects_text_that_is_not_toml() {
     refuses(
         "[[rule]",
-        "1: not TOML: unclosed array table, expected `]`; put texts in quotes, lists in brackets, and each field on a line of its own",
+        "1: not TOML: unclosed array table, expected `]`; put strings in quotes, lists in brackets, and each field on a line of its own",
     );
     refuses(
         "[[rule]]
 name = login",
-        "2: field `name`: not TOML: string values must be quoted, expected literal string; put texts in quotes, lists in brackets, and each field on a line of its own",
+        "2: field `name`: not TOML: string values must be quoted, expected literal string; put strings in quotes, lists in brackets, and each field on a line of its own",
     );
     refuses(
         "[[rule]]
 key = [ip]",
-        "2: field `key`: not TOML: invalid float, expected `inf`; put texts in quotes, lists in brackets, and each field on a line of its own",
+        "2: field `key`: not TOML: invalid float, expected `inf`; put strings in quotes, lists in brackets, and each field on a line of its own",
     );
     refuses(
         "[[rule]]
 mode: shadow",
-        "2: not TOML: invalid unquoted key, expected letters, numbers, `-`, `_`; put texts in quotes, lists in brackets, and each field on a line of its own",
+        "2: not TOML: invalid unquoted key, expected letters, numbers, `-`, `_`; put strings in quotes, lists in brackets, and each field on a line of its own",
     );
     refuses(
         r#"[[rule]]
@@ -45,7 +45,7 @@ limits = [
 
 [[rule]]
 ",
-        "4: not TOML: string values must be quoted, expected literal string; put texts in quotes, lists in brackets, and each field on a line of its own",
+        "4: not TOML: string values must be quoted, expected literal string; put strings in quotes, lists in brackets, and each field on a line of its own",
     );
 }
 
@@ -103,9 +103,9 @@ fn rejects_invalid_leases() {
         "`size`: there is no such field; those that exist here are share, ttl, hot",
     );
     for (hot, message) in [
-        (r#""acme""#, "`hot`: this is a text; write a list: hot = [...]"),
+        (r#""acme""#, "`hot`: this is a string; write a list: hot = [...]"),
         (r#"["acme"]"#, r#"`hot`: write hot = [{ tenant = "acme" }]"#),
-        (r#"[{ ip = 5 }]"#, "`hot`: this is a whole number; write a text, in quotes"),
+        (r#"[{ ip = 5 }]"#, "`hot`: this is a whole number; write a string, in quotes"),
         (
             r#"[{ ip = "a", user = "b" }]"#,
             r#"`hot`: "user" is not in the rule's key; name each of ["ip"]"#,
@@ -144,11 +144,11 @@ fn rejects_unknown_tables() {
     refuses(
         r#"[rule]
 name = "a""#,
-        "1: field `rule`: write each in a table of its own, below [[rule]]",
+        "1: field `rule`: this is one table; write [[rule]], with two brackets, above the fields of each",
     );
     refuses(
         "[override]",
-        "1: field `override`: write each in a table of its own, below [[override]]",
+        "1: field `override`: this is one table; write [[override]], with two brackets, above the fields of each",
     );
     refuses(
         r#"[[rules]]
@@ -205,11 +205,11 @@ fn rejects_unknown_and_wrong_fields_of_rules() {
     );
     refuses_rule(
         r#"postpaid = "yes""#,
-        r#"2: rule "a", field `postpaid`: this is a text; write true or false"#,
+        r#"2: rule "a", field `postpaid`: this is a string; write true or false"#,
     );
     refuses_rule(
         r#"postpaid = "yes""#,
-        r#"2: rule "a", field `postpaid`: this is a text; write true or false"#,
+        r#"2: rule "a", field `postpaid`: this is a string; write true or false"#,
     );
     for share in ["0", "0.0", "1.5", "-0.25", "1e-3", "inf"] {
         refuses_rule(
@@ -221,11 +221,11 @@ fn rejects_unknown_and_wrong_fields_of_rules() {
     }
     refuses_rule(
         r#"local_share = "half""#,
-        r#"2: rule "a", field `local_share`: this is a text; write a number such as 0.25"#,
+        r#"2: rule "a", field `local_share`: this is a string; write a number such as 0.25"#,
     );
     refuses_rule(
         r#"negative_hits = "yes""#,
-        r#"2: rule "a", field `negative_hits`: this is a text; write true or false"#,
+        r#"2: rule "a", field `negative_hits`: this is a string; write true or false"#,
     );
     refuses_rule(
         r#"request_limit = "raise""#,
@@ -257,15 +257,15 @@ fn rejects_unknown_and_wrong_fields_of_rules() {
 fn rejects_wrong_names_and_words() {
     refuses_rule(
         r#"name = "log in""#,
-        r#"2: rule "log in", field `name`: "log in" is no name; write 1 to 64 of A-Z a-z 0-9 _ . / -"#,
+        r#"2: rule "log in", field `name`: "log in" is not a valid name; write 1 to 64 of A-Z a-z 0-9 _ . / -"#,
     );
     refuses_rule(
         r#"name = """#,
-        r#"2: rule "", field `name`: "" is no name; write 1 to 64 of A-Z a-z 0-9 _ . / -"#,
+        r#"2: rule "", field `name`: "" is not a valid name; write 1 to 64 of A-Z a-z 0-9 _ . / -"#,
     );
     refuses_rule(
         "name = 5",
-        "2: rule without a name, field `name`: this is a whole number; write a text, in quotes",
+        "2: rule without a name, field `name`: this is a whole number; write a string, in quotes",
     );
     refuses_rule(
         r#"domain = """#,
@@ -273,7 +273,7 @@ fn rejects_wrong_names_and_words() {
     );
     refuses_rule(
         r#"domain = ["web"]"#,
-        r#"2: rule "a", field `domain`: this is a list; write a text, in quotes"#,
+        r#"2: rule "a", field `domain`: this is a list; write a string, in quotes"#,
     );
     refuses_rule(
         r#"mode = "enforced""#,
@@ -281,7 +281,7 @@ fn rejects_wrong_names_and_words() {
     );
     refuses_rule(
         "on_outage = true",
-        r#"2: rule "a", field `on_outage`: this is true or false; write a text, in quotes"#,
+        r#"2: rule "a", field `on_outage`: this is true or false; write a string, in quotes"#,
     );
 }
 
@@ -289,11 +289,11 @@ fn rejects_wrong_names_and_words() {
 fn rejects_wrong_keys_and_anchors() {
     refuses_rule(
         r#"key = "ip""#,
-        r#"2: rule "a", field `key`: this is a text; write a list: key = [...]"#,
+        r#"2: rule "a", field `key`: this is a string; write a list: key = ["ip"]"#,
     );
     refuses_rule(
         r#"key = ["ip", 5]"#,
-        r#"2: rule "a", field `key`: this is a whole number; write a text, in quotes"#,
+        r#"2: rule "a", field `key`: this is a whole number; write a string, in quotes"#,
     );
     refuses_rule(
         r#"key = ["ip",
@@ -311,7 +311,7 @@ anchor = ["user"]"#,
     );
     refuses_rule(
         r#"anchor = "ip""#,
-        r#"2: rule "a", field `anchor`: this is a text; write a list: anchor = [...]"#,
+        r#"2: rule "a", field `anchor`: this is a string; write a list: anchor = ["ip"]"#,
     );
     refuses_rule(
         &format!("key = {:?}", (0..33).map(|i| format!("a{i}")).collect::<Vec<_>>()),
@@ -323,7 +323,7 @@ anchor = ["user"]"#,
 fn rejects_ambiguous_conditions() {
     refuses_rule(
         r#"match = "x""#,
-        r#"2: rule "a", field `match`: this is a text; write a table of attributes: match = { ip = "203.0.113.7" }"#,
+        r#"2: rule "a", field `match`: this is a string; write a table of attributes: match = { ip = "203.0.113.7" }"#,
     );
     refuses_rule(
         "match = { route = [] }",
@@ -332,7 +332,7 @@ fn rejects_ambiguous_conditions() {
     refuses_rule(
         r#"match = { route = ["/a",
   7] }"#,
-        r#"3: rule "a", field `match`: this is a whole number; write a text, in quotes"#,
+        r#"3: rule "a", field `match`: this is a whole number; write a string, in quotes"#,
     );
     refuses_rule(
         r#"match = { route = ["/a", "b**"] }"#,
@@ -355,12 +355,16 @@ fn rejects_ambiguous_conditions() {
         r#"2: rule "a", field `match`: an empty list, which nothing matches; write a network, or leave "ip" out"#,
     );
     refuses_rule(
+        r#"match = { path = '^/users/\d+$' }"#,
+        r#"2: rule "a", field `match`: "^/users/\\d+$" looks like a regular expression, and patterns are not; write * for any text, as in "/api/*", a list for alternatives, or { exact = "^/users/\\d+$" } to take it literally"#,
+    );
+    refuses_rule(
         r#"match = { ip = "10.*" }"#,
         r#"2: rule "a", field `match`: addresses are matched by network; write for example { cidr = ["10.0.0.0/8"] }"#,
     );
     refuses_rule(
         r#"match = { ip = "localhost" }"#,
-        r#"2: rule "a", field `match`: "localhost" is no address; write one such as "203.0.113.7", or a network such as "203.0.113.0/24""#,
+        r#"2: rule "a", field `match`: "localhost" is not an IP address; write one such as "203.0.113.7", or a network such as "203.0.113.0/24""#,
     );
     refuses_rule(
         r#"match = { ip = { not = "2001:db8::/80" } }"#,
@@ -372,7 +376,7 @@ fn rejects_ambiguous_conditions() {
     );
     refuses_rule(
         "match = { route = { prefix = 5 } }",
-        r#"2: rule "a", field `match`: this is a whole number; write a text, in quotes"#,
+        r#"2: rule "a", field `match`: this is a whole number; write a string, in quotes"#,
     );
     refuses_rule(
         r#"match = { "" = "x" }"#,

@@ -120,7 +120,10 @@ pub fn request_in(uri: &Uri) -> Result<Request<'_>, Problem> {
 }
 
 fn amount(name: &str, value: &str) -> Result<u64, Problem> {
-    value.parse().map_err(|_| Problem::in_field(name, "no whole number; write for example cost=2"))
+    value.parse().map_err(|_| {
+        let message = format!("expected a whole number, got {value:?}; write for example cost=2");
+        Problem::in_field(name, &message)
+    })
 }
 
 impl<'e> ExplainedAnswer<'e> {

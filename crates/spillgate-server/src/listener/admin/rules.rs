@@ -131,7 +131,7 @@ pub async fn set_mode(
     let body = body::read(body).await?;
     let Object(fields): Object<ModeFields<'_>> = json::parse(&body)?;
     let Text(mode) = &fields.mode;
-    let no_mode = || format!("{mode:?} is no mode; write enforce, shadow or off");
+    let no_mode = || format!("{mode:?} is not a mode; write enforce, shadow or off");
     let mode = Mode::named(mode).ok_or_else(|| Problem::in_field("mode", &no_mode()))?;
     let expires_at = fields.expires_at.map(|Instant(instant)| instant);
     let note = holder.note(fields.reason.as_ref().map(|Text(reason)| &**reason))?;

@@ -60,7 +60,7 @@ impl Problem {
         let message = shortened(message);
         Problem::new(
             StatusCode::BAD_REQUEST,
-            format!("the body is no JSON: {message} at line {line}, column {column}"),
+            format!("the body is not JSON: {message} at line {line}, column {column}"),
         )
     }
 

@@ -54,7 +54,7 @@ fn key(bytes: &[u8]) -> Result<&str, String> {
         return Err("key: is empty; name the subject of the limit".to_owned());
     }
     std::str::from_utf8(bounded("key", bytes)?)
-        .map_err(|_| "key: is no UTF-8; send it as hexadecimal digits".to_owned())
+        .map_err(|_| "key: its bytes are not UTF-8; send it as hexadecimal digits".to_owned())
 }
 
 fn bounded<'a>(argument: &str, bytes: &'a [u8]) -> Result<&'a [u8], String> {
@@ -71,7 +71,7 @@ pub fn name<'a>(argument: &str, bytes: &'a [u8]) -> Result<&'a str, String> {
     let name = std::str::from_utf8(bytes).ok();
     name.filter(|name| (1..=NAME_MAX).contains(&name.len())).ok_or_else(|| {
         format!(
-            "{argument}: {} is no name; names are 1 to {NAME_MAX} bytes of UTF-8",
+            "{argument}: {} is not a valid name; names are 1 to {NAME_MAX} bytes of UTF-8",
             quoted(bytes)
         )
     })
@@ -88,7 +88,7 @@ pub fn cost(text: &[u8]) -> Result<Cost<'_>, String> {
         let Some(equals) = part.iter().position(|byte| *byte == b'=') else {
             let part = quoted(part);
             return Err(format!(
-                "cost: {part} is no unit with its number; write for example requests=1,tokens=900"
+                "cost: {part} is not a unit with its number; write for example requests=1,tokens=900"
             ));
         };
         let unit = name("unit of cost", &part[..equals])?;
@@ -110,7 +110,7 @@ pub fn number(argument: &str, text: &[u8], range: RangeInclusive<u64>) -> Result
     let number = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
     number.filter(|number| range.contains(number)).ok_or_else(|| {
         let (least, most) = range.into_inner();
-        format!("{argument}: {} is no whole number from {least} to {most}", quoted(text))
+        format!("{argument}: {} is not a whole number from {least} to {most}", quoted(text))
     })
 }
 
@@ -162,16 +162,19 @@ mod tests {
     fn an_error_names_the_argument_and_the_fix() {
         for (line, complaint) in [
             (" 1 1 1", "key: is empty; name the subject of the limit"),
-            ("u 1000000000 1 1", "max_burst: '1000000000' is no whole number from 0 to 999999999"),
-            ("u -1 1 1", "max_burst: '-1' is no whole number from 0"),
-            ("u 1.5 1 1", "max_burst: '1.5' is no whole number"),
-            ("u 1 0 1", "count: '0' is no whole number from 1 to 1000000000"),
-            ("u 1 +1 1", "count: '+1' is no whole number"),
-            ("u 1 1 0", "period: '0' is no whole number from 1 to 31622400"),
-            ("u 1 1 31622401", "period: '31622401' is no whole number"),
-            ("u 1 1 1 -1", "quantity: '-1' is no whole number from 0"),
-            ("u 1 1 1 x\r\n", r"quantity: 'x\r\n' is no whole number"),
-            ("u 1 1  1", "period: '' is no whole number"),
+            (
+                "u 1000000000 1 1",
+                "max_burst: '1000000000' is not a whole number from 0 to 999999999",
+            ),
+            ("u -1 1 1", "max_burst: '-1' is not a whole number from 0"),
+            ("u 1.5 1 1", "max_burst: '1.5' is not a whole number"),
+            ("u 1 0 1", "count: '0' is not a whole number from 1 to 1000000000"),
+            ("u 1 +1 1", "count: '+1' is not a whole number"),
+            ("u 1 1 0", "period: '0' is not a whole number from 1 to 31622400"),
+            ("u 1 1 31622401", "period: '31622401' is not a whole number"),
+            ("u 1 1 1 -1", "quantity: '-1' is not a whole number from 0"),
+            ("u 1 1 1 x\r\n", r"quantity: 'x\r\n' is not a whole number"),
+            ("u 1 1  1", "period: '' is not a whole number"),
             ("u 900000000 1 31622400", "max_burst: a full bucket of 900000001 would take longer"),
         ] {
             let error = refusal(cl_throttle, line);
@@ -187,7 +190,7 @@ mod tests {
     fn a_check_has_attributes_in_pairs_and_a_cost_by_unit() {
         let line = "web requests=1,tokens=900 ip 203.0.113.7 route /login";
         let Ok((request, Answer::Check)) = parse(sg_check, line) else {
-            panic!("{line} is no check by the rules");
+            panic!("{line} is not a check by the rules");
         };
         assert_eq!(request.inline_limit(), None);
         assert_eq!(request.domain(), "web");
@@ -196,18 +199,18 @@ mod tests {
         let units: Vec<String> = (0..33).map(|number| format!("u{number}=1")).collect();
         let many_units = format!("web {}", units.join(","));
         for (line, complaint) in [
-            (" 1", "domain: '' is no name"),
-            ("web x", "cost: 'x' is no whole number from 0"),
-            ("web tokens=1,2", "cost: '2' is no unit with its number"),
-            ("web requests=1,tokens", "cost: 'tokens' is no unit with its number"),
-            ("web tokens=", "cost: '' is no whole number"),
-            ("web =1", "unit of cost: '' is no name"),
+            (" 1", "domain: '' is not a valid name"),
+            ("web x", "cost: 'x' is not a whole number from 0"),
+            ("web tokens=1,2", "cost: '2' is not a unit with its number"),
+            ("web requests=1,tokens", "cost: 'tokens' is not a unit with its number"),
+            ("web tokens=", "cost: '' is not a whole number"),
+            ("web =1", "unit of cost: '' is not a valid name"),
             ("web requests=1,requests=2", "cost: unit \"requests\" is there twice"),
             ("web tokens=1,requests=1,tokens=1", "cost: unit \"tokens\" is there twice"),
             (&many_units, "cost: more than 32 units"),
             ("web 1 ip", "attribute 'ip': has no value"),
             ("web 1 ip a ip b", "attribute \"ip\": is there twice"),
-            ("web 1  a", "attribute: '' is no name"),
+            ("web 1  a", "attribute: '' is not a valid name"),
         ] {
             let error = refusal(sg_check, line);
             assert!(error.starts_with(complaint), "{line}: {error}");

@@ -34,7 +34,9 @@ pub fn reserve<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
         let text = text.filter(|text| (1..=RESERVATION_NAME_MAX).contains(&text.len()));
         reserve = reserve.under(text.ok_or_else(|| {
             let id = quoted(arguments[3]);
-            format!("id: {id} is no id; write 1 to {RESERVATION_NAME_MAX} bytes of UTF-8, or -")
+            format!(
+                "id: {id} is not a valid id; write 1 to {RESERVATION_NAME_MAX} bytes of UTF-8, or -"
+            )
         })?);
     }
     let as_check: Vec<&[u8]> = arguments[..2].iter().chain(&arguments[4..]).copied().collect();
@@ -147,17 +149,17 @@ mod tests {
             read(&arguments).map(|_| ()).expect_err(line)
         };
         for (line, complaint) in [
-            ("web 1 0 -", "ttl_ms: '0' is no whole number from 1 to 86400000"),
-            ("web 1 86400001 -", "ttl_ms: '86400001' is no whole number from 1 to 86400000"),
-            ("web 1 x -", "ttl_ms: 'x' is no whole number"),
-            ("web 1 1000 ", "id: '' is no id; write 1 to 128 bytes"),
-            ("web x 1000 -", "cost: 'x' is no whole number"),
+            ("web 1 0 -", "ttl_ms: '0' is not a whole number from 1 to 86400000"),
+            ("web 1 86400001 -", "ttl_ms: '86400001' is not a whole number from 1 to 86400000"),
+            ("web 1 x -", "ttl_ms: 'x' is not a whole number"),
+            ("web 1 1000 ", "id: '' is not a valid id; write 1 to 128 bytes"),
+            ("web x 1000 -", "cost: 'x' is not a whole number"),
             ("web 1 1000 - ip", "attribute 'ip': has no value"),
         ] {
             let error = refusal(reserve, line);
             assert!(error.starts_with(complaint), "{line}: {error}");
         }
-        assert!(refusal(settle, "x 1").starts_with("receipt: this is no receipt"));
+        assert!(refusal(settle, "x 1").starts_with("receipt: this is not a receipt"));
         assert!(refusal(renew, "AQAB 0").starts_with("ttl_ms: '0'"));
     }
 

@@ -195,7 +195,7 @@ impl<'t> Reader<'t, '_> {
         }
         let (unit, window) = unit.map_err(|given| {
             let units = UNITS.map(|(name, _)| name).join(", ");
-            Note::error(fields.line, format!("{given:?} is no unit; write one of {units}"))
+            Note::error(fields.line, format!("{given:?} is not a unit; write one of {units}"))
         })?;
         let days = window.strip_suffix('d').filter(|days| days.parse::<u32>().is_ok());
         if let Some(days) = days {
@@ -207,7 +207,7 @@ impl<'t> Reader<'t, '_> {
         }
         let count = fields.text("requests_per_unit")?.unwrap_or_else(|| "0".to_owned());
         let Ok(count) = count.parse::<u64>() else {
-            let message = format!("{count:?} is no count of requests; write a whole number");
+            let message = format!("{count:?} is not a count of requests; write a whole number");
             return Err(Note::error(fields.line, message));
         };
         if count > COUNT_MAX {
@@ -260,7 +260,12 @@ impl<'y> Fields<'_, 'y> {
         let mut merged = Vec::new();
         for (key, value) in mapping {
             match scalar(self.text, key) {
-                None => return Err(Note::error(line, "the name of a field is no text")),
+                None => {
+                    return Err(Note::error(
+                        line,
+                        "the name of a field is not a string; write it in quotes",
+                    ));
+                }
                 Some(name) if name == "<<" => merged.push(value),
                 Some(name) if self.get(&name).is_none() => self.fields.push((name, value)),
                 Some(_) => {}
@@ -291,8 +296,12 @@ impl<'y> Fields<'_, 'y> {
     fn text(&self, field: &str) -> Result<Option<String>, Note> {
         let Some(value) = self.get(field) else { return Ok(None) };
         let text = scalar(self.text, value);
-        let text =
-            text.ok_or_else(|| Note::error(line_of(value), format!("{field} is no text")))?;
+        let text = text.ok_or_else(|| {
+            Note::error(
+                line_of(value),
+                format!("{field} is not a string; write one value, in quotes if need be"),
+            )
+        })?;
         Ok(Some(text))
     }
 
@@ -311,7 +320,10 @@ impl<'y> Fields<'_, 'y> {
         match &value.data {
             YamlData::Value(Scalar::Null) => Ok(None),
             YamlData::Sequence(list) => Ok(Some(list)),
-            _ => Err(Note::error(line_of(value), format!("{field} is no list"))),
+            _ => Err(Note::error(
+                line_of(value),
+                format!("{field} is not a list; begin each entry with a - on a line of its own"),
+            )),
         }
     }
 

@@ -144,7 +144,7 @@ impl LimiterBuilder {
     /// ```
     /// use spillgate::Limiter;
     ///
-    /// // Each of three instances enforces a third of every limit while the store is away.
+    /// // Each of three instances enforces a third of every limit while the store is down.
     /// let builder = Limiter::builder().redis("redis://10.0.0.1:6379").expected_instances(3);
     /// ```
     pub fn expected_instances(mut self, instances: u32) -> LimiterBuilder {
@@ -247,7 +247,7 @@ impl LimiterBuilder {
 
     /// Requires the store at start: [`build`](Self::build) fails if the store does not decide within `timeout`.
     ///
-    /// Without it a limiter starts while the store is away, and decides by each rule's `on_outage` until the store
+    /// Without it a limiter starts while the store is down, and decides by each rule's `on_outage` until the store
     /// answers.
     ///
     /// ```

@@ -124,7 +124,7 @@ fn a_worker_of_the_campaign() {
             "sentinels" => builder.sentinel(Sentinels::NAME, urls),
             "cluster" => builder.cluster(urls),
             "ring" => builder.ring(ring(&urls)),
-            other => panic!("{other} is no kind of store"),
+            other => panic!("{other} is not a kind of store"),
         };
         let limiter = builder.expected_instances(PROCESSES as u32).build().await.unwrap();
         println!("\n{READY}");

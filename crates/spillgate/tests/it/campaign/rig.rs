@@ -167,7 +167,7 @@ fn cause_on_server(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy) {
             sleep(LASTS);
             drop(busy);
         }
-        _ => panic!("{fault:?} is no fault of one server"),
+        _ => panic!("{fault:?} is not a fault of one server"),
     }
 }
 
@@ -194,7 +194,7 @@ fn cause_on_ring_node(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy
             server.resume();
         }
         Fault::BlackHoled => network(Network::BlackHole),
-        _ => panic!("{fault:?} is no fault of a ring"),
+        _ => panic!("{fault:?} is not a fault of a ring"),
     }
 }
 
@@ -238,7 +238,7 @@ fn cause_on_sentinels(fault: Fault, watched: &mut Sentinels) {
             sleep(Duration::from_millis(700));
             watched.servers()[primary].resume();
         }
-        _ => panic!("{fault:?} is no fault of a watched primary"),
+        _ => panic!("{fault:?} is not a fault of a watched primary"),
     }
 }
 
@@ -272,7 +272,7 @@ fn cause_on_cluster(fault: Fault, cluster: &mut Cluster) {
             cluster.node_mut(primary).kill();
             assert_ne!(cluster.owner_of(slot), primary, "the replica takes over");
         }
-        _ => panic!("{fault:?} is no fault of a cluster"),
+        _ => panic!("{fault:?} is not a fault of a cluster"),
     }
 }
 

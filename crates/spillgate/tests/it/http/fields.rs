@@ -66,7 +66,7 @@ fn members(headers: &HeaderMap, name: &str) -> Vec<(String, Vec<(String, Paramet
         .map(|member| {
             let ListEntry::Item(item) = member else { panic!("an inner list in {line:?}") };
             let BareItem::String(name) = item.bare_item else {
-                panic!("{:?} is no string in {line:?}", item.bare_item)
+                panic!("{:?} is not a string in {line:?}", item.bare_item)
             };
             let parameters = item.params.into_iter().map(|(key, value)| {
                 let value = match value {

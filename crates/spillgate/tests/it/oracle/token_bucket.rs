@@ -226,6 +226,6 @@ fn whole(number: impl Into<BigInt>) -> Number {
 }
 
 fn integer(number: Number) -> u64 {
-    assert!(number.is_integer(), "{number} is no whole number");
+    assert!(number.is_integer(), "{number} is not a whole number");
     super::number(number.to_integer())
 }

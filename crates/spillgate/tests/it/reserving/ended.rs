@@ -138,7 +138,7 @@ fn an_id_that_is_in_use_for_another_subject_is_a_conflict() {
                 let known = counted();
                 let taken = limiter.reserve(&of_both(&theirs), &for_a_minute(&id)).await;
                 assert_eq!(taken.err(), Some(ReservationError::Conflict), "{id}");
-                assert_eq!(counted(), known, "{id}: a conflict is no decision");
+                assert_eq!(counted(), known, "{id}: a conflict is not a decision");
             }
             assert_eq!(remaining(&one.peek(&of_both(&theirs)).await), before, "{id}");
             let again = other.reserve(&of_both(&mine), &for_a_minute(&id)).await.unwrap();

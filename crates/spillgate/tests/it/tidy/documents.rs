@@ -96,7 +96,7 @@ fn names_are_distinguished_from_other_quoted_text() {
     }
     for other in ["100/second", "POST /v1/check", "/v1/check", "application/json", "check", "1/2.5"]
     {
-        assert!(!is_path(other), "{other} is no path");
+        assert!(!is_path(other), "{other} is not a path");
     }
 }
 

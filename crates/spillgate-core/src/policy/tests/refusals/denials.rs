@@ -38,7 +38,9 @@ fn rejects_statuses_that_are_no_errors() {
     for status in [r#""429""#, "-429", "429.0"] {
         refuses_denial(
             &format!("{{ status = {status} }}"),
-            "`status`: this is no whole number from 0 up; write for example status = 429",
+            &format!(
+                "`status`: expected a whole number from 0 up, got {status}; write for example status = 429"
+            ),
         );
     }
 }
@@ -53,10 +55,10 @@ fn rejects_bodies_that_cannot_be_sent() {
         r#"{ json = { a = "no" }, text = "no" }"#,
         "`json`: a response has one body, and `text` is one; keep one of them",
     );
-    refuses_denial("{ text = 5 }", "`text`: this is a whole number; write a text, in quotes");
+    refuses_denial("{ text = 5 }", "`text`: this is a whole number; write a string, in quotes");
     refuses_denial(
         r#"{ json = "{}" }"#,
-        r#"`json`: this is a text; write a table: json = { title = "Too many logins" }"#,
+        r#"`json`: this is a string; write a table: json = { title = "Too many logins" }"#,
     );
     refuses_denial(
         &format!("{{ text = {:?} }}", "a".repeat(4_097)),
@@ -78,12 +80,12 @@ fn rejects_values_that_json_does_not_have() {
     for number in ["inf", "-inf", "nan", "+nan"] {
         refuses_denial(
             &format!("{{ json = {{ a = {number} }} }}"),
-            &format!("`json`: {number} is no number in JSON; write it as a text"),
+            &format!("`json`: {number} is not a number in JSON; write it as a string"),
         );
     }
     refuses_denial(
         "{ json = { a = [99999999999999999999] } }",
-        "`json`: 99999999999999999999 is too large a number; write it as a text",
+        "`json`: 99999999999999999999 is too large a number; write it as a string",
     );
     refuses_denial(
         &format!("{{ json = {{ a = {}1{} }} }}", "[".repeat(17), "]".repeat(17)),
@@ -127,13 +129,13 @@ fn rejects_header_fields_that_http_or_spillgate_sets() {
     );
     refuses_denial(
         "{ headers = { x-reason = 5 } }",
-        "`headers`: this is a whole number; write a text, in quotes",
+        "`headers`: this is a whole number; write a string, in quotes",
     );
     for name in ["", "x reason", "x:y", ":status", "é"] {
         refuses_denial(
             &format!("{{ headers = {{ \"{name}\" = \"a\" }} }}"),
             &format!(
-                r#"`headers`: "{name}" is no name of a header field; write for example x-reason"#
+                r#"`headers`: "{name}" is not the name of a header field; write for example x-reason"#
             ),
         );
     }

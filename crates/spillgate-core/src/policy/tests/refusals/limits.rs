@@ -6,15 +6,19 @@ use super::{refuses, refuses_rule};
 fn rejects_lists_without_limits() {
     refuses_rule(
         r#"limits = "5/minute""#,
-        r#"2: rule "a", field `limits`: this is a text; write a list: limits = [...]"#,
+        r#"2: rule "a", field `limits`: this is a string; write a list: limits = ["5/minute"]"#,
     );
+    for table in ["[rule.limits]\nquota = \"5/minute\"", "limits = { quota = \"5/minute\" }"] {
+        let message = r#"rule "a", field `limits`: this is one table; write a list, such as limits = ["5/minute"], or [[rule.limits]] with two brackets above each limit"#;
+        refuses(&format!("[[rule]]\nname = \"a\"\nkey = []\n{table}"), &format!("4: {message}"));
+    }
     refuses_rule(
         "limits = []",
         r#"2: rule "a", field `limits`: an empty list; write for example limits = ["5/minute"], or "unlimited" for no limit"#,
     );
     refuses_rule(
         "limits = [5]",
-        r#"2: rule "a", limit "0", field `limits`: this is neither a text nor a table; write "5/minute" or { quota = "5/minute" }"#,
+        r#"2: rule "a", limit "0", field `limits`: this is neither a string nor a table; write "5/minute" or { quota = "5/minute" }"#,
     );
     refuses_rule(
         &format!(r#"limits = ["unlimited"{}]"#, r#", "1/day""#.repeat(64)),
@@ -26,7 +30,7 @@ fn rejects_lists_without_limits() {
 fn rejects_wrong_limits() {
     refuses_rule(
         r#"limits = ["5/fortnight"]"#,
-        r#"2: rule "a", limit "0", field `limits`: "fortnight" is no length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"#,
+        r#"2: rule "a", limit "0", field `limits`: "5/fortnight" is not a quota: "fortnight" is not a length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"#,
     );
     refuses_rule(
         r#"limits = [
@@ -41,11 +45,11 @@ fn rejects_wrong_limits() {
     );
     refuses_rule(
         r#"limits = [{ quota = "5/minute", burst = -1 }]"#,
-        r#"2: rule "a", limit "0", field `burst`: this is no whole number from 0 up; write for example burst = 200"#,
+        r#"2: rule "a", limit "0", field `burst`: expected a whole number from 0 up, got -1; write for example burst = 200"#,
     );
     refuses_rule(
         r#"limits = [{ quota = "5/minute", burst = "10" }]"#,
-        r#"2: rule "a", limit "0", field `burst`: this is no whole number from 0 up; write for example burst = 200"#,
+        r#"2: rule "a", limit "0", field `burst`: expected a whole number from 0 up, got "10"; write for example burst = 200"#,
     );
     refuses_rule(
         r#"limits = [{ quota = "5/minute", algoritm = "sliding-log" }]"#,
@@ -53,7 +57,7 @@ fn rejects_wrong_limits() {
     );
     refuses_rule(
         r#"limits = ["none"]"#,
-        r#"2: rule "a", limit "0", field `limits`: there is no quota "none"; write "unlimited" for no limit, "block" to allow nothing, or for example "5/minute""#,
+        r#"2: rule "a", limit "0", field `limits`: "none" is not a quota; write "unlimited" for no limit, "block" to allow nothing, or for example "5/minute""#,
     );
     refuses_rule(
         r#"limits = [{ quota = "5", algorithm = "concurrency", hold = "30s" }]"#,
@@ -61,7 +65,7 @@ fn rejects_wrong_limits() {
     );
     refuses_rule(
         r#"limits = [{ quota = "5/minute", algorithm = "leaky" }]"#,
-        r#"2: rule "a", limit "0", field `algorithm`: "leaky" is no algorithm; write token-bucket, fixed-window, sliding-log, sliding-window or concurrency"#,
+        r#"2: rule "a", limit "0", field `algorithm`: "leaky" is not an algorithm; write token-bucket, fixed-window, sliding-log, sliding-window or concurrency"#,
     );
     refuses_rule(
         r#"limits = [{ quota = "5/minute", algorithm = "fixed-window", burst = 5 }]"#,
@@ -69,7 +73,7 @@ fn rejects_wrong_limits() {
     );
     refuses_rule(
         r#"limits = [{ quota = "5/day", algorithm = "fixed-window", time_zone = "Berlin" }]"#,
-        r#"2: rule "a", limit "0", field `time_zone`: "Berlin" is no time zone; write an IANA name such as "Europe/Berlin""#,
+        r#"2: rule "a", limit "0", field `time_zone`: "Berlin" is not a time zone; write an IANA name such as "Europe/Berlin""#,
     );
     refuses_rule(
         r#"limits = [{ quota = "5", algorithm = "concurrency" }]"#,
@@ -77,11 +81,11 @@ fn rejects_wrong_limits() {
     );
     refuses_rule(
         r#"limits = [{ name = "a b", quota = "5/day" }]"#,
-        r#"2: rule "a", limit "a b", field `name`: "a b" is no name; write 1 to 64 of A-Z a-z 0-9 _ . / -"#,
+        r#"2: rule "a", limit "a b", field `name`: "a b" is not a valid name; write 1 to 64 of A-Z a-z 0-9 _ . / -"#,
     );
     refuses_rule(
         r#"limits = [{ quota = "5/day", unit = "" }]"#,
-        r#"2: rule "a", limit "0", field `unit`: "" is no name; write 1 to 64 of A-Z a-z 0-9 _ . / -"#,
+        r#"2: rule "a", limit "0", field `unit`: "" is not a valid name; write 1 to 64 of A-Z a-z 0-9 _ . / -"#,
     );
     refuses(
         r#"[[rule]]
@@ -91,7 +95,7 @@ key = []
 quota = "5/day"
 [[rule.limits]]
 quota = "5/never""#,
-        r#"7: rule "a", limit "1", field `quota`: "never" is no length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"#,
+        r#"7: rule "a", limit "1", field `quota`: "5/never" is not a quota: "never" is not a length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"#,
     );
 }
 

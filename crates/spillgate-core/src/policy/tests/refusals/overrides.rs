@@ -55,7 +55,7 @@ fn rejects_invalid_subjects() {
         r#"rule = "api"
 subject = "u"
 limits = ["9/second"]"#,
-        r#"7: override of "api", field `subject`: this is a text; write a table of attributes: subject = { ip = "203.0.113.7" }"#,
+        r#"7: override of "api", field `subject`: this is a string; write a table of attributes: subject = { ip = "203.0.113.7" }"#,
     );
     refuses_override(
         r#"rule = "api"
@@ -67,7 +67,7 @@ limits = ["9/second"]"#,
         r#"rule = "api"
 subject = { user = 5 }
 limits = ["9/second"]"#,
-        r#"7: override of "api", field `subject`: this is a whole number; write a text, in quotes"#,
+        r#"7: override of "api", field `subject`: this is a whole number; write a string, in quotes"#,
     );
     refuses_override(
         r#"rule = "api"
@@ -99,7 +99,7 @@ fn rejects_values_that_are_no_subject() {
     };
     by_address(
         "{ ip = 'localhost' }",
-        r#""ip": "localhost" is no address; write one such as "203.0.113.7", or a network such as "203.0.113.0/24""#,
+        r#""ip": "localhost" is not an IP address; write one such as "203.0.113.7", or a network such as "203.0.113.0/24""#,
     );
     by_address(
         "{ ip = '2001:db8::1:0/112' }",
@@ -141,7 +141,7 @@ limits = ["9/second", { name = "0", quota = "9/day" }]"#,
         r#"rule = "api"
 subject = { user = "u" }
 limits = ["9/hour", { quota = "9/fortnight" }]"#,
-        r#"8: override of "api", limit "1", field `quota`: "fortnight" is no length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"#,
+        r#"8: override of "api", limit "1", field `quota`: "9/fortnight" is not a quota: "fortnight" is not a length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"#,
     );
     refuses_override(
         r#"rule = "api"
