@@ -10,7 +10,7 @@ pub(crate) fn instead(command: &str, usage: &clap::Error) -> Option<String> {
 }
 
 /// Command, flag, and what to use instead.
-const GONE: [(&str, &str, &str); 15] = [
+const GONE: [(&str, &str, &str); 16] = [
     (
         "bench",
         "--connections",
@@ -23,6 +23,7 @@ const GONE: [(&str, &str, &str); 15] = [
         "leave it out; the report is a table, and --json has its figures for other programs",
     ),
     ("admin", "--limit", "write --quota, as for `spillgate check`"),
+    ("check", "--limit", "write --quota"),
     ("simulate", "--svg", "leave it out; the report lists the times with the most denials"),
     ("simulate", "--quota", A_FILE),
     ("simulate", "--burst", A_FILE),

@@ -113,6 +113,24 @@ fn a_bad_check_is_a_400_that_names_its_field() {
 }
 
 #[test]
+fn an_answer_repeats_the_id_of_its_request_and_an_error_always_has_one() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let long = "x".repeat(129);
+    let allowed = r#"{"key":"u","limit":{"quota":"5/minute"}}"#;
+    for (path, body) in [("/v1/check", allowed), ("/v1/check", "{"), ("/nowhere", "")] {
+        let is_error = body != allowed;
+        for (sent, repeated) in [("4f-1c", true), (long.as_str(), false), ("a b", false)] {
+            let headers = [("Host", "localhost"), ("X-Request-Id", sent)];
+            let reply = client.send_with("POST", path, &headers, body.as_bytes()).unwrap();
+            let id = reply.header("x-request-id");
+            assert_eq!(id == Some(sent), repeated, "{path} {body}: {reply:?}");
+            assert_eq!(id.is_some(), repeated || is_error, "{path} {body}: {reply:?}");
+        }
+    }
+}
+
+#[test]
 fn a_null_field_counts_as_absent() {
     let server = Server::start(&[]);
     let nulls =
@@ -316,7 +334,12 @@ fn expect_problem(reply: &Reply, status: u16, title: &str, field: &str, part: &s
     assert_eq!(reply.status, status, "{context}");
     assert_eq!(reply.header("content-type"), Some("application/problem+json"), "{context}");
     let problem = reply.json();
-    assert_eq!(problem["type"], "about:blank", "{context}");
+    let page = "/blob/main/docs/reference/errors.md#codes-over-http";
+    assert!(problem["type"].as_str().unwrap().ends_with(page), "{context}");
+    assert!(reply.header("x-request-id").is_some_and(|id| !id.is_empty()), "{context}");
+    let table = include_str!("../../../../docs/reference/errors.md");
+    let row = format!("\n| `{}` | {status} |", problem["code"].as_str().unwrap());
+    assert!(table.contains(&row), "docs/reference/errors.md has no row {row:?}: {context}");
     assert_eq!(problem["title"], title, "{context}");
     assert_eq!(problem["status"], status, "{context}");
     assert_eq!(

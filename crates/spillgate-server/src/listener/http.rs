@@ -23,6 +23,7 @@ pub mod json;
 pub mod limit;
 pub mod problem;
 pub mod request;
+mod request_id;
 pub mod reservation;
 pub mod room;
 

@@ -65,7 +65,7 @@ impl<'t> Reader<'_, 't> {
             Some(("prefix", prefix)) => {
                 let text = self.table.text_of(FIELD, prefix)?.text;
                 if let AttributeType::Ip(_) = self.of_type {
-                    return Err(self.wrong(prefix, NO_PREFIX));
+                    return Err(self.wrong(prefix, no_prefix(text)));
                 }
                 any_of.globs.push(match self.of_type {
                     AttributeType::Path(form) => Glob::of_prefix(&form.cased(text)),
@@ -102,7 +102,7 @@ impl<'t> Reader<'_, 't> {
         }
         let glob = match self.of_type {
             AttributeType::Ip(_) if text == "*" => Glob::of_text(text),
-            AttributeType::Ip(_) => return Err(self.wrong(value, NO_PREFIX)),
+            AttributeType::Ip(_) => return Err(self.wrong(value, no_prefix(text))),
             AttributeType::Path(form) => form.glob(text),
             AttributeType::Text => Glob::of_text(text),
         };
@@ -206,6 +206,12 @@ fn is_regex(text: &str) -> bool {
     anchored || REGEX_PARTS.iter().any(|part| text.contains(part))
 }
 
+fn no_prefix(text: &str) -> String {
+    format!(
+        "{text:?} is a part of an address, and addresses are matched by network; write for example {{ cidr = [\"10.0.0.0/8\"] }}"
+    )
+}
+
 /// Makes the problem that a table is no pattern.
 fn no_pattern(
     table: &Table<'_>,
@@ -234,7 +240,5 @@ const KINDS: [&str; 5] = ["exact", "prefix", "cidr", "absent", "not"];
 const REGEX_ENDS: [&str; 5] = ["/.*", "*$", "+$", ")$", "]$"];
 const REGEX_PARTS: [&str; 9] =
     ["\\d+", "\\d*", "\\d{", "\\w+", "\\w*", "[0-9]", "[a-z", "[^", "(?"];
-const NO_PREFIX: &str =
-    "addresses are matched by network; write for example { cidr = [\"10.0.0.0/8\"] }";
 const NO_PATH: &str = "matches no path: paths begin with /, have no query and no //, and are not escaped without need; \
                        write {name} for one whole segment and * for any text";

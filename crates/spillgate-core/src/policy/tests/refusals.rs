@@ -360,7 +360,7 @@ fn rejects_ambiguous_conditions() {
     );
     refuses_rule(
         r#"match = { ip = "10.*" }"#,
-        r#"2: rule "a", field `match`: addresses are matched by network; write for example { cidr = ["10.0.0.0/8"] }"#,
+        r#"2: rule "a", field `match`: "10.*" is a part of an address, and addresses are matched by network; write for example { cidr = ["10.0.0.0/8"] }"#,
     );
     refuses_rule(
         r#"match = { ip = "localhost" }"#,

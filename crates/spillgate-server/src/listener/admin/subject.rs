@@ -92,7 +92,11 @@ pub fn listing(uri: &Uri, listed: Listed) -> Result<(Option<Cow<'_, str>>, usize
             "rule" => once(&mut rule, &name, value)?,
             "n" => {
                 let asked = value.parse().ok().filter(|n| (1..=max).contains(n));
-                let no_n = || format!("expected a number from 1 to {max}; write for example n=20");
+                let no_n = || {
+                    format!(
+                        "expected a number from 1 to {max}, got {value:?}; write for example n=20"
+                    )
+                };
                 once(&mut n, &name, asked.ok_or_else(|| Problem::in_field("n", &no_n()))?)?;
             }
             _ => {

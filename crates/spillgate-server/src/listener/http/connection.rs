@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::problem::Problem;
-use super::{check_by, is_check};
+use super::{check_by, is_check, request_id};
 use crate::app::App;
 use crate::listener::{
     Browsers, Call, Connection, ConnectionState, FailedLogins, Metering, Peer, Protocol, Shown,
@@ -84,6 +84,7 @@ impl Http {
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Either<Full<Bytes>, Body>>, Infallible>> + use<> {
         let stage = client.stage.clone();
+        let request_id = request_id::sent(request.headers());
         client.state.note_call();
         let call = Call::on(&client.state);
         let mut request = request.map(|body| CountedBody::new(&call, body));
@@ -121,6 +122,11 @@ impl Http {
                 }
                 Answering::ByRoutes(answer) => answer.await?.map(Either::Right),
             };
+            // An id for each answer would cost every check a header, and only a refused request is looked for later.
+            let is_refused = answer.status().is_client_error() || answer.status().is_server_error();
+            if let Some(id) = request_id.or_else(|| is_refused.then(request_id::made)) {
+                answer.headers_mut().insert(request_id::X_REQUEST_ID, id);
+            }
             if *stage.borrow() != Stage::Open {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }

@@ -168,6 +168,7 @@ impl From<UnknownName> for Problem {
 #[derive(Serialize)]
 struct Body9457<'p> {
     r#type: &'static str,
+    code: &'static str,
     title: &'static str,
     status: u16,
     detail: &'p str,
@@ -182,6 +183,25 @@ struct Body9457<'p> {
 }
 
 impl Problem {
+    /// Returns the stable name of the problem, on which a client can decide what to do.
+    fn code(&self) -> &'static str {
+        match (self.kind, self.status) {
+            (Kind::Ended(_), _) => "ended",
+            (Kind::Overloaded, _) => "overloaded",
+            (_, StatusCode::BAD_REQUEST) => "invalid-request",
+            (_, StatusCode::UNAUTHORIZED) => "unauthorized",
+            (_, StatusCode::FORBIDDEN) => "forbidden",
+            (_, StatusCode::NOT_FOUND) => "not-found",
+            (_, StatusCode::METHOD_NOT_ALLOWED) => "method-not-allowed",
+            (_, StatusCode::REQUEST_TIMEOUT) => "request-timeout",
+            (_, StatusCode::CONFLICT) => "conflict",
+            (_, StatusCode::PAYLOAD_TOO_LARGE) => "too-large",
+            (_, StatusCode::SERVICE_UNAVAILABLE) => "unavailable",
+            // Forward auth with a domain that the settings refuse.
+            _ => "misconfigured",
+        }
+    }
+
     /// Returns the problem details as JSON.
     pub fn json(&self) -> Vec<u8> {
         let detail = match self.field.as_str() {
@@ -194,8 +214,8 @@ impl Problem {
             Kind::Overloaded => (Some(Reason::Overloaded.as_str()), None),
         };
         let body = Body9457 {
-            // RFC 9457's type for a problem that the status describes and no page explains further.
-            r#type: "about:blank",
+            r#type: TYPE,
+            code: self.code(),
             title: self.status.canonical_reason().unwrap_or_default(),
             status: self.status.as_u16(),
             detail: &detail,
@@ -233,6 +253,9 @@ fn shortened(text: &str) -> String {
     }
 }
 
+/// The page that explains every code.
+const TYPE: &str =
+    concat!(env!("CARGO_PKG_HOMEPAGE"), "/blob/main/docs/reference/errors.md#codes-over-http");
 /// The most characters of a text: longer than every message of this program.
 const TEXT_MAX: usize = 300;
 
