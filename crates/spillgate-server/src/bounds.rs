@@ -27,8 +27,8 @@ pub(crate) const NO_ROOM: &str = "there is no room for another record, or the st
 
 /// The message to a client whose reservation is ended in part. The log names the server that is out of reach, which
 /// clients need not know.
-pub(crate) const PART_AWAY: &str =
-    "a part of the store is out of reach, and the rest is done; repeat the same call";
+pub(crate) const PART_DOWN: &str =
+    "a part of the store is down, and the rest is done; repeat the same call";
 
 /// The most requests in one batch. Their answer has some 400 KB if each meets one limit, and 11 MB if each meets 64.
 pub(crate) const BATCH_MAX: usize = 1_000;

@@ -149,8 +149,8 @@ impl<'a> Report<'a> {
     pub fn print(&self) -> io::Result<()> {
         let (rules, overrides) = (counted(self.rules, "rule"), counted(self.overrides, "override"));
         say(&format!("{}: ok, {rules}, {overrides}", self.file))?;
-        print_names("Open while the store is out of reach (allow)", &self.on_outage.allow)?;
-        print_names("Closed while the store is out of reach (deny)", &self.on_outage.deny)?;
+        print_names("Open while the store is down (allow)", &self.on_outage.allow)?;
+        print_names("Closed while the store is down (deny)", &self.on_outage.deny)?;
         print_names("Not enforced (shadow)", &self.not_enforced.shadow)?;
         print_names("Off", &self.not_enforced.off)?;
         if let Some(bytes) = &self.bytes {

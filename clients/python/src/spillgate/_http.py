@@ -91,7 +91,7 @@ class Exchanges:
             elif event is h11.NEED_DATA:
                 return None
             elif isinstance(event, h11.InformationalResponse):
-                raise BadMessage(f"the server answered {event.status_code}, which is no answer")
+                raise BadMessage(f"the server sent status {event.status_code}, which is not a final answer")
             else:
                 raise BadMessage("the server closed the connection")
 

@@ -289,7 +289,7 @@ fn a_settlement_without_the_store_is_to_be_repeated_and_names_no_server() {
     let (status, problem) = ask(&server, "/v1/settle", &json!({"receipt": receipt, "cost": 1}));
     assert_eq!((status, &problem["retryable"]), (503, &json!(true)), "{problem}");
     let reply = format!("{:?}", server.resp().command(&["SG.SETTLE", &receipt, "1"]).unwrap());
-    assert!(reply.contains("TRYAGAIN a part of the store is out of reach"), "{reply}");
+    assert!(reply.contains("TRYAGAIN a part of the store is down"), "{reply}");
     for text in [problem.to_string(), reply] {
         assert!(!text.contains("127.0.0.1") && text.contains("repeat the same call"), "{text}");
     }

@@ -144,8 +144,8 @@ fn rules_that_fail_open_and_closed_are_listed() {
     ];
     let (_, printed) = validate(&[], &file.concat());
     for line in [
-        "Open while the store is out of reach (allow): a",
-        "Closed while the store is out of reach (deny): b",
+        "Open while the store is down (allow): a",
+        "Closed while the store is down (deny): b",
         "Not enforced (shadow): d",
         "Off: e",
     ] {

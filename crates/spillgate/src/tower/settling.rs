@@ -148,7 +148,7 @@ async fn settle(limiter: Limiter, receipt: Receipt, usage: Option<Usage<'static>
     }
     tracing::warn!(
         target: "spillgate",
-        "a reservation could not be settled while the store was out of reach; it stays charged at its estimate"
+        "a reservation could not be settled while the store was down; it stays charged at its estimate"
     );
 }
 

@@ -20,7 +20,7 @@ use super::json::{Object, Text, parse};
 use super::problem::Problem;
 use super::request::{Check, CostField, Whole};
 use crate::app::App;
-use crate::bounds::{NO_ROOM, PART_AWAY};
+use crate::bounds::{NO_ROOM, PART_DOWN};
 
 /// Returns the routes of reservations.
 pub fn routes() -> Router<Arc<App>> {
@@ -151,7 +151,7 @@ impl From<ReservationError> for Problem {
             ReservationError::EndedOtherwise => {
                 Problem::in_field("receipt", &message).with_status(StatusCode::CONFLICT)
             }
-            ReservationError::Retryable { .. } => Problem::retryable(PART_AWAY.to_owned()),
+            ReservationError::Retryable { .. } => Problem::retryable(PART_DOWN.to_owned()),
             _ => Problem::new(StatusCode::BAD_REQUEST, message),
         }
     }

@@ -10,7 +10,7 @@ use super::answer::Answer;
 use super::reply::Replies;
 use super::request::{cost, name, number, quoted, sg_check};
 use crate::app::App;
-use crate::bounds::{NO_ROOM, PART_AWAY, RESERVATION_NAME_MAX};
+use crate::bounds::{NO_ROOM, PART_DOWN, RESERVATION_NAME_MAX};
 
 /// A command about a reservation.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ fn in_reply(error: &ReservationError) -> String {
     let code = match error {
         ReservationError::Conflict | ReservationError::EndedOtherwise => "CONFLICT",
         ReservationError::Ended(how) => return format!("ENDED {how}: {error}"),
-        ReservationError::Retryable { .. } => return format!("TRYAGAIN {PART_AWAY}"),
+        ReservationError::Retryable { .. } => return format!("TRYAGAIN {PART_DOWN}"),
         ReservationError::Lasting(_) => "ERR ttl_ms:",
         _ => "ERR",
     };

@@ -18,7 +18,7 @@ pub fn fails_open(checked: &Checked<'_>) -> Vec<Finding> {
             && !rules.iter().any(closed_by)
     });
     let found = open.map(|written| {
-        let problem = "while the store is out of reach nothing limits these requests";
+        let problem = "while the store is down nothing limits these requests";
         let remedy = "write on_outage = \"local\" unless the service behind can take them all";
         written.note(written.entry.line_of("on_outage"), problem, remedy)
     });
@@ -37,7 +37,7 @@ pub fn shares_above_limit(checked: &Checked<'_>) -> Vec<Finding> {
             let share = format!("{}.{:06}", millionths / 1_000_000, millionths % 1_000_000);
             let share = share.trim_end_matches('0').trim_end_matches('.');
             let problem = format!(
-                "while the store is out of reach {instances} instances admit {share} of the limit each, which is more than the limit"
+                "while the store is down {instances} instances admit {share} of the limit each, which is more than the limit"
             );
             let remedy = format!("write 1 ÷ {instances} or less, or leave local_share out");
             found.push(written.warning(written.entry.line_of("local_share"), problem, remedy));
