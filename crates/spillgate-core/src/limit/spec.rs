@@ -143,7 +143,7 @@ impl From<Limit> for LimitSpec {
     /// # use spillgate_core as spillgate;
     /// use spillgate::{Limit, LimitSpec};
     /// let spec = LimitSpec::from(Limit::per_minute(5).burst(10));
-    /// assert_eq!(spec, LimitSpec::new("5/1m").burst(10));
+    /// assert_eq!(spec, LimitSpec::new("5/minute").burst(10));
     /// ```
     fn from(limit: Limit) -> LimitSpec {
         let text = limit.to_string();
