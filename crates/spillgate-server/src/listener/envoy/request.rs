@@ -155,9 +155,9 @@ mod tests {
     fn every_count_of_a_descriptor_is_a_limit() {
         for (count, shown) in [
             (0, "block"),
-            (1_000_000_000, "1000000000/1d"),
-            (3_000_000_000, "3000000000/1d"),
-            (u32::MAX, "4294967295/1d"),
+            (1_000_000_000, "1000000000/day"),
+            (3_000_000_000, "3000000000/day"),
+            (u32::MAX, "4294967295/day"),
         ] {
             let asked =
                 RateLimitOverride { requests_per_unit: count, unit: RateLimitUnit::Day.into() };
