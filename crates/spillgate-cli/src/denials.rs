@@ -115,7 +115,9 @@ impl fmt::Display for Answer {
             true if self.unread_hours > 0 => {
                 write!(f, "Nothing found yet since {}", printable(&self.since))?
             }
-            true => write!(f, "Not recorded by now: no such denial since {}", printable(&self.since))?,
+            true => {
+                write!(f, "Not recorded: no such denial by now, since {}", printable(&self.since))?
+            }
             false => write!(f, "Denials since {}, times in UTC", printable(&self.since))?,
         }
         for entry in &self.entries {
@@ -239,7 +241,7 @@ Not searched yet: 3 hours; ask again"
             "complete": true, "unread_hours": 0, "entries": []}"#;
         let text = shown(reply);
         assert!(
-            text.starts_with("Not recorded by now: no such denial since 2026-11-28T00:00:00Z\n\n"),
+            text.starts_with("Not recorded: no such denial by now, since 2026-11-28T00:00:00Z\n\n"),
             "{text}"
         );
         assert!(text.contains("The server records no denials"), "{text}");

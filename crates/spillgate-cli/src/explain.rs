@@ -48,7 +48,8 @@ async fn ask_server(args: &ExplainArgs, path: &str) -> Result<(Bytes, Option<Str
     }
     let denials = denials::lately(&mut session, &args.asked.attributes).await;
     // While the store is down there is an explanation, but no record.
-    let unknown = |error: Failure| Some(format!("Denials of the last 48 hours: unknown, because {error}"));
+    let unknown =
+        |error: Failure| Some(format!("Denials of the last 48 hours: unknown, because {error}"));
     Ok((reply, denials.unwrap_or_else(unknown)))
 }
 
