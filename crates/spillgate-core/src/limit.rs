@@ -240,7 +240,7 @@ impl Limit {
     /// ```
     /// # use spillgate_core::{Algorithm, Limit};
     /// let limit = Limit::per_minute(100).by(Algorithm::SlidingLog);
-    /// assert_eq!(limit.to_string(), "100/1m sliding-log");
+    /// assert_eq!((limit.algorithm(), limit.capacity()), (Algorithm::SlidingLog, Some(100)));
     /// ```
     ///
     /// # Panics
