@@ -259,8 +259,7 @@ pub(crate) fn problem(status: StatusCode, reply: &[u8]) -> String {
 /// The token of commands that name no file. It is no setting of the service.
 const TOKEN_VARIABLE: &str = "SPILLGATE_ADMIN_TOKEN";
 
-const NO_ADDRESS: &str =
-    "no address of a server; write one such as http://127.0.0.1:8080 or https://limits.example";
+const NO_ADDRESS: &str = "this is not the address of a server; write one such as http://127.0.0.1:8082, or http://127.0.0.1:8080 for check";
 
 const WRONG_LISTENER: &str = "check the port in --url, and write https:// if the listener has TLS";
 

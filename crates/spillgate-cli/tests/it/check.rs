@@ -181,10 +181,10 @@ fn an_error_is_exit_code_2_with_its_reason() {
         (&["--url", unused], "start a server with `spillgate serve`, or name another with --url"),
         (
             &["--url", "localhost:8080"],
-            "no address of a server; write one such as http://127.0.0.1:8080",
+            "this is not the address of a server; write one such as http://127.0.0.1:8082",
         ),
-        (&["--url", "ftp://localhost"], "no address of a server"),
-        (&["--url", ""], "spillgate: --url: no address of a server"),
+        (&["--url", "ftp://localhost"], "this is not the address of a server"),
+        (&["--url", ""], "spillgate: --url: this is not the address of a server"),
         (&["--url", &resp], "; check the port in --url"),
         (&["--url", &grpc], "; check the port in --url"),
         (&["--key", "u", "--quota", "5/minute", "--burst", "x"], "write a whole number such as 20"),
