@@ -85,7 +85,7 @@ type Deny = dyn Fn(&DenialResponse<'_>, Head<'_>) -> Response<Vec<u8>> + Send + 
 
 impl RateLimitLayer {
     /// Limits each client address by itself, with state in this process. The address is that of the connection:
-    /// behind a proxy, build a [`Limiter`] and pass a [`ByIp`](crate::http::ByIp) that trusts it to
+    /// behind a proxy, build a [`Limiter`] and pass a [`ByIp`] that trusts it to
     /// [`identify`](Self::identify).
     ///
     /// ```
@@ -121,7 +121,7 @@ impl RateLimitLayer {
         RateLimitLayer { settings: Arc::new(settings) }
     }
 
-    /// Sets the attribute `ip`, from a [`ByIp`](crate::http::ByIp).
+    /// Sets the attribute `ip`, from a [`ByIp`].
     pub fn identify(self, identity: impl Into<Identity>) -> RateLimitLayer {
         self.with("ip", identity)
     }
