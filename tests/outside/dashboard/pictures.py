@@ -9,35 +9,6 @@ import json
 import os
 import time
 
-RULES = """
-[server]
-admin_token_file = "{token}"
-
-[[rule]]
-name = "login"
-match = {{ route = "/login" }}
-key = ["ip"]
-limits = ["5/minute"]
-
-[[rule]]
-name = "api"
-key = ["tenant", "user"]
-anchor = ["tenant"]
-limits = [{{ quota = "20/second", burst = 40 }}, {{ quota = "100000/day", name = "daily", algorithm = "fixed-window" }}]
-
-[[rule]]
-name = "tokens"
-key = ["tenant"]
-limits = [{{ quota = "20000000/hour", algorithm = "sliding-window", unit = "tokens" }}]
-
-[[rule]]
-name = "signup"
-match = {{ route = "/signup" }}
-key = ["ip"]
-mode = "shadow"
-limits = ["3/hour"]
-on_outage = "allow"
-"""
 ANN, BOB = "a-token-of-thirty-two-characters", "another-token-of-an-operator-bob"
 TOKENS = f"ann:operator:{ANN}\nbob:operator:{BOB}\n"
 TENANTS = {"acme": 5, "globex": 4, "initech": 3, "umbrella": 3, "hooli": 2, "stark": 2}

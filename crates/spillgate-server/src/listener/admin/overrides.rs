@@ -196,7 +196,7 @@ async fn dry_run(
         .iter()
         .fold(Request::new(), |request, (name, value)| request.with(&**name, &**value));
     // Only a limiter applies an override to a policy, so one in memory does, which is dropped at once.
-    // Its log would tell of a change that nobody made.
+    // Its log would report a change that was not made.
     let trial = Limiter::in_memory(policy.clone());
     let set = trial.set_override(rule, &request, limits, None);
     set.with_subscriber(NoSubscriber::default()).await?;
