@@ -95,8 +95,8 @@ class Examples(unittest.TestCase):
     def tearDownClass(cls) -> None:
         cls.server.close()
 
-    def run_example(self, name: str, peer: str, **given: Any) -> dict[str, Any]:
-        code = example(name).replace("http://127.0.0.1:8080", self.server.url)
+    def run_example(self, name: str, peer: str, server: Server | None = None, **given: Any) -> dict[str, Any]:
+        code = example(name).replace("http://127.0.0.1:8080", (server or self.server).url)
         self.peer = peer
         namespace: dict[str, Any] = {"__name__": name, **given}
         exec(compile(code, f"README.md, {name}", "exec"), namespace)
@@ -201,6 +201,36 @@ class Examples(unittest.TestCase):
         self.assertNotIn("ratelimit", over_asgi(app, loop, self.peer, "/healthz")[1])
         fields = [(b"x-user", b"ada")]
         self.assertIn("pace", over_asgi(app, loop, self.peer, "/pace", fields=fields)[1]["ratelimit"])
+
+    @needs("fastapi")
+    def test_accounts(self) -> None:
+        rules = Server(
+            """
+            [[rule]]
+            name = "free"
+            match = { x-plan = { not = "pro" } }
+            key = ["x-account"]
+            limits = ["3/hour"]
+
+            [[rule]]
+            name = "anonymous"
+            match = { x-account = { absent = true } }
+            key = ["ip"]
+            limits = ["2/hour"]
+            """,
+            token=None,
+        )
+        self.addCleanup(rules.close)
+        app, loop = self.run_example("accounts", "127.2.1.6", server=rules)["app"], asyncio.new_event_loop()
+        self.addCleanup(loop.close)
+
+        def send(key: str) -> Answer:
+            return over_asgi(app, loop, self.peer, "/v1/models", fields=[(b"x-api-key", key.encode())] if key else [])
+
+        self.is_limited_at(send, "key-of-ada", 200, 200, 200, 429)
+        self.is_limited_at(send, "key-of-bob", *[200] * 5)
+        self.is_limited_at(send, "", 200, 200, 429)
+        self.is_limited_at(send, "invented", 429)
 
     def test_the_client_and_a_reservation(self) -> None:
         client = self.run_example("client", "")["client"]
