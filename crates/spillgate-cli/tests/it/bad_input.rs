@@ -23,7 +23,7 @@ const BAD_CHECKS: &[(&str, &str, &str)] = &[
     (r#"{"key":5,"limit":{"quota":"5/minute"}}"#, "key", "expected a string"),
     (r#"{"key":"","limit":{"quota":"5/minute"}}"#, "key", "an empty key"),
     // Attributes.
-    (r#"{"attributes":["ip"]}"#, "attributes", "expected an object"),
+    (r#"{"attributes":["ip"]}"#, "attributes", "expected an object, got an array"),
     (r#"{"attributes":{"ip":true}}"#, "attributes.ip", "expected a string, or an integer"),
     (r#"{"attributes":{"ip":null}}"#, "attributes.ip", "expected a string, or an integer"),
     (r#"{"attributes":{"ip":1.5}}"#, "attributes.ip", "expected a string, or an integer"),
@@ -31,17 +31,13 @@ const BAD_CHECKS: &[(&str, &str, &str)] = &[
     (r#"{"attributes":{"ip":"a","ip":"b"}}"#, "attributes.ip", "duplicate field `ip`"),
     (r#"{"attributes":{"":"a"}}"#, "attributes", "names have 1 to 64"),
     // Costs.
-    (
-        r#"{"cost":-1}"#,
-        "cost",
-        "integer `-1`, expected a whole number from 0 to 18446744073709551615",
-    ),
-    (r#"{"cost":1.5}"#, "cost", "floating point `1.5`, expected a whole number"),
+    (r#"{"cost":-1}"#, "cost", "by unit, got -1"),
+    (r#"{"cost":1.5}"#, "cost", "by unit, got 1.5"),
     (r#"{"cost":1e3}"#, "cost", "expected a whole number"),
     (r#"{"cost":18446744073709551616}"#, "cost", "expected a whole number"),
-    (r#"{"cost":"5"}"#, "cost", "string \"5\", expected a whole number"),
+    (r#"{"cost":"5"}"#, "cost", "by unit, got \"5\""),
     (r#"{"cost":[5]}"#, "cost", "expected a whole number"),
-    (r#"{"cost":{"tokens":-1}}"#, "cost.tokens", "integer `-1`, expected a whole number"),
+    (r#"{"cost":{"tokens":-1}}"#, "cost.tokens", "expected a whole number, not below 0, got -1"),
     (r#"{"cost":{"tokens":null}}"#, "cost.tokens", "expected a whole number"),
     (r#"{"cost":{"tokens":1,"tokens":2}}"#, "cost.tokens", "duplicate field `tokens`"),
     // Limits.
@@ -68,7 +64,7 @@ const BAD_CHECKS: &[(&str, &str, &str)] = &[
     (
         r#"{"key":"u","limit":{"quota":"5/minute","burst":-1}}"#,
         "limit.burst",
-        "integer `-1`, expected a whole number, not below 0",
+        "expected a whole number, not below 0, got -1",
     ),
     (
         r#"{"key":"u","limit":{"quota":"5/minute","burst":"9"}}"#,

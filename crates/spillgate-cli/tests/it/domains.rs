@@ -93,6 +93,13 @@ fn a_misspelt_attribute_or_unit_is_named_in_the_answer_and_once_in_the_log() {
     for _ in 0..3 {
         assert_eq!(server.check(MISSPELT)["unused"], serde_json::json!([USR]));
         assert_eq!(server.check(OTHER_UNIT)["unused"], serde_json::json!([TOKEN]));
+        let reserved = server.post("/v1/reserve", OTHER_UNIT.as_bytes()).json();
+        assert_eq!(reserved["unused"], serde_json::json!([TOKEN]));
+        // A batch names each once, beside the results.
+        let batch = format!("[{OTHER_UNIT},{MISSPELT},{OTHER_UNIT}]");
+        let batch = server.post("/v1/check/batch", batch.as_bytes()).json();
+        assert_eq!(batch["unused"], serde_json::json!([TOKEN, USR]));
+        assert!(batch["results"][0]["unused"].is_null(), "{batch}");
     }
     // Middleware sends the other attributes unasked.
     let sent = r#"{"attributes": {"user": "ann", "ip": "192.0.2.1", "method": "GET", "host": "h", "path": "/"}}"#;
@@ -111,6 +118,10 @@ fn names_beyond_the_bound_are_neither_logged_nor_compared_with_others() {
     }
     let plain = r#"no rule of the domain "default" uses the attribute "usr""#;
     assert_eq!(server.check(MISSPELT)["unused"], serde_json::json!([plain]));
+    let checks = (0..99).map(|number| format!(r#"{{"attributes": {{"y{number}": "ann"}}}}"#));
+    let batch = format!("[{}]", checks.collect::<Vec<_>>().join(","));
+    let answer = server.post("/v1/check/batch", batch.as_bytes()).json();
+    assert_eq!(answer["unused"].as_array().map(Vec::len), Some(16), "{answer}");
     let log = server.rest_of_log();
     assert_eq!(log.matches("a request names what no rule uses").count(), 64, "{log}");
 }

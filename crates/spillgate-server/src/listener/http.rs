@@ -100,10 +100,14 @@ async fn check_batch(
     body::room_for(&connection, decoded).await?;
     let batch = Batch::decode(listed);
     let mut requests = Vec::new();
-    let mut items = Vec::new();
+    let (mut items, mut unused) = (Vec::new(), Vec::new());
     for item in batch.requests() {
         let known = item.and_then(|(request, headers)| {
-            app.require_names(&request)?;
+            for sentence in app.require_names(&request)? {
+                if unused.len() < UNUSED_MAX && !unused.contains(&sentence) {
+                    unused.push(sentence);
+                }
+            }
             Ok((request, headers))
         });
         items.push(match known {
@@ -118,7 +122,9 @@ async fn check_batch(
     let room = Room::new(&app.limiter().policy(), requests.iter().zip(styles));
     let problems = items.iter().filter_map(|item| item.as_ref().err());
     let problems: usize = problems.map(|problem| problem.len() + room::PROBLEM).sum();
-    body::room_for(&connection, decoded + room.decided() + room.answer()? + problems).await?;
+    let sentences: usize = unused.iter().map(|sentence| room::escaped(sentence)).sum();
+    let answer = room.answer()? + problems + sentences;
+    body::room_for(&connection, decoded + room.decided() + answer).await?;
     let mut answers = Answers::to(items.len());
     let mut rest = &requests[..];
     let mut decisions = Vec::new().into_iter();
@@ -137,7 +143,7 @@ async fn check_batch(
             Err(problem) => answers.add_problem(problem),
         }
     }
-    let answer = answers.response();
+    let answer = answers.response(&unused);
     // Most answers need a small part of the room. The rest is free for others before the client takes its answer.
     let length = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
     connection.buffer_share.shrink_to(connection.buffered().saturating_add(length));
@@ -166,6 +172,8 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 
 const CHECK: &str = "/v1/check";
 const OPENAPI: &str = "/v1/openapi.json";
+/// The most unused names that the answer to a batch reports.
+const UNUSED_MAX: usize = 16;
 /// The paths that the answer to an unknown path names.
 const PATHS: &str = "POST /v1/check, /v1/check/batch, /v1/reserve, /v1/settle, /v1/cancel, /v1/release and /v1/renew, /v1/auth for proxies and GET /v1/openapi.json";
 

@@ -17,14 +17,8 @@ struct Denial {
     body: String,
 }
 
-/// Answers one check, with ready-made header fields if a style is given.
-pub fn to_one<B: From<Vec<u8>>>(decision: &Decision, headers: Option<HeaderStyle>) -> Response<B> {
-    let mut bytes = Vec::with_capacity(ANSWER_BYTES);
-    write_decision(&mut bytes, decision, headers, write_limit);
-    response(bytes)
-}
-
-/// Answers one check, with a sentence about each name of its request that no rule uses.
+/// Answers one check, with ready-made header fields if a style is given, and with a sentence about each name of its
+/// request that no rule uses.
 pub fn to_check<B: From<Vec<u8>>>(
     decision: &Decision,
     headers: Option<HeaderStyle>,
@@ -32,12 +26,7 @@ pub fn to_check<B: From<Vec<u8>>>(
 ) -> Response<B> {
     let mut bytes = Vec::with_capacity(ANSWER_BYTES);
     write_decision(&mut bytes, decision, headers, write_limit);
-    if !unused.is_empty() {
-        bytes.pop();
-        bytes.extend_from_slice(br#","unused":"#);
-        write_json(&mut bytes, &unused.iter().map(|name| &**name).collect::<Vec<&str>>());
-        bytes.push(b'}');
-    }
+    write_unused(&mut bytes, unused);
     response(bytes)
 }
 
@@ -77,12 +66,14 @@ impl Answers {
         self.0.extend_from_slice(b"},");
     }
 
-    pub fn response(self) -> Response {
+    /// Returns the answer, with a sentence about each name that no rule uses.
+    pub fn response(self, unused: &[Arc<str>]) -> Response {
         let Answers(mut bytes) = self;
         if bytes.last() == Some(&b',') {
             bytes.pop();
         }
         bytes.extend_from_slice(b"]}");
+        write_unused(&mut bytes, unused);
         // A buffer that grew has up to twice the room that it needs, until the client has taken the answer.
         bytes.shrink_to_fit();
         response(bytes)
@@ -136,6 +127,17 @@ fn write_headers(bytes: &mut Vec<u8>, decision: &Decision, style: HeaderStyle) {
         bytes.extend_from_slice(br#","denial":"#);
         write_json(bytes, &Denial { status: refusal.status().as_u16(), body: refusal.body() });
     }
+}
+
+/// Adds a member to the object that was written, if there is an unused name.
+fn write_unused(bytes: &mut Vec<u8>, unused: &[Arc<str>]) {
+    if unused.is_empty() {
+        return;
+    }
+    bytes.pop();
+    bytes.extend_from_slice(br#","unused":"#);
+    write_json(bytes, &unused.iter().map(|name| &**name).collect::<Vec<&str>>());
+    bytes.push(b'}');
 }
 
 fn write_limit(bytes: &mut Vec<u8>, limit: LimitDecision<'_>) {

@@ -40,7 +40,29 @@ fn explain<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) ->
         Ok(_) => String::new(),
         Err(tracked) => tracked.path().to_string(),
     };
-    Problem::in_field(&field(&path, message), &with_example(message))
+    Problem::in_field(&field(&path, message), &with_example(&in_terms_of_json(message)))
+}
+
+/// Returns the message about a value of another type as `expected a string, got an object`: serde has its own names for
+/// the types of JSON.
+fn in_terms_of_json(message: &str) -> Cow<'_, str> {
+    let about_type = message.strip_prefix("invalid type: ");
+    // What was given may contain any words, but no expectation contains these.
+    let Some((given, expected)) = about_type.and_then(|rest| rest.rsplit_once(", expected "))
+    else {
+        return Cow::Borrowed(message);
+    };
+    let given = match given {
+        "map" => "an object",
+        "sequence" => "an array",
+        _ => {
+            let value = ["integer ", "floating point ", "boolean ", "string "]
+                .iter()
+                .find_map(|of_type| given.strip_prefix(of_type));
+            value.unwrap_or(given).trim_matches('`')
+        }
+    };
+    Cow::Owned(format!("expected {expected}, got {given}"))
 }
 
 /// Returns the text after "expected" in an error of `T`, such as an example of the object.

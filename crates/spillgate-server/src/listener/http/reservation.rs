@@ -37,12 +37,12 @@ async fn reserve(State(app): State<Arc<App>>, body: Body) -> Result<Response, Pr
     let body = super::body::read(body).await?;
     let check: Check<'_> = parse(&body)?;
     let (request, reserve) = check.reservation()?;
-    app.require_names(&request)?;
+    let unused = app.require_names(&request)?;
     let decision = app.reserve(&request, &reserve).await?;
     if decision.reason() == Some(Reason::Overloaded) {
         return Err(Problem::overloaded(NO_ROOM.to_owned()));
     }
-    Ok(answer::to_one(&decision, check.headers()))
+    Ok(answer::to_check(&decision, check.headers(), &unused))
 }
 
 async fn settle(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {

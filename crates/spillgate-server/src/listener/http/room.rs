@@ -140,7 +140,7 @@ fn bytes_of_denial(denial: &RuleDenial) -> usize {
 }
 
 /// Returns the most bytes of a string in JSON. A control character takes six, such as `\u0001`.
-fn escaped(text: &str) -> usize {
+pub fn escaped(text: &str) -> usize {
     let of_byte = |byte: u8| match byte {
         0..=0x1f => 6,
         b'"' | b'\\' => 2,
@@ -293,7 +293,7 @@ mod tests {
         let decisions = app.check_batch(requests).await;
         let mut answers = Answers::to(requests.len());
         decisions.iter().for_each(|decision| answers.add(decision, headers));
-        let length = answers.response().body().size_hint().exact().unwrap() as usize;
+        let length = answers.response(&[]).body().size_hint().exact().unwrap() as usize;
         (length, counted.answer().unwrap())
     }
 
