@@ -37,7 +37,8 @@ pub(crate) fn run(args: &AdminArgs) -> Result<ExitCode, Failure> {
         Action::Reset(change) => Call::of_reset(change),
     };
     let answer: Value = Runtime::new()?.block_on(call.send(args))?;
-    let shown = Answer { server: &args.api.url, asked: &call.body["subject"], answer: &answer };
+    let asked = &call.body["subject"];
+    let shown = Answer { server: &args.api.url, done: &call.done, asked, answer: &answer };
     match args.json {
         true => say(&answer)?,
         false => say(&shown)?,
@@ -62,11 +63,14 @@ struct Call {
     path: String,
     /// Null for none.
     body: Value,
+    /// What has been done once the server has answered.
+    done: String,
 }
 
 /// The answer to a change.
 struct Answer<'s> {
     server: &'s str,
+    done: &'s str,
     /// The subject of the call, if it names one.
     asked: &'s Value,
     answer: &'s Value,
@@ -88,8 +92,9 @@ impl Call {
 
     fn of_unblock(args: &UnblockArgs) -> Call {
         let Subject { rule, attributes } = &args.subject;
+        let done = format!("the override of {} is removed", named(rule, attributes));
         let query = with_reason(query(rule, attributes), &args.note);
-        Call::without_body(Method::DELETE, format!("{OVERRIDES}?{query}"))
+        Call::without_body(Method::DELETE, format!("{OVERRIDES}?{query}"), done)
     }
 
     fn of_reset(args: &ResetArgs) -> Call {
@@ -98,7 +103,9 @@ impl Call {
             query.append_pair("all", "true");
         }
         let query = with_reason(query, &args.note);
-        Call::without_body(Method::DELETE, format!("/admin/v1/state?{query}"))
+        let whose = if args.all { " for every subject" } else { "" };
+        let done = format!("{} starts afresh{whose}", named(&args.rule, &args.attributes));
+        Call::without_body(Method::DELETE, format!("/admin/v1/state?{query}"), done)
     }
 
     fn of_mode(args: &ModeArgs, now: Timestamp) -> Call {
@@ -110,12 +117,14 @@ impl Call {
             NewMode::Off => "off",
             NewMode::File => {
                 let query = with_reason(Serializer::new(String::new()), &args.note);
-                return Call::without_body(Method::DELETE, format!("{path}?{query}"));
+                let done = format!("{} has the mode of the policy file", args.rule);
+                return Call::without_body(Method::DELETE, format!("{path}?{query}"), done);
             }
         };
         let expires_at = expires_at(&args.expiry, now);
         let body = json!({"mode": mode, "expires_at": expires_at, "reason": args.note.reason});
-        Call { method: Method::PUT, path, body }
+        let done = format!("{}{}", args.rule, text::change(&body));
+        Call { method: Method::PUT, path, body, done }
     }
 
     fn of_refund(args: &RefundArgs) -> Call {
@@ -127,11 +136,12 @@ impl Call {
             "rule": args.subject.rule, "subject": attributes(&args.subject), "refund": refund,
             "reason": args.note.reason,
         });
-        Call { method: Method::POST, path: "/admin/v1/state".to_owned(), body }
+        let done = format!("returned to {}", text::change(&body));
+        Call { method: Method::POST, path: "/admin/v1/state".to_owned(), body, done }
     }
 
-    fn without_body(method: Method, path: String) -> Call {
-        Call { method, path, body: Value::Null }
+    fn without_body(method: Method, path: String, done: String) -> Call {
+        Call { method, path, body: Value::Null, done }
     }
 
     fn to_override(
@@ -144,7 +154,8 @@ impl Call {
             "rule": subject.rule, "subject": attributes(subject), "limits": limits,
             "expires_at": expires_at, "reason": note.reason,
         });
-        Call { method: Method::PUT, path: OVERRIDES.to_owned(), body }
+        let done = text::change(&body);
+        Call { method: Method::PUT, path: OVERRIDES.to_owned(), body, done }
     }
 
     async fn send(&self, args: &AdminArgs) -> Result<Value, Failure> {
@@ -163,12 +174,14 @@ impl Answer<'_> {
 
 impl fmt::Display for Answer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let done = printable(self.done);
         match self.why_unsaved() {
-            None => write!(f, "{}: done", self.server)?,
+            None => write!(f, "{}: done: {done}", self.server)?,
             Some(why) => write!(
                 f,
-                "{}: in force here, and saved when the store is back: {why}",
-                self.server
+                "{}: in force here, and saved when the store is back: {done}\n  {}",
+                self.server,
+                printable(why)
             )?,
         }
         let answer = self.answer;
@@ -208,7 +221,16 @@ fn limit(text: &str) -> Value {
 }
 
 fn attributes(subject: &Subject) -> Value {
-    subject.attributes.iter().map(|(name, value)| (name.clone(), json!(value))).collect()
+    by_name(&subject.attributes)
+}
+
+fn by_name(attributes: &[(String, String)]) -> Value {
+    attributes.iter().map(|(name, value)| (name.clone(), json!(value))).collect()
+}
+
+/// Returns a rule with a subject as text: `api tenant=acme`.
+fn named(rule: &str, attributes: &[(String, String)]) -> String {
+    text::change(&json!({"rule": rule, "subject": by_name(attributes)}))
 }
 
 fn query(rule: &str, attributes: &[(String, String)]) -> Serializer<'static, String> {
@@ -239,26 +261,27 @@ mod tests {
     fn an_answer_says_why_it_is_unsaved_and_names_a_wider_subject_and_limits() {
         let asked = json!({"ip": "2001:db8::7"});
         let shown = |answer: Value| {
-            Answer { server: "http://h", asked: &asked, answer: &answer }.to_string()
+            Answer { server: "http://h", done: "api block", asked: &asked, answer: &answer }
+                .to_string()
         };
-        assert_eq!(shown(json!({"result": "done", "unsaved": null})), "http://h: done");
+        assert_eq!(shown(json!({"result": "done", "unsaved": null})), "http://h: done: api block");
         assert_eq!(
             shown(json!({"result": "done", "unsaved": "redis://r is down"})),
-            "http://h: in force here, and saved when the store is back: redis://r is down"
+            "http://h: in force here, and saved when the store is back: api block\n  redis://r is down"
         );
-        assert_eq!(shown(json!({"result": "done", "subject": asked})), "http://h: done");
+        assert_eq!(shown(json!({"result": "done", "subject": asked})), "http://h: done: api block");
         assert_eq!(
             shown(json!({"result": "done", "subject": {"ip": "2001:db8::/64"}})),
-            "http://h: done\n  it applies to ip=2001:db8::/64"
+            "http://h: done: api block\n  it applies to ip=2001:db8::/64"
         );
         assert_eq!(
             shown(json!({"result": "done", "note": "rule \"api\" is off"})),
-            "http://h: done\n  note: rule \"api\" is off"
+            "http://h: done: api block\n  note: rule \"api\" is off"
         );
         let limit = json!({"rule": "api", "limit": "0", "remaining": 7, "capacity": 10, "unit": "requests"});
         assert_eq!(
             shown(json!({"limits": [limit]})),
-            "http://h: done\n  api/0: 7 of 10 requests left"
+            "http://h: done: api block\n  api/0: 7 of 10 requests left"
         );
     }
 }

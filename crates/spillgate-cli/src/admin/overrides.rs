@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
+use spillgate::policy::Network;
 use spillgate_tools::{Failure, printable, say, table};
 
 use super::{OVERRIDES, fetch, items, text};
@@ -34,9 +35,16 @@ pub fn list(args: &AdminArgs, asked: &OverridesArgs) -> Result<ExitCode, Failure
 
 fn is_asked(set: &Value, asked: &OverridesArgs) -> bool {
     let has = |(name, part): &(String, String)| {
-        set["subject"][name].as_str().is_some_and(|value| value.contains(&**part))
+        let value = set["subject"][name].as_str();
+        value.is_some_and(|value| value.contains(&**part) || covers(value, part))
     };
     asked.rule.as_ref().is_none_or(|rule| set["rule"] == **rule) && asked.attributes.iter().all(has)
+}
+
+/// Returns whether a value is a network that has the address or network asked for.
+fn covers(value: &str, asked: &str) -> bool {
+    let networks = Network::parse(value).zip(Network::parse(asked));
+    networks.is_some_and(|(network, asked)| network.contains(asked))
 }
 
 fn row(set: &Value) -> [String; 6] {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use spillgate_tools::{attribute, whole_number};
 
@@ -129,16 +129,17 @@ pub(crate) struct RefundArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("whose").required(true).args(["attributes", "all"])))]
 pub(crate) struct ResetArgs {
     /// The name of the rule
     pub(crate) rule: String,
 
     /// Attributes of the subject: ip=203.0.113.7
-    #[arg(value_name = "NAME=VALUE", value_parser = attribute, required_unless_present = "all")]
+    #[arg(value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) attributes: Vec<(String, String)>,
 
     /// All subjects of the rule
-    #[arg(long, conflicts_with = "attributes")]
+    #[arg(long)]
     pub(crate) all: bool,
 
     #[command(flatten)]
@@ -147,7 +148,7 @@ pub(crate) struct ResetArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct OverridesArgs {
-    /// Only subjects with these attributes, by part of the value: tenant=acme
+    /// Only subjects with these attributes, by part of the value: tenant=acme; an address also finds its networks
     #[arg(value_name = "NAME=PART", value_parser = attribute)]
     pub(crate) attributes: Vec<(String, String)>,
 

@@ -2,9 +2,12 @@
 //! state and overrides are for operators, which send a token or are programs of this machine. A viewer's token reads.
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::body::HttpBody;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::Response;
 use axum::routing::{get, put};
-use hyper::{Method, Uri};
+use hyper::{Method, StatusCode, Uri};
 
 use super::http::problem::Problem;
 use crate::app::App;
@@ -60,6 +63,7 @@ pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {
         .with_state(app)
         .merge(events)
         .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn(refuse_ignored_body))
         .layer(from_fn_with_state(guard, guard::admit));
     let open = Router::new()
         .route("/livez", get(health::live))
@@ -74,6 +78,14 @@ pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {
 /// Returns the route of `explain` alone, for the command that calls it in its own process.
 pub fn explain_routes(app: App) -> Router {
     Router::new().route(EXPLAIN, get(explain::show)).with_state(app)
+}
+
+/// Refuses the body of a DELETE, so that fields in it, such as the reason of a change, are not lost silently.
+async fn refuse_ignored_body(request: Request, next: Next) -> Result<Response, Problem> {
+    if request.method() == Method::DELETE && !request.body().is_end_stream() {
+        return Err(Problem::new(StatusCode::BAD_REQUEST, NO_BODY.to_owned()));
+    }
+    Ok(next.run(request).await)
 }
 
 async fn no_such_path(uri: Uri) -> Problem {
@@ -92,6 +104,9 @@ const PATHS: &str = "GET /livez, /readyz and /metrics, the dashboard at /, GET /
     /admin/v1/rules/NAME/mode, GET, POST and DELETE /admin/v1/state, GET, PUT and DELETE \
     /admin/v1/overrides, and GET /admin/v1/explain, /admin/v1/top, /admin/v1/audit, /admin/v1/history, \
     /admin/v1/fleet, /admin/v1/denials, /admin/v1/status, /admin/v1/whoami and /admin/v1/events";
+
+const NO_BODY: &str = "DELETE takes no body here; write its fields into the query, such as \
+     ?rule=login&attr.ip=203.0.113.7&reason=scraper";
 
 /// The path of `explain`.
 pub const EXPLAIN: &str = "/admin/v1/explain";

@@ -53,27 +53,34 @@ fn an_operator_blocks_raises_refunds_resets_and_reads_the_audit() {
     on_both_engines(&["--config", file.path()], |server| {
         let url = url(server);
         let act = |words: &[&str]| done(&[words, &["--url", &url]].concat());
-        let at = format!("{url}: done\n");
+        let says = |what: &str| format!("{url}: done: {what}\n");
         let acme = "tenant=acme";
 
-        assert_eq!(act(&["block", "api", acme, "--for", "30m", "--reason", "scraper"]), at);
+        let blocked = act(&["block", "api", acme, "--for", "30m", "--reason", "scraper"]);
+        assert!(blocked.starts_with(says("api tenant=acme block until 2").trim_end()), "{blocked}");
+        assert!(blocked.ends_with("Z  (scraper)\n"), "{blocked}");
         assert_eq!(decision(server), "blocked");
-        assert_eq!(act(&["unblock", "api", acme]), at);
+        let removed = says("the override of api tenant=acme is removed");
+        assert_eq!(act(&["unblock", "api", acme]), removed);
         while decision(server) == "allowed" {}
-        assert_eq!(act(&["mode", "api", "off"]), at);
+        assert_eq!(act(&["mode", "api", "off"]), says("api off"));
         assert_eq!(decision(server), "allowed");
-        assert_eq!(act(&["mode", "api", "file"]), at);
+        assert_eq!(act(&["mode", "api", "file"]), says("api has the mode of the policy file"));
         assert_eq!(decision(server), "limit-exceeded");
-        assert_eq!(act(&["override", "api", acme, "--quota", "0=9/hour", "--burst", "20"]), at);
+        let raised = act(&["override", "api", acme, "--quota", "0=9/hour", "--burst", "20"]);
+        assert_eq!(raised, says("api tenant=acme 0=9/hour burst 20"));
         assert_eq!(decision(server), "allowed");
         act(&["unblock", "api", acme]);
         assert_eq!(decision(server), "limit-exceeded");
-        assert_eq!(act(&["reset", "api", acme, "user=ann"]), at);
+        let reset = act(&["reset", "api", acme, "user=ann"]);
+        assert_eq!(reset, says("api tenant=acme user=ann starts afresh"));
         while decision(server) == "allowed" {}
         let refunded = act(&["refund", "api", acme, "user=ann"]);
-        assert_eq!(refunded, format!("{at}  api/0: 1 of 2 requests left\n"));
+        let left = "  api/0: 1 of 2 requests left\n";
+        assert_eq!(refunded, says("returned to api tenant=acme user=ann") + left);
         assert_eq!(decision(server), "allowed");
-        assert_eq!(act(&["reset", "api", "--all", "--reason", "fresh start"]), at);
+        let reset = act(&["reset", "api", "--all", "--reason", "fresh start"]);
+        assert_eq!(reset, says("api starts afresh for every subject"));
         assert_eq!(decision(server), "allowed");
 
         let audit = act(&["audit", "-n", "12"]);
@@ -153,9 +160,14 @@ fn blocking_one_address_of_ipv6_names_the_network_that_is_blocked() {
     on_both_engines(&["--config", file.path()], |server| {
         let url = url(server);
         let blocked = done(&["block", "login", "ip=2001:db8::7", "--url", &url]);
-        assert_eq!(blocked, format!("{url}: done\n  it applies to ip=2001:db8::/64\n"));
+        let says = "done: login ip=2001:db8::7 block\n  it applies to ip=2001:db8::/64";
+        assert_eq!(blocked, format!("{url}: {says}\n"));
+        let listed = |ip: &str| done(&["overrides", ip, "--url", &url]);
+        assert!(listed("ip=2001:db8::9").contains("2001:db8::/64"), "an address finds its network");
+        assert_eq!(listed("ip=2001:db9::9"), "no overrides\n");
         let unblocked = done(&["unblock", "login", "ip=2001:db8::9", "--url", &url]);
-        assert_eq!(unblocked, format!("{url}: done\n"));
+        let says = "done: the override of login ip=2001:db8::9 is removed";
+        assert_eq!(unblocked, format!("{url}: {says}\n"));
     });
 }
 
@@ -203,7 +215,8 @@ fn during_an_outage_each_server_asked_takes_the_change_and_the_exit_code_says_pe
     let unblock = ["unblock", "api", "tenant=acme", "--url", &one];
     eventually(|| admin(&["mode", "api", "enforce", "--url", &other]).0 == 0);
     eventually(|| admin(&["mode", "api", "enforce", "--url", &one]).0 == 0);
-    assert_eq!(done(&unblock), format!("{one}: done\n"));
+    let removed = "done: the override of api tenant=acme is removed";
+    assert_eq!(done(&unblock), format!("{one}: {removed}\n"));
     eventually(|| servers.iter().all(|server| decision(server) != "blocked"));
 
     // Each knows the changes of the other.
@@ -258,7 +271,7 @@ fn the_token_comes_from_a_file_or_the_environment_and_a_viewer_reads_only() {
     let with = |token: &str, words: &[&str]| {
         ended(&spillgate(words).env("SPILLGATE_ADMIN_TOKEN", token).output().unwrap())
     };
-    assert_eq!(with(ann, &off), (0, format!("{url}: done\n"), String::new()));
+    assert_eq!(with(ann, &off), (0, format!("{url}: done: api off\n"), String::new()));
     let (code, _, errors) = with(eve, &off);
     assert!(code == 2 && errors.contains("the token eve is a viewer's"), "{errors}");
     let line = TempFile::new("line", &format!("eve:viewer:{eve}\n"));

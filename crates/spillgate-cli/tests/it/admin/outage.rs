@@ -17,7 +17,8 @@ pub(super) fn start_on(store: &RedisServer, file: &str) -> Server {
 /// Makes a change, and returns the status, and whether the answer says why it is not saved.
 #[track_caller]
 fn change(server: &Server, method: &str, path: &str, body: &Value) -> (u16, bool) {
-    let reply = server.operator().send(method, path, body.to_string().as_bytes()).unwrap();
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let reply = server.operator().send(method, path, body.as_bytes()).unwrap();
     let answer = reply.json();
     assert_eq!(answer["result"], "done", "{method} {path}: {reply:?}");
     (reply.status, answer["unsaved"].as_str().is_some_and(|why| !why.is_empty()))

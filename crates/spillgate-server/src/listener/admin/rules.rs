@@ -152,6 +152,12 @@ pub async fn clear_mode(
     Ok(written(&app.limiter().with_note(note).clear_mode(&rule).await?))
 }
 
+/// Answers a change that has no version, since a store keeps it alone.
+pub fn done() -> Response {
+    let answer = WriteAnswer { result: "done", subject: None, note: None, unsaved: None };
+    answer::json(&answer, answer::ANSWER_BYTES)
+}
+
 /// Answers a runtime change, which is in force here. The status is 202 if some shards get it later.
 pub fn written(report: &WriteReport) -> Response {
     written_as(report, None, None)

@@ -7,7 +7,7 @@ use axum::response::Response;
 use hyper::{HeaderMap, Uri};
 
 use super::refusal::problem_of;
-use super::rules::written;
+use super::rules::{done, written};
 use super::subject::{KeyValues, Query, subject};
 use super::tokens::Holder;
 use super::{Problem, versions};
@@ -78,7 +78,7 @@ pub async fn forget(
         return Ok(written(&limiter.reset_rule(&query.rule).await?));
     }
     limiter.reset(&query.rule, &query.subject).await?;
-    Ok(written(&spillgate::control::WriteReport::default()))
+    Ok(done())
 }
 
 const NOTHING_TO_DO: &str = "missing; add \"charge\": 1 to take, or \"refund\": 1 to return";
