@@ -239,7 +239,11 @@ fn without_the_store_the_explanation_names_the_local_share() {
         assert!(explained.answer().degraded());
         assert!(explained.sentence().ends_with("The store is unavailable or too slow."));
         let counter = explained.limits().next().unwrap();
-        assert!(counter.sentence().contains("enforces its local share"), "{}", counter.sentence());
+        assert!(
+            counter.sentence().contains("requests of this instance's local share are left"),
+            "{}",
+            counter.sentence()
+        );
         assert_eq!(counter.raise(), None, "unknown without the store");
     });
 }

@@ -67,6 +67,9 @@ pub fn of_counter(counter: &ExplainedLimit<'_>) -> String {
         cost => format!("and this costs {cost}"),
     };
     let left = match (decision.remaining(), decision.capacity()) {
+        (Some(left), Some(_)) if decision.source() == Source::Fallback => {
+            format!("{left} {unit} of this instance's local share are left, {cost}")
+        }
         (Some(left), Some(capacity)) => format!("{left} of {capacity} {unit} are left, {cost}"),
         (None, Some(capacity)) => {
             format!("the capacity is {capacity} {unit}, {cost}; how much is left is unknown")
@@ -109,7 +112,8 @@ impl Raise {
     /// Returns the effect of twice the limit in a sentence.
     pub fn sentence(&self) -> String {
         let Raise { quota, remaining, fits } = self;
-        let result = if *fits { "this would have room" } else { "this would still be denied" };
+        let result =
+            if *fits { "this request would be allowed" } else { "it would still be denied" };
         format!("At {quota}, {remaining} would be left now, and {result}.")
     }
 }
@@ -132,7 +136,7 @@ fn of_source(source: Source) -> &'static str {
     match source {
         Source::DenialCache => " This instance repeats a denial from a moment ago.",
         Source::Fallback => {
-            " The store is unavailable or too slow: this instance enforces its local share of the limit."
+            " The store is unavailable or too slow, so each instance enforces a share of the limit."
         }
         Source::OutagePolicy => {
             " The store is unavailable or too slow, and on_outage of the rule decides."
