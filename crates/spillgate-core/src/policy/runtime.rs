@@ -309,7 +309,10 @@ impl fmt::Display for InvalidChange {
                 f,
                 "limits: {count} limits; write 1 to {LIMITS_MAX}, for example [\"5/minute\"], or [\"block\"]"
             ),
-            InvalidChange::Limit { limit, error } => write!(f, "limit {limit:?}: {error}"),
+            InvalidChange::Limit { limit, error } => match error.field() {
+                "limits" => write!(f, "limit {limit:?}: {}", error.message()),
+                _ => write!(f, "limit {limit:?}: {error}"),
+            },
             InvalidChange::TooManySets => f.write_str(
                 "subject: this rule's overrides name too many different sets of attributes already, and each is looked up in turn; name the attributes that another override names",
             ),

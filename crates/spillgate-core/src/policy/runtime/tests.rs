@@ -110,11 +110,11 @@ fn invalid_entries_are_left_out_and_reported() {
         (entry("api", &ann, vec![]), "limits: 0 limits; write 1 to 64, for example"),
         (
             entry("api", &ann, vec![named("x")]),
-            r#"limit "x": limits: the rule has no limit "x"; name one of ["0", "daily"]"#,
+            r#"limit "x": the rule has no limit "x"; name one of ["0", "daily"]"#,
         ),
         (
             entry("api", &ann, vec![named("0"), named("0")]),
-            r#"limit "0": limits: another limit replaces the rule's limit "0" already"#,
+            r#"limit "0": another limit replaces the rule's limit "0" already"#,
         ),
         (
             entry("api", &ann, vec![LimitSpec::new("9/fortnight")]),

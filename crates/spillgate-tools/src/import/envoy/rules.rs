@@ -24,8 +24,8 @@ pub fn write(tree: &Tree, notes: &mut Vec<Note>) -> String {
         };
         if let Err(reason) = base.add_override(node) {
             let message = format!(
-                "{} becomes a rule of its own, so both it and rule {:?} are charged, where envoyproxy/ratelimit charges \
-                 one: {reason}",
+                "{} becomes a rule of its own, so both it and rule {:?} are charged and each can deny, where \
+                 envoyproxy/ratelimit charges one: {reason}",
                 path(&node.entries),
                 base.name
             );
@@ -58,7 +58,7 @@ fn note_other_rules(rules: &[Rule<'_>], own: &Rule<'_>, node: &Node, notes: &mut
     let others = rules.iter().filter(|rule| rule.name != own.name && is_base_of(rule.node, node));
     notes.extend(others.map(|rule| {
         let message = format!(
-            "{} becomes an override of rule {:?}, and rule {:?} is charged too, where envoyproxy/ratelimit charges one",
+            "{} becomes an override of rule {:?}, and rule {:?} is charged too and can deny, where envoyproxy/ratelimit charges one",
             path(&node.entries),
             own.name,
             rule.name
