@@ -242,7 +242,9 @@ class Story:
     def is_away(self, how):
         status = 200 if self.variant == "fail-open" else 503
         for path in ["/login", "/other"]:
-            self.expect(path, status, f"while Spillgate is {how}")
+            headers = self.expect(path, status, f"while Spillgate is {how}")
+            retry_after = headers.get("Retry-After")
+            assert retry_after == ("1" if status == 503 else None), f"{self.name}, {how}: Retry-After is {retry_after}"
         with concurrent.futures.ThreadPoolExecutor(8) as threads:
             for done in [threads.submit(self.expect, "/login", status, f"while Spillgate is {how}") for _ in range(24)]:
                 done.result()
