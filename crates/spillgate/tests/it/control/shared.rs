@@ -220,7 +220,7 @@ fn changes_lost_by_the_store_are_restored_by_a_process_that_knows_them() {
         // Only the index of changes is gone, and then a part of the entries.
         server.command(&["DEL", "sg1:{fleet:default}:r"]);
         let [third] = limiters(&server).await;
-        assert_eq!(third.overrides().len(), live);
+        until("the third knows", async || third.overrides().len() == live).await;
         let fields = server.command(&["HRANDFIELD", "sg1:{fleet:default}:c", "20"]);
         let Reply::Array(fields) = fields else { panic!("{fields:?}") };
         let names = fields.into_iter().map(|field| match field {
