@@ -115,9 +115,11 @@ impl fmt::Display for Answer {
             true if self.unread_hours > 0 => {
                 write!(f, "Nothing found yet since {}", printable(&self.since))?
             }
-            true => {
-                write!(f, "Not recorded: no such denial by now, since {}", printable(&self.since))?
-            }
+            true => write!(
+                f,
+                "Not recorded: no such denial from {} until two minutes ago",
+                printable(&self.since)
+            )?,
             false => write!(f, "Denials since {}, times in UTC", printable(&self.since))?,
         }
         for entry in &self.entries {
@@ -241,7 +243,7 @@ Not searched yet: 3 hours; ask again"
             "complete": true, "unread_hours": 0, "entries": []}"#;
         let text = shown(reply);
         assert!(
-            text.starts_with("Not recorded: no such denial by now, since 2026-11-28T00:00:00Z\n\n"),
+            text.starts_with("Not recorded: no such denial from 2026-11-28T00:00:00Z until two"),
             "{text}"
         );
         assert!(text.contains("The server records no denials"), "{text}");

@@ -59,7 +59,7 @@ function noteOf({ entries, recording, others }) {
   const uncounted = others ? `${number(others)} ${others === 1 ? 'denial' : 'denials'} of all subjects in these hours ${others === 1 ? 'was' : 'were'} not recorded by subject.` : '';
   const off = recording ? '' : 'This instance records no denials. To turn it on, set store.denials = "on"; on a store whose listeners other machines reach, also store.key_secret_file.';
   if (entries.length) return [`Times are in ${zone()}.`, off, uncounted].filter(Boolean).join(' ');
-  return ['Not recorded: no denial of this subject is in the record.', off || RECORDED, uncounted].filter(Boolean).join(' ');
+  return ['Not recorded: no denial of this subject until two minutes ago is in the record.', off || RECORDED, uncounted].filter(Boolean).join(' ');
 }
 
 /** The denials by one limit. */

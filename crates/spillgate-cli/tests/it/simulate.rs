@@ -50,7 +50,9 @@ const CSV: &str = "Time,Remote_Addr,url
 #[test]
 fn every_format_is_detected_and_gets_the_same_decisions() {
     let rules = TempFile::new("limits.toml", RULES);
-    for (text, format) in [(COMBINED, "common log format"), (JSON, "JSON lines"), (CSV, "CSV")] {
+    for (text, format) in
+        [(COMBINED, "common or combined log format"), (JSON, "JSON lines"), (CSV, "CSV")]
+    {
         let log = TempFile::new("access.log", text);
         let (code, report) = simulate_json(&["--config", rules.path(), log.path()]);
         assert_eq!(code, Some(0));
@@ -99,7 +101,7 @@ fn the_text_shows_denied_subjects_and_rules() {
     let output = run(&["simulate", "--config", rules.path(), log.path()]);
     let text = String::from_utf8(output.stdout).unwrap();
     for part in [
-        "6 lines, common log format",
+        "6 lines, common or combined log format",
         "left out: 1 line that could not be read, such as",
         "of 5 requests 4 (80.0 %) are allowed, 1 (20.0 %) denied",
         "login  2/minute token-bucket",

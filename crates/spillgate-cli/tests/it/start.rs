@@ -86,7 +86,10 @@ fn a_failed_start_is_one_object_of_a_json_log() {
     for (output, part) in [
         (by_file, "limits.toml:6: "),
         (by_environment(&["--grpc", "off"]), "all listeners are off"),
-        (by_environment(&["--config", "/nowhere.toml"]), "cannot read /nowhere.toml: No such file or directory (os error 2); name a file"),
+        (
+            by_environment(&["--config", "/nowhere.toml"]),
+            "cannot read /nowhere.toml: No such file or directory (os error 2); name a file",
+        ),
     ] {
         let log = String::from_utf8(output.stderr).unwrap();
         let object: serde_json::Value =

@@ -74,7 +74,8 @@ impl Problem {
 
     /// Returns the problem that the file of settings and policy cannot be read.
     pub(crate) fn unreadable(file: &Path, why: impl fmt::Display) -> Problem {
-        let mut text = format!("cannot read {}: {why}; name a file that it can read", file.display());
+        let mut text =
+            format!("cannot read {}: {why}; name a file that it can read", file.display());
         if let Ok(folder) = std::env::current_dir()
             && file.is_relative()
         {

@@ -36,7 +36,7 @@ impl Format {
     /// Returns its name in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Format::Common => "common log format",
+            Format::Common => "common or combined log format",
             Format::Json => "JSON lines",
             Format::Csv => "CSV",
         }

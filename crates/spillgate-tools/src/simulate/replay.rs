@@ -68,9 +68,11 @@ impl Replay {
         let [first, others @ ..] = self.policies.as_mut_slice() else { return };
         // A decision in memory never waits, so this only polls.
         let decision = self.runtime.block_on(first.check(at_us, request));
+        let policy = first.limiter.policy();
+        let typed = policy.typed(request);
         for other in others {
             let others_decision = self.runtime.block_on(other.check(at_us, request));
-            other.difference.note(&decision, &others_decision, &first.tally, request);
+            other.difference.note(&decision, &others_decision, &first.tally, &typed);
         }
     }
 }
@@ -85,7 +87,8 @@ impl PolicyReplay {
     async fn check(&mut self, at_us: u64, request: &Request<'_>) -> Decision {
         self.clock.set(Duration::from_micros(at_us));
         let decision = self.limiter.check(request).await;
-        self.tally.note(at_us, request, &decision);
+        // The subject of an IPv6 address is its network, as the limiter counts it.
+        self.tally.note(at_us, &self.limiter.policy().typed(request), &decision);
         decision
     }
 }

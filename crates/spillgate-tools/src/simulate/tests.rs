@@ -93,6 +93,17 @@ fn a_replayed_log_gets_the_decisions_of_the_engine() {
     assert!(denied > 10_000, "only {denied} denials: too few for a test");
 }
 
+#[test]
+fn addresses_of_one_ipv6_network_are_one_denied_subject() {
+    let policy = "[[rule]]\nname = \"a\"\nkey = [\"ip\"]\nlimits = [\"2/hour\"]\n";
+    let line = |host: u32| format!(r#"{{"at":1,"client":{{"addr":"2001:db8:0:1::{host}"}}}}"#);
+    let text: Vec<String> = (1..=5).map(line).collect();
+    let replayed = replayed(policy, &text.join("\n"), 0);
+    let denied = replayed.tally.subjects.most(9);
+    let named: Vec<_> = denied.iter().map(|(_, one)| (&*one.name, one.count)).collect();
+    assert_eq!(named, [("ip=2001:db8:0:1::/64", 3)]);
+}
+
 /// Compares all decisions of a policy on 60 logs, and returns how many requests it denied.
 fn denied_by(policy: &str) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -83,7 +83,8 @@ impl<'w> Wanted<'w> {
             None => NO_TIME.to_owned(),
         };
         let list: String = printable(&fields.join(", ")).chars().take(LIST_MAX).collect();
-        Err(format!("{problem}; the fields are {list}"))
+        let parts = if is_there("request") { ", and of the request method, path" } else { "" };
+        Err(format!("{problem}; the fields are {list}{parts}"))
     }
 
     /// Returns the instant and the request of a line with these fields, or the line's problem.
