@@ -300,7 +300,7 @@ impl Facts {
             kind: Kind::StoreUnsafe,
             text: format!("findings of the start make the store unsafe: {}", found.join(", ")),
             since_ms: None,
-            next: "run `spillgate doctor`: each finding names its fix".to_owned(),
+            next: "run `spillgate doctor --config FILE`: each finding names its fix".to_owned(),
         })
     }
 }
@@ -365,7 +365,9 @@ impl Level {
 /// Returns what to do about a shard with this trouble. A server that refuses calls is up.
 fn remedy(trouble: &str) -> &'static str {
     let known = REMEDIES.iter().find(|(code, _)| trouble.contains(code));
-    known.map_or("bring the store back, or run `spillgate doctor`", |(_, remedy)| *remedy)
+    known.map_or("bring the store back, or run `spillgate doctor --config FILE`", |(_, remedy)| {
+        *remedy
+    })
 }
 
 /// The codes of error replies from servers that are up, each with what to do.

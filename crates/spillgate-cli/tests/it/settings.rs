@@ -83,6 +83,10 @@ const BAD_FILES: &[(&str, &str)] = &[
         ":2: field `store.url`: takes a string, a whole number, true or false",
     ),
     (
+        "[store]\nredis = \"redis://r\"\n",
+        ":2: field `store.redis`: no such setting; write its address as store.url",
+    ),
+    (
         "[server]\ngrpc = \"127.0.0.1:8081\"\n",
         ":2: field `server.grpc`: no such setting; write its address as server.grpc.address",
     ),

@@ -135,8 +135,9 @@ const SETTINGS: &[(&str, Take)] = &[
     ("telemetry.audit_subjects", |s, v, _| put(&mut s.log.audit_subjects, value::boolean(v))),
 ];
 
-/// Settings that are gone, or all that begin with a name, and what to do instead.
+/// Settings that are gone, or that only seem to exist, or all that begin with a name, and what to do instead.
 const GONE: &[(&str, &str)] = &[
+    ("store.redis", "write its address as store.url"),
     ("server.grpc", "write its address as server.grpc.address"),
     ("server.resp", "write its address as server.resp.address"),
     ("telemetry.log", "write its level as telemetry.log.level"),

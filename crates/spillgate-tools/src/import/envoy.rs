@@ -74,6 +74,11 @@ impl Note {
 
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.line, self.message)
+        let kind = match self.kind {
+            Kind::Remark => "note: ",
+            Kind::Difference => "difference: ",
+            Kind::Error => "",
+        };
+        write!(f, "{}: {kind}{}", self.line, self.message)
     }
 }

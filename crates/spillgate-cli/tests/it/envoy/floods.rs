@@ -312,7 +312,7 @@ fn a_long_tracestate_fails_no_check() {
 }
 
 #[test]
-fn a_client_of_the_grpc_port_that_speaks_http_1_is_logged_once_with_the_remedy() {
+fn a_client_that_speaks_the_http_version_of_the_other_port_is_logged_once_with_the_remedy() {
     use std::io::{Read, Write};
     let server = Server::start(&[]);
     for _ in 0..3 {
@@ -323,7 +323,14 @@ fn a_client_of_the_grpc_port_that_speaks_http_1_is_logged_once_with_the_remedy()
             .unwrap();
         let _ = stream.read_to_end(&mut Vec::new());
     }
+    // The other way round: gRPC at the HTTP listener.
+    for _ in 0..3 {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
     let log = server.rest_of_log();
     assert_eq!(log.matches("sent a request of HTTP/1").count(), 1, "{log}");
     assert!(log.contains("http2_protocol_options"), "{log}");
+    assert_eq!(log.matches("belongs to the gRPC listener").count(), 1, "{log}");
 }

@@ -1,8 +1,9 @@
 //! Serves HTTP/1 on one connection: with bounded heads and bodies, and an end that loses no request.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub(crate) struct Http {
     token: Option<Token>,
     browsers: Browsers,
     failed_logins: FailedLogins,
+    /// The warning about a client that speaks HTTP/2, logged once.
+    http2: Arc<Once>,
 }
 
 /// A client's connection: the parts that answers depend on.
@@ -63,6 +66,7 @@ impl Http {
             token,
             browsers,
             failed_logins,
+            http2: Arc::new(Once::new()),
         }
     }
 
@@ -143,6 +147,7 @@ impl Protocol for Http {
         let (peer, port, state) = (connection.peer, connection.port, connection.state());
         let watched = Arc::clone(&state);
         let client = Client { peer, port, state, stage: connection.stage() };
+        let http2 = Arc::clone(&self.http2);
         let service = service_fn(move |request| self.answer(&client, request));
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -160,7 +165,13 @@ impl Protocol for Http {
         loop {
             tokio::select! {
                 biased;
-                _ = connection.as_mut() => return,
+                ended = connection.as_mut() => {
+                    if ended.is_err_and(|error| error.is_parse_version_h2()) {
+                        let warn = || tracing::warn!(target: "spillgate", "{}", no_http1(peer.0));
+                        http2.call_once(warn);
+                    }
+                    return;
+                }
                 _ = closing.wait_for(|stage| *stage == Stage::Closing), if !is_closing => {
                     is_closing = true;
                     connection.as_mut().graceful_shutdown();
@@ -173,6 +184,13 @@ impl Protocol for Http {
             }
         }
     }
+}
+
+fn no_http1(peer: IpAddr) -> String {
+    format!(
+        "HTTP: {peer} sent a request of HTTP/2, and this listener takes HTTP/1; gRPC, such as Envoy's rate limit \
+         service, belongs to the gRPC listener, server.grpc"
+    )
 }
 
 /// The body of a request. When it ends, the request has arrived whole, which the call notes.
