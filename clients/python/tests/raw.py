@@ -84,8 +84,8 @@ def response(status: int, body: object, *fields: str) -> bytes:
     return f"{head}\r\n\r\n".encode() + data
 
 
-def allowed(path: str, body: Any) -> bytes:
-    """Allows everything."""
+def allowed(path: str, body: Any, **fields: object) -> bytes:
+    """Allows everything. The answer has these fields as well."""
     if path == "/v1/check/batch":
-        return response(200, {"results": [{"allowed": True} for _ in body]})
-    return response(200, {"allowed": True, "result": "done", "receipt": "AQAB"})
+        return response(200, {"results": [{"allowed": True} for _ in body], **fields})
+    return response(200, {"allowed": True, "result": "done", "receipt": "AQAB", **fields})

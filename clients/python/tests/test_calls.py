@@ -367,6 +367,57 @@ def refused(counter: str) -> str:
     return f"WARNING:spillgate:{line}"
 
 
+class Unused(unittest.TestCase):
+    """Names that no rule uses: in each decision, and once in the log."""
+
+    TOKEN, USR = 'no rule uses the unit "token"', 'no rule uses the attribute "usr"'
+
+    def serve(self, unused: Any) -> str:
+        server = RawServer(lambda path, body: allowed(path, body, unused=unused))
+        self.addCleanup(server.close)
+        return server.url
+
+    def test_every_decision_has_them_and_the_log_names_each_once(self) -> None:
+        expected = (self.TOKEN, self.USR)
+        url = self.serve([*expected])
+        with self.assertLogs("spillgate", "WARNING") as watch, Client(url, timeout=20) as client:
+            for _ in range(2):
+                decisions = [client.check({}), client.check({}, wait=1), *client.check_batch([{}, {}]), client.reserve({}).decision]
+                self.assertEqual([decision.unused for decision in decisions], [expected] * 5)
+        self.assertEqual(watch.output, [logged(sentence) for sentence in expected])
+
+    def test_the_coroutine_client_reports_them_too(self) -> None:
+        async def check() -> Decision:
+            async with AsyncClient(self.serve([self.TOKEN]), timeout=20) as client:
+                return await client.check({})
+
+        with self.assertLogs("spillgate", "WARNING") as watch:
+            self.assertEqual(asyncio.run(check()).unused, (self.TOKEN,))
+        self.assertEqual(watch.output, [logged(self.TOKEN)])
+
+    def test_a_settlement_reports_them_in_the_log(self) -> None:
+        with self.assertLogs("spillgate", "WARNING") as watch, Client(self.serve([self.TOKEN]), timeout=20) as client:
+            self.assertEqual(client.settle("AQAB", {"token": 1}), "done")
+        self.assertEqual(watch.output, [logged(self.TOKEN)])
+
+    def test_the_log_names_at_most_64_and_the_start_of_each(self) -> None:
+        url = self.serve(["x" * 5000, *map(str, range(100))])
+        with self.assertLogs("spillgate", "WARNING") as watch, Client(url, timeout=20) as client:
+            self.assertEqual(len(client.check({}).unused), 101)
+        self.assertEqual((watch.output[0], len(watch.output)), (logged("x" * 1000), 64))
+
+    def test_a_wrong_type_counts_as_absent(self) -> None:
+        for unused in (None, [], 7, "x", {"a": "b"}, [self.TOKEN, 7], [None], [[]]):
+            with self.subTest(unused), self.assertNoLogs("spillgate"), Client(self.serve(unused), timeout=20) as client:
+                for decision in (client.check({}), *client.check_batch([{}]), client.reserve({}).decision):
+                    self.assertEqual((decision.allowed, decision.source, decision.unused), (True, "store", ()))
+                self.assertEqual(client.settle("AQAB", 1), "done")
+
+
+def logged(sentence: str) -> str:
+    return f"WARNING:spillgate:Spillgate reports an unused name: {sentence}"
+
+
 class Breaker(Quiet):
     def test_three_failures_in_a_row_open_it_and_one_answer_closes_it(self) -> None:
         now = 100.0

@@ -50,6 +50,7 @@ def read_decision(answer: Any) -> Decision:
     decision.limits = tuple([Limit(**limit) for limit in limits if limit is not None])
     decision.headers = {name: value.strip() for name, value in decision.headers.items() if _is_field(name, value)}
     decision.denial = _denial(answer.get("denial"))
+    decision.unused = read_unused(answer)
     return decision
 
 
@@ -60,7 +61,8 @@ def read_results(answer: Any, count: int) -> list[Decision | ProblemError | Unav
     results = answer.get("results") if isinstance(answer, dict) else None
     if not isinstance(results, list) or len(results) != count:
         raise _not_of_spillgate(f"{count} results")
-    read = [_result(item) for item in results]
+    unused = read_unused(answer)
+    read = [_result(item, unused) for item in results]
     for result in read:
         if not isinstance(result, Unavailable):
             return read
@@ -74,13 +76,23 @@ def read_outcome(answer: Any) -> Outcome:
     return cast(Outcome, result)
 
 
-def _result(item: Any) -> Decision | ProblemError | Unavailable:
+def read_unused(answer: Any) -> tuple[str, ...]:
+    """Returns the sentences about unused names. They only inform, so with a wrong type they count as absent."""
+    unused = answer.get("unused") if isinstance(answer, dict) else None
+    if not isinstance(unused, list) or not all([isinstance(sentence, str) for sentence in unused]):
+        return ()
+    return tuple(unused)
+
+
+def _result(item: Any, unused: tuple[str, ...]) -> Decision | ProblemError | Unavailable:
     try:
         problem = item.get("error") if isinstance(item, dict) else None
         if problem is not None:
             status = problem.get("status") if isinstance(problem, dict) else None
             return _refusal(status, problem) or Unavailable(f"the server did not decide: {_detail(problem)}")
-        return read_decision(item)
+        decision = read_decision(item)
+        decision.unused = unused
+        return decision
     except Unavailable as error:
         return error
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from ._answer import Retryable, read_answer, read_results
+from ._answer import Retryable, read_answer, read_results, read_unused
 from ._http import Response
 from ._request import batch_of, encode
 from ._socket import Connection
@@ -106,6 +106,8 @@ class Exchange:
         self.answers = 0
         # In an event loop: when it began, by the clock of the loop's dispatcher.
         self.sent_at = 0.0
+        # What the answer reports about names that no rule uses.
+        self.unused: tuple[str, ...] = ()
         # With threads: the call whose thread does the work, and its connection.
         self.leader = first
         self.connection: Connection | None = None
@@ -132,6 +134,7 @@ class Exchange:
             if isinstance(ended, Unavailable):
                 raise ended
             answer = read_answer(ended)
+            self.unused = read_unused(answer)
             if self.is_batch:
                 return read_results(answer, len(self.calls)), None
             return [self.calls[0].read(answer)], None

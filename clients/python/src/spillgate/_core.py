@@ -43,6 +43,9 @@ PAUSE_SECONDS = 0.02
 _WAIT_MAX = 120.0
 # How many counters the log names whose requests the server refuses.
 _REFUSED_MAX = 64
+# How many sentences about unused names the log has, and how much of each.
+_UNUSED_MAX = 64
+_SENTENCE_MAX = 1000
 
 
 @dataclass(slots=True)
@@ -86,6 +89,8 @@ class Core:
         self.health = Health(on_failure)
         # When the log last named a counter.
         self._refused: dict[str, float] = {}
+        # The sentences about unused names that the log has.
+        self._unused: set[str] = set()
 
     def check_call(self, request: CheckRequest, wait: float = 0) -> Call[Decision]:
         # A caller that is late gives a negative wait, which is none.
@@ -146,6 +151,8 @@ class Core:
     def end_exchange(self, exchange: Exchange, ended: Response | Unavailable) -> None:
         """Gives the calls of an exchange their outcomes, and counts it for the breaker."""
         failure = exchange.end(ended)
+        for sentence in exchange.unused:
+            self._note_unused(sentence[:_SENTENCE_MAX])
         if failure is None:
             self.health.answered()
         elif not isinstance(failure, NotSent):
@@ -201,6 +208,12 @@ class Core:
             self._refused[counter] = now
             logger.warning("Spillgate refuses a request (%s) of %r: on_failure=%r decides", error, counter, self.on_failure)
         return self._decide_alone(error)
+
+    def _note_unused(self, sentence: str) -> None:
+        """Logs a sentence about a name that no rule uses, once. A unit that is misspelled limits nothing, without an error."""
+        if sentence not in self._unused and len(self._unused) < _UNUSED_MAX:
+            self._unused.add(sentence)
+            logger.warning("Spillgate reports an unused name: %s", sentence)
 
     def note_refused_end(self, error: ProblemError | TokenError) -> None:
         logger.debug("Spillgate refuses to end a reservation or a permit: %s", error)

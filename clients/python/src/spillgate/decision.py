@@ -40,7 +40,8 @@ class Decision:
     """One answer. Unknown values are ``None``.
 
     ``source`` is ``"client"`` where the server did not answer and ``on_failure`` decided; ``error`` then has the cause.
-    ``denial`` is there if the rule sets a response for its denials and ``headers`` was asked for.
+    ``denial`` is there if the rule sets a response for its denials and ``headers`` was asked for. ``unused`` has a sentence for
+    each attribute or unit that no rule uses, such as a misspelled one; checks that left in one batch share it.
     """
 
     allowed: bool
@@ -58,6 +59,7 @@ class Decision:
     headers: Mapping[str, str] = field(default_factory=dict)
     denial: Denial | None = None
     limits: tuple[Limit, ...] = ()
+    unused: tuple[str, ...] = ()
     error: Exception | None = None
 
     @property
