@@ -3,7 +3,7 @@ import { afterReading } from "./clock.js";
 import { ProblemError, Unavailable } from "./errors.js";
 import { failureOf } from "./transport.js";
 import type { Decision } from "./types.js";
-import { decisionOf, isObject, notSpillgate, resultsOf } from "./wire.js";
+import { decisionOf, isObject, notSpillgate, resultsOf, unusedOf } from "./wire.js";
 
 /** Sends checks in batches: those of one tick leave together at its end, and those that find no place gather. */
 export class Batches {
@@ -78,7 +78,10 @@ export class Batches {
       checks = close();
       return `[${checks.join(",")}]`;
     };
-    const read = (answer: unknown) => resultsOf(answer, checks.length).map(resultOf);
+    const read = (answer: unknown) => {
+      const unused = unusedOf(answer);
+      return resultsOf(answer, checks.length).map((item) => resultOf(item, unused));
+    };
     return this.#calls.send("batch", "/v1/check/batch", body, this.#timeoutMs, read);
   }
 }
@@ -89,9 +92,9 @@ interface Batch {
 }
 
 /** Throws if the item is neither a decision nor a problem: then the answer is not one of Spillgate. */
-function resultOf(item: unknown): Decision | Error {
+function resultOf(item: unknown, unused: readonly string[]): Decision | Error {
   const problem = isObject(item) ? item["error"] : undefined;
-  if (problem === undefined) return decisionOf(item);
+  if (problem === undefined) return decisionOf(item, unused);
   if (!isObject(problem) || typeof problem["title"] !== "string") throw notSpillgate();
   return failureOf(Number(problem["status"]), problem);
 }

@@ -2,17 +2,23 @@ import type { Breaker } from "./breaker.js";
 import { Overloaded, ProblemError, Retryable, Unavailable } from "./errors.js";
 import type { Kind, Queue } from "./queue.js";
 import type { Transport } from "./transport.js";
+import type { Logger } from "./types.js";
+import { unusedOf } from "./wire.js";
 
-/** Sends each call once there is a place for it, and counts answers and failures of the server. */
+/** Sends each call once there is a place for it, counts answers and failures of the server, and logs unused names. */
 export class Calls {
   readonly #queue: Queue;
   readonly #transport: Transport;
   readonly #breaker: Breaker;
+  readonly #logger: Logger;
+  /** The sentences about unused names that the log has. */
+  readonly #unused = new Set<string>();
 
-  constructor(queue: Queue, transport: Transport, breaker: Breaker) {
+  constructor(queue: Queue, transport: Transport, breaker: Breaker, logger: Logger) {
     this.#queue = queue;
     this.#transport = transport;
     this.#breaker = breaker;
+    this.#logger = logger;
   }
 
   /** Waits for a place, then posts `body()`, and returns what `read` makes of the answer. */
@@ -37,9 +43,11 @@ export class Calls {
   ): Promise<T> {
     const { answers } = this.#breaker;
     try {
-      const answer = read(await this.#transport.post(path, body(), timeoutMs));
+      const answer = await this.#transport.post(path, body(), timeoutMs);
+      const result = read(answer);
       this.#answered();
-      return answer;
+      for (const sentence of unusedOf(answer)) this.#noteUnused(sentence.slice(0, SENTENCE_MAX));
+      return result;
     } catch (error) {
       if (error instanceof ProblemError || error instanceof Retryable || error instanceof Overloaded) this.#answered();
       else if (error instanceof Unavailable) this.#failed(answers, error);
@@ -54,6 +62,13 @@ export class Calls {
     this.#queue.answered();
   }
 
+  /** Logs a sentence once. A unit that is misspelled limits nothing, without an error. */
+  #noteUnused(sentence: string): void {
+    if (this.#unused.has(sentence) || this.#unused.size >= UNUSED_MAX) return;
+    this.#unused.add(sentence);
+    this.#logger.warn(`Spillgate reports an unused name: ${sentence}`);
+  }
+
   #failed(answers: number, error: Unavailable): void {
     const wasOpen = this.#breaker.isOpen;
     this.#breaker.failed(answers, error);
@@ -61,3 +76,7 @@ export class Calls {
     if (this.#breaker.isOpen && !wasOpen) this.#queue.fail(error);
   }
 }
+
+// How many sentences about unused names the log has, and how much of each.
+const UNUSED_MAX = 64;
+const SENTENCE_MAX = 1_000;

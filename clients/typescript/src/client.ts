@@ -46,7 +46,7 @@ export class Spillgate {
     this.#breaker = new Breaker(this.#logger, onFailure);
     this.#queue = new Queue(this.#clock, timeoutMs);
     const transport = new Transport(url.replace(/\/+$/, ""), options.token, options.fetch, this.#clock);
-    this.#calls = new Calls(this.#queue, transport, this.#breaker);
+    this.#calls = new Calls(this.#queue, transport, this.#breaker, this.#logger);
     this.#batches = new Batches(this.#calls, timeoutMs);
   }
 
@@ -332,6 +332,7 @@ const WITHOUT_LIMIT = {
   resetAfterMs: null,
   degraded: true,
   matched: false,
+  unused: [],
 };
 
 // The server answers an overload after `store.overload_wait`, by default 250 ms. Its answer should come first.

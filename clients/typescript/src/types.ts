@@ -76,6 +76,11 @@ export interface Decision {
   /** The response that the rule sets for its denials, if it sets one and `headers` was asked for. */
   denial?: { status: number; body: string };
   limits: Limit[];
+  /**
+   * A sentence for each attribute or unit that no rule uses, such as a misspelled one. Checks that left in one batch
+   * share it.
+   */
+  unused: readonly string[];
   /** Why the server's answer is missing, if `source` is `client`. */
   error?: Error;
 }

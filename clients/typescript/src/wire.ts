@@ -20,7 +20,7 @@ export async function checkToWire({ waitMs, ttlMs, limit, ...rest }: ReserveRequ
 }
 
 /** Throws `Unavailable` if the answer is no decision. Fields that it does not know are left out. */
-export function decisionOf(answer: unknown): Decision {
+export function decisionOf(answer: unknown, unused = unusedOf(answer)): Decision {
   if (!isObject(answer)) throw notSpillgate();
   const field = new Fields(answer);
   const receipt = field.optional("receipt", isString);
@@ -31,6 +31,7 @@ export function decisionOf(answer: unknown): Decision {
     degraded: field.optional("degraded", isBoolean) ?? false,
     matched: field.optional("matched", isBoolean) ?? false,
     limits: (field.optional("limits", Array.isArray) ?? []).map(limitOf),
+    unused,
     ...(receipt !== null && { receipt }),
     ...(headers !== null && { headers: sendableFields(headers) }),
     ...(denial !== undefined && { denial }),
@@ -64,6 +65,12 @@ export function resultsOf(answer: unknown, length: number): unknown[] {
   const results = isObject(answer) ? answer["results"] : undefined;
   if (!Array.isArray(results) || results.length !== length) throw notSpillgate();
   return results;
+}
+
+/** Returns the sentences about unused names. They only inform, so with a wrong type they count as absent. */
+export function unusedOf(answer: unknown): readonly string[] {
+  const unused = isObject(answer) ? answer["unused"] : undefined;
+  return Array.isArray(unused) && unused.every(isString) ? unused : [];
 }
 
 export function outcomeOf(answer: unknown): Outcome {

@@ -301,6 +301,69 @@ test("a retryable answer is repeated, and no failure of the server", async () =>
   assert.equal(server.sent.length, 4, "the next check asks the server");
 });
 
+const TOKEN = 'no rule uses the unit "token"';
+const USR = 'no rule uses the attribute "usr"';
+
+/** Allows everything, and reports these names. */
+function reporting(unused: unknown): Simulated {
+  return new Simulated(({ body }) =>
+    Response.json({
+      ...(Array.isArray(body)
+        ? { results: body.map(() => ({ allowed: true })) }
+        : { allowed: true, receipt: "AQAB", result: "done" }),
+      unused,
+    }),
+  );
+}
+
+test("every decision has the unused names, and the log names each once", async () => {
+  const lines: string[] = [];
+  const client = reporting([TOKEN, USR]).client({ logger: { warn: (line) => void lines.push(line) } });
+  for (let round = 0; round < 2; round += 1) {
+    const [first, second] = await client.checkBatch([{}, {}]);
+    const decisions = [
+      await client.check({}),
+      await client.check({ waitMs: 1 }),
+      first,
+      second,
+      (await client.reserve({})).decision,
+    ];
+    for (const decision of decisions) assert.deepEqual(decision?.unused, [TOKEN, USR]);
+  }
+  assert.deepEqual(
+    lines,
+    [TOKEN, USR].map((sentence) => `Spillgate reports an unused name: ${sentence}`),
+  );
+});
+
+test("a settlement reports unused names in the log", async () => {
+  const lines: string[] = [];
+  const client = reporting([TOKEN]).client({ logger: { warn: (line) => void lines.push(line) } });
+  assert.equal(await client.settle("AQAB", { token: 1 }), "done");
+  assert.deepEqual(lines, [`Spillgate reports an unused name: ${TOKEN}`]);
+});
+
+test("the log names at most 64 unused names, and the start of each", async () => {
+  const lines: string[] = [];
+  const many = ["x".repeat(5_000), ...Array.from({ length: 100 }, (_, number) => `${number}`)];
+  const client = reporting(many).client({ logger: { warn: (line) => void lines.push(line) } });
+  assert.equal((await client.check({})).unused.length, 101);
+  assert.deepEqual([lines.length, lines[0]], [64, `Spillgate reports an unused name: ${"x".repeat(1_000)}`]);
+});
+
+test("unused names of a wrong type count as absent", async () => {
+  for (const unused of [null, [], 7, "x", { a: "b" }, [TOKEN, 7], [null], [[]]]) {
+    const lines: string[] = [];
+    const client = reporting(unused).client({ logger: { warn: (line) => void lines.push(line) } });
+    const decisions = [await client.check({}), ...(await client.checkBatch([{}])), (await client.reserve({})).decision];
+    for (const decision of decisions) {
+      assert.deepEqual([decision.allowed, decision.error, decision.unused], [true, undefined, []]);
+    }
+    assert.equal(await client.settle("AQAB", 1), "done");
+    assert.deepEqual(lines, []);
+  }
+});
+
 test("a logger or a hook that throws reaches no caller", async () => {
   const fails = () => {
     throw new Error("no disk");
