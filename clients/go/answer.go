@@ -5,11 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"unicode/utf8"
 )
 
 // An answer is JSON of the server. Nothing in it is trusted: without its main fields it is not one of Spillgate.
-type answer interface{ isComplete() bool }
+type answer interface {
+	isComplete() bool
+	// unused returns the sentences about names that no rule uses.
+	unused() []string
+}
 
 // A decided is a Decision as the server writes it.
 type decided struct {
@@ -18,17 +23,22 @@ type decided struct {
 	Allowed *bool           `json:"allowed"`
 	Limits  limitList       `json:"limits"`
 	Denial  json.RawMessage `json:"denial"`
+	Unused  unusedList      `json:"unused"`
 	// Error is in place of a decision, for an item of a batch.
 	Error *problem `json:"error"`
 }
 
 func (d *decided) isComplete() bool { return d.Allowed != nil }
 
+func (d *decided) unused() []string { return d.Unused }
+
 func (d *decided) decision() Decision {
 	decision := d.Decision
 	decision.Allowed = *d.Allowed
 	decision.Limits = d.Limits
 	decision.Denial = denialOf(d.Denial)
+	// The checks of a batch have one list, and each caller gets its own.
+	decision.Unused = slices.Clone(d.Unused)
 	for name, value := range decision.Headers {
 		if !isFieldName(name) || !isFieldValue(value) {
 			delete(decision.Headers, name)
@@ -69,11 +79,29 @@ func (l *limitList) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// An unusedList only informs, so with a wrong type it counts as absent.
+type unusedList []string
+
+func (u *unusedList) UnmarshalJSON(text []byte) error {
+	*u = nil
+	var sentences []*string
+	if json.Unmarshal(text, &sentences) != nil || slices.Contains(sentences, nil) {
+		return nil
+	}
+	for _, sentence := range sentences {
+		*u = append(*u, *sentence)
+	}
+	return nil
+}
+
 // A decidedBatch is the answer to a batch of count checks.
 type decidedBatch struct {
 	Results []decided
+	Unused  unusedList
 	count   int
 }
+
+func (b *decidedBatch) unused() []string { return b.Unused }
 
 func (b *decidedBatch) isComplete() bool {
 	for i := range b.Results {
@@ -86,9 +114,14 @@ func (b *decidedBatch) isComplete() bool {
 }
 
 // An ended is the answer to a call on a receipt.
-type ended struct{ Result Outcome }
+type ended struct {
+	Result Outcome
+	Unused unusedList
+}
 
 func (e *ended) isComplete() bool { return e.Result != "" }
+
+func (e *ended) unused() []string { return e.Unused }
 
 // A problem is a ProblemError with the fields that a 503 of Spillgate has.
 type problem struct {

@@ -142,6 +142,7 @@ func (c *Client) postBatch(f *flight, batch []*check) error {
 	for i := range batch {
 		if err == nil {
 			batch[i].answer = answer.Results[i]
+			batch[i].answer.Unused = answer.Unused
 		}
 	}
 	return err

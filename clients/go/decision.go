@@ -56,6 +56,9 @@ type Decision struct {
 	Headers      map[string]string `json:"headers"`
 	Denial       *Denial           `json:"denial"`
 	Limits       []Limit           `json:"limits"`
+	// Unused has a sentence for each attribute or unit that no rule uses, such as a misspelled one. Checks that left in one
+	// batch share it.
+	Unused []string `json:"unused"`
 
 	// Err is why the server's answer is missing, if Source is SourceClient.
 	Err error `json:"-"`

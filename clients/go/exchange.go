@@ -28,7 +28,11 @@ func (c *Client) exchange(f *flight, e exchange, answer answer) error {
 	if err != nil {
 		return err
 	}
-	return parse(status, text, answer)
+	if err := parse(status, text, answer); err != nil {
+		return err
+	}
+	c.log.unused(answer.unused())
+	return nil
 }
 
 func (c *Client) post(ctx context.Context, e exchange) (int, []byte, error) {

@@ -252,6 +252,7 @@ func TestAnAnswerIsGoodForWhatIsGoodInIt(t *testing.T) {
 		"a denial of status x":     {`{"allowed":false,"denial":{"status":"x","body":"x"}}`, func(d Decision) bool { return d.Denial == nil }},
 		"a denial without a body":  {`{"allowed":false,"denial":{"status":402}}`, func(d Decision) bool { return d.Denial == nil }},
 		"a denial of another type": {`{"allowed":false,"denial":"x"}`, func(d Decision) bool { return d.Denial == nil }},
+		"unused is null":           {`{"allowed":true,"unused":null}`, func(d Decision) bool { return d.Unused == nil }},
 		"a denial of status 204":   {`{"allowed":false,"denial":{"status":204,"body":"x"}}`, func(d Decision) bool { return d.Denial.Status == 204 }},
 		"fields with newlines": {`{"allowed":false,"headers":{"a":"b\r\nc: d","e\r\nf":"g","h i":"j","":"k","l":"m\u0000","Content-Length":"5","Transfer-Encoding":"chunked","Retry-After":"7"}}`,
 			func(d Decision) bool { return len(d.Headers) == 1 && d.Headers["Retry-After"] == "7" }},
@@ -319,6 +320,7 @@ func TestTheMemoryOfAnswersIsBounded(t *testing.T) {
 		"endless head":   notAnswers["an endless header field"],
 		"endless 1xx":    notAnswers["endless 103"],
 		"empty limits":   repeats("HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n{\"allowed\":true,\"limits\":[{}", ",{}"),
+		"unused names":   repeats("HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n{\"allowed\":true,\"unused\":[\"\"", `,""`),
 		"fields":         repeats("HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n{\"allowed\":true,\"headers\":{\"a\":\"\"", `,"a":""`),
 	} {
 		client := newClient(t, Options{URL: server.start(t), Timeout: patience})

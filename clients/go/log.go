@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A healthLog writes when the server stops answering and when it answers again, and which routes it refuses. A flood of
-// failures is a few lines.
+// A healthLog writes when the server stops answering and when it answers again, which routes it refuses, and which names no
+// rule uses. A flood of failures is a few lines.
 type healthLog struct {
 	logger  *slog.Logger
 	decides OnFailure
@@ -21,10 +21,12 @@ type healthLog struct {
 	downAt time.Time
 	// refusedAt has the time of the last line about each counter.
 	refusedAt map[string]time.Time
+	// reported has the sentences about unused names that the log has.
+	reported map[string]bool
 }
 
 func newHealthLog(logger *slog.Logger, decides OnFailure) *healthLog {
-	return &healthLog{logger: logger, decides: decides, now: time.Now, refusedAt: map[string]time.Time{}}
+	return &healthLog{logger: logger, decides: decides, now: time.Now, refusedAt: map[string]time.Time{}, reported: map[string]bool{}}
 }
 
 // changed writes about an outage. A server that answers every second call must not fill the log, so an outage that begins
@@ -70,6 +72,22 @@ func (l *healthLog) refused(counter string, err error) {
 	}
 }
 
+// unused writes each sentence about a name that no rule uses once. A unit that is misspelled limits nothing, without an error.
+func (l *healthLog) unused(sentences []string) {
+	for _, sentence := range sentences {
+		sentence = shortened(sentence)
+		l.lock.Lock()
+		isNew := !l.reported[sentence] && len(l.reported) < reportedMax
+		if isNew {
+			l.reported[sentence] = true
+		}
+		l.lock.Unlock()
+		if isNew {
+			l.logger.Warn("Spillgate reports an unused name: " + sentence)
+		}
+	}
+}
+
 func (l *healthLog) isDue(last time.Time) bool { return last.IsZero() || l.now().Sub(last) >= logPause }
 
 func (l *healthLog) warn(event string, err error, attributes ...any) {
@@ -78,6 +96,7 @@ func (l *healthLog) warn(event string, err error, attributes ...any) {
 }
 
 const (
-	logPause   = 10 * time.Second
-	refusedMax = 64
+	logPause    = 10 * time.Second
+	refusedMax  = 64
+	reportedMax = 64
 )

@@ -3,11 +3,13 @@ package spillgate
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -118,6 +120,101 @@ func TestTheLogRemembersABoundedNumberOfCounters(t *testing.T) {
 	pass(logPause)
 	if got := flood(); got != refusedMax || len(log.refusedAt) != refusedMax {
 		t.Errorf("after the pause: %d lines, %d counters", got, len(log.refusedAt))
+	}
+}
+
+const (
+	unusedToken = `no rule uses the unit "token"`
+	unusedUsr   = `no rule uses the attribute "usr"`
+)
+
+// startReporting starts a server that allows everything and answers with this JSON as `unused`.
+func startReporting(t *testing.T, unused string) (client *Client, lines func() string) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var items []json.RawMessage
+		answer := `{"allowed":true,"source":"store","receipt":"AQAB","result":"done"}`
+		if json.NewDecoder(r.Body).Decode(&items) == nil {
+			answer = resultsOf(len(items), allows)
+		}
+		fmt.Fprintf(w, `%s,"unused":%s}`, strings.TrimSuffix(answer, "}"), unused)
+	}))
+	t.Cleanup(server.Close)
+	client = newClient(t, Options{URL: server.URL, Timeout: patience})
+	client.log, lines, _ = newTestLog()
+	return client, lines
+}
+
+// decideInEachWay returns the decisions of all calls that make one.
+func decideInEachWay(t *testing.T, client *Client) []Decision {
+	t.Helper()
+	ctx := context.Background()
+	one, err := client.Check(ctx, Request{})
+	waited, waitErr := client.Check(ctx, Request{Wait: time.Millisecond})
+	batch, batchErr := client.CheckBatch(ctx, []Request{{}, {}})
+	job, jobErr := client.Reserve(ctx, Request{}, 0)
+	if err := errors.Join(err, waitErr, batchErr, jobErr); err != nil {
+		t.Fatal(err)
+	}
+	return append(batch, one, waited, job.Decision)
+}
+
+func TestEveryDecisionHasTheUnusedNamesAndTheLogNamesEachOnce(t *testing.T) {
+	text, _ := json.Marshal([]string{unusedToken, unusedUsr})
+	client, lines := startReporting(t, string(text))
+	for range 2 {
+		for _, d := range decideInEachWay(t, client) {
+			if !slices.Equal(d.Unused, []string{unusedToken, unusedUsr}) {
+				t.Errorf("got %q", d.Unused)
+			}
+		}
+	}
+	message := "level=WARN msg=%q\n"
+	want := fmt.Sprintf(message+message, "Spillgate reports an unused name: "+unusedToken, "Spillgate reports an unused name: "+unusedUsr)
+	if got := lines(); got != want {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestASettlementReportsUnusedNamesInTheLog(t *testing.T) {
+	text, _ := json.Marshal([]string{unusedToken})
+	client, lines := startReporting(t, string(text))
+	if outcome, err := client.Settle(context.Background(), "AQAB", Cost{"token": 1}); outcome != OutcomeDone || err != nil {
+		t.Errorf("got %q and %v", outcome, err)
+	}
+	if got := lines(); got != fmt.Sprintf("level=WARN msg=%q\n", "Spillgate reports an unused name: "+unusedToken) {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestUnusedNamesOfAWrongTypeCountAsAbsent(t *testing.T) {
+	for _, unused := range []string{`null`, `[]`, `7`, `"x"`, `{"a":"b"}`, `["x",7]`, `[null]`, `[[]]`} {
+		client, lines := startReporting(t, unused)
+		for _, d := range decideInEachWay(t, client) {
+			if !d.Allowed || d.Source != "store" || len(d.Unused) != 0 {
+				t.Errorf("%s: got %+v", unused, d)
+			}
+		}
+		if outcome, err := client.Settle(context.Background(), "AQAB", nil); outcome != OutcomeDone || err != nil {
+			t.Errorf("%s: got %q and %v", unused, outcome, err)
+		}
+		if got := lines(); got != "" {
+			t.Errorf("%s: got %s", unused, got)
+		}
+	}
+}
+
+func TestTheLogNamesAtMost64UnusedNamesAndTheStartOfEach(t *testing.T) {
+	log, lines, _ := newTestLog()
+	log.unused([]string{strings.Repeat("x", 5000)})
+	if got := lines(); len(got) > 2*messageMax {
+		t.Errorf("%d bytes", len(got))
+	}
+	for i := range 10 * reportedMax {
+		log.unused([]string{fmt.Sprint(i)})
+	}
+	if got := strings.Count(lines(), "\n"); got != reportedMax-1 || len(log.reported) != reportedMax {
+		t.Errorf("%d lines, %d names", got, len(log.reported))
 	}
 }
 

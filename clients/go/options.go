@@ -48,7 +48,7 @@ type Options struct {
 	// Observe is called after each call, for metrics.
 	Observe func(Call)
 	// Logger gets a warning when the server stops answering, one when it answers again, and one for each route whose
-	// requests it refuses, at most one in ten seconds each: slog.Default() if nil.
+	// requests it refuses, at most one in ten seconds each, and one for each name that no rule uses: slog.Default() if nil.
 	Logger *slog.Logger
 	// Transport replaces the client's own, for certificates or a proxy of yours. Its time-outs, if it has any, count time
 	// in which this process is busy, so leave them to the client. It must end a call when the context of the request ends.
