@@ -414,7 +414,7 @@ func withoutEmpty(value any) any {
 	case map[string]any:
 		for name, item := range value {
 			value[name] = withoutEmpty(item)
-			if name == "limits" && item == nil {
+			if (name == "limits" || name == "unused") && item == nil {
 				value[name] = []any{}
 			}
 		}

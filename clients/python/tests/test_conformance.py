@@ -270,7 +270,7 @@ class Run:
 def shown(decision: Decision) -> dict[str, Any]:
     fields = {name: getattr(decision, name) for name in decision.__slots__}
     limits = [{name: getattr(limit, name) for name in limit.__slots__} for limit in decision.limits]
-    return {**fields, "limits": limits}
+    return {**fields, "limits": limits, "unused": list(decision.unused)}
 
 
 ABSENT = object()
