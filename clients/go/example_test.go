@@ -72,8 +72,8 @@ import (
 )
 
 var (
-	ctx            = context.Background()
-	orders, search http.Handler
+	ctx                    = context.Background()
+	orders, search, models http.Handler
 )
 
 type modelAnswer struct{ Tokens int64 }
