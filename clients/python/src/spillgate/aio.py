@@ -105,7 +105,7 @@ class AsyncClient:
     ) -> _Reserving:
         """Charges an estimate, to be settled within ``ttl`` seconds. To be awaited, or entered by ``async with``.
 
-        >>> async with client.reserve({"user": "ada"}, cost={"tokens": 4000}) as job:  # doctest: +SKIP
+        >>> async with client.reserve({"user": "ada"}, cost={"requests": 1, "tokens": 4000}) as job:  # doctest: +SKIP
         ...     await job.settle({"tokens": await call_the_model()})
         """
         request = check_request(attributes, cost, domain, key, limit, headers)

@@ -123,7 +123,7 @@ class Client:
     ) -> Reservation:
         """Charges an estimate, to be settled with the true cost within ``ttl`` seconds, at most 24 hours.
 
-        >>> with client.reserve({"user": "ada"}, cost={"tokens": 4000}) as job:  # doctest: +SKIP
+        >>> with client.reserve({"user": "ada"}, cost={"requests": 1, "tokens": 4000}) as job:  # doctest: +SKIP
         ...     job.settle({"tokens": call_the_model()})
         """
         request = check_request(attributes, cost, domain, key, limit, headers)
