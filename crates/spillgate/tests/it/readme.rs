@@ -15,7 +15,7 @@ mod first {
             Limiter::builder().policy(Policy::from_toml(text)?).redis(server).build().await?;
         let mut denied = 0;
         for _ in 0..2 {
-            let request = Request::new().with("ip", "203.0.113.7").with("route", "/login");
+            let request = Request::new().with("ip", "203.0.113.7").with("path", "/login");
             let decision = limiter.check(&request).await; // never fails: an outage is a decision
             if !decision.allowed() {
                 denied += 1;
