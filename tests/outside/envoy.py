@@ -112,6 +112,12 @@ static_resources:
                 typed_per_filter_config:
                   envoy.filters.http.ratelimit:
 @PER_ROUTE@
+              - match: { prefix: /login }
+                route: { cluster: upstream }
+                typed_per_filter_config:
+                  envoy.filters.http.ratelimit:
+                    "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+@ADDRESSES@
 @ROUTES@
               - match: { prefix: / }
                 route:
@@ -171,6 +177,9 @@ class Rig:
                    all(code == 200 and "ratelimit" not in headers for code, headers, _ in watched))
         self.claim("a value that is not UTF-8 is decided on",
                    [self.get("/", {"x-user": b"\xff\xfe"})[0] for _ in range(3)] == [200, 200, 429])
+        logins = [self.get(f"/login?{number}", {}) for number in range(3)]
+        self.claim("logins are limited by address", [code for code, _, _ in logins] == [200, 200, 429])
+        self.claim("a rule for every address charges a login once", '"clients";r=49' in logins[0][1].get("ratelimit", ""))
         download = {"x-download": "x"}
         self.claim("a download of any size is allowed", self.get("/download", download)[0] == 200)
         self.claim("its bytes deny the next one",
@@ -244,7 +253,7 @@ class Rig:
         self.claim("the page shows the recipe", recipe == blocks("yaml")[0])
         upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
         threading.Thread(target=upstream.serve_forever, daemon=True).start()
-        for variant, deny, without in [("fail-open", "false", 200), ("fail-closed", "true", 500)]:
+        for variant, deny, without in [("fail-open", "false", 200), ("fail-closed", "true", 503)]:
             self.port = free_port()
             text = recipe.replace("failure_mode_deny: false", f"failure_mode_deny: {deny}")
             text = text.replace("domain: web\n", "domain: web\n                      timeout: 2s\n")
@@ -263,7 +272,7 @@ class Rig:
     def proxy(self):
         upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
         threading.Thread(target=upstream.serve_forever, daemon=True).start()
-        recipe, per_route, tenants, access_log = blocks("yaml")
+        recipe, addresses, per_route, tenants, access_log = blocks("yaml")
         filters = part(recipe, "http_filters").partition("  - name: envoy.filters.http.router")[0]
         limits = part(recipe, "rate_limits")
         filters = filters.replace("http_filters:\n", "http_filters:\n" + textwrap.indent(LOOKUP.lstrip(), "  "))
@@ -277,6 +286,7 @@ class Rig:
         text = text.replace("@TENANTS@", textwrap.indent(tenants.removeprefix("rate_limits:\n").rstrip(), " " * 18))
         text = text.replace("@ACCESS_LOG@", textwrap.indent(access_log.rstrip(), " " * 10))
         text = text.replace("@ROUTES@", "\n".join(route(*entry) for entry in PER_ROUTE.items()))
+        text = text.replace("@ADDRESSES@", textwrap.indent(addresses.rstrip(), " " * 20))
         text = text.replace("@PER_ROUTE@", textwrap.indent(per_route.rstrip(), " " * 20))
         self.start(text)
 
