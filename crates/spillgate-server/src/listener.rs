@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use listenfd::ListenFd;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -59,13 +60,53 @@ pub(crate) enum Stage {
     Closing,
 }
 
-/// Opens a socket that listens. `flag` is the flag for another address, which the error names. `taken` has the
-/// addresses of this process's other listeners, with their flags.
+/// The listening sockets that a service manager has opened and passed to this process. They outlive it, so that clients
+/// wait during a restart instead of being refused, and several instances can accept from one.
+#[derive(Default)]
+pub(crate) struct PassedSockets(Vec<(SocketAddr, std::net::TcpListener)>);
+
+impl PassedSockets {
+    /// Takes those that `LISTEN_FDS` announces.
+    pub(crate) fn from_environment() -> io::Result<PassedSockets> {
+        let mut passed = ListenFd::from_env();
+        let mut sockets = Vec::new();
+        for place in 0..passed.len() {
+            if let Some(socket) = passed.take_tcp_listener(place)? {
+                socket.set_nonblocking(true)?;
+                sockets.push((socket.local_addr()?, socket));
+            }
+        }
+        Ok(PassedSockets(sockets))
+    }
+
+    fn take(&mut self, address: SocketAddr) -> Option<std::net::TcpListener> {
+        let place = self.0.iter().position(|(of, _)| *of == address)?;
+        Some(self.0.swap_remove(place).1)
+    }
+
+    /// Refuses sockets that no listener has taken: their clients would never get an answer.
+    pub(crate) fn all_taken(&self) -> Result<(), String> {
+        match self.0.first() {
+            None => Ok(()),
+            Some((address, _)) => Err(format!(
+                "the service manager passed a socket that listens on {address}, and no listener has this address; \
+                 correct ListenStream, or name the address under [server]"
+            )),
+        }
+    }
+}
+
+/// Opens a socket that listens, or takes the one that was passed for this address. `flag` is the flag for another address,
+/// which the error names. `taken` has the addresses of this process's other listeners, with their flags.
 pub(crate) async fn listen(
     address: SocketAddr,
     flag: &str,
     taken: &[(SocketAddr, &str)],
+    passed: &mut PassedSockets,
 ) -> Result<TcpListener, String> {
+    if let Some(socket) = passed.take(address) {
+        return TcpListener::from_std(socket).map_err(|error| format!("{address}: {error}"));
+    }
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => match taken.iter().find(|(other, _)| overlap(*other, address)) {
             Some((_, other)) => format!(

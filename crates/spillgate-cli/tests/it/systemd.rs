@@ -1,6 +1,9 @@
 //! The messages to a service manager over `NOTIFY_SOCKET`, and systemd's check of the unit.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
@@ -93,6 +96,62 @@ fn a_missing_manager_does_not_prevent_the_start() {
     let server = start("/nowhere/notify", &[]);
     assert_eq!(server.check("{}")["allowed"], true);
     assert_eq!(server.stop().code(), Some(0));
+}
+
+/// Returns a command that gets a listening socket as systemd passes it: as file 3, with variables that name it.
+fn with_socket(socket: &TcpListener, arguments: &[&str]) -> Command {
+    let program = spillgate(arguments);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&0 0</dev/null"])
+        .arg(program.get_program())
+        .args(program.get_args())
+        .envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .stdin(OwnedFd::from(socket.try_clone().unwrap()));
+    command
+}
+
+#[test]
+fn instances_share_a_passed_socket_and_clients_wait_while_none_accepts() {
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = socket.local_addr().unwrap();
+    let http = address.to_string();
+    let arguments = [&["serve"], &LISTENING[2..], &["--http", &http, "--grpc", "off"]].concat();
+    let start = || Server::start_command(&mut with_socket(&socket, &arguments));
+    let ask = || {
+        let mut client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        client
+            .write_all(b"GET /v1/openapi.json HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        client
+    };
+    let answered = |mut client: TcpStream| {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    };
+    let first = start();
+    answered(ask());
+    let second = start();
+    assert_eq!(first.stop().code(), Some(0));
+    answered(ask());
+    assert_eq!(second.stop().code(), Some(0));
+    let waiting = ask();
+    let third = start();
+    answered(waiting);
+    assert_eq!(third.stop().code(), Some(0));
+}
+
+#[test]
+fn a_passed_socket_without_a_listener_is_refused() {
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = socket.local_addr().unwrap();
+    let output = with_socket(&socket, &[&["serve"], &LISTENING[..]].concat()).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains(&format!("a socket that listens on {address}")), "{errors}");
+    assert!(errors.contains("correct ListenStream"), "{errors}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::listener::envoy::{self, Grpc};
 use crate::listener::http::{self, Http};
 use crate::listener::resp::Resp;
 use crate::listener::{
-    self, Browsers, Capacity, Cores, FailedLogins, Protocol, Shares, Tls, Token,
+    self, Browsers, Capacity, Cores, FailedLogins, PassedSockets, Protocol, Shares, Tls, Token,
 };
 
 /// The listeners that are on. All of them listen before any of them answers.
@@ -26,6 +26,8 @@ pub struct Listeners {
     pub(crate) names: Vec<String>,
     /// The addresses that are taken, with the flags that name them.
     addresses: Vec<(SocketAddr, &'static str)>,
+    /// The sockets that the service manager passed and that no listener has taken yet.
+    passed: PassedSockets,
     /// The URL of the dashboard, if the admin listener is on.
     pub(crate) dashboard: Option<String>,
     open: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -67,6 +69,7 @@ impl Listeners {
         let mut listeners = Listeners {
             names: Vec::new(),
             addresses: Vec::new(),
+            passed: PassedSockets::from_environment()?,
             dashboard: None,
             open: Vec::new(),
             shares,
@@ -98,6 +101,7 @@ impl Listeners {
         if let Some(address) = settings.admin {
             listeners.add_admin(address, settings, app).await?;
         }
+        listeners.passed.all_taken()?;
         listeners.follow_tls(&settings.tls);
         Ok(listeners)
     }
@@ -231,7 +235,7 @@ impl Listeners {
         tls: Option<Tls>,
         capacity: Capacity,
     ) -> Result<SocketAddr, Failure> {
-        let listener = listener::listen(address, flag, &self.addresses).await?;
+        let listener = listener::listen(address, flag, &self.addresses, &mut self.passed).await?;
         let address = listener.local_addr()?;
         self.addresses.push((address, flag));
         self.names.push(format!("{name}{address}"));
