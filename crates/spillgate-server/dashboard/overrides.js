@@ -1,6 +1,7 @@
 // Overrides and blocks that operators set: all of them, searched, with their ends.
 
 import { LASTING, removeOverride, setOverride } from './actions.js';
+import { covers } from './addresses.js';
 import { el, labelled, section, select, write } from './dom.js';
 import { live } from './live.js';
 import { forOperators } from './role.js';
@@ -29,7 +30,8 @@ export function overridesPage(place) {
     }
     form.update();
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = live.overrides.filter(one => words.every(word => `${one.rule} ${text(one.subject)} ${one.limits.map(quota).join(' ')} ${author(one)}`.toLowerCase().includes(word)));
+    const has = (one, word) => `${one.rule} ${text(one.subject)} ${one.limits.map(quota).join(' ')} ${author(one)}`.toLowerCase().includes(word) || covers(text(one.subject), word);
+    const found = live.overrides.filter(one => words.every(word => has(one, word)));
     write(count, live.overrides.length ? `${number(found.length)} of ${number(live.overrides.length)} overrides.` : '');
     list.show(found, live.overrides.length ? 'No override fits the search.' : 'None is set: the policy file decides. Set one above, or on the page of a subject.');
   }

@@ -1,6 +1,7 @@
 // The search in the header: rules, overrides by any part of their values, the subjects that this instance counts as busiest and as
 // most denied, and below them those of the fleet's denials. Enter opens the page.
 
+import { covers } from './addresses.js';
 import { SHOWN, deniedSearch } from './denied.js';
 import { $, el, write } from './dom.js';
 import { live, refresh } from './live.js';
@@ -91,7 +92,7 @@ function find(query) {
   const pages = new Map();
   for (const { searched, ...page } of [...rules(), ...overrides(), ...subjects(), ...named(query)]) {
     const known = `${page.name} ${page.about} ${searched ?? ''}`.toLowerCase();
-    if (words.every(word => known.includes(word)) && !pages.has(page.href)) pages.set(page.href, page);
+    if (words.every(word => known.includes(word) || covers(page.name, word)) && !pages.has(page.href)) pages.set(page.href, page);
   }
   return [...pages.values()].slice(0, SHOWN);
 }

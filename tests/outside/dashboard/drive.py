@@ -317,11 +317,12 @@ def drive(page, world):
     page.click(".range button")
     page.until("location.hash === '#/?range=15m' && document.querySelector('.range button').textContent === 'Hold'")
 
-    step("search: / and Ctrl-K focus it, and Enter opens a rule, an override by a part of its value, a denied subject")
+    step("search: / and Ctrl-K focus it, and Enter opens a rule, an override by a part of its value or by an address in it, a denied subject")
     block = {"rule": "login", "subject": {"ip": "198.51.100.0/24"}, "limits": ["block"]}
     call(world, "PUT", "/admin/v1/overrides", block)
     for keys, text, hash in (
         (("/", "Slash", 0), "sign", "#/rule?name=signup"), (("k", "KeyK", 2), "51.100", "#/subject?rule=login&attr.ip=198.51.100.0%2F24"),
+        (("/", "Slash", 0), "198.51.100.9", "#/subject?rule=login&attr.ip=198.51.100.0%2F24"),
         (("/", "Slash", 0), "tenant=acme tokens", "#/subject?rule=tokens&attr.tenant=acme"),
     ):
         page.say("document.activeElement.blur()")
@@ -530,6 +531,10 @@ def drive(page, world):
     call(world, "PUT", "/admin/v1/overrides", {"rule": "login", "subject": {"ip": "2001:db8::7"}, "limits": ["block"]})
     go(page, "#/overrides")
     page.until("document.querySelector('tbody')?.textContent.includes('2001:db8::')")
+    page.write("input[name=search]", "2001:db9::7")
+    page.until("document.querySelector('main').textContent.includes('No override fits the search.')")
+    page.write("input[name=search]", "2001:db8::7")
+    page.until("document.querySelectorAll('tbody tr').length === 1 && document.querySelector('tbody').textContent.includes('2001:db8::/64')")
     go(page, "#/subject?rule=login&attr.ip=2001:db8::7")
     page.until("document.querySelector('input[name=limits]')?.value === '10/minute'")
     press(page, "form.limits button")

@@ -11,11 +11,12 @@ use hyper::header::{
 };
 
 /// Path, type and contents of each file.
-const FILES: [(&str, &str, &str); 29] = [
+const FILES: [(&str, &str, &str); 30] = [
     ("/", "text/html; charset=utf-8", include_str!("../../../dashboard/index.html")),
     ("/dashboard.css", "text/css; charset=utf-8", include_str!("../../../dashboard/dashboard.css")),
     ("/dashboard.svg", "image/svg+xml", include_str!("../../../dashboard/dashboard.svg")),
     ("/actions.js", JAVASCRIPT, include_str!("../../../dashboard/actions.js")),
+    ("/addresses.js", JAVASCRIPT, include_str!("../../../dashboard/addresses.js")),
     ("/axis.js", JAVASCRIPT, include_str!("../../../dashboard/axis.js")),
     ("/change.js", JAVASCRIPT, include_str!("../../../dashboard/change.js")),
     ("/chart.js", JAVASCRIPT, include_str!("../../../dashboard/chart.js")),
