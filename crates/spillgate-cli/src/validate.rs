@@ -63,6 +63,7 @@ fn loaded<'a>(
         has_several_shards: store.has_several_shards(),
         expected_instances: store.expected_instances,
         trusts_everyone: settings.trusts_everyone(),
+        auth_attributes: settings.auth_attributes(),
     };
     validate::Loaded { name, text, policy, settings: set, unreadable, service }
 }

@@ -319,6 +319,11 @@ impl Settings {
         self.trusted_proxies.trusts_wider_than(PRIVATE)
     }
 
+    /// Returns the attributes that a request of forward auth may have.
+    pub fn auth_attributes(&self) -> Vec<String> {
+        self.auth.attributes().map(str::to_owned).collect()
+    }
+
     /// Applies settings in order, so that a later one overrides an earlier one. Returns the problems of those that are
     /// wrong.
     fn apply(&mut self, given: &[Given]) -> Vec<Problem> {

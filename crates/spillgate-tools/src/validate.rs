@@ -22,7 +22,7 @@ use finding::{Finding, Level};
 use source::Source;
 
 /// A file of rules and settings that loads.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Loaded<'a> {
     /// The name of the file, as messages show it.
     pub name: &'a str,
@@ -39,7 +39,7 @@ pub struct Loaded<'a> {
 }
 
 /// The parts of the service that lints depend on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Service {
     /// How many attributes a request may have.
     pub attributes_max: usize,
@@ -49,6 +49,8 @@ pub struct Service {
     pub expected_instances: Option<u32>,
     /// Whether clients are trusted like proxies.
     pub trusts_everyone: bool,
+    /// The attributes that a request of forward auth may have.
+    pub auth_attributes: Vec<String>,
 }
 
 /// The file in force, to compare a new one with.

@@ -42,12 +42,17 @@ impl Default for Auth {
 }
 
 impl Auth {
+    /// Returns the attributes that a request may have.
+    pub fn attributes(&self) -> impl Iterator<Item = &str> {
+        let headers = self.headers.iter().map(HeaderName::as_str);
+        OWN_ATTRIBUTES.into_iter().chain(headers).chain(self.query.iter().map(String::as_str))
+    }
+
     /// Returns a problem if two settings name the same attribute, since a client could then choose its value, or if
     /// there are too many attributes.
     pub fn contradiction(&self) -> Option<Problem> {
-        let headers = self.headers.iter().map(HeaderName::as_str);
-        let mut names: Vec<&str> = OWN_ATTRIBUTES.to_vec();
-        for name in headers.chain(self.query.iter().map(String::as_str)) {
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.attributes() {
             if names.contains(&name) {
                 let message = format!("{name:?} is an attribute already; leave one of them out");
                 return Some(Problem::of_setting("server.auth", message));

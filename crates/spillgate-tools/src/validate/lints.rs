@@ -33,7 +33,7 @@ pub fn findings(checked: &Checked<'_>) -> Vec<Finding> {
 type Lint = fn(&Checked<'_>) -> Vec<Finding>;
 
 /// The lints by their codes.
-const LINTS: [(&str, Lint); 22] = [
+const LINTS: [(&str, Lint); 23] = [
     ("limit-never-binds", binding::never_binds),
     ("rule-shadowed", binding::shadowed),
     ("limits-nothing", binding::limits_nothing),
@@ -46,6 +46,7 @@ const LINTS: [(&str, Lint); 22] = [
     ("address-of-proxy", apis::address_of_proxy),
     ("trusts-everyone", apis::trusts_everyone),
     ("auth-without-rules", apis::auth_without_rules),
+    ("not-sent-by-proxies", apis::not_sent_by_proxies),
     ("permits-end-at-max-hold", apis::permits_end_at_max_hold),
     ("file-unreadable", files::unreadable),
     ("fails-open", outage::fails_open),

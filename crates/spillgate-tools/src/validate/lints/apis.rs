@@ -59,6 +59,26 @@ pub fn auth_without_rules(checked: &Checked<'_>) -> Vec<Finding> {
     found.into_iter().collect()
 }
 
+/// Forward auth sends some attributes only, so its requests do not match a rule that needs another one.
+pub fn not_sent_by_proxies(checked: &Checked<'_>) -> Vec<Finding> {
+    if checked.line_set("server.auth").is_none() {
+        return Vec::new();
+    }
+    let sent = &checked.service.auth_attributes;
+    let found = checked.rules().filter_map(|written| {
+        let rule = written.rule;
+        let is_asked = decides(rule) && rule.domain() == "default";
+        let missing = rule.needs().find(|needed| !sent.iter().any(|sent| sent == needed));
+        let missing = missing.filter(|_| is_asked)?;
+        let is_matched = rule.matches().any(|(attribute, _)| attribute == missing);
+        let line = written.entry.line_of(if is_matched { "match" } else { "key" });
+        let problem = format!("forward auth sends no attribute {missing:?}, so the rule matches none of its requests");
+        let remedy = "if proxies ask about them, use ip, method, host or path, or name a header or parameter in server.auth";
+        Some(written.note(line, problem, remedy))
+    });
+    found.collect()
+}
+
 /// Only some APIs release the permits of a concurrency limit.
 pub fn permits_end_at_max_hold(checked: &Checked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
