@@ -161,7 +161,7 @@ impl fmt::Display for Entry {
         write!(f, "{named}{}", if *whole { "" } else { "…" })?;
         write!(
             f,
-            "\n  {denied} denied by rule {}, limit {}: {}",
+            "\n  {denied} denied by rule {}, limit {}; last reason: {}",
             printable(rule),
             printable(limit),
             printable(reason)
@@ -227,7 +227,7 @@ mod tests {
             "Denials since 2026-11-28T00:00:00Z, times in UTC
 
 tenant=ac\u{FFFD}me
-  1204 denied by rule api, limit daily: limit-exceeded
+  1204 denied by rule api, limit daily; last reason: limit-exceeded
     28 Nov 02:00  1180 denied, about 300 allowed, in 02:08–02:10, 02:30 and 02:40
     28 Nov 03:00  20 denied, hardly any allowed, in 03:00 and 03:59
     28 Nov 04:00  4 denied, in 04:00

@@ -36,6 +36,7 @@ pub(crate) enum Action {
     /// Blocks a subject: nothing is allowed
     Block(BlockArgs),
     /// Removes the block or the other limits of a subject
+    #[command(visible_alias = "remove")]
     Unblock(UnblockArgs),
     /// Returns quota to a subject
     Refund(RefundArgs),
@@ -266,7 +267,7 @@ Examples:
   spillgate admin audit --export --since 24h >> audit.jsonl
   spillgate admin mode api off --url http://10.0.0.7:8082
 
-Exit codes: 0 done everywhere, 1 in force where asked but a shard gets it later, 2 error.";
+Exit codes: 0 in force where asked, and within a second everywhere; 1 in force where asked, but a\n  shard gets it later; 2 error.";
 
 #[cfg(test)]
 mod tests {

@@ -59,7 +59,9 @@ fn an_operator_finds_why_a_customer_was_denied() {
 
     let (code, shown) = asked(&["tenant=acme-eu"]);
     assert!(
-        shown.contains("tenant=acme-eu\n  3 denied by rule api, limit 0: cost-exceeds-limit\n    "),
+        shown.contains(
+            "tenant=acme-eu\n  3 denied by rule api, limit 0; last reason: cost-exceeds-limit\n    "
+        ),
         "{shown}"
     );
     assert!(shown.contains(":00  3 denied, about 1 allowed, in "), "{shown}");

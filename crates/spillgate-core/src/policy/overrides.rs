@@ -293,9 +293,11 @@ impl Covered {
             let wrong = |message| NoSubject { attribute: attribute.to_owned(), message };
             let Some(place) = rule.key().position(|known| known == attribute) else {
                 let key: Vec<&str> = rule.key().collect();
-                return Err(wrong(format!(
-                    "{attribute:?} is not in the rule's key; name one or more of {key:?}"
-                )));
+                let remedy = match key.is_empty() {
+                    true => "leave it out, because all requests share one counter".to_owned(),
+                    false => format!("name one or more of {key:?}"),
+                };
+                return Err(wrong(format!("{attribute:?} is not in the rule's key; {remedy}")));
             };
             attributes = attributes.with(place);
             let no_value =

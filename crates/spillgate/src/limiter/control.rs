@@ -353,5 +353,5 @@ fn length(subject: &Subject, limits: &[LimitSpec]) -> usize {
     subject.chain(limits).sum()
 }
 
-const NO_OVERRIDE: &str = "there is no such runtime override; list them with GET /admin/v1/overrides (Limiter::overrides), and edit the policy file to change its own";
+const NO_OVERRIDE: &str = "there is no such runtime override; list the overrides that are set (`spillgate admin overrides`), and edit the policy file to change its own";
 const EVERY_SUBJECT: &str = "the one without attributes, of the whole rule";

@@ -278,7 +278,10 @@ fn a_removal_that_finds_nothing_says_why() {
             limiter.remove_override("login", subject).await.unwrap_err().to_string()
         };
         let none = removed(&client).await;
-        assert!(none.starts_with("there is no such runtime override; list them"), "{none}");
+        assert!(
+            none.starts_with("there is no such runtime override; list the overrides"),
+            "{none}"
+        );
         limiter.set_override("login", &network, ["block"], None).await.unwrap();
         let covered = removed(&client).await;
         assert!(

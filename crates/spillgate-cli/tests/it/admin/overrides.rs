@@ -261,7 +261,7 @@ fn a_removal_that_finds_no_override_names_the_mistake() {
     for (query, status, field, part) in [
         ("rule=apu&attr.tenant=acme", 404, "rule", "did you mean \"api\"?"),
         ("rule=api&attr.tenat=acme", 400, "subject", "\"tenat\" is not in the rule's key"),
-        ("rule=api&attr.tenant=other", 404, "", "GET /admin/v1/overrides"),
+        ("rule=api&attr.tenant=other", 404, "", "`spillgate admin overrides`"),
         ("rule=api&attr.tenant=acme&attr.user=ann", 404, "", "covers it: tenant=\"acme\";"),
         ("rule=api&attr.tenant=acme&all=true", 400, "all", "leave it out"),
     ] {
