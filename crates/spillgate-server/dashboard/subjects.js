@@ -47,9 +47,10 @@ export const rounded = count => number(Number(count.toPrecision(3)));
 
 /** The subjects of a list of `top` as items, over all its rules, the heaviest first. */
 export function heaviest(top, list, most) {
-  const unitOf = rule => (list === 'most_denied' ? '' : rule.unit);
+  const isDenied = list === 'most_denied', unitOf = rule => (isDenied ? '' : rule.unit);
+  const isShadow = name => isDenied && live.rules.find(one => one.name === name)?.mode.in_force === 'shadow';
   const all = top.rules.flatMap(rule => rule[list].map(one => ({ ...one, rule: rule.rule, unit: unitOf(rule) })));
   return all.sort((a, b) => b.count - a.count).slice(0, most).map(({ rule, subject, whole, count, unit }) => ({
-    name: text(subject) + (whole ? '' : '…'), href: rule && whole ? pageOf(rule, subject) : null, about: rule ?? 'inline limit', count, unit, isEstimate: true,
+    name: text(subject) + (whole ? '' : '…'), href: rule && whole ? pageOf(rule, subject) : null, about: `${rule ?? 'inline limit'}${isShadow(rule) ? ', shadow' : ''}`, count, unit, isEstimate: true,
   }));
 }
