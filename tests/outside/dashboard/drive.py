@@ -322,8 +322,8 @@ def drive(page, world):
     call(world, "PUT", "/admin/v1/overrides", block)
     for keys, text, hash in (
         (("/", "Slash", 0), "sign", "#/rule?name=signup"), (("k", "KeyK", 2), "51.100", "#/subject?rule=login&attr.ip=198.51.100.0%2F24"),
-        (("/", "Slash", 0), "198.51.100.9", "#/subject?rule=login&attr.ip=198.51.100.0%2F24"),
         (("/", "Slash", 0), "tenant=acme tokens", "#/subject?rule=tokens&attr.tenant=acme"),
+        (("/", "Slash", 0), "198.51.100.9", "#/subject?rule=login&attr.ip=198.51.100.0%2F24"),
     ):
         page.say("document.activeElement.blur()")
         page.key(keys[0], keys[1], modifiers=keys[2])

@@ -156,7 +156,7 @@ impl Gate {
 fn untrusted_peer(peer: IpAddr) -> String {
     format!(
         "forward auth: {peer} sent a request and is not in trusted_proxies, so only its own address \
-         is limited; add it there if it is your proxy"
+         counts, and rules with a path, method or host never match; add it there if it is your proxy"
     )
 }
 

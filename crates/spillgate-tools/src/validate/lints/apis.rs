@@ -17,7 +17,7 @@ pub fn address_of_proxy(checked: &Checked<'_>) -> Vec<Finding> {
     });
     let found = by_address.map(|written| {
         let problem =
-            "no proxy is trusted, so at /v1/auth every client has the proxy's own address";
+            "no proxy is trusted, so at /v1/auth every client has the proxy's own address, and no method, host or path";
         let remedy =
             "name the proxies' networks: trusted_proxies = [\"10.0.0.0/8\"] under [server]";
         written.warning(written.entry.line_of("key"), problem, remedy)
