@@ -79,18 +79,26 @@ func (l *limitList) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// An unusedList only informs, so with a wrong type it counts as absent.
+// An unusedList only informs, so with a wrong type or too many sentences it counts as absent.
 type unusedList []string
 
 func (u *unusedList) UnmarshalJSON(text []byte) error {
 	*u = nil
-	var sentences []*string
-	if json.Unmarshal(text, &sentences) != nil || slices.Contains(sentences, nil) {
+	// It is read piece by piece, since a list of empty strings would become much larger than its JSON.
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	if start, _ := decoder.Token(); start != json.Delim('[') {
 		return nil
 	}
-	for _, sentence := range sentences {
-		*u = append(*u, *sentence)
+	var sentences []string
+	for decoder.More() {
+		token, _ := decoder.Token()
+		sentence, isString := token.(string)
+		if !isString || len(sentences) == unusedMax {
+			return nil
+		}
+		sentences = append(sentences, sentence)
 	}
+	*u = sentences
 	return nil
 }
 
@@ -210,7 +218,9 @@ var (
 
 const (
 	// The server decides by 64 counters at most, whose names may have braces as well.
-	bracesMax          = 256
+	bracesMax = 256
+	// The server reports 16 names at most.
+	unusedMax          = 64
 	answerBytesMax     = 16 << 20
 	answerBytesOfCall  = 64 << 10
 	answerBytesOfCheck = 32 << 10

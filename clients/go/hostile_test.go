@@ -336,6 +336,23 @@ func TestTheMemoryOfAnswersIsBounded(t *testing.T) {
 	}
 }
 
+// TestTheChecksOfABatchDoNotMultiplyItsUnusedNames is sequential, since it measures the memory of the process.
+func TestTheChecksOfABatchDoNotMultiplyItsUnusedNames(t *testing.T) {
+	results := strings.TrimSuffix(resultsOf(batchMax, allows), "}")
+	url := answersJSON(200, fmt.Sprintf(`%s,"unused":[""%s]}`, results, strings.Repeat(`,""`, 100_000))).start(t)
+	client := newClient(t, Options{URL: url, Timeout: patience})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	decisions, err := client.CheckBatch(context.Background(), make([]Request, batchMax))
+	runtime.ReadMemStats(&after)
+	if err != nil || len(decisions) != batchMax || len(decisions[0].Unused) != 0 {
+		t.Errorf("got %d decisions and %v", len(decisions), err)
+	}
+	if used := after.TotalAlloc - before.TotalAlloc; used > 32<<20 {
+		t.Errorf("a batch used %d KiB", used>>10)
+	}
+}
+
 func TestABatchReadsNoMoreThanItsShare(t *testing.T) {
 	if one, most := answerMax(1), answerMax(batchMax); one > 128<<10 || most > 9<<20 {
 		t.Errorf("%d and %d bytes", one, most)

@@ -187,8 +187,9 @@ func TestASettlementReportsUnusedNamesInTheLog(t *testing.T) {
 	}
 }
 
-func TestUnusedNamesOfAWrongTypeCountAsAbsent(t *testing.T) {
-	for _, unused := range []string{`null`, `[]`, `7`, `"x"`, `{"a":"b"}`, `["x",7]`, `[null]`, `[[]]`} {
+func TestUnusedNamesOfAWrongTypeAndTooManyCountAsAbsent(t *testing.T) {
+	tooMany, _ := json.Marshal(slices.Repeat([]string{"x"}, unusedMax+1))
+	for _, unused := range []string{`null`, `[]`, `7`, `"x"`, `{"a":"b"}`, `["x",7]`, `[null]`, `[[]]`, string(tooMany)} {
 		client, lines := startReporting(t, unused)
 		for _, d := range decideInEachWay(t, client) {
 			if !d.Allowed || d.Source != "store" || len(d.Unused) != 0 {
@@ -200,6 +201,17 @@ func TestUnusedNamesOfAWrongTypeCountAsAbsent(t *testing.T) {
 		}
 		if got := lines(); got != "" {
 			t.Errorf("%s: got %s", unused, got)
+		}
+	}
+}
+
+func TestADecisionHasUpTo64UnusedNames(t *testing.T) {
+	most := slices.Repeat([]string{"x"}, unusedMax)
+	text, _ := json.Marshal(most)
+	client, _ := startReporting(t, string(text))
+	for _, d := range decideInEachWay(t, client) {
+		if !slices.Equal(d.Unused, most) {
+			t.Errorf("got %q", d.Unused)
 		}
 	}
 }
