@@ -83,7 +83,8 @@ func (l *healthLog) unused(sentences []string) {
 		}
 		l.lock.Unlock()
 		if isNew {
-			l.logger.Warn("Spillgate reports an unused name: " + sentence)
+			// A message can have several lines in the default logger, an attribute cannot.
+			l.logger.Warn("Spillgate reports an unused name", "sentence", sentence)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -169,9 +170,7 @@ func TestEveryDecisionHasTheUnusedNamesAndTheLogNamesEachOnce(t *testing.T) {
 			}
 		}
 	}
-	message := "level=WARN msg=%q\n"
-	want := fmt.Sprintf(message+message, "Spillgate reports an unused name: "+unusedToken, "Spillgate reports an unused name: "+unusedUsr)
-	if got := lines(); got != want {
+	if got, want := lines(), unusedLine(unusedToken)+unusedLine(unusedUsr); got != want {
 		t.Errorf("got %s", got)
 	}
 }
@@ -182,9 +181,13 @@ func TestASettlementReportsUnusedNamesInTheLog(t *testing.T) {
 	if outcome, err := client.Settle(context.Background(), "AQAB", Cost{"token": 1}); outcome != OutcomeDone || err != nil {
 		t.Errorf("got %q and %v", outcome, err)
 	}
-	if got := lines(); got != fmt.Sprintf("level=WARN msg=%q\n", "Spillgate reports an unused name: "+unusedToken) {
+	if got := lines(); got != unusedLine(unusedToken) {
 		t.Errorf("got %s", got)
 	}
+}
+
+func unusedLine(sentence string) string {
+	return fmt.Sprintf("level=WARN msg=\"Spillgate reports an unused name\" sentence=%q\n", sentence)
 }
 
 func TestUnusedNamesOfAWrongTypeAndTooManyCountAsAbsent(t *testing.T) {
@@ -213,6 +216,19 @@ func TestADecisionHasUpTo64UnusedNames(t *testing.T) {
 		if !slices.Equal(d.Unused, most) {
 			t.Errorf("got %q", d.Unused)
 		}
+	}
+}
+
+func TestASentenceOfTheServerForgesNoLineInTheDefaultLogger(t *testing.T) {
+	var written bytes.Buffer
+	output, flags := log.Writer(), log.Flags()
+	defer func() { log.SetOutput(output); log.SetFlags(flags) }()
+	log.SetOutput(&written)
+	log.SetFlags(0)
+	newHealthLog(slog.Default(), OnFailureAllow).unused([]string{"x\r\nERROR \x1b[31mforged"})
+	want := `WARN Spillgate reports an unused name sentence="x\r\nERROR \x1b[31mforged"` + "\n"
+	if got := written.String(); got != want {
+		t.Errorf("got %q", got)
 	}
 }
 
