@@ -401,13 +401,21 @@ class Unused(unittest.TestCase):
         self.assertEqual(watch.output, [logged(self.TOKEN)])
 
     def test_the_log_names_at_most_64_and_the_start_of_each(self) -> None:
-        url = self.serve(["x" * 5000, *map(str, range(100))])
-        with self.assertLogs("spillgate", "WARNING") as watch, Client(url, timeout=20) as client:
-            self.assertEqual(len(client.check({}).unused), 101)
+        sentences = ["x" * 5000, *map(str, range(100))]
+        server = RawServer(lambda path, body: allowed(path, body, unused=[sentences.pop(0)]))
+        self.addCleanup(server.close)
+        with self.assertLogs("spillgate", "WARNING") as watch, Client(server.url, timeout=20) as client:
+            while sentences:
+                self.assertEqual(len(client.check({}).unused), 1)
         self.assertEqual((watch.output[0], len(watch.output)), (logged("x" * 1000), 64))
 
-    def test_a_wrong_type_counts_as_absent(self) -> None:
-        for unused in (None, [], 7, "x", {"a": "b"}, [self.TOKEN, 7], [None], [[]]):
+    def test_a_decision_has_up_to_64(self) -> None:
+        with self.assertLogs("spillgate", "WARNING"), Client(self.serve(["x"] * 64), timeout=20) as client:
+            for decision in (client.check({}), *client.check_batch([{}]), client.reserve({}).decision):
+                self.assertEqual(decision.unused, ("x",) * 64)
+
+    def test_a_wrong_type_and_too_many_count_as_absent(self) -> None:
+        for unused in (None, [], 7, "x", {"a": "b"}, [self.TOKEN, 7], [None], [[]], ["x"] * 65):
             with self.subTest(unused), self.assertNoLogs("spillgate"), Client(self.serve(unused), timeout=20) as client:
                 for decision in (client.check({}), *client.check_batch([{}]), client.reserve({}).decision):
                     self.assertEqual((decision.allowed, decision.source, decision.unused), (True, "store", ()))

@@ -18,6 +18,8 @@ class Retryable(Unavailable):
     """The server answers that it did a call in part or not at all; the same call does the rest."""
 
 
+# How many sentences about unused names an answer may have. The server sends 16 at most.
+UNUSED_MAX = 64
 # The decision over a reservation for whose record the store has no room.
 _OVERLOADED = {"allowed": False, "reason": "overloaded", "source": "outage-policy", "degraded": True}
 
@@ -77,9 +79,11 @@ def read_outcome(answer: Any) -> Outcome:
 
 
 def read_unused(answer: Any) -> tuple[str, ...]:
-    """Returns the sentences about unused names. They only inform, so with a wrong type they count as absent."""
+    """Returns the sentences about unused names. They only inform, so with a wrong type, or too many, they count as absent."""
     unused = answer.get("unused") if isinstance(answer, dict) else None
-    if not isinstance(unused, list) or not all([isinstance(sentence, str) for sentence in unused]):
+    if not isinstance(unused, list) or len(unused) > UNUSED_MAX:
+        return ()
+    if not all([isinstance(sentence, str) for sentence in unused]):
         return ()
     return tuple(unused)
 

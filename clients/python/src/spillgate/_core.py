@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from ._answer import Outcome, read_decision, read_outcome, read_results
+from ._answer import UNUSED_MAX, Outcome, read_decision, read_outcome, read_results
 from ._call import Call, Check, CheckWithWait, Exchange
 from ._health import LOG_PAUSE_SECONDS, Health
 from ._http import Response, Target
@@ -43,8 +43,7 @@ PAUSE_SECONDS = 0.02
 _WAIT_MAX = 120.0
 # How many counters the log names whose requests the server refuses.
 _REFUSED_MAX = 64
-# How many sentences about unused names the log has, and how much of each.
-_UNUSED_MAX = 64
+# How much the log has of a sentence about an unused name.
 _SENTENCE_MAX = 1000
 
 
@@ -211,7 +210,7 @@ class Core:
 
     def _note_unused(self, sentence: str) -> None:
         """Logs a sentence about a name that no rule uses, once. A unit that is misspelled limits nothing, without an error."""
-        if sentence not in self._unused and len(self._unused) < _UNUSED_MAX:
+        if sentence not in self._unused and len(self._unused) < UNUSED_MAX:
             self._unused.add(sentence)
             logger.warning("Spillgate reports an unused name: %s", sentence)
 
