@@ -414,6 +414,14 @@ class Unused(unittest.TestCase):
             for decision in (client.check({}), *client.check_batch([{}]), client.reserve({}).decision):
                 self.assertEqual(decision.unused, ("x",) * 64)
 
+    def test_a_sentence_forges_no_line(self) -> None:
+        sentence = "x\r\nERROR:root:\x1b[31mforged \x9b \u2028 \ud800"
+        with self.assertLogs("spillgate", "WARNING") as watch, Client(self.serve([sentence]), timeout=20) as client:
+            self.assertEqual(client.check({}).unused, (sentence,))
+        self.assertEqual(watch.output, [logged(sentence)])
+        # So it is one line, and every handler can encode it.
+        self.assertTrue(watch.output[0].isprintable())
+
     def test_a_wrong_type_and_too_many_count_as_absent(self) -> None:
         for unused in (None, [], 7, "x", {"a": "b"}, [self.TOKEN, 7], [None], [[]], ["x"] * 65):
             with self.subTest(unused), self.assertNoLogs("spillgate"), Client(self.serve(unused), timeout=20) as client:
@@ -423,7 +431,7 @@ class Unused(unittest.TestCase):
 
 
 def logged(sentence: str) -> str:
-    return f"WARNING:spillgate:Spillgate reports an unused name: {sentence}"
+    return f"WARNING:spillgate:Spillgate reports an unused name: {sentence!r}"
 
 
 class Breaker(Quiet):

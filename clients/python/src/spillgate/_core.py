@@ -212,7 +212,7 @@ class Core:
         """Logs a sentence about a name that no rule uses, once. A unit that is misspelled limits nothing, without an error."""
         if sentence not in self._unused and len(self._unused) < UNUSED_MAX:
             self._unused.add(sentence)
-            logger.warning("Spillgate reports an unused name: %s", sentence)
+            logger.warning("Spillgate reports an unused name: %r", sentence)
 
     def note_refused_end(self, error: ProblemError | TokenError) -> None:
         logger.debug("Spillgate refuses to end a reservation or a permit: %s", error)
