@@ -358,6 +358,50 @@ class Log(unittest.TestCase):
         self.assertEqual(len(self.lines), 64)
 
 
+class RaisingHandler(unittest.TestCase):
+    """An error of the application's logging reaches no caller, and ends no connection."""
+
+    def setUp(self) -> None:
+        self.client = Client("http://127.0.0.1:1")
+        # How many answers had been counted when each line was logged.
+        self.answers: list[int] = []
+        patch = mock.patch.object(logging.getLogger("spillgate"), "handle", self.handle)
+        patch.start()
+        self.addCleanup(patch.stop)
+        server = RawServer(lambda path, body: allowed(path, body, unused=[f"number {len(server.paths)}"]))
+        self.addCleanup(server.close)
+        self.server = server
+
+    def handle(self, record: logging.LogRecord) -> None:
+        self.answers.append(self.client._core.health.answers)
+        raise OSError("no disk")
+
+    def test_about_an_unused_name(self) -> None:
+        with Client(self.server.url, timeout=20) as self.client:
+            for number in (1, 2):
+                self.assertEqual(self.client.check({}).unused, (f"number {number}",))
+        self.assertEqual((self.answers, self.server.connections), ([1, 2], 1))
+
+    def test_about_an_unused_name_in_a_coroutine(self) -> None:
+        async def check() -> None:
+            async with AsyncClient(self.server.url, timeout=20) as client:
+                for number in (1, 2):
+                    self.assertEqual((await client.check({})).unused, (f"number {number}",))
+
+        asyncio.run(check())
+        self.assertEqual((len(self.answers), self.server.connections), (2, 1))
+
+    def test_about_an_outage_and_a_refusal(self) -> None:
+        def fail(report: CallReport) -> None:
+            raise OSError("no disk")
+
+        with Client("http://127.0.0.1:1", timeout=20, observe=fail) as self.client:
+            self.assertIsInstance(self.client.check({}).error, Unavailable)
+            self.client._core.health.answered()
+            self.assertTrue(self.client._core.decide_refused(ProblemError(403, {}), "POST /login").allowed)
+        self.assertEqual(len(self.answers), 4)
+
+
 DOWN = "WARNING:spillgate:Spillgate does not answer (silence): on_failure='allow' decides"
 BACK = "WARNING:spillgate:Spillgate answers again"
 

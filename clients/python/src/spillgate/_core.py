@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from ._answer import UNUSED_MAX, Outcome, read_decision, read_outcome, read_results
 from ._call import Call, Check, CheckWithWait, Exchange
-from ._health import LOG_PAUSE_SECONDS, Health
+from ._health import LOG_PAUSE_SECONDS, Health, log
 from ._http import Response, Target
 from ._patience import TimedOut
 from ._queue import Queue
@@ -25,8 +25,6 @@ from ._request import (
     reserve_request,
 )
 from .decision import Decision, Denied, NotSent, ProblemError, QueueFull, TokenError, Unavailable
-
-logger = logging.getLogger("spillgate")
 
 OnFailure = Literal["allow", "deny"]
 Result = TypeVar("Result")
@@ -150,10 +148,10 @@ class Core:
     def end_exchange(self, exchange: Exchange, ended: Response | Unavailable) -> None:
         """Gives the calls of an exchange their outcomes, and counts it for the breaker."""
         failure = exchange.end(ended)
-        for sentence in exchange.unused:
-            self._note_unused(sentence[:_SENTENCE_MAX])
         if failure is None:
             self.health.answered()
+            for sentence in exchange.unused:
+                self._note_unused(sentence[:_SENTENCE_MAX])
         elif not isinstance(failure, NotSent):
             self.health.failed(failure, exchange.answers)
 
@@ -205,17 +203,18 @@ class Core:
         is_due = len(self._refused) < _REFUSED_MAX if logged_at is None else now - logged_at >= LOG_PAUSE_SECONDS
         if is_due:
             self._refused[counter] = now
-            logger.warning("Spillgate refuses a request (%s) of %r: on_failure=%r decides", error, counter, self.on_failure)
+            line = "Spillgate refuses a request (%s) of %r: on_failure=%r decides"
+            log(logging.WARNING, line, error, counter, self.on_failure)
         return self._decide_alone(error)
 
     def _note_unused(self, sentence: str) -> None:
         """Logs a sentence about a name that no rule uses, once. A unit that is misspelled limits nothing, without an error."""
         if sentence not in self._unused and len(self._unused) < UNUSED_MAX:
             self._unused.add(sentence)
-            logger.warning("Spillgate reports an unused name: %r", sentence)
+            log(logging.WARNING, "Spillgate reports an unused name: %r", sentence)
 
     def note_refused_end(self, error: ProblemError | TokenError) -> None:
-        logger.debug("Spillgate refuses to end a reservation or a permit: %s", error)
+        log(logging.DEBUG, "Spillgate refuses to end a reservation or a permit: %s", error)
 
     def _report(self, call: Call[Any], result: object, error: Exception | None) -> None:
         if self._observe is None:
@@ -228,7 +227,7 @@ class Core:
         try:
             self._observe(CallReport(call.operation, time.monotonic() - call.start, decisions, error))
         except Exception:
-            logger.exception("the observe hook failed")
+            log(logging.ERROR, "the observe hook failed", exc_info=True)
 
 
 class ReservationCore:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
 import time
+from typing import Any
 
 from .decision import NotSent, Unavailable
 
-logger = logging.getLogger("spillgate")
+_logger = logging.getLogger("spillgate")
 
 _OPENS_AFTER = 3
 _PROBE_SECONDS = 0.1
@@ -67,7 +69,7 @@ class Health:
             was_logged, self._is_logged = self._is_logged, False
         if was_logged:
             # A warning as well, because most applications do not show less than that.
-            logger.warning("Spillgate answers again")
+            log(logging.WARNING, "Spillgate answers again")
 
     def failed(self, error: Unavailable, answers: int) -> None:
         """Counts a failure, unless an answer came since there were so many `answers`."""
@@ -83,4 +85,10 @@ class Health:
             if is_due:
                 self._is_logged, self._outage_logged_at = True, now
         if is_due:
-            logger.warning("Spillgate does not answer (%s): on_failure=%r decides", error, self._on_failure)
+            log(logging.WARNING, "Spillgate does not answer (%s): on_failure=%r decides", error, self._on_failure)
+
+
+def log(level: int, line: str, *values: object, **options: Any) -> None:
+    """Writes a line. What a handler of the application raises reaches no caller: there is no other place to report it."""
+    with contextlib.suppress(Exception):
+        _logger.log(level, line, *values, stacklevel=2, **options)
