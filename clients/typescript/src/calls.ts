@@ -3,7 +3,7 @@ import { Overloaded, ProblemError, Retryable, Unavailable } from "./errors.js";
 import type { Kind, Queue } from "./queue.js";
 import type { Transport } from "./transport.js";
 import type { Logger } from "./types.js";
-import { unusedOf } from "./wire.js";
+import { UNUSED_MAX, unusedOf } from "./wire.js";
 
 /** Sends each call once there is a place for it, counts answers and failures of the server, and logs unused names. */
 export class Calls {
@@ -77,6 +77,5 @@ export class Calls {
   }
 }
 
-// How many sentences about unused names the log has, and how much of each.
-const UNUSED_MAX = 64;
+// How much the log has of a sentence about an unused name.
 const SENTENCE_MAX = 1_000;

@@ -332,7 +332,7 @@ const WITHOUT_LIMIT = {
   resetAfterMs: null,
   degraded: true,
   matched: false,
-  unused: [],
+  unused: Object.freeze([]),
 };
 
 // The server answers an overload after `store.overload_wait`, by default 250 ms. Its answer should come first.

@@ -67,10 +67,12 @@ export function resultsOf(answer: unknown, length: number): unknown[] {
   return results;
 }
 
-/** Returns the sentences about unused names. They only inform, so with a wrong type they count as absent. */
+/** Returns the sentences about unused names. They only inform, so with a wrong type, or too many, they count as absent. */
 export function unusedOf(answer: unknown): readonly string[] {
   const unused = isObject(answer) ? answer["unused"] : undefined;
-  return Array.isArray(unused) && unused.every(isString) ? unused : [];
+  const isKnown = Array.isArray(unused) && unused.length <= UNUSED_MAX && unused.every(isString);
+  // Frozen, because the checks of a batch share it.
+  return Object.freeze(isKnown ? unused : []);
 }
 
 export function outcomeOf(answer: unknown): Outcome {
@@ -129,6 +131,9 @@ function sendableFields(headers: Record<string, string>): Record<string, string>
   const named = Object.entries(headers).map(([name, value]): [string, string] => [name.toLowerCase(), value]);
   return Object.fromEntries(named.filter(isSendable));
 }
+
+/** How many sentences about unused names an answer may have. The server sends 16 at most. */
+export const UNUSED_MAX = 64;
 
 const OF_CONNECTION = new Set([
   "connection",

@@ -306,12 +306,16 @@ const USR = 'no rule uses the attribute "usr"';
 
 /** Allows everything, and reports these names. */
 function reporting(unused: unknown): Simulated {
+  return reportingEach(() => unused);
+}
+
+function reportingEach(next: () => unknown): Simulated {
   return new Simulated(({ body }) =>
     Response.json({
       ...(Array.isArray(body)
         ? { results: body.map(() => ({ allowed: true })) }
         : { allowed: true, receipt: "AQAB", result: "done" }),
-      unused,
+      unused: next(),
     }),
   );
 }
@@ -346,13 +350,31 @@ test("a settlement reports unused names in the log", async () => {
 test("the log names at most 64 unused names, and the start of each", async () => {
   const lines: string[] = [];
   const many = ["x".repeat(5_000), ...Array.from({ length: 100 }, (_, number) => `${number}`)];
-  const client = reporting(many).client({ logger: { warn: (line) => void lines.push(line) } });
-  assert.equal((await client.check({})).unused.length, 101);
+  const client = reportingEach(() => [many.shift()]).client({ logger: { warn: (line) => void lines.push(line) } });
+  while (many.length > 0) assert.equal((await client.check({})).unused.length, 1);
   assert.deepEqual([lines.length, lines[0]], [64, `Spillgate reports an unused name: ${"x".repeat(1_000)}`]);
 });
 
-test("unused names of a wrong type count as absent", async () => {
-  for (const unused of [null, [], 7, "x", { a: "b" }, [TOKEN, 7], [null], [[]]]) {
+test("a decision has up to 64 unused names", async () => {
+  const most = new Array(64).fill("x");
+  const client = reporting(most).client();
+  const decisions = [await client.check({}), ...(await client.checkBatch([{}])), (await client.reserve({})).decision];
+  for (const decision of decisions) assert.deepEqual(decision.unused, most);
+});
+
+test("no decision can change the unused names of another one", async () => {
+  const down = new Simulated(() => new Response("", { status: 500 })).client();
+  const decisions = [
+    ...(await reporting([TOKEN]).client().checkBatch([{}, {}])),
+    await reporting(null).client().check({}),
+    await down.check({}),
+  ];
+  for (const { unused } of decisions) assert.throws(() => (unused as string[]).push("x"), TypeError);
+});
+
+test("unused names of a wrong type, and too many, count as absent", async () => {
+  const tooMany = new Array(65).fill("x");
+  for (const unused of [null, [], 7, "x", { a: "b" }, [TOKEN, 7], [null], [[]], tooMany]) {
     const lines: string[] = [];
     const client = reporting(unused).client({ logger: { warn: (line) => void lines.push(line) } });
     const decisions = [await client.check({}), ...(await client.checkBatch([{}])), (await client.reserve({})).decision];
