@@ -11,7 +11,7 @@ export class Calls {
   readonly #transport: Transport;
   readonly #breaker: Breaker;
   readonly #logger: Logger;
-  /** The sentences about unused names that the log has. */
+  /** The sentences about unused names that the log has, quoted. */
   readonly #unused = new Set<string>();
 
   constructor(queue: Queue, transport: Transport, breaker: Breaker, logger: Logger) {
@@ -46,7 +46,7 @@ export class Calls {
       const answer = await this.#transport.post(path, body(), timeoutMs);
       const result = read(answer);
       this.#answered();
-      for (const sentence of unusedOf(answer)) this.#noteUnused(sentence.slice(0, SENTENCE_MAX));
+      for (const sentence of unusedOf(answer)) this.#noteUnused(quoted(sentence.slice(0, SENTENCE_MAX)));
       return result;
     } catch (error) {
       if (error instanceof ProblemError || error instanceof Retryable || error instanceof Overloaded) this.#answered();
@@ -75,6 +75,15 @@ export class Calls {
     // While the breaker is open, calls do not wait.
     if (this.#breaker.isOpen && !wasOpen) this.#queue.fail(error);
   }
+}
+
+/** A string of the server as the log can have it: on one line, and without characters that control a terminal. */
+function quoted(text: string): string {
+  // JSON escapes only those below U+0020, and lone surrogates.
+  return JSON.stringify(text).replace(
+    /[\p{Cc}\u2028\u2029]/gu,
+    (control) => `\\u${control.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 }
 
 // How much the log has of a sentence about an unused name.

@@ -336,7 +336,7 @@ test("every decision has the unused names, and the log names each once", async (
   }
   assert.deepEqual(
     lines,
-    [TOKEN, USR].map((sentence) => `Spillgate reports an unused name: ${sentence}`),
+    [TOKEN, USR].map((sentence) => `Spillgate reports an unused name: ${JSON.stringify(sentence)}`),
   );
 });
 
@@ -344,7 +344,7 @@ test("a settlement reports unused names in the log", async () => {
   const lines: string[] = [];
   const client = reporting([TOKEN]).client({ logger: { warn: (line) => void lines.push(line) } });
   assert.equal(await client.settle("AQAB", { token: 1 }), "done");
-  assert.deepEqual(lines, [`Spillgate reports an unused name: ${TOKEN}`]);
+  assert.deepEqual(lines, [`Spillgate reports an unused name: ${JSON.stringify(TOKEN)}`]);
 });
 
 test("the log names at most 64 unused names, and the start of each", async () => {
@@ -352,7 +352,16 @@ test("the log names at most 64 unused names, and the start of each", async () =>
   const many = ["x".repeat(5_000), ...Array.from({ length: 100 }, (_, number) => `${number}`)];
   const client = reportingEach(() => [many.shift()]).client({ logger: { warn: (line) => void lines.push(line) } });
   while (many.length > 0) assert.equal((await client.check({})).unused.length, 1);
-  assert.deepEqual([lines.length, lines[0]], [64, `Spillgate reports an unused name: ${"x".repeat(1_000)}`]);
+  assert.deepEqual([lines.length, lines[0]], [64, `Spillgate reports an unused name: "${"x".repeat(1_000)}"`]);
+});
+
+test("a sentence of the server forges no line in the log", async () => {
+  const lines: string[] = [];
+  const sentence = "x\r\nforged \x1b[31m \x7f \x9b \u2028 \ud800";
+  const client = reporting([sentence]).client({ logger: { warn: (line) => void lines.push(line) } });
+  assert.deepEqual((await client.check({})).unused, [sentence]);
+  const escaped = String.raw`x\r\nforged \u001b[31m \u007f \u009b \u2028 \ud800`;
+  assert.deepEqual(lines, [`Spillgate reports an unused name: "${escaped}"`]);
 });
 
 test("a decision has up to 64 unused names", async () => {
