@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use listenfd::ListenFd;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -20,6 +19,7 @@ mod cores;
 pub(crate) mod envoy;
 mod failed_logins;
 pub(crate) mod http;
+mod passed;
 pub(crate) mod resp;
 mod shares;
 mod tls;
@@ -31,6 +31,7 @@ use connection_limit::{ConnectionLimit, ConnectionPermit};
 pub(crate) use connection_state::{Call, ConnectionState};
 pub(crate) use cores::Cores;
 pub(crate) use failed_logins::FailedLogins;
+pub(crate) use passed::PassedSockets;
 pub(crate) use shares::Shares;
 pub(crate) use tls::Tls;
 use token::Shown;
@@ -60,42 +61,6 @@ pub(crate) enum Stage {
     Closing,
 }
 
-/// The listening sockets that a service manager has opened and passed to this process. They outlive it, so that clients
-/// wait during a restart instead of being refused, and several instances can accept from one.
-#[derive(Default)]
-pub(crate) struct PassedSockets(Vec<(SocketAddr, std::net::TcpListener)>);
-
-impl PassedSockets {
-    /// Takes those that `LISTEN_FDS` announces.
-    pub(crate) fn from_environment() -> io::Result<PassedSockets> {
-        let mut passed = ListenFd::from_env();
-        let mut sockets = Vec::new();
-        for place in 0..passed.len() {
-            if let Some(socket) = passed.take_tcp_listener(place)? {
-                socket.set_nonblocking(true)?;
-                sockets.push((socket.local_addr()?, socket));
-            }
-        }
-        Ok(PassedSockets(sockets))
-    }
-
-    fn take(&mut self, address: SocketAddr) -> Option<std::net::TcpListener> {
-        let place = self.0.iter().position(|(of, _)| *of == address)?;
-        Some(self.0.swap_remove(place).1)
-    }
-
-    /// Refuses sockets that no listener has taken: their clients would never get an answer.
-    pub(crate) fn all_taken(&self) -> Result<(), String> {
-        match self.0.first() {
-            None => Ok(()),
-            Some((address, _)) => Err(format!(
-                "the service manager passed a socket that listens on {address}, and no listener has this address; \
-                 correct ListenStream, or name the address under [server]"
-            )),
-        }
-    }
-}
-
 /// Opens a socket that listens, or takes the one that was passed for this address. `flag` is the flag for another address,
 /// which the error names. `taken` has the addresses of this process's other listeners, with their flags.
 pub(crate) async fn listen(
@@ -108,6 +73,10 @@ pub(crate) async fn listen(
         return TcpListener::from_std(socket).map_err(|error| format!("{address}: {error}"));
     }
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse if let Some(other) = passed.in_the_way_of(address) => format!(
+            "cannot listen on {address}: the service manager passed a socket for {other}; write \
+             ListenStream={address}, or {flag} {other}"
+        ),
         io::ErrorKind::AddrInUse => match taken.iter().find(|(other, _)| overlap(*other, address)) {
             Some((_, other)) => format!(
                 "cannot listen on {address}: {other} and {flag} name the same port; choose another \

@@ -99,7 +99,7 @@ fn a_missing_manager_does_not_prevent_the_start() {
 }
 
 /// Returns a command that gets a listening socket as systemd passes it: as file 3, with variables that name it.
-fn with_socket(socket: &TcpListener, arguments: &[&str]) -> Command {
+fn with_socket(socket: OwnedFd, arguments: &[&str]) -> Command {
     let program = spillgate(arguments);
     let mut command = Command::new("sh");
     command
@@ -107,7 +107,7 @@ fn with_socket(socket: &TcpListener, arguments: &[&str]) -> Command {
         .arg(program.get_program())
         .args(program.get_args())
         .envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))))
-        .stdin(OwnedFd::from(socket.try_clone().unwrap()));
+        .stdin(socket);
     command
 }
 
@@ -117,7 +117,8 @@ fn instances_share_a_passed_socket_and_clients_wait_while_none_accepts() {
     let address = socket.local_addr().unwrap();
     let http = address.to_string();
     let arguments = [&["serve"], &LISTENING[2..], &["--http", &http, "--grpc", "off"]].concat();
-    let start = || Server::start_command(&mut with_socket(&socket, &arguments));
+    let start =
+        || Server::start_command(&mut with_socket(socket.try_clone().unwrap().into(), &arguments));
     let ask = || {
         let mut client = TcpStream::connect(address).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -144,14 +145,31 @@ fn instances_share_a_passed_socket_and_clients_wait_while_none_accepts() {
 }
 
 #[test]
-fn a_passed_socket_without_a_listener_is_refused() {
+fn a_passed_socket_that_no_listener_can_use_is_refused_with_the_remedy() {
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = socket.local_addr().unwrap();
-    let output = with_socket(&socket, &[&["serve"], &LISTENING[..]].concat()).output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{errors}");
-    assert!(errors.contains(&format!("a socket that listens on {address}")), "{errors}");
-    assert!(errors.contains("correct ListenStream"), "{errors}");
+    let refused = |socket: OwnedFd, http: &str, parts: [&str; 2]| {
+        let arguments = [&["serve", "--http", http], &LISTENING[2..], &["--grpc", "off"]].concat();
+        let mut command = with_socket(socket, &arguments);
+        let output = command.env("SPILLGATE_SERVER__INSECURE", "true").output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(parts.iter().all(|part| errors.contains(part)), "{errors}");
+    };
+    let listening = || OwnedFd::from(socket.try_clone().unwrap());
+    let on = format!("a socket that listens on {address}");
+    refused(listening(), "127.0.0.1:0", [&on, "correct ListenStream"]);
+    // As with ListenStream=8080, which is one for every address.
+    let every = format!("0.0.0.0:{}", address.port());
+    refused(
+        listening(),
+        &every,
+        [&format!("passed a socket for {address}"), "write ListenStream=0.0.0.0:"],
+    );
+    let client = TcpStream::connect(address).unwrap();
+    refused(client.into(), "127.0.0.1:0", ["does not listen", "leave out Accept=yes"]);
+    let (file, _) = UnixDatagram::pair().unwrap();
+    refused(file.into(), "127.0.0.1:0", ["cannot be used: fd 3", "ListenStream=ADDRESS:PORT"]);
 }
 
 #[test]
@@ -162,7 +180,10 @@ fn systemd_accepts_the_unit() {
     let unit = unit.replace("/usr/bin/spillgate", env!("CARGO_BIN_EXE_spillgate"));
     let folder = Folder::create();
     let file = folder.write("spillgate.service", &unit);
-    let output = Command::new("systemd-analyze").arg("verify").arg(&file).output().unwrap();
+    let socket = fs::read_to_string(unit().with_file_name("sockets/spillgate.socket")).unwrap();
+    let socket = folder.write("spillgate.socket", &socket);
+    let output =
+        Command::new("systemd-analyze").arg("verify").args([&file, &socket]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let exposure = Command::new("systemd-analyze")
         .args(["security", "--offline=true", "--threshold=15", "--no-pager"])
