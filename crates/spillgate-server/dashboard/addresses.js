@@ -28,6 +28,8 @@ function ipv4(text) {
 
 /** The groups of an IPv6 address, or of the IPv4 address within it. */
 function ipv6(text) {
+  // Other characters could end the address within the URL.
+  if (!/^[\da-f:.]+$/i.test(text)) return null;
   const host = URL.parse?.(`ws://[${text}]`)?.hostname;
   if (!host) return null;
   const [head, tail] = host.slice(1, -1).split('::').map(part => (part ? part.split(':') : []));
