@@ -136,7 +136,12 @@ impl Call {
             "rule": args.subject.rule, "subject": attributes(&args.subject), "refund": refund,
             "reason": args.note.reason,
         });
-        let done = format!("returned to {}", text::change(&body));
+        let units = match &args.cost {
+            Cost::Requests(amount) => json!({"requests": amount}),
+            Cost::ByUnit(_) => body["refund"].clone(),
+        };
+        let returned = json!({"rule": body["rule"], "subject": body["subject"], "cost": units});
+        let done = format!("returned to {}", text::change(&returned));
         Call { method: Method::POST, path: "/admin/v1/state".to_owned(), body, done }
     }
 
@@ -195,7 +200,7 @@ impl fmt::Display for Answer<'_> {
             write!(f, "\n  note: {}", printable(note))?;
         }
         for limit in items(answer, "limits") {
-            let text = |name: &str| limit[name].as_str().unwrap_or_default();
+            let text = |name: &str| printable(limit[name].as_str().unwrap_or_default());
             write!(f, "\n  {}/{}: ", text("rule"), text("limit"))?;
             match (&limit["remaining"], &limit["capacity"]) {
                 (Value::Null, _) | (_, Value::Null) => f.write_str("unknown")?,

@@ -109,6 +109,14 @@ impl TryFrom<String> for Minute {
     }
 }
 
+impl Answer {
+    /// Returns whether an hour is shown whole that began before the time asked for.
+    fn begins_within_an_hour(&self) -> bool {
+        let Ok(since) = self.since.parse::<Timestamp>() else { return false };
+        self.entries.iter().flat_map(|entry| &entry.hours).any(|hour| hour.at.0 < since)
+    }
+}
+
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.entries.is_empty() {
@@ -131,6 +139,10 @@ impl fmt::Display for Answer {
                     .to_owned()
             }),
             (self.recording && self.entries.is_empty()).then(|| RECORDED.to_owned()),
+            self.begins_within_an_hour().then(|| {
+                "The first hour is counted from its beginning; only its minutes are since then"
+                    .to_owned()
+            }),
             (self.left_out > 0).then(|| format!("Not listed: {} more", self.left_out)),
             (self.others > 0).then(|| {
                 format!(
@@ -235,6 +247,21 @@ tenant=ac\u{FFFD}me
 Not recorded by subject: 57 denials of these hours
 Not searched yet: 3 hours; ask again"
         );
+    }
+
+    #[test]
+    fn an_hour_that_began_before_the_time_asked_for_is_called_whole() {
+        let since = |since: &str| {
+            shown(&format!(
+                r#"{{"since": "{since}", "recording": true, "left_out": 0, "others": 0, "complete": true,
+                "unread_hours": 0, "entries": [{{"rule": "api", "limit": "0", "subject": {{"ip": "192.0.2.1"}},
+                "whole": true, "reason": "limit-exceeded", "denied": 39, "allowed": null, "hours": [
+                {{"at": "2026-11-28T03:00:00Z", "denied": 39, "allowed": null, "minutes": ["2026-11-28T03:50:00Z"]}}]}}]}}"#
+            ))
+        };
+        let note = "The first hour is counted from its beginning";
+        assert!(since("2026-11-28T03:48:00Z").contains(note));
+        assert!(!since("2026-11-28T03:00:00Z").contains(note));
     }
 
     #[test]

@@ -294,7 +294,7 @@ impl Covered {
             let Some(place) = rule.key().position(|known| known == attribute) else {
                 let key: Vec<&str> = rule.key().collect();
                 let remedy = match key.is_empty() {
-                    true => "leave it out, because all requests share one counter".to_owned(),
+                    true => "all requests share its one counter, so name no attributes, such as \"subject\": {} over HTTP".to_owned(),
                     false => format!("name one or more of {key:?}"),
                 };
                 return Err(wrong(format!("{attribute:?} is not in the rule's key; {remedy}")));

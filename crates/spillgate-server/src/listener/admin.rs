@@ -2,13 +2,14 @@
 //! state and overrides are for operators, which send a token or are programs of this machine. A viewer's token reads.
 
 use axum::Router;
-use axum::body::HttpBody;
+use axum::body::Body;
 use axum::extract::Request;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, put};
 use hyper::{Method, StatusCode, Uri};
 
+use super::http::body;
 use super::http::problem::Problem;
 use crate::app::App;
 
@@ -82,10 +83,14 @@ pub fn explain_routes(app: App) -> Router {
 
 /// Refuses the body of a DELETE, so that fields in it, such as the reason of a change, are not lost silently.
 async fn refuse_ignored_body(request: Request, next: Next) -> Result<Response, Problem> {
-    if request.method() == Method::DELETE && !request.body().is_end_stream() {
+    if request.method() != Method::DELETE {
+        return Ok(next.run(request).await);
+    }
+    let (head, body) = request.into_parts();
+    if !body::read(body).await?.is_empty() {
         return Err(Problem::new(StatusCode::BAD_REQUEST, NO_BODY.to_owned()));
     }
-    Ok(next.run(request).await)
+    Ok(next.run(Request::from_parts(head, Body::empty())).await)
 }
 
 async fn no_such_path(uri: Uri) -> Problem {

@@ -27,6 +27,11 @@ impl FailedLogins {
         FailedLogins(Arc::new(Failures { listener, unreported, is_quiet }))
     }
 
+    /// Returns the listener's name in the log.
+    pub fn listener(&self) -> &'static str {
+        self.0.listener
+    }
+
     /// Logs a failure: the first of a second at once, the others together at the end of that second.
     pub fn report(&self, peer: IpAddr) {
         let failures = &self.0;

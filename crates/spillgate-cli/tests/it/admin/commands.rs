@@ -77,7 +77,7 @@ fn an_operator_blocks_raises_refunds_resets_and_reads_the_audit() {
         while decision(server) == "allowed" {}
         let refunded = act(&["refund", "api", acme, "user=ann"]);
         let left = "  api/0: 1 of 2 requests left\n";
-        assert_eq!(refunded, says("returned to api tenant=acme user=ann") + left);
+        assert_eq!(refunded, says("returned to api tenant=acme user=ann 1 requests") + left);
         assert_eq!(decision(server), "allowed");
         let reset = act(&["reset", "api", "--all", "--reason", "fresh start"]);
         assert_eq!(reset, says("api starts afresh for every subject"));

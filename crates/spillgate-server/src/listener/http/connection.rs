@@ -147,7 +147,7 @@ impl Protocol for Http {
         let (peer, port, state) = (connection.peer, connection.port, connection.state());
         let watched = Arc::clone(&state);
         let client = Client { peer, port, state, stage: connection.stage() };
-        let http2 = Arc::clone(&self.http2);
+        let (http2, listener) = (Arc::clone(&self.http2), self.failed_logins.listener());
         let service = service_fn(move |request| self.answer(&client, request));
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -167,8 +167,9 @@ impl Protocol for Http {
                 biased;
                 ended = connection.as_mut() => {
                     if ended.is_err_and(|error| error.is_parse_version_h2()) {
-                        let warn = || tracing::warn!(target: "spillgate", "{}", no_http1(peer.0));
-                        http2.call_once(warn);
+                        http2.call_once(|| {
+                            tracing::warn!(target: "spillgate", "{listener}: {}", no_http1(peer.0));
+                        });
                     }
                     return;
                 }
@@ -188,7 +189,7 @@ impl Protocol for Http {
 
 fn no_http1(peer: IpAddr) -> String {
     format!(
-        "HTTP: {peer} sent a request of HTTP/2, and this listener takes HTTP/1; gRPC, such as Envoy's rate limit \
+        "{peer} sent a request of HTTP/2, and this listener takes HTTP/1; gRPC, such as Envoy's rate limit \
          service, belongs to the gRPC listener, server.grpc"
     )
 }
