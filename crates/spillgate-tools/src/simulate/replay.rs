@@ -68,11 +68,9 @@ impl Replay {
         let [first, others @ ..] = self.policies.as_mut_slice() else { return };
         // A decision in memory never waits, so this only polls.
         let decision = self.runtime.block_on(first.check(at_us, request));
-        let policy = first.limiter.policy();
-        let typed = policy.typed(request);
         for other in others {
             let others_decision = self.runtime.block_on(other.check(at_us, request));
-            other.difference.note(&decision, &others_decision, &first.tally, &typed);
+            other.difference.note(&decision, &others_decision, first, request);
         }
     }
 }
@@ -94,12 +92,20 @@ impl PolicyReplay {
 }
 
 impl Difference {
-    fn note(&mut self, first: &Decision, this: &Decision, tally: &Tally, request: &Request<'_>) {
-        match (first.allowed(), this.allowed()) {
+    fn note(
+        &mut self,
+        decision: &Decision,
+        this: &Decision,
+        first: &PolicyReplay,
+        request: &Request<'_>,
+    ) {
+        match (decision.allowed(), this.allowed()) {
             (false, true) => {
                 self.only_first_denies += 1;
-                if let Some(counter) = first.top() {
-                    tally.name_denied(counter.rule_index(), request, &mut self.subjects);
+                if let Some(counter) = decision.top() {
+                    let (rule, policy) = (counter.rule_index(), first.limiter.policy());
+                    let typed = policy.typed(request);
+                    first.tally.name_denied(rule, &typed, &mut self.subjects);
                 }
             }
             (true, false) => self.only_this_denies += 1,

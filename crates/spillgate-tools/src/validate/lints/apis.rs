@@ -5,6 +5,7 @@ use spillgate::Mode;
 use super::super::finding::Level;
 use super::super::rules::decides;
 use super::{Checked, Finding};
+use crate::counted;
 
 /// Forward auth is called by a proxy. Unless that proxy is trusted, every request has the proxy's address.
 pub fn address_of_proxy(checked: &Checked<'_>) -> Vec<Finding> {
@@ -59,24 +60,31 @@ pub fn auth_without_rules(checked: &Checked<'_>) -> Vec<Finding> {
     found.into_iter().collect()
 }
 
-/// Forward auth sends some attributes only, so its requests do not match a rule that needs another one.
+/// Forward auth sends some attributes only, so its requests do not match a rule that needs another one. One finding names
+/// all such rules, since other APIs may ask about them.
 pub fn not_sent_by_proxies(checked: &Checked<'_>) -> Vec<Finding> {
     if checked.line_set("server.auth").is_none() {
         return Vec::new();
     }
     let sent = &checked.service.auth_attributes;
-    let found = checked.rules().filter_map(|written| {
-        let rule = written.rule;
-        let is_asked = decides(rule) && rule.domain() == "default";
-        let missing = rule.needs().find(|needed| !sent.iter().any(|sent| sent == needed));
-        let missing = missing.filter(|_| is_asked)?;
-        let is_matched = rule.matches().any(|(attribute, _)| attribute == missing);
-        let line = written.entry.line_of(if is_matched { "match" } else { "key" });
-        let problem = format!("forward auth sends no attribute {missing:?}, so the rule matches none of its requests");
-        let remedy = "if proxies ask about them, use ip, method, host or path, or name a header or parameter in server.auth";
-        Some(written.note(line, problem, remedy))
+    let asked = checked.rules().filter(|one| decides(one.rule) && one.rule.domain() == "default");
+    let mut unmatched = asked.filter_map(|written| {
+        let missing =
+            written.rule.needs().find(|needed| !sent.iter().any(|sent| sent == needed))?;
+        Some((written, missing))
     });
-    found.collect()
+    let Some((first, missing)) = unmatched.next() else { return Vec::new() };
+    let more = match unmatched.count() {
+        0 => String::new(),
+        count => format!(", and the same holds for {}", counted(count, "further rule")),
+    };
+    let is_matched = first.rule.matches().any(|(attribute, _)| attribute == missing);
+    let line = first.entry.line_of(if is_matched { "match" } else { "key" });
+    let problem = format!(
+        "forward auth sends no {missing:?}, so the rule matches none of its requests{more}"
+    );
+    let remedy = "if proxies ask about it, use ip, method, host or path, or a header or parameter that server.auth names";
+    vec![first.note(line, problem, remedy)]
 }
 
 /// Only some APIs release the permits of a concurrency limit.
