@@ -174,13 +174,13 @@ fn a_passed_socket_that_no_listener_can_use_is_refused_with_the_remedy() {
 
 #[test]
 #[ignore = "needs systemd-analyze"]
-fn systemd_accepts_the_unit() {
+fn systemd_accepts_the_units() {
+    let socket = fs::read_to_string(unit().with_file_name("sockets/spillgate.socket")).unwrap();
     let unit = fs::read_to_string(unit()).unwrap();
     // The program of the unit need not be installed on this machine.
     let unit = unit.replace("/usr/bin/spillgate", env!("CARGO_BIN_EXE_spillgate"));
     let folder = Folder::create();
     let file = folder.write("spillgate.service", &unit);
-    let socket = fs::read_to_string(unit().with_file_name("sockets/spillgate.socket")).unwrap();
     let socket = folder.write("spillgate.socket", &socket);
     let output =
         Command::new("systemd-analyze").arg("verify").args([&file, &socket]).output().unwrap();
