@@ -61,8 +61,8 @@ pub(crate) enum Stage {
     Closing,
 }
 
-/// Opens a socket that listens, or takes the one that was passed for this address. `flag` is the flag for another address,
-/// which the error names. `taken` has the addresses of this process's other listeners, with their flags.
+/// Opens a socket that listens, or takes the one that was passed for this address. `flag` is the flag for another
+/// address, which the error names. `taken` has the addresses of this process's other listeners, with their flags.
 pub(crate) async fn listen(
     address: SocketAddr,
     flag: &str,
@@ -72,22 +72,22 @@ pub(crate) async fn listen(
     if let Some(socket) = passed.take(address) {
         return TcpListener::from_std(socket).map_err(|error| format!("{address}: {error}"));
     }
-    TcpListener::bind(address).await.map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse if let Some(other) = passed.in_the_way_of(address) => format!(
+    let passed = passed.in_the_way_of(address);
+    let own = taken.iter().find(|(other, _)| overlap(*other, address));
+    TcpListener::bind(address).await.map_err(|error| match (error.kind(), passed, own) {
+        (io::ErrorKind::AddrInUse, Some(other), _) => format!(
             "cannot listen on {address}: the service manager passed a socket for {other}; write \
              ListenStream={address}, or {flag} {other}"
         ),
-        io::ErrorKind::AddrInUse => match taken.iter().find(|(other, _)| overlap(*other, address)) {
-            Some((_, other)) => format!(
-                "cannot listen on {address}: {other} and {flag} name the same port; choose another \
-                 port for one of them, or turn it off with {flag} off"
-            ),
-            None => format!(
-                "cannot listen on {address}: another process uses it; end that process, choose a free \
-                 port with {flag} {}:0, or turn the listener off with {flag} off",
-                address.ip()
-            ),
-        },
+        (io::ErrorKind::AddrInUse, None, Some((_, other))) => format!(
+            "cannot listen on {address}: {other} and {flag} name the same port; choose another \
+             port for one of them, or turn it off with {flag} off"
+        ),
+        (io::ErrorKind::AddrInUse, None, None) => format!(
+            "cannot listen on {address}: another process uses it; end that process, choose a free \
+             port with {flag} {}:0, or turn the listener off with {flag} off",
+            address.ip()
+        ),
         _ => format!("cannot listen on {address}: {error}; choose another address with {flag}"),
     })
 }
