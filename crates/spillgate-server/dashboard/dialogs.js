@@ -51,7 +51,8 @@ export function askForToken(complaint) {
   return new Promise(entered => {
     dialog.oncancel = event => event.preventDefault();
     form.onsubmit = () => {
-      token.set(form.elements.token.value.trim());
+      // The line of the file has the name and the role before it.
+      token.set(form.elements.token.value.trim().replace(/^[^:]*:(operator|viewer):/, ''));
       entered();
     };
   });

@@ -13,7 +13,7 @@ use std::time::Duration;
 use spillgate_testkit::Folder;
 
 use crate::clock::monotonic_us;
-use crate::server::{LISTENING, Server, TempFile, spillgate};
+use crate::server::{LISTENING, Server, TempFile, spillgate, without_settings};
 
 const GOOD: &str = "[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"5/minute\"]\n";
 
@@ -102,6 +102,7 @@ fn a_missing_manager_does_not_prevent_the_start() {
 fn with_socket(socket: OwnedFd, arguments: &[&str]) -> Command {
     let program = spillgate(arguments);
     let mut command = Command::new("sh");
+    without_settings(&mut command);
     command
         .args(["-c", "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&0 0</dev/null"])
         .arg(program.get_program())
