@@ -131,6 +131,10 @@ pub(crate) struct RefundArgs {
 
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("whose").required(true).args(["attributes", "all"])))]
+// Generated, it would name the group first.
+#[command(
+    override_usage = "spillgate admin reset [OPTIONS] <RULE> <NAME=VALUE>...\n       spillgate admin reset [OPTIONS] <RULE> --all"
+)]
 pub(crate) struct ResetArgs {
     /// The name of the rule
     pub(crate) rule: String,
