@@ -9,7 +9,6 @@ use nix::sys::socket::{getsockopt, sockopt::AcceptConn};
 use super::overlap;
 
 /// The sockets that no listener has taken yet, with their addresses.
-#[derive(Default)]
 pub(crate) struct PassedSockets(Vec<(SocketAddr, TcpListener)>);
 
 impl PassedSockets {
